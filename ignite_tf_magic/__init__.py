@@ -1,0 +1,32 @@
+"""Train TensorFlow on the Apache Ignite hosts that hold the data, from one notebook cell.
+
+`%load_ext ignite_tf_magic` in a notebook; `ignite-tf` in a shell; the names below in a script.
+Names resolve on first use (PEP 562), so that importing the package loads neither TensorFlow nor
+IPython, and a worker's bootstrap loads only the standard library.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ignite_tf_magic.dataset.ignite import IgniteDataset as IgniteDataset
+    from ignite_tf_magic.notebook.magics import load_ipython_extension as load_ipython_extension
+    from ignite_tf_magic.session import load as load
+
+__version__ = "0.1.0"
+
+_HOME_OF_NAME = {
+    "IgniteDataset": "ignite_tf_magic.dataset.ignite",
+    "load": "ignite_tf_magic.session",
+    "load_ipython_extension": "ignite_tf_magic.notebook.magics",
+}
+
+__all__ = ["IgniteDataset", "__version__", "load", "load_ipython_extension"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF_NAME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOME_OF_NAME[name]), name)

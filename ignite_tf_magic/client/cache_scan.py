@@ -1,0 +1,230 @@
+"""Reading partitions wherever they are: on at the new owner when a node is lost, or saying what is lost."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from ignite_tf_magic.client.channel import Channel
+from ignite_tf_magic.client.page_sizes import PageSizes
+from ignite_tf_magic.client.router import Node, Router, wait_for
+from ignite_tf_magic.client.scan import OwnerScan, Pending, ScannedPage, pending_partitions
+from ignite_tf_magic.errors import (
+    CacheNotFound,
+    ConnectionFailed,
+    ConnectionLost,
+    IgniteTfError,
+    PartitionsLost,
+    ServerError,
+    format_ranges,
+)
+from ignite_tf_magic.protocol.affinity import PartitionMap
+from ignite_tf_magic.protocol.ops import Status
+
+MAX_ATTEMPTS = 6
+RECOVERY_TIMEOUT_S = 40.0
+# Words of the servers' own exceptions; the status is the same for all of them.
+_TRANSIENT = ("ClusterTopology", "topology", "reserve", "not owner", "node left", "left the grid", "exchange")
+_LOST = ("partition data has been lost", "CacheInvalidStateException", "lost partitions")
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """Who owned what when a reader was made, against which later losses show.
+
+    Attributes:
+        owners: Partition -> node of its primary copy; the key is WHOLE_CACHE for a replicated cache.
+        nodes: The server nodes then.
+        backups: Copies of each partition besides the primary.
+        size: Rows of the cache then.
+    """
+
+    cache: str
+    owners: Mapping[int, uuid.UUID]
+    nodes: frozenset[uuid.UUID]
+    backups: int
+    size: int
+
+    def lost(self, alive: Iterable[uuid.UUID], partitions: Iterable[int]) -> list[int]:
+        """List those partitions all copies of which may be gone.
+
+        With b backups any b nodes may leave. When more have left, each partition whose primary was
+        among them counts as lost: which backup went where is not part of the protocol.
+        """
+        departed = self.nodes - frozenset(alive)
+        if len(departed) <= self.backups:
+            return []
+        return sorted(p for p in partitions if self.owners.get(p) in departed)
+
+
+class CacheLike(Protocol):
+    """What a scan needs of a cache."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def cache_id(self) -> int:
+        """Its number in requests."""
+
+    def partition_map(self) -> PartitionMap:
+        """Ask who owns what."""
+
+    def size(self) -> int:
+        """Count its rows."""
+
+
+class CacheScan:
+    """Reads partitions in one thread, over a connection of its own to each owner in turn.
+
+    Iterate `pages` once; `close` from any thread ends the reading at once.
+    """
+
+    def __init__(
+        self,
+        router: Router,
+        cache: CacheLike,
+        partitions: Iterable[int],
+        sizes: PageSizes,
+        baseline: Baseline,
+    ) -> None:
+        self._router = router
+        self._cache = cache
+        self._pending = pending_partitions(list(partitions))
+        self._sizes = sizes
+        self._baseline = baseline
+        self._lock = threading.Lock()
+        self._channel: Channel | None = None
+        self._closed = False
+        self._attempts = 0
+
+    def close(self) -> None:
+        """End the reading; a thread inside `pages` gets no further page."""
+        with self._lock:
+            self._closed = True
+            if self._channel:
+                self._channel.close()
+
+    def _is_closed(self) -> bool:
+        return self._closed
+
+    def pages(self) -> Iterator[ScannedPage]:
+        """Yield pages until all partitions were read; each is valid until the next is asked for.
+
+        Blocks. A lost node is waited for and replaced by the new owners of its partitions.
+
+        Raises:
+            PartitionsLost: Rows are gone with the nodes that held them.
+            ConnectionFailed, ServerError: Reading failed again and again.
+        """
+        owners: Mapping[int, uuid.UUID] = self._baseline.owners
+        while self._pending and not self._is_closed():
+            failure: IgniteTfError | None = None
+            try:
+                for page in self._read_first_owner(owners):
+                    self._attempts = 0
+                    yield page
+                    if self._is_closed():
+                        return
+            except (ConnectionLost, ConnectionFailed, ServerError) as error:
+                failure = error
+            if self._is_closed():
+                return
+            if failure:
+                owners = self._recover(failure)
+
+    def _read_first_owner(self, owners: Mapping[int, uuid.UUID]) -> Iterator[ScannedPage]:
+        node_id = owners[self._pending[0].partition]
+        mine = deque(p for p in self._pending if owners[p.partition] == node_id)
+        others = [p for p in self._pending if owners[p.partition] != node_id]
+        channel = self._open(node_id)
+        try:
+            yield from OwnerScan(channel, self._cache.cache_id, mine, self._sizes).pages()
+        finally:
+            self._pending = deque([*mine, *others])
+            channel.close()
+
+    def _open(self, node_id: uuid.UUID) -> Channel:
+        node = self._find(node_id)
+        if node is None:
+            raise ConnectionFailed(f"Ignite node {node_id} has left the cluster")
+        channel = self._router.open_to(node)
+        with self._lock:
+            self._channel = channel
+            if self._closed:
+                channel.close()
+        return channel
+
+    def _find(self, node_id: uuid.UUID) -> Node | None:
+        known = {node.node_id: node for node in self._router.known_nodes}
+        if node_id not in known:
+            known = {node.node_id: node for node in self._router.nodes()}
+        return known.get(node_id)
+
+    def _recover(self, failure: IgniteTfError) -> Mapping[int, uuid.UUID]:
+        """Wait until every pending partition has an owner again; gives the new owners."""
+        self._attempts += 1
+        if isinstance(failure, ServerError):
+            self._check_transient(failure)
+        if self._attempts > MAX_ATTEMPTS:
+            raise failure
+        owners = wait_for(self._current_owners, RECOVERY_TIMEOUT_S)
+        if owners is None:
+            raise IgniteTfError(
+                f"reading cache {self._cache.name!r} stopped ({failure}), and the cluster named no reachable "
+                f"owner of partitions {format_ranges(sorted(p.partition for p in self._pending))} "
+                f"for {RECOVERY_TIMEOUT_S:g} s"
+            ) from failure
+        return owners
+
+    def _check_transient(self, failure: ServerError) -> None:
+        words = failure.server_message
+        if any(word in words for word in _LOST):
+            lost = [p.partition for p in self._pending]
+            raise PartitionsLost(self._cache.name, lost, f"the cluster says so: {words}") from failure
+        if failure.status == Status.CACHE_DOES_NOT_EXIST:
+            raise CacheNotFound(self._cache.name, (), 1) from failure
+        if not any(word in words for word in _TRANSIENT):
+            raise failure
+
+    def _current_owners(self) -> Mapping[int, uuid.UUID] | None:
+        try:
+            alive = [node.node_id for node in self._router.nodes()]
+            self._check_lost(alive)
+            partition_map = self._cache.partition_map()
+        except (ConnectionLost, ConnectionFailed):
+            return None
+        owners = partition_map.primary_of()
+        if not partition_map.partitioned:
+            return {p.partition: alive[0] for p in self._pending}
+        complete = all(owners.get(p.partition) in alive for p in self._pending)
+        return owners if complete and self._settled(owners) else None
+
+    def _settled(self, owners: Mapping[int, uuid.UUID]) -> bool:
+        """Whether each owner accepts connections: a killed node is listed for a moment."""
+        nodes = {node.node_id: node for node in self._router.known_nodes}
+        for node_id in {owners[p.partition] for p in self._pending}:
+            try:
+                self._router.open_to(nodes[node_id]).close()
+            except (ConnectionFailed, ConnectionLost, KeyError):
+                return False
+        return True
+
+    def _check_lost(self, alive: Iterable[uuid.UUID]) -> None:
+        lost = self._baseline.lost(alive, (p.partition for p in self._pending))
+        if lost:
+            departed = len(self._baseline.nodes - frozenset(alive))
+            raise PartitionsLost(
+                self._cache.name,
+                lost,
+                f"{departed} of {len(self._baseline.nodes)} nodes left and the cache keeps "
+                f"{self._baseline.backups} backups. Load the data again with more backups, or bring the nodes back",
+            )
+
+
+__all__ = ["Baseline", "CacheScan", "Pending"]

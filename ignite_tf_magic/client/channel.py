@@ -1,0 +1,155 @@
+"""One open connection to one node: drives `protocol.Connection` over a transport.
+
+Two ways to use a channel, never mixed: `call` for control (any thread, one at a time), or `submit` and
+`next_answer` by one thread that keeps several requests in flight.
+"""
+
+from __future__ import annotations
+
+import ssl
+import threading
+import uuid
+from collections.abc import Callable
+from types import TracebackType
+from typing import NoReturn, TypeVar
+
+from ignite_tf_magic.client.transport import Transport, open_transport
+from ignite_tf_magic.config import ConnectOptions, Endpoint
+from ignite_tf_magic.errors import (
+    AuthenticationError,
+    ConnectionFailed,
+    ConnectionLost,
+    HandshakeError,
+    RemoteProtocolError,
+    ServerError,
+)
+from ignite_tf_magic.protocol.affinity import TopologyVersion
+from ignite_tf_magic.protocol.connection import Connection, Fault, Handshaken, Response
+from ignite_tf_magic.protocol.messages import Request
+
+HANDSHAKE_TIMEOUT_S = 10.0
+T = TypeVar("T")
+
+
+class Channel:
+    """An open, greeted connection. Close it, or use it as a context manager."""
+
+    def __init__(
+        self, transport: Transport, endpoint: Endpoint, connection: Connection, node: Handshaken
+    ) -> None:
+        self.endpoint = endpoint
+        self.node_id: uuid.UUID = node.node_id
+        self.features = node.features
+        self.topology: TopologyVersion | None = None
+        self._transport = transport
+        self._connection = connection
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Channel:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection; wakes a thread that waits on it."""
+        self._transport.close()
+
+    def set_timeout(self, timeout_s: float | None) -> None:
+        """Limit the wait for each part of an answer."""
+        self._transport.set_timeout(timeout_s)
+
+    def call(self, request: Request, parse: Callable[[memoryview], T]) -> T:
+        """Send a request, wait for its answer, and read it. Safe from any thread.
+
+        Raises:
+            ServerError: The node refused the request.
+            ConnectionLost: The connection broke; the request may or may not have been carried out.
+        """
+        with self._lock:
+            request_id = self.submit(request)
+            while True:
+                answer = self.next_answer()
+                if answer.request_id == request_id:
+                    return parse(payload_of(answer, request))
+
+    def submit(self, request: Request) -> int:
+        """Send a request without waiting; gives the id of its answer."""
+        request_id, data = self._connection.send(request)
+        self._transport.send(data)
+        return request_id
+
+    def next_answer(self) -> Response | Fault:
+        """Wait for the next answer, whichever request it belongs to.
+
+        Its payload is valid until the next call.
+        """
+        while True:
+            event = self._connection.next_event()
+            if event is None:
+                space = self._connection.get_buffer()
+                self._connection.received(self._transport.receive_into(space))
+            elif isinstance(event, Response | Fault):
+                if event.topology is not None:
+                    self.topology = event.topology
+                return event
+
+
+def payload_of(answer: Response | Fault, request: Request) -> memoryview:
+    """Give an answer's payload.
+
+    Raises:
+        ServerError: The answer is a fault.
+    """
+    if isinstance(answer, Response):
+        return answer.payload
+    raise server_error(answer, request)
+
+
+def server_error(fault: Fault, request: Request) -> ServerError:
+    """Turn a fault into an exception."""
+    words = fault.message.partition("\n")[0]
+    return ServerError(fault.status, request.operation.name.lower(), words)
+
+
+def open_channel(endpoint: Endpoint, options: ConnectOptions, tls: ssl.SSLContext | None) -> Channel:
+    """Connect to a node and greet it.
+
+    Raises:
+        ConnectionFailed: No Ignite node answers there.
+        HandshakeError: It answered with a refusal; AuthenticationError for user and password.
+    """
+    timeout_s = min(options.timeout_s, HANDSHAKE_TIMEOUT_S)
+    transport = open_transport(endpoint, tls, timeout_s)
+    connection = Connection()
+    try:
+        transport.send(connection.hello(options.username, options.password))
+        while (event := connection.next_event()) is None:
+            connection.received(transport.receive_into(connection.get_buffer()))
+    except AuthenticationError as error:
+        transport.close()
+        raise AuthenticationError(f"{endpoint}: {error}", error.server_version) from None
+    except (ConnectionLost, RemoteProtocolError, HandshakeError) as error:
+        transport.close()
+        _explain_failed_greeting(endpoint, error, tls is not None)
+    if not isinstance(event, Handshaken):
+        transport.close()
+        raise ConnectionFailed(f"{endpoint}: an answer came before the handshake's")
+    transport.set_timeout(options.timeout_s)
+    return Channel(transport, endpoint, connection, event)
+
+
+def _explain_failed_greeting(endpoint: Endpoint, error: Exception, with_tls: bool) -> NoReturn:
+    if isinstance(error, HandshakeError):
+        raise HandshakeError(f"{endpoint}: {error}", error.server_version) from None
+    if isinstance(error, RemoteProtocolError):
+        raise ConnectionFailed(
+            f"{endpoint}: something listens there, but it is not an Ignite node's client port ({error}). "
+            "The client port is 10800 unless configured otherwise"
+        ) from error
+    hint = "" if with_tls else "; if the node uses TLS, give a certfile or cafile"
+    raise ConnectionFailed(
+        f"{endpoint}: something listens there, but does not answer an Ignite handshake ({error}){hint}"
+    ) from error

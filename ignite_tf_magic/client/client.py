@@ -1,0 +1,268 @@
+"""What a user of the thin client calls: a cluster and its caches.
+
+    with connect(ConnectOptions(endpoints=(Endpoint("db1"),))) as client:
+        cache = client.cache("MNIST")
+        cache.size()
+
+Blocking and thread-safe. SQL and the rest of the control plane are pyignite's (`client.sql`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import threading
+import uuid
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, TypeVar
+
+from ignite_tf_magic.client.cache_scan import Baseline, CacheScan
+from ignite_tf_magic.client.page_sizes import PageSizes, PartitionStats
+from ignite_tf_magic.client.router import Node, Router, wait_for
+from ignite_tf_magic.config import ConnectOptions
+from ignite_tf_magic.errors import CacheNotFound, IgniteTfError, ServerError
+from ignite_tf_magic.protocol import messages
+from ignite_tf_magic.protocol.affinity import PartitionMap
+from ignite_tf_magic.protocol.messages import CacheConfig, Request
+from ignite_tf_magic.protocol.objects import BinaryType
+from ignite_tf_magic.protocol.ops import Status
+
+T = TypeVar("T")
+_PARTITION_MAP_TIMEOUT_S = 30.0
+# A replicated cache has no partition map: each node holds all rows, and one scan reads them.
+WHOLE_CACHE = -1
+
+
+def connect(options: ConnectOptions) -> Client:
+    """Connect to a cluster. Close the client, or use it as a context manager.
+
+    Raises:
+        ConnectionFailed: No node answers; the message names each endpoint tried and why it failed.
+        AuthenticationError: User name or password were refused.
+    """
+    client = Client(Router(options))
+    try:
+        client.nodes()
+    except BaseException:
+        client.close()
+        raise
+    return client
+
+
+class Client:
+    """A cluster."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+        self._types: dict[int, BinaryType] = {}
+        self._types_lock = threading.Lock()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the control connection. Scans under way have connections of their own."""
+        self._router.close()
+
+    @property
+    def router(self) -> Router:
+        """The way to the nodes."""
+        return self._router
+
+    def nodes(self) -> tuple[Node, ...]:
+        """Ask for the server nodes that accept thin clients."""
+        return self._router.nodes()
+
+    def is_active(self) -> bool:
+        """Ask whether the cluster is active; a cluster with persistence starts inactive."""
+        return self._router.call(messages.cluster_state(), messages.parse_int8) != 0
+
+    def set_active(self, active: bool) -> None:
+        """Activate or deactivate the cluster."""
+        self._router.call(messages.change_cluster_state(int(active)), _nothing)
+
+    def cache_names(self) -> list[str]:
+        """List the caches, sorted."""
+        return sorted(self._router.call(messages.cache_names(), messages.parse_names))
+
+    def create_cache(self, config: CacheConfig) -> Cache:
+        """Create a cache.
+
+        Raises:
+            ServerError: It exists already, or the configuration is invalid.
+        """
+        self._router.call(messages.create_cache(config, exist_ok=False), _nothing, repeat=False)
+        return Cache(self, config.name)
+
+    def get_or_create_cache(self, config: CacheConfig) -> Cache:
+        """Create a cache unless one of that name exists, whatever its configuration."""
+        self._router.call(messages.create_cache(config, exist_ok=True), _nothing)
+        return Cache(self, config.name)
+
+    def destroy_cache(self, name: str) -> None:
+        """Destroy a cache with all its rows.
+
+        Raises:
+            CacheNotFound: There is none of that name.
+        """
+        self.cache_call(name, messages.destroy_cache(messages.cache_id(name)), _nothing, repeat=False)
+
+    def cache(self, name: str) -> Cache:
+        """Give a cache that exists.
+
+        Raises:
+            CacheNotFound: There is none of that name; the error lists the near names.
+        """
+        names = self.cache_names()
+        if name not in names:
+            raise _not_found(name, names)
+        return Cache(self, name)
+
+    def cache_call(
+        self, name: str, request: Request, parse: Callable[[memoryview], T], *, repeat: bool = True
+    ) -> T:
+        """Ask any node about a cache; a missing cache becomes CacheNotFound."""
+        try:
+            return self._router.call(request, parse, repeat=repeat)
+        except ServerError as error:
+            if error.status == Status.CACHE_DOES_NOT_EXIST:
+                raise _not_found(name, self.cache_names()) from None
+            raise
+
+    def find_type(self, type_id: int, *, refresh: bool = False) -> BinaryType | None:
+        """Give what the cluster knows of a binary type, from memory unless `refresh`."""
+        with self._types_lock:
+            found = None if refresh else self._types.get(type_id)
+        if found is None:
+            found = self._router.call(messages.get_binary_type(type_id), messages.parse_binary_type)
+            if found is not None:
+                with self._types_lock:
+                    self._types[type_id] = found
+        return found
+
+    def put_type(self, binary_type: BinaryType) -> None:
+        """Tell the cluster a binary type; it is merged with what the cluster knows."""
+        self._router.call(messages.put_binary_type(binary_type), _nothing)
+
+
+def _nothing(payload: memoryview) -> None:
+    del payload
+
+
+def _not_found(name: str, names: list[str]) -> CacheNotFound:
+    lower = {other.lower(): other for other in names}
+    near = difflib.get_close_matches(name.lower(), lower, n=3, cutoff=0.5)
+    return CacheNotFound(name, [lower[match] for match in near], len(names))
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """One cache of a cluster."""
+
+    client: Client
+    name: str
+
+    @property
+    def cache_id(self) -> int:
+        """The number under which requests name the cache."""
+        return messages.cache_id(self.name)
+
+    def _call(self, request: Request, parse: Callable[[memoryview], T]) -> T:
+        return self.client.cache_call(self.name, request, parse)
+
+    def size(self) -> int:
+        """Count the rows of the cache, in the whole cluster, each once."""
+        return self._call(messages.size(self.cache_id), messages.parse_int64)
+
+    def get(self, key: Any) -> Any:
+        """Read a value, None when the key is not there."""
+        return self._call(
+            messages.get(self.cache_id, key),
+            lambda payload: messages.parse_value(payload, self.client.find_type),
+        )
+
+    def put(self, key: Any, value: Any) -> None:
+        """Write one row, over an older one with the same key."""
+        self._call(messages.put(self.cache_id, key, value), _nothing)
+
+    def remove(self, key: Any) -> bool:
+        """Remove a row; gives whether it was there."""
+        return self._call(messages.remove(self.cache_id, key), messages.parse_bool)
+
+    def contains(self, key: Any) -> bool:
+        """Ask whether a key is there."""
+        return self._call(messages.contains(self.cache_id, key), messages.parse_bool)
+
+    def config(self) -> CacheConfig:
+        """Read the cache's configuration, without SQL columns."""
+        return self._call(messages.cache_configuration(self.cache_id), messages.parse_configuration)
+
+    def partition_map(self) -> PartitionMap:
+        """Ask which node is primary for which partition.
+
+        A node that is still busy with a topology change does not list the cache; it is asked again
+        for up to 30 s.
+
+        Raises:
+            CacheNotFound: The cache does not exist.
+        """
+        request = messages.partitions([self.cache_id])
+        self.client.cache(self.name)
+        found = wait_for(
+            lambda: self._call(request, lambda payload: messages.parse_partitions(payload, self.cache_id)),
+            _PARTITION_MAP_TIMEOUT_S,
+        )
+        if found is None:
+            raise IgniteTfError(
+                f"the cluster gave no partition map of cache {self.name!r} for "
+                f"{_PARTITION_MAP_TIMEOUT_S:g} s; a topology change does not end. Look at the nodes' logs"
+            )
+        return found
+
+    def baseline(self) -> Baseline:
+        """Note who owns what now, so that a later reading can tell whether rows were lost since."""
+        partition_map = self.partition_map()
+        owners: dict[int, uuid.UUID] = partition_map.primary_of()
+        if not partition_map.partitioned:
+            owners = {WHOLE_CACHE: self.client.nodes()[0].node_id}
+        config = self.config()
+        return Baseline(
+            self.name,
+            owners,
+            frozenset(node.node_id for node in self.client.nodes()),
+            config.backups if partition_map.partitioned else len(self.client.nodes()) - 1,
+            self.size(),
+        )
+
+    def scan(self, partitions: Iterable[int], sizes: PageSizes, baseline: Baseline) -> CacheScan:
+        """Read partitions, in this order, in one thread; see `CacheScan`."""
+        return CacheScan(self.client.router, self, partitions, sizes, baseline)
+
+    def partition_stats(self, partitions: Iterable[int] | None = None) -> dict[int, PartitionStats]:
+        """Count rows and measure the largest row of each partition, by reading all owners in parallel."""
+        baseline, sizes = self.baseline(), PageSizes()
+        wanted = set(baseline.owners) if partitions is None else set(partitions)
+        groups: dict[uuid.UUID, list[int]] = {}
+        for partition in sorted(wanted):
+            groups.setdefault(baseline.owners[partition], []).append(partition)
+        scans = [self.scan(group, sizes, baseline) for group in groups.values()]
+        try:
+            with ThreadPoolExecutor(max(len(scans), 1), "count-rows") as pool:
+                list(pool.map(_drain, scans))
+        finally:
+            for scan in scans:
+                scan.close()
+        known = sizes.known()
+        return {partition: known[partition] for partition in sorted(wanted)}
+
+
+def _drain(scan: CacheScan) -> None:
+    for _ in scan.pages():
+        pass

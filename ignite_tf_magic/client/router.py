@@ -1,0 +1,156 @@
+"""The nodes of a cluster and the way to each: endpoints, control channels, topology changes."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ignite_tf_magic.client.channel import Channel, open_channel
+from ignite_tf_magic.client.transport import tls_context
+from ignite_tf_magic.config import ConnectOptions, Endpoint
+from ignite_tf_magic.errors import AuthenticationError, ConnectionFailed, ConnectionLost, HandshakeError
+from ignite_tf_magic.protocol import messages
+from ignite_tf_magic.protocol.messages import Request
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A server node and the endpoints under which it may be reached, best guess first."""
+
+    node_id: uuid.UUID
+    endpoints: tuple[Endpoint, ...]
+
+
+class Router:
+    """Finds a way to any node, or to one node. Thread-safe. Close it.
+
+    One control channel is kept; when it breaks, the next node that answers takes its place.
+    """
+
+    def __init__(self, options: ConnectOptions) -> None:
+        self._options = options
+        self._tls = tls_context(options.tls) if options.tls else None
+        self._lock = threading.RLock()
+        self._control: Channel | None = None
+        self._nodes: tuple[Node, ...] = ()
+        self._topology_version = -1
+        self._known_good: dict[uuid.UUID, Endpoint] = {}
+
+    def close(self) -> None:
+        """Close the control channel. Channels given by `open_to` belong to their openers."""
+        with self._lock:
+            if self._control:
+                self._control.close()
+                self._control = None
+
+    def call(self, request: Request, parse: Callable[[memoryview], T], *, repeat: bool = True) -> T:
+        """Ask any node.
+
+        Args:
+            request: What to ask.
+            parse: Reads the answer.
+            repeat: Ask another node when the connection breaks; only for requests that may be
+                carried out twice.
+
+        Raises:
+            ConnectionFailed: No node answers; the message names all that were tried.
+            ServerError: The node refused the request.
+        """
+        channel = self._control_channel()
+        try:
+            return channel.call(request, parse)
+        except ConnectionLost:
+            self._drop(channel)
+            if not repeat:
+                raise
+        return self._control_channel().call(request, parse)
+
+    def nodes(self) -> tuple[Node, ...]:
+        """Ask for the server nodes of the cluster."""
+        topology = self.call(messages.node_endpoints(), messages.parse_topology)
+        with self._lock:
+            self._topology_version = topology.version
+            self._nodes = tuple(self._node(entry) for entry in topology.nodes)
+            return self._nodes
+
+    @property
+    def known_nodes(self) -> tuple[Node, ...]:
+        """The server nodes as they were when they were last asked for."""
+        return self._nodes
+
+    def _node(self, entry: messages.NodeEndpoints) -> Node:
+        endpoints = [Endpoint(address, entry.port) for address in entry.addresses]
+        good = self._known_good.get(entry.node_id)
+        ordered = ([good] if good else []) + [e for e in endpoints if e != good]
+        return Node(entry.node_id, tuple(dict.fromkeys(ordered)))
+
+    def open_to(self, node: Node) -> Channel:
+        """Open a new channel to one node; the caller closes it.
+
+        A node lists every address it has, some of which lead elsewhere from here (a container's, another
+        machine's loopback): the id in the handshake tells whether the right one answered.
+
+        Raises:
+            ConnectionFailed: None of its endpoints leads to it from here.
+        """
+        reasons = []
+        for endpoint in node.endpoints:
+            try:
+                channel = open_channel(endpoint, self._options, self._tls)
+            except ConnectionFailed as error:
+                reasons.append(str(error))
+                continue
+            if channel.node_id == node.node_id:
+                self._known_good[node.node_id] = endpoint
+                return channel
+            channel.close()
+            reasons.append(f"{endpoint}: another node answers there")
+        raise ConnectionFailed(f"no way to Ignite node {node.node_id}: " + "; ".join(reasons))
+
+    def _control_channel(self) -> Channel:
+        with self._lock:
+            if self._control is None:
+                self._control = self._connect_any()
+            return self._control
+
+    def _drop(self, channel: Channel) -> None:
+        with self._lock:
+            channel.close()
+            if self._control is channel:
+                self._control = None
+
+    def _candidates(self) -> Iterable[Endpoint]:
+        learnt = (endpoint for node in self._nodes for endpoint in node.endpoints)
+        return dict.fromkeys((*self._options.endpoints, *self._known_good.values(), *learnt))
+
+    def _connect_any(self) -> Channel:
+        reasons: list[str] = []
+        for endpoint in self._candidates():
+            try:
+                channel = open_channel(endpoint, self._options, self._tls)
+            except ConnectionFailed as error:
+                reasons.append(str(error))
+                continue
+            except (AuthenticationError, HandshakeError):
+                raise
+            self._known_good[channel.node_id] = endpoint
+            return channel
+        raise ConnectionFailed("no Ignite node answers. Tried " + "; ".join(reasons))
+
+
+def wait_for(
+    condition: Callable[[], T | None], timeout_s: float, pauses_s: Sequence[float] = (0.05, 0.1, 0.2, 0.5)
+) -> T | None:
+    """Poll until a condition gives something, with growing pauses; None after the time is over."""
+    deadline = time.monotonic() + timeout_s
+    attempt = 0
+    while (found := condition()) is None and time.monotonic() < deadline:
+        time.sleep(pauses_s[min(attempt, len(pauses_s) - 1)])
+        attempt += 1
+    return found

@@ -1,0 +1,138 @@
+"""A byte stream to one node: TCP, with TLS when asked for. Foreign errors end here."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Protocol
+
+from ignite_tf_magic.config import Endpoint, TlsOptions
+from ignite_tf_magic.errors import ConfigError, ConnectionFailed, ConnectionLost
+
+_RECEIVE_BUFFER_BYTES = 4 * 1024 * 1024
+
+
+class Transport(Protocol):
+    """What a channel needs of a byte stream. Blocking; one sender and one receiver thread at a time."""
+
+    def send(self, data: bytes | memoryview) -> None:
+        """Send all of it."""
+
+    def receive_into(self, space: memoryview) -> int:
+        """Wait for bytes and put some into `space`; gives how many, at least 1."""
+
+    def set_timeout(self, timeout_s: float | None) -> None:
+        """Limit each later send and receive; None waits for ever."""
+
+    def close(self) -> None:
+        """Close at once; a thread that waits in `receive_into` is woken with ConnectionLost."""
+
+
+def tls_context(options: TlsOptions) -> ssl.SSLContext:
+    """Build the client's TLS context: peers are verified, TLS 1.2 at least.
+
+    Raises:
+        ConfigError: A file is missing or unreadable, or the key's password is wrong.
+    """
+    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH)
+    context.check_hostname = options.check_hostname
+    try:
+        if options.certfile:
+            context.load_cert_chain(options.certfile, options.keyfile, options.key_password or "")
+        authorities = options.cafile or options.certfile
+        if authorities:
+            context.load_verify_locations(authorities)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(
+            f"the TLS files are unusable (certfile={options.certfile!r}, keyfile={options.keyfile!r}, "
+            f"cafile={options.cafile!r}): {error}. They must be PEM files; a certfile may also hold the key"
+        ) from error
+    return context
+
+
+class SocketTransport:
+    """TCP or TLS. Opened by `open_transport`, closed by whoever opened it."""
+
+    def __init__(self, stream: socket.socket, endpoint: Endpoint) -> None:
+        self._stream = stream
+        self._endpoint = endpoint
+
+    def send(self, data: bytes | memoryview) -> None:
+        """See `Transport.send`."""
+        with self._translated():
+            self._stream.sendall(data)
+
+    def receive_into(self, space: memoryview) -> int:
+        """See `Transport.receive_into`."""
+        with self._translated():
+            num_bytes = self._stream.recv_into(space)
+        if not num_bytes:
+            raise ConnectionLost(str(self._endpoint), "the node closed it")
+        return num_bytes
+
+    def set_timeout(self, timeout_s: float | None) -> None:
+        """See `Transport.set_timeout`."""
+        self._stream.settimeout(timeout_s)
+
+    def close(self) -> None:
+        """See `Transport.close`."""
+        with suppress(OSError):  # Not connected any more: nothing left to shut down.
+            self._stream.shutdown(socket.SHUT_RDWR)
+        self._stream.close()
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except TimeoutError as error:
+            timeout_s = self._stream.gettimeout()
+            raise ConnectionLost(str(self._endpoint), f"no answer within {timeout_s:g} s") from error
+        except OSError as error:
+            raise ConnectionLost(str(self._endpoint), str(error) or type(error).__name__) from error
+
+
+def open_transport(endpoint: Endpoint, tls: ssl.SSLContext | None, timeout_s: float) -> SocketTransport:
+    """Connect to a node.
+
+    Raises:
+        ConnectionFailed: Nobody listens there, the name is unknown, or TLS failed.
+    """
+    try:
+        stream = socket.create_connection((endpoint.host, endpoint.port), timeout_s)
+    except OSError as error:
+        raise ConnectionFailed(f"{endpoint}: {_reason(error)}") from error
+    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
+    if tls is None:
+        return SocketTransport(stream, endpoint)
+    try:
+        return SocketTransport(tls.wrap_socket(stream, server_hostname=endpoint.host), endpoint)
+    except (OSError, ssl.SSLError) as error:
+        stream.close()
+        raise ConnectionFailed(f"{endpoint}: {_tls_reason(error)}") from error
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused: nothing listens on that port"
+    if isinstance(error, socket.gaierror):
+        return f"unknown host name ({error.strerror})"
+    return "no answer" if isinstance(error, TimeoutError) else str(error)
+
+
+def _tls_reason(error: OSError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            f"the node's certificate is not trusted ({error.verify_message}); give the authority that "
+            "signed it as cafile, or put it into certfile"
+        )
+    if (
+        isinstance(error, TimeoutError | ConnectionError)
+        or "WRONG_VERSION" in str(error)
+        or "EOF" in str(error)
+    ):
+        return f"the node does not answer in TLS ({error}); if it does not use TLS, give no certfile"
+    return f"TLS failed: {error}"

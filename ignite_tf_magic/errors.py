@@ -1,0 +1,170 @@
+"""Every exception of this package, under one root, with its facts as attributes.
+
+A message says what was tried, on what, what came back and what to do next. Classes that mean what a
+built-in means also derive from it, so that `except LookupError` or `except TimeoutError` works.
+This file imports nothing, so that every room may raise its errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+class IgniteTfError(Exception):
+    """Root of all errors of this package."""
+
+
+class ConfigError(IgniteTfError, ValueError):
+    """An option, an environment variable or a file of options has an unusable value."""
+
+
+class ProtocolError(IgniteTfError):
+    """The thin client protocol was broken by one of its two sides."""
+
+
+class LocalProtocolError(ProtocolError):
+    """This side asked for something that the protocol or its state does not allow."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The peer sent bytes that are truncated, corrupted, or not the Ignite thin client protocol."""
+
+
+class HandshakeError(IgniteTfError, ConnectionError):
+    """The server answered the handshake with a refusal.
+
+    Attributes:
+        server_version: The protocol version the server offers, as a triple.
+    """
+
+    def __init__(self, message: str, server_version: tuple[int, int, int] = (0, 0, 0)) -> None:
+        super().__init__(message)
+        self.server_version = server_version
+
+
+class AuthenticationError(HandshakeError):
+    """User name or password were refused, or are required and were not given."""
+
+
+class ConnectionFailed(IgniteTfError, ConnectionError):
+    """No connection could be opened. The message names every endpoint tried and its reason."""
+
+
+class ConnectionLost(IgniteTfError, ConnectionError):
+    """An open connection to a node broke.
+
+    Attributes:
+        endpoint: "host:port" of the node.
+    """
+
+    def __init__(self, endpoint: str, reason: str) -> None:
+        super().__init__(f"lost the connection to the Ignite node at {endpoint}: {reason}")
+        self.endpoint = endpoint
+
+
+class ServerError(IgniteTfError):
+    """A node answered a request with an error.
+
+    Attributes:
+        status: The status code of the thin protocol.
+        operation: Name of the operation.
+        server_message: The node's own words.
+    """
+
+    def __init__(self, status: int, operation: str, server_message: str) -> None:
+        super().__init__(f"{operation} failed on the server (status {status}): {server_message}")
+        self.status = status
+        self.operation = operation
+        self.server_message = server_message
+
+
+class CacheNotFound(IgniteTfError, LookupError):
+    """No cache of that name exists.
+
+    Attributes:
+        cache: The name asked for.
+        near: Names of caches that look alike, best first.
+    """
+
+    def __init__(self, cache: str, near: Sequence[str], existing: int) -> None:
+        if near:
+            hint = "did you mean " + " or ".join(repr(name) for name in near) + "?"
+        elif existing:
+            hint = f"none of the {existing} caches has a similar name; %ignite_tf caches lists them"
+        else:
+            hint = f"this cluster has no caches; create one with: ignite-tf load {cache} SOURCE"
+        super().__init__(f"no cache {cache!r}: {hint}")
+        self.cache = cache
+        self.near = tuple(near)
+
+
+class EmptyCache(IgniteTfError, LookupError):
+    """A cache holds no rows and nothing else tells what its rows look like."""
+
+
+class SchemaError(IgniteTfError, TypeError):
+    """Rows do not have one common layout, or hold a type that has no tensor form."""
+
+
+class PartitionsLost(IgniteTfError, RuntimeError):
+    """Rows can no longer be read because every copy of their partition left the cluster.
+
+    Attributes:
+        cache: Name of the cache.
+        partitions: The lost partitions, ascending.
+    """
+
+    def __init__(self, cache: str, partitions: Iterable[int], detail: str) -> None:
+        self.cache = cache
+        self.partitions = tuple(sorted(partitions))
+        super().__init__(f"cache {cache!r} lost partitions {format_ranges(self.partitions)}: {detail}")
+
+
+class SourceError(IgniteTfError, ValueError):
+    """Data to be loaded cannot be read or has no form in a cache."""
+
+
+class EmbeddedError(IgniteTfError, RuntimeError):
+    """The embedded cluster could not be started, reached or stopped."""
+
+
+class NodeDied(EmbeddedError):
+    """A node of the embedded cluster ended.
+
+    Attributes:
+        log_tail: The last lines of its log.
+    """
+
+    def __init__(self, node: str, log: str, log_tail: str) -> None:
+        super().__init__(f"{node} of the embedded cluster ended; the last lines of {log}:\n{log_tail}")
+        self.log_tail = log_tail
+
+
+class LaunchError(IgniteTfError, RuntimeError):
+    """A process could not be started on a host."""
+
+
+class RunNotFound(IgniteTfError, LookupError):
+    """No run has that id, or the abbreviation fits several."""
+
+
+class DeadlineExceeded(IgniteTfError, TimeoutError):
+    """Something did not happen in the time allowed for it."""
+
+
+class QueryError(IgniteTfError):
+    """A SQL statement was refused by the cluster."""
+
+
+def format_ranges(numbers: Sequence[int]) -> str:
+    """Write ascending integers as ranges: (0, 1, 2, 7) becomes "0-2,7"."""
+    parts: list[str] = []
+    start = previous = None
+    for number in [*numbers, None]:
+        if start is None:
+            start = number
+        elif number is None or number != (previous or 0) + 1:
+            parts.append(f"{start}" if start == previous else f"{start}-{previous}")
+            start = number
+        previous = number
+    return ",".join(parts)

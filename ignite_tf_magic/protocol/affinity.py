@@ -1,0 +1,110 @@
+"""Which partition a key belongs to, and which node holds a partition's primary copy.
+
+Source: Ignite's RendezvousAffinityFunction (partition of a hash) and Java's own hash codes.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ignite_tf_magic.errors import LocalProtocolError
+from ignite_tf_magic.protocol.buffer import Writer
+from ignite_tf_magic.protocol.objects import array_hash, java_hash, write_value
+from ignite_tf_magic.protocol.ops import TypeCode
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopologyVersion:
+    """Grows with every node that joins or leaves (major) and every cache change (minor)."""
+
+    major: int
+    minor: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionMap:
+    """Primary owners of a cache's partitions at one topology version.
+
+    Attributes:
+        owners: Node -> its primary partitions, ascending. Empty for a replicated cache.
+        partitioned: False for a replicated cache, every node of which holds all rows.
+        default_affinity: Whether `partition_of_key` tells the partition of a key of this cache.
+    """
+
+    topology_version: TopologyVersion
+    owners: Mapping[uuid.UUID, tuple[int, ...]]
+    partitioned: bool = True
+    default_affinity: bool = True
+
+    @property
+    def num_partitions(self) -> int:
+        """Number of partitions of the cache."""
+        return sum(len(partitions) for partitions in self.owners.values())
+
+    def primary_of(self) -> dict[int, uuid.UUID]:
+        """Map each partition to the node of its primary copy."""
+        return {partition: node for node, partitions in self.owners.items() for partition in partitions}
+
+
+def partitions_of_hashes(hashes: NDArray[np.int32], num_partitions: int) -> NDArray[np.int32]:
+    """Give the partition of each key hash, vectorised."""
+    if num_partitions & (num_partitions - 1) == 0:
+        unsigned = hashes.astype(np.uint32)
+        spread = unsigned ^ (unsigned >> np.uint32(16))
+        return np.asarray(spread & np.uint32(num_partitions - 1), np.int32)
+    # Java's % keeps the dividend's sign; safeAbs makes it positive.
+    remainder = np.fmod(hashes.astype(np.int64), num_partitions)
+    return np.asarray(np.abs(remainder), np.int32)
+
+
+def hashes_of_integers(keys: NDArray[Any]) -> NDArray[np.int32]:
+    """Hash integer keys as Java hashes Byte, Short, Integer (the value) and Long (its halves, xored)."""
+    if keys.dtype.itemsize < 8:
+        return keys.astype(np.int32)
+    unsigned = keys.astype(np.int64).view(np.uint64)
+    mixed = (unsigned ^ (unsigned >> np.uint64(32))) & np.uint64(0xFFFFFFFF)
+    return np.asarray(mixed.astype(np.uint32).view(np.int32))
+
+
+def key_hash(key: Any) -> int:
+    """Hash one key as the server does.
+
+    Raises:
+        LocalProtocolError: The hash of such a key is not known here; let any node route it.
+    """
+    if isinstance(key, bool | np.bool_):
+        return 1231 if key else 1237
+    if isinstance(key, int | np.integer):
+        array = np.asarray([key]) if isinstance(key, np.integer) else np.asarray([key], np.int64)
+        return int(hashes_of_integers(array)[0])
+    if isinstance(key, str):
+        return java_hash(key)
+    if isinstance(key, uuid.UUID):
+        halves = np.asarray([key.int >> 64 ^ (key.int & (1 << 64) - 1)], np.uint64).view(np.int64)
+        return int(hashes_of_integers(halves)[0])
+    if isinstance(key, bytes):
+        return array_hash(key)
+    raise LocalProtocolError(f"the affinity of a key of type {type(key).__name__} is not known")
+
+
+def partition_of_key(key: Any, num_partitions: int) -> int:
+    """Give the partition of one key."""
+    return int(partitions_of_hashes(np.asarray([key_hash(key)], np.int32), num_partitions)[0])
+
+
+def encoded(value: Any) -> bytes:
+    """Encode one key or value as it stands in a request."""
+    writer = Writer()
+    write_value(writer, value)
+    return bytes(writer.data)
+
+
+def is_integer_key(code: int) -> bool:
+    """Whether keys with this type code hash by `hashes_of_integers`."""
+    return code in (TypeCode.BYTE, TypeCode.SHORT, TypeCode.INT, TypeCode.LONG)

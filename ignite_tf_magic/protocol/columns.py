@@ -1,0 +1,169 @@
+"""Rows of pages as columns: the buffers that a decoder fills, and what they become for a reader."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ignite_tf_magic.errors import RemoteProtocolError, SchemaError
+from ignite_tf_magic.protocol.layout import Leaf, RowLayout
+from ignite_tf_magic.protocol.messages import Page
+from ignite_tf_magic.protocol.objects import decimal_from_wire, uuid_from_wire
+from ignite_tf_magic.protocol.ops import TypeCode
+from ignite_tf_magic.protocol.walk import RowFault, Rule, Walker
+from ignite_tf_magic.protocol.walk_compiled import make_walker
+
+# TensorFlow takes a NumPy array without copying it when its data is aligned so.
+_ALIGNMENT_BYTES = 64
+
+
+class UnknownSchema(RemoteProtocolError):
+    """A page holds objects of a schema that is newer than the layout; ask the cluster and decode again."""
+
+
+@dataclass(frozen=True, slots=True)
+class RaggedColumn:
+    """Number arrays of varying length: all values in row order, and how many belong to each row."""
+
+    values: NDArray[Any]
+    row_lengths: NDArray[np.int64]
+
+
+Column = NDArray[Any] | RaggedColumn
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Allocate an array whose data starts at a multiple of 64 bytes."""
+    num_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    raw = np.empty(num_bytes + _ALIGNMENT_BYTES, np.uint8)
+    skew = -raw.ctypes.data % _ALIGNMENT_BYTES
+    return raw[skew : skew + num_bytes].view(dtype).reshape(shape)
+
+
+class ColumnChunk:
+    """Columns that fill up page by page; the pages may come from different partitions."""
+
+    def __init__(self, layout: RowLayout, capacity_rows: int) -> None:
+        self.leaves = layout.leaves()
+        self.capacity_rows = capacity_rows
+        self.num_rows = 0
+        self.fixed = [
+            aligned_empty((capacity_rows, *leaf.row_shape), leaf.dtype) if leaf.is_fixed else None
+            for leaf in self.leaves
+        ]
+        self.parts: list[list[Any]] = [[] for _ in self.leaves]
+
+    @property
+    def free_rows(self) -> int:
+        """Rows that still fit."""
+        return self.capacity_rows - self.num_rows
+
+    def columns(self) -> list[Column]:
+        """Give the columns in the order of `RowLayout.leaves`, cut to the rows they hold.
+
+        The arrays share the chunk's memory; do not decode into it afterwards.
+        """
+        return [self._column(number) for number in range(len(self.leaves))]
+
+    def _column(self, number: int) -> Column:
+        leaf, buffer, parts = self.leaves[number], self.fixed[number], self.parts[number]
+        if buffer is not None:
+            return buffer[: self.num_rows]
+        if leaf.is_ragged:
+            values = np.frombuffer(b"".join(part[0] for part in parts), leaf.dtype)
+            return RaggedColumn(values, np.concatenate([np.zeros(0, np.int64), *(part[1] for part in parts)]))
+        items = [item for part in parts for item in part]
+        if leaf.code == TypeCode.DECIMAL:
+            return np.array(items, np.float64)
+        column = np.empty(len(items), object)
+        column[:] = items
+        return column
+
+
+class PageDecoder:
+    """Decodes pages of one layout into chunks. One per thread."""
+
+    def __init__(self, layout: RowLayout, walker: Walker | None = None) -> None:
+        self._leaves = layout.leaves()
+        self._walker = make_walker(layout) if walker is None else walker
+        self._spans: list[NDArray[np.int64] | None] = []
+        self._room_rows = -1
+
+    def decode(self, page: Page, chunk: ColumnChunk) -> None:
+        """Append a page's rows to a chunk that has room for them.
+
+        Raises:
+            SchemaError: A row does not fit the layout; the message names the field and the way out.
+            UnknownSchema: The layout's types are older than the page; nothing was appended.
+            RemoteProtocolError: The page is truncated or corrupted.
+        """
+        self._reserve(page.num_rows)
+        out: list[NDArray[Any]] = [
+            buffer if buffer is not None else spans  # type: ignore[misc]
+            for buffer, spans in zip(chunk.fixed, self._spans, strict=True)
+        ]
+        try:
+            self._walker.decode(page.rows, page.num_rows, chunk.num_rows, out)
+        except RowFault as fault:
+            raise _explain(fault, self._leaves) from None
+        for leaf, spans, parts in zip(self._leaves, self._spans, chunk.parts, strict=True):
+            if spans is not None:
+                parts.append(_take(leaf, page.rows, spans[: page.num_rows].tolist()))
+        chunk.num_rows += page.num_rows
+
+    def _reserve(self, num_rows: int) -> None:
+        if num_rows > self._room_rows:
+            self._room_rows = max(num_rows, 2 * self._room_rows)
+            self._spans = [
+                None if leaf.is_fixed else np.empty((self._room_rows, 2), np.int64) for leaf in self._leaves
+            ]
+
+
+def _take(leaf: Leaf, rows: memoryview, spans: Sequence[tuple[int, int]]) -> Any:
+    fill = leaf.fill or b""
+    if leaf.code == TypeCode.DECIMAL:
+        return [float("nan") if start < 0 else _decimal(rows[start : start + size]) for start, size in spans]
+    if leaf.code == TypeCode.UUID:
+        return [fill if start < 0 else _uuid(rows[start : start + size]) for start, size in spans]
+    items = [fill if start < 0 else bytes(rows[start : start + size]) for start, size in spans]
+    if leaf.is_text:
+        return items
+    lengths = np.fromiter(map(len, items), np.int64, len(items)) // leaf.dtype.itemsize
+    return b"".join(items), lengths
+
+
+def _uuid(raw: memoryview) -> bytes:
+    return str(uuid_from_wire(raw)).encode()
+
+
+def _decimal(raw: memoryview) -> float:
+    scale = int.from_bytes(raw[:4], "little", signed=True)
+    return float(decimal_from_wire(scale, bytes(raw[8:])))
+
+
+def _explain(fault: RowFault, leaves: Sequence[Leaf]) -> Exception:
+    name = leaves[fault.leaf].name if fault.leaf >= 0 else "an object"
+    short = name.partition(".")[2] or name
+    where = f"row {fault.row} of a page"
+    if fault.rule is Rule.NULL:
+        return SchemaError(
+            f"{where} has a null in {name}, and {leaves[fault.leaf].dtype} has no null; "
+            f"say what it becomes: fill={{{short!r}: 0}}"
+        )
+    if fault.rule is Rule.TYPE:
+        return SchemaError(
+            f"{where} has another type in {name} than the rows sampled; a dataset needs one type per field. "
+            "Leave the field out by naming the others: fields=[...]"
+        )
+    if fault.rule is Rule.LENGTH:
+        return SchemaError(
+            f"{where} has an array in {name} that is not {leaves[fault.leaf].length} long like those "
+            f"sampled; say that its length varies: variable=[{short!r}]"
+        )
+    if fault.rule is Rule.SCHEMA:
+        return UnknownSchema(f"{where} holds an object with a schema the cluster did not tell of")
+    return RemoteProtocolError(f"corrupted page: {where}, offset {fault.offset}, in {name}")

@@ -1,0 +1,268 @@
+"""One thin client connection without a socket: requests to bytes, bytes to events.
+
+    connection = Connection()
+    transport.send(connection.hello(username, password))
+    connection.receive(data)          # any slicing of the stream
+    while (event := connection.next_event()) is not None: ...
+
+"Not enough bytes yet" is None, never an exception and never a wait. States: the handshake goes first,
+exactly one; then requests and answers in any order, matched by request id.
+Source: Ignite documentation, "Binary Client Protocol", handshake and request/response headers.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from dataclasses import dataclass
+from enum import Enum
+
+from ignite_tf_magic.errors import (
+    AuthenticationError,
+    HandshakeError,
+    LocalProtocolError,
+    RemoteProtocolError,
+)
+from ignite_tf_magic.protocol.affinity import TopologyVersion
+from ignite_tf_magic.protocol.buffer import Reader, Writer
+from ignite_tf_magic.protocol.messages import Request
+from ignite_tf_magic.protocol.objects import read_value, write_text
+from ignite_tf_magic.protocol.ops import (
+    CLIENT_CODE,
+    HANDSHAKE_CODE,
+    PROTOCOL_VERSION,
+    Feature,
+    ResponseFlag,
+    Status,
+    TypeCode,
+)
+
+MAX_MESSAGE_BYTES = 2**31 - 1
+MAX_HANDSHAKE_BYTES = 64 * 1024
+_BUFFER_BYTES = 256 * 1024
+_MIN_READ_BYTES = 64 * 1024
+_REQUEST_HEAD = struct.Struct("<ihq")
+_OFFERED = (Feature.CLUSTER_STATES, Feature.NODE_ENDPOINTS, Feature.HEARTBEAT)
+
+
+class State(Enum):
+    """Where a connection stands."""
+
+    NEW = "new"
+    GREETING = "greeting"
+    OPEN = "open"
+    BROKEN = "broken"
+
+
+@dataclass(frozen=True, slots=True)
+class Handshaken:
+    """The server accepted the handshake."""
+
+    node_id: uuid.UUID
+    features: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """An answer without error.
+
+    Attributes:
+        payload: A view into the received bytes; valid until the next `get_buffer` or `receive`.
+        topology: The new version, when the server says that the topology changed.
+    """
+
+    request_id: int
+    payload: memoryview
+    topology: TopologyVersion | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """An answer that says the request failed."""
+
+    request_id: int
+    status: int
+    message: str
+    topology: TopologyVersion | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Notification:
+    """Something the server sent without a request; this client subscribes to nothing and drops it."""
+
+    request_id: int
+
+
+Event = Handshaken | Response | Fault | Notification
+
+
+def parse_frame(frame: memoryview) -> Response | Fault | Notification:
+    """Read one answer, without the length in front of it.
+
+    Raises:
+        RemoteProtocolError: Truncated or corrupted.
+    """
+    reader = Reader(frame)
+    request_id, flags = reader.int64(), reader.int16()
+    topology = None
+    if flags & ResponseFlag.TOPOLOGY_CHANGED:
+        topology = TopologyVersion(reader.int64(), reader.int32())
+    if flags & ResponseFlag.NOTIFICATION:
+        return Notification(request_id)
+    if flags & ResponseFlag.ERROR:
+        status = reader.int32()
+        return Fault(request_id, status, str(read_value(reader)), topology)
+    return Response(request_id, frame[reader.position :], topology)
+
+
+def encode_request(request_id: int, request: Request) -> bytes:
+    """Frame a request: length, operation, request id, payload."""
+    return _REQUEST_HEAD.pack(10 + len(request.payload), request.operation, request_id) + request.payload
+
+
+class Connection:
+    """The state of one connection; see the module's docstring for its use."""
+
+    def __init__(self) -> None:
+        self.state = State.NEW
+        self._buffer = bytearray(_BUFFER_BYTES)
+        self._start = 0
+        self._end = 0
+        self._next_id = 0
+        self._username: str | None = None
+
+    def hello(self, username: str | None = None, password: str | None = None) -> bytes:
+        """Give the bytes that open a connection.
+
+        Raises:
+            LocalProtocolError: Called a second time.
+        """
+        if self.state is not State.NEW:
+            raise LocalProtocolError(
+                f"the handshake goes first and once; this connection is {self.state.value}"
+            )
+        self.state = State.GREETING
+        self._username = username
+        body = Writer().int8(HANDSHAKE_CODE)
+        for number in PROTOCOL_VERSION:
+            body.int16(number)
+        mask = sum(1 << feature for feature in _OFFERED).to_bytes(3, "little")
+        body.int8(CLIENT_CODE).int8(TypeCode.BYTE_ARRAY).int32(len(mask)).raw(mask)
+        if username:
+            write_text(body, username)
+            write_text(body, password or "")
+        return bytes(Writer().int32(len(body.data)).raw(body.data).data)
+
+    def send(self, request: Request) -> tuple[int, bytes]:
+        """Give a request its id and its bytes.
+
+        Raises:
+            LocalProtocolError: The handshake has not been answered, or the connection broke.
+        """
+        if self.state is not State.OPEN:
+            raise LocalProtocolError(f"a request needs an open connection; this one is {self.state.value}")
+        self._next_id += 1
+        return self._next_id, encode_request(self._next_id, request)
+
+    def get_buffer(self) -> memoryview:
+        """Give free space to receive into; call `received` afterwards.
+
+        Invalidates the payloads of earlier events. The space holds at least the rest of the message
+        that is under way, so that a large page arrives by few, large reads.
+        """
+        waiting = self._end - self._start
+        wanted = max(self._message_bytes(), waiting + _MIN_READ_BYTES)
+        if wanted > len(self._buffer):
+            grown = bytearray(wanted)
+            grown[:waiting] = self._buffer[self._start : self._end]
+            self._buffer, self._start, self._end = grown, 0, waiting
+        elif self._start and self._start + wanted > len(self._buffer):
+            self._buffer[:waiting] = self._buffer[self._start : self._end]
+            self._start, self._end = 0, waiting
+        return memoryview(self._buffer)[self._end :]
+
+    def received(self, num_bytes: int) -> None:
+        """Tell how many bytes were written into `get_buffer`'s space."""
+        self._end += num_bytes
+
+    def receive(self, data: bytes | bytearray | memoryview) -> None:
+        """Take in bytes from the peer by copying them."""
+        rest = memoryview(data)
+        while rest:
+            space = self.get_buffer()
+            part = min(len(space), len(rest))
+            space[:part] = rest[:part]
+            self.received(part)
+            rest = rest[part:]
+
+    def _message_bytes(self) -> int:
+        if self._end - self._start < 4:
+            return 0
+        (length,) = struct.unpack_from("<i", self._buffer, self._start)
+        return 4 + length if 0 < length <= self._limit_bytes else 0
+
+    @property
+    def _limit_bytes(self) -> int:
+        return MAX_HANDSHAKE_BYTES if self.state is State.GREETING else MAX_MESSAGE_BYTES
+
+    def next_event(self) -> Event | None:
+        """Give the next event, or None when more bytes are needed.
+
+        Raises:
+            RemoteProtocolError: The peer does not speak this protocol. The connection is then broken.
+            HandshakeError: The server refused the handshake; AuthenticationError for user and password.
+        """
+        try:
+            frame = self._frame()
+            if frame is None:
+                return None
+            return self._greeted(frame) if self.state is State.GREETING else parse_frame(frame)
+        except (RemoteProtocolError, HandshakeError):
+            self.state = State.BROKEN
+            raise
+
+    def _frame(self) -> memoryview | None:
+        available = self._end - self._start
+        if available < 4:
+            return None
+        (length,) = struct.unpack_from("<i", self._buffer, self._start)
+        if not 0 < length <= self._limit_bytes:
+            first = bytes(self._buffer[self._start : min(self._end, self._start + 16)])
+            raise RemoteProtocolError(
+                "the peer does not speak Ignite's thin client protocol: it announces a message of "
+                f"{length & 0xFFFFFFFF} bytes (first bytes: {first!r})"
+            )
+        if available < 4 + length:
+            return None
+        start = self._start + 4
+        self._start = start + length
+        return memoryview(self._buffer)[start : self._start]
+
+    def _greeted(self, frame: memoryview) -> Handshaken:
+        reader = Reader(frame)
+        if reader.bool():
+            mask = read_value(reader)
+            node_id = read_value(reader)
+            if not isinstance(mask, bytes) or not isinstance(node_id, uuid.UUID):
+                raise RemoteProtocolError("corrupted answer to the handshake")
+            self.state = State.OPEN
+            bits = int.from_bytes(mask, "little")
+            return Handshaken(node_id, frozenset(bit for bit in range(len(mask) * 8) if bits >> bit & 1))
+        raise self._refusal(reader)
+
+    def _refusal(self, reader: Reader) -> HandshakeError:
+        version = (reader.int16(), reader.int16(), reader.int16())
+        message = str(read_value(reader))
+        status = reader.int32() if reader.remaining >= 4 else Status.FAILED
+        if status == Status.AUTH_FAILED:
+            who = f"user {self._username!r} was refused" if self._username else "no user name was given"
+            return AuthenticationError(
+                f"the Ignite node requires a valid user name and password; {who} ({message})", version
+            )
+        offered = ".".join(map(str, version))
+        ours = ".".join(map(str, PROTOCOL_VERSION))
+        return HandshakeError(
+            f"the Ignite node refused thin client protocol {ours}; it offers {offered} ({message}). "
+            "Ignite 2.9 or later is needed",
+            version,
+        )

@@ -1,0 +1,303 @@
+"""What the rows of a cache look like: a tree of fields, found by looking at some rows.
+
+A `RowLayout` is what the decoders work from and what an element spec is made of. It is found once,
+from sampled rows and the cluster's own metadata of binary types; rows that do not fit it later are an
+error that names the field, never a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ignite_tf_magic.errors import RemoteProtocolError, SchemaError
+from ignite_tf_magic.protocol.buffer import Reader
+from ignite_tf_magic.protocol.objects import (
+    DTYPE_OF_ARRAY,
+    DTYPE_OF_SCALAR,
+    BinaryType,
+    FindType,
+    read_header,
+    skip_value,
+)
+from ignite_tf_magic.protocol.ops import TypeCode
+
+VARIABLE = -1
+
+_INT64_CODES = frozenset({TypeCode.DATE, TypeCode.TIMESTAMP, TypeCode.TIME})
+_TEXT_CODES = frozenset({TypeCode.STRING, TypeCode.UUID})
+_ENUM_CODES = frozenset({TypeCode.ENUM, TypeCode.BINARY_ENUM})
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One primitive field: what becomes one column.
+
+    Attributes:
+        path: ("key",), ("val", "pixels"), ("val", "owner", "name"), ...
+        code: Type code on the wire.
+        length: Items of an array when all rows have the same, VARIABLE when they differ; 1 for scalars.
+        fill: What a null becomes, as the column's item bytes; None makes a null an error.
+    """
+
+    path: tuple[str, ...]
+    code: int
+    length: int = 1
+    fill: bytes | None = None
+
+    @property
+    def name(self) -> str:
+        """Dotted path, for messages and options."""
+        return ".".join(self.path)
+
+    @property
+    def is_array(self) -> bool:
+        """Whether the field is an array of primitives."""
+        return self.code in DTYPE_OF_ARRAY
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the column holds byte strings: text, UUIDs, and byte[] of varying length."""
+        return self.code in _TEXT_CODES or (self.code == TypeCode.BYTE_ARRAY and self.length == VARIABLE)
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether the column holds number arrays of varying length."""
+        return self.is_array and self.length == VARIABLE and self.code != TypeCode.BYTE_ARRAY
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether each row has the same number of bytes in the column."""
+        return not (self.is_text or self.is_ragged or self.code == TypeCode.DECIMAL)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Item type of the column; object for byte strings."""
+        if self.is_text:
+            return np.dtype(object)
+        if self.code in DTYPE_OF_SCALAR:
+            return DTYPE_OF_SCALAR[self.code]
+        if self.code in DTYPE_OF_ARRAY:
+            return DTYPE_OF_ARRAY[self.code]
+        if self.code in _INT64_CODES:
+            return np.dtype("<i8")
+        if self.code in _ENUM_CODES:
+            return np.dtype("<i4")
+        return np.dtype("<f8")
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """Shape of one row of the column: () or (length,)."""
+        return (self.length,) if self.is_array and self.length != VARIABLE else ()
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectNode:
+    """A binary object: its type and its fields in the type's order."""
+
+    path: tuple[str, ...]
+    binary_type: BinaryType
+    fields: tuple[tuple[int, Leaf | ObjectNode], ...]
+
+
+Node = Leaf | ObjectNode
+
+
+@dataclass(frozen=True, slots=True)
+class RowLayout:
+    """Key and value of every row of a cache."""
+
+    key: Node
+    value: Node
+
+    def leaves(self) -> tuple[Leaf, ...]:
+        """All columns, keys first, in the order of the decoders."""
+        return (*_leaves(self.key), *_leaves(self.value))
+
+
+def _leaves(node: Node) -> Iterator[Leaf]:
+    if isinstance(node, Leaf):
+        yield node
+        return
+    for _, child in node.fields:
+        yield from _leaves(child)
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What was seen of one field: type codes, array lengths, nulls, and its own fields if an object."""
+
+    codes: set[int] = field(default_factory=set)
+    lengths: set[int] = field(default_factory=set)
+    types: dict[int, BinaryType] = field(default_factory=dict)
+    fields: dict[int, _Seen] = field(default_factory=dict)
+
+
+class LayoutFinder:
+    """Collects what sampled rows look like, then gives their common layout.
+
+    Args:
+        find_type: Gives the cluster's metadata of a binary type.
+        fields: Dotted paths below the value to keep ("pixels", "owner.name"); None keeps all. A field
+            with a type that has no tensor form is no obstacle when it is not kept.
+        fill: Dotted path -> what a null becomes, for fields where a null is otherwise an error.
+        variable: Dotted paths of arrays whose length varies, where the sampled rows may not show it.
+    """
+
+    def __init__(
+        self,
+        find_type: FindType,
+        fields: Iterable[str] | None = None,
+        fill: Mapping[str, Any] | None = None,
+        variable: Iterable[str] = (),
+    ) -> None:
+        self._find_type = find_type
+        self._wanted = None if fields is None else frozenset(fields)
+        self._fill = dict(fill or {})
+        self._variable = frozenset(variable)
+        self._key, self._value = _Seen(), _Seen()
+        self.num_rows = 0
+
+    def add(self, rows: memoryview, num_rows: int) -> None:
+        """Look at the rows of one page.
+
+        Raises:
+            RemoteProtocolError: The page is truncated or corrupted.
+        """
+        reader = Reader(rows)
+        for _ in range(num_rows):
+            self._look(reader, self._key)
+            self._look(reader, self._value)
+        self.num_rows += num_rows
+
+    def _look(self, reader: Reader, seen: _Seen) -> None:
+        start = reader.position
+        skip_value(reader)
+        self._note(reader.view, start, seen)
+
+    def _note(self, view: memoryview, start: int, seen: _Seen) -> None:
+        code = view[start]
+        if code == TypeCode.WRAPPED_OBJECT:
+            reader = Reader(view, start + 1)
+            data = reader.take(reader.count())
+            self._note(data, reader.int32(), seen)
+            return
+        if code == TypeCode.NULL:
+            return
+        seen.codes.add(code)
+        if code in DTYPE_OF_ARRAY:
+            seen.lengths.add(Reader(view, start + 1).int32())
+        if code == TypeCode.BINARY_OBJECT:
+            self._note_object(view, start, seen)
+
+    def _note_object(self, view: memoryview, start: int, seen: _Seen) -> None:
+        header = read_header(Reader(view), start)
+        binary_type = self._find_type(header.type_id)
+        if binary_type is None:
+            raise RemoteProtocolError(
+                f"the cluster does not know binary type {header.type_id & 0xFFFFFFFF:#010x}"
+            )
+        seen.types[header.type_id] = binary_type
+        body = view[start : start + header.length]
+        for field_id, offset in header.field_offsets(body, binary_type):
+            self._note(body, offset, seen.fields.setdefault(field_id, _Seen()))
+
+    def layout(self) -> RowLayout:
+        """Give the common layout of all rows added.
+
+        Raises:
+            SchemaError: Rows differ in type, or a kept field has a type without a tensor form. The
+                message names the field and the way out.
+        """
+        self._check_names()
+        return RowLayout(self._node(("key",), self._key, None), self._node(("val",), self._value, None))
+
+    def _check_names(self) -> None:
+        known = {name for name, _ in self._names((), self._value)}
+        unknown = sorted((self._wanted or frozenset()) - known)
+        if unknown:
+            raise SchemaError(f"no field {unknown[0]!r} in the values; there are: {', '.join(sorted(known))}")
+
+    def _names(self, path: tuple[str, ...], seen: _Seen) -> Iterator[tuple[str, _Seen]]:
+        for binary_type in seen.types.values():
+            for name, (_, field_id) in binary_type.fields.items():
+                child = seen.fields.get(field_id, _Seen())
+                yield ".".join((*path, name)), child
+                yield from self._names((*path, name), child)
+
+    def _node(self, path: tuple[str, ...], seen: _Seen, declared: int | None) -> Node:
+        codes = seen.codes or ({declared} if declared is not None else set())
+        if len(codes) > 1 or len(seen.types) > 1:
+            found = (
+                [t.name for t in seen.types.values()] if len(seen.types) > 1 else [_name(c) for c in codes]
+            )
+            raise SchemaError(
+                f"rows differ in {'.'.join(path)}: {' and '.join(sorted(found))} were found; "
+                "a dataset needs one type per field"
+            )
+        if seen.types:
+            return self._object(path, seen, next(iter(seen.types.values())))
+        code = next(iter(codes), TypeCode.NULL)
+        varies = bool({".".join(path), ".".join(path[1:])} & self._variable)
+        leaf = Leaf(path, code, _common_length(code, set() if varies else seen.lengths))
+        if not _has_tensor_form(code):
+            raise SchemaError(
+                f"field {leaf.name} is of type {_name(code)}, which has no tensor form; "
+                "leave it out by naming the fields to read: fields=[...]"
+            )
+        return replace(leaf, fill=_fill_bytes(leaf, self._fill))
+
+    def _object(self, path: tuple[str, ...], seen: _Seen, binary_type: BinaryType) -> ObjectNode:
+        children = []
+        for name, (declared, field_id) in binary_type.fields.items():
+            child_path = (*path, name)
+            if self._keeps(child_path):
+                child = self._node(child_path, seen.fields.get(field_id, _Seen()), declared)
+                children.append((field_id, child))
+        return ObjectNode(path, binary_type, tuple(children))
+
+    def _keeps(self, path: tuple[str, ...]) -> bool:
+        if self._wanted is None or path[0] == "key":
+            return True
+        name = ".".join(path[1:])
+        return any(w == name or w.startswith(name + ".") or name.startswith(w + ".") for w in self._wanted)
+
+
+def _common_length(code: int, lengths: set[int]) -> int:
+    if code not in DTYPE_OF_ARRAY:
+        return 1
+    return next(iter(lengths)) if len(lengths) == 1 else VARIABLE
+
+
+def _has_tensor_form(code: int) -> bool:
+    return (
+        code in DTYPE_OF_SCALAR
+        or code in DTYPE_OF_ARRAY
+        or code in _TEXT_CODES
+        or code in _INT64_CODES
+        or code in _ENUM_CODES
+        or code == TypeCode.DECIMAL
+    )
+
+
+def _name(code: int) -> str:
+    try:
+        return TypeCode(code).name.lower().replace("_", " ")
+    except ValueError:
+        return f"type code {code}"
+
+
+def _fill_bytes(leaf: Leaf, fill: Mapping[str, Any]) -> bytes | None:
+    """Give the bytes a null becomes: the user's, else NaN for reals and nothing for strings."""
+    short = ".".join(leaf.path[1:])
+    given = fill.get(leaf.name, fill.get(short))
+    if leaf.is_text or leaf.is_ragged:
+        return given.encode() if isinstance(given, str) else bytes(given or b"")
+    if given is not None:
+        return np.broadcast_to(np.asarray(given, leaf.dtype), leaf.row_shape or (1,)).tobytes()
+    if leaf.dtype.kind == "f":
+        return np.full(leaf.row_shape or (1,), np.nan, leaf.dtype).tobytes()
+    return None

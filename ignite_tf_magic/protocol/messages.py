@@ -1,0 +1,447 @@
+"""Requests as bytes to send, answers as frozen values: one small function each way per operation.
+
+Source: Ignite documentation, "Binary Client Protocol", cache configuration, key-value, scan queries;
+partition awareness (IEP-23), node endpoints (IEP-44).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ignite_tf_magic.errors import RemoteProtocolError
+from ignite_tf_magic.protocol.affinity import PartitionMap, TopologyVersion
+from ignite_tf_magic.protocol.buffer import Reader, Writer
+from ignite_tf_magic.protocol.objects import (
+    BinaryType,
+    FindType,
+    java_hash,
+    read_value,
+    write_text,
+    write_value,
+)
+from ignite_tf_magic.protocol.ops import (
+    AtomicityMode,
+    CacheMode,
+    Operation,
+    PeekMode,
+    TypeCode,
+    WriteMode,
+)
+
+KEEP_BINARY = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One operation and its payload, ready for `Connection.send`."""
+
+    operation: Operation
+    payload: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryField:
+    """A SQL column of a cache: its name and Java type ("java.lang.Integer", "[B")."""
+
+    name: str
+    java_type: str
+    is_key: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class QueryEntity:
+    """Makes a cache a SQL table. Key and value types are Java or binary type names."""
+
+    table: str
+    key_type: str
+    value_type: str
+    fields: tuple[QueryField, ...] = ()
+    key_field: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CacheConfig:
+    """Configuration of a cache to create; everything unset is the server's default.
+
+    The defaults are the safe ones: writes wait for all copies, and reads see them.
+    """
+
+    name: str
+    backups: int = 0
+    mode: CacheMode = CacheMode.PARTITIONED
+    atomicity: AtomicityMode = AtomicityMode.ATOMIC
+    write_mode: WriteMode = WriteMode.FULL_SYNC
+    read_from_backup: bool | None = None
+    sql_schema: str | None = None
+    query_entities: tuple[QueryEntity, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEndpoints:
+    """A server node: its id, client port, and every address and host name it says it has."""
+
+    node_id: uuid.UUID
+    port: int
+    addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """All server nodes that accept thin clients, at one (major) topology version."""
+
+    version: int
+    nodes: tuple[NodeEndpoints, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Rows of a scan, still encoded: key, value, key, value, ...
+
+    Attributes:
+        cursor: Id of the open cursor, or None where the answer does not carry it (follow-up pages).
+        rows: The bytes of the rows only; valid until the transport's buffer is reused.
+        has_more: False when this was the last page; the server has then closed the cursor.
+    """
+
+    cursor: int | None
+    num_rows: int
+    rows: memoryview
+    has_more: bool
+
+
+def cache_id(name: str) -> int:
+    """Give the id under which requests name a cache."""
+    return java_hash(name)
+
+
+def _cache_request(operation: Operation, cache: int, flags: int = 0) -> Writer:
+    del operation
+    return Writer().int32(cache).int8(flags)
+
+
+def get(cache: int, key: Any) -> Request:
+    """Read the value of a key; answer: `parse_value`."""
+    writer = _cache_request(Operation.CACHE_GET, cache)
+    write_value(writer, key)
+    return Request(Operation.CACHE_GET, bytes(writer.data))
+
+
+def put(cache: int, key: Any, value: Any) -> Request:
+    """Write one row; the answer is empty."""
+    writer = _cache_request(Operation.CACHE_PUT, cache)
+    write_value(writer, key)
+    write_value(writer, value)
+    return Request(Operation.CACHE_PUT, bytes(writer.data))
+
+
+def put_all(cache: int, num_rows: int, rows: bytes | bytearray | memoryview) -> Request:
+    """Write rows that are already encoded as key, value, key, value; the answer is empty."""
+    head = _cache_request(Operation.CACHE_PUT_ALL, cache).int32(num_rows)
+    return Request(Operation.CACHE_PUT_ALL, b"".join((head.data, rows)))
+
+
+def contains(cache: int, key: Any) -> Request:
+    """Ask whether a key exists; answer: `parse_bool`."""
+    writer = _cache_request(Operation.CACHE_CONTAINS_KEY, cache)
+    write_value(writer, key)
+    return Request(Operation.CACHE_CONTAINS_KEY, bytes(writer.data))
+
+
+def remove(cache: int, key: Any) -> Request:
+    """Remove a key; answer: `parse_bool`, whether it was there."""
+    writer = _cache_request(Operation.CACHE_REMOVE_KEY, cache)
+    write_value(writer, key)
+    return Request(Operation.CACHE_REMOVE_KEY, bytes(writer.data))
+
+
+def size(cache: int, peek_modes: Sequence[PeekMode] = (PeekMode.PRIMARY,)) -> Request:
+    """Count the rows of a cache in the whole cluster; answer: `parse_int64`."""
+    writer = _cache_request(Operation.CACHE_GET_SIZE, cache).int32(len(peek_modes))
+    for mode in peek_modes:
+        writer.int8(mode)
+    return Request(Operation.CACHE_GET_SIZE, bytes(writer.data))
+
+
+def cache_names() -> Request:
+    """List the caches; answer: `parse_names`."""
+    return Request(Operation.CACHE_GET_NAMES)
+
+
+def destroy_cache(cache: int) -> Request:
+    """Destroy a cache with its rows; the answer is empty."""
+    return Request(Operation.CACHE_DESTROY, bytes(Writer().int32(cache).data))
+
+
+def cache_configuration(cache: int) -> Request:
+    """Read a cache's configuration; answer: `parse_configuration`."""
+    return Request(Operation.CACHE_GET_CONFIGURATION, bytes(Writer().int32(cache).int8(0).data))
+
+
+def create_cache(config: CacheConfig, *, exist_ok: bool) -> Request:
+    """Create a cache; the answer is empty."""
+    properties = [_property(0).raw(_text(config.name))]
+    properties.append(_property(1).int32(config.mode))
+    properties.append(_property(2).int32(config.atomicity))
+    properties.append(_property(3).int32(config.backups))
+    properties.append(_property(4).int32(config.write_mode))
+    if config.read_from_backup is not None:
+        properties.append(_property(6).bool(config.read_from_backup))
+    if config.sql_schema is not None:
+        properties.append(_property(203).raw(_text(config.sql_schema)))
+    if config.query_entities:
+        properties.append(_query_entities(config.query_entities))
+    body = Writer().int16(len(properties))
+    for item in properties:
+        body.raw(item.data)
+    operation = (
+        Operation.CACHE_GET_OR_CREATE_WITH_CONFIGURATION
+        if exist_ok
+        else Operation.CACHE_CREATE_WITH_CONFIGURATION
+    )
+    return Request(operation, bytes(Writer().int32(len(body.data)).raw(body.data).data))
+
+
+def _property(code: int) -> Writer:
+    return Writer().int16(code)
+
+
+def _text(value: str | None) -> bytes:
+    writer = Writer()
+    write_text(writer, value)
+    return bytes(writer.data)
+
+
+def _query_entities(entities: Sequence[QueryEntity]) -> Writer:
+    writer = _property(200).int32(len(entities))
+    for entity in entities:
+        for text in (entity.key_type, entity.value_type, entity.table, entity.key_field, None):
+            write_text(writer, text)
+        writer.int32(len(entity.fields))
+        for column in entity.fields:
+            write_text(writer, column.name)
+            write_text(writer, column.java_type)
+            writer.bool(column.is_key).bool(False).int8(TypeCode.NULL).int32(-1).int32(-1)
+        writer.int32(0).int32(0)
+    return writer
+
+
+def partitions(caches: Sequence[int]) -> Request:
+    """Ask which node is primary for which partition; answer: `parse_partitions`."""
+    writer = Writer().int32(len(caches))
+    for cache in caches:
+        writer.int32(cache)
+    return Request(Operation.CACHE_PARTITIONS, bytes(writer.data))
+
+
+def node_endpoints() -> Request:
+    """Ask for all server nodes; answer: `parse_topology`."""
+    return Request(Operation.CLUSTER_GET_NODE_ENDPOINTS, bytes(Writer().int64(-1).int64(-1).data))
+
+
+def heartbeat() -> Request:
+    """Do nothing; the answer's flags tell of topology changes."""
+    return Request(Operation.HEARTBEAT)
+
+
+def cluster_state() -> Request:
+    """Ask whether the cluster is active; answer: `parse_int8` (0 inactive, 1 active, 2 read-only)."""
+    return Request(Operation.CLUSTER_GET_STATE)
+
+
+def change_cluster_state(state: int) -> Request:
+    """Activate (1) or deactivate (0) the cluster; the answer is empty."""
+    return Request(Operation.CLUSTER_CHANGE_STATE, bytes(Writer().int8(state).data))
+
+
+def scan(cache: int, partition: int, page_rows: int) -> Request:
+    """Open a cursor over one partition; answer: `parse_first_page`.
+
+    Not `local`: a node that is no longer the owner then passes the query on instead of
+    answering with no rows. Sent to the owner, the two cost the same.
+    """
+    writer = _cache_request(Operation.QUERY_SCAN, cache, KEEP_BINARY).int8(TypeCode.NULL)
+    writer.int32(page_rows).int32(partition).bool(False)
+    return Request(Operation.QUERY_SCAN, bytes(writer.data))
+
+
+def next_page(cursor: int) -> Request:
+    """Read on; answer: `parse_next_page`."""
+    return Request(Operation.QUERY_SCAN_GET_PAGE, bytes(Writer().int64(cursor).data))
+
+
+def close_cursor(cursor: int) -> Request:
+    """Close a cursor that still has rows; the answer is empty."""
+    return Request(Operation.RESOURCE_CLOSE, bytes(Writer().int64(cursor).data))
+
+
+def get_binary_type(type_id: int) -> Request:
+    """Ask for a type's fields and schemas; answer: `parse_binary_type`."""
+    return Request(Operation.GET_BINARY_TYPE, bytes(Writer().int32(type_id).data))
+
+
+def put_binary_type(binary_type: BinaryType) -> Request:
+    """Tell the cluster a type; it merges it with what it knows. The answer is empty."""
+    writer = Writer().int32(binary_type.type_id)
+    write_text(writer, binary_type.name)
+    write_text(writer, binary_type.affinity_field)
+    writer.int32(len(binary_type.fields))
+    for name, (type_code, field_id) in binary_type.fields.items():
+        write_text(writer, name)
+        writer.int32(type_code).int32(field_id)
+    writer.bool(False).int32(len(binary_type.schemas))
+    for schema, field_ids in binary_type.schemas.items():
+        writer.int32(schema).int32(len(field_ids))
+        for field_id in field_ids:
+            writer.int32(field_id)
+    return Request(Operation.PUT_BINARY_TYPE, bytes(writer.data))
+
+
+def parse_value(payload: memoryview, find_type: FindType | None = None) -> Any:
+    """Read the answer of `get`: the value, or None."""
+    return read_value(Reader(payload), find_type)
+
+
+def parse_bool(payload: memoryview) -> bool:
+    """Read an answer that is one truth value."""
+    return Reader(payload).bool()
+
+
+def parse_int8(payload: memoryview) -> int:
+    """Read an answer that is one byte."""
+    return Reader(payload).int8()
+
+
+def parse_int64(payload: memoryview) -> int:
+    """Read an answer that is one 64-bit number."""
+    return Reader(payload).int64()
+
+
+def parse_names(payload: memoryview) -> list[str]:
+    """Read the answer of `cache_names`."""
+    reader = Reader(payload)
+    return [_string(reader) for _ in range(reader.count())]
+
+
+def _string(reader: Reader) -> str:
+    value = read_value(reader)
+    if not isinstance(value, str):
+        raise RemoteProtocolError(f"a string was expected, {type(value).__name__} came")
+    return value
+
+
+def _optional_string(reader: Reader) -> str | None:
+    value = read_value(reader)
+    return None if value is None else str(value)
+
+
+def parse_configuration(payload: memoryview) -> CacheConfig:
+    """Read the answer of `cache_configuration`, as far as `CacheConfig` goes (SQL columns left out)."""
+    reader = Reader(payload)
+    reader.int32()
+    atomicity, backups, mode = reader.int32(), reader.int32(), reader.int32()
+    reader.bool()
+    _optional_string(reader)
+    reader.take(2)
+    _optional_string(reader)
+    reader.take(8 + 4 + 4)
+    name = _string(reader)
+    reader.take(1 + 4 + 4 + 4)
+    read_from_backup = reader.bool()
+    reader.take(4 + 8 + 8 + 4 + 4 + 8 + 8 + 1 + 4)
+    schema = _optional_string(reader)
+    write_mode = reader.int32()
+    return CacheConfig(
+        name,
+        backups,
+        CacheMode(mode) if mode in tuple(CacheMode) else CacheMode.PARTITIONED,
+        AtomicityMode(atomicity) if atomicity in tuple(AtomicityMode) else AtomicityMode.ATOMIC,
+        WriteMode(write_mode) if write_mode in tuple(WriteMode) else WriteMode.PRIMARY_SYNC,
+        read_from_backup,
+        schema,
+    )
+
+
+def parse_topology(payload: memoryview) -> Topology:
+    """Read the answer of `node_endpoints`."""
+    reader = Reader(payload)
+    version = reader.int64()
+    nodes = []
+    for _ in range(reader.count(20)):
+        node_id = _bare_uuid(reader)
+        port = reader.int32()
+        nodes.append(NodeEndpoints(node_id, port, tuple(_string(reader) for _ in range(reader.count()))))
+    return Topology(version, tuple(nodes))
+
+
+def _bare_uuid(reader: Reader) -> uuid.UUID:
+    high, low = reader.int64(), reader.int64()
+    return uuid.UUID(int=(high & (1 << 64) - 1) << 64 | low & (1 << 64) - 1)
+
+
+def parse_partitions(payload: memoryview, cache: int) -> PartitionMap | None:
+    """Read the answer of `partitions` for one cache; None when the server does not list it (yet)."""
+    reader = Reader(payload)
+    version = TopologyVersion(reader.int64(), reader.int32())
+    found = None
+    for _ in range(reader.count()):
+        applicable = reader.bool()
+        ids = list(_cache_ids(reader, applicable))
+        owners = dict(_owners(reader)) if applicable else {}
+        if cache in ids:
+            found = PartitionMap(version, owners, partitioned=applicable)
+    return found
+
+
+def _cache_ids(reader: Reader, applicable: bool) -> Iterable[int]:
+    for _ in range(reader.count(4)):
+        yield reader.int32()
+        if applicable:
+            reader.take(8 * reader.count(8))
+
+
+def _owners(reader: Reader) -> Iterable[tuple[uuid.UUID, tuple[int, ...]]]:
+    for _ in range(reader.count()):
+        node = read_value(reader)
+        numbers = reader.take(4 * reader.count(4)).cast("i")
+        yield node, tuple(sorted(numbers))
+
+
+def parse_first_page(payload: memoryview) -> Page:
+    """Read the answer of `scan`."""
+    reader = Reader(payload)
+    return _page(reader, reader.int64())
+
+
+def parse_next_page(payload: memoryview) -> Page:
+    """Read the answer of `next_page`."""
+    return _page(Reader(payload), None)
+
+
+def _page(reader: Reader, cursor: int | None) -> Page:
+    num_rows = reader.count(2)
+    rows = reader.take(reader.remaining - 1)
+    return Page(cursor, num_rows, rows, reader.bool())
+
+
+def parse_binary_type(payload: memoryview) -> BinaryType | None:
+    """Read the answer of `get_binary_type`; None when the cluster does not know the type."""
+    reader = Reader(payload)
+    if not reader.bool():
+        return None
+    type_id, name, affinity = reader.int32(), _optional_string(reader), _optional_string(reader)
+    fields = {}
+    for _ in range(reader.count()):
+        field_name = _string(reader)
+        fields[field_name] = (reader.int32(), reader.int32())
+    if reader.bool():
+        for _ in range(reader.count()):
+            _string(reader)
+            reader.int32()
+    schemas = {}
+    for _ in range(reader.count(8)):
+        schema = reader.int32()
+        schemas[schema] = tuple(reader.take(4 * reader.count(4)).cast("i"))
+    return BinaryType(type_id, name or f"type {type_id}", fields, schemas, affinity)

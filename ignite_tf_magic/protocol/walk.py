@@ -1,0 +1,95 @@
+"""Walking the rows of a scan page: the contract of the two walkers, and what they share.
+
+Fixed-width columns are written straight into the column buffers; for the others each row's
+(offset, bytes) in the page is noted, offset -1 for null. A page whose rows differ only in their values
+is decoded by comparing everything else with a template row and copying the values: with NumPy strides
+in `walk_python`, with memcmp and memcpy in `walk_compiled`. Everything else is walked row by row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ignite_tf_magic.protocol.layout import Leaf
+from ignite_tf_magic.protocol.ops import TypeCode
+
+
+class Kind(IntEnum):
+    """How a leaf's payload is laid out; the numbers are those of _rows.c."""
+
+    FIXED = 0
+    TIMESTAMP = 1
+    ENUM = 2
+    TEXT = 3
+    ARRAY = 4
+    DECIMAL = 5
+    UUID = 6
+
+
+class Rule(IntEnum):
+    """What a row broke; the numbers are those of _rows.c."""
+
+    BYTES = 1
+    TYPE = 2
+    NULL = 3
+    LENGTH = 4
+    SCHEMA = 5
+
+
+class RowFault(Exception):
+    """A row that does not fit the layout.
+
+    Attributes:
+        rule: What it broke.
+        leaf: Number of the leaf, -1 when it is an object.
+        row: Number of the row in its page.
+        offset: Where in the page.
+    """
+
+    def __init__(self, rule: int, leaf: int, row: int, offset: int) -> None:
+        super().__init__(rule, leaf, row, offset)
+        self.rule, self.leaf, self.row, self.offset = Rule(rule), leaf, row, offset
+
+
+class Walker(Protocol):
+    """Decodes the rows of pages of one layout. One per thread."""
+
+    def decode(self, rows: memoryview, num_rows: int, first_row: int, out: Sequence[NDArray[Any]]) -> None:
+        """Fill one buffer per leaf, in the order of `RowLayout.leaves`.
+
+        Fixed columns are written from `first_row` on; the buffers of the others are int64 (rows, 2)
+        and get the spans from index 0.
+
+        Raises:
+            RowFault: A row does not fit. The buffers then hold rubbish behind `first_row`.
+        """
+
+
+def kind_of(leaf: Leaf) -> Kind:
+    """Tell how a leaf's payload is laid out."""
+    if leaf.code in (TypeCode.ENUM, TypeCode.BINARY_ENUM):
+        return Kind.ENUM
+    if leaf.code == TypeCode.TIMESTAMP:
+        return Kind.TIMESTAMP
+    if leaf.code == TypeCode.UUID:
+        return Kind.UUID
+    if leaf.code == TypeCode.DECIMAL:
+        return Kind.DECIMAL
+    if leaf.is_text:
+        return Kind.TEXT
+    return Kind.ARRAY if leaf.is_ragged else Kind.FIXED
+
+
+def item_bytes(leaf: Leaf) -> int:
+    """Bytes on the wire per counted item."""
+    return 1 if leaf.is_text else leaf.dtype.itemsize
+
+
+def row_bytes(leaf: Leaf) -> int:
+    """Bytes of one row in a fixed column, 0 for the other columns."""
+    return leaf.dtype.itemsize * int(np.prod(leaf.row_shape, dtype=np.int64)) if leaf.is_fixed else 0

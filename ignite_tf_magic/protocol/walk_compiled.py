@@ -1,0 +1,208 @@
+"""The walker of _rows.c through ctypes, and the choice between it and the Python one."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from functools import cache
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ignite_tf_magic.errors import RemoteProtocolError
+from ignite_tf_magic.protocol import walk_python
+from ignite_tf_magic.protocol.layout import VARIABLE, Leaf, Node, ObjectNode, RowLayout
+from ignite_tf_magic.protocol.walk import RowFault, Walker, item_bytes, kind_of, row_bytes
+
+_ABI = 1
+_TEMPLATE_CAPACITY = 64 * 1024
+_MAX_HOLES = 512
+
+
+def make_walker(layout: RowLayout) -> Walker:
+    """Give the compiled walker, or the Python one where the library was not built."""
+    library = _library()
+    return walk_python.PythonWalker(layout) if library is None else CompiledWalker(layout, library)
+
+
+def index_rows(
+    rows: memoryview, num_rows: int, row_starts: NDArray[np.int64], key_hashes: NDArray[np.uint64]
+) -> None:
+    """Find where rows start and hash their encoded keys (FNV-1a, 64 bits), for rows of any types.
+
+    Args:
+        rows: The rows of a page.
+        num_rows: How many they are.
+        row_starts: Gets num_rows + 1 offsets.
+        key_hashes: Gets num_rows hashes, which tell rows apart when a partition is read again.
+
+    Raises:
+        RemoteProtocolError: The page is truncated or corrupted.
+    """
+    library = _library()
+    if library is None:
+        walk_python.index_rows(rows, num_rows, row_starts, key_hashes)
+        return
+    starts, hashes = row_starts.ctypes.data, key_hashes.ctypes.data
+    if library.itm_index(_address(rows), len(rows), num_rows, starts, hashes):
+        raise RemoteProtocolError("corrupted page: its rows do not end where the page ends")
+
+
+def is_compiled() -> bool:
+    """Whether the compiled library is in use."""
+    return _library() is not None
+
+
+@cache
+def _library() -> ctypes.CDLL | None:
+    for suffix in EXTENSION_SUFFIXES:
+        path = Path(__file__).with_name(f"_rows{suffix}")
+        if path.exists():
+            library = ctypes.CDLL(str(path))
+            pointer, number = ctypes.c_void_p, ctypes.c_int64
+            library.itm_decode.argtypes = [pointer, pointer, number, number, number, pointer, pointer]
+            library.itm_index.argtypes = [pointer, number, number, pointer, pointer]
+            return library if library.itm_abi() == _ABI else None
+    return None
+
+
+def _address(view: memoryview) -> int:
+    return int(np.frombuffer(view, np.uint8).ctypes.data) if len(view) else 0
+
+
+class _Node(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_int32) for name in ("leaf", "type_id", "first_child", "num_children")]
+
+
+class _Child(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_int32) for name in ("field_id", "node")]
+
+
+class _Schema(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_int32) for name in ("type_id", "schema_id", "first_field", "num_fields")]
+
+
+class _Leaf(ctypes.Structure):
+    _fields_ = [
+        *(
+            (name, ctypes.c_int32)
+            for name in ("code", "kind", "item_bytes", "length", "row_bytes", "has_fill")
+        ),
+        ("fill", ctypes.c_void_p),
+    ]
+
+
+class _Fault(ctypes.Structure):
+    _fields_ = [
+        ("code", ctypes.c_int32),
+        ("leaf", ctypes.c_int32),
+        ("row", ctypes.c_int64),
+        ("offset", ctypes.c_int64),
+    ]
+
+
+class _Plan(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_int32) for name in ("num_leaves", "num_schemas", "key_node", "value_node")),
+        *((name, ctypes.c_void_p) for name in ("nodes", "children", "leaves", "schemas", "schema_fields")),
+        *((name, ctypes.c_void_p) for name in ("cached_schema", "cached_valid", "cached_position")),
+        *((name, ctypes.c_int32) for name in ("template_bytes", "template_capacity", "num_ranges")),
+        *((name, ctypes.c_void_p) for name in ("template_row", "ranges", "leaf_offsets")),
+    ]
+
+
+class CompiledWalker:
+    """A plan for _rows.c. The plan holds scratch space: one walker per thread."""
+
+    def __init__(self, layout: RowLayout, library: ctypes.CDLL) -> None:
+        self._library = library
+        self._fault = _Fault()
+        self._kept: list[Any] = []
+        self._nodes: list[_Node] = []
+        self._children: list[_Child] = []
+        self._num_leaves = 0
+        schemas, schema_fields = _schema_table(layout)
+        key_node, value_node = self._add_node(layout.key), self._add_node(layout.value)
+        num_nodes, num_children = len(self._nodes), len(self._children)
+        self._plan = _Plan(
+            num_leaves=self._num_leaves,
+            num_schemas=len(schemas),
+            key_node=key_node,
+            value_node=value_node,
+            nodes=self._keep((_Node * num_nodes)(*self._nodes)),
+            children=self._keep((_Child * num_children)(*self._children)),
+            leaves=self._keep(self._leaf_table(layout.leaves())),
+            schemas=self._keep((_Schema * len(schemas))(*schemas)),
+            schema_fields=self._keep((ctypes.c_int32 * len(schema_fields))(*schema_fields)),
+            cached_schema=self._keep((ctypes.c_int32 * num_nodes)()),
+            cached_valid=self._keep((ctypes.c_int32 * num_nodes)()),
+            cached_position=self._keep((ctypes.c_int32 * num_children)()),
+            template_capacity=_TEMPLATE_CAPACITY,
+            template_row=self._keep((ctypes.c_uint8 * _TEMPLATE_CAPACITY)()),
+            ranges=self._keep((ctypes.c_int32 * (2 * _MAX_HOLES + 2))()),
+            leaf_offsets=self._keep((ctypes.c_int32 * _MAX_HOLES)()),
+        )
+        self._out = (ctypes.c_void_p * self._num_leaves)()
+
+    def _keep(self, table: Any) -> int:
+        """Keep a table alive as long as the plan that points to it."""
+        self._kept.append(table)
+        return ctypes.addressof(table)
+
+    def _leaf_table(self, leaves: Sequence[Leaf]) -> Any:
+        table = (_Leaf * len(leaves))()
+        for entry, leaf in zip(table, leaves, strict=True):
+            fill = leaf.fill or b""
+            entry.code, entry.kind = leaf.code, kind_of(leaf)
+            entry.length = leaf.length if leaf.is_array and leaf.length != VARIABLE else -1
+            entry.item_bytes, entry.row_bytes = item_bytes(leaf), row_bytes(leaf)
+            entry.has_fill = leaf.fill is not None
+            entry.fill = self._keep(ctypes.create_string_buffer(fill, max(len(fill), 1)))
+        return table
+
+    def _add_node(self, node: Node) -> int:
+        number = len(self._nodes)
+        if isinstance(node, Leaf):
+            self._nodes.append(_Node(self._num_leaves, 0, 0, 0))
+            self._num_leaves += 1
+            return number
+        # The place is taken before the children, so that leaves keep the order of RowLayout.leaves().
+        self._nodes.append(_Node())
+        children = [_Child(field_id, self._add_node(child)) for field_id, child in node.fields]
+        self._nodes[number] = _Node(-1, node.binary_type.type_id, len(self._children), len(children))
+        self._children += children
+        return number
+
+    def decode(self, rows: memoryview, num_rows: int, first_row: int, out: Sequence[NDArray[Any]]) -> None:
+        """See `Walker.decode`. The GIL is released meanwhile."""
+        for number, column in enumerate(out):
+            self._out[number] = column.ctypes.data
+        fault = self._fault
+        status = self._library.itm_decode(
+            ctypes.addressof(self._plan),
+            _address(rows),
+            len(rows),
+            num_rows,
+            first_row,
+            ctypes.addressof(self._out),
+            ctypes.addressof(fault),
+        )
+        if status:
+            raise RowFault(fault.code, fault.leaf, fault.row, fault.offset)
+
+
+def _schema_table(layout: RowLayout) -> tuple[list[_Schema], list[int]]:
+    schemas: list[_Schema] = []
+    field_ids: list[int] = []
+    pending: list[Node] = [layout.key, layout.value]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ObjectNode):
+            for schema, ids in node.binary_type.schemas.items():
+                schemas.append(_Schema(node.binary_type.type_id, schema, len(field_ids), len(ids)))
+                field_ids += ids
+            pending += [child for _, child in node.fields]
+    return schemas, field_ids

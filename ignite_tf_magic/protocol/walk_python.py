@@ -1,0 +1,231 @@
+"""The walker without a compiler; also what the compiled one is checked against."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ignite_tf_magic.errors import RemoteProtocolError
+from ignite_tf_magic.protocol.buffer import Reader
+from ignite_tf_magic.protocol.layout import Leaf, Node, ObjectNode, RowLayout
+from ignite_tf_magic.protocol.objects import read_header, skip_value
+from ignite_tf_magic.protocol.ops import ObjectFlag, TypeCode
+from ignite_tf_magic.protocol.walk import Kind, RowFault, Rule, item_bytes, kind_of, row_bytes
+
+_INT32 = struct.Struct("<i")
+_TIMESTAMP = struct.Struct("<qi")
+_FNV_OFFSET = 0xCBF29CE484222325
+_FNV_PRIME = 0x100000001B3
+
+
+def index_rows(
+    rows: memoryview, num_rows: int, row_starts: NDArray[np.int64], key_hashes: NDArray[np.uint64]
+) -> None:
+    """Find where rows start and hash their encoded keys; see `walk_compiled.index_rows`."""
+    reader = Reader(rows)
+    for row in range(num_rows):
+        start = reader.position
+        skip_value(reader)
+        row_starts[row] = start
+        key_hashes[row] = _fnv(rows[start : reader.position])
+        skip_value(reader)
+    row_starts[num_rows] = reader.position
+    if reader.remaining:
+        raise RemoteProtocolError("corrupted page: its rows do not end where the page ends")
+
+
+def _fnv(data: memoryview) -> int:
+    value = _FNV_OFFSET
+    for byte in data:
+        value = ((value ^ byte) * _FNV_PRIME) & 0xFFFFFFFFFFFFFFFF
+    return value
+
+
+class PythonWalker:
+    """Walks with NumPy where the rows of a page differ only in their values, else row by row."""
+
+    def __init__(self, layout: RowLayout) -> None:
+        self._layout = layout
+        self._leaves = layout.leaves()
+        self._number = {leaf.path: number for number, leaf in enumerate(self._leaves)}
+        self._strides = all(kind_of(leaf) in (Kind.FIXED, Kind.TIMESTAMP) for leaf in self._leaves)
+        self._row = 0
+        self._spans: list[tuple[int, int]] = []
+        self._hashes: list[int] = []
+
+    def decode(self, rows: memoryview, num_rows: int, first_row: int, out: Sequence[NDArray[Any]]) -> None:
+        """See `Walker.decode`."""
+        if self._decode_strided(rows, num_rows, first_row, out):
+            return
+        at = 0
+        for row in range(num_rows):
+            at = self._walk_row(rows, row, at)
+            self._put_row(rows, row, first_row, out)
+        if at != len(rows):
+            raise RowFault(Rule.BYTES, -1, num_rows, at)
+
+    def _walk_row(self, rows: memoryview, row: int, at: int) -> int:
+        self._row = row
+        self._spans = [(-1, 0)] * len(self._leaves)
+        self._hashes = []
+        key_end = self._walk(rows, self._layout.key, at, len(rows))
+        return self._walk(rows, self._layout.value, key_end, len(rows))
+
+    def _decode_strided(
+        self, rows: memoryview, num_rows: int, first_row: int, out: Sequence[NDArray[Any]]
+    ) -> bool:
+        if num_rows < 2 or len(rows) % num_rows or not self._strides:
+            return False
+        size = self._walk_row(rows, 0, 0)
+        if size * num_rows != len(rows) or any(offset < 0 for offset, _ in self._spans):
+            return False
+        table = np.frombuffer(rows, np.uint8).reshape(num_rows, size)
+        structure = np.ones(size, bool)
+        for offset, width in [*self._spans, *((offset, 4) for offset in self._hashes)]:
+            structure[offset : offset + width] = False
+        if not (table[:, structure] == table[0, structure]).all():
+            return False
+        for leaf, (offset, width), column in zip(self._leaves, self._spans, out, strict=True):
+            values = np.ascontiguousarray(table[:, offset : offset + width])
+            column[first_row : first_row + num_rows] = _strided_values(leaf, values)
+        return True
+
+    def _put_row(self, rows: memoryview, row: int, first_row: int, out: Sequence[NDArray[Any]]) -> None:
+        for leaf, (offset, width), column in zip(self._leaves, self._spans, out, strict=True):
+            if not leaf.is_fixed:
+                column[row] = (offset, width)
+            elif offset < 0:
+                column[first_row + row] = np.frombuffer(leaf.fill or b"", leaf.dtype).reshape(leaf.row_shape)
+            elif leaf.code == TypeCode.TIMESTAMP:
+                millis, nanos = _TIMESTAMP.unpack_from(rows, offset)
+                column[first_row + row] = _wrapped_nanos(millis, nanos)
+            else:
+                values = np.frombuffer(rows[offset : offset + width], leaf.dtype)
+                column[first_row + row] = values.reshape(leaf.row_shape)
+
+    def _fault(self, rule: Rule, leaf: int, offset: int) -> RowFault:
+        return RowFault(rule, leaf, self._row, offset)
+
+    def _walk(self, rows: memoryview, node: Node, at: int, limit: int) -> int:
+        if isinstance(node, Leaf):
+            return self._walk_leaf(rows, node, at, limit)
+        if at >= limit:
+            raise self._fault(Rule.BYTES, -1, at)
+        code = rows[at]
+        if code == TypeCode.NULL:
+            self._null(node, at)
+            return at + 1
+        if code == TypeCode.BINARY_OBJECT:
+            return at + self._walk_object(rows, node, at, limit)
+        if code != TypeCode.WRAPPED_OBJECT:
+            raise self._fault(Rule.TYPE, -1, at)
+        size = self._counted(rows, -1, at + 1, limit - 4, 1)
+        (inner,) = _INT32.unpack_from(rows, at + 5 + size)
+        if not 0 <= inner < size:
+            raise self._fault(Rule.BYTES, -1, at)
+        self._walk_object(rows, node, at + 5 + inner, at + 5 + size)
+        return at + 9 + size
+
+    def _walk_object(self, rows: memoryview, node: ObjectNode, at: int, limit: int) -> int:
+        if at + 24 > limit or rows[at] != TypeCode.BINARY_OBJECT:
+            raise self._fault(Rule.BYTES, -1, at)
+        try:
+            header = read_header(Reader(rows[:limit]), at)
+        except RemoteProtocolError:
+            raise self._fault(Rule.BYTES, -1, at) from None
+        if header.type_id != node.binary_type.type_id:
+            raise self._fault(Rule.TYPE, -1, at)
+        self._hashes.append(at + 8)
+        if not header.flags & ObjectFlag.HAS_SCHEMA:
+            self._null(node, at)
+            return header.length
+        if header.flags & ObjectFlag.COMPACT_FOOTER and header.schema_id not in node.binary_type.schemas:
+            raise self._fault(Rule.SCHEMA, -1, at)
+        try:
+            offsets = header.field_offsets(rows[at : at + header.length], node.binary_type)
+        except RemoteProtocolError:
+            raise self._fault(Rule.BYTES, -1, at) from None
+        first_of = dict(reversed(offsets))
+        for field_id, child in node.fields:
+            offset = first_of.get(field_id)
+            if offset is None:
+                self._null(child, at)
+            elif not 24 <= offset < header.footer:
+                raise self._fault(Rule.BYTES, -1, at)
+            else:
+                self._walk(rows, child, at + offset, at + header.footer)
+        return header.length
+
+    def _null(self, node: Node, at: int) -> None:
+        if isinstance(node, ObjectNode):
+            for _, child in node.fields:
+                self._null(child, at)
+        elif node.fill is None:
+            raise self._fault(Rule.NULL, self._number[node.path], at)
+
+    def _counted(self, rows: memoryview, leaf: int, at: int, limit: int, width: int) -> int:
+        if at + 4 > limit:
+            raise self._fault(Rule.BYTES, leaf, at)
+        (count,) = _INT32.unpack_from(rows, at)
+        if count < 0 or count * width > limit - at - 4:
+            raise self._fault(Rule.BYTES, leaf, at)
+        return int(count) * width
+
+    def _walk_leaf(self, rows: memoryview, leaf: Leaf, at: int, limit: int) -> int:
+        number = self._number[leaf.path]
+        if at >= limit:
+            raise self._fault(Rule.BYTES, number, at)
+        if rows[at] == TypeCode.NULL:
+            self._null(leaf, at)
+            return at + 1
+        if rows[at] != leaf.code:
+            raise self._fault(Rule.TYPE, number, at)
+        payload, size = self._payload(rows, leaf, number, at, limit)
+        if payload + size > limit:
+            raise self._fault(Rule.BYTES, number, at)
+        self._spans[number] = (payload, size)
+        return payload + size
+
+    def _payload(self, rows: memoryview, leaf: Leaf, number: int, at: int, limit: int) -> tuple[int, int]:
+        payload, kind = at + 1, kind_of(leaf)
+        if kind == Kind.TIMESTAMP:
+            return payload, 12
+        if kind == Kind.UUID:
+            return payload, 16
+        if kind == Kind.DECIMAL:
+            return payload, 8 + self._counted(rows, number, payload + 4, limit, 1)
+        if kind == Kind.ENUM:
+            return self._enum_payload(rows, number, payload, limit), 4
+        if kind == Kind.FIXED and not leaf.is_array:
+            return payload, leaf.dtype.itemsize
+        size = self._counted(rows, number, payload, limit, item_bytes(leaf))
+        if kind == Kind.FIXED and size != row_bytes(leaf):
+            raise self._fault(Rule.LENGTH, number, at)
+        return payload + 4, size
+
+    def _enum_payload(self, rows: memoryview, number: int, payload: int, limit: int) -> int:
+        """Skip an enum's type id, and its class name where the id is 0; the ordinal follows."""
+        if payload + 4 > limit:
+            raise self._fault(Rule.BYTES, number, payload - 1)
+        if _INT32.unpack_from(rows, payload)[0] == 0:
+            if payload + 5 > limit or rows[payload + 4] != TypeCode.STRING:
+                raise self._fault(Rule.BYTES, number, payload - 1)
+            payload += 5 + self._counted(rows, number, payload + 5, limit, 1)
+        return payload + 4
+
+
+def _wrapped_nanos(millis: int, nanos: int) -> int:
+    return (millis * 1_000_000 + nanos + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def _strided_values(leaf: Leaf, values: NDArray[np.uint8]) -> NDArray[Any]:
+    if leaf.code == TypeCode.TIMESTAMP:
+        millis = np.ascontiguousarray(values[:, :8]).view("<i8")[:, 0]
+        nanos = np.ascontiguousarray(values[:, 8:]).view("<i4")[:, 0]
+        return np.asarray(millis * 1_000_000 + nanos)
+    typed = values.view(leaf.dtype)
+    return typed if leaf.is_array else typed[:, 0]
