@@ -6,14 +6,18 @@ Values here are frozen and carry no behaviour beyond reading themselves. Secrets
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ignite_tf_magic.errors import ConfigError
 
 DEFAULT_PORT = 10800
+CONFIG_FILE = "ignite-tf.toml"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -119,3 +123,90 @@ def state_dir() -> Path:
 def _private(path: Path) -> Path:
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return path
+
+
+def configured_cluster(env: Mapping[str, str] | None = None) -> ConnectOptions | None:
+    """Give the cluster named by IGNITE_TF_CLUSTER ("host:port,host:port") or by `ignite-tf.toml`.
+
+    The file is looked for in the working directory, then in the user's configuration directory:
+
+        [cluster]
+        addresses = ["db1:10800", "db2:10800"]
+        username = "reader"
+        credentials_file = "/home/me/.ignite.json"
+        certfile = "client.pem"
+
+    None means that no cluster is configured, and the embedded one is meant.
+
+    Raises:
+        ConfigError: An address or the file is malformed.
+    """
+    source = os.environ if env is None else env
+    section = _toml_section("cluster")
+    text = source.get("IGNITE_TF_CLUSTER", "")
+    addresses = [part for part in text.split(",") if part.strip()] or section.get("addresses", [])
+    if not addresses:
+        return None
+    secrets = read_credentials(Path(section["credentials_file"])) if "credentials_file" in section else {}
+    merged = {**section, **secrets}
+    certfile, cafile = merged.get("certfile"), merged.get("cafile")
+    tls = TlsOptions(certfile, merged.get("keyfile"), merged.get("cert_password"), cafile)
+    return ConnectOptions(
+        endpoints=tuple(Endpoint.parse(address) for address in addresses),
+        username=merged.get("username"),
+        password=merged.get("password"),
+        tls=tls if certfile or cafile else None,
+    )
+
+
+def _toml_section(name: str) -> dict[str, Any]:
+    import platformdirs
+
+    folders = (Path.cwd(), Path(platformdirs.user_config_dir("ignite_tf_magic", appauthor=False)))
+    path = next((f / CONFIG_FILE for f in folders if (f / CONFIG_FILE).is_file()), None)
+    if path is None:
+        return {}
+    try:
+        section = _toml_loads(path.read_text(encoding="utf-8")).get(name, {})
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from error
+    if not isinstance(section, dict):
+        raise ConfigError(f"{path}: [{name}] must be a table")
+    return section
+
+
+def _toml_loads(text: str) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    return dict(tomllib.loads(text))
+
+
+def read_credentials(path: Path) -> dict[str, str]:
+    """Read a JSON file with username, password, certfile, keyfile, cert_password.
+
+    Raises:
+        ConfigError: Unreadable, not such a file, or readable by others than its owner.
+    """
+    try:
+        if os.name == "posix" and path.stat().st_mode & 0o077:
+            raise ConfigError(f"{path} holds a password and others may read it; run: chmod 600 {path}")
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read the credentials file {path}: {error}") from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"the credentials file {path} must hold a JSON object")
+    return {name: value for name, value in found.items() if isinstance(value, str) and value}
+
+
+def embedded_endpoints() -> tuple[Endpoint, ...]:
+    """Give the client ports of this user's embedded cluster, from its record; none when it is down.
+
+    Nothing is started or checked here: `ignite_tf_magic.embedded` does that.
+    """
+    try:
+        record = json.loads((state_dir() / "embedded" / "cluster.json").read_text(encoding="utf-8"))
+        return tuple(Endpoint(node["host"], node["port"]) for node in record["nodes"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ()

@@ -6,7 +6,7 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from ignite_tf_magic.client.channel import Channel
@@ -48,6 +48,10 @@ class Baseline:
     nodes: frozenset[uuid.UUID]
     backups: int
     size: int
+
+    def at(self, owners: Mapping[int, uuid.UUID], nodes: Iterable[uuid.UUID]) -> Baseline:
+        """Give the same for the owners and nodes of a later time; what left before was made up for."""
+        return replace(self, owners=owners, nodes=frozenset(nodes))
 
     def lost(self, alive: Iterable[uuid.UUID], partitions: Iterable[int]) -> list[int]:
         """List those partitions all copies of which may be gone.

@@ -70,10 +70,12 @@ class Channel:
         """
         with self._lock:
             request_id = self.submit(request)
-            while True:
+            answer = self.next_answer()
+            while answer.request_id != request_id:
                 answer = self.next_answer()
-                if answer.request_id == request_id:
-                    return parse(payload_of(answer, request))
+            # Copied, because reading it may ask for a binary type over this very channel.
+            payload = bytes(payload_of(answer, request))
+        return parse(memoryview(payload))
 
     def submit(self, request: Request) -> int:
         """Send a request without waiting; gives the id of its answer."""

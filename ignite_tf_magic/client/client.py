@@ -26,7 +26,7 @@ from ignite_tf_magic.errors import CacheNotFound, IgniteTfError, ServerError
 from ignite_tf_magic.protocol import messages
 from ignite_tf_magic.protocol.affinity import PartitionMap
 from ignite_tf_magic.protocol.messages import CacheConfig, Request
-from ignite_tf_magic.protocol.objects import BinaryType
+from ignite_tf_magic.protocol.objects import BinaryObject, BinaryType, binary_type_of, code_of
 from ignite_tf_magic.protocol.ops import Status
 
 T = TypeVar("T")
@@ -151,6 +151,18 @@ class Client:
         """Tell the cluster a binary type; it is merged with what the cluster knows."""
         self._router.call(messages.put_binary_type(binary_type), _nothing)
 
+    def announce_type(self, value: Any) -> None:
+        """Tell the cluster the type of a binary object that is about to be written, once."""
+        if not isinstance(value, BinaryObject):
+            return
+        for item in value.fields.values():
+            self.announce_type(item)
+        mine = binary_type_of(value.type_name, {name: code_of(item) for name, item in value.fields.items()})
+        known = self.find_type(mine.type_id)
+        if known is None or not mine.schemas.keys() <= known.schemas.keys():
+            self.put_type(mine)
+            self.find_type(mine.type_id, refresh=True)
+
 
 def _nothing(payload: memoryview) -> None:
     del payload
@@ -190,6 +202,8 @@ class Cache:
 
     def put(self, key: Any, value: Any) -> None:
         """Write one row, over an older one with the same key."""
+        for item in (key, value):
+            self.client.announce_type(item)
         self._call(messages.put(self.cache_id, key, value), _nothing)
 
     def remove(self, key: Any) -> bool:

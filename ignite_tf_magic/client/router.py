@@ -79,6 +79,10 @@ class Router:
             self._nodes = tuple(self._node(entry) for entry in topology.nodes)
             return self._nodes
 
+    def control_node_id(self) -> uuid.UUID:
+        """Tell which node the control channel leads to: the first endpoint given that answered."""
+        return self._control_channel().node_id
+
     @property
     def known_nodes(self) -> tuple[Node, ...]:
         """The server nodes as they were when they were last asked for."""

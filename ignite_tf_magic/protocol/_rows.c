@@ -400,6 +400,17 @@ EXPORT int itm_index(const uint8_t *bytes, int64_t num_bytes, int64_t num_rows, 
     return at == num_bytes ? 0 : -1;
 }
 
+/* Hashes a range of each row as java.util.Arrays.hashCode does and stores it in the row: what Ignite keeps
+ * in the header of a binary object. */
+EXPORT void itm_hash_rows(uint8_t *rows, int64_t num_rows, int64_t row_bytes, int64_t from, int64_t size, int64_t to) {
+    int64_t row, i;
+    for (row = 0; row < num_rows; row++, rows += row_bytes) {
+        uint32_t hash = 1;
+        for (i = 0; i < size; i++) hash = 31u * hash + (uint32_t)(int32_t)(int8_t)rows[from + i];
+        memcpy(rows + to, &hash, 4);
+    }
+}
+
 EXPORT int itm_abi(void) { return 1; }
 
 /* Python's build tools expect an init function; this file is loaded with ctypes instead. */

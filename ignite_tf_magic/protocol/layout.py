@@ -243,6 +243,11 @@ class LayoutFinder:
         code = next(iter(codes), TypeCode.NULL)
         varies = bool({".".join(path), ".".join(path[1:])} & self._variable)
         leaf = Leaf(path, code, _common_length(code, set() if varies else seen.lengths))
+        if not seen.codes and not _has_tensor_form(code):
+            raise SchemaError(
+                f"field {leaf.name} is null in all rows sampled, so its type is not known; "
+                "leave it out by naming the fields to read: fields=[...]"
+            )
         if not _has_tensor_form(code):
             raise SchemaError(
                 f"field {leaf.name} is of type {_name(code)}, which has no tensor form; "

@@ -340,7 +340,8 @@ def _optional_string(reader: Reader) -> str | None:
 def parse_configuration(payload: memoryview) -> CacheConfig:
     """Read the answer of `cache_configuration`, as far as `CacheConfig` goes (SQL columns left out)."""
     reader = Reader(payload)
-    reader.int32()
+    if reader.int32() != reader.remaining:
+        raise RemoteProtocolError("truncated cache configuration")
     atomicity, backups, mode = reader.int32(), reader.int32(), reader.int32()
     reader.bool()
     _optional_string(reader)
@@ -373,6 +374,7 @@ def parse_topology(payload: memoryview) -> Topology:
         node_id = _bare_uuid(reader)
         port = reader.int32()
         nodes.append(NodeEndpoints(node_id, port, tuple(_string(reader) for _ in range(reader.count()))))
+    reader.take(16 * reader.count(16))  # Nodes removed since the version asked from; we ask from none.
     return Topology(version, tuple(nodes))
 
 

@@ -12,7 +12,7 @@ import datetime as dt
 import decimal
 import struct
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -160,10 +160,21 @@ def write_value(writer: Writer, value: Any) -> None:
 
 def _write_numpy_scalar(writer: Writer, value: np.generic) -> None:
     code = CODE_OF_DTYPE.get(value.dtype.str[1:])
+    if isinstance(value, np.datetime64):
+        _write_moment(writer, value)
+        return
     if code is None:
         _write_python_scalar(writer, value.item())
         return
     writer.int8(code).raw(np.asarray(value, DTYPE_OF_SCALAR[code]).tobytes())
+
+
+def _write_moment(writer: Writer, value: np.datetime64) -> None:
+    if np.isnat(value):
+        writer.int8(TypeCode.NULL)
+        return
+    millis, nanos = divmod(int(value.astype("M8[ns]").astype(np.int64)), 1_000_000)
+    writer.int8(TypeCode.TIMESTAMP).int64(millis).int32(nanos)
 
 
 def _write_array(writer: Writer, value: np.ndarray[Any, Any]) -> None:
@@ -210,30 +221,66 @@ def write_text(writer: Writer, value: str | None) -> None:
 
 
 def write_object(writer: Writer, value: BinaryObject) -> None:
-    """Append a binary object with a full footer, which needs no schema at the reader.
+    """Append a binary object with a compact footer, as the servers themselves write it.
 
-    The type must be known to the cluster (PUT_BINARY_TYPE), otherwise servers cannot name its fields.
+    The cluster must know its type and schema (`binary_type_of`, PUT_BINARY_TYPE) before it can read it.
     """
-    body, footer = Writer(), Writer()
-    field_ids = tuple(name_id(name) for name in value.fields)
-    for field_id, item in zip(field_ids, value.fields.values(), strict=True):
-        footer.int32(field_id).int32(HEADER_BYTES + len(body.data))
+    body = Writer()
+    offsets = []
+    for item in value.fields.values():
+        offsets.append(HEADER_BYTES + len(body.data))
         write_value(body, item)
-    flags = ObjectFlag.USER_TYPE | (ObjectFlag.HAS_SCHEMA if field_ids else 0)
-    end = HEADER_BYTES + len(body.data)
-    writer.raw(
-        _HEADER.pack(
-            TypeCode.BINARY_OBJECT,
-            1,
-            flags,
-            name_id(value.type_name),
-            array_hash(bytes(body.data)),
-            end + len(footer.data),
-            schema_id(field_ids),
-            end if field_ids else 0,
-        )
+    field_ids = tuple(name_id(name) for name in value.fields)
+    header = object_header(value.type_name, field_ids, offsets, len(body.data), array_hash(bytes(body.data)))
+    writer.raw(header).raw(body.data).raw(object_footer(offsets))
+
+
+def object_header(
+    type_name: str, field_ids: tuple[int, ...], offsets: Sequence[int], body_bytes: int, body_hash: int
+) -> bytes:
+    """Build the header of an object with a compact footer."""
+    end = HEADER_BYTES + body_bytes
+    flags = ObjectFlag.USER_TYPE | ObjectFlag.COMPACT_FOOTER
+    if field_ids:
+        flags |= ObjectFlag.HAS_SCHEMA | _WIDTH_FLAG[_offset_width(offsets)]
+    return _HEADER.pack(
+        TypeCode.BINARY_OBJECT,
+        1,
+        flags,
+        name_id(type_name),
+        body_hash,
+        end + len(object_footer(offsets)),
+        schema_id(field_ids),
+        end if field_ids else 0,
     )
-    writer.raw(body.data).raw(footer.data)
+
+
+def object_footer(offsets: Sequence[int]) -> bytes:
+    """Build a compact footer: only the offsets, as narrow as the last one allows."""
+    width = _offset_width(offsets)
+    return b"".join(offset.to_bytes(width, "little") for offset in offsets)
+
+
+def _offset_width(offsets: Sequence[int]) -> int:
+    last = offsets[-1] if offsets else 0
+    return 1 if last < 1 << 8 else 2 if last < 1 << 16 else 4
+
+
+_WIDTH_FLAG = {1: ObjectFlag.OFFSET_ONE_BYTE, 2: ObjectFlag.OFFSET_TWO_BYTES, 4: ObjectFlag(0)}
+
+
+def binary_type_of(type_name: str, codes: Mapping[str, int]) -> BinaryType:
+    """Describe a type with one schema: its fields and their type codes, in stored order."""
+    fields = {name: (code, name_id(name)) for name, code in codes.items()}
+    field_ids = tuple(field_id for _, field_id in fields.values())
+    return BinaryType(name_id(type_name), type_name, fields, {schema_id(field_ids): field_ids})
+
+
+def code_of(value: Any) -> int:
+    """Give the type code a value is written with."""
+    writer = Writer()
+    write_value(writer, value)
+    return writer.data[0]
 
 
 def read_value(reader: Reader, find_type: FindType | None = None, depth: int = 0) -> Any:

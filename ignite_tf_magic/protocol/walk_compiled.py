@@ -51,6 +51,22 @@ def index_rows(
         raise RemoteProtocolError("corrupted page: its rows do not end where the page ends")
 
 
+def hash_rows(table: NDArray[np.uint8], start: int, num_bytes: int, at: int) -> None:
+    """Hash bytes of each row as Java does (`objects.array_hash`) and store the hash in the row.
+
+    Args:
+        table: Rows of one length, (num_rows, row_bytes), contiguous; changed in place.
+        start: Where the hashed bytes begin.
+        num_bytes: How many they are.
+        at: Where the four bytes of the hash go.
+    """
+    library = _library()
+    if library is None:
+        walk_python.hash_rows(table, start, num_bytes, at)
+    else:
+        library.itm_hash_rows(table.ctypes.data, *table.shape, start, num_bytes, at)
+
+
 def is_compiled() -> bool:
     """Whether the compiled library is in use."""
     return _library() is not None
@@ -65,6 +81,8 @@ def _library() -> ctypes.CDLL | None:
             pointer, number = ctypes.c_void_p, ctypes.c_int64
             library.itm_decode.argtypes = [pointer, pointer, number, number, number, pointer, pointer]
             library.itm_index.argtypes = [pointer, number, number, pointer, pointer]
+            library.itm_hash_rows.argtypes = [pointer, *(number,) * 5]
+            library.itm_hash_rows.restype = None
             return library if library.itm_abi() == _ABI else None
     return None
 

@@ -45,6 +45,14 @@ def _fnv(data: memoryview) -> int:
     return value
 
 
+def hash_rows(table: NDArray[np.uint8], start: int, num_bytes: int, at: int) -> None:
+    """Hash bytes of each row; see `walk_compiled.hash_rows`."""
+    hashes = np.ones(len(table), np.uint32)
+    for column in table[:, start : start + num_bytes].T:
+        hashes = hashes * np.uint32(31) + column.view(np.int8).astype(np.int32).view(np.uint32)
+    table[:, at : at + 4] = hashes.view(np.uint8).reshape(-1, 4)
+
+
 class PythonWalker:
     """Walks with NumPy where the rows of a page differ only in their values, else row by row."""
 

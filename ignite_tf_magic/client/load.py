@@ -1,0 +1,187 @@
+"""Bulk load: columns to rows, each row sent to the node of its primary copy, bytes under way bounded."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ignite_tf_magic.client.cache_scan import MAX_ATTEMPTS
+from ignite_tf_magic.client.channel import Channel, payload_of
+from ignite_tf_magic.client.client import Cache
+from ignite_tf_magic.client.router import Node, wait_for
+from ignite_tf_magic.errors import ConnectionFailed, ConnectionLost, IgniteTfError
+from ignite_tf_magic.protocol import messages
+from ignite_tf_magic.protocol.affinity import partitions_of_hashes
+from ignite_tf_magic.protocol.encode import RowEncoder
+from ignite_tf_magic.protocol.messages import CacheConfig, QueryEntity, QueryField, Request
+from ignite_tf_magic.protocol.ops import TypeCode
+
+REQUEST_BYTES = 1024 * 1024
+MAX_REQUEST_ROWS = 4096
+REQUESTS_UNDER_WAY = 3
+_SETTLE_TIMEOUT_S = 40.0
+
+Progress = Callable[[int], None]
+
+_JAVA_TYPES = {
+    TypeCode.BYTE: "java.lang.Byte",
+    TypeCode.SHORT: "java.lang.Short",
+    TypeCode.INT: "java.lang.Integer",
+    TypeCode.LONG: "java.lang.Long",
+    TypeCode.FLOAT: "java.lang.Float",
+    TypeCode.DOUBLE: "java.lang.Double",
+    TypeCode.BOOL: "java.lang.Boolean",
+    TypeCode.STRING: "java.lang.String",
+    TypeCode.TIMESTAMP: "java.sql.Timestamp",
+    TypeCode.BYTE_ARRAY: "[B",
+    TypeCode.SHORT_ARRAY: "[S",
+    TypeCode.INT_ARRAY: "[I",
+    TypeCode.LONG_ARRAY: "[J",
+    TypeCode.FLOAT_ARRAY: "[F",
+    TypeCode.DOUBLE_ARRAY: "[D",
+    TypeCode.BOOL_ARRAY: "[Z",
+}
+
+
+def table_config(name: str, encoder: RowEncoder, backups: int, *, text_keys: bool = False) -> CacheConfig:
+    """Describe a cache for an encoder's rows that SQL can browse: table `name`, a column per field.
+
+    The key is the column ID, unless a field has that name.
+    """
+    fields = [
+        QueryField(field, _JAVA_TYPES[TypeCode(code)])
+        for field, (code, _) in encoder.binary_type.fields.items()
+        if code in _JAVA_TYPES
+    ]
+    key_type = "java.lang.String" if text_keys else "java.lang.Long"
+    key_field = None if any(field.name.upper() == "ID" for field in fields) else "ID"
+    if key_field:
+        fields.insert(0, QueryField(key_field, key_type, is_key=True))
+    entity = QueryEntity(name, key_type, encoder.binary_type.name, tuple(fields), key_field)
+    return CacheConfig(name, backups=backups, sql_schema="PUBLIC", query_entities=(entity,))
+
+
+def put_rows(cache: Cache, encoder: RowEncoder, progress: Progress | None = None) -> int:
+    """Write all rows of an encoder; rows with the same keys are replaced. Blocks until all are written.
+
+    Up to 3 requests of 1 MiB are under way to each node. When a node is lost, what it had not confirmed
+    is sent to the new owners.
+
+    Args:
+        cache: Where to.
+        encoder: The rows.
+        progress: Told how many more rows were written; called from several threads, one at a time.
+
+    Returns:
+        The number of rows written.
+
+    Raises:
+        ServerError: A node refused rows.
+        IgniteTfError: Writing failed again and again.
+    """
+    cache.client.put_type(encoder.binary_type)
+    loader = _Loader(cache, encoder, progress)
+    pending: NDArray[np.intp] = np.arange(len(encoder))
+    attempts = 0
+    while len(pending):
+        left = loader.send(pending)
+        attempts = attempts + 1 if len(left) == len(pending) else 0
+        if attempts > MAX_ATTEMPTS:
+            raise IgniteTfError(
+                f"writing to cache {cache.name!r} failed {attempts} times in a row, {len(left)} rows are left: "
+                f"{loader.failure}"
+            )
+        pending = left
+    return len(encoder)
+
+
+@dataclass(slots=True)
+class _Block:
+    """Rows of one request."""
+
+    index: NDArray[np.intp]
+    request: Request
+
+
+class _Loader:
+    """Sends rows to their owners, one thread per node."""
+
+    def __init__(self, cache: Cache, encoder: RowEncoder, progress: Progress | None) -> None:
+        self._cache = cache
+        self._encoder = encoder
+        self._progress = progress
+        self._lock = threading.Lock()
+        self._hashes = encoder.key_hashes()
+        self._rows_per_request = max(1, min(MAX_REQUEST_ROWS, REQUEST_BYTES // encoder.row_bytes))
+        self.failure: IgniteTfError | None = None
+
+    def send(self, pending: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Send rows; gives those that no node confirmed."""
+        groups = wait_for(lambda: self._route(pending), _SETTLE_TIMEOUT_S)
+        if groups is None:
+            raise IgniteTfError(
+                f"no reachable owners of cache {self._cache.name!r} for {_SETTLE_TIMEOUT_S:g} s"
+            )
+        with ThreadPoolExecutor(len(groups), "ignite-load") as pool:
+            left = list(pool.map(self._send_to, *zip(*groups, strict=True)))
+        return np.sort(np.concatenate(left))
+
+    def _route(self, pending: NDArray[np.intp]) -> list[tuple[Node, NDArray[np.intp]]] | None:
+        """Group rows by the node of their primary copy; None while the cluster is changing."""
+        try:
+            partition_map = self._cache.partition_map()
+            nodes = {node.node_id: node for node in self._cache.client.nodes()}
+        except (ConnectionLost, ConnectionFailed) as error:
+            self.failure = error
+            return None
+        if not partition_map.partitioned:
+            return [(next(iter(nodes.values())), pending)]
+        owner_of = partition_map.primary_of()
+        if not owner_of.keys() or not set(owner_of.values()) <= nodes.keys():
+            return None
+        numbers = {node: number for number, node in enumerate(nodes)}
+        table = np.array([numbers[owner_of[p]] for p in range(partition_map.num_partitions)])
+        owners = table[partitions_of_hashes(self._hashes[pending], partition_map.num_partitions)]
+        groups = ((node, pending[owners == number]) for number, node in enumerate(nodes.values()))
+        return [(node, index) for node, index in groups if len(index)]
+
+    def _send_to(self, node: Node, index: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Send rows to one node; gives those it did not confirm."""
+        under_way: dict[int, _Block] = {}
+        blocks = self._blocks(index)
+        unsent: deque[NDArray[np.intp]] = deque()
+        try:
+            with self._cache.client.router.open_to(node) as channel:
+                for block in blocks:
+                    unsent.append(block.index)
+                    under_way[channel.submit(block.request)] = block
+                    unsent.pop()
+                    if len(under_way) >= REQUESTS_UNDER_WAY:
+                        self._confirm(channel, under_way)
+                while under_way:
+                    self._confirm(channel, under_way)
+        except (ConnectionLost, ConnectionFailed) as error:
+            self.failure = error
+        rest = [block.index for block in under_way.values()]
+        return np.concatenate([np.empty(0, np.intp), *rest, *unsent, *(block.index for block in blocks)])
+
+    def _confirm(self, channel: Channel, under_way: dict[int, _Block]) -> None:
+        answer = channel.next_answer()
+        block = under_way[answer.request_id]
+        payload_of(answer, block.request)
+        del under_way[answer.request_id]
+        if self._progress:
+            with self._lock:
+                self._progress(len(block.index))
+
+    def _blocks(self, index: NDArray[np.intp]) -> Iterator[_Block]:
+        for first in range(0, len(index), self._rows_per_request):
+            part = index[first : first + self._rows_per_request]
+            rows = self._encoder.encode(part)
+            yield _Block(part, messages.put_all(self._cache.cache_id, len(part), rows))

@@ -1,0 +1,208 @@
+"""`IgniteDataset`, with the signature that users of tensorflow-io know."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from ignite_tf_magic.dataset.options import EqualSteps, read_options
+from ignite_tf_magic.dataset.paged import PagedDataset, Pages, Recipe, ShuffleOrder
+from ignite_tf_magic.dataset.reader import ChunkReader, Source, open_source
+from ignite_tf_magic.errors import ConfigError, EmptyCache
+from ignite_tf_magic.protocol.columns import Column, ColumnChunk, RaggedColumn
+from ignite_tf_magic.protocol.layout import Leaf, Node, RowLayout
+
+
+class IgniteDataset(PagedDataset):
+    """Rows of an Ignite cache: {"key": ..., "val": ...}, objects as dicts of their fields.
+
+    All owners are read in parallel, each for its own primary partitions, when the dataset is iterated;
+    each pass opens connections of its own and closes them at its end. Rows come in an order that depends
+    only on the data and the owners. See `PagedDataset` for what makes `batch`, `map` and `shuffle` fast.
+
+    Types: byte int8, short int16, int int32, long int64, float float32, double and decimal float64,
+    char uint16, boolean bool; String, UUID and byte[] of varying length are strings; byte[] of one
+    length is uint8[n]; other primitive arrays are tensors when all have one length, else ragged;
+    date and time are int64 milliseconds, timestamp int64 nanoseconds since 1970; enum int32 ordinal.
+    Null is NaN for reals and the empty string for strings; for others an error unless `fill` says what.
+
+    Every argument up to `cert_password` is overridden by the environment variable IGNITE_DATASET_ and
+    its name; so a script runs unchanged on each worker, which reads the part that its launcher assigned.
+
+    Args:
+        cache_name: Name of the cache; a SQL table T of schema PUBLIC is the cache SQL_PUBLIC_T.
+        host: A node to ask first. Default: the configured cluster, else the embedded one, else localhost.
+        port: Its client port, 10800 by default.
+        local: Read only partitions whose primary copy is on that node.
+        part: A partition, several, or ranges such as "0-127,200". Default: all.
+        page_size: Upper limit for the rows of a page. Bytes are bounded in any case (`client.page_sizes`).
+        username: For a cluster with authentication.
+        password: Its password.
+        certfile: PEM file for TLS: certificate, and key and authorities if they are in it too.
+        keyfile: PEM file of the key, when it is not in `certfile`.
+        cert_password: Password of the key.
+        fields: Dotted names of the value's fields to keep; None keeps all.
+        fill: What a null becomes, by field name.
+        variable: Arrays of varying length where the sampled rows do not show it, by field name.
+        equal_steps: How `batch` gives all workers of a run the same number of full batches: "repeat"
+            (default: no row is left out, those with fewer rows read some again), "drop", or "pad"
+            (rows of zeros, and a weight column that is 0 for them).
+        assigned: False reads the whole cache also inside a run.
+        element_spec: Structure of a row, needed only for a cache that may be empty.
+
+    Raises:
+        CacheNotFound: No such cache; the error lists the near names.
+        EmptyCache: The cache is empty and `element_spec` was not given.
+        SchemaError: The rows have no common layout.
+        ConnectionFailed, AuthenticationError: No way to the cluster; the message says what was tried.
+        ConfigError: An argument or variable is unusable.
+    """
+
+    def __init__(
+        self,
+        cache_name: str,
+        host: str | None = None,
+        port: int | None = None,
+        local: bool = False,
+        part: int | str | Iterable[int] | None = None,
+        page_size: int | None = None,
+        username: str | None = None,
+        password: str | None = None,
+        certfile: str | None = None,
+        keyfile: str | None = None,
+        cert_password: str | None = None,
+        *,
+        fields: Sequence[str] | None = None,
+        fill: Mapping[str, Any] | None = None,
+        variable: Sequence[str] = (),
+        equal_steps: str = "repeat",
+        assigned: bool = True,
+        element_spec: Any = None,
+    ) -> None:
+        options = read_options(
+            cache_name,
+            host=host,
+            port=port,
+            local=local,
+            part=part,
+            page_size=page_size,
+            username=username,
+            password=password,
+            certfile=certfile,
+            keyfile=keyfile,
+            cert_password=cert_password,
+            assigned=assigned,
+        )
+        kept = None if fields is None else tuple(fields)
+        options = replace(options, fields=kept, fill=dict(fill or {}), variable=tuple(variable))
+        source = open_source(options)
+        row_spec = _row_spec(source, element_spec)
+        is_share = options.partitions is not None or options.local
+        super().__init__(
+            Recipe(
+                lambda order: _pages(source, row_spec, order, is_share=is_share),
+                assignment=options.assignment,
+                equal_steps=_policy(equal_steps),
+            )
+        )
+
+
+def _policy(text: str) -> EqualSteps:
+    try:
+        return EqualSteps(text)
+    except ValueError:
+        names = ", ".join(repr(policy.value) for policy in EqualSteps)
+        raise ConfigError(f"equal_steps={text!r}: choose one of {names}") from None
+
+
+def _row_spec(source: Source, given: Any) -> Any:
+    if source.layout is not None:
+        return _structure(source.layout, [_leaf_spec(leaf) for leaf in source.layout.leaves()])
+    if given is None:
+        raise EmptyCache(
+            f"cache {source.cache!r} is empty, and nothing else tells what its rows look like; load rows, or give "
+            "element_spec={'key': tf.TensorSpec([], tf.int64), 'val': {...}} to get a dataset without elements"
+        )
+    return given
+
+
+def _leaf_spec(leaf: Leaf) -> Any:
+    if leaf.is_ragged:
+        return tf.RaggedTensorSpec([None], tf.as_dtype(leaf.dtype), ragged_rank=0)
+    return tf.TensorSpec(leaf.row_shape, tf.string if leaf.is_text else tf.as_dtype(leaf.dtype))
+
+
+def _page_spec(spec: Any) -> Any:
+    if isinstance(spec, tf.RaggedTensorSpec):
+        return tf.RaggedTensorSpec([None, None], spec.dtype, ragged_rank=1, row_splits_dtype=tf.int64)
+    return tf.TensorSpec([None, *spec.shape.as_list()], spec.dtype)
+
+
+def _structure(layout: RowLayout, items: Sequence[Any]) -> dict[str, Any]:
+    """Arrange one item per leaf as {"key": ..., "val": ...}."""
+    supply = iter(items)
+
+    def arrange(node: Node) -> Any:
+        if isinstance(node, Leaf):
+            return next(supply)
+        return {_name(node, child): arrange(child) for _, child in node.fields}
+
+    return {"key": arrange(layout.key), "val": arrange(layout.value)}
+
+
+def _name(parent: Any, child: Node) -> str:
+    return child.path[len(parent.path)]
+
+
+def _pages(source: Source, row_spec: Any, order: ShuffleOrder | None, *, is_share: bool) -> Pages:
+    page_spec = tf.nest.map_structure(_page_spec, row_spec)
+    draw = _PartitionOrder(order)
+
+    def read() -> Iterator[Any]:
+        if source.layout is None:
+            return
+        with ChunkReader(source, draw.next()) as reader:
+            for chunk in reader.chunks():
+                yield _element(source.layout, chunk)
+
+    pages = tf.data.Dataset.from_generator(read, output_signature=page_spec)
+    if not is_share:
+        return pages
+    # Sharding again what is a share already would lose rows: measured, half of them with two workers.
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return pages.with_options(options)
+
+
+def _element(layout: RowLayout, chunk: ColumnChunk) -> dict[str, Any]:
+    return _structure(layout, [_tensor(column) for column in chunk.columns()])
+
+
+def _tensor(column: Column) -> Any:
+    if isinstance(column, RaggedColumn):
+        return tf.RaggedTensor.from_row_lengths(column.values, column.row_lengths, validate=False)
+    return column
+
+
+class _PartitionOrder:
+    """Draws the order of partitions for each pass: by (seed, pass) when shuffled, else as they are."""
+
+    def __init__(self, order: ShuffleOrder | None) -> None:
+        self._order = order
+        self._passes = 0
+        self._base = random.SystemRandom().getrandbits(32) if order and order.seed is None else 0
+
+    def next(self) -> Callable[[Sequence[int]], Sequence[int]] | None:
+        order = self._order
+        if order is None:
+            return None
+        seed = self._base if order.seed is None else order.seed
+        number = self._passes if order.reshuffle else 0
+        self._passes += 1
+        generator = np.random.default_rng([seed & 0xFFFFFFFF, number])
+        return lambda partitions: [int(p) for p in generator.permutation(np.asarray(partitions))]

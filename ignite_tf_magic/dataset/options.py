@@ -1,0 +1,231 @@
+"""What to read and from where: the constructor's arguments, overridden by IGNITE_DATASET_* variables.
+
+The variables win over the arguments, as they did in tensorflow-io: one script then runs on every worker,
+and each worker's environment says which part it reads.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from pathlib import Path
+
+from ignite_tf_magic.client.page_sizes import MAX_PAGE_ROWS, PartitionStats
+from ignite_tf_magic.config import (
+    DEFAULT_PORT,
+    ConnectOptions,
+    Endpoint,
+    TlsOptions,
+    configured_cluster,
+    embedded_endpoints,
+    environment,
+    read_credentials,
+)
+from ignite_tf_magic.errors import ConfigError
+
+_VARIABLES = (
+    "cache_name",
+    "host",
+    "port",
+    "local",
+    "part",
+    "page_size",
+    "username",
+    "password",
+    "certfile",
+    "keyfile",
+    "cert_password",
+    "credentials_file",
+    "assigned_cache",
+    "assignment_file",
+)
+_TRUE = frozenset({"1", "true", "yes", "on"})
+_FALSE = frozenset({"0", "false", "no", "off"})
+
+
+class EqualSteps(str, Enum):
+    """How workers with unequal rows get equal numbers of full batches.
+
+    REPEAT reads rows again from the start on the workers that have fewer; DROP ends all workers with
+    the one that has fewest; PAD adds rows of zeros that carry weight 0.
+    """
+
+    REPEAT = "repeat"
+    DROP = "drop"
+    PAD = "pad"
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A worker's share of a cache, as its launcher decided it.
+
+    Attributes:
+        worker: This worker's number.
+        rows_by_worker: Rows of every worker's share.
+        stats: What the launcher's count showed of each partition of this worker.
+    """
+
+    worker: int
+    rows_by_worker: tuple[int, ...]
+    stats: Mapping[int, PartitionStats]
+
+    @property
+    def rows(self) -> int:
+        """Rows of this worker's share."""
+        return self.rows_by_worker[self.worker]
+
+    def steps(self, batch_rows: int, policy: EqualSteps) -> int:
+        """Full batches each worker gets, the same number on all."""
+        if policy is EqualSteps.DROP:
+            return min(rows // batch_rows for rows in self.rows_by_worker)
+        return max(-(-rows // batch_rows) for rows in self.rows_by_worker)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """Everything a reading needs.
+
+    Attributes:
+        partitions: The partitions to read, None for all.
+        local: Read only partitions whose primary copy is on the node of the first endpoint.
+        page_rows: Upper limit for the rows of a page.
+        assignment: Set when a launcher assigned the partitions.
+    """
+
+    cache: str
+    connect: ConnectOptions
+    partitions: tuple[int, ...] | None = None
+    local: bool = False
+    page_rows: int = MAX_PAGE_ROWS
+    assignment: Assignment | None = None
+    fields: tuple[str, ...] | None = None
+    fill: Mapping[str, object] = field(default_factory=dict)
+    variable: tuple[str, ...] = ()
+
+
+def parse_partitions(part: int | str | Iterable[int] | None) -> tuple[int, ...] | None:
+    """Read partitions given as a number, numbers, or ranges such as "0-127,200"; None and -1 mean all.
+
+    Raises:
+        ConfigError: Not a partition, a range that ends before it starts, or a negative number.
+    """
+    if part is None or part == -1 or part == "-1":
+        return None
+    if isinstance(part, int):
+        numbers = [part]
+    elif isinstance(part, str):
+        numbers = [number for piece in part.split(",") if piece.strip() for number in _range(piece.strip())]
+    else:
+        numbers = [int(number) for number in part]
+    if any(number < 0 for number in numbers):
+        raise ConfigError(f"part={part!r}: partitions are numbered from 0; -1 means all")
+    return tuple(dict.fromkeys(numbers))
+
+
+def _range(piece: str) -> range:
+    first, dash, last = piece.partition("-")
+    try:
+        start, end = int(first), int(last if dash else first)
+    except ValueError:
+        start, end = 1, 0
+    if end < start:
+        raise ConfigError(
+            f"part: {piece!r} is not a partition or a range; write numbers and ranges as in 0-127,200"
+        )
+    return range(start, end + 1)
+
+
+def read_options(
+    cache: str,
+    *,
+    host: str | None = None,
+    port: int | None = None,
+    local: bool = False,
+    part: int | str | Iterable[int] | None = None,
+    page_size: int | None = None,
+    username: str | None = None,
+    password: str | None = None,
+    certfile: str | None = None,
+    keyfile: str | None = None,
+    cert_password: str | None = None,
+    assigned: bool = True,
+    env: Mapping[str, str] | None = None,
+) -> ReadOptions:
+    """Merge a constructor's arguments with the environment.
+
+    Raises:
+        ConfigError: A value is unusable; the message names the variable or the argument.
+    """
+    found = environment("IGNITE_DATASET_", _VARIABLES, os.environ if env is None else env)
+    cache = found.get("cache_name", cache)
+    is_assigned = assigned and found.get("assigned_cache", cache) == cache
+    secrets = read_credentials(Path(found["credentials_file"])) if "credentials_file" in found else {}
+    given = {
+        "username": username,
+        "password": password,
+        "certfile": certfile,
+        "keyfile": keyfile,
+        "cert_password": cert_password,
+    }
+    merged = {name: found.get(name) or secrets.get(name) or value for name, value in given.items()}
+    options = ReadOptions(
+        cache,
+        _connect_options(found, host, port, merged),
+        parse_partitions(found.get("part", part) if is_assigned else part),
+        _flag("IGNITE_DATASET_LOCAL", found["local"]) if "local" in found else local,
+        _positive("page_size", found.get("page_size", page_size), MAX_PAGE_ROWS),
+    )
+    if is_assigned and "assignment_file" in found:
+        return replace(options, assignment=_read_assignment(Path(found["assignment_file"]), cache))
+    return options
+
+
+def _connect_options(
+    found: Mapping[str, str], host: str | None, port: int | None, secrets: Mapping[str, str | None]
+) -> ConnectOptions:
+    base = None
+    if "host" in found or "port" in found or host or port:
+        number = _positive("port", found.get("port", port), DEFAULT_PORT)
+        endpoints: tuple[Endpoint, ...] = (Endpoint(found.get("host") or host or "localhost", number),)
+    else:
+        base = configured_cluster()
+        endpoints = base.endpoints if base else embedded_endpoints() or (Endpoint("localhost"),)
+    tls = TlsOptions(secrets["certfile"], secrets["keyfile"], secrets["cert_password"])
+    return ConnectOptions(
+        endpoints,
+        secrets["username"] or (base.username if base else None),
+        secrets["password"] or (base.password if base else None),
+        tls if secrets["certfile"] else (base.tls if base else None),
+    )
+
+
+def _flag(name: str, text: str) -> bool:
+    if text.lower() in _TRUE | _FALSE:
+        return text.lower() in _TRUE
+    raise ConfigError(f"{name}={text!r}: write true or false")
+
+
+def _positive(name: str, value: str | int | None, default: int) -> int:
+    if value is None:
+        return default
+    try:
+        number = int(value)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise ConfigError(f"{name}={value!r}: a number from 1 up is needed")
+    return number
+
+
+def _read_assignment(path: Path, cache: str) -> Assignment | None:
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if record["cache"] != cache:
+            return None
+        stats = {int(p): PartitionStats(int(v[0]), int(v[1])) for p, v in record["partitions"].items()}
+        return Assignment(int(record["worker"]), tuple(map(int, record["rows_by_worker"])), stats)
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise ConfigError(f"cannot read the assignment in {path}: {error!r}") from error

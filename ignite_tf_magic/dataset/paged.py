@@ -1,0 +1,261 @@
+"""A dataset of rows that moves whole pages: batch, map and shuffle without touching single rows.
+
+A `PagedDataset` is an ordinary tf.data dataset of rows. Behind it stands a dataset of pages (elements
+with many rows), and the transformations everybody writes are carried out on the pages:
+
+- `batch(n)` re-batches pages; `unbatch().batch(n)` would take each row apart and together again.
+- `map(f)`, with f written for one row, runs on pages through `tf.vectorized_map` where f converts.
+- `shuffle(k)` reads the partitions in random order and permutes the rows within blocks of k.
+
+Everything else is tf.data's own, on rows. What comes out is the same rows either way; a test compares.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tensorflow as tf
+
+from ignite_tf_magic.dataset.options import Assignment, EqualSteps
+
+Pages = Any
+Transform = Callable[[Pages], Pages]
+
+
+@dataclass(frozen=True, slots=True)
+class ShuffleOrder:
+    """In which order partitions are read: drawn anew for each pass, or the same for all."""
+
+    seed: int | None
+    reshuffle: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How the pages of a dataset come about: a source, then transformations of pages.
+
+    Attributes:
+        open_pages: Makes the dataset of pages, in the partition order asked for.
+        assignment: Set when a launcher assigned this worker's share; batches are then made equal.
+    """
+
+    open_pages: Callable[[ShuffleOrder | None], Pages]
+    transforms: tuple[Transform, ...] = ()
+    order: ShuffleOrder | None = None
+    assignment: Assignment | None = None
+    equal_steps: EqualSteps = EqualSteps.REPEAT
+
+    def pages(self) -> Pages:
+        """Build the dataset of pages."""
+        pages = self.open_pages(self.order)
+        for transform in self.transforms:
+            pages = transform(pages)
+        return pages
+
+    def then(self, transform: Transform) -> Recipe:
+        """Add a transformation of pages."""
+        return replace(self, transforms=(*self.transforms, transform))
+
+
+class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
+    """Rows in front, pages behind."""
+
+    def __init__(self, recipe: Recipe, pages: Pages | None = None) -> None:
+        self._recipe = recipe
+        self._pages = recipe.pages() if pages is None else pages
+        self._rows = self._pages.unbatch()
+        super().__init__(self._rows._variant_tensor)
+
+    def _inputs(self) -> list[Any]:
+        return [self._rows]
+
+    @property
+    def element_spec(self) -> Any:
+        """Structure, shapes and dtypes of one row."""
+        return self._rows.element_spec
+
+    def batch(
+        self,
+        batch_size: Any,
+        drop_remainder: bool = False,
+        num_parallel_calls: Any = None,
+        deterministic: bool | None = None,
+        name: str | None = None,
+    ) -> tf.data.Dataset:
+        """Put rows into batches of this worker's own rows, by re-batching whole pages.
+
+        In a run with several workers, `batch_size` counts the rows of one worker, all batches are
+        full, and every worker gets the same number of them, by the dataset's `equal_steps`.
+        """
+        del num_parallel_calls, deterministic
+        assignment = self._recipe.assignment
+        if assignment is None or len(assignment.rows_by_worker) < 2:
+            return self._pages.rebatch(batch_size, drop_remainder=drop_remainder, name=name)
+        return equal_batches(self._pages, int(batch_size), assignment, self._recipe.equal_steps)
+
+    def map(
+        self,
+        map_func: Callable[..., Any],
+        num_parallel_calls: Any = None,
+        deterministic: bool | None = None,
+        synchronous: bool | None = None,
+        use_unbounded_threadpool: bool | None = None,
+        name: str | None = None,
+        vectorize: bool = True,
+    ) -> tf.data.Dataset:
+        """Apply a function of one row; on whole pages where TensorFlow can vectorise it.
+
+        Args:
+            map_func: Takes one row, as in `tf.data.Dataset.map`.
+            num_parallel_calls: As there.
+            deterministic: As there.
+            synchronous: As there; row by row only.
+            use_unbounded_threadpool: As there; row by row only.
+            name: As there.
+            vectorize: False applies the function row by row.
+        """
+        on_page = _vectorized(map_func, self.element_spec)
+
+        def transform(pages: Pages) -> Pages:
+            return pages.map(on_page, num_parallel_calls, deterministic, name=name)
+
+        if vectorize:
+            try:
+                recipe = self._recipe.then(transform)
+                return PagedDataset(recipe, transform(self._pages))
+            except (ValueError, TypeError, NotImplementedError, tf.errors.OpError) as error:
+                _hint_row_by_row(map_func, error)
+        extra = {"synchronous": synchronous, "use_unbounded_threadpool": use_unbounded_threadpool}
+        given = {key: value for key, value in extra.items() if value is not None}
+        return self._rows.map(map_func, num_parallel_calls, deterministic, name=name, **given)
+
+    def shuffle(
+        self,
+        buffer_size: Any,
+        seed: int | None = None,
+        reshuffle_each_iteration: bool | None = None,
+        name: str | None = None,
+    ) -> tf.data.Dataset:
+        """Shuffle: partitions in random order, then rows permuted within blocks of `buffer_size`.
+
+        A block of at least the dataset's rows gives a uniform permutation. The order of one (seed,
+        pass) is always the same for the same data and partitions.
+        """
+        reshuffle = reshuffle_each_iteration is not False
+        rows = tf.cast(buffer_size, tf.int64)
+
+        def transform(pages: Pages) -> Pages:
+            return permute_blocks(pages, rows, seed, reshuffle, name)
+
+        return PagedDataset(replace(self._recipe.then(transform), order=ShuffleOrder(seed, reshuffle)))
+
+    def repeat(self, count: Any = None, name: str | None = None) -> tf.data.Dataset:
+        """Repeat the rows; batches may then span the end of a pass, as in tf.data."""
+        return self._paged(lambda pages: pages.repeat(count, name=name))
+
+    def prefetch(self, buffer_size: Any, name: str | None = None) -> tf.data.Dataset:
+        """Read ahead; counted in pages here, which is more rows than asked for."""
+        return self._paged(lambda pages: pages.prefetch(buffer_size, name=name))
+
+    def cache(self, filename: str = "", name: str | None = None) -> tf.data.Dataset:
+        """Keep the pages of the first pass in memory or in a file."""
+        return self._paged(lambda pages: pages.cache(filename, name=name))
+
+    def with_options(self, options: tf.data.Options, name: str | None = None) -> tf.data.Dataset:
+        """Set tf.data options."""
+        return self._paged(lambda pages: pages.with_options(options, name=name))
+
+    def _paged(self, transform: Transform) -> PagedDataset:
+        return PagedDataset(self._recipe.then(transform), transform(self._pages))
+
+
+def _vectorized(function: Callable[..., Any], row_spec: Any) -> Callable[..., Any]:
+    """Make a function of a page out of a function of a row. Raises where an operation does not convert."""
+    is_tuple = isinstance(row_spec, tuple)
+
+    def on_row(row: Any) -> Any:
+        return function(*row) if is_tuple else function(row)
+
+    def on_page(*page: Any) -> Any:
+        return tf.vectorized_map(on_row, page if is_tuple else page[0], fallback_to_while_loop=False)
+
+    return on_page
+
+
+_hinted: set[str] = set()
+
+
+def _hint_row_by_row(function: Callable[..., Any], error: Exception) -> None:
+    name = getattr(function, "__qualname__", repr(function))
+    if name not in _hinted:
+        _hinted.add(name)
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        warnings.warn(
+            f"map({name}) runs row by row, about 20 times slower than on whole pages, because TensorFlow cannot "
+            f"vectorise it ({reason}). Map it after batch(), written for batches; vectorize=False silences this",
+            stacklevel=3,
+        )
+
+
+def permute_blocks(pages: Pages, rows: Any, seed: int | None, reshuffle: bool, name: str | None) -> Pages:
+    """Re-batch pages to blocks of that many rows and permute each block."""
+    blocks = pages.rebatch(rows)
+    seeds = tf.data.Dataset.random(seed, rerandomize_each_iteration=reshuffle).batch(2, drop_remainder=True)
+
+    def permute(block: Any, block_seed: Any) -> Any:
+        num_rows = _num_rows(block)
+        index = tf.random.experimental.stateless_shuffle(tf.range(num_rows), block_seed)
+        return tf.nest.map_structure(lambda column: tf.gather(column, index), block)
+
+    return tf.data.Dataset.zip(blocks, seeds).map(permute, name=name)
+
+
+def _num_rows(page: Any) -> Any:
+    first = tf.nest.flatten(page)[0]
+    return first.nrows() if isinstance(first, tf.RaggedTensor) else tf.shape(first)[0]
+
+
+def equal_batches(pages: Pages, batch_rows: int, assignment: Assignment, policy: EqualSteps) -> Pages:
+    """Give full batches, the same number on every worker."""
+    steps = assignment.steps(batch_rows, policy)
+    if policy is EqualSteps.REPEAT:
+        if not assignment.rows and steps:
+            raise ValueError(
+                f"worker {assignment.worker} holds no rows and has nothing to repeat; start fewer workers, or use "
+                "equal_steps='pad' or 'drop'"
+            )
+        pages = pages.repeat()
+    if policy is EqualSteps.PAD:
+        pages = _weighted(pages, 1.0).concatenate(_padding(pages, steps * batch_rows - assignment.rows))
+    batches = pages.rebatch(batch_rows, drop_remainder=True).take(steps)
+    return batches.apply(tf.data.experimental.assert_cardinality(steps))
+
+
+def _weighted(pages: Pages, weight: float) -> Pages:
+    """Add a column of weights: as "weight" to a dict, as third item to (x, y), else as second of a pair."""
+
+    def add(*page: Any) -> Any:
+        element = page if len(page) > 1 else page[0]
+        column = tf.fill([_num_rows(element)], tf.constant(weight, tf.float32))
+        if isinstance(element, dict):
+            return {**element, "weight": column}
+        return (*page, column)
+
+    return pages.map(add)
+
+
+def _padding(pages: Pages, num_rows: int) -> Pages:
+    def zeros(spec: Any) -> Any:
+        return tf.zeros([0 if size is None else size for size in spec.shape.as_list()], spec.dtype)
+
+    element = tf.nest.map_structure(lambda spec: zeros(_one_row(spec)), pages.element_spec)
+    return _weighted(tf.data.Dataset.from_tensors(element).repeat(num_rows), 0.0)
+
+
+def _one_row(spec: Any) -> Any:
+    if not isinstance(spec, tf.TensorSpec) or spec.shape.rank is None:
+        raise TypeError(f"equal_steps='pad' needs columns of fixed shape; found {spec}")
+    return tf.TensorSpec([1, *spec.shape.as_list()[1:]], spec.dtype)

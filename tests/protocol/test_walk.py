@@ -1,0 +1,197 @@
+"""The compiled walker, the Python walker and plain value reading give the same columns and the same faults."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ignite_tf_magic.errors import RemoteProtocolError, SchemaError
+from ignite_tf_magic.protocol import walk_python
+from ignite_tf_magic.protocol.buffer import Reader
+from ignite_tf_magic.protocol.columns import ColumnChunk, PageDecoder, RaggedColumn, UnknownSchema
+from ignite_tf_magic.protocol.messages import Page
+from ignite_tf_magic.protocol.objects import BinaryObject, read_value
+from ignite_tf_magic.protocol.walk_compiled import CompiledWalker, index_rows, is_compiled, make_walker
+from ignite_tf_magic.protocol.walk_python import PythonWalker
+from tests.protocol.pages import FIXED, make_pages, page_sets
+
+SLOW = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def test_the_library_was_built():
+    assert is_compiled(), "no compiled walker: the package was installed without a C compiler"
+
+
+def decode(pages, layout, walker, chunk=None):
+    chunk = chunk or ColumnChunk(layout, 64)
+    page = Page(None, pages.num_rows, memoryview(pages.rows), False)
+    PageDecoder(layout, walker).decode(page, chunk)
+    return chunk.columns()
+
+
+def outcome(pages, layout, walker):
+    try:
+        return [
+            ("ragged", c.values.tolist(), c.row_lengths.tolist()) if isinstance(c, RaggedColumn) else c.tolist()
+            for c in decode(pages, layout, walker)
+        ]
+    except (RemoteProtocolError, SchemaError) as error:
+        return type(error)
+
+
+
+def full_layout(pages):
+    texts = {leaf.name for leaf in pages.layout(fill={}).leaves() if not leaf.is_fixed}
+    names = {leaf.name for leaf in pages.layout(fill={}).leaves()}
+    return pages.layout(fill={name: 0 for name in names - texts})
+
+
+def plain(value, leaf):
+    """What a column holds for a value read by `read_value`."""
+    if value is None:
+        return [np.frombuffer(leaf.fill, leaf.dtype).reshape(leaf.row_shape).tolist()] if leaf.is_fixed else [b""]
+    if isinstance(value, str):
+        return [value.encode()]
+    if hasattr(value, "hex") and leaf.code == 10:
+        return [str(value).encode()]
+    if leaf.code == 33:
+        return [np.datetime64(value, "ns").astype(np.int64).item()]
+    if isinstance(value, bytes) and leaf.is_fixed:
+        return [list(value)]
+    return [value.tolist() if isinstance(value, np.ndarray) else value]
+
+
+@given(page_sets())
+@SLOW
+def test_both_walkers_agree_with_reading_value_by_value(rows):
+    pages = make_pages(rows)
+    layout = full_layout(pages)
+    compiled = outcome(pages, layout, make_walker(layout))
+    assert compiled == outcome(pages, layout, PythonWalker(layout)) or has_nan(compiled)
+    reader = Reader(pages.rows)
+    expected = [[] for _ in layout.leaves()]
+    for _ in rows:
+        key, value = read_value(reader, pages.types.get), read_value(reader, pages.types.get)
+        for number, leaf in enumerate(layout.leaves()):
+            item = key if leaf.path[0] == "key" else value
+            for name in leaf.path[1:]:
+                item = None if item is None else item.fields.get(name)
+            expected[number] += plain(item, leaf)
+    for number, leaf in enumerate(layout.leaves()):
+        got = compiled[number]
+        if isinstance(got, tuple):
+            flat = [x for row in expected[number] for x in (row if row != b"" else [])]
+            assert got[1] == flat
+        else:
+            np.testing.assert_equal(got, expected[number])
+
+
+def has_nan(columns):
+    return any(x != x for c in columns if isinstance(c, list) for x in c if isinstance(x, float))
+
+
+@given(page_sets(kinds=FIXED, nulls=False))
+@SLOW
+def test_fixed_rows_take_the_strided_path_and_equal_the_row_path(rows):
+    pages = make_pages(rows)
+    layout = full_layout(pages)
+    by_row = PythonWalker(layout)
+    by_row._strides = False
+    assert outcome(pages, layout, PythonWalker(layout)) == outcome(pages, layout, by_row)
+
+
+@given(page_sets(), st.data())
+@SLOW
+def test_corrupted_pages_give_the_same_fault_in_both(rows, data):
+    pages = make_pages(rows)
+    layout = full_layout(pages)
+    broken = bytearray(pages.rows)
+    if data.draw(st.booleans()):
+        del broken[data.draw(st.integers(0, len(broken) - 1)) :]
+    for _ in range(data.draw(st.integers(0, 3))):
+        if broken:
+            broken[data.draw(st.integers(0, len(broken) - 1))] = data.draw(st.integers(0, 255))
+    pages.rows = bytes(broken)
+    compiled = outcome(pages, layout, make_walker(layout))
+    python = outcome(pages, layout, PythonWalker(layout))
+    if isinstance(compiled, list) and isinstance(python, list):
+        np.testing.assert_equal(compiled, python)
+    else:
+        assert compiled == python
+
+
+@given(page_sets(), st.data())
+@SLOW
+def test_index_agrees_and_never_crashes(rows, data):
+    pages = make_pages(rows)
+    for rubbish in (False, True):
+        raw = bytearray(pages.rows)
+        if rubbish:
+            raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+        found = []
+        for index in (index_rows, walk_python.index_rows):
+            starts, hashes = np.zeros(pages.num_rows + 1, np.int64), np.zeros(pages.num_rows, np.uint64)
+            try:
+                index(memoryview(bytes(raw)), pages.num_rows, starts, hashes)
+                found.append((starts.tolist(), hashes.tolist()))
+            except RemoteProtocolError:
+                found.append(None)
+        assert found[0] == found[1]
+
+
+def test_the_template_path_is_taken_and_left_again():
+    """Rows of one shape, then a null, then the shape again: all in one page, also across pages."""
+    rows = [(i, BinaryObject("P", {"a": np.int32(i), "b": np.array([i, i], np.uint8)})) for i in range(20)]
+    rows[7] = (7, BinaryObject("P", {"a": None, "b": np.array([9, 9], np.uint8)}))
+    rows[12] = (12, BinaryObject("P", {"b": np.array([8, 8], np.uint8)}))
+    pages = make_pages(rows)
+    layout = pages.layout(fill={"a": -1})
+    walker = make_walker(layout)
+    assert isinstance(walker, CompiledWalker)
+    for _ in range(2):
+        key, a, b = decode(pages, layout, walker)
+        assert key.tolist() == list(range(20))
+        assert a.tolist() == [-1 if i in (7, 12) else i for i in range(20)]
+        assert b[7].tolist() == [9, 9]
+        assert b[12].tolist() == [8, 8]
+
+
+@pytest.mark.parametrize("make", [make_walker, PythonWalker])
+def test_faults_name_the_field_and_the_way_out(make):
+    rows = [(1, BinaryObject("P", {"age": np.int32(1), "pic": np.zeros(3, np.uint8)}))]
+    good = make_pages(rows)
+    layout = good.layout()
+
+    def fails(value, match):
+        page = make_pages([(2, value)], good.types)
+        with pytest.raises(SchemaError, match=match):
+            decode(page, layout, make(layout))
+
+    fails(BinaryObject("P", {"age": None, "pic": np.zeros(3, np.uint8)}), r"null in val.age.*fill=\{'age': 0\}")
+    fails(BinaryObject("P", {"age": np.int64(1), "pic": np.zeros(3, np.uint8)}), "another type in val.age")
+    fails(BinaryObject("P", {"age": np.int32(1), "pic": np.zeros(4, np.uint8)}), r"val.pic.*variable=\['pic'\]")
+    fails(BinaryObject("Q", {"age": np.int32(1)}), "another type in an object")
+
+
+@pytest.mark.parametrize("make", [make_walker, PythonWalker])
+def test_a_newer_schema_is_told_apart_from_corruption(make):
+    layout = make_pages([(1, BinaryObject("P", {"a": np.int32(1)}))]).layout()
+    newer = make_pages([(1, BinaryObject("P", {"a": np.int32(1), "b": np.int32(2)}))])
+    with pytest.raises(UnknownSchema):
+        decode(newer, layout, make(layout))
+
+
+def test_rows_that_differ_in_type_are_refused_with_the_field():
+    pages = make_pages([(1, BinaryObject("P", {"a": np.int32(1)})), (2, BinaryObject("P", {"a": "x"}))])
+    with pytest.raises(SchemaError, match=r"rows differ in val.a: int and string"):
+        pages.layout()
+
+
+def test_fields_can_be_left_out_and_unknown_names_are_refused():
+    rows = [(1, BinaryObject("P", {"a": np.int32(1), "b": "x", "c": BinaryObject("C", {"d": 1.5})}))]
+    pages = make_pages(rows)
+    assert [leaf.name for leaf in pages.layout(fields=["a", "c.d"]).leaves()] == ["key", "val.a", "val.c.d"]
+    with pytest.raises(SchemaError, match="no field 'z'.*a, b, c, c.d"):
+        pages.layout(fields=["z"])
