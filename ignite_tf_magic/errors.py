@@ -98,6 +98,23 @@ class CacheNotFound(IgniteTfError, LookupError):
         self.near = tuple(near)
 
 
+class CacheExists(IgniteTfError):
+    """A cache that was to be created has rows.
+
+    Attributes:
+        cache: Its name.
+        rows: How many rows it has.
+    """
+
+    def __init__(self, cache: str, rows: int) -> None:
+        super().__init__(
+            f"cache {cache!r} exists and has {rows:,} rows; load into another one, or replace it: "
+            "ignite-tf load --replace, load(..., replace=True)"
+        )
+        self.cache = cache
+        self.rows = rows
+
+
 class EmptyCache(IgniteTfError, LookupError):
     """A cache holds no rows and nothing else tells what its rows look like."""
 
@@ -144,8 +161,40 @@ class LaunchError(IgniteTfError, RuntimeError):
     """A process could not be started on a host."""
 
 
+class PlacementError(IgniteTfError, ValueError):
+    """The partitions of a cache cannot be spread over the workers that were asked for."""
+
+
+class ScriptError(IgniteTfError, ValueError):
+    """A training script cannot be run as it stands; no process was started.
+
+    Attributes:
+        line: Line of the script, counted from 1; None when the fault has no place.
+        column: Column in that line, counted from 1.
+    """
+
+    def __init__(self, message: str, line: int | None = None, column: int | None = None) -> None:
+        super().__init__(message)
+        self.line = line
+        self.column = column
+
+
 class RunNotFound(IgniteTfError, LookupError):
     """No run has that id, or the abbreviation fits several."""
+
+
+class RunFailed(IgniteTfError, RuntimeError):
+    """A run that was waited for did not succeed.
+
+    Attributes:
+        run_id: Its id.
+        exit_code: Its exit code, None when it has none.
+    """
+
+    def __init__(self, run_id: str, exit_code: int | None, reason: str) -> None:
+        super().__init__(f"run {run_id} {reason}")
+        self.run_id = run_id
+        self.exit_code = exit_code
 
 
 class DeadlineExceeded(IgniteTfError, TimeoutError):

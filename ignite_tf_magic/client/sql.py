@@ -89,8 +89,7 @@ class SqlClient:
         """Run one statement and fetch its rows.
 
         Args:
-            statement: One SQL statement with a `?` for each of `args`. The table of the cache MNIST is
-                written "MNIST".TABLE.
+            statement: One SQL statement with a `?` for each of `args`.
             args: Bound to the `?` on the server, never spliced into the text.
             limit: At most this many rows leave the cluster (and one more, which tells `truncated`).
 
@@ -136,7 +135,7 @@ def _refusal(message: str, statement: str) -> str:
     words = re.sub(r"^[0-9A-Z]{5}: | \[\d+-\d+\]$", "", words).strip()
     hint = ""
     if "not found" in words and re.search(r"(?i)\btable\b", words):
-        hint = '\nA table loaded into the cache C is called "C".TABLE; SYS.TABLES lists them all.'
+        hint = '\nSYS.TABLES lists the tables; a name with small letters is written in double quotes.'
     return f"the cluster refused the statement: {words}\n{_indented(statement)}{hint}"
 
 

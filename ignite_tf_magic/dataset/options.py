@@ -107,13 +107,17 @@ class ReadOptions:
 
 
 def parse_partitions(part: int | str | Iterable[int] | None) -> tuple[int, ...] | None:
-    """Read partitions given as a number, numbers, or ranges such as "0-127,200"; None and -1 mean all.
+    """Read partitions given as a number, numbers, or ranges such as "0-127,200".
+
+    None and -1 mean all; "none" means no partition, which a launcher may assign.
 
     Raises:
         ConfigError: Not a partition, a range that ends before it starts, or a negative number.
     """
     if part is None or part == -1 or part == "-1":
         return None
+    if part == "none":
+        return ()
     if isinstance(part, int):
         numbers = [part]
     elif isinstance(part, str):

@@ -36,7 +36,7 @@ typedef struct {
     /* Scratch, owned by the plan: positions of the children in the footer for the schema seen last. */
     int32_t *cached_schema; /* per node; cached_valid tells whether it is set */
     int32_t *cached_valid;
-    int32_t *cached_position; /* per child */
+    int32_t *cached_position; /* per child: which entry of the footer, -1 for none */
     /* The template: a row whose bytes outside the holes every following row is compared with. */
     int32_t template_bytes, template_capacity, num_ranges;
     uint8_t *template_row;
@@ -210,7 +210,7 @@ static int find_children(walk_t *w, int32_t index, const uint8_t *footer, int64_
         int32_t wanted = plan->children[node->first_child + j].field_id, position = -1;
         for (i = 0; i < num && position < 0; i++)
             if ((ids ? ids[i] : i32(footer + i * (4 + width))) == wanted)
-                position = (int32_t)(ids ? i * width : i * (4 + width) + 4);
+                position = (int32_t)i;
         plan->cached_position[node->first_child + j] = position;
     }
     plan->cached_schema[index] = schema;
@@ -246,6 +246,7 @@ static int64_t walk_object(walk_t *w, int32_t index, int64_t at, int64_t limit, 
             if (put_nulls(w, child, at) < 0) return -1;
             continue;
         }
+        position = flags & F_COMPACT ? position * width : position * (4 + width) + 4;
         if (footer + position + width > footer_end) return fail(w, BAD_BYTES, -1, at);
         if (width == 1) offset = p[footer + position];
         else if (width == 2) offset = p[footer + position] | p[footer + position + 1] << 8;

@@ -1,0 +1,10 @@
+"""`python -m ignite_tf_magic`: the same as `ignite-tf`."""
+
+from __future__ import annotations
+
+import sys
+
+from ignite_tf_magic.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,322 @@
+"""The command `ignite-tf`: reads arguments, calls `session`, prints. Exit codes: 0, 1 error, 2 usage, 130."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+from ignite_tf_magic import __version__
+from ignite_tf_magic.demo import run_demo
+from ignite_tf_magic.embedded import (
+    ClusterStopped,
+    EmbeddedNode,
+    EmbeddedOptions,
+    Lifetime,
+    down,
+    ensure_up,
+    status,
+)
+from ignite_tf_magic.errors import ConfigError, IgniteTfError
+from ignite_tf_magic.live_output import LiveOutput
+from ignite_tf_magic.session import LoadProgress, RunInfo, get_run, list_runs, open_session, stop_run
+
+_TAKE_INTERVAL_S = 0.05
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; gives the exit code. Errors are one short message on standard error."""
+    options = _parser().parse_args(argv)
+    try:
+        options.act(options)
+        sys.stdout.flush()
+    except IgniteTfError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # as in `ignite-tf logs RUN | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return 0
+
+
+def _demo(_: argparse.Namespace) -> None:
+    began = time.monotonic()
+    outcome = run_demo(_write)
+    print(f"\n== Done after {time.monotonic() - began:.0f} s")
+    print(f"notebook  {outcome.notebook}")
+    if outcome.run:
+        print(f"run       {outcome.run.id} ({outcome.run.state.value})")
+        for worker in outcome.run.workers:
+            print(f"log       {get_run(outcome.run.id).directory.log(worker.worker)}")
+    nodes = ", ".join(f"{node.host}:{node.port}" for node in outcome.cluster.nodes)
+    print(f"nodes     {nodes}; to stop them: ignite-tf local down")
+
+
+def _local_up(options: argparse.Namespace) -> None:
+    asked = EmbeddedOptions(
+        num_nodes=options.nodes, heap=options.heap, region=options.region, persist=options.persist
+    )
+    cluster = ensure_up(asked, Lifetime.UNTIL_DOWN, report=_report).cluster
+    _print_nodes(cluster.nodes, as_json=options.json)
+
+
+def _local_status(options: argparse.Namespace) -> None:
+    cluster = status()
+    if cluster is None:
+        print("[]" if options.json else "no embedded nodes run; to start some: ignite-tf local up")
+        return
+    _print_nodes(cluster.nodes, as_json=options.json)
+
+
+def _local_down(options: argparse.Namespace) -> None:
+    outcome = down(delete_data=options.delete_data, report=_report)
+    if isinstance(outcome, ClusterStopped):
+        print(f"{outcome.num_nodes} Ignite nodes stopped")
+        if outcome.data:
+            print(f"their data is kept in {outcome.data}")
+    else:
+        print("no embedded cluster was running")
+
+
+def _print_nodes(nodes: Sequence[EmbeddedNode], *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps([node.to_dict() for node in nodes], indent=1))
+        return
+    rows = [
+        [
+            str(node.index),
+            f"{node.host}:{node.port}",
+            str(node.pid or ""),
+            "running" if node.alive else "ended",
+            str(node.log),
+        ]
+        for node in nodes
+    ]
+    _print_table(["NODE", "ADDRESS", "PID", "STATE", "LOG"], rows)
+
+
+def _load(options: argparse.Namespace) -> None:
+    with open_session(report=_report) as session, _progress_bar(options.cache) as progress:
+        outcome = session.load(
+            options.cache,
+            options.source,
+            key=options.key,
+            split=options.split,
+            backups=options.backups,
+            replace=options.replace,
+            progress=progress,
+        )
+    print(outcome)
+
+
+@contextmanager
+def _progress_bar(title: str) -> Iterator[LoadProgress]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), "rows", TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _ps(options: argparse.Namespace) -> None:
+    runs = list_runs(include_ended=options.all)[::-1]
+    if options.json:
+        print(json.dumps([_run_as_json(run) for run in runs], indent=1))
+    elif not runs:
+        print("no runs" if options.all else "no runs are going on; --all lists those that ended, too")
+    else:
+        head = ["RUN", "STATE", "CACHE", "WORKERS", "HOSTS", "STARTED", "DURATION"]
+        _print_table(head, [_run_as_cells(run) for run in runs])
+
+
+def _run_as_cells(run: RunInfo) -> list[str]:
+    lasted = (run.ended_at or datetime.now(timezone.utc)) - run.started_at
+    return [
+        run.id,
+        run.state.value if not run.exit_code else f"{run.state.value} ({run.exit_code})",
+        run.cache,
+        str(run.num_workers),
+        ", ".join(run.hosts),
+        f"{run.started_at.astimezone():%Y-%m-%d %H:%M:%S}",
+        str(timedelta(seconds=round(lasted.total_seconds()))),
+    ]
+
+
+def _run_as_json(run: RunInfo) -> dict[str, Any]:
+    return {
+        "id": run.id,
+        "state": run.state.value,
+        "exit_code": run.exit_code,
+        "cache": run.cache,
+        "hosts": run.hosts,
+        "num_workers": run.num_workers,
+        "restarts": run.restarts,
+        "started_at": run.started_at.isoformat(),
+        "ended_at": run.ended_at.isoformat() if run.ended_at else None,
+        "directory": str(run.directory),
+    }
+
+
+def _stop(options: argparse.Namespace) -> None:
+    outcome = stop_run(options.run)
+    print(f"run {outcome.info.id}: {outcome.kind.value}")
+
+
+def _logs(options: argparse.Namespace) -> None:
+    run = get_run(options.run)
+    num_workers = run.info().num_workers
+    if options.worker is not None and not 0 <= options.worker < num_workers:
+        raise ConfigError(f"run {run.id} has no worker {options.worker}; it has 0 to {num_workers - 1}")
+    if options.follow:
+        _follow(run.follow(options.worker, with_pauses=True), num_workers)
+        return
+    for worker in range(num_workers) if options.worker is None else [options.worker]:
+        path = run.directory.log(worker)
+        if num_workers > 1 and options.worker is None:
+            print(f"--- worker {worker}: {path}", flush=True)
+        _copy(path)
+
+
+def _follow(chunks: Iterator[Any], num_workers: int) -> None:
+    output, taken = LiveOutput(num_workers), 0.0
+    for chunk in chunks:
+        output.feed(chunk.worker, chunk.text)
+        if time.monotonic() - taken >= _TAKE_INTERVAL_S:
+            _write(output.take(with_progress=sys.stdout.isatty()))
+            taken = time.monotonic()
+    _write(output.finish())
+
+
+def _copy(path: Path) -> None:
+    if not path.exists():
+        return
+    with path.open(encoding="utf-8", errors="replace", newline="") as file:
+        while text := file.read(1 << 16):
+            _write(text)
+
+
+def _caches(_: argparse.Namespace) -> None:
+    with open_session(report=_report) as session:
+        caches = session.caches()
+    rows = [[c.name, f"{c.rows}", c.mode.name.lower(), f"{c.backups}", ", ".join(c.tables)] for c in caches]
+    if not rows:
+        print("no caches; to load one: ignite-tf load MNIST digits")
+        return
+    _print_table(["CACHE", "ROWS", "MODE", "BACKUPS", "SQL TABLE"], rows)
+
+
+def _sql(options: argparse.Namespace) -> None:
+    with open_session(report=_report) as session:
+        result = session.query(options.statement, options.param, options.limit or None)
+    cells = [["NULL" if value is None else str(value) for value in row] for row in result.rows]
+    _print_table([column.name for column in result.columns], cells)
+    if result.truncated:
+        _report(f"the first {len(cells)} rows; there are more (--limit N fetches N, --limit 0 all)")
+
+
+def _print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    for row in [head, *rows]:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _report(line: str) -> None:
+    """Tell what goes on, beside the answer, which is alone on standard output."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "ignite-tf",
+        description="Train TensorFlow on the Apache Ignite nodes that hold the data.",
+        epilog="The cluster is IGNITE_TF_CLUSTER=HOST:PORT,... or the [cluster] of ignite-tf.toml; without "
+        "them it is one of Ignite nodes on this machine, started when needed.",
+    )
+    parser.add_argument("--version", action="version", version=f"ignite-tf {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add(commands, "demo", _demo, "start nodes, load digits, execute the quick start notebook")
+    _add_local(_add(commands, "local", None, "Ignite nodes on this machine: up, status, down"))
+    _add_load(_add(commands, "load", _load, "create a cache from data"))
+    ps = _add(commands, "ps", _ps, "list training runs")
+    ps.add_argument("--all", action="store_true", help="also those that ended")
+    ps.add_argument("--json", action="store_true")
+    _add(commands, "stop", _stop, "end a run's processes").add_argument("run", metavar="RUN")
+    logs = _add(commands, "logs", _logs, "print a run's output")
+    logs.add_argument("run", metavar="RUN")
+    logs.add_argument("--worker", type=int, metavar="I", help="of this worker only")
+    logs.add_argument("-f", "--follow", action="store_true", help="go on until the run has ended")
+    _add(commands, "caches", _caches, "list the cluster's caches")
+    sql = _add(commands, "sql", _sql, "run a SQL statement")
+    sql.add_argument("statement", metavar="STATEMENT")
+    sql.add_argument(
+        "-p", "--param", action="append", default=[], metavar="VALUE", help="for the next ?, as text"
+    )
+    sql.add_argument("--limit", type=_whole, default=1000, metavar="N", help="most rows (1000; 0 is all)")
+    return parser
+
+
+def _add(
+    commands: Any, name: str, act: Callable[[argparse.Namespace], None] | None, what: str
+) -> argparse.ArgumentParser:
+    added: argparse.ArgumentParser = commands.add_parser(name, help=what, description=what)
+    added.set_defaults(act=act)
+    return added
+
+
+def _add_local(local: argparse.ArgumentParser) -> None:
+    commands = local.add_subparsers(required=True, metavar="up|status|down")
+    default = EmbeddedOptions()
+    up = _add(commands, "up", _local_up, "start nodes; they stay until down")
+    up.add_argument("--nodes", type=int, default=default.num_nodes, metavar="N")
+    up.add_argument("--heap", default=default.heap, help=f"Java heap of a node ({default.heap})")
+    up.add_argument("--region", default=default.region, help=f"memory for a node's data ({default.region})")
+    up.add_argument("--persist", action="store_true", help="keep the data on disk, over down")
+    up.add_argument("--json", action="store_true", help="print the nodes as JSON")
+    status_ = _add(commands, "status", _local_status, "list the nodes")
+    status_.add_argument("--json", action="store_true", help="host, port, pid, log, alive of each")
+    end = _add(commands, "down", _local_down, "stop the nodes")
+    end.add_argument("--delete-data", action="store_true", help="also what --persist kept")
+
+
+def _add_load(load: argparse.ArgumentParser) -> None:
+    load.add_argument("cache", metavar="CACHE")
+    load.add_argument(
+        "source",
+        metavar="SOURCE",
+        help="an .npz, .csv or .parquet file, an MNIST IDX file (images or labels; .gz too), "
+        "keras:mnist (needs internet), or digits",
+    )
+    load.add_argument(
+        "--backups", type=_whole, metavar="N", help="copies beside the first (1 if several nodes)"
+    )
+    load.add_argument("--key", metavar="COLUMN", help="column with the keys (rows are numbered)")
+    load.add_argument("--split", choices=["train", "test"], help="part of a divided source")
+    load.add_argument("--replace", action="store_true", help="destroy a cache of that name first")
+
+
+def _whole(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,153 @@
+"""The first thing in a worker's process: it prepares the process, runs the script, reports the end.
+
+Started as `python -m ignite_tf_magic.cluster.bootstrap TASK_FILE`. Standard library only, so that a
+process runs the user's script within some 100 ms, and under any interpreter that has this package.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import faulthandler
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from types import FrameType, ModuleType, TracebackType
+
+from ignite_tf_magic.cluster.task import GRACE_S, ExitReport, Task
+from ignite_tf_magic.launch.groups import kill_group
+from ignite_tf_magic.launch.lock import HeldLock, wait_until_free
+
+# Less noise from TensorFlow's libraries, unless the user has chosen.
+_DEFAULTS = {"TF_CPP_MIN_LOG_LEVEL": "2", "GRPC_VERBOSITY": "ERROR"}
+
+
+def main() -> None:
+    """Run the task whose file is the only argument; ends the process with the script's exit code."""
+    started_at = time.time()
+    task = Task.read(Path(sys.argv[1]))
+    lock = HeldLock(Path(task.worker_lock))
+    atexit.register(lock.release)  # keeps it, too
+    faulthandler.enable()
+    leaving = _Leaving()
+    leaving.watch_owner(Path(task.owner_lock))
+    _prepare(task)
+    code, error = _run_script(Path(task.script))
+    _report(task, code, error, started_at, leaving.asked)
+    _flush()
+    sys.exit(code)
+
+
+class _Leaving:
+    """Ends the process when it is asked to, or when the run's owner has ended."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._owner_gone = False
+        atexit.register(self._sweep)  # the first to be registered is the last to be called
+        signal.signal(signal.SIGTERM, self._on_sigterm)
+
+    def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        if not self.asked:  # once: a second SIGTERM must not disturb a script that is saving
+            self.asked = True
+            raise SystemExit(128 + number)
+
+    def watch_owner(self, owner_lock: Path) -> None:
+        threading.Thread(
+            target=self._wait_for_owner, args=(owner_lock,), name="owner-watch", daemon=True
+        ).start()
+
+    def _wait_for_owner(self, owner_lock: Path) -> None:
+        wait_until_free(owner_lock)
+        self._owner_gone = True
+        with contextlib.suppress(OSError):  # a full disk must not keep the worker alive
+            os.write(2, b"\nThe process that owned this run has ended; this worker ends too.\n")
+        if sys.platform == "win32":
+            signal.raise_signal(signal.SIGTERM)  # os.kill would end the process without its handlers
+        else:
+            os.kill(os.getpid(), signal.SIGTERM)  # goes to the main thread, and interrupts its waiting
+        time.sleep(GRACE_S)
+        kill_group(os.getpid())
+
+    def _sweep(self) -> None:
+        if self._owner_gone:  # nobody else is left to do it
+            kill_group(os.getpid())
+
+
+def _prepare(task: Task) -> None:
+    for name, value in task.environment.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    for name, value in _DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    if os.environ.get("MPLBACKEND", "").startswith("module://"):
+        os.environ["MPLBACKEND"] = "Agg"  # the notebook's own backend needs the notebook
+    os.chdir(task.cwd)
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = task.cwd  # `-m` had put the run's directory there
+    sys.argv = [task.script, *task.args]
+
+
+def _run_script(script: Path) -> tuple[int, BaseException | None]:
+    """Run the script as the main module, and keep that module: threads and atexit handlers need it."""
+    module = ModuleType("__main__")
+    module.__file__ = str(script)
+    module.__dict__["__builtins__"] = __builtins__
+    sys.modules["__main__"] = module
+    try:
+        code = compile(script.read_text(encoding="utf-8"), str(script), "exec", dont_inherit=True)
+        exec(code, module.__dict__)  # noqa: S102 - what this program is for
+    except SystemExit as error:
+        return _exit_code_of(error), error if error.code else None
+    except BaseException as error:  # noqa: BLE001 - whatever it is, it is the script's, and reported
+        _strip_own_frames(error)
+        sys.excepthook(type(error), error, error.__traceback__)
+        return 130 if isinstance(error, KeyboardInterrupt) else 1, error
+    return 0, None
+
+
+def _exit_code_of(error: SystemExit) -> int:
+    if error.code is None:
+        return 0
+    if isinstance(error.code, int):
+        return error.code & 0xFF
+    print(error.code, file=sys.stderr)  # noqa: T201 - as Python itself does
+    return 1
+
+
+def _strip_own_frames(error: BaseException) -> None:
+    frames: TracebackType | None = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+        frames = frames.tb_next
+    error.__traceback__ = frames
+
+
+def _report(
+    task: Task, code: int, error: BaseException | None, started_at: float, asked_to_end: bool
+) -> None:
+    ends_by_exit = error is None or isinstance(error, SystemExit)
+    ExitReport(
+        exit_code=code,
+        started_at=started_at,
+        ended_at=time.time(),
+        asked_to_end=asked_to_end,
+        exception=type(error).__name__ if error else None,
+        traceback=None if ends_by_exit else "".join(traceback.format_exception(error)),
+    ).write(Path(task.exit_file))
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # a full disk, or closed by the script
+            stream.flush()
+
+
+if __name__ == "__main__":
+    main()

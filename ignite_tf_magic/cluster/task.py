@@ -1,0 +1,81 @@
+"""What a worker's process is told, and what it tells when it ends. Standard library only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from ignite_tf_magic.launch.files import write_private
+
+GRACE_S = 3.0  # between SIGTERM, upon which a script may save, and SIGKILL
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What one worker's process has to do.
+
+    Attributes:
+        worker: Its index.
+        script: File of the script, already in place.
+        args: The script's arguments.
+        cwd: Directory in which the script runs, and from which it may import modules.
+        environment: Variables the script finds; None takes one away.
+        exit_file: Where the process writes its `ExitReport`.
+        worker_lock: Lock that the process holds while it lives.
+        owner_lock: Lock that the run's owner holds; the worker ends when it is free.
+    """
+
+    worker: int
+    script: str
+    args: tuple[str, ...]
+    cwd: str
+    environment: Mapping[str, str | None]
+    exit_file: str
+    worker_lock: str
+    owner_lock: str
+
+    def write(self, path: Path) -> None:
+        """Write the task where only the user can read it."""
+        write_private(path, json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, path: Path) -> Task:
+        """Read what `write` wrote."""
+        known = json.loads(path.read_text(encoding="utf-8"))
+        return cls(**{**known, "args": tuple(known["args"])})
+
+
+@dataclass(frozen=True, slots=True)
+class ExitReport:
+    """How the script ended, in the words of the process that ran it.
+
+    Attributes:
+        exit_code: What the script asks the process to end with.
+        ended_at: Seconds since the epoch; the process itself ends later.
+        asked_to_end: Whether the process had been sent SIGTERM.
+        exception: Name of the exception's class, None when there was none.
+        traceback: The traceback as Python prints it.
+    """
+
+    exit_code: int
+    started_at: float
+    ended_at: float
+    asked_to_end: bool = False
+    exception: str | None = None
+    traceback: str | None = None
+
+    def write(self, path: Path) -> None:
+        """Write the report whole."""
+        write_private(path, json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, path: Path) -> ExitReport | None:
+        """Read a report; None when the process left none, as after a kill."""
+        try:
+            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            return None
+        return cls(**{field.name: found[field.name] for field in fields(cls) if field.name in found})

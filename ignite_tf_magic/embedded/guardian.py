@@ -1,0 +1,138 @@
+"""The process that ends an idle cluster: python -m ignite_tf_magic.embedded.guardian HOME CLUSTER_ID.
+
+Started with a cluster whose lifetime is `UNTIL_IDLE`; it belongs to no kernel. Idle means: for the idle
+time, no client connection to a node was open and nobody touched the file `used`. It goes when the
+cluster goes, becomes `UNTIL_DOWN`, or is replaced by another. Imports only what needs little memory.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from pathlib import Path
+
+from ignite_tf_magic.embedded.lock import locked
+from ignite_tf_magic.embedded.options import Lifetime
+from ignite_tf_magic.embedded.processes import end
+from ignite_tf_magic.embedded.record import (
+    EmbeddedCluster,
+    node_processes,
+    read_cluster,
+    remove_cluster,
+    write_end,
+)
+
+_LOOK_EVERY_S = 2.0
+_GRACE_S = 10.0
+
+
+class _Busy(Exception):
+    """Somebody holds the lock of the home."""
+
+
+def watch(home: Path, cluster_id: str, say: Callable[[str], None]) -> None:
+    """Stay until the cluster has ended or needs no guardian any more."""
+    last_use, used = time.monotonic(), _used(home)
+    dead: set[int] = set()
+    while True:
+        cluster = _guarded(home, cluster_id)
+        if cluster is None:
+            return
+        _tell_deaths(cluster, dead, say)
+        if _in_use(cluster, used):
+            last_use, used = time.monotonic(), _used(home)
+        idle_s = time.monotonic() - last_use
+        orphan = not cluster.ready
+        if (orphan or idle_s >= cluster.idle_timeout_s) and _end(home, cluster_id, used, say):
+            return
+        time.sleep(min(_LOOK_EVERY_S, cluster.idle_timeout_s / 4))
+
+
+def _guarded(home: Path, cluster_id: str) -> EmbeddedCluster | None:
+    cluster = read_cluster(home)
+    if cluster is None or cluster.cluster_id != cluster_id or cluster.lifetime is not Lifetime.UNTIL_IDLE:
+        return None
+    return cluster
+
+
+def _end(home: Path, cluster_id: str, used: float, say: Callable[[str], None]) -> bool:
+    """End the cluster unless it came into use; False when it did, or when somebody is changing it."""
+    with suppress(_Busy), locked(home / "lock", _refuse_to_wait):
+        cluster = _guarded(home, cluster_id)
+        if cluster is None:
+            return True
+        if cluster.ready and (
+            _used(home) != used or num_connections([node.port for node in cluster.nodes]) != 0
+        ):
+            return False
+        why = (
+            f"no client was connected for {cluster.idle_timeout_s / 60:g} minutes"
+            if cluster.ready
+            else "the process that was starting it ended"
+        )
+        say(f"ending the cluster: {why}")
+        end(node_processes(cluster), _GRACE_S)
+        remove_cluster(home)
+        write_end(home, why)
+        return True
+    return False
+
+
+def _refuse_to_wait() -> None:
+    raise _Busy
+
+
+def _tell_deaths(cluster: EmbeddedCluster, told: set[int], say: Callable[[str], None]) -> None:
+    for node in cluster.nodes:
+        if node.pid is not None and not node.alive and node.pid not in told:
+            told.add(node.pid)
+            say(str(node.death()))
+
+
+def _in_use(cluster: EmbeddedCluster, used: float) -> bool:
+    return _used(cluster.home) != used or num_connections([node.port for node in cluster.nodes]) != 0
+
+
+def _used(home: Path) -> float:
+    try:
+        return (home / "used").stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+def num_connections(ports: Collection[int]) -> int:
+    """How many established connections of this machine have one of the ports as their local end.
+
+    Where neither Linux's /proc nor netstat can be asked, one: better a cluster too long than lost data.
+    """
+    table = Path("/proc/net/tcp")
+    if table.exists():
+        return _established_in_proc(table.read_text(), ports)
+    try:
+        answer = subprocess.run(["netstat", "-an", "-p", "tcp"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return 1
+    return _established_in_netstat(answer.stdout, ports)
+
+
+def _established_in_proc(table: str, ports: Collection[int]) -> int:
+    rows = (line.split() for line in table.splitlines()[1:])
+    return sum(row[3] == "01" and int(row[1].rpartition(":")[2], 16) in ports for row in rows)
+
+
+def _established_in_netstat(table: str, ports: Collection[int]) -> int:
+    ends = re.findall(r"^tcp\S*\s+\d+\s+\d+\s+\S+[.:](\d+)\s+\S+\s+ESTABLISHED", table, re.MULTILINE)
+    return sum(int(port) in ports for port in ends)
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    watch(Path(sys.argv[1]), sys.argv[2], _say)

@@ -1,0 +1,223 @@
+"""Brings an embedded cluster up, looks at it, takes it down. One cluster per home."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ignite_tf_magic.config import state_dir
+from ignite_tf_magic.embedded.data import data_directory, delete_kept_data
+from ignite_tf_magic.embedded.lock import locked
+from ignite_tf_magic.embedded.options import EmbeddedOptions, Lifetime, count_nodes
+from ignite_tf_magic.embedded.record import (
+    EmbeddedCluster,
+    read_cluster,
+    remove_cluster,
+    take_end,
+    touch_used,
+    write_cluster,
+)
+from ignite_tf_magic.embedded.starting import end_processes, restart_nodes, settings_of, start_cluster
+from ignite_tf_magic.errors import EmbeddedError
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStarted:
+    """Nodes were started; the cluster is ready."""
+
+    cluster: EmbeddedCluster
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterReused:
+    """A cluster was running; it is ready.
+
+    Attributes:
+        ignored: Options asked for that the running cluster does not have, in words.
+        restarted: Indexes of nodes that had died and were started again.
+        promoted: Whether it was to end when idle and now stays until `down`.
+    """
+
+    cluster: EmbeddedCluster
+    ignored: tuple[str, ...] = ()
+    restarted: tuple[int, ...] = ()
+    promoted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStopped:
+    """Nodes were ended and their directories removed.
+
+    Attributes:
+        num_nodes: How many were running.
+        killed: Pids of those that did not end when asked.
+        data: Where the data was kept, when the cluster persisted.
+    """
+
+    num_nodes: int
+    killed: tuple[int, ...]
+    data: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class NothingRunning:
+    """There was no embedded cluster."""
+
+    home: Path
+
+
+def default_home() -> Path:
+    """The home of the cluster that a person gets who names none."""
+    return state_dir() / "embedded"
+
+
+def status(home: Path | None = None) -> EmbeddedCluster | None:
+    """Look at the cluster of a home; None when there is none. Never blocks."""
+    return read_cluster(home or default_home())
+
+
+def ensure_up(
+    options: EmbeddedOptions | None = None,
+    lifetime: Lifetime = Lifetime.UNTIL_DOWN,
+    report: Report = lambda _: None,
+    home: Path | None = None,
+) -> ClusterStarted | ClusterReused:
+    """Make sure that a cluster runs and is ready: reuse it, mend it, or start it. Blocks.
+
+    Nodes belong to no process of ours: they stay as `lifetime` says. When this is interrupted or fails,
+    what it started is ended.
+
+    Args:
+        options: Used when it is started; a running cluster keeps its own, and the difference is told.
+        lifetime: `UNTIL_DOWN` also promotes a running cluster that would end when idle.
+        report: Called with one line at a time as things go on.
+        home: Where the cluster is recorded; clusters of different homes are independent.
+
+    Raises:
+        EmbeddedError: No Java, no jars, or another reason to start nothing.
+        NodeDied: A node ended while starting.
+        DeadlineExceeded: The nodes did not become ready in time.
+    """
+    options = options or EmbeddedOptions()
+    home = _private_home(home or default_home())
+    with locked(
+        home / "lock", lambda: report("waiting for another process that is changing the embedded cluster")
+    ):
+        cluster = _usable(home, report)
+        if cluster is None:
+            began = time.monotonic()
+            cluster = start_cluster(home, options, lifetime, report)
+            seconds = time.monotonic() - began
+            report(f"{count_nodes(len(cluster.nodes))} ready after {seconds:.1f} s; {_how_it_ends(cluster)}")
+            return ClusterStarted(cluster, seconds)
+        return _reuse(cluster, options, lifetime, report)
+
+
+def down(
+    home: Path | None = None, *, delete_data: bool = False, report: Report = lambda _: None
+) -> ClusterStopped | NothingRunning:
+    """End the cluster of a home and remove its files. Blocks until the nodes have ended.
+
+    Args:
+        home: Where the cluster is recorded.
+        delete_data: Remove also what a cluster with `persist` kept.
+        report: Called with one line at a time as things go on.
+    """
+    home = home or default_home()
+    if not home.exists():
+        return NothingRunning(home)
+    with locked(
+        home / "lock", lambda: report("waiting for another process that is changing the embedded cluster")
+    ):
+        cluster = read_cluster(home)
+        if cluster is not None:
+            report(f"stopping {count_nodes(len(cluster.nodes))}")
+        killed = end_processes(cluster) if cluster else ()
+        remove_cluster(home)
+        if delete_data:
+            delete_kept_data(home)
+        data = data_directory(home)
+        if cluster is None:
+            return NothingRunning(home)
+    running = sum(node.alive for node in cluster.nodes)
+    return ClusterStopped(running, killed, data if data.exists() else None)
+
+
+def use(home: Path | None = None) -> None:
+    """Tell that the cluster is in use, which puts off its idle end. An open connection tells so by itself."""
+    home = home or default_home()
+    if (home / "cluster.json").exists():
+        touch_used(home)
+
+
+def _changing(home: Path, report: Report) -> AbstractContextManager[None]:
+    return locked(home / "lock", lambda: report("waiting: another process is changing the embedded cluster"))
+
+
+def _private_home(home: Path) -> Path:
+    if sys.platform == "win32":
+        raise EmbeddedError(
+            "embedded Ignite nodes run on Linux and macOS; on Windows name a running cluster in "
+            "IGNITE_TF_CLUSTER=HOST:PORT, or use the Windows Subsystem for Linux"
+        )
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    home.chmod(0o700)
+    return home.resolve()
+
+
+def _usable(home: Path, report: Report) -> EmbeddedCluster | None:
+    """The cluster that runs in a home, ready and with a node alive; the remains of any other are removed."""
+    told = take_end(home)
+    if told:
+        report(told)
+    cluster = read_cluster(home)
+    if cluster is None:
+        return None
+    if cluster.ready and any(node.alive for node in cluster.nodes):
+        return cluster
+    if cluster.ready:
+        report(f"all nodes of the previous embedded cluster have ended. {cluster.deaths()[0]}")
+    else:
+        report("ending what an interrupted start left behind")
+    end_processes(cluster)
+    remove_cluster(home)
+    return None
+
+
+def _reuse(
+    cluster: EmbeddedCluster, options: EmbeddedOptions, lifetime: Lifetime, report: Report
+) -> ClusterReused:
+    touch_used(cluster.home)
+    wanted = settings_of(options)
+    ignored = tuple(
+        f"{name} is {has}, not {wanted[name]}"
+        for name, has in cluster.settings.items()
+        if has != wanted.get(name)
+    )
+    restarted = tuple(node.index for node in cluster.nodes if not node.alive)
+    if restarted:
+        cluster = restart_nodes(cluster, restarted, options.start_timeout_s, report)
+    promoted = lifetime is Lifetime.UNTIL_DOWN and cluster.lifetime is Lifetime.UNTIL_IDLE
+    if promoted:
+        cluster = replace(cluster, lifetime=lifetime)
+        write_cluster(cluster)
+    report(f"using {count_nodes(len(cluster.nodes))} that run; {_how_it_ends(cluster)}")
+    if ignored:
+        report(
+            f"they were started with other options ({'; '.join(ignored)}); to change them: ignite-tf local down"
+        )
+    return ClusterReused(cluster, ignored, restarted, promoted)
+
+
+def _how_it_ends(cluster: EmbeddedCluster) -> str:
+    if cluster.lifetime is Lifetime.UNTIL_DOWN:
+        return "they stay until: ignite-tf local down"
+    minutes = cluster.idle_timeout_s / 60
+    return f"they end after {minutes:g} minutes without a client (to keep them: ignite-tf local up)"

@@ -1,0 +1,226 @@
+"""Starts the processes of an embedded cluster and tells when the cluster can be used."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import socket
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from ignite_tf_magic.client.client import connect
+from ignite_tf_magic.config import environment
+from ignite_tf_magic.embedded.config_xml import LOOPBACK, NodeConfig, NodePorts, node_xml
+from ignite_tf_magic.embedded.data import node_data
+from ignite_tf_magic.embedded.java import ADD_OPENS, Java
+from ignite_tf_magic.embedded.options import EmbeddedOptions, count_nodes
+from ignite_tf_magic.embedded.processes import Spawn, spawn_detached, tail
+from ignite_tf_magic.embedded.record import (
+    EmbeddedCluster,
+    node_directory,
+    process_file,
+    refreshed,
+)
+from ignite_tf_magic.errors import DeadlineExceeded, EmbeddedError
+from ignite_tf_magic.launch.files import write_private
+from ignite_tf_magic.protocol.messages import CacheConfig
+
+FIRST_CLIENT_PORT = 10800
+"""Ignite's own; clients that name no port look here, so the first cluster takes it when it is free."""
+
+_LAST_CLIENT_PORT = 19_999
+_PEER_PORTS = range(20_000, 32_000)
+"""Below the range from which systems take the ports of outgoing connections."""
+
+_STARTED = re.compile(rb"Node started :|Ignite node started OK")
+_TOPOLOGY = re.compile(rb"Topology snapshot \[ver=(\d+),.*?servers=(\d+)")
+_PORT_TAKEN = ("Address already in use", "BindException", "Failed to find a free port", "Failed to bind")
+_POLL_S = 0.1
+
+
+class PortTaken(EmbeddedError):
+    """A port that was free when chosen was taken before the node could listen on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """What nodes are made of."""
+
+    java: Java
+    jars: tuple[Path, ...]
+    java_options: tuple[str, ...] = ()
+
+
+def choose_ports(num_nodes: int) -> tuple[NodePorts, ...]:
+    """Find ports that are free now, on the loopback address."""
+    with ExitStack() as held:
+        client = _free_ports(held, range(FIRST_CLIENT_PORT, _LAST_CLIENT_PORT + 1), num_nodes)
+        candidates = random.sample(_PEER_PORTS, k=len(_PEER_PORTS))
+        peer = _free_ports(held, candidates, 2 * num_nodes)
+    return tuple(
+        NodePorts(client=client[i], discovery=peer[2 * i], communication=peer[2 * i + 1])
+        for i in range(num_nodes)
+    )
+
+
+def _free_ports(held: ExitStack, candidates: Iterable[int], count: int) -> list[int]:
+    found: list[int] = []
+    for port in candidates:
+        if len(found) == count:
+            break
+        probe = held.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Java binds: TIME_WAIT is no obstacle
+        try:
+            probe.bind((LOOPBACK, port))
+            probe.listen(1)
+        except OSError:
+            probe.close()
+        else:
+            found.append(port)
+    if len(found) < count:
+        raise EmbeddedError(f"found only {len(found)} of {count} free ports on {LOOPBACK}")
+    return found
+
+
+def configure_node(home: Path, options: EmbeddedOptions, index: int, ports: Sequence[NodePorts]) -> None:
+    """Lay out the private directory of a node and write its configuration."""
+    directory = node_directory(home, index)
+    if directory.exists():
+        shutil.rmtree(directory)
+    directory.mkdir(mode=0o700)
+    work = node_data(home, index) if options.persist else directory / "work"
+    work.mkdir(mode=0o700, parents=True, exist_ok=True)
+    config = NodeConfig(
+        index=index,
+        ports=ports[index],
+        discovery_ports=tuple(each.discovery for each in ports),
+        work_directory=work,
+        region_bytes=options.region_bytes,
+        persist=options.persist,
+        authentication=options.authentication,
+        tls=options.tls,
+    )
+    write_private(directory / "config.xml", node_xml(config))
+
+
+def spawn_nodes(home: Path, installation: Installation, heap: str, indexes: Iterable[int]) -> None:
+    """Start the processes of configured nodes. They outlive this process."""
+    spawns = []
+    for index in indexes:
+        directory = node_directory(home, index)
+        log = directory / "node.log"
+        if log.exists():  # of a node that died: still to be read
+            log.replace(directory / "node.previous.log")
+        argv = java_command(installation, heap, directory / "config.xml")
+        spawns.append(Spawn(argv, directory, plain_environment(), log, process_file(home, index)))
+    spawn_detached(spawns)
+
+
+def java_command(installation: Installation, heap: str, config: Path) -> list[str]:
+    """The command line of a node."""
+    return [
+        installation.java.path,
+        *installation.java_options,
+        f"-Xmx{heap}",
+        # Of 512 MB heaps with 1 MiB rows asked for without bound, G1 and Parallel lost a node at 32 MiB in
+        # flight, Serial at 64 MiB; such scans cost it half of G1's CPU, small rows the same.
+        "-XX:+UseSerialGC",
+        "-Djava.net.preferIPv4Stack=true",
+        "-Djava.awt.headless=true",
+        "-Djava.util.logging.SimpleFormatter.format=%1$tF %1$tT %4$s %5$s%6$s%n",
+        "-DIGNITE_QUIET=false",
+        "-DIGNITE_UPDATE_NOTIFIER=false",
+        "-DIGNITE_PERFORMANCE_SUGGESTIONS_DISABLED=true",
+        *(item for package in ADD_OPENS for item in ("--add-opens", f"{package}=ALL-UNNAMED")),
+        "-cp",
+        os.pathsep.join(map(str, installation.jars)),
+        "org.apache.ignite.startup.cmdline.CommandLineStartup",
+        str(config),
+    ]
+
+
+def plain_environment() -> dict[str, str]:
+    """What nodes and guardian see of our environment: any client can read a node's over SQL."""
+    names = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR")
+    given = environment("", names)
+    return {name: given[name.lower()] for name in names if name.lower() in given}
+
+
+def await_ready(
+    cluster: EmbeddedCluster, started: Collection[int], timeout_s: float, report: Callable[[str], None]
+) -> EmbeddedCluster:
+    """Block until the nodes just started see all nodes and a cache can be made; gives the cluster anew.
+
+    Raises:
+        NodeDied: A node ended.
+        PortTaken: A node ended because a port was taken since it was chosen.
+        DeadlineExceeded: The time was over before.
+    """
+    deadline = time.monotonic() + timeout_s
+    ready = -1
+    while True:
+        cluster = refreshed(cluster)
+        for node in cluster.nodes:
+            if not node.alive:
+                raise _death(node.death())
+        awaited = [node for node in cluster.nodes if node.index in started]
+        joined = [_has_joined(node.log, len(cluster.nodes)) for node in awaited]
+        if sum(joined) != ready:
+            ready = sum(joined)
+            report(f"{ready} of {count_nodes(len(joined))} ready")
+        if all(joined):
+            probe_ready(cluster)
+            return cluster
+        if time.monotonic() > deadline:
+            slow = awaited[joined.index(False)]
+            raise DeadlineExceeded(
+                f"Ignite node {slow.index} had not joined the others after {timeout_s:g} s; give it more time "
+                f"(start_timeout_s) or start fewer nodes. The last lines of {slow.log}:\n{tail(slow.log)}"
+            )
+        time.sleep(_POLL_S)
+
+
+def _death(death: Exception) -> Exception:
+    text = str(death)
+    return PortTaken(text) if any(sign in text for sign in _PORT_TAKEN) else death
+
+
+def _has_joined(log: Path, num_nodes: int) -> bool:
+    """Whether a node is up and saw the whole topology.
+
+    Read from its log: a client that comes before that can halt the node.
+    """
+    try:
+        text = log.read_bytes()
+    except FileNotFoundError:
+        return False
+    snapshots = [(int(version), int(size)) for version, size in _TOPOLOGY.findall(text)]
+    newest = max(snapshots, default=(0, 0))  # not the last: the node logs its first one late
+    return newest[1] == num_nodes and _STARTED.search(text) is not None
+
+
+def probe_ready(cluster: EmbeddedCluster) -> None:
+    """Activate the cluster where needed; see that it consists of our nodes only and that a cache can be made.
+
+    Raises:
+        EmbeddedError: Other nodes are in the topology.
+    """
+    with connect(cluster.connect_options) as client:
+        if not client.is_active():  # the first start with persistence
+            client.set_active(True)
+        ours = {node.port for node in cluster.nodes}
+        theirs = {endpoint.port for node in client.nodes() for endpoint in node.endpoints}
+        if ours != theirs:
+            raise EmbeddedError(
+                f"the nodes on {LOOPBACK} ports {sorted(ours)} formed a cluster with ports {sorted(theirs)}; another "
+                "program started Ignite nodes on the discovery ports chosen. Try again."
+            )
+        name = f"ignite-tf-probe-{uuid.uuid4().hex[:8]}"
+        client.create_cache(CacheConfig(name=name))
+        client.destroy_cache(name)

@@ -1,0 +1,186 @@
+"""Detached processes of this machine: start, recognise, end. POSIX; standard library only.
+
+A process is named by its pid and its start, so that a pid that the system gave to somebody else is
+never signalled. A short-lived process between us and them lets them belong to the system's init: they
+leave no zombie and no open handle in our caller.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ignite_tf_magic.launch.files import write_private
+
+_POLL_S = 0.05
+_MAX_LINE = 400
+_SPAWNER = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from ignite_tf_magic.embedded.processes import start_all
+start_all()
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class DetachedProcess:
+    """A process started here.
+
+    Attributes:
+        birth: Start of the process as the system tells it; another process with this pid has another.
+    """
+
+    pid: int
+    birth: str
+
+    def is_running(self) -> bool:
+        """Whether it has not ended."""
+        return birth_of(self.pid) == self.birth
+
+    def signal(self, number: int) -> None:
+        """Send a signal, unless the process has ended."""
+        if self.is_running():
+            with suppress(ProcessLookupError):  # it may end in between
+                os.kill(self.pid, number)
+
+
+def birth_of(pid: int) -> str | None:
+    """When the process started, in the system's own terms; None when it has ended, reaped or not."""
+    stat = Path(f"/proc/{pid}/stat")
+    if not Path("/proc/self/stat").exists():
+        return _birth_from_ps(pid)
+    try:
+        fields = stat.read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return None if fields[0] in "ZX" else f"{boot} {fields[19]}"
+
+
+def _birth_from_ps(pid: int) -> str | None:
+    answer = subprocess.run(
+        ["ps", "-o", "state=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
+    )
+    state, _, started = answer.stdout.strip().partition(" ")
+    return None if not started or state.startswith("Z") else started.strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Spawn:
+    """What to start.
+
+    Attributes:
+        env: The whole environment of the process.
+        log: File that takes its output; created with mode 0600, appended to.
+        process_file: File that receives the `DetachedProcess` as soon as it runs.
+    """
+
+    argv: Sequence[str]
+    cwd: Path
+    env: Mapping[str, str]
+    log: Path
+    process_file: Path
+
+
+def spawn_detached(spawns: Iterable[Spawn]) -> None:
+    """Start processes in sessions of their own, which outlive this one.
+
+    Each has written its `process_file` when this returns, or, after an interrupt, when it was started.
+
+    Raises:
+        OSError: One could not be started; those before it run.
+    """
+    specs = [
+        {
+            "argv": list(spawn.argv),
+            "cwd": str(spawn.cwd),
+            "env": dict(spawn.env),
+            "log": str(spawn.log),
+            "process_file": str(spawn.process_file),
+        }
+        for spawn in spawns
+    ]
+    answer = subprocess.run(
+        [sys.executable, "-I", "-c", _SPAWNER, str(Path(__file__).resolve().parents[2])],
+        input=json.dumps(specs),
+        capture_output=True,
+        text=True,
+        check=False,
+        start_new_session=True,
+    )
+    if answer.returncode:
+        raise OSError(f"could not start a process: {answer.stderr.strip().rpartition(chr(10))[2]}")
+
+
+def read_process(process_file: Path) -> DetachedProcess | None:
+    """Read what `spawn_detached` wrote; None when there is no such file."""
+    try:
+        record = json.loads(process_file.read_text())
+    except FileNotFoundError:
+        return None
+    return DetachedProcess(int(record["pid"]), str(record["birth"]))
+
+
+def end(processes: Iterable[DetachedProcess], grace_s: float) -> tuple[DetachedProcess, ...]:
+    """Ask processes to end, wait, and kill those that still run after `grace_s`.
+
+    Returns:
+        Those that had to be killed.
+    """
+    remaining = [process for process in processes if process.is_running()]
+    for process in remaining:
+        process.signal(signal.SIGTERM)
+    remaining = _wait_ended(remaining, grace_s)
+    for process in remaining:
+        process.signal(signal.SIGKILL)
+    _wait_ended(remaining, 5.0)
+    return tuple(remaining)
+
+
+def _wait_ended(processes: list[DetachedProcess], timeout_s: float) -> list[DetachedProcess]:
+    deadline = time.monotonic() + timeout_s
+    while processes := [process for process in processes if process.is_running()]:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(_POLL_S)
+    return processes
+
+
+def tail(log: Path, num_lines: int = 20) -> str:
+    """The last lines of a log file, of which at most 64 KiB are read."""
+    try:
+        with log.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - (64 << 10)))
+            text = file.read().decode("utf-8", "replace")
+    except FileNotFoundError:
+        return "(there is no log)"
+    lines = [line[:_MAX_LINE] for line in text.rstrip().splitlines()[-num_lines:]]
+    return "\n".join(lines) or "(the log is empty)"
+
+
+def start_all() -> None:
+    """What the process in between does: start what its standard input lists, and end."""
+    for spec in json.load(sys.stdin):
+        log = os.open(spec["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        process = subprocess.Popen(
+            spec["argv"],
+            cwd=spec["cwd"],
+            env=spec["env"],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        os.close(log)
+        record = {"pid": process.pid, "birth": birth_of(process.pid) or ""}
+        write_private(Path(spec["process_file"]), json.dumps(record))
+    os._exit(0)  # the children are not waited for

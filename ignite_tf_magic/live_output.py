@@ -1,0 +1,107 @@
+"""What several workers write, joined for one screen. Pure text: no clock, no file, no terminal."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+
+_CONTROL = re.compile(r"([\n\r])")
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b")
+# What TensorFlow's libraries write before they heed any setting: which CPU they use, that there is no GPU.
+_NATIVE_NOISE = re.compile(
+    r"WARNING: All log messages before absl::InitializeLog|I0000 00:00:\d+|E0000 .* failed call to cuInit"
+)
+_MAX_LINE_CHARS = 8192
+_MAX_WAITING_LINES = 500
+_PROGRESS_CHARS = 160
+
+
+class LiveOutput:
+    r"""Joins the output of several workers to one stream that a notebook cell or a terminal understands.
+
+    Whole lines are passed on in the order in which they came. What a worker has on its unfinished line,
+    a progress bar rewritten with "\r" above all, is shown on one last line that is rewritten in place.
+    Memory is bounded: lines that come faster than they are taken are counted instead of kept. What
+    TensorFlow's libraries say when they start is left out; the log files have everything.
+    """
+
+    def __init__(self, num_workers: int) -> None:
+        self._prefixes = [f"worker {i} | " if num_workers > 1 else "" for i in range(num_workers)]
+        self._unfinished = [""] * num_workers
+        self._returned = [False] * num_workers
+        self._waiting: deque[str] = deque()
+        self._num_left_out = 0
+        self._on_screen = ""
+
+    def feed(self, worker: int, text: str) -> None:
+        """Take what a worker wrote."""
+        for piece in _CONTROL.split(text.replace("\b", "")):
+            if piece == "\n":
+                self._finish_line(worker)
+            elif piece == "\r":
+                self._returned[worker] = True
+            elif piece:
+                self._write(worker, piece)
+
+    def take(self, *, with_progress: bool = True) -> str:
+        """Give what to write now; empty when nothing changed.
+
+        Args:
+            with_progress: Also rewrite the last line when only unfinished lines have changed.
+        """
+        lines = self._taken_lines()
+        progress = self._progress()
+        if not lines and (progress == self._on_screen or not with_progress):
+            return ""
+        screen = [*lines, progress]
+        if self._on_screen:
+            num_old_chars = len(self._on_screen) - len(_ANSI.sub("", screen[0]))
+            home = "" if screen[0] or lines else "\r"
+            screen[0] = "\r" + screen[0] + " " * num_old_chars + home
+        text = "\n".join(screen)
+        self._on_screen = progress
+        return text
+
+    def finish(self) -> str:
+        """Give all that is left, unfinished lines as whole ones."""
+        for worker, line in enumerate(self._unfinished):
+            if line:
+                self._finish_line(worker)
+        return self.take()
+
+    def _write(self, worker: int, piece: str) -> None:
+        if self._returned[worker]:
+            self._unfinished[worker], self._returned[worker] = "", False
+        self._unfinished[worker] += piece
+        while len(self._unfinished[worker]) > _MAX_LINE_CHARS:
+            rest = self._unfinished[worker][_MAX_LINE_CHARS:]
+            self._unfinished[worker] = self._unfinished[worker][:_MAX_LINE_CHARS]
+            self._finish_line(worker)
+            self._unfinished[worker] = rest
+
+    def _finish_line(self, worker: int) -> None:
+        line = self._unfinished[worker]
+        self._unfinished[worker], self._returned[worker] = "", False
+        if _NATIVE_NOISE.match(line):
+            return
+        if len(self._waiting) == _MAX_WAITING_LINES:
+            self._waiting.popleft()
+            self._num_left_out += 1
+        self._waiting.append(self._prefixes[worker] + line)
+
+    def _taken_lines(self) -> list[str]:
+        lines = list(self._waiting)
+        self._waiting.clear()
+        if self._num_left_out:
+            lines.insert(0, f"... {self._num_left_out:,} lines left out here; the log files have them")
+            self._num_left_out = 0
+        return lines
+
+    def _progress(self) -> str:
+        busy = [
+            prefix + _ANSI.sub("", line)
+            for prefix, line in zip(self._prefixes, self._unfinished, strict=True)
+            if line
+        ]
+        room = _PROGRESS_CHARS // max(len(busy), 1)
+        return "   ".join(line[:room] for line in busy)

@@ -1,0 +1,1 @@
+"""The notebook: magics and widgets, thin views of `session` that take no decisions."""

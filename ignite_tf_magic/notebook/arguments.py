@@ -1,0 +1,115 @@
+"""The words after `%ignite_tf`, read with argparse. Does nothing but read."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from typing import Any, NoReturn
+
+from ignite_tf_magic.embedded import EmbeddedOptions
+from ignite_tf_magic.errors import ConfigError
+
+_LAST_LINES = 200
+
+
+def parse_line(line: str) -> argparse.Namespace | None:
+    """Read a line; None when it asked for help only, which is printed.
+
+    `command` of the answer is "start", "ps", "local up" and so on; `args` is what follows " -- ".
+
+    Raises:
+        ConfigError: The line cannot be understood; the error shows the usage.
+    """
+    try:
+        words = shlex.split(line)
+    except ValueError as error:
+        raise ConfigError(f"the line cannot be read: {error}") from error
+    own, script_args = words, []
+    if "--" in words:
+        own, script_args = words[: words.index("--")], words[words.index("--") + 1 :]
+    parser = _parser()
+    if own in ([], ["help"]):
+        parser.print_help()
+        return None
+    try:
+        return parser.parse_args(own, argparse.Namespace(args=tuple(script_args)))
+    except _HelpShown:
+        return None
+
+
+class _HelpShown(Exception):
+    """--help has printed its text."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises instead of ending the process, which is the kernel."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}\n{self.format_usage().strip()}")
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:  # noqa: ARG002
+        raise _HelpShown
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 up")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return seconds
+
+
+def _parser() -> _Parser:
+    parser = _Parser("%ignite_tf", description="Train TensorFlow on the Ignite nodes that hold the data.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
+
+    def command(name: str, what: str) -> argparse.ArgumentParser:
+        return _command(commands, name, name, what)
+
+    start = command(
+        "start", "in a cell (%%%%ignite_tf start CACHE): run the script on workers beside the data"
+    )
+    start.add_argument("cache", metavar="CACHE")
+    start.add_argument("--workers", type=_count, default=1, metavar="N", help="processes to train with (1)")
+    start.add_argument("--name", metavar="NAME", help="the beginning of the run's id (the cache)")
+    start.add_argument("--start-timeout", type=_seconds, metavar="S", help="seconds for all to come up")
+    start.add_argument("-o", "--output", metavar="NAME", help="variable for the run")
+    start.epilog = "Words after -- are the script's sys.argv[1:]."
+    command("ps", "list runs").add_argument("--all", action="store_true", help="also those that ended")
+    command("stop", "end a run's processes").add_argument("run", metavar="RUN")
+    logs = command("logs", "show the last lines of a run's output")
+    logs.add_argument("run", metavar="RUN")
+    logs.add_argument("--worker", type=int, metavar="I")
+    logs.add_argument("--lines", type=_count, default=_LAST_LINES, metavar="N")
+    command("attach", "watch a run again, from the beginning").add_argument("run", metavar="RUN")
+    command("caches", "list the cluster's caches")
+    command("panel", "a widget to see and stop runs")
+    command("help", "this text")
+    local = command("local", "Ignite nodes on this machine: up, down, status")
+    _add_local(local.add_subparsers(required=True, metavar="up|down|status", parser_class=_Parser))
+    return parser
+
+
+def _command(commands: Any, name: str, command: str, what: str) -> argparse.ArgumentParser:
+    added: argparse.ArgumentParser = commands.add_parser(name, help=what, description=what)
+    added.set_defaults(command=command)
+    return added
+
+
+def _add_local(commands: Any) -> None:
+    up = _command(commands, "up", "local up", "start nodes; they stay until down")
+    default = EmbeddedOptions()
+    up.add_argument("--nodes", type=_count, default=default.num_nodes, metavar="N")
+    up.add_argument("--heap", default=default.heap, help="Java heap of a node, as 512m")
+    up.add_argument("--region", default=default.region, help="memory for the data of a node, as 1g")
+    up.add_argument("--persist", action="store_true", help="keep the data on disk")
+    _command(commands, "down", "local down", "stop them")
+    _command(commands, "status", "local status", "list them")

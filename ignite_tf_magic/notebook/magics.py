@@ -1,0 +1,263 @@
+"""`%ignite_tf`, `%%ignite_tf start` and `%%ignite_sql`: arguments in, `session` called, outcome shown.
+
+Only here do errors of this package become short messages; whoever calls `session` gets exceptions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from typing import Any
+
+from ignite_tf_magic.cluster.output import tail
+from ignite_tf_magic.embedded import (
+    ClusterStopped,
+    EmbeddedOptions,
+    Lifetime,
+    down,
+    ensure_up,
+    status,
+)
+from ignite_tf_magic.errors import ConfigError, IgniteTfError, RunFailed
+from ignite_tf_magic.live_output import LiveOutput
+from ignite_tf_magic.notebook import render
+from ignite_tf_magic.notebook.arguments import parse_line
+from ignite_tf_magic.notebook.panel import runs_panel
+from ignite_tf_magic.notebook.sql import USAGE as SQL_USAGE
+from ignite_tf_magic.notebook.sql import bind_names, parse_sql_magic
+from ignite_tf_magic.session import (
+    Run,
+    RunRequest,
+    RunState,
+    Session,
+    get_run,
+    list_runs,
+    open_session,
+    stop_run,
+)
+
+_TAKE_INTERVAL_S = 0.05
+_PROGRESS_INTERVAL_S = 0.25
+
+
+def load_ipython_extension(ipython: Any) -> None:
+    """Register the magics; called by `%load_ext ignite_tf_magic`."""
+    magics = IgniteMagics(ipython)
+    ipython.register_magic_function(magics.ignite_tf, "line_cell", "ignite_tf")
+    ipython.register_magic_function(magics.ignite_sql, "line_cell", "ignite_sql")
+
+
+class IgniteMagics:
+    """The magics of one IPython shell. Keeps nothing between two calls: runs and nodes live elsewhere."""
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+
+    def ignite_tf(self, line: str, cell: str | None = None) -> Any:
+        """Train on an Ignite cluster; `%ignite_tf help` tells all."""
+        with _short_errors():
+            options = parse_line(line)
+            if options is None:
+                return None
+            if options.command == "start":
+                return self._start(options, cell)
+            if cell is not None:
+                raise ConfigError(
+                    f"%%ignite_tf {options.command} takes no cell; write %ignite_tf {options.command}"
+                )
+            return _COMMANDS[options.command](options)
+
+    def ignite_sql(self, line: str, cell: str | None = None) -> Any:
+        """Run a SQL statement; `%ignite_sql --help` tells how."""
+        with _short_errors():
+            request = parse_sql_magic(line, cell)
+            if request.help:
+                _say(SQL_USAGE)
+                return None
+            statement, values = bind_names(request.statement, self._shell.user_ns)
+            with open_session(report=_say) as session:
+                result = session.query(statement, values, request.limit)
+            frame = result.to_pandas()
+            if result.truncated:
+                _say(f"the first {len(frame):,} rows; there are more: --limit N fetches N, --limit 0 all")
+            if request.output is None:
+                return frame
+            self._shell.user_ns[request.output] = frame
+            _say(f"{request.output}: {len(frame):,} rows of {', '.join(map(str, frame.columns))}")
+            return None
+
+    # Python text in braces is IPython's way to splice; SQL gets values bound instead.
+    ignite_sql._ipython_magic_no_var_expand = True  # type: ignore[attr-defined]
+
+    def _start(self, options: argparse.Namespace, script: str | None) -> None:
+        if script is None:
+            raise ConfigError("start needs a cell: %%ignite_tf start CACHE, and the script below it")
+        given = {"start_timeout_s": options.start_timeout} if options.start_timeout else {}
+        request = RunRequest(
+            cache=options.cache,
+            script=script,
+            num_workers=options.workers,
+            args=options.args,
+            name=options.name,
+            **given,
+        )
+        with open_session(report=_say) as session:
+            run = session.start_run(request)
+            notes = _notes_on(session)
+        if options.output:
+            self._shell.user_ns[options.output] = run
+        info = run.info()
+        workers = "1 worker" if info.num_workers == 1 else f"{info.num_workers} workers"
+        _say(f"run {run.id}: {workers} on {', '.join(info.hosts)}, reading {info.cache}")
+        _watch(run, notes)
+
+
+def _watch(run: Run, notes: Sequence[str] = ()) -> None:
+    """Show a run's output until it has ended, then how it ended.
+
+    Raises:
+        RunFailed: It did not succeed.
+        KeyboardInterrupt: The person stopped watching; the run goes on.
+    """
+    output = LiveOutput(run.info().num_workers)
+    taken = progressed = 0.0
+    try:
+        for chunk in run.follow(with_pauses=True):
+            output.feed(chunk.worker, chunk.text)
+            now = time.monotonic()
+            if now - taken >= _TAKE_INTERVAL_S:
+                with_progress = now - progressed >= _PROGRESS_INTERVAL_S
+                _write(output.take(with_progress=with_progress))
+                taken, progressed = now, now if with_progress else progressed
+    except KeyboardInterrupt:
+        _write(output.finish())
+        _say(
+            f"not watching any more; run {run.id} goes on\n"
+            f"  watch it again: %ignite_tf attach {run.id}\n  stop it:        %ignite_tf stop {run.id}"
+        )
+        raise
+    _write(output.finish())
+    _show_end(run, notes)
+
+
+def _show_end(run: Run, notes: Sequence[str]) -> None:
+    info, failure = run.info(), run.failure()
+    if failure is not None:
+        _show(render.failure_view(info, failure))
+        what = failure.summary.partition(". ")[0]
+        if failure.traceback:
+            what += f": {failure.traceback.rstrip().rpartition(chr(10))[2]}"
+        raise RunFailed(run.id, info.exit_code, f"failed: {what}")
+    _show(render.end_view(info, notes))
+    if info.state is not RunState.SUCCEEDED:
+        raise RunFailed(run.id, info.exit_code, f"did not succeed: it is {info.state.value}")
+
+
+def _notes_on(session: Session) -> list[str]:
+    """How to stop the nodes, when they are embedded ones."""
+    cluster = status()
+    if cluster is None or cluster.connect_options != session.options:
+        return []
+    return [f"Ignite: {len(cluster.nodes)} embedded nodes; to stop them: %ignite_tf local down"]
+
+
+def _write(text: str) -> None:
+    if text:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+def _say(line: str) -> None:
+    _write(f"{line}\n")
+
+
+def _show(view: render.View) -> None:
+    from IPython.display import display
+
+    display(view.bundle(), raw=True)
+
+
+# The commands of %ignite_tf
+
+
+def _ps(options: argparse.Namespace) -> None:
+    runs = list_runs(include_ended=options.all)
+    _show(render.runs_view(runs[::-1], datetime.now(timezone.utc)))
+
+
+def _stop(options: argparse.Namespace) -> None:
+    outcome = stop_run(options.run)
+    _say(f"run {outcome.info.id}: {outcome.kind.value}")
+
+
+def _logs(options: argparse.Namespace) -> None:
+    run = get_run(options.run)
+    workers = range(run.info().num_workers)
+    if options.worker is not None and options.worker not in workers:
+        raise ConfigError(f"run {run.id} has no worker {options.worker}; it has 0 to {workers[-1]}")
+    for worker in workers if options.worker is None else [options.worker]:
+        path = run.directory.log(worker)
+        lines = tail(path, options.lines)
+        _say(f"--- worker {worker}, the last {len(lines)} lines of {path}")
+        _say("\n".join(lines))
+
+
+def _attach(options: argparse.Namespace) -> None:
+    _watch(get_run(options.run))
+
+
+def _caches(_: argparse.Namespace) -> None:
+    with open_session(report=_say) as session:
+        _show(render.caches_view(session.caches()))
+
+
+def _panel(_: argparse.Namespace) -> Any:
+    return runs_panel()
+
+
+def _local_up(options: argparse.Namespace) -> None:
+    asked = EmbeddedOptions(
+        num_nodes=options.nodes, heap=options.heap, region=options.region, persist=options.persist
+    )
+    _show(render.nodes_view(ensure_up(asked, Lifetime.UNTIL_DOWN, report=_say).cluster.nodes))
+
+
+def _local_down(_: argparse.Namespace) -> None:
+    outcome = down(report=_say)
+    if isinstance(outcome, ClusterStopped):
+        _say(f"{outcome.num_nodes} Ignite nodes stopped")
+    else:
+        _say("no embedded cluster was running")
+
+
+def _local_status(_: argparse.Namespace) -> None:
+    cluster = status()
+    _show(render.nodes_view(cluster.nodes if cluster else ()))
+
+
+_COMMANDS: dict[str, Callable[[argparse.Namespace], Any]] = {
+    "ps": _ps,
+    "stop": _stop,
+    "logs": _logs,
+    "attach": _attach,
+    "caches": _caches,
+    "panel": _panel,
+    "local up": _local_up,
+    "local down": _local_down,
+    "local status": _local_status,
+}
+
+
+@contextmanager
+def _short_errors() -> Iterator[None]:
+    """Let IPython show the message alone; the exception itself is what a caller in Python gets."""
+    try:
+        yield
+    except (IgniteTfError, KeyboardInterrupt) as error:
+        text = f"\x1b[31m{type(error).__name__}\x1b[0m{f': {error}' if str(error) else ''}"
+        setattr(error, "_render_traceback_", lambda: [text])  # noqa: B010  IPython's protocol
+        raise

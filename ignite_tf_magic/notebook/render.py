@@ -1,0 +1,162 @@
+"""What a notebook shows, as text and HTML. Pure: no IPython, no clock, no file, no network."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from html import escape
+
+from ignite_tf_magic.embedded import EmbeddedNode
+from ignite_tf_magic.protocol.ops import CacheMode
+from ignite_tf_magic.session import CacheInfo, Failure, RunInfo, RunState
+
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b")
+
+_STATE_COLOURS = {"succeeded": "#2e7d32", "failed": "#c62828", "lost": "#c62828", "stopped": "#6d6d6d"}
+_CELL = 'style="text-align:left;padding:2px 14px 2px 0"'
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One thing to show, for a front end with HTML and for one without."""
+
+    text: str
+    html: str
+
+    def bundle(self) -> dict[str, str]:
+        """The view as a MIME bundle for IPython's `display(..., raw=True)`."""
+        return {"text/plain": self.text, "text/html": self.html}
+
+
+def runs_view(runs: Sequence[RunInfo], now: datetime) -> View:
+    """List runs, newest first."""
+    if not runs:
+        return message_view("No runs. A cell starts one: %%ignite_tf start CACHE")
+    head = ["RUN", "STATE", "CACHE", "WORKERS", "HOSTS", "STARTED", "DURATION"]
+    rows = [
+        [
+            run.id,
+            state_text(run),
+            run.cache,
+            str(run.num_workers),
+            ", ".join(run.hosts),
+            f"{run.started_at.astimezone():%Y-%m-%d %H:%M:%S}",
+            duration_text(run, now),
+        ]
+        for run in runs
+    ]
+    return table_view(head, rows, colours={1: [_colour(run.state) for run in runs]})
+
+
+def caches_view(caches: Sequence[CacheInfo]) -> View:
+    """List caches with their sizes and SQL tables."""
+    if not caches:
+        return message_view("This cluster has no caches. Load one: ignite-tf load MNIST digits")
+    head = ["CACHE", "ROWS", "MODE", "BACKUPS", "SQL TABLE"]
+    rows = [
+        [
+            cache.name,
+            f"{cache.rows:,}",
+            cache.mode.name.lower(),
+            str(cache.backups) if cache.mode is CacheMode.PARTITIONED else "all",
+            ", ".join(cache.tables),
+        ]
+        for cache in caches
+    ]
+    return table_view(head, rows, right={1, 3})
+
+
+def nodes_view(nodes: Sequence[EmbeddedNode]) -> View:
+    """List the embedded nodes."""
+    if not nodes:
+        return message_view("No embedded nodes run. Start some: %ignite_tf local up")
+    rows = [
+        [
+            str(node.index),
+            f"{node.host}:{node.port}",
+            str(node.pid or ""),
+            "running" if node.alive else "ended",
+            str(node.log),
+        ]
+        for node in nodes
+    ]
+    return table_view(["NODE", "ADDRESS", "PID", "STATE", "LOG"], rows)
+
+
+def table_view(
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    right: set[int] | None = None,
+    colours: dict[int, list[str]] | None = None,
+) -> View:
+    """Lay out a table; `right` are columns of numbers, `colours` CSS colours by column and row."""
+    right, colours = right or set(), colours or {}
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = (
+            cell.rjust(width) if i in right else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        )
+        return "  ".join(padded).rstrip()
+
+    def cell(text: str, row: int, column: int) -> str:
+        colour = f";color:{colours[column][row]}" if column in colours else ""
+        align = "right" if column in right else "left"
+        return f'<td style="text-align:{align};padding:2px 14px 2px 0{colour}">{escape(text)}</td>'
+
+    body = "".join(
+        "<tr>" + "".join(cell(text, i, j) for j, text in enumerate(row)) + "</tr>"
+        for i, row in enumerate(rows)
+    )
+    heads = "".join(f"<th {_CELL}>{escape(name.capitalize())}</th>" for name in head)
+    return View("\n".join(map(line, [head, *rows])), f"<table><tr>{heads}</tr>{body}</table>")
+
+
+def message_view(text: str) -> View:
+    """Show one line or paragraph."""
+    return View(text, f'<div style="white-space:pre-wrap">{escape(text)}</div>')
+
+
+def state_text(run: RunInfo) -> str:
+    """Name a run's state, with the exit code when it failed."""
+    failed = run.state is RunState.FAILED and run.exit_code is not None
+    return f"{run.state.value} ({run.exit_code})" if failed else run.state.value
+
+
+def duration_text(run: RunInfo, now: datetime) -> str:
+    """Tell how long a run has lasted, as in 0:03:20."""
+    return str(timedelta(seconds=round(((run.ended_at or now) - run.started_at).total_seconds())))
+
+
+def _colour(state: RunState) -> str:
+    return _STATE_COLOURS.get(state.value, "#1565c0")
+
+
+def end_view(run: RunInfo, notes: Sequence[str]) -> View:
+    """Close a cell: how the run ended, where its files are, what can be done next."""
+    first = f"run {run.id}: {state_text(run)} after {duration_text(run, run.ended_at or run.started_at)}"
+    lines = [f"logs: {run.directory}/worker-*.log", *notes]
+    html = (
+        f'<div style="border-left:4px solid {_colour(run.state)};padding-left:10px;margin-top:6px">'
+        f"<b>{escape(first)}</b>" + "".join(f"<br>{escape(line)}" for line in lines) + "</div>"
+    )
+    return View("\n".join([first, *(f"  {line}" for line in lines)]), html)
+
+
+def failure_view(run: RunInfo, failure: Failure) -> View:
+    """Show why a run failed: which worker first and how, its traceback or last lines, and what helps."""
+    title = f"run {run.id} failed: {failure.summary}"
+    said = failure.traceback or "\n".join(failure.last_lines)
+    said = _ANSI.sub("", said).rstrip()
+    notes = [f"hint: {failure.hint}"] if failure.hint else []
+    notes.append(f"all output of worker {failure.worker}: {failure.log}")
+    blocks = [f'<b style="color:#c62828">{escape(title)}</b>']
+    if said:
+        blocks.append(f'<pre style="margin:6px 0;max-height:24em;overflow:auto">{escape(said)}</pre>')
+    blocks += [f"<div>{escape(note)}</div>" for note in notes]
+    border = "border:1px solid #c62828;border-left-width:4px;padding:6px 10px"
+    text = "\n".join(part for part in [title, said, *notes] if part)
+    return View(text, f'<div style="{border}">{"".join(blocks)}</div>')

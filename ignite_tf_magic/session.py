@@ -1,0 +1,383 @@
+"""What a person does: connect, start a script beside the data, watch it, stop it.
+
+The notebook and the shell are thin views of this module; they take no decisions of their own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from ignite_tf_magic import embedded
+from ignite_tf_magic.client.client import Cache, Client, connect
+from ignite_tf_magic.client.load import put_rows, table_config
+from ignite_tf_magic.client.page_sizes import PartitionStats
+from ignite_tf_magic.client.sql import QueryResult, SqlClient
+from ignite_tf_magic.cluster import manager, runs
+from ignite_tf_magic.cluster.failure import Failure
+from ignite_tf_magic.cluster.output import OutputChunk
+from ignite_tf_magic.cluster.record import RunInfo, WorkerRecord
+from ignite_tf_magic.cluster.runs import Run, StopKind, StopOutcome
+from ignite_tf_magic.cluster.spec import RunPlan, WorkerShare, check_script
+from ignite_tf_magic.cluster.states import RunState
+from ignite_tf_magic.config import ConnectOptions, Endpoint, configured_cluster, state_dir
+from ignite_tf_magic.errors import CacheExists, LaunchError, PlacementError
+from ignite_tf_magic.launch.local import LOCAL_HOST, LocalLauncher
+from ignite_tf_magic.placement import place
+from ignite_tf_magic.protocol.encode import RowEncoder
+from ignite_tf_magic.protocol.ops import CacheMode
+from ignite_tf_magic.sources import Columns, read_source, value_type_name
+
+__all__ = [
+    "CacheInfo",
+    "Failure",
+    "LoadOutcome",
+    "OutputChunk",
+    "QueryResult",
+    "Run",
+    "RunInfo",
+    "RunRequest",
+    "RunState",
+    "Session",
+    "StopKind",
+    "StopOutcome",
+    "WorkerRecord",
+    "get_run",
+    "list_runs",
+    "load",
+    "open_session",
+    "stop_run",
+]
+
+Report = Callable[[str], None]
+LoadProgress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """What to run, on what, with how many workers.
+
+    Attributes:
+        script: Source of the script; every worker runs it.
+        script_name: What tracebacks call it.
+        args: Its arguments.
+        start_timeout_s: Several workers that are not all up by then end the run; None has no limit.
+        name: First part of the run's id; the cache's name by default.
+        python: Interpreter of the workers, this process's by default.
+    """
+
+    cache: str
+    script: str
+    num_workers: int = 1
+    script_name: str = "cell"
+    args: tuple[str, ...] = ()
+    start_timeout_s: float | None = 180.0
+    name: str | None = None
+    python: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CacheInfo:
+    """What is worth knowing of a cache at a glance.
+
+    Attributes:
+        tables: Its SQL tables as a statement names them: "MNIST".MNIST.
+    """
+
+    name: str
+    rows: int
+    mode: CacheMode
+    backups: int
+    tables: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOutcome:
+    """What was loaded.
+
+    Attributes:
+        seconds: Time for writing; reading the source is not counted.
+    """
+
+    cache: str
+    rows: int
+    backups: int
+    seconds: float
+
+    def __str__(self) -> str:
+        copies = {0: "without backups", 1: "with 1 backup"}.get(self.backups, f"with {self.backups} backups")
+        return f"{self.rows:,} rows in cache {self.cache} ({copies}), written in {self.seconds:.1f} s"
+
+
+def open_session(options: ConnectOptions | None = None, *, report: Report) -> Session:
+    """Connect to a cluster: the one given, else the configured one, else the embedded one.
+
+    The embedded cluster is started when it does not run, and then ends when idle. Close the session, or use
+    it as a context manager.
+
+    Args:
+        options: How to reach a cluster; None is the configured or the embedded one.
+        report: Called with one line at a time about what takes long.
+
+    Raises:
+        ConnectionFailed: No node answers.
+        EmbeddedError: No cluster is configured and the embedded one cannot be started.
+    """
+    options = options or configured_cluster()
+    if options is None:
+        running = embedded.status()
+        is_up = running is not None and running.ready and all(node.alive for node in running.nodes)
+        said = _unsaid if is_up else report
+        up = embedded.ensure_up(lifetime=embedded.Lifetime.UNTIL_IDLE, report=said)
+        options = up.cluster.connect_options
+    return Session(options, connect(options))
+
+
+def _unsaid(line: str) -> None:
+    del line
+
+
+class Session:
+    """A connected cluster and the runs of this user. Closing it leaves runs alone."""
+
+    def __init__(self, options: ConnectOptions, client: Client) -> None:
+        self.options = options
+        self.client = client
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection. Runs go on: they belong to this process, not to the session."""
+        self.client.close()
+
+    def caches(self) -> list[CacheInfo]:
+        """List the caches by name. Asks the cluster about each of them."""
+        tables: dict[str, list[str]] = {}
+        listed = self.query("SELECT CACHE_NAME, SCHEMA_NAME, TABLE_NAME FROM SYS.TABLES ORDER BY TABLE_NAME")
+        for cache_name, schema, table in listed.rows:
+            tables.setdefault(cache_name, []).append(f"{_sql_name(schema)}.{_sql_name(table)}")
+        found = []
+        for name in self.client.cache_names():
+            cache = self.client.cache(name)
+            config = cache.config()
+            info = CacheInfo(name, cache.size(), config.mode, config.backups, tuple(tables.get(name, ())))
+            found.append(info)
+        return found
+
+    def query(self, statement: str, args: Sequence[Any] = (), limit: int | None = None) -> QueryResult:
+        """Run one SQL statement; see `SqlClient.query`."""
+        return SqlClient(self.options).query(statement, args, limit)
+
+    def load(
+        self,
+        cache: str,
+        source: Any,
+        *,
+        key: str | None = None,
+        split: str | None = None,
+        backups: int | None = None,
+        replace: bool = False,
+        progress: LoadProgress | None = None,
+    ) -> LoadOutcome:
+        """Create a cache from data; blocks until all rows are written.
+
+        Args:
+            cache: Name of the cache; the SQL table is called the same.
+            source: A file, a known data set, a DataFrame or arrays; `sources.read_source` lists them.
+            key: Column whose values become the keys; rows are numbered from 0 by default.
+            split: "train" or "test" of a divided source.
+            backups: Copies of each row beside the first; by default 1 when there is more than one node.
+            replace: Destroy a cache of that name first.
+            progress: Told the rows written so far and all rows, from other threads, one at a time.
+
+        Raises:
+            SourceError: The data cannot be read or has no form in a cache.
+            CacheExists: The cache has rows and `replace` is not set.
+        """
+        columns = read_source(source, key=key, split=split)
+        began = time.monotonic()
+        if cache in self.client.cache_names():
+            rows = self.client.cache(cache).size()
+            if rows and not replace:
+                raise CacheExists(cache, rows)
+            self.client.destroy_cache(cache)
+        if backups is None:
+            backups = int(len(self.client.nodes()) > 1)
+        encoder = self._encoder(cache, columns)
+        has_text_keys = columns.keys is not None and columns.keys.dtype == object
+        config = table_config(cache, encoder, backups, text_keys=has_text_keys)
+        done = 0
+
+        def advance(more: int) -> None:
+            nonlocal done
+            done += more
+            if progress:
+                progress(done, len(columns))
+
+        rows = put_rows(self.client.create_cache(config), encoder, advance)
+        return LoadOutcome(cache, rows, backups, time.monotonic() - began)
+
+    def _encoder(self, cache: str, columns: Columns) -> RowEncoder:
+        """Encode rows with a type of the cache's name, or that and a number when it means another type."""
+        keys = np.arange(len(columns)) if columns.keys is None else columns.keys
+        name = value_type_name(cache)
+        for number in itertools.count(2):
+            encoder = RowEncoder(name, columns.values, keys)
+            fields = encoder.binary_type.fields
+            known = self.client.find_type(encoder.binary_type.type_id, refresh=True)
+            if known is None or all(known.fields.get(each, fields[each]) == fields[each] for each in fields):
+                break
+            name = f"{value_type_name(cache)}_{number}"
+        return encoder
+
+    def start_run(self, request: RunRequest) -> Run:
+        """Start a script on workers, each with partitions of its own; returns when their processes run.
+
+        Reads the cache once, to count its rows. The run ends with this process; follow it with `Run.follow`.
+
+        Raises:
+            ScriptError: The script is not Python.
+            CacheNotFound: There is no such cache.
+            PlacementError: Fewer partitions hold rows than workers were asked for.
+            LaunchError: The workers' interpreter cannot be started.
+        """
+        python = _interpreter(request.python)
+        check_script(request.script, request.script_name, python)
+        plan = RunPlan(
+            cache=request.cache,
+            script=request.script,
+            cwd=Path.cwd(),
+            shares=self._shares(self.client.cache(request.cache), request.num_workers),
+            connect=self.options,
+            script_name=request.script_name,
+            args=request.args,
+            name=request.name,
+            start_timeout_s=request.start_timeout_s,
+            python=python,
+        )
+        return manager.start_run(plan, _runs_dir(), LocalLauncher())
+
+    def runs(self, *, include_ended: bool = False) -> list[RunInfo]:
+        """List this user's runs on this machine, oldest first."""
+        return list_runs(include_ended=include_ended)
+
+    def run(self, run_id: str) -> Run:
+        """Find a run by its id or the beginning of it."""
+        return get_run(run_id)
+
+    def stop_run(self, run_id: str) -> StopOutcome:
+        """End a run's processes; blocks until they are gone."""
+        return stop_run(run_id)
+
+    def _shares(self, cache: Cache, num_workers: int) -> tuple[WorkerShare, ...]:
+        partition_map = cache.partition_map()
+        stats = cache.partition_stats()
+        # Asked for after the count, which has found out which of a node's addresses lead to it from here.
+        endpoints = {node.node_id: node.endpoints[0] for node in self.client.nodes()}
+        if not partition_map.partitioned:
+            return (_whole_share(cache, stats, next(iter(endpoints.values())), num_workers),)
+        assignments = place(
+            partition_map.owners,
+            {partition: stats[partition].rows for partition in stats},
+            dict.fromkeys(partition_map.owners, LOCAL_HOST),
+            num_workers,
+        )
+        seed = self.options.endpoints[0]  # for a node that has left since
+        return tuple(
+            WorkerShare(
+                each.host, endpoints.get(each.node, seed), each.partitions, _sizes(stats, each.partitions)
+            )
+            for each in assignments
+        )
+
+
+def _sql_name(name: str) -> str:
+    """Quote a schema or table where SQL would otherwise fold it to upper case or refuse it."""
+    return name if re.fullmatch("[A-Z_][A-Z0-9_]*", name) else f'"{name}"'
+
+
+def _whole_share(
+    cache: Cache, stats: dict[int, PartitionStats], endpoint: Endpoint, num_workers: int
+) -> WorkerShare:
+    if num_workers != 1:
+        raise PlacementError(
+            f"cache {cache.name!r} is replicated: every node holds all of it and it cannot be read by partition. "
+            "Use one worker, or load the data into a partitioned cache"
+        )
+    return WorkerShare(LOCAL_HOST, endpoint, None, _sizes(stats, stats))
+
+
+def _sizes(stats: Mapping[int, PartitionStats], partitions: Iterable[int]) -> dict[int, tuple[int, int]]:
+    return {partition: (stats[partition].rows, stats[partition].max_row_bytes) for partition in partitions}
+
+
+def load(
+    cache: str,
+    source: Any,
+    *,
+    key: str | None = None,
+    split: str | None = None,
+    backups: int | None = None,
+    replace: bool = False,
+    options: ConnectOptions | None = None,
+    report: Report = print,
+) -> LoadOutcome:
+    """Create a cache from data, in the given, the configured or the embedded cluster; see `Session.load`."""
+    with open_session(options, report=report) as session:
+        outcome = session.load(cache, source, key=key, split=split, backups=backups, replace=replace)
+    report(str(outcome))
+    return outcome
+
+
+def list_runs(*, include_ended: bool = False) -> list[RunInfo]:
+    """List this user's runs on this machine, oldest first. Works while Ignite is down."""
+    return runs.list_runs(_runs_dir(), include_ended=include_ended)
+
+
+def get_run(run_id: str) -> Run:
+    """Find a run by its id or the beginning of it. Works while Ignite is down.
+
+    Raises:
+        RunNotFound: No id begins so, or several do.
+    """
+    return runs.find_run(_runs_dir(), run_id)
+
+
+def stop_run(run_id: str) -> StopOutcome:
+    """End a run's processes: SIGTERM, 3 s to save, SIGKILL. Blocks until they are gone.
+
+    Raises:
+        RunNotFound: No id begins so, or several do.
+    """
+    return get_run(run_id).stop()
+
+
+def _runs_dir() -> Path:
+    return state_dir() / "runs"
+
+
+def _interpreter(python: str | None) -> str:
+    if python is None:
+        return sys.executable
+    found = shutil.which(str(Path(python).expanduser()))
+    if found is None:
+        raise LaunchError(
+            f"{python!r} is not a program that can be started; give the path of a Python interpreter"
+        )
+    return str(Path.cwd() / found)

@@ -1,0 +1,61 @@
+"""The cluster that all tests of a session share, and clusters of their own for tests that do harm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ignite_tf_magic.embedded import EmbeddedCluster, EmbeddedOptions, Lifetime, down, ensure_up
+from ignite_tf_magic.embedded.java import find_java
+
+if TYPE_CHECKING:
+    from ignite_tf_magic.client.client import Client
+
+HEAP = "256m"
+
+
+def pytest_report_header() -> list[str]:
+    return [f"Apache Ignite {EmbeddedOptions().resolved_version()} (embedded), {find_java()}"]
+
+
+def _private_tmp(factory: pytest.TempPathFactory, name: str) -> Path:
+    path = factory.mktemp(name)
+    path.chmod(0o700)
+    return path
+
+
+@pytest.fixture(scope="session")
+def ignite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+    """Three nodes for everybody. A test uses caches of its own names and leaves the nodes alone."""
+    home = _private_tmp(tmp_path_factory, "ignite")
+    try:
+        yield ensure_up(EmbeddedOptions(heap=HEAP), Lifetime.UNTIL_IDLE, home=home).cluster
+    finally:
+        down(home)
+
+
+@pytest.fixture
+def new_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., EmbeddedCluster]]:
+    """Start clusters that end with the test: `new_cluster(num_nodes=2, persist=True)`."""
+    with ExitStack() as ends:
+
+        def start(**options: Any) -> EmbeddedCluster:
+            home = _private_tmp(tmp_path_factory, "cluster")
+            ends.callback(down, home, delete_data=True)
+            asked = EmbeddedOptions(**{"heap": HEAP, **options})
+            return ensure_up(asked, Lifetime.UNTIL_IDLE, home=home).cluster
+
+        yield start
+
+
+@pytest.fixture
+def client(ignite: EmbeddedCluster) -> Iterator[Client]:
+    """A client of the shared cluster."""
+    from ignite_tf_magic.client.client import connect
+
+    with connect(ignite.connect_options) as connected:
+        yield connected

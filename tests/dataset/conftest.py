@@ -1,0 +1,70 @@
+"""Caches that the dataset tests read, made once on the shared cluster."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ignite_tf_magic.client.client import connect
+from ignite_tf_magic.client.load import put_rows, table_config
+from ignite_tf_magic.config import Endpoint
+from ignite_tf_magic.embedded import EmbeddedCluster
+from ignite_tf_magic.protocol.encode import RowEncoder
+
+
+@dataclass(frozen=True)
+class LoadedCache:
+    """A cache and what was put into it."""
+
+    name: str
+    columns: dict[str, np.ndarray]
+    keys: np.ndarray
+    endpoint: Endpoint
+
+    def where(self) -> dict[str, Any]:
+        return {"host": self.endpoint.host, "port": self.endpoint.port}
+
+
+def fill(cluster: EmbeddedCluster, name: str, columns, keys=None, backups: int = 1) -> LoadedCache:
+    num_rows = len(next(iter(columns.values())))
+    keys = np.arange(num_rows) if keys is None else keys
+    with connect(cluster.connect_options) as client:
+        encoder = RowEncoder(name, columns, keys)
+        cache = client.create_cache(table_config(name, encoder, backups, text_keys=keys.dtype == object))
+        put_rows(cache, encoder)
+    return LoadedCache(name, columns, keys, cluster.connect_options.endpoints[0])
+
+
+def digits_like(num_rows: int) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(7)
+    pixels = random.integers(0, 256, (num_rows, 64), dtype=np.uint8)
+    return {"pixels": pixels, "label": (np.arange(num_rows) % 10).astype(np.int32)}
+
+
+@pytest.fixture(scope="session")
+def digits(ignite: EmbeddedCluster) -> LoadedCache:
+    return fill(ignite, "DATASET_DIGITS", digits_like(5000))
+
+
+@pytest.fixture
+def make_cache(ignite: EmbeddedCluster, request: pytest.FixtureRequest) -> Iterator[Callable[..., LoadedCache]]:
+    """Make caches that are destroyed with the test."""
+    made: list[str] = []
+
+    def make(columns, **options) -> LoadedCache:
+        name = f"T{abs(hash(request.node.nodeid)) % 10**9}_{len(made)}"
+        made.append(name)
+        return fill(ignite, name, columns, **options)
+
+    yield make
+    with connect(ignite.connect_options) as client:
+        for name in made:
+            client.destroy_cache(name)

@@ -1,0 +1,311 @@
+"""`IgniteDataset` on real nodes: every row once, with its values, whatever the transformation."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from ignite_tf_magic import IgniteDataset
+from ignite_tf_magic.client.client import connect
+from ignite_tf_magic.errors import CacheNotFound, ConfigError, EmptyCache
+from ignite_tf_magic.protocol.messages import CacheConfig
+from ignite_tf_magic.protocol.objects import BinaryObject
+
+
+def rows_of(dataset):
+    """Collect batches into one nest of arrays."""
+    batches = list(dataset.as_numpy_iterator())
+    return tf.nest.map_structure(lambda *columns: np.concatenate(columns), *batches)
+
+
+def assert_same_rows(found, cache):
+    order = np.argsort(found["key"])
+    np.testing.assert_array_equal(found["key"][order], cache.keys)
+    for name, column in cache.columns.items():
+        np.testing.assert_array_equal(found["val"][name][order], column)
+
+
+def test_every_row_once_with_its_values(digits):
+    dataset = IgniteDataset(digits.name, **digits.where())
+    assert dataset.element_spec == {
+        "key": tf.TensorSpec([], tf.int64),
+        "val": {"pixels": tf.TensorSpec([64], tf.uint8), "label": tf.TensorSpec([], tf.int32)},
+    }
+    assert_same_rows(rows_of(dataset.batch(333)), digits)
+    assert isinstance(dataset, tf.data.Dataset)
+
+
+def test_rows_one_by_one(digits):
+    dataset = IgniteDataset(digits.name, **digits.where(), part="0-99")
+    single = list(dataset.as_numpy_iterator())
+    batched = rows_of(dataset.batch(50))
+    assert [row["key"] for row in single] == batched["key"].tolist()
+    assert single[0]["val"]["pixels"].shape == (64,)
+
+
+def test_the_order_is_the_same_each_time_and_does_not_depend_on_page_sizes(digits):
+    first = rows_of(IgniteDataset(digits.name, **digits.where()).batch(100))["key"]
+    dataset = IgniteDataset(digits.name, **digits.where(), page_size=3)
+    for _ in range(2):
+        assert rows_of(dataset.batch(512))["key"].tolist() == first.tolist()
+
+
+@pytest.mark.parametrize("batch", [1, 7, 4096, 100_000])
+@pytest.mark.parametrize("drop", [False, True])
+def test_batch_equals_tf_datas_own(digits, batch, drop):
+    if batch == 1:
+        dataset = IgniteDataset(digits.name, **digits.where(), part="0-30")
+    else:
+        dataset = IgniteDataset(digits.name, **digits.where())
+    ours = dataset.batch(batch, drop_remainder=drop)
+    stock = dataset.take(10**9).batch(batch, drop_remainder=drop)
+    assert ours.element_spec == stock.element_spec
+    for mine, theirs in zip(ours, stock, strict=True):
+        tf.nest.map_structure(np.testing.assert_array_equal, mine, theirs)
+
+
+def scale_and_one_hot(row):
+    return tf.cast(row["val"]["pixels"], tf.float32) / 255.0, tf.one_hot(row["val"]["label"], 10)
+
+
+def conditional(row):
+    return tf.where(row["val"]["label"] > 4, row["key"], -row["key"])
+
+
+def nested(row):
+    return {"a": {"b": tf.reshape(row["val"]["pixels"], (8, 8))}, "c": row["key"]}
+
+
+@pytest.mark.parametrize("function", [scale_and_one_hot, conditional, nested])
+def test_map_on_pages_equals_map_on_rows(digits, function):
+    dataset = IgniteDataset(digits.name, **digits.where(), part="0-200")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fast = dataset.map(function)
+    slow = dataset.map(function, vectorize=False)
+    assert fast.element_spec == slow.element_spec
+    for mine, theirs in zip(fast.batch(64), slow.batch(64), strict=True):
+        tf.nest.map_structure(np.testing.assert_array_equal, mine, theirs)
+
+
+def test_map_of_tuples_and_map_after_batch(digits):
+    dataset = IgniteDataset(digits.name, **digits.where(), part="0-200")
+    pairs = dataset.map(scale_and_one_hot).map(lambda x, y: (x * 2.0, y))
+    after = dataset.batch(64).map(lambda b: (tf.cast(b["val"]["pixels"], tf.float32) / 255.0 * 2.0))
+    for (mine, _), theirs in zip(pairs.batch(64), after, strict=True):
+        np.testing.assert_allclose(mine, theirs)
+
+
+def test_a_function_that_does_not_convert_runs_row_by_row_with_one_hint(digits):
+    dataset = IgniteDataset(digits.name, **digits.where(), part="0-50")
+
+    def python_function(row):
+        return tf.py_function(lambda k: k * 2, [row["key"]], tf.int64)
+
+    with pytest.warns(UserWarning, match="row by row.*vectorize=False"):
+        doubled = dataset.map(python_function)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        dataset.map(python_function)
+        dataset.map(python_function, vectorize=False)
+    keys = [row["key"] for row in dataset.as_numpy_iterator()]
+    assert [int(x) for x in doubled] == [2 * key for key in keys]
+
+
+@pytest.mark.parametrize("buffer", [1, 64, 10_000])
+def test_shuffle_gives_every_row_once(digits, buffer):
+    dataset = IgniteDataset(digits.name, **digits.where()).shuffle(buffer)
+    first = rows_of(dataset.batch(100))
+    assert_same_rows(first, digits)
+    assert rows_of(dataset.batch(100))["key"].tolist() != first["key"].tolist()
+
+
+def test_shuffle_is_fixed_by_seed_and_pass(digits):
+    def passes(**options):
+        dataset = IgniteDataset(digits.name, **digits.where()).map(lambda row: row["key"])
+        shuffled = dataset.shuffle(1000, **options).batch(500)
+        return [np.concatenate(list(shuffled.as_numpy_iterator())).tolist() for _ in range(2)]
+
+    once, again = passes(seed=3), passes(seed=3)
+    assert once == again
+    assert once[0] != once[1]
+    assert passes(seed=4)[0] != once[0]
+    still = passes(seed=3, reshuffle_each_iteration=False)
+    assert still[0] == still[1]
+
+
+def test_a_block_of_all_rows_mixes_uniformly(digits):
+    dataset = IgniteDataset(digits.name, **digits.where()).shuffle(10_000, seed=1)
+    keys = rows_of(dataset.batch(5000))["key"]
+    # The mean rank of the first tenth of the keys is that of a uniform permutation within 5 sigma.
+    ranks = np.flatnonzero(keys < 500)
+    assert abs(ranks.mean() - 2500) < 5 * 1443 / np.sqrt(500)
+
+
+def test_shuffle_after_batch_and_repeat_and_cache(digits):
+    dataset = IgniteDataset(digits.name, **digits.where())
+    assert_same_rows(rows_of(dataset.batch(100).shuffle(10)), digits)
+    twice = dataset.repeat(2).batch(1000)
+    assert sum(batch["key"].shape[0] for batch in twice) == 10_000
+    cached = dataset.cache().prefetch(2).batch(1000)
+    for _ in range(2):
+        assert_same_rows(rows_of(cached), digits)
+
+
+def test_partitions_divide_the_cache(digits):
+    whole = set(digits.keys.tolist())
+    parts = [IgniteDataset(digits.name, **digits.where(), part=p) for p in ("0-499", range(500, 900), "900-1023")]
+    found = [rows_of(part.batch(100))["key"].tolist() for part in parts]
+    assert sum(map(len, found)) == len(whole)
+    assert set().union(*found) == whole
+
+
+def test_local_reads_one_nodes_primaries(ignite, digits):
+    found = []
+    for node in ignite.nodes:
+        dataset = IgniteDataset(digits.name, host=node.host, port=node.port, local=True)
+        found += rows_of(dataset.batch(1000))["key"].tolist()
+    assert sorted(found) == digits.keys.tolist()
+
+
+def test_environment_overrides_arguments(digits, monkeypatch):
+    for name, value in {
+        "CACHE_NAME": digits.name,
+        "HOST": digits.endpoint.host,
+        "PORT": str(digits.endpoint.port),
+        "PART": "5,7-9",
+        "PAGE_SIZE": "11",
+        "LOCAL": "false",
+    }.items():
+        monkeypatch.setenv(f"IGNITE_DATASET_{name}", value)
+    overridden = IgniteDataset("WRONG", host="wrong.invalid", port=1, part=0, page_size=1, local=True)
+    monkeypatch.undo()
+    plain = IgniteDataset(digits.name, **digits.where(), part=[5, 7, 8, 9])
+    assert rows_of(overridden.batch(9))["key"].tolist() == rows_of(plain.batch(9))["key"].tolist()
+
+
+def test_text_ragged_and_moments(make_cache):
+    columns = {
+        "name": np.array(["Tom", "", "grüße", "x" * 300], object),
+        "blob": np.array([b"", b"\x00\x01", b"abc", b"z"], object),
+        "when": np.array(["2020-01-01", "1969-12-31T23:59:59.5", "2024-02-29", "1970-01-01"], "M8[ns]"),
+    }
+    cache = make_cache(columns)
+    rows = sorted(IgniteDataset(cache.name, **cache.where()).as_numpy_iterator(), key=lambda row: row["key"])
+    assert [row["val"]["name"].decode() for row in rows] == columns["name"].tolist()
+    assert [row["val"]["blob"] for row in rows] == columns["blob"].tolist()
+    assert [row["val"]["when"] for row in rows] == columns["when"].astype(np.int64).tolist()
+
+
+def test_arrays_of_varying_length_are_ragged(ignite, client):
+    client.create_cache(CacheConfig("RAGGED"))
+    cache = client.cache("RAGGED")
+    for key in range(40):
+        cache.put(key, BinaryObject("Ragged", {"x": np.arange(key, dtype=np.float32)}))
+    dataset = IgniteDataset("RAGGED", host="127.0.0.1", port=ignite.nodes[0].port)
+    assert isinstance(dataset.element_spec["val"]["x"], tf.RaggedTensorSpec)
+    batches = list(dataset.batch(16))
+    assert [b["val"]["x"].shape[0] for b in batches] == [16, 16, 8]
+    lengths = {int(k): int(n) for b in batches for k, n in zip(b["key"], b["val"]["x"].row_lengths(), strict=True)}
+    assert lengths == {key: key for key in range(40)}
+    shuffled = list(dataset.shuffle(100).batch(40))[0]
+    for key, row in zip(shuffled["key"], shuffled["val"]["x"], strict=True):
+        assert row.numpy().tolist() == list(range(int(key)))
+    client.destroy_cache("RAGGED")
+
+
+def test_nested_objects_bare_values_and_object_keys(ignite, client):
+    client.create_cache(CacheConfig("NESTED"))
+    cache = client.cache("NESTED")
+    for n in range(50):
+        kitten = BinaryObject("Kitten", {"age": np.int32(n), "name": f"k{n}"})
+        cache.put(BinaryObject("Id", {"n": n}), BinaryObject("Box", {"kitten": kitten, "w": n / 2}))
+    where = {"host": "127.0.0.1", "port": ignite.nodes[1].port}
+    dataset = IgniteDataset("NESTED", **where)
+    batch = next(iter(dataset.batch(50)))
+    np.testing.assert_array_equal(batch["val"]["kitten"]["age"], batch["key"]["n"])
+    np.testing.assert_array_equal(batch["val"]["w"] * 2, batch["key"]["n"])
+    only = IgniteDataset("NESTED", **where, fields=["kitten.age"])
+    assert list(only.element_spec["val"]["kitten"]) == ["age"]
+    assert list(only.element_spec["val"]) == ["kitten"]
+    client.destroy_cache("NESTED")
+
+
+def test_nulls(ignite, client):
+    client.create_cache(CacheConfig("NULLS"))
+    cache = client.cache("NULLS")
+    for n in range(30):
+        value = {"r": None if n == 3 else n / 2, "s": None if n == 4 else "t", "i": None if n == 5 else np.int32(n)}
+        cache.put(n, BinaryObject("Nullable", value))
+    where = {"host": "127.0.0.1", "port": ignite.nodes[0].port}
+    # tf.data passes errors of a source on as its own, with our words in them.
+    with pytest.raises(tf.errors.OpError, match=r"SchemaError.*null in val.i.*fill=\{'i': 0\}"):
+        rows_of(IgniteDataset("NULLS", **where).batch(10))
+    found = rows_of(IgniteDataset("NULLS", **where, fill={"i": -1}).batch(10))
+    by_key = {key: n for n, key in enumerate(found["key"].tolist())}
+    assert np.isnan(found["val"]["r"][by_key[3]])
+    assert found["val"]["s"][by_key[4]] == b""
+    assert found["val"]["i"][by_key[5]] == -1
+    client.destroy_cache("NULLS")
+
+
+def test_an_early_end_closes_threads_and_connections(digits):
+    dataset = IgniteDataset(digits.name, **digits.where()).batch(10)
+    for _ in range(5):
+        next(iter(dataset))
+    del dataset
+    import gc
+    import time
+
+    gc.collect()
+    deadline = time.monotonic() + 10
+    while [t for t in threading.enumerate() if t.name.startswith("ignite-read")]:
+        assert time.monotonic() < deadline, "reading threads live on"
+        time.sleep(0.05)
+
+
+def test_no_such_cache_lists_the_near_names(digits):
+    with pytest.raises(CacheNotFound, match=digits.name):
+        IgniteDataset("dataset_digit", **digits.where())
+
+
+def test_an_empty_cache_needs_a_schema(ignite, client):
+    client.create_cache(CacheConfig("EMPTY"))
+    where = {"host": "127.0.0.1", "port": ignite.nodes[0].port}
+    with pytest.raises(EmptyCache, match="element_spec="):
+        IgniteDataset("EMPTY", **where)
+    spec = {"key": tf.TensorSpec([], tf.int64), "val": {"x": tf.TensorSpec([3], tf.float32)}}
+    dataset = IgniteDataset("EMPTY", **where, element_spec=spec)
+    assert dataset.element_spec == spec
+    assert list(dataset.batch(4)) == []
+    client.destroy_cache("EMPTY")
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"part": "7-3"}, "'7-3' is not a partition or a range"),
+        ({"part": "x"}, "'x'"),
+        ({"part": 5000}, "no partition 5000; it has 0-1023"),
+        ({"page_size": 0}, "page_size=0"),
+        ({"equal_steps": "maybe"}, "'repeat', 'drop', 'pad'"),
+    ],
+)
+def test_bad_arguments(digits, options, match):
+    with pytest.raises(ConfigError, match=match):
+        IgniteDataset(digits.name, **digits.where(), **options)
+
+
+def test_a_type_added_after_the_dataset_was_made_is_learnt(ignite, client):
+    """A new schema of a known type arrives in the middle: the decoder asks the cluster again."""
+    cache = client.create_cache(CacheConfig("EVOLVES"))
+    cache.put(1, BinaryObject("Evolves", {"a": np.int32(1)}))
+    dataset = IgniteDataset("EVOLVES", host="127.0.0.1", port=ignite.nodes[0].port)
+    with connect(ignite.connect_options) as other:
+        other.cache("EVOLVES").put(2, BinaryObject("Evolves", {"b": "x", "a": np.int32(2)}))
+    assert sorted(rows_of(dataset.batch(10))["val"]["a"].tolist()) == [1, 2]
+    client.destroy_cache("EVOLVES")

@@ -1,0 +1,262 @@
+"""The magics in a real kernel, on real nodes: what a person sees in the cells."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+# A worker that is up as one with a TensorFlow server is: it listens at its address.
+COME_UP = """
+import json, os, socket, time
+config = json.loads(os.environ["TF_CONFIG"])
+index = config["task"]["index"]
+host, port = config["cluster"]["worker"][index].split(":")
+server = socket.socket()
+if hasattr(socket, "SO_REUSEPORT"):
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+server.bind((host, int(port)))
+server.listen()
+"""
+
+
+def run_id(stdout):
+    return re.match(r"run (\S+): ", stdout)[1]
+
+
+def test_caches_lists_rows_and_tables(kernel, digits):
+    result = kernel.run("%ignite_tf caches")
+    assert re.search(r"^DIGITS_NB +359 +partitioned +1 +PUBLIC.DIGITS_NB$", result.text, re.MULTILINE)
+    assert "<td" in result.shown[0]["text/html"]
+
+
+def test_a_run_streams_and_ends_with_where_everything_is(kernel, digits):
+    result = kernel.run(
+        f"%%ignite_tf start {digits} --name first -o first_run -- --rate 0.1\n"
+        "import os, sys\n"
+        "print('arguments', sys.argv[1:])\n"
+        "print('part', os.environ['IGNITE_DATASET_PART'])\n"
+    )
+    assert result.error is None
+    identity = run_id(result.stdout)
+    assert identity.startswith("first-")
+    assert "arguments ['--rate', '0.1']" in result.stdout
+    assert "part 0-1023" in result.stdout
+    assert f"run {identity}: succeeded" in result.text
+    assert f"{identity}/worker-*.log" in result.text
+    assert kernel.run("first_run.info().state.value").text.strip() == "'succeeded'"
+
+
+def test_output_comes_while_the_run_goes_on(kernel, digits, tmp_path):
+    """The script waits until what it printed has been seen in the cell."""
+    seen = tmp_path / "seen"
+
+    def on_stdout(text):
+        if "look at me" in text and "finished" not in text:
+            seen.touch()
+
+    result = kernel.run(
+        f"%%ignite_tf start {digits}\n"
+        "import pathlib, time\n"
+        "print('look at me')\n"
+        f"while not pathlib.Path({str(seen)!r}).exists(): time.sleep(0.01)\n"
+        "print('finished')\n",
+        on_stdout=on_stdout,
+    )
+    assert "finished" in result.stdout
+
+
+def test_workers_are_told_apart(kernel, digits):
+    result = kernel.run(
+        f"%%ignite_tf start {digits} --workers 2\n{COME_UP}\n"
+        "print('I am', index, flush=True)\n"
+        "open(os.environ['IGNITE_TF_RUN_DIR'] + f'/{index}', 'w').close()\n"
+        "while len(os.listdir(os.environ['IGNITE_TF_RUN_DIR'])) < 2: time.sleep(0.01)\n"
+    )
+    assert result.error is None, result
+    assert {"worker 0 | I am 0", "worker 1 | I am 1"} <= set(result.stdout.splitlines())
+
+
+def test_progress_bar_is_one_line(kernel, digits):
+    result = kernel.run(
+        f"%%ignite_tf start {digits}\n"
+        "import sys, time\n"
+        "for i in range(20): print(f'\\r{i + 1}/20', end='', flush=True); time.sleep(0.05)\n"
+        "print(' done')\n"
+    )
+    bar = result.stdout.partition("\n")[2]
+    assert bar.count("\n") == 1
+    assert bar.rstrip().rpartition("\r")[2] == "20/20 done"
+    assert 2 <= bar.count("\r") < 20
+
+
+def test_a_flood_of_output_stays_bounded(kernel, digits):
+    result = kernel.run(
+        f"%%ignite_tf start {digits}\nfor i in range(300_000): print('a line of output, number', i)\n"
+    )
+    assert result.error is None
+    assert "number 299999" in result.stdout
+    assert "lines left out here; the log files have them" in result.stdout
+    assert result.stdout.count("\n") < 100_000
+
+
+def test_failure_is_explained_and_ends_the_cell(kernel, digits):
+    result = kernel.run(f"%%ignite_tf start {digits}\nprint('one')\nraise ValueError('boom')\n")
+    card = result.shown[0]["text/plain"]
+    assert "failed: worker 0 on localhost failed: exit code 1" in card
+    assert "ValueError: boom" in card
+    assert "worker-0.log" in card
+    assert "bootstrap" not in card
+    assert result.error["ename"] == "RunFailed"
+    assert result.error["evalue"].endswith("exit code 1: ValueError: boom")
+    assert len(result.error["traceback"]) == 1
+
+
+def test_interrupt_stops_watching_and_the_run_goes_on(kernel, digits, tmp_path):
+    go_on = tmp_path / "go-on"
+    interrupted = []
+
+    def on_stdout(text):
+        if "started" in text and not interrupted:
+            interrupted.append(True)
+            kernel.manager.interrupt_kernel()
+
+    result = kernel.run(
+        f"%%ignite_tf start {digits}\n"
+        "import pathlib, time\n"
+        "print('started')\n"
+        f"while not pathlib.Path({str(go_on)!r}).exists(): time.sleep(0.01)\n"
+        "print('went on')\n",
+        on_stdout=on_stdout,
+    )
+    identity = run_id(result.stdout)
+    assert f"run {identity} goes on" in result.stdout
+    assert f"%ignite_tf attach {identity}" in result.stdout
+    assert f"%ignite_tf stop {identity}" in result.stdout
+    assert result.error["ename"] == "KeyboardInterrupt"
+    assert len(result.error["traceback"]) == 1
+    assert re.search(rf"{identity} +running", kernel.run("%ignite_tf ps").text)
+    go_on.touch()
+    attached = kernel.run(f"%ignite_tf attach {identity}")
+    assert attached.stdout.splitlines()[:2] == ["started", "went on"]
+    assert "succeeded" in attached.text
+    assert identity not in kernel.run("%ignite_tf ps").text
+    assert identity in kernel.run("%ignite_tf ps --all").text
+
+
+def test_stop_ends_the_run_and_says_so(kernel, digits):
+    kernel.run(
+        "from ignite_tf_magic.session import RunRequest, open_session\n"
+        "with open_session(report=print) as session:\n"
+        f"    sleeper = session.start_run(RunRequest({digits!r}, 'import time; time.sleep(600)'))"
+    )
+    identity = kernel.run("sleeper.id").text.strip().strip("'")
+    assert f"run {identity}: stopped" in kernel.run(f"%ignite_tf stop {identity}").stdout
+    assert "had ended before" in kernel.run(f"%ignite_tf stop {identity}").stdout
+    attached = kernel.run(f"%ignite_tf attach {identity}")
+    assert attached.error["evalue"] == f"run {identity} did not succeed: it is stopped"
+
+
+def test_panel_stops_a_run(kernel, digits):
+    kernel.run(
+        "from ignite_tf_magic.session import RunRequest, open_session\n"
+        "with open_session(report=print) as session:\n"
+        f"    sleeper = session.start_run(RunRequest({digits!r}, 'import time; time.sleep(600)'))"
+    )
+    shown = kernel.run("panel = get_ipython().run_line_magic('ignite_tf', 'panel'); panel").shown[0]
+    assert "application/vnd.jupyter.widget-view+json" in shown
+    pressed = kernel.run(
+        "row = next(row for row in panel.children[1].children if sleeper.id in row.children[1].value)\n"
+        "row.children[0].click()\n"
+        "print(sleeper.info().state.value, '|', panel.children[2].value)"
+    )
+    assert re.fullmatch(r"stopped \| \S+: stopped\n", pressed.stdout)
+
+
+def test_logs_shows_the_last_lines(kernel, digits):
+    started = kernel.run(f"%%ignite_tf start {digits}\nfor i in range(50): print('line', i)\n")
+    identity = run_id(started.stdout)
+    lines = kernel.run(f"%ignite_tf logs {identity} --lines 3").stdout.splitlines()
+    assert lines[1:] == ["line 47", "line 48", "line 49"]
+    assert (
+        "no worker 7; it has 0 to 0" in kernel.run(f"%ignite_tf logs {identity} --worker 7").error["evalue"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("%ignite_tf frob", ["invalid choice", "'start'"]),
+        ("%ignite_tf stop", ["required: RUN", "usage:"]),
+        ("%ignite_tf stop no-such-run", ["no run 'no-such-run'"]),
+        ("%ignite_tf start DIGITS_NB", ["needs a cell"]),
+        ("%%ignite_tf ps\nprint(1)", ["takes no cell"]),
+        ("%%ignite_tf start DIGIT_NB\nprint(1)", ["no cache 'DIGIT_NB'", "'DIGITS_NB'"]),
+        ("%%ignite_tf start DIGITS_NB --workers 0\nprint(1)", ["'0' is not a whole number from 1 up"]),
+        ("%%ignite_tf start DIGITS_NB --start-timeout -1\nprint(1)", ["--start-timeout"]),
+        ("%%ignite_tf start DIGITS_NB\nprint(1", ["SyntaxError", "line 1", "No worker was started"]),
+        ("%ignite_tf stop 'x", ["cannot be read", "quotation"]),
+        ("%ignite_sql SELECT * FROM NOPE", ['"NOPE" not found']),
+        ("%ignite_sql SELECT :undefined_name", ["no variable 'undefined_name'"]),
+        ("%ignite_sql --limit many SELECT 1", ["--limit many"]),
+        ("%ignite_sql --frob 1 SELECT 1", ["--frob"]),
+        ("%ignite_sql -o 1x SELECT 1", ["1x"]),
+        ("%ignite_sql", ["no SQL statement"]),
+    ],
+)
+def test_errors_are_short_and_say_what_to_do(kernel, digits, code, words):
+    result = kernel.run(code)
+    assert result.error is not None, result
+    assert len(result.error["traceback"]) == 1
+    for word in words:
+        assert word in result.error["evalue"]
+        assert word in result.error["traceback"][0]
+
+
+def test_python_code_gets_the_exception_itself(kernel):
+    code = (
+        "try: get_ipython().run_line_magic('ignite_tf', 'stop no-such-run')\n"
+        "except LookupError as error: print(type(error).__name__)"
+    )
+    assert kernel.run(code).stdout == "RunNotFound\n"
+
+
+@pytest.mark.parametrize(
+    "code", ["%ignite_tf", "%ignite_tf help", "%ignite_tf start --help", "%ignite_sql -h"]
+)
+def test_help(kernel, code):
+    result = kernel.run(code)
+    assert result.error is None
+    assert "ignite_" in result.stdout
+
+
+def test_sql_gives_a_frame(kernel, digits):
+    kernel.run("smallest, name = 8, \"x' OR '1'='1\"")
+    result = kernel.run(
+        "%%ignite_sql -o counts\n"
+        "SELECT label, COUNT(*) AS images -- not :a_name\n"
+        "FROM DIGITS_NB WHERE label >= :smallest AND 'a:b' <> :name GROUP BY label ORDER BY label;\n"
+    )
+    assert result.error is None, result.error
+    assert result.stdout == "counts: 2 rows of LABEL, IMAGES\n"
+    assert kernel.run("counts.LABEL.tolist(), str(counts.IMAGES.dtype)").text.strip() == "([8, 9], 'int64')"
+
+
+def test_sql_announces_truncation(kernel, digits):
+    result = kernel.run("%ignite_sql --limit 5 SELECT id FROM DIGITS_NB")
+    assert result.stdout.startswith("the first 5 rows; there are more")
+    assert "<table" in result.shown[0]["text/html"]
+    whole = kernel.run("%ignite_sql -o whole --limit 0 SELECT id FROM DIGITS_NB")
+    assert whole.stdout == "whole: 359 rows of ID\n"
+
+
+def test_braces_and_dollars_in_sql_are_left_alone(kernel):
+    kernel.run("word = 'spliced'")
+    kernel.run("%ignite_sql -o out SELECT '{word} $word' AS W")
+    assert kernel.run("out.W[0]").text.strip() == "'{word} $word'"
+
+
+def test_html_is_escaped(kernel, digits):
+    result = kernel.run(f"%%ignite_tf start {digits}\nraise ValueError('<img src=x>')\n")
+    assert "&lt;img src=x&gt;" in result.shown[0]["text/html"]
+    assert "<img" not in result.shown[0]["text/html"]
