@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ignite_tf_magic.embedded import EmbeddedCluster, EmbeddedOptions, Lifetime, down, ensure_up
+from ignite_tf_magic.embedded import EmbeddedCluster, EmbeddedOptions, Lifetime, NodeTls, down, ensure_up
 from ignite_tf_magic.embedded.java import find_java
+from ignite_tf_magic.errors import EmbeddedError
+
+from tests.certificates import make_node_tls
 
 if TYPE_CHECKING:
     from ignite_tf_magic.client.client import Client
@@ -18,8 +21,12 @@ if TYPE_CHECKING:
 HEAP = "256m"
 
 
-def pytest_report_header() -> list[str]:
-    return [f"Apache Ignite {EmbeddedOptions().resolved_version()} (embedded), {find_java()}"]
+def pytest_report_header() -> str:
+    try:
+        java = str(find_java())
+    except EmbeddedError as error:  # the tests that need nodes will fail with it
+        java = str(error).splitlines()[0]
+    return f"Apache Ignite {EmbeddedOptions().resolved_version()} (embedded), {java}"
 
 
 def _private_tmp(factory: pytest.TempPathFactory, name: str) -> Path:
@@ -50,6 +57,12 @@ def new_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
             return ensure_up(asked, Lifetime.UNTIL_IDLE, home=home).cluster
 
         yield start
+
+
+@pytest.fixture(scope="session")
+def node_tls(tmp_path_factory: pytest.TempPathFactory) -> NodeTls:
+    """Stores for nodes that speak TLS, and the files of a client that they trust."""
+    return make_node_tls(_private_tmp(tmp_path_factory, "tls"))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from embedded.mirror import MODULES, VERSION, Mirror, serving
+from mirror import MODULES, VERSION, Mirror, serving
 
 from ignite_tf_magic.config import cache_dir
 from ignite_tf_magic.embedded.jars import resolve_jars

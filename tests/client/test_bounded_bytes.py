@@ -1,0 +1,126 @@
+"""Rows of 1 MiB do not halt nodes with a heap of 512 MB, however they lie."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ignite_tf_magic.client.client import WHOLE_CACHE, connect
+from ignite_tf_magic.client.page_sizes import PageSizes
+from ignite_tf_magic.client.scan import OwnerScan, pending_partitions
+from ignite_tf_magic.embedded import status
+from ignite_tf_magic.protocol.messages import CacheConfig
+from ignite_tf_magic.protocol.objects import read_value
+from ignite_tf_magic.protocol.buffer import Reader
+
+MIB = np.random.default_rng(0).bytes(1 << 20)
+
+
+@pytest.fixture(scope="module")
+def small_nodes(tmp_path_factory):
+    from ignite_tf_magic.embedded import EmbeddedOptions, Lifetime, down, ensure_up
+
+    home = tmp_path_factory.mktemp("small-nodes")
+    home.chmod(0o700)
+    try:
+        options = EmbeddedOptions(num_nodes=2, heap="512m", region="2g")
+        yield ensure_up(options, Lifetime.UNTIL_IDLE, home=home).cluster
+    finally:
+        down(home)
+
+
+def keys_of(cache, sizes):
+    """Read the whole cache owner by owner and give all keys."""
+    baseline = cache.baseline()
+    scan = cache.scan(sorted(baseline.owners), sizes, baseline)
+    keys = []
+    for scanned in scan.pages():
+        for start in scanned.row_starts[:-1].tolist():
+            keys.append(read_value(Reader(scanned.page.rows, start)))
+    return keys
+
+
+def assert_alive(cluster):
+    found = status(cluster.home)
+    assert found is not None
+    assert [node.alive for node in found.nodes] == [True] * len(cluster.nodes)
+
+
+@pytest.mark.timeout(300)
+def test_one_percent_of_large_rows_clustered_together(small_nodes):
+    """99 % rows of 100 bytes; 1 % of 1 MiB that all lie in 5 of 1024 partitions."""
+    large = [p + 1024 * k for p in range(500, 505) for k in range(40)]
+    with connect(small_nodes.connect_options) as client:
+        cache = client.create_cache(CacheConfig("CLUSTERED"))
+        small = [n for n in range(100_000, 119_800)]
+        put_all(cache, [(key, b"x" * 100) for key in small])
+        for key in large:
+            cache.put(key, MIB)
+        sizes = PageSizes()
+        for _ in range(2):
+            found = keys_of(cache, sizes)
+            assert sorted(found) == sorted([*small, *large])
+        stats = cache.partition_stats()
+        assert max(s.max_row_bytes for s in stats.values()) > 1 << 20
+        client.destroy_cache("CLUSTERED")
+    assert_alive(small_nodes)
+
+
+@pytest.mark.timeout(300)
+def test_a_thousand_rows_of_one_mib(small_nodes):
+    with connect(small_nodes.connect_options) as client:
+        cache = client.create_cache(CacheConfig("LARGE"))
+        for key in range(1000):
+            cache.put(key, MIB)
+        sizes = PageSizes()
+        for _ in range(2):
+            assert sorted(keys_of(cache, sizes)) == list(range(1000))
+        client.destroy_cache("LARGE")
+    assert_alive(small_nodes)
+
+
+def put_all(cache, rows):
+    """Write rows with plain PUT_ALLs."""
+    from ignite_tf_magic.protocol import messages
+    from ignite_tf_magic.protocol.affinity import encoded
+
+    for first in range(0, len(rows), 1000):
+        part = rows[first : first + 1000]
+        data = b"".join(encoded(key) + encoded(value) for key, value in part)
+        request = messages.put_all(cache.cache_id, len(part), data)
+        cache.client.router.call(request, lambda payload: None)
+
+
+def test_an_oversized_page_closes_the_cursor_and_goes_on_smaller(client):
+    """Each page asked for after an oversized one has fewer rows; no row comes twice or not at all."""
+    cache = client.create_cache(CacheConfig("OVERSIZED"))
+    partition = 7
+    keys = [partition + 1024 * n for n in range(64)]
+    for key in keys:
+        cache.put(key, b"y" * (1 << 19))
+    owner = cache.partition_map().primary_of()[partition]
+    node = next(node for node in client.nodes() if node.node_id == owner)
+    sizes = PageSizes()
+    pages = []
+    found = []
+    with client.router.open_to(node) as channel:
+        for scanned in OwnerScan(channel, cache.cache_id, pending_partitions([partition]), sizes).pages():
+            pages.append(scanned.page.num_rows)
+            found += [read_value(Reader(scanned.page.rows, s)) for s in scanned.row_starts[:-1].tolist()]
+    assert sorted(found) == keys
+    assert pages[0] == 16
+    assert max(pages[1:]) <= 8
+    assert sizes.known()[partition].rows == 64
+    client.destroy_cache("OVERSIZED")
+
+
+def test_a_replicated_cache_is_read_as_a_whole(client):
+    from ignite_tf_magic.protocol.ops import CacheMode
+
+    cache = client.create_cache(CacheConfig("EVERYWHERE", mode=CacheMode.REPLICATED))
+    for key in range(50):
+        cache.put(key, key)
+    assert set(cache.baseline().owners) == {WHOLE_CACHE}
+    assert sorted(keys_of(cache, PageSizes())) == list(range(50))
+    assert cache.partition_stats()[WHOLE_CACHE].rows == 50
+    client.destroy_cache("EVERYWHERE")

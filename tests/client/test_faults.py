@@ -1,0 +1,126 @@
+"""A node dies in the middle: all rows once where backups exist, else an error that names what is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import numpy as np
+import pytest
+
+from ignite_tf_magic.client.client import connect
+from ignite_tf_magic.client.load import put_rows, table_config
+from ignite_tf_magic.client.page_sizes import PageSizes
+from ignite_tf_magic.errors import PartitionsLost
+from ignite_tf_magic.protocol.buffer import Reader
+from ignite_tf_magic.protocol.encode import RowEncoder
+from ignite_tf_magic.protocol.objects import read_value
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(240)]
+ROWS = 20_000
+
+
+@pytest.fixture
+def loaded(new_cluster):
+    """Three nodes with a cache that keeps a backup and one that does not."""
+    cluster = new_cluster(num_nodes=3)
+    with connect(cluster.connect_options) as client:
+        for name, backups in (("SAFE", 1), ("BARE", 0)):
+            encoder = RowEncoder(name, {"x": np.arange(ROWS, dtype=np.int32)}, np.arange(ROWS))
+            put_rows(client.create_cache(table_config(name, encoder, backups)), encoder)
+        yield cluster, client
+
+
+def kill(cluster, client, node_id):
+    """SIGKILL the node with that id; gives its number."""
+    port = next(n.endpoints[0].port for n in client.nodes() if n.node_id == node_id)
+    node = next(n for n in cluster.nodes if n.port == port)
+    os.kill(node.pid, signal.SIGKILL)
+    return node.index
+
+
+def keys_on(page):
+    return [read_value(Reader(page.page.rows, start)) for start in page.row_starts[:-1].tolist()]
+
+
+def test_with_a_backup_every_row_arrives_once(loaded):
+    cluster, client = loaded
+    cache = client.cache("SAFE")
+    baseline = cache.baseline()
+    victim = baseline.owners[0]
+    order = sorted(baseline.owners, key=lambda p: (baseline.owners[p] != victim, p))
+    found = []
+    for number, page in enumerate(cache.scan(order, PageSizes(4), baseline).pages()):
+        found += keys_on(page)
+        if number == 40:
+            kill(cluster, client, victim)
+    assert len(found) == ROWS
+    assert sorted(found) == list(range(ROWS))
+
+
+def test_a_partition_cut_in_the_middle_is_not_doubled(loaded):
+    """The page size is 1, so that the kill hits a partition of which some rows were delivered."""
+    cluster, client = loaded
+    cache = client.cache("SAFE")
+    baseline = cache.baseline()
+    victim = baseline.owners[0]
+    mine = [p for p, node in baseline.owners.items() if node == victim][:40]
+    found = []
+    for number, page in enumerate(cache.scan(mine, PageSizes(1), baseline).pages()):
+        found += keys_on(page)
+        if number == 25:
+            kill(cluster, client, victim)
+    stats = cache.partition_stats(mine)
+    assert len(found) == len(set(found)) == sum(s.rows for s in stats.values())
+
+
+def test_without_backups_the_lost_partitions_are_named(loaded):
+    cluster, client = loaded
+    cache = client.cache("BARE")
+    baseline = cache.baseline()
+    victim = baseline.owners[0]
+    theirs = {p for p, node in baseline.owners.items() if node == victim}
+    order = sorted(baseline.owners, key=lambda p: (baseline.owners[p] != victim, p))
+    read = set()
+    with pytest.raises(PartitionsLost) as caught:
+        for number, page in enumerate(cache.scan(order, PageSizes(4), baseline).pages()):
+            read.add(page.partition)
+            if number == 40:
+                kill(cluster, client, victim)
+    lost = set(caught.value.partitions)
+    assert lost
+    assert lost <= theirs
+    assert theirs - lost <= read
+    assert "backups" in str(caught.value)
+
+
+def test_a_dataset_refuses_a_second_pass_over_fewer_rows(loaded):
+    import tensorflow as tf
+
+    from ignite_tf_magic import IgniteDataset
+
+    cluster, client = loaded
+    where = {"host": "127.0.0.1", "port": cluster.nodes[0].port}
+    bare, safe = (IgniteDataset(name, **where).batch(1000) for name in ("BARE", "SAFE"))
+    for dataset in (bare, safe):
+        assert sum(int(b["key"].shape[0]) for b in dataset) == ROWS
+    owners = client.cache("BARE").baseline().owners
+    first = client.router.control_node_id()
+    kill(cluster, client, next(node for node in owners.values() if node != first))
+    assert sum(int(b["key"].shape[0]) for b in safe) == ROWS
+    with pytest.raises(tf.errors.OpError, match="PartitionsLost.*lost partitions"):
+        sum(int(b["key"].shape[0]) for b in bare)
+
+
+def test_a_node_killed_during_the_load_loses_no_row(loaded):
+    cluster, client = loaded
+    encoder = RowEncoder("LATE", {"x": np.zeros((60_000, 100), np.uint8)}, np.arange(60_000))
+    cache = client.create_cache(table_config("LATE", encoder, 1))
+    victim = next(n for n in client.nodes() if n.node_id != client.router.control_node_id()).node_id
+    started = threading.Event()
+    killer = threading.Thread(target=lambda: (started.wait(60), kill(cluster, client, victim)))
+    killer.start()
+    put_rows(cache, encoder, lambda rows: started.set())
+    killer.join()
+    assert cache.size() == 60_000
