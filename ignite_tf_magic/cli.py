@@ -15,18 +15,21 @@ from typing import Any
 
 from ignite_tf_magic import __version__
 from ignite_tf_magic.demo import run_demo
-from ignite_tf_magic.embedded import (
-    ClusterStopped,
-    EmbeddedNode,
-    EmbeddedOptions,
-    Lifetime,
-    down,
-    ensure_up,
-    status,
-)
 from ignite_tf_magic.errors import ConfigError, IgniteTfError
 from ignite_tf_magic.live_output import LiveOutput
-from ignite_tf_magic.session import LoadProgress, RunInfo, get_run, list_runs, open_session, stop_run
+from ignite_tf_magic.session import (
+    EmbeddedNode,
+    EmbeddedOptions,
+    LoadProgress,
+    RunInfo,
+    get_run,
+    list_runs,
+    local_down,
+    local_status,
+    local_up,
+    open_session,
+    stop_run,
+)
 
 _TAKE_INTERVAL_S = 0.05
 
@@ -66,12 +69,11 @@ def _local_up(options: argparse.Namespace) -> None:
     asked = EmbeddedOptions(
         num_nodes=options.nodes, heap=options.heap, region=options.region, persist=options.persist
     )
-    cluster = ensure_up(asked, Lifetime.UNTIL_DOWN, report=_report).cluster
-    _print_nodes(cluster.nodes, as_json=options.json)
+    _print_nodes(local_up(asked, report=_report).nodes, as_json=options.json)
 
 
 def _local_status(options: argparse.Namespace) -> None:
-    cluster = status()
+    cluster = local_status()
     if cluster is None:
         print("[]" if options.json else "no embedded nodes run; to start some: ignite-tf local up")
         return
@@ -79,13 +81,13 @@ def _local_status(options: argparse.Namespace) -> None:
 
 
 def _local_down(options: argparse.Namespace) -> None:
-    outcome = down(delete_data=options.delete_data, report=_report)
-    if isinstance(outcome, ClusterStopped):
-        print(f"{outcome.num_nodes} Ignite nodes stopped")
-        if outcome.data:
-            print(f"their data is kept in {outcome.data}")
-    else:
-        print("no embedded cluster was running")
+    stopped = local_down(delete_data=options.delete_data, report=_report)
+    if stopped is None:
+        print("no embedded nodes ran")
+        return
+    print(f"{stopped.num_nodes} Ignite node{'s' * (stopped.num_nodes != 1)} stopped")
+    if stopped.data:
+        print(f"their data is kept in {stopped.data}")
 
 
 def _print_nodes(nodes: Sequence[EmbeddedNode], *, as_json: bool) -> None:
@@ -211,7 +213,7 @@ def _copy(path: Path) -> None:
 def _caches(_: argparse.Namespace) -> None:
     with open_session(report=_report) as session:
         caches = session.caches()
-    rows = [[c.name, f"{c.rows}", c.mode.name.lower(), f"{c.backups}", ", ".join(c.tables)] for c in caches]
+    rows = [[c.name, f"{c.rows}", c.mode, f"{c.backups}", ", ".join(c.tables)] for c in caches]
     if not rows:
         print("no caches; to load one: ignite-tf load MNIST digits")
         return
@@ -290,8 +292,8 @@ def _add_local(local: argparse.ArgumentParser) -> None:
     up.add_argument("--region", default=default.region, help=f"memory for a node's data ({default.region})")
     up.add_argument("--persist", action="store_true", help="keep the data on disk, over down")
     up.add_argument("--json", action="store_true", help="print the nodes as JSON")
-    status_ = _add(commands, "status", _local_status, "list the nodes")
-    status_.add_argument("--json", action="store_true", help="host, port, pid, log, alive of each")
+    status = _add(commands, "status", _local_status, "list the nodes")
+    status.add_argument("--json", action="store_true", help="host, port, pid, log, alive of each")
     end = _add(commands, "down", _local_down, "stop the nodes")
     end.add_argument("--delete-data", action="store_true", help="also what --persist kept")
 

@@ -7,13 +7,21 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from ignite_tf_magic.config import state_dir
-from ignite_tf_magic.embedded import EmbeddedCluster, EmbeddedOptions, Lifetime, ensure_up
 from ignite_tf_magic.errors import CacheExists, IgniteTfError
-from ignite_tf_magic.session import RunInfo, Session, list_runs, open_session
+from ignite_tf_magic.session import (
+    EmbeddedCluster,
+    EmbeddedOptions,
+    RunInfo,
+    Session,
+    list_runs,
+    local_up,
+    open_session,
+)
 
 NOTEBOOK = "quickstart.ipynb"
 _CACHES = {"MNIST": ("train", 1438), "MNIST_TEST": ("test", 359)}
@@ -47,29 +55,22 @@ def run_demo(write: Write) -> DemoOutcome:
     """
     _require_notebook_packages()
     write("== Apache Ignite\n")
-    up = ensure_up(EmbeddedOptions(num_nodes=3), Lifetime.UNTIL_DOWN, report=lambda line: write(f"{line}\n"))
+    cluster = local_up(EmbeddedOptions(num_nodes=3), report=lambda line: write(f"{line}\n"))
     write("\n== Data: handwritten digits\n")
-    with open_session(up.cluster.connect_options, report=lambda line: write(f"{line}\n")) as session:
+    with open_session(cluster.connect_options, report=lambda line: write(f"{line}\n")) as session:
         for cache, (split, num_rows) in _CACHES.items():
             write(f"{_load(session, cache, split, num_rows)}\n")
     known = {run.id for run in list_runs(include_ended=True)}
     write(f"\n== Notebook: {NOTEBOOK}\n")
-    path = _execute(up.cluster, write)
+    path = _execute(cluster, write)
     new = [run for run in list_runs(include_ended=True) if run.id not in known]
-    return DemoOutcome(path, new[-1] if new else None, up.cluster)
+    return DemoOutcome(path, new[-1] if new else None, cluster)
 
 
 def _require_notebook_packages() -> None:
-    try:
-        import ipykernel  # noqa: F401
-        import matplotlib  # noqa: F401
-        import nbclient  # noqa: F401
-        import pandas  # noqa: F401
-        import sklearn  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise IgniteTfError(
-            f"the demo needs the package {error.name!r}: pip install 'ignite_tf_magic[all]'"
-        ) from error
+    for package in ("ipykernel", "matplotlib", "nbclient", "pandas", "sklearn", "tensorflow"):
+        if find_spec(package) is None:
+            raise IgniteTfError(f"the demo needs the package {package!r}: pip install 'ignite_tf_magic[all]'")
 
 
 def _load(session: Session, cache: str, split: str, num_rows: int) -> str:

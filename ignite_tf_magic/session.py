@@ -31,15 +31,19 @@ from ignite_tf_magic.cluster.runs import Run, StopKind, StopOutcome
 from ignite_tf_magic.cluster.spec import RunPlan, WorkerShare, check_script
 from ignite_tf_magic.cluster.states import RunState
 from ignite_tf_magic.config import ConnectOptions, Endpoint, configured_cluster, state_dir
+from ignite_tf_magic.embedded import ClusterStopped, EmbeddedCluster, EmbeddedNode, EmbeddedOptions
 from ignite_tf_magic.errors import CacheExists, LaunchError, PlacementError
 from ignite_tf_magic.launch.local import LOCAL_HOST, LocalLauncher
 from ignite_tf_magic.placement import place
 from ignite_tf_magic.protocol.encode import RowEncoder
-from ignite_tf_magic.protocol.ops import CacheMode
 from ignite_tf_magic.sources import Columns, read_source, value_type_name
 
 __all__ = [
     "CacheInfo",
+    "ClusterStopped",
+    "EmbeddedCluster",
+    "EmbeddedNode",
+    "EmbeddedOptions",
     "Failure",
     "LoadOutcome",
     "OutputChunk",
@@ -55,6 +59,9 @@ __all__ = [
     "get_run",
     "list_runs",
     "load",
+    "local_down",
+    "local_status",
+    "local_up",
     "open_session",
     "stop_run",
 ]
@@ -91,12 +98,13 @@ class CacheInfo:
     """What is worth knowing of a cache at a glance.
 
     Attributes:
+        mode: "partitioned" or "replicated".
         tables: Its SQL tables as a statement names them: "MNIST".MNIST.
     """
 
     name: str
     rows: int
-    mode: CacheMode
+    mode: str
     backups: int
     tables: tuple[str, ...]
 
@@ -166,6 +174,12 @@ class Session:
         """Close the connection. Runs go on: they belong to this process, not to the session."""
         self.client.close()
 
+    @property
+    def embedded_cluster(self) -> EmbeddedCluster | None:
+        """The embedded cluster, when this session is connected to it."""
+        cluster = embedded.status()
+        return cluster if cluster and cluster.connect_options == self.options else None
+
     def caches(self) -> list[CacheInfo]:
         """List the caches by name. Asks the cluster about each of them."""
         tables: dict[str, list[str]] = {}
@@ -176,7 +190,8 @@ class Session:
         for name in self.client.cache_names():
             cache = self.client.cache(name)
             config = cache.config()
-            info = CacheInfo(name, cache.size(), config.mode, config.backups, tuple(tables.get(name, ())))
+            mode = config.mode.name.lower()
+            info = CacheInfo(name, cache.size(), mode, config.backups, tuple(tables.get(name, ())))
             found.append(info)
         return found
 
@@ -343,6 +358,26 @@ def load(
         outcome = session.load(cache, source, key=key, split=split, backups=backups, replace=replace)
     report(str(outcome))
     return outcome
+
+
+def local_up(options: EmbeddedOptions, *, report: Report) -> EmbeddedCluster:
+    """Start the embedded nodes, or use those that run; they stay until `local_down`. Blocks until ready.
+
+    Raises:
+        EmbeddedError: They cannot be started.
+    """
+    return embedded.ensure_up(options, embedded.Lifetime.UNTIL_DOWN, report=report).cluster
+
+
+def local_status() -> EmbeddedCluster | None:
+    """Look at the embedded nodes; None when there are none. Never blocks."""
+    return embedded.status()
+
+
+def local_down(*, delete_data: bool = False, report: Report) -> ClusterStopped | None:
+    """Stop the embedded nodes; None when there were none. `delete_data` removes also what they persisted."""
+    outcome = embedded.down(delete_data=delete_data, report=report)
+    return outcome if isinstance(outcome, ClusterStopped) else None
 
 
 def list_runs(*, include_ended: bool = False) -> list[RunInfo]:

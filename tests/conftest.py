@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ignite_tf_magic.embedded import EmbeddedCluster, EmbeddedOptions, Lifetime, NodeTls, down, ensure_up
+from ignite_tf_magic.embedded import EmbeddedCluster, EmbeddedOptions, Lifetime, down, ensure_up
 from ignite_tf_magic.embedded.java import find_java
 from ignite_tf_magic.errors import EmbeddedError
-
-from tests.certificates import make_node_tls
 
 if TYPE_CHECKING:
     from ignite_tf_magic.client.client import Client
@@ -57,12 +55,6 @@ def new_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
             return ensure_up(asked, Lifetime.UNTIL_IDLE, home=home).cluster
 
         yield start
-
-
-@pytest.fixture(scope="session")
-def node_tls(tmp_path_factory: pytest.TempPathFactory) -> NodeTls:
-    """Stores for nodes that speak TLS, and the files of a client that they trust."""
-    return make_node_tls(_private_tmp(tmp_path_factory, "tls"))
 
 
 @pytest.fixture

@@ -82,7 +82,7 @@ def test_ps_and_local_status_import_nothing_heavy(home):
 def test_nothing_there_as_json(home):
     assert json.loads(ignite_tf("ps", "--json").stdout) == []
     assert json.loads(ignite_tf("local", "status", "--json").stdout) == []
-    assert "no embedded cluster was running" in ignite_tf("local", "down").stdout
+    assert "no embedded nodes ran" in ignite_tf("local", "down").stdout
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_local_up_status_down(home):
         assert "no caches" in ignite_tf("caches").stdout  # an embedded cluster that runs is used
     finally:
         down = ignite_tf("local", "down")
-    assert "1 Ignite nodes stopped" in down.stdout
+    assert "1 Ignite node stopped" in down.stdout
     with pytest.raises(ProcessLookupError):
         for _ in range(100):
             os.kill(node["pid"], 0)

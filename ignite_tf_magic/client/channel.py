@@ -43,6 +43,7 @@ class Channel:
         self.topology: TopologyVersion | None = None
         self._transport = transport
         self._connection = connection
+        self._unsent: list[bytes] = []
         self._lock = threading.Lock()
 
     def __enter__(self) -> Channel:
@@ -78,10 +79,20 @@ class Channel:
         return parse(memoryview(payload))
 
     def submit(self, request: Request) -> int:
-        """Send a request without waiting; gives the id of its answer."""
+        """Queue a request; gives the id of its answer. It is sent when `next_answer` has to wait.
+
+        Requests made while answers are at hand thus leave together: each send wakes a thread of the node.
+        """
         request_id, data = self._connection.send(request)
-        self._transport.send(data)
+        self._unsent.append(data)
         return request_id
+
+    def flush(self) -> None:
+        """Send what is queued."""
+        if self._unsent:
+            data = b"".join(self._unsent)
+            self._unsent.clear()
+            self._transport.send(data)
 
     def next_answer(self) -> Response | Fault:
         """Wait for the next answer, whichever request it belongs to.
@@ -91,6 +102,7 @@ class Channel:
         while True:
             event = self._connection.next_event()
             if event is None:
+                self.flush()
                 space = self._connection.get_buffer()
                 self._connection.received(self._transport.receive_into(space))
             elif isinstance(event, Response | Fault):

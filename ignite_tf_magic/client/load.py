@@ -161,6 +161,7 @@ class _Loader:
                 for block in blocks:
                     unsent.append(block.index)
                     under_way[channel.submit(block.request)] = block
+                    channel.flush()
                     unsent.pop()
                     if len(under_way) >= REQUESTS_UNDER_WAY:
                         self._confirm(channel, under_way)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,28 +21,34 @@ from ignite_tf_magic.client.channel import Channel, payload_of
 from ignite_tf_magic.client.page_sizes import IN_FLIGHT_BYTES, PageSizes, PartitionStats
 from ignite_tf_magic.protocol import messages
 from ignite_tf_magic.protocol.messages import Page, Request
-from ignite_tf_magic.protocol.walk_compiled import index_rows
+from ignite_tf_magic.protocol.walk_compiled import index_rows, measure_rows
 
 MAX_CURSORS = 8
 MAX_WAITING_PAGES = 4
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ScannedPage:
-    """Rows of one partition, and where each starts. Valid until the next page is asked for.
-
-    Attributes:
-        row_starts: num_rows + 1 offsets into `page.rows`.
-    """
+    """Rows of one partition. Valid until the next page is asked for."""
 
     partition: int
     page: Page
-    row_starts: NDArray[np.int64]
+
+    def row_starts(self) -> NDArray[np.int64]:
+        """Find where each row starts: num_rows + 1 offsets into `page.rows`."""
+        return _index(self.page)[0]
 
     def cut(self, first: int, last: int) -> Page:
         """Give some of the rows as a page of their own."""
-        start, end = int(self.row_starts[first]), int(self.row_starts[last])
-        return Page(None, last - first, self.page.rows[start:end], self.page.has_more)
+        starts = self.row_starts()
+        rows = self.page.rows[int(starts[first]) : int(starts[last])]
+        return Page(None, last - first, rows, self.page.has_more)
+
+
+def _index(page: Page) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+    starts, hashes = np.empty(page.num_rows + 1, np.int64), np.empty(page.num_rows, np.uint64)
+    index_rows(page.rows, page.num_rows, starts, hashes)
+    return starts, hashes
 
 
 @dataclass(slots=True)
@@ -87,8 +94,6 @@ class OwnerScan:
         self._cursors: deque[_Cursor] = deque()
         self._asked: dict[int, tuple[_Cursor | None, Request]] = {}
         self._reserved_bytes = 0
-        self._row_starts = np.empty(0, np.int64)
-        self._key_hashes = np.empty(0, np.uint64)
 
     def pages(self) -> Iterator[ScannedPage]:
         """Yield the pages in order; each is valid until the next is asked for.
@@ -111,7 +116,7 @@ class OwnerScan:
                 self._finish(head)
 
     def _open_more(self) -> None:
-        for pending in list(self._pending)[len(self._cursors) :]:
+        for pending in list(islice(self._pending, len(self._cursors), MAX_CURSORS + 1)):
             page_bytes = self._sizes.page_bytes(pending.partition)
             full = len(self._cursors) >= MAX_CURSORS or self._reserved_bytes + page_bytes > IN_FLIGHT_BYTES
             if full and self._cursors:
@@ -160,28 +165,17 @@ class OwnerScan:
         return None
 
     def _deliver(self, cursor: _Cursor, page: Page) -> Iterator[ScannedPage]:
-        starts, hashes = self._index(page)
         pending = cursor.pending
-        largest = int(np.diff(starts).max(initial=0))
+        largest = measure_rows(page.rows, page.num_rows)
         pending.max_row_bytes = max(pending.max_row_bytes, largest)
         self._sizes.saw_row(largest)
-        scanned = ScannedPage(pending.partition, page, starts)
-        if len(cursor.repeated):
-            scanned, hashes = _without(scanned, hashes, cursor.repeated)
-        pending.rows += scanned.page.num_rows
-        if page.has_more:
-            pending.delivered.append(hashes.copy())
-        if scanned.page.num_rows:
-            yield scanned
+        if page.has_more or len(cursor.repeated):
+            page = _without(page, cursor, pending)
+        pending.rows += page.num_rows
+        if page.num_rows:
+            yield ScannedPage(pending.partition, page)
         if page.has_more and PageSizes.is_oversized(cursor.page_rows, pending.max_row_bytes):
             self._reopen(cursor)
-
-    def _index(self, page: Page) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-        if len(self._key_hashes) < page.num_rows:
-            self._row_starts = np.empty(2 * page.num_rows + 1, np.int64)
-            self._key_hashes = np.empty(2 * page.num_rows, np.uint64)
-        index_rows(page.rows, page.num_rows, self._row_starts, self._key_hashes)
-        return self._row_starts[: page.num_rows + 1], self._key_hashes[: page.num_rows]
 
     def _reopen(self, cursor: _Cursor) -> None:
         """Read a partition again in smaller pages, without the rows already delivered."""
@@ -204,16 +198,16 @@ class OwnerScan:
         self._open_more()
 
 
-def _without(
-    scanned: ScannedPage, hashes: NDArray[np.uint64], repeated: NDArray[np.uint64]
-) -> tuple[ScannedPage, NDArray[np.uint64]]:
-    """Leave out the rows whose keys were delivered before."""
-    kept = np.flatnonzero(~np.isin(hashes, repeated))
-    starts, rows = scanned.row_starts, scanned.page.rows
-    pieces = [rows[int(starts[row]) : int(starts[row + 1])] for row in kept]
-    new_starts = np.concatenate(([0], np.cumsum([len(piece) for piece in pieces], dtype=np.int64)))
-    page = Page(scanned.page.cursor, len(pieces), memoryview(b"".join(pieces)), scanned.page.has_more)
-    return ScannedPage(scanned.partition, page, new_starts.astype(np.int64)), hashes[kept]
+def _without(page: Page, cursor: _Cursor, pending: Pending) -> Page:
+    """Note the rows of a page as delivered; give it without those delivered before."""
+    starts, hashes = _index(page)
+    if len(cursor.repeated):
+        kept = np.flatnonzero(~np.isin(hashes, cursor.repeated))
+        hashes = hashes[kept]
+        pieces = [page.rows[int(starts[row]) : int(starts[row + 1])] for row in kept]
+        page = Page(page.cursor, len(pieces), memoryview(b"".join(pieces)), page.has_more)
+    pending.delivered.append(hashes)
+    return page
 
 
 def pending_partitions(partitions: Sequence[int]) -> deque[Pending]:

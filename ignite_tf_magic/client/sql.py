@@ -135,7 +135,7 @@ def _refusal(message: str, statement: str) -> str:
     words = re.sub(r"^[0-9A-Z]{5}: | \[\d+-\d+\]$", "", words).strip()
     hint = ""
     if "not found" in words and re.search(r"(?i)\btable\b", words):
-        hint = '\nSYS.TABLES lists the tables; a name with small letters is written in double quotes.'
+        hint = "\nSYS.TABLES lists the tables; a name with small letters is written in double quotes."
     return f"the cluster refused the statement: {words}\n{_indented(statement)}{hint}"
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Protocol
 
 from ignite_tf_magic.config import Endpoint, TlsOptions
@@ -61,13 +60,17 @@ class SocketTransport:
 
     def send(self, data: bytes | memoryview) -> None:
         """See `Transport.send`."""
-        with self._translated():
+        try:
             self._stream.sendall(data)
+        except OSError as error:
+            raise self._lost(error) from error
 
     def receive_into(self, space: memoryview) -> int:
         """See `Transport.receive_into`."""
-        with self._translated():
+        try:
             num_bytes = self._stream.recv_into(space)
+        except OSError as error:
+            raise self._lost(error) from error
         if not num_bytes:
             raise ConnectionLost(str(self._endpoint), "the node closed it")
         return num_bytes
@@ -82,15 +85,10 @@ class SocketTransport:
             self._stream.shutdown(socket.SHUT_RDWR)
         self._stream.close()
 
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        try:
-            yield
-        except TimeoutError as error:
-            timeout_s = self._stream.gettimeout()
-            raise ConnectionLost(str(self._endpoint), f"no answer within {timeout_s:g} s") from error
-        except OSError as error:
-            raise ConnectionLost(str(self._endpoint), str(error) or type(error).__name__) from error
+    def _lost(self, error: OSError) -> ConnectionLost:
+        if isinstance(error, TimeoutError):
+            return ConnectionLost(str(self._endpoint), f"no answer within {self._stream.gettimeout():g} s")
+        return ConnectionLost(str(self._endpoint), str(error) or type(error).__name__)
 
 
 def open_transport(endpoint: Endpoint, tls: ssl.SSLContext | None, timeout_s: float) -> SocketTransport:

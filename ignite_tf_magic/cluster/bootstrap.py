@@ -28,7 +28,7 @@ _DEFAULTS = {"TF_CPP_MIN_LOG_LEVEL": "2", "GRPC_VERBOSITY": "ERROR"}
 
 def main() -> None:
     """Run the task whose file is the only argument; ends the process with the script's exit code."""
-    started_at = time.time()
+    started_at, pid = time.time(), os.getpid()
     task = Task.read(Path(sys.argv[1]))
     lock = HeldLock(Path(task.worker_lock))
     atexit.register(lock.release)  # keeps it, too
@@ -37,7 +37,8 @@ def main() -> None:
     leaving.watch_owner(Path(task.owner_lock))
     _prepare(task)
     code, error = _run_script(Path(task.script))
-    _report(task, code, error, started_at, leaving.asked)
+    if os.getpid() == pid:  # a child that the script forked may come here, too
+        _report(task, code, error, started_at, leaving.asked)
     _flush()
     sys.exit(code)
 
@@ -48,14 +49,32 @@ class _Leaving:
     def __init__(self) -> None:
         self.asked = False
         self._owner_gone = False
+        self._forking = threading.local()
         atexit.register(self._sweep)  # the first to be registered is the last to be called
         signal.signal(signal.SIGTERM, self._on_sigterm)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(
+                before=self._before_fork, after_in_parent=self._after_fork, after_in_child=self._in_child
+            )
 
     def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
         del frame
         if not self.asked:  # once: a second SIGTERM must not disturb a script that is saving
             self.asked = True
             raise SystemExit(128 + number)
+
+    def _before_fork(self) -> None:
+        """Hold SIGTERM back: Python forgets what a forked child receives before its signals are set up."""
+        self._forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    def _after_fork(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._forking.mask)
+
+    def _in_child(self) -> None:
+        """Let SIGTERM end the script's own children at once, as multiprocessing expects."""
+        if signal.getsignal(signal.SIGTERM) == self._on_sigterm:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        self._after_fork()
 
     def watch_owner(self, owner_lock: Path) -> None:
         threading.Thread(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ignite_tf_magic.cluster.directory import RunDirectory
 from ignite_tf_magic.cluster.failure import Failure, diagnose
-from ignite_tf_magic.cluster.output import OutputChunk, follow
+from ignite_tf_magic.cluster.output import OutputChunk, follow, tail
 from ignite_tf_magic.cluster.record import RunInfo, read_info
 from ignite_tf_magic.cluster.task import GRACE_S
 from ignite_tf_magic.errors import DeadlineExceeded, RunNotFound
@@ -67,6 +67,10 @@ class Run:
         workers = range(self.info().num_workers) if worker is None else [worker]
         logs = {index: self.directory.log(index) for index in workers}
         return follow(logs, self._is_over, with_pauses=with_pauses)
+
+    def last_lines(self, worker: int, num_lines: int) -> tuple[str, ...]:
+        """Give the end of a worker's output, as a terminal would show it; at most 64 KiB."""
+        return tail(self.directory.log(worker), num_lines)
 
     def wait(self, timeout_s: float | None = None) -> RunInfo:
         """Wait until the run has ended. An interrupt ends only the waiting.

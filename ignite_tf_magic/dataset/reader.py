@@ -54,10 +54,14 @@ class Source:
 
     @property
     def chunk_rows(self) -> int:
-        """Rows of a chunk: about 4 MiB of columns."""
+        """Rows of a chunk: at most 4 MiB of columns, a power of two.
+
+        Batches of a power of two then lie within one chunk, and tf.data passes them on without copying.
+        """
         leaves = self.layout.leaves() if self.layout else ()
         width = sum(_row_bytes(leaf) for leaf in leaves)
-        return max(1, min(MAX_CHUNK_ROWS, CHUNK_BYTES // max(width, 1)))
+        fitting = max(1, min(MAX_CHUNK_ROWS, CHUNK_BYTES // max(width, 1)))
+        return 1 << (fitting.bit_length() - 1)
 
 
 def _row_bytes(leaf: Leaf) -> int:

@@ -40,6 +40,7 @@ class Archive:
 
     def write_options(self) -> tuple[str, ...]:
         """What the command line of a node says to write it, under another name, when the node ends."""
+        self._named("part").unlink(missing_ok=True)  # of a node that was killed
         return (f"{self.write_option}={self._named('part')}",)
 
     def install(self) -> bool:

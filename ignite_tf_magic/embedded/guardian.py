@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ignite_tf_magic.embedded.lock import locked
 from ignite_tf_magic.embedded.options import Lifetime
-from ignite_tf_magic.embedded.processes import end
+from ignite_tf_magic.embedded.processes import DetachedProcess, end
 from ignite_tf_magic.embedded.record import (
     EmbeddedCluster,
     node_processes,
@@ -37,34 +37,32 @@ class _Busy(Exception):
 def watch(home: Path, cluster_id: str, say: Callable[[str], None]) -> None:
     """Stay until the cluster has ended or needs no guardian any more."""
     last_use, used = time.monotonic(), _used(home)
-    dead: set[int] = set()
-    while True:
-        cluster = _guarded(home, cluster_id)
-        if cluster is None:
+    told: set[int] = set()
+    nodes: tuple[DetachedProcess, ...] = ()
+    while (cluster := read_cluster(home)) is not None:
+        if not _is_guarded(cluster, cluster_id):
             return
-        _tell_deaths(cluster, dead, say)
+        nodes = node_processes(cluster)
+        _tell_deaths(cluster, told, say)
         if _in_use(cluster, used):
             last_use, used = time.monotonic(), _used(home)
-        idle_s = time.monotonic() - last_use
-        orphan = not cluster.ready
-        if (orphan or idle_s >= cluster.idle_timeout_s) and _end(home, cluster_id, used, say):
+        is_idle = time.monotonic() - last_use >= cluster.idle_timeout_s
+        if (is_idle or not cluster.ready) and _end(home, cluster_id, used, say):
             return
         time.sleep(min(_LOOK_EVERY_S, cluster.idle_timeout_s / 4))
+    end(nodes, _GRACE_S)  # somebody removed the files; `down` would have ended this process first
 
 
-def _guarded(home: Path, cluster_id: str) -> EmbeddedCluster | None:
-    cluster = read_cluster(home)
-    if cluster is None or cluster.cluster_id != cluster_id or cluster.lifetime is not Lifetime.UNTIL_IDLE:
-        return None
-    return cluster
+def _is_guarded(cluster: EmbeddedCluster, cluster_id: str) -> bool:
+    return cluster.cluster_id == cluster_id and cluster.lifetime is Lifetime.UNTIL_IDLE
 
 
 def _end(home: Path, cluster_id: str, used: float, say: Callable[[str], None]) -> bool:
     """End the cluster unless it came into use; False when it did, or when somebody is changing it."""
     with suppress(_Busy), locked(home / "lock", _refuse_to_wait):
-        cluster = _guarded(home, cluster_id)
-        if cluster is None:
-            return True
+        cluster = read_cluster(home)
+        if cluster is None or not _is_guarded(cluster, cluster_id):
+            return False
         if cluster.ready and (
             _used(home) != used or num_connections([node.port for node in cluster.nodes]) != 0
         ):

@@ -95,7 +95,8 @@ def ensure_up(
     what it started is ended.
 
     Args:
-        options: Used when it is started; a running cluster keeps its own, and the difference is told.
+        options: Used when it is started; a running cluster keeps its own, and the difference is told,
+            except for None, to which any cluster is right.
         lifetime: `UNTIL_DOWN` also promotes a running cluster that would end when idle.
         report: Called with one line at a time as things go on.
         home: Where the cluster is recorded; clusters of different homes are independent.
@@ -105,19 +106,18 @@ def ensure_up(
         NodeDied: A node ended while starting.
         DeadlineExceeded: The nodes did not become ready in time.
     """
-    options = options or EmbeddedOptions()
     home = _private_home(home or default_home())
     with locked(
         home / "lock", lambda: report("waiting for another process that is changing the embedded cluster")
     ):
         cluster = _usable(home, report)
-        if cluster is None:
-            began = time.monotonic()
-            cluster = start_cluster(home, options, lifetime, report)
-            seconds = time.monotonic() - began
-            report(f"{count_nodes(len(cluster.nodes))} ready after {seconds:.1f} s; {_how_it_ends(cluster)}")
-            return ClusterStarted(cluster, seconds)
-        return _reuse(cluster, options, lifetime, report)
+        if cluster is not None:
+            return _reuse(cluster, options, lifetime, report)
+        began = time.monotonic()
+        cluster = start_cluster(home, options or EmbeddedOptions(), lifetime, report)
+        seconds = time.monotonic() - began
+        report(f"{count_nodes(len(cluster.nodes))} ready after {seconds:.1f} s; {_how_it_ends(cluster)}")
+        return ClusterStarted(cluster, seconds)
 
 
 def down(
@@ -192,28 +192,27 @@ def _usable(home: Path, report: Report) -> EmbeddedCluster | None:
 
 
 def _reuse(
-    cluster: EmbeddedCluster, options: EmbeddedOptions, lifetime: Lifetime, report: Report
+    cluster: EmbeddedCluster, options: EmbeddedOptions | None, lifetime: Lifetime, report: Report
 ) -> ClusterReused:
     touch_used(cluster.home)
-    wanted = settings_of(options)
-    ignored = tuple(
-        f"{name} is {has}, not {wanted[name]}"
-        for name, has in cluster.settings.items()
-        if has != wanted.get(name)
-    )
     restarted = tuple(node.index for node in cluster.nodes if not node.alive)
     if restarted:
-        cluster = restart_nodes(cluster, restarted, options.start_timeout_s, report)
+        timeout_s = (options or EmbeddedOptions()).start_timeout_s
+        cluster = restart_nodes(cluster, restarted, timeout_s, report)
     promoted = lifetime is Lifetime.UNTIL_DOWN and cluster.lifetime is Lifetime.UNTIL_IDLE
     if promoted:
         cluster = replace(cluster, lifetime=lifetime)
         write_cluster(cluster)
-    report(f"using {count_nodes(len(cluster.nodes))} that run; {_how_it_ends(cluster)}")
+    report(f"using {count_nodes(len(cluster.nodes))} already started; {_how_it_ends(cluster)}")
+    ignored = _differences(cluster, options) if options else ()
     if ignored:
-        report(
-            f"they were started with other options ({'; '.join(ignored)}); to change them: ignite-tf local down"
-        )
+        report(f"not as asked for: {'; '.join(ignored)}. To start anew: ignite-tf local down")
     return ClusterReused(cluster, ignored, restarted, promoted)
+
+
+def _differences(cluster: EmbeddedCluster, options: EmbeddedOptions) -> tuple[str, ...]:
+    has, wanted = cluster.settings, settings_of(options)
+    return tuple(f"{name} is {has[name]}, not {wanted[name]}" for name in wanted if has[name] != wanted[name])
 
 
 def _how_it_ends(cluster: EmbeddedCluster) -> str:

@@ -22,6 +22,7 @@ from ignite_tf_magic.launch.files import write_private
 
 _POLL_S = 0.05
 _MAX_LINE = 400
+_SPAWN_S = 10.0
 _SPAWNER = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -108,16 +109,20 @@ def spawn_detached(spawns: Iterable[Spawn]) -> None:
         }
         for spawn in spawns
     ]
-    answer = subprocess.run(
+    with subprocess.Popen(
         [sys.executable, "-I", "-c", _SPAWNER, str(Path(__file__).resolve().parents[2])],
-        input=json.dumps(specs),
-        capture_output=True,
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
-        start_new_session=True,
-    )
-    if answer.returncode:
-        raise OSError(f"could not start a process: {answer.stderr.strip().rpartition(chr(10))[2]}")
+        start_new_session=True,  # our Ctrl-C is not for it
+    ) as spawner:
+        try:
+            _, errors = spawner.communicate(json.dumps(specs))
+        except BaseException:
+            spawner.wait(_SPAWN_S)  # so that what it started is recorded, and can be ended
+            raise
+    if spawner.returncode:
+        raise OSError(f"could not start a process: {errors.strip().rpartition(chr(10))[2]}")
 
 
 def read_process(process_file: Path) -> DetachedProcess | None:

@@ -6,8 +6,8 @@ import argparse
 import shlex
 from typing import Any, NoReturn
 
-from ignite_tf_magic.embedded import EmbeddedOptions
 from ignite_tf_magic.errors import ConfigError
+from ignite_tf_magic.session import EmbeddedOptions
 
 _LAST_LINES = 200
 

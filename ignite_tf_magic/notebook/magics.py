@@ -13,15 +13,6 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import Any
 
-from ignite_tf_magic.cluster.output import tail
-from ignite_tf_magic.embedded import (
-    ClusterStopped,
-    EmbeddedOptions,
-    Lifetime,
-    down,
-    ensure_up,
-    status,
-)
 from ignite_tf_magic.errors import ConfigError, IgniteTfError, RunFailed
 from ignite_tf_magic.live_output import LiveOutput
 from ignite_tf_magic.notebook import render
@@ -30,12 +21,16 @@ from ignite_tf_magic.notebook.panel import runs_panel
 from ignite_tf_magic.notebook.sql import USAGE as SQL_USAGE
 from ignite_tf_magic.notebook.sql import bind_names, parse_sql_magic
 from ignite_tf_magic.session import (
+    EmbeddedOptions,
     Run,
     RunRequest,
     RunState,
     Session,
     get_run,
     list_runs,
+    local_down,
+    local_status,
+    local_up,
     open_session,
     stop_run,
 )
@@ -159,10 +154,11 @@ def _show_end(run: Run, notes: Sequence[str]) -> None:
 
 def _notes_on(session: Session) -> list[str]:
     """How to stop the nodes, when they are embedded ones."""
-    cluster = status()
-    if cluster is None or cluster.connect_options != session.options:
+    cluster = session.embedded_cluster
+    if cluster is None:
         return []
-    return [f"Ignite: {len(cluster.nodes)} embedded nodes; to stop them: %ignite_tf local down"]
+    plural = "s" * (len(cluster.nodes) != 1)
+    return [f"Ignite: {len(cluster.nodes)} embedded node{plural}; to stop: %ignite_tf local down"]
 
 
 def _write(text: str) -> None:
@@ -200,9 +196,8 @@ def _logs(options: argparse.Namespace) -> None:
     if options.worker is not None and options.worker not in workers:
         raise ConfigError(f"run {run.id} has no worker {options.worker}; it has 0 to {workers[-1]}")
     for worker in workers if options.worker is None else [options.worker]:
-        path = run.directory.log(worker)
-        lines = tail(path, options.lines)
-        _say(f"--- worker {worker}, the last {len(lines)} lines of {path}")
+        lines = run.last_lines(worker, options.lines)
+        _say(f"--- worker {worker}, the last {len(lines)} lines of {run.directory.log(worker)}")
         _say("\n".join(lines))
 
 
@@ -223,19 +218,17 @@ def _local_up(options: argparse.Namespace) -> None:
     asked = EmbeddedOptions(
         num_nodes=options.nodes, heap=options.heap, region=options.region, persist=options.persist
     )
-    _show(render.nodes_view(ensure_up(asked, Lifetime.UNTIL_DOWN, report=_say).cluster.nodes))
+    _show(render.nodes_view(local_up(asked, report=_say).nodes))
 
 
 def _local_down(_: argparse.Namespace) -> None:
-    outcome = down(report=_say)
-    if isinstance(outcome, ClusterStopped):
-        _say(f"{outcome.num_nodes} Ignite nodes stopped")
-    else:
-        _say("no embedded cluster was running")
+    stopped = local_down(report=_say)
+    num_nodes = stopped.num_nodes if stopped else 0
+    _say(f"{num_nodes} Ignite node{'s' * (num_nodes != 1)} stopped" if stopped else "no embedded nodes ran")
 
 
 def _local_status(_: argparse.Namespace) -> None:
-    cluster = status()
+    cluster = local_status()
     _show(render.nodes_view(cluster.nodes if cluster else ()))
 
 

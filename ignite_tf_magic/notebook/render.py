@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from html import escape
 
-from ignite_tf_magic.embedded import EmbeddedNode
-from ignite_tf_magic.protocol.ops import CacheMode
-from ignite_tf_magic.session import CacheInfo, Failure, RunInfo, RunState
+from ignite_tf_magic.session import CacheInfo, EmbeddedNode, Failure, RunInfo, RunState
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b")
 
@@ -59,8 +57,8 @@ def caches_view(caches: Sequence[CacheInfo]) -> View:
         [
             cache.name,
             f"{cache.rows:,}",
-            cache.mode.name.lower(),
-            str(cache.backups) if cache.mode is CacheMode.PARTITIONED else "all",
+            cache.mode,
+            str(cache.backups) if cache.mode == "partitioned" else "all",
             ", ".join(cache.tables),
         ]
         for cache in caches

@@ -401,6 +401,17 @@ EXPORT int itm_index(const uint8_t *bytes, int64_t num_bytes, int64_t num_rows, 
     return at == num_bytes ? 0 : -1;
 }
 
+/* Gives the size of the largest row, whatever the types, or -1. */
+EXPORT int64_t itm_measure(const uint8_t *bytes, int64_t num_bytes, int64_t num_rows) {
+    int64_t at = 0, row, start, largest = 0;
+    for (row = 0; row < num_rows; row++) {
+        start = at;
+        if ((at = skip(bytes, at, num_bytes, 0)) < 0 || (at = skip(bytes, at, num_bytes, 0)) < 0) return -1;
+        if (at - start > largest) largest = at - start;
+    }
+    return at == num_bytes ? largest : -1;
+}
+
 /* Hashes a range of each row as java.util.Arrays.hashCode does and stores it in the row: what Ignite keeps
  * in the header of a binary object. */
 EXPORT void itm_hash_rows(uint8_t *rows, int64_t num_rows, int64_t row_bytes, int64_t from, int64_t size, int64_t to) {

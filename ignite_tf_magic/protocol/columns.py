@@ -91,7 +91,9 @@ class PageDecoder:
         self._leaves = layout.leaves()
         self._walker = make_walker(layout) if walker is None else walker
         self._spans: list[NDArray[np.int64] | None] = []
+        self._has_spans = not all(leaf.is_fixed for leaf in self._leaves)
         self._room_rows = -1
+        self._chunk: ColumnChunk | None = None
 
     def decode(self, page: Page, chunk: ColumnChunk) -> None:
         """Append a page's rows to a chunk that has room for them.
@@ -101,26 +103,30 @@ class PageDecoder:
             UnknownSchema: The layout's types are older than the page; nothing was appended.
             RemoteProtocolError: The page is truncated or corrupted.
         """
-        self._reserve(page.num_rows)
-        out: list[NDArray[Any]] = [
-            buffer if buffer is not None else spans  # type: ignore[misc]
-            for buffer, spans in zip(chunk.fixed, self._spans, strict=True)
-        ]
+        if chunk is not self._chunk or page.num_rows > self._room_rows:
+            self._bind(chunk, page.num_rows)
         try:
-            self._walker.decode(page.rows, page.num_rows, chunk.num_rows, out)
+            self._walker.decode(page.rows, page.num_rows, chunk.num_rows)
         except RowFault as fault:
             raise _explain(fault, self._leaves) from None
+        if self._has_spans:
+            self._take_spans(page, chunk)
+        chunk.num_rows += page.num_rows
+
+    def _take_spans(self, page: Page, chunk: ColumnChunk) -> None:
         for leaf, spans, parts in zip(self._leaves, self._spans, chunk.parts, strict=True):
             if spans is not None:
                 parts.append(_take(leaf, page.rows, spans[: page.num_rows].tolist()))
-        chunk.num_rows += page.num_rows
 
-    def _reserve(self, num_rows: int) -> None:
+    def _bind(self, chunk: ColumnChunk, num_rows: int) -> None:
         if num_rows > self._room_rows:
             self._room_rows = max(num_rows, 2 * self._room_rows)
             self._spans = [
                 None if leaf.is_fixed else np.empty((self._room_rows, 2), np.int64) for leaf in self._leaves
             ]
+        pairs = zip(chunk.fixed, self._spans, strict=True)
+        self._walker.bind([buffer if buffer is not None else spans for buffer, spans in pairs])  # type: ignore[misc]
+        self._chunk = chunk
 
 
 def _take(leaf: Leaf, rows: memoryview, spans: Sequence[tuple[int, int]]) -> Any:

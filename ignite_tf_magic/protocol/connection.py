@@ -42,6 +42,7 @@ MAX_HANDSHAKE_BYTES = 64 * 1024
 _BUFFER_BYTES = 256 * 1024
 _MIN_READ_BYTES = 64 * 1024
 _REQUEST_HEAD = struct.Struct("<ihq")
+_ANSWER_HEAD = struct.Struct("<qh")
 _OFFERED = (Feature.CLUSTER_STATES, Feature.NODE_ENDPOINTS, Feature.HEARTBEAT)
 
 
@@ -102,8 +103,13 @@ def parse_frame(frame: memoryview) -> Response | Fault | Notification:
     Raises:
         RemoteProtocolError: Truncated or corrupted.
     """
-    reader = Reader(frame)
-    request_id, flags = reader.int64(), reader.int16()
+    try:
+        request_id, flags = _ANSWER_HEAD.unpack_from(frame)
+    except struct.error:
+        raise RemoteProtocolError(f"truncated answer of {len(frame)} bytes") from None
+    if not flags:
+        return Response(request_id, frame[_ANSWER_HEAD.size :])
+    reader = Reader(frame, _ANSWER_HEAD.size)
     topology = None
     if flags & ResponseFlag.TOPOLOGY_CHANGED:
         topology = TopologyVersion(reader.int64(), reader.int32())

@@ -6,6 +6,7 @@ partition awareness (IEP-23), node endpoints (IEP-44).
 
 from __future__ import annotations
 
+import struct
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +33,9 @@ from ignite_tf_magic.protocol.ops import (
 )
 
 KEEP_BINARY = 1
+_SCAN = struct.Struct("<ibbiib")
+_FIRST_PAGE = struct.Struct("<qi")
+_NEXT_PAGE = struct.Struct("<i")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,21 +121,20 @@ def cache_id(name: str) -> int:
     return java_hash(name)
 
 
-def _cache_request(operation: Operation, cache: int, flags: int = 0) -> Writer:
-    del operation
-    return Writer().int32(cache).int8(flags)
+def _for_cache(cache: int) -> Writer:
+    return Writer().int32(cache).int8(0)
 
 
 def get(cache: int, key: Any) -> Request:
     """Read the value of a key; answer: `parse_value`."""
-    writer = _cache_request(Operation.CACHE_GET, cache)
+    writer = _for_cache(cache)
     write_value(writer, key)
     return Request(Operation.CACHE_GET, bytes(writer.data))
 
 
 def put(cache: int, key: Any, value: Any) -> Request:
     """Write one row; the answer is empty."""
-    writer = _cache_request(Operation.CACHE_PUT, cache)
+    writer = _for_cache(cache)
     write_value(writer, key)
     write_value(writer, value)
     return Request(Operation.CACHE_PUT, bytes(writer.data))
@@ -139,27 +142,27 @@ def put(cache: int, key: Any, value: Any) -> Request:
 
 def put_all(cache: int, num_rows: int, rows: bytes | bytearray | memoryview) -> Request:
     """Write rows that are already encoded as key, value, key, value; the answer is empty."""
-    head = _cache_request(Operation.CACHE_PUT_ALL, cache).int32(num_rows)
+    head = _for_cache(cache).int32(num_rows)
     return Request(Operation.CACHE_PUT_ALL, b"".join((head.data, rows)))
 
 
 def contains(cache: int, key: Any) -> Request:
     """Ask whether a key exists; answer: `parse_bool`."""
-    writer = _cache_request(Operation.CACHE_CONTAINS_KEY, cache)
+    writer = _for_cache(cache)
     write_value(writer, key)
     return Request(Operation.CACHE_CONTAINS_KEY, bytes(writer.data))
 
 
 def remove(cache: int, key: Any) -> Request:
     """Remove a key; answer: `parse_bool`, whether it was there."""
-    writer = _cache_request(Operation.CACHE_REMOVE_KEY, cache)
+    writer = _for_cache(cache)
     write_value(writer, key)
     return Request(Operation.CACHE_REMOVE_KEY, bytes(writer.data))
 
 
 def size(cache: int, peek_modes: Sequence[PeekMode] = (PeekMode.PRIMARY,)) -> Request:
     """Count the rows of a cache in the whole cluster; answer: `parse_int64`."""
-    writer = _cache_request(Operation.CACHE_GET_SIZE, cache).int32(len(peek_modes))
+    writer = _for_cache(cache).int32(len(peek_modes))
     for mode in peek_modes:
         writer.int8(mode)
     return Request(Operation.CACHE_GET_SIZE, bytes(writer.data))
@@ -262,9 +265,9 @@ def scan(cache: int, partition: int, page_rows: int) -> Request:
     Not `local`: a node that is no longer the owner then passes the query on instead of
     answering with no rows. Sent to the owner, the two cost the same.
     """
-    writer = _cache_request(Operation.QUERY_SCAN, cache, KEEP_BINARY).int8(TypeCode.NULL)
-    writer.int32(page_rows).int32(partition).bool(False)
-    return Request(Operation.QUERY_SCAN, bytes(writer.data))
+    no_filter, not_local = TypeCode.NULL, 0
+    payload = _SCAN.pack(cache, KEEP_BINARY, no_filter, page_rows, partition, not_local)
+    return Request(Operation.QUERY_SCAN, payload)
 
 
 def next_page(cursor: int) -> Request:
@@ -413,19 +416,26 @@ def _owners(reader: Reader) -> Iterable[tuple[uuid.UUID, tuple[int, ...]]]:
 
 def parse_first_page(payload: memoryview) -> Page:
     """Read the answer of `scan`."""
-    reader = Reader(payload)
-    return _page(reader, reader.int64())
+    try:
+        cursor, num_rows = _FIRST_PAGE.unpack_from(payload)
+    except struct.error:
+        raise RemoteProtocolError(f"truncated page of {len(payload)} bytes") from None
+    return _page(payload, _FIRST_PAGE.size, cursor, num_rows)
 
 
 def parse_next_page(payload: memoryview) -> Page:
     """Read the answer of `next_page`."""
-    return _page(Reader(payload), None)
+    try:
+        (num_rows,) = _NEXT_PAGE.unpack_from(payload)
+    except struct.error:
+        raise RemoteProtocolError(f"truncated page of {len(payload)} bytes") from None
+    return _page(payload, _NEXT_PAGE.size, None, num_rows)
 
 
-def _page(reader: Reader, cursor: int | None) -> Page:
-    num_rows = reader.count(2)
-    rows = reader.take(reader.remaining - 1)
-    return Page(cursor, num_rows, rows, reader.bool())
+def _page(payload: memoryview, start: int, cursor: int | None, num_rows: int) -> Page:
+    if not 0 <= 2 * num_rows <= len(payload) - start - 1:
+        raise RemoteProtocolError(f"corrupted page: {num_rows} rows in {len(payload)} bytes")
+    return Page(cursor, num_rows, payload[start:-1], payload[-1] != 0)
 
 
 def parse_binary_type(payload: memoryview) -> BinaryType | None:

@@ -59,11 +59,14 @@ class RowFault(Exception):
 class Walker(Protocol):
     """Decodes the rows of pages of one layout. One per thread."""
 
-    def decode(self, rows: memoryview, num_rows: int, first_row: int, out: Sequence[NDArray[Any]]) -> None:
-        """Fill one buffer per leaf, in the order of `RowLayout.leaves`.
+    def bind(self, out: Sequence[NDArray[Any]]) -> None:
+        """Say where the columns go: one buffer per leaf, in the order of `RowLayout.leaves`.
 
-        Fixed columns are written from `first_row` on; the buffers of the others are int64 (rows, 2)
-        and get the spans from index 0.
+        The buffers of columns that are not fixed are int64 (rows, 2) and get spans.
+        """
+
+    def decode(self, rows: memoryview, num_rows: int, first_row: int) -> None:
+        """Write a page's rows: fixed columns from `first_row` on, spans from index 0.
 
         Raises:
             RowFault: A row does not fit. The buffers then hold rubbish behind `first_row`.

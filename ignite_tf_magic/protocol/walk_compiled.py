@@ -51,6 +51,21 @@ def index_rows(
         raise RemoteProtocolError("corrupted page: its rows do not end where the page ends")
 
 
+def measure_rows(rows: memoryview, num_rows: int) -> int:
+    """Give the size in bytes of the largest row, for rows of any types.
+
+    Raises:
+        RemoteProtocolError: The page is truncated or corrupted.
+    """
+    library = _library()
+    if library is None:
+        return walk_python.measure_rows(rows, num_rows)
+    largest = int(library.itm_measure(_address(rows), len(rows), num_rows))
+    if largest < 0:
+        raise RemoteProtocolError("corrupted page: its rows do not end where the page ends")
+    return largest
+
+
 def hash_rows(table: NDArray[np.uint8], start: int, num_bytes: int, at: int) -> None:
     """Hash bytes of each row as Java does (`objects.array_hash`) and store the hash in the row.
 
@@ -81,6 +96,8 @@ def _library() -> ctypes.CDLL | None:
             pointer, number = ctypes.c_void_p, ctypes.c_int64
             library.itm_decode.argtypes = [pointer, pointer, number, number, number, pointer, pointer]
             library.itm_index.argtypes = [pointer, number, number, pointer, pointer]
+            library.itm_measure.argtypes = [pointer, number, number]
+            library.itm_measure.restype = number
             library.itm_hash_rows.argtypes = [pointer, *(number,) * 5]
             library.itm_hash_rows.restype = None
             return library if library.itm_abi() == _ABI else None
@@ -88,7 +105,11 @@ def _library() -> ctypes.CDLL | None:
 
 
 def _address(view: memoryview) -> int:
-    return int(np.frombuffer(view, np.uint8).ctypes.data) if len(view) else 0
+    if not len(view):
+        return 0
+    if view.readonly:
+        return int(np.frombuffer(view, np.uint8).ctypes.data)
+    return ctypes.addressof(ctypes.c_char.from_buffer(view))
 
 
 class _Node(ctypes.Structure):
@@ -139,6 +160,7 @@ class CompiledWalker:
         self._library = library
         self._fault = _Fault()
         self._kept: list[Any] = []
+        self._bound: Sequence[NDArray[Any]] = ()
         self._nodes: list[_Node] = []
         self._children: list[_Child] = []
         self._num_leaves = 0
@@ -164,6 +186,9 @@ class CompiledWalker:
             leaf_offsets=self._keep((ctypes.c_int32 * _MAX_HOLES)()),
         )
         self._out = (ctypes.c_void_p * self._num_leaves)()
+        self._plan_address = ctypes.addressof(self._plan)
+        self._out_address = ctypes.addressof(self._out)
+        self._fault_address = ctypes.addressof(self._fault)
 
     def _keep(self, table: Any) -> int:
         """Keep a table alive as long as the plan that points to it."""
@@ -194,21 +219,24 @@ class CompiledWalker:
         self._children += children
         return number
 
-    def decode(self, rows: memoryview, num_rows: int, first_row: int, out: Sequence[NDArray[Any]]) -> None:
-        """See `Walker.decode`. The GIL is released meanwhile."""
+    def bind(self, out: Sequence[NDArray[Any]]) -> None:
+        """See `Walker.bind`."""
+        self._bound = out
         for number, column in enumerate(out):
             self._out[number] = column.ctypes.data
-        fault = self._fault
-        status = self._library.itm_decode(
-            ctypes.addressof(self._plan),
+
+    def decode(self, rows: memoryview, num_rows: int, first_row: int) -> None:
+        """See `Walker.decode`. The GIL is released meanwhile."""
+        if self._library.itm_decode(
+            self._plan_address,
             _address(rows),
             len(rows),
             num_rows,
             first_row,
-            ctypes.addressof(self._out),
-            ctypes.addressof(fault),
-        )
-        if status:
+            self._out_address,
+            self._fault_address,
+        ):
+            fault = self._fault
             raise RowFault(fault.code, fault.leaf, fault.row, fault.offset)
 
 

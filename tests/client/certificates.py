@@ -29,7 +29,9 @@ class Certificates:
     def make(cls, folder: Path) -> Certificates:
         ca_key, ca = _issue("test authority", None, None)
         key, cert = _issue("localhost", ca_key, ca)
-        paths = cls(*(folder / n for n in ("ca.pem", "cert.pem", "key.pem", "all.pem", "node.p12", "trust.p12")))
+        paths = cls(
+            *(folder / n for n in ("ca.pem", "cert.pem", "key.pem", "all.pem", "node.p12", "trust.p12"))
+        )
         pem = serialization.Encoding.PEM
         form = serialization.PrivateFormat.PKCS8
         secret = serialization.BestAvailableEncryption(PASSWORD.encode())

@@ -9,9 +9,9 @@ from ignite_tf_magic.client.client import WHOLE_CACHE, connect
 from ignite_tf_magic.client.page_sizes import PageSizes
 from ignite_tf_magic.client.scan import OwnerScan, pending_partitions
 from ignite_tf_magic.embedded import status
+from ignite_tf_magic.protocol.buffer import Reader
 from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.protocol.objects import read_value
-from ignite_tf_magic.protocol.buffer import Reader
 
 MIB = np.random.default_rng(0).bytes(1 << 20)
 
@@ -35,7 +35,7 @@ def keys_of(cache, sizes):
     scan = cache.scan(sorted(baseline.owners), sizes, baseline)
     keys = []
     for scanned in scan.pages():
-        for start in scanned.row_starts[:-1].tolist():
+        for start in scanned.row_starts()[:-1].tolist():
             keys.append(read_value(Reader(scanned.page.rows, start)))
     return keys
 
@@ -52,7 +52,7 @@ def test_one_percent_of_large_rows_clustered_together(small_nodes):
     large = [p + 1024 * k for p in range(500, 505) for k in range(40)]
     with connect(small_nodes.connect_options) as client:
         cache = client.create_cache(CacheConfig("CLUSTERED"))
-        small = [n for n in range(100_000, 119_800)]
+        small = list(range(100_000, 119_800))
         put_all(cache, [(key, b"x" * 100) for key in small])
         for key in large:
             cache.put(key, MIB)
@@ -106,7 +106,7 @@ def test_an_oversized_page_closes_the_cursor_and_goes_on_smaller(client):
     with client.router.open_to(node) as channel:
         for scanned in OwnerScan(channel, cache.cache_id, pending_partitions([partition]), sizes).pages():
             pages.append(scanned.page.num_rows)
-            found += [read_value(Reader(scanned.page.rows, s)) for s in scanned.row_starts[:-1].tolist()]
+            found += [read_value(Reader(scanned.page.rows, s)) for s in scanned.row_starts()[:-1].tolist()]
     assert sorted(found) == keys
     assert pages[0] == 16
     assert max(pages[1:]) <= 8

@@ -62,9 +62,11 @@ def test_a_web_server_is_not_an_ignite_node():
 
 
 def test_a_server_that_hangs_up():
-    with listener(None) as port:
-        with pytest.raises(ConnectionFailed, match="does not answer an Ignite handshake.*TLS"):
-            connect(options(port))
+    with (
+        listener(None) as port,
+        pytest.raises(ConnectionFailed, match="does not answer an Ignite handshake.*TLS"),
+    ):
+        connect(options(port))
 
 
 def test_the_nodes_discovery_port_is_not_its_client_port(ignite):
@@ -129,7 +131,10 @@ def test_tls_and_password_with_a_single_pem(secured):
 def test_a_certificate_and_its_encrypted_key_apart(secured):
     cluster, certificates = secured
     tls = TlsOptions(
-        str(certificates.cert_pem), str(certificates.encrypted_key), certificates.password, str(certificates.ca_pem)
+        str(certificates.cert_pem),
+        str(certificates.encrypted_key),
+        certificates.password,
+        str(certificates.ca_pem),
     )
     with connect(options(cluster.nodes[0].port, username="ignite", password="ignite", tls=tls)) as client:
         assert client.is_active()

@@ -41,7 +41,7 @@ def kill(cluster, client, node_id):
 
 
 def keys_on(page):
-    return [read_value(Reader(page.page.rows, start)) for start in page.row_starts[:-1].tolist()]
+    return [read_value(Reader(page.page.rows, start)) for start in page.row_starts()[:-1].tolist()]
 
 
 def test_with_a_backup_every_row_arrives_once(loaded):

@@ -213,6 +213,25 @@ def test_multiprocessing_in_the_script(start):
     assert run.wait(30).exit_code == 0
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_forked_children_end_at_once_when_asked(start):
+    """A child that is asked while it starts: of some hundred pools, one or two never ended."""
+    script = (
+        "import multiprocessing\n"
+        "for _ in range(200):\n"
+        "    with multiprocessing.get_context('fork').Pool(2) as pool: pool.map(abs, [1, 2])"
+    )
+    assert start(script).wait(120).exit_code == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_the_end_of_a_forked_child_is_not_taken_for_the_scripts(start):
+    script = "import os, sys, time\nif not os.fork(): raise ValueError('the child')\nos.wait()\nsys.exit(3)"
+    run = start(script)
+    assert run.wait(30).exit_code == 3
+    assert run.failure().traceback is None
+
+
 def test_a_script_that_closes_its_output(start):
     run = start("import sys; sys.stdout.close(); sys.stderr.close()")
     assert run.wait(30).exit_code == 0

@@ -55,7 +55,9 @@ def digits(ignite: EmbeddedCluster) -> LoadedCache:
 
 
 @pytest.fixture
-def make_cache(ignite: EmbeddedCluster, request: pytest.FixtureRequest) -> Iterator[Callable[..., LoadedCache]]:
+def make_cache(
+    ignite: EmbeddedCluster, request: pytest.FixtureRequest
+) -> Iterator[Callable[..., LoadedCache]]:
     """Make caches that are destroyed with the test."""
     made: list[str] = []
 

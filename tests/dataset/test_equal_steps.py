@@ -7,10 +7,8 @@ import socket
 import subprocess
 import sys
 
-
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from ignite_tf_magic import IgniteDataset
 from ignite_tf_magic.client.client import connect
@@ -94,7 +92,7 @@ def test_another_cache_is_read_whole(as_worker, digits, make_cache):
 
 
 def test_a_worker_without_rows_is_told_what_to_do(as_worker, digits):
-    as_worker(1, [range(1024), range(0, 0)])
+    as_worker(1, [range(1024), range(0)])
     with pytest.raises(ValueError, match="worker 1 holds no rows.*equal_steps='pad'"):
         IgniteDataset(digits.name).batch(64)
 
@@ -142,7 +140,9 @@ def test_two_workers_count_every_row_exactly_once(as_worker, digits, monkeypatch
     for index in (0, 1):
         rows = as_worker(index, shares)
         spec = {"worker": [f"127.0.0.1:{port}" for port in ports]}
-        monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": spec, "task": {"type": "worker", "index": index}}))
+        monkeypatch.setenv(
+            "TF_CONFIG", json.dumps({"cluster": spec, "task": {"type": "worker", "index": index}})
+        )
         workers.append(
             subprocess.Popen(
                 [sys.executable, "-c", WORKER, digits.name],
@@ -169,5 +169,3 @@ def test_two_workers_count_every_row_exactly_once(as_worker, digits, monkeypatch
     for share, keys in zip(rows, found, strict=True):
         assert len(set(keys)) == share
         assert sorted(keys[:share]) == sorted(set(keys))
-
-

@@ -95,7 +95,7 @@ def test_map_on_pages_equals_map_on_rows(digits, function):
 def test_map_of_tuples_and_map_after_batch(digits):
     dataset = IgniteDataset(digits.name, **digits.where(), part="0-200")
     pairs = dataset.map(scale_and_one_hot).map(lambda x, y: (x * 2.0, y))
-    after = dataset.batch(64).map(lambda b: (tf.cast(b["val"]["pixels"], tf.float32) / 255.0 * 2.0))
+    after = dataset.batch(64).map(lambda b: tf.cast(b["val"]["pixels"], tf.float32) / 255.0 * 2.0)
     for (mine, _), theirs in zip(pairs.batch(64), after, strict=True):
         np.testing.assert_allclose(mine, theirs)
 
@@ -158,7 +158,9 @@ def test_shuffle_after_batch_and_repeat_and_cache(digits):
 
 def test_partitions_divide_the_cache(digits):
     whole = set(digits.keys.tolist())
-    parts = [IgniteDataset(digits.name, **digits.where(), part=p) for p in ("0-499", range(500, 900), "900-1023")]
+    parts = [
+        IgniteDataset(digits.name, **digits.where(), part=p) for p in ("0-499", range(500, 900), "900-1023")
+    ]
     found = [rows_of(part.batch(100))["key"].tolist() for part in parts]
     assert sum(map(len, found)) == len(whole)
     assert set().union(*found) == whole
@@ -210,9 +212,11 @@ def test_arrays_of_varying_length_are_ragged(ignite, client):
     assert isinstance(dataset.element_spec["val"]["x"], tf.RaggedTensorSpec)
     batches = list(dataset.batch(16))
     assert [b["val"]["x"].shape[0] for b in batches] == [16, 16, 8]
-    lengths = {int(k): int(n) for b in batches for k, n in zip(b["key"], b["val"]["x"].row_lengths(), strict=True)}
+    lengths = {
+        int(k): int(n) for b in batches for k, n in zip(b["key"], b["val"]["x"].row_lengths(), strict=True)
+    }
     assert lengths == {key: key for key in range(40)}
-    shuffled = list(dataset.shuffle(100).batch(40))[0]
+    shuffled = next(iter(dataset.shuffle(100).batch(40)))
     for key, row in zip(shuffled["key"], shuffled["val"]["x"], strict=True):
         assert row.numpy().tolist() == list(range(int(key)))
     client.destroy_cache("RAGGED")
@@ -239,7 +243,11 @@ def test_nulls(ignite, client):
     client.create_cache(CacheConfig("NULLS"))
     cache = client.cache("NULLS")
     for n in range(30):
-        value = {"r": None if n == 3 else n / 2, "s": None if n == 4 else "t", "i": None if n == 5 else np.int32(n)}
+        value = {
+            "r": None if n == 3 else n / 2,
+            "s": None if n == 4 else "t",
+            "i": None if n == 5 else np.int32(n),
+        }
         cache.put(n, BinaryObject("Nullable", value))
     where = {"host": "127.0.0.1", "port": ignite.nodes[0].port}
     # tf.data passes errors of a source on as its own, with our words in them.

@@ -80,7 +80,7 @@ def serving(mirror: Mirror) -> Iterator[str]:
                 content = content[10:]
             self.wfile.write(content)
 
-        def log_message(self, format: str, *args: object) -> None:
+        def log_message(self, *args: object) -> None:
             pass
 
     class Server(ThreadingHTTPServer):

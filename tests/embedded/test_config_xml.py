@@ -22,7 +22,9 @@ def beans(node: NodeConfig) -> dict[str, dict[str, ET.Element]]:
     """Properties by the short class name of their bean."""
     root = ET.fromstring(node_xml(node))
     return {
-        bean.attrib["class"].rpartition(".")[2]: {each.attrib["name"]: each for each in bean.findall(f"{NAMESPACE}property")}
+        bean.attrib["class"].rpartition(".")[2]: {
+            each.attrib["name"]: each for each in bean.findall(f"{NAMESPACE}property")
+        }
         for bean in root.iter(f"{NAMESPACE}bean")
     }
 
@@ -67,7 +69,9 @@ def test_a_region_smaller_than_the_usual_first_piece_is_not_exceeded():
 
 
 def test_paths_and_passwords_with_the_signs_of_xml_arrive_whole():
-    tls = NodeTls("/a&b/key<1>.p12", 'pass"word&', "/t.p12", "<'>", TlsOptions(), require_client_certificate=True)
+    tls = NodeTls(
+        "/a&b/key<1>.p12", 'pass"word&', "/t.p12", "<'>", TlsOptions(), require_client_certificate=True
+    )
     found = beans(replace(PLAIN, tls=tls, work_directory=Path("/with space/<&>")))
     factory = values(found["SslContextFactory"])
     assert factory["keyStoreFilePath"] == "/a&b/key<1>.p12"

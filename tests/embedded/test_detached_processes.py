@@ -75,7 +75,9 @@ def test_a_zombie_has_ended():
 
 def test_a_program_that_is_missing_is_told(tmp_path):
     with pytest.raises(OSError, match="no-such-program"):
-        spawn_detached([Spawn(["no-such-program"], tmp_path, {}, tmp_path / "log", tmp_path / "process.json")])
+        spawn_detached(
+            [Spawn(["no-such-program"], tmp_path, {}, tmp_path / "log", tmp_path / "process.json")]
+        )
 
 
 def test_only_the_environment_given_is_passed_on(tmp_path, monkeypatch):

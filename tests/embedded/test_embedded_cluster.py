@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ignite_tf_magic.client.client import connect
-from ignite_tf_magic.config import ConnectOptions
+from ignite_tf_magic.config import ConnectOptions, TlsOptions
 from ignite_tf_magic.embedded import (
     ClusterReused,
     ClusterStarted,
@@ -21,6 +21,7 @@ from ignite_tf_magic.embedded import (
     EmbeddedCluster,
     EmbeddedOptions,
     Lifetime,
+    NodeTls,
     NothingRunning,
     down,
     ensure_up,
@@ -30,6 +31,7 @@ from ignite_tf_magic.embedded import (
 from ignite_tf_magic.embedded.config_xml import NodePorts
 from ignite_tf_magic.errors import AuthenticationError, DeadlineExceeded, EmbeddedError, NodeDied
 from ignite_tf_magic.protocol.messages import CacheConfig
+from tests.client.certificates import Certificates
 
 ONE = EmbeddedOptions(num_nodes=1, heap="256m")
 LISTEN = "0A"
@@ -66,7 +68,7 @@ def listening_addresses(pid: int) -> set[str]:
     inodes = set()
     for link in Path(f"/proc/{pid}/fd").iterdir():
         try:
-            target = os.readlink(link)
+            target = str(link.readlink())
         except FileNotFoundError:
             continue
         if target.startswith("socket:["):
@@ -167,7 +169,9 @@ def test_a_killed_node_is_noticed_with_its_log_and_started_again_without_loss(ne
     assert [endpoint.port for endpoint in found.connect_options.endpoints] == [cluster.nodes[0].port]
 
     told: list[str] = []
-    mended = ensure_up(EmbeddedOptions(num_nodes=2, heap="256m"), Lifetime.UNTIL_IDLE, told.append, cluster.home)
+    mended = ensure_up(
+        EmbeddedOptions(num_nodes=2, heap="256m"), Lifetime.UNTIL_IDLE, told.append, cluster.home
+    )
     assert isinstance(mended, ClusterReused) and mended.restarted == (1,)
     assert "node 1" in told[0]
     assert mended.cluster.nodes[1].pid != victim.pid
@@ -190,15 +194,20 @@ def test_when_all_nodes_died_the_next_start_says_so_and_begins_anew(new_cluster)
 
 
 @pytest.mark.faults
-def test_persist_keeps_data_over_down_for_a_cluster_of_the_same_kind_with_login_and_tls(home, node_tls):
-    options = EmbeddedOptions(num_nodes=1, heap="256m", persist=True, authentication=True, tls=node_tls)
+def test_persist_keeps_data_over_down_for_a_cluster_of_the_same_kind_with_login_and_tls(home, tmp_path):
+    files = Certificates.make(tmp_path)
+    client_side = TlsOptions(cafile=str(files.ca_pem))
+    stores = (str(files.keystore), files.password, str(files.truststore), files.password)
+    options = EmbeddedOptions(
+        num_nodes=1, heap="256m", persist=True, authentication=True, tls=NodeTls(*stores, client=client_side)
+    )
     cluster = ensure_up(options, home=home).cluster
     with connect(cluster.connect_options) as client:
         client.create_cache(CacheConfig(name="kept")).put(1, 11)
     wrong = cluster.connect_options
     with pytest.raises(AuthenticationError):
         connect(ConnectOptions(wrong.endpoints, "ignite", "not it", wrong.tls))
-    assert node_tls.keystore_password not in (home / "cluster.json").read_text()
+    assert files.password not in (home / "cluster.json").read_text()
 
     stopped = down(home)
     assert isinstance(stopped, ClusterStopped) and stopped.data == home / "data"
@@ -268,7 +277,7 @@ def test_two_starts_at_once_make_one_cluster(home):
     processes = [subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     told = [process.communicate(timeout=120)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0]
-    assert sorted("using 1 Ignite node that run" in text for text in told) == [False, True]
+    assert sorted("using 1 Ignite node already started" in text for text in told) == [False, True]
     assert len(java_processes_of(home)) == 1
 
 

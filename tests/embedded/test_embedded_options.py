@@ -7,7 +7,9 @@ from ignite_tf_magic.embedded.options import IGNITE_VERSION, parse_size
 from ignite_tf_magic.errors import ConfigError
 
 
-@pytest.mark.parametrize(("text", "size"), [("512m", 512 << 20), ("2G", 2 << 30), (" 900000k ", 900_000 << 10)])
+@pytest.mark.parametrize(
+    ("text", "size"), [("512m", 512 << 20), ("2G", 2 << 30), (" 900000k ", 900_000 << 10)]
+)
 def test_reads_sizes(text, size):
     assert parse_size("heap", text) == size
 

@@ -9,11 +9,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from mirror import MODULES, VERSION, Mirror, serving
 
 from ignite_tf_magic.config import cache_dir
 from ignite_tf_magic.embedded.jars import resolve_jars
 from ignite_tf_magic.errors import EmbeddedError
+from tests.embedded.mirror import MODULES, VERSION, Mirror, serving
 
 RESOLVE = f"""
 from ignite_tf_magic.embedded.jars import resolve_jars

@@ -66,6 +66,8 @@ def test_a_program_that_is_no_java_is_told_apart(bare):
         find_java()
 
 
-@pytest.mark.parametrize(("version", "major"), [("1.8.0_292", 8), ("11.0.2", 11), ("25", 25), ("21-ea", 21), ("unknown", 0)])
+@pytest.mark.parametrize(
+    ("version", "major"), [("1.8.0_292", 8), ("11.0.2", 11), ("25", 25), ("21-ea", 21), ("unknown", 0)]
+)
 def test_the_major_version_of_all_ways_to_write_one(version, major):
     assert Java("java", version, "PATH").major == major

