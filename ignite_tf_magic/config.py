@@ -149,13 +149,24 @@ def configured_cluster(env: Mapping[str, str] | None = None) -> ConnectOptions |
         return None
     secrets = read_credentials(Path(section["credentials_file"])) if "credentials_file" in section else {}
     merged = {**section, **secrets}
-    certfile, cafile = merged.get("certfile"), merged.get("cafile")
-    tls = TlsOptions(certfile, merged.get("keyfile"), merged.get("cert_password"), cafile)
     return ConnectOptions(
         endpoints=tuple(Endpoint.parse(address) for address in addresses),
         username=merged.get("username"),
         password=merged.get("password"),
-        tls=tls if certfile or cafile else None,
+        tls=tls_options(merged),
+    )
+
+
+def tls_options(named: Mapping[str, Any]) -> TlsOptions | None:
+    """Build TLS options from certfile, keyfile, cert_password, cafile, check_hostname; None without files."""
+    if not named.get("certfile") and not named.get("cafile"):
+        return None
+    return TlsOptions(
+        named.get("certfile"),
+        named.get("keyfile"),
+        named.get("cert_password"),
+        named.get("cafile"),
+        check_hostname=str(named.get("check_hostname", "true")).lower() != "false",
     )
 
 
@@ -179,12 +190,12 @@ def _toml_loads(text: str) -> dict[str, Any]:
     if sys.version_info >= (3, 11):
         import tomllib
     else:
-        import tomli as tomllib
+        import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
     return dict(tomllib.loads(text))
 
 
 def read_credentials(path: Path) -> dict[str, str]:
-    """Read a JSON file with username, password, certfile, keyfile, cert_password.
+    """Read a JSON file with username, password, certfile, keyfile, cert_password, cafile, check_hostname.
 
     Raises:
         ConfigError: Unreadable, not such a file, or readable by others than its owner.

@@ -95,6 +95,7 @@ def credentials(connect: ConnectOptions) -> dict[str, Any]:
             "keyfile": connect.tls.keyfile,
             "cert_password": connect.tls.key_password,
             "cafile": connect.tls.cafile,
+            "check_hostname": "true" if connect.tls.check_hostname else "false",
         }
     return {name: value for name, value in found.items() if value is not None}
 

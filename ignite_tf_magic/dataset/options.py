@@ -18,11 +18,11 @@ from ignite_tf_magic.config import (
     DEFAULT_PORT,
     ConnectOptions,
     Endpoint,
-    TlsOptions,
     configured_cluster,
     embedded_endpoints,
     environment,
     read_credentials,
+    tls_options,
 )
 from ignite_tf_magic.errors import ConfigError
 
@@ -174,7 +174,7 @@ def read_options(
         "keyfile": keyfile,
         "cert_password": cert_password,
     }
-    merged = {name: found.get(name) or secrets.get(name) or value for name, value in given.items()}
+    merged = {**secrets, **{name: found.get(name) or secrets.get(name) or given[name] for name in given}}
     options = ReadOptions(
         cache,
         _connect_options(found, host, port, merged),
@@ -197,12 +197,11 @@ def _connect_options(
     else:
         base = configured_cluster()
         endpoints = base.endpoints if base else embedded_endpoints() or (Endpoint("localhost"),)
-    tls = TlsOptions(secrets["certfile"], secrets["keyfile"], secrets["cert_password"])
     return ConnectOptions(
         endpoints,
         secrets["username"] or (base.username if base else None),
         secrets["password"] or (base.password if base else None),
-        tls if secrets["certfile"] else (base.tls if base else None),
+        tls_options(secrets) or (base.tls if base else None),
     )
 
 

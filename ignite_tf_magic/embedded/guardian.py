@@ -63,9 +63,7 @@ def _end(home: Path, cluster_id: str, used: float, say: Callable[[str], None]) -
         cluster = read_cluster(home)
         if cluster is None or not _is_guarded(cluster, cluster_id):
             return False
-        if cluster.ready and (
-            _used(home) != used or num_connections([node.port for node in cluster.nodes]) != 0
-        ):
+        if cluster.ready and _in_use(cluster, used):
             return False
         why = (
             f"no client was connected for {cluster.idle_timeout_s / 60:g} minutes"

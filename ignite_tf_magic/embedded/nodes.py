@@ -8,19 +8,18 @@ import re
 import shutil
 import socket
 import time
-import uuid
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.config import environment
 from ignite_tf_magic.embedded.config_xml import LOOPBACK, NodeConfig, NodePorts, node_xml
 from ignite_tf_magic.embedded.data import node_data
 from ignite_tf_magic.embedded.java import ADD_OPENS, Java
 from ignite_tf_magic.embedded.options import EmbeddedOptions, count_nodes
 from ignite_tf_magic.embedded.processes import Spawn, spawn_detached, tail
+from ignite_tf_magic.embedded.readiness import probe
 from ignite_tf_magic.embedded.record import (
     EmbeddedCluster,
     node_directory,
@@ -29,7 +28,6 @@ from ignite_tf_magic.embedded.record import (
 )
 from ignite_tf_magic.errors import DeadlineExceeded, EmbeddedError
 from ignite_tf_magic.launch.files import write_private
-from ignite_tf_magic.protocol.messages import CacheConfig
 
 FIRST_CLIENT_PORT = 10800
 """Ignite's own; clients that name no port look here, so the first cluster takes it when it is free."""
@@ -175,7 +173,7 @@ def await_ready(
             ready = sum(joined)
             report(f"{ready} of {count_nodes(len(joined))} ready")
         if all(joined):
-            probe_ready(cluster)
+            probe(cluster)
             return cluster
         if time.monotonic() > deadline:
             slow = awaited[joined.index(False)]
@@ -203,24 +201,3 @@ def _has_joined(log: Path, num_nodes: int) -> bool:
     snapshots = [(int(version), int(size)) for version, size in _TOPOLOGY.findall(text)]
     newest = max(snapshots, default=(0, 0))  # not the last: the node logs its first one late
     return newest[1] == num_nodes and _STARTED.search(text) is not None
-
-
-def probe_ready(cluster: EmbeddedCluster) -> None:
-    """Activate the cluster where needed; see that it consists of our nodes only and that a cache can be made.
-
-    Raises:
-        EmbeddedError: Other nodes are in the topology.
-    """
-    with connect(cluster.connect_options) as client:
-        if not client.is_active():  # the first start with persistence
-            client.set_active(True)
-        ours = {node.port for node in cluster.nodes}
-        theirs = {endpoint.port for node in client.nodes() for endpoint in node.endpoints}
-        if ours != theirs:
-            raise EmbeddedError(
-                f"the nodes on {LOOPBACK} ports {sorted(ours)} formed a cluster with ports {sorted(theirs)}; another "
-                "program started Ignite nodes on the discovery ports chosen. Try again."
-            )
-        name = f"ignite-tf-probe-{uuid.uuid4().hex[:8]}"
-        client.create_cache(CacheConfig(name=name))
-        client.destroy_cache(name)

@@ -28,6 +28,7 @@ from ignite_tf_magic.embedded.nodes import (
 )
 from ignite_tf_magic.embedded.options import EmbeddedOptions, Lifetime, count_nodes
 from ignite_tf_magic.embedded.processes import Spawn, end, read_process, spawn_detached
+from ignite_tf_magic.embedded.readiness import await_balanced, await_noticed
 from ignite_tf_magic.embedded.record import (
     EmbeddedCluster,
     EmbeddedNode,
@@ -171,16 +172,22 @@ def restart_nodes(
     """Start nodes that died again, as they were: the living ones fill them from their copies."""
     for death in cluster.deaths():
         report(f"{death}\nstarting it again")
+    if not cluster.settings["persist"]:
+        report("rows with a copy on a living node are kept; rows of caches without backups were lost with it")
     bare = Installation(find_java(), resolve_jars(cluster.settings["ignite_version"], report))
     archive = archive_for(bare.java, bare.jars)
     installation = replace(bare, java_options=archive.read_options() if archive else ())
+    await_noticed(cluster, timeout_s)
     spawn_nodes(cluster.home, installation, cluster.settings["heap"], indexes)
     try:
-        return await_ready(cluster, indexes, timeout_s, report)
+        cluster = await_ready(cluster, indexes, timeout_s, report)
+        if not await_balanced(cluster, timeout_s):
+            report(f"copying rows to the nodes that came back takes longer than {timeout_s:g} s; it goes on")
     except BaseException:
         started = (read_process(process_file(cluster.home, index)) for index in indexes)
         end([process for process in started if process], _GRACE_S)
         raise
+    return cluster
 
 
 def _spawn_guardian(cluster: EmbeddedCluster) -> None:

@@ -16,7 +16,8 @@
 
 enum { T_NULL = 101, T_WRAPPED = 27, T_OBJECT = 103 };
 enum { F_SCHEMA = 2, F_RAW = 4, F_ONE = 8, F_TWO = 16, F_COMPACT = 32 };
-enum { KIND_FIXED = 0, KIND_TIMESTAMP = 1, KIND_ENUM = 2, KIND_TEXT = 3, KIND_ARRAY = 4, KIND_DECIMAL = 5, KIND_UUID = 6 };
+enum { KIND_FIXED = 0, KIND_TIMESTAMP = 1, KIND_ENUM = 2, KIND_TEXT = 3, KIND_ARRAY = 4, KIND_DECIMAL = 5, KIND_UUID = 6, KIND_SQL_DATE = 7 };
+enum { SQL_DATE_BYTES = 15, SQL_DATE_TYPE = 1087757882 };
 enum { BAD_BYTES = 1, BAD_TYPE = 2, BAD_NULL = 3, BAD_LENGTH = 4, BAD_SCHEMA = 5 };
 enum { MAX_HOLES = 512, MAX_DEPTH = 64 };
 
@@ -105,7 +106,7 @@ static int64_t put_null(walk_t *w, int32_t index, int64_t at) {
     const leaf_t *leaf = &w->plan->leaves[index];
     w->plain = 0;
     if (!leaf->has_fill) return fail(w, BAD_NULL, index, at);
-    if (leaf->kind >= KIND_TEXT) put_span(w, index, -1, 0);
+    if (leaf->kind >= KIND_TEXT && leaf->kind <= KIND_UUID) put_span(w, index, -1, 0);
     else memcpy((uint8_t *)w->out[index] + (w->first_row + w->row) * leaf->row_bytes, leaf->fill, (size_t)leaf->row_bytes);
     return 0;
 }
@@ -178,6 +179,15 @@ static int64_t walk_leaf(walk_t *w, int32_t index, int64_t at, int64_t limit) {
         if (size < 0) return -1;
         put_span(w, index, payload, 8 + size);
         return payload + 8 + size;
+    case KIND_SQL_DATE: /* length, 'f', class id, checksum, milliseconds */
+        size = counted(w, index, payload, limit, 1);
+        if (size < 0) return -1;
+        if (size != SQL_DATE_BYTES || w->bytes[payload + 4] != 'f' || i32(w->bytes + payload + 5) != SQL_DATE_TYPE)
+            return fail(w, BAD_TYPE, index, at);
+        payload += 4 + SQL_DATE_BYTES - 8;
+        size = 8;
+        put_fixed(leaf, column, w->first_row + w->row, w->bytes + payload);
+        break;
     default: /* KIND_UUID */
         if (payload + 16 > limit) return fail(w, BAD_BYTES, index, at);
         put_span(w, index, payload, 16);
@@ -374,6 +384,7 @@ static int64_t skip(const uint8_t *bytes, int64_t at, int64_t end, int depth) {
         if (count < 0) return -1;
         if (code == 9 || code == 30) at += count;
         else if (code >= 12 && code <= 19) at += count * item[code - 12];
+        else if (code == 254) at += count;
         else if (code == T_WRAPPED) at += count + 4;
         else if (code == 24 || code == 25 || code == 20 || code == 21 || code == 22 || code == 31 || code == 34 || code == 37) {
             if (code == 24 || code == 25) at++;

@@ -27,7 +27,7 @@ from ignite_tf_magic.protocol.ops import TypeCode
 
 VARIABLE = -1
 
-_INT64_CODES = frozenset({TypeCode.DATE, TypeCode.TIMESTAMP, TypeCode.TIME})
+_INT64_CODES = frozenset({TypeCode.DATE, TypeCode.TIMESTAMP, TypeCode.TIME, TypeCode.OPTIMIZED})
 _TEXT_CODES = frozenset({TypeCode.STRING, TypeCode.UUID})
 _ENUM_CODES = frozenset({TypeCode.ENUM, TypeCode.BINARY_ENUM})
 

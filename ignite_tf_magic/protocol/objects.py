@@ -26,6 +26,9 @@ HEADER_BYTES = 24
 _HEADER = struct.Struct("<bbhiiiii")
 _FNV_OFFSET = 0x811C9DC5
 _FNV_PRIME = 0x01000193
+# How the optimised marshaller writes java.sql.Date: 'f', the class's id, two bytes of checksum, milliseconds.
+SQL_DATE_BYTES = 15
+SQL_DATE_HEAD = b"f" + (1087757882).to_bytes(4, "little")
 _EPOCH = dt.datetime(1970, 1, 1)
 
 DTYPE_OF_SCALAR: dict[int, np.dtype[Any]] = {
@@ -296,7 +299,7 @@ def read_value(reader: Reader, find_type: FindType | None = None, depth: int = 0
     """
     if depth > 64:
         raise RemoteProtocolError("corrupted message: values nested more than 64 deep")
-    code = reader.int8()
+    code = reader.int8() & 0xFF
     if code in DTYPE_OF_SCALAR:
         dtype = DTYPE_OF_SCALAR[code]
         return np.frombuffer(reader.take(dtype.itemsize), dtype)[0].item()
@@ -333,6 +336,14 @@ def _moment(millis: int, nanos: int) -> dt.datetime:
         return _EPOCH + dt.timedelta(milliseconds=millis, microseconds=nanos // 1000)
     except OverflowError:
         raise RemoteProtocolError(f"a time of {millis} ms since 1970 is outside the calendar") from None
+
+
+def _read_optimized(reader: Reader, _find: FindType | None, _depth: int) -> dt.datetime | bytes:
+    """Read a java.sql.Date; anything else that Java serialised stays bytes."""
+    raw = reader.take(reader.count())
+    if len(raw) != SQL_DATE_BYTES or bytes(raw[:5]) != SQL_DATE_HEAD:
+        return bytes(raw)
+    return _moment(int.from_bytes(raw[-8:], "little", signed=True), 0)
 
 
 def _read_time(reader: Reader, _find: FindType | None, _depth: int) -> dt.time:
@@ -493,7 +504,7 @@ def skip_value(reader: Reader, depth: int = 0) -> None:
     Raises:
         RemoteProtocolError: As `read_value`.
     """
-    code = reader.int8()
+    code = reader.int8() & 0xFF
     if depth > 64:
         raise RemoteProtocolError("corrupted message: values nested more than 64 deep")
     if code in _SIZE_OF_PLAIN:
@@ -501,7 +512,7 @@ def skip_value(reader: Reader, depth: int = 0) -> None:
     elif code in DTYPE_OF_ARRAY:
         width = DTYPE_OF_ARRAY[code].itemsize
         reader.take(reader.count(width) * width)
-    elif code in (TypeCode.STRING, TypeCode.WRAPPED_OBJECT):
+    elif code in (TypeCode.STRING, TypeCode.WRAPPED_OBJECT, TypeCode.OPTIMIZED):
         reader.take(reader.count() + (4 if code == TypeCode.WRAPPED_OBJECT else 0))
     elif code == TypeCode.DECIMAL:
         reader.int32()
@@ -554,4 +565,5 @@ _READERS: dict[int, Callable[[Reader, FindType | None, int], Any]] = {
     TypeCode.MAP: _read_map,
     TypeCode.WRAPPED_OBJECT: _read_wrapped,
     TypeCode.BINARY_OBJECT: _read_object,
+    TypeCode.OPTIMIZED: _read_optimized,
 }

@@ -80,6 +80,8 @@ class TypeCode(IntEnum):
     BINARY_ENUM = 38
     NULL = 101
     BINARY_OBJECT = 103
+    # Java's own serialisation by Ignite's optimised marshaller; SQL's DATE comes so.
+    OPTIMIZED = 254
 
 
 class Status(IntEnum):

@@ -29,6 +29,7 @@ class Kind(IntEnum):
     ARRAY = 4
     DECIMAL = 5
     UUID = 6
+    SQL_DATE = 7
 
 
 class Rule(IntEnum):
@@ -79,6 +80,8 @@ def kind_of(leaf: Leaf) -> Kind:
         return Kind.ENUM
     if leaf.code == TypeCode.TIMESTAMP:
         return Kind.TIMESTAMP
+    if leaf.code == TypeCode.OPTIMIZED:
+        return Kind.SQL_DATE
     if leaf.code == TypeCode.UUID:
         return Kind.UUID
     if leaf.code == TypeCode.DECIMAL:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ignite_tf_magic.errors import RemoteProtocolError
 from ignite_tf_magic.protocol.buffer import Reader
 from ignite_tf_magic.protocol.layout import Leaf, Node, ObjectNode, RowLayout
-from ignite_tf_magic.protocol.objects import read_header, skip_value
+from ignite_tf_magic.protocol.objects import SQL_DATE_BYTES, SQL_DATE_HEAD, read_header, skip_value
 from ignite_tf_magic.protocol.ops import ObjectFlag, TypeCode
 from ignite_tf_magic.protocol.walk import Kind, RowFault, Rule, item_bytes, kind_of, row_bytes
 
@@ -67,7 +67,9 @@ class PythonWalker:
         self._layout = layout
         self._leaves = layout.leaves()
         self._number = {leaf.path: number for number, leaf in enumerate(self._leaves)}
-        self._strides = all(kind_of(leaf) in (Kind.FIXED, Kind.TIMESTAMP) for leaf in self._leaves)
+        self._strides = all(
+            kind_of(leaf) in (Kind.FIXED, Kind.TIMESTAMP, Kind.SQL_DATE) for leaf in self._leaves
+        )
         self._out: Sequence[NDArray[Any]] = ()
         self._row = 0
         self._spans: list[tuple[int, int]] = []
@@ -221,6 +223,11 @@ class PythonWalker:
             return payload, 8 + self._counted(rows, number, payload + 4, limit, 1)
         if kind == Kind.ENUM:
             return self._enum_payload(rows, number, payload, limit), 4
+        if kind == Kind.SQL_DATE:
+            size = self._counted(rows, number, payload, limit, 1)
+            if size != SQL_DATE_BYTES or bytes(rows[payload + 4 : payload + 9]) != SQL_DATE_HEAD:
+                raise self._fault(Rule.TYPE, number, at)
+            return payload + 4 + SQL_DATE_BYTES - 8, 8
         if kind == Kind.FIXED and not leaf.is_array:
             return payload, leaf.dtype.itemsize
         size = self._counted(rows, number, payload, limit, item_bytes(leaf))

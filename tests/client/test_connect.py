@@ -5,10 +5,12 @@ from __future__ import annotations
 import socket
 import threading
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
 from ignite_tf_magic.client.client import connect
+from ignite_tf_magic.client.sql import SqlClient
 from ignite_tf_magic.config import ConnectOptions, Endpoint, TlsOptions
 from ignite_tf_magic.embedded import EmbeddedOptions, Lifetime, NodeTls, down, ensure_up
 from ignite_tf_magic.errors import AuthenticationError, CacheNotFound, ConfigError, ConnectionFailed
@@ -138,6 +140,13 @@ def test_a_certificate_and_its_encrypted_key_apart(secured):
     )
     with connect(options(cluster.nodes[0].port, username="ignite", password="ignite", tls=tls)) as client:
         assert client.is_active()
+
+
+def test_sql_with_tls_and_password(secured):
+    cluster, _ = secured
+    assert SqlClient(cluster.connect_options).query("SELECT 1").rows == ((1,),)
+    with pytest.raises(AuthenticationError):
+        SqlClient(replace(cluster.connect_options, password="wrong")).query("SELECT 1")
 
 
 def test_a_dataset_reads_with_tls_and_password_on_every_connection(secured, monkeypatch):

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from ignite_tf_magic import IgniteDataset
 from ignite_tf_magic.client.client import connect
+from ignite_tf_magic.client.sql import SqlClient
 from ignite_tf_magic.errors import CacheNotFound, ConfigError, EmptyCache
 from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.protocol.objects import BinaryObject
@@ -317,3 +318,35 @@ def test_a_type_added_after_the_dataset_was_made_is_learnt(ignite, client):
         other.cache("EVOLVES").put(2, BinaryObject("Evolves", {"b": "x", "a": np.int32(2)}))
     assert sorted(rows_of(dataset.batch(10))["val"]["a"].tolist()) == [1, 2]
     client.destroy_cache("EVOLVES")
+
+
+def test_a_sql_table_gives_its_columns(ignite):
+    sql = SqlClient(ignite.connect_options)
+    sql.query(
+        "CREATE TABLE KITTEN_CACHE (id INT PRIMARY KEY, name VARCHAR, born DATE, weight DOUBLE, price DECIMAL(10,2), "
+        "seen TIMESTAMP, wakes TIME, chip UUID, cute BOOLEAN, toes TINYINT, naps SMALLINT, purr REAL)",
+    )
+    insert = (
+        "INSERT INTO KITTEN_CACHE VALUES (?, ?, '2020-02-03', 1.5, -12.34, '2020-01-01 10:00:00', '10:11:12', "
+        "'01234567-89ab-cdef-0123-456789abcdef', true, -3, 300, 0.5)"
+    )
+    for number in range(20):
+        sql.query(insert, (number, "kitten " + "x" * number))
+    dataset = IgniteDataset("SQL_PUBLIC_KITTEN_CACHE", host="127.0.0.1", port=ignite.nodes[0].port)
+    rows = rows_of(dataset.batch(7))
+    assert sorted(rows["key"].tolist()) == list(range(20))
+    value = {name: column[0] for name, column in rows["val"].items()}
+    assert rows["val"]["NAME"].tolist() == [b"kitten " + b"x" * key for key in rows["key"].tolist()]
+    # A DATE is midnight in the nodes' time zone.
+    born = np.datetime64(int(value["BORN"]), "ms")
+    assert abs(born - np.datetime64("2020-02-03")) <= np.timedelta64(14, "h")
+    assert value["PRICE"] == -12.34
+    assert (value["WEIGHT"], value["CUTE"], value["TOES"], value["NAPS"]) == (1.5, True, -3, 300)
+    assert value["CHIP"] == b"01234567-89ab-cdef-0123-456789abcdef"
+    assert value["PURR"] == np.float32(0.5)
+    few = IgniteDataset(
+        "SQL_PUBLIC_KITTEN_CACHE", host="127.0.0.1", port=ignite.nodes[0].port, fields=["BORN", "TOES"]
+    )
+    assert set(few.element_spec["val"]) == {"BORN", "TOES"}
+    assert set(rows_of(few.batch(20))["val"]["BORN"].tolist()) == {int(value["BORN"])}
+    sql.query("DROP TABLE KITTEN_CACHE")

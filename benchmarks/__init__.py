@@ -1,0 +1,1 @@
+"""How fast rows go in and out, beside what else could carry them; see README.md in this directory."""

@@ -1,0 +1,61 @@
+"""How large and how long: the full benchmark, or a quick one that only shows that everything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from benchmarks.cases import Case, mib, mnist, numeric
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How long to measure.
+
+    Attributes:
+        seconds: Least time of the passes of one round.
+        rounds: How often each variant gets its turn; the best round counts.
+        trial_s: Least time to try one page or batch size.
+        runs: How often a run is started for the time to its first step.
+    """
+
+    seconds: float
+    rounds: int
+    trial_s: float
+    runs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to measure.
+
+    Attributes:
+        small_rows: Cases for nodes with a modest heap.
+        large_rows: Cases for nodes with 1 GiB of heap.
+        memory: Cases of which the reader's memory is watched.
+        load_rows: Rows of the loading case.
+    """
+
+    effort: Effort
+    small_rows: tuple[Case, ...]
+    large_rows: tuple[Case, ...]
+    memory: tuple[Case, ...]
+    load_rows: int
+
+
+FULL = Plan(
+    effort=Effort(seconds=3.0, rounds=3, trial_s=1.0, runs=3),
+    small_rows=(mnist(60_000), numeric(1_000_000)),
+    large_rows=(mib(1_000),),
+    memory=(mnist(2_500_000), mib(2_000)),
+    load_rows=60_000,
+)
+QUICK = Plan(
+    effort=Effort(seconds=0.1, rounds=2, trial_s=0.01, runs=1),
+    small_rows=(mnist(4_000), numeric(10_000)),
+    large_rows=(mib(40),),
+    memory=(mnist(150_000),),
+    load_rows=2_000,
+)

@@ -1,0 +1,58 @@
+"""Variants `dataset_*`: rows through `IgniteDataset`, iterated as a training loop does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from ignite_tf_magic.dataset.ignite import IgniteDataset
+
+from benchmarks.process import Stopwatch, repeat, serve, task_of_this_process
+
+SHUFFLED_ROWS = 10_000
+
+
+def scale_and_one_hot(row: Any) -> tuple[Any, Any]:
+    """Make of a digit what a model is trained with."""
+    return tf.cast(row["val"]["pixels"], tf.float32) / 255.0, tf.one_hot(row["val"]["label"], 10)
+
+
+def scale(row: Any) -> tuple[Any, Any]:
+    """Make of a row of numbers what a model is trained with."""
+    value = row["val"]
+    return tf.cast(tf.stack([value["x"], value["y"]]), tf.float32) / 2.0, value["n"]
+
+
+def batches_of(dataset: Any, variant: str, batch_rows: int) -> Any:
+    """Give the batches of a variant."""
+    if variant == "dataset_map_batch":
+        is_digit = "pixels" in dataset.element_spec["val"]
+        dataset = dataset.map(scale_and_one_hot if is_digit else scale)
+    elif variant == "dataset_shuffle_batch":
+        dataset = dataset.shuffle(SHUFFLED_ROWS)
+    return dataset.batch(batch_rows)
+
+
+def counting_pass(batches: Any) -> Callable[[Stopwatch], int]:
+    """Make a pass that takes each batch and counts its rows."""
+
+    def one_pass(watch: Stopwatch) -> int:
+        with watch:
+            return sum(tf.nest.flatten(batch)[0].shape[0] for batch in batches)
+
+    return one_pass
+
+
+def main(task: dict[str, Any]) -> None:
+    """Answer the harness."""
+    dataset = IgniteDataset(task["cache"], task["host"], task["port"])
+    one_pass = counting_pass(batches_of(dataset, task["variant"], task["batch_rows"]))
+    for _ in range(2):  # the first pass learns how large the rows are
+        repeat(one_pass, task["num_rows"], 0)
+    serve(one_pass, task["num_rows"], {"batch_rows": task["batch_rows"]})
+
+
+if __name__ == "__main__":
+    main(task_of_this_process())

@@ -1,0 +1,94 @@
+"""Whether nodes that have started can be used, as a client sees it."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+
+from ignite_tf_magic.client.client import Client, connect
+from ignite_tf_magic.embedded.config_xml import LOOPBACK
+from ignite_tf_magic.embedded.record import EmbeddedCluster
+from ignite_tf_magic.errors import CacheNotFound, DeadlineExceeded, EmbeddedError
+from ignite_tf_magic.protocol.messages import CacheConfig
+
+_POLL_S = 0.1
+_PARTITIONS_PER_NODE = 16  # with fewer, a node may rightly own none
+
+
+def probe(cluster: EmbeddedCluster) -> None:
+    """Activate the cluster where needed; see that it consists of our nodes only and that a cache can be made.
+
+    Raises:
+        EmbeddedError: Other nodes are in the topology.
+    """
+    with connect(cluster.connect_options) as client:
+        if not client.is_active():  # the first start with persistence
+            client.set_active(True)
+        ours = {node.port for node in cluster.nodes}
+        theirs = {endpoint.port for node in client.nodes() for endpoint in node.endpoints}
+        if ours != theirs:
+            raise EmbeddedError(
+                f"the nodes on {LOOPBACK} ports {sorted(ours)} formed a cluster with ports {sorted(theirs)}; another "
+                "program started Ignite nodes on the discovery ports chosen. Try again."
+            )
+        name = f"ignite-tf-probe-{uuid.uuid4().hex[:8]}"
+        client.create_cache(CacheConfig(name=name))
+        client.destroy_cache(name)
+
+
+def await_noticed(cluster: EmbeddedCluster, timeout_s: float) -> None:
+    """Block until the living nodes know of each other and no more.
+
+    A node that returns before its death was noticed is given partitions without their rows.
+
+    Raises:
+        DeadlineExceeded: They still count a dead node as one of them, or have lost each other.
+    """
+    living = sum(node.alive for node in cluster.nodes)
+    with ExitStack() as opened:
+        clients = _client_of_each(cluster, opened)
+        deadline = time.monotonic() + timeout_s
+        while any(len(client.nodes()) != living for client in clients):
+            if time.monotonic() > deadline:
+                raise DeadlineExceeded(
+                    f"after {timeout_s:g} s the {living} embedded nodes that live do not agree that they are "
+                    f"{living}. To begin anew: ignite-tf local down"
+                )
+            time.sleep(_POLL_S)
+
+
+def await_balanced(cluster: EmbeddedCluster, timeout_s: float) -> bool:
+    """Block until each node is primary for its share of each cache, and all nodes agree on that.
+
+    Returns:
+        False when the time was over before.
+    """
+    with ExitStack() as opened:
+        clients = _client_of_each(cluster, opened)
+        deadline = time.monotonic() + timeout_s
+        while not all(_is_balanced(clients, name) for name in clients[0].cache_names()):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL_S)
+    return True
+
+
+def _client_of_each(cluster: EmbeddedCluster, opened: ExitStack) -> list[Client]:
+    options = cluster.connect_options
+    each = (replace(options, endpoints=(endpoint,)) for endpoint in options.endpoints)
+    return [opened.enter_context(connect(one)) for one in each]
+
+
+def _is_balanced(clients: Sequence[Client], cache: str) -> bool:
+    try:
+        seen = [client.cache(cache).partition_map() for client in clients]
+    except CacheNotFound:  # destroyed meanwhile
+        return True
+    first = seen[0]
+    if not first.partitioned or first.num_partitions < _PARTITIONS_PER_NODE * len(clients):
+        return True
+    num_owners = sum(bool(partitions) for partitions in first.owners.values())
+    return num_owners == len(clients) and all(each.owners == first.owners for each in seen)
