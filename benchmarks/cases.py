@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,7 +74,7 @@ def mib(num_rows: int) -> Case:
     return Case("mib", num_rows, 8 + MIB, (), 4, (1, 4, 8), sampled, 0)
 
 
-def columns_of(case: Case, first: int, last: int) -> dict[str, NDArray]:
+def columns_of(case: Case, first: int, last: int) -> dict[str, NDArray[Any]]:
     """Make the rows with the keys `first` to `last` - 1 of a case that has fields."""
     keys = np.arange(first, last)
     random = np.random.default_rng([_SEED, first])
@@ -110,10 +112,9 @@ def fill(client: Client, case: Case) -> Cache:
             row[:8] = key.to_bytes(8, "little")
             cache.put(key, bytes(row))
         return cache
-    cache = None
-    for encoder in encoders(case):
-        cache = cache or client.create_cache(config_of(case, case.cache, encoder, with_sql=True))
+    blocks = encoders(case)
+    first = next(blocks)
+    cache = client.create_cache(config_of(case, case.cache, first, with_sql=True))
+    for encoder in chain([first], blocks):
         put_rows(cache, encoder)
-    if cache is None:
-        raise ValueError(f"case {case.name} has no rows")
     return cache

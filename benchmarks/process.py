@@ -69,7 +69,9 @@ class Variant:
     def __init__(self, name: str, argv: Sequence[str]) -> None:
         self.name = name
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the process
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("IGNITE_DATASET_")}
+        environment = {
+            key: value for key, value in os.environ.items() if not key.startswith("IGNITE_DATASET_")
+        }
         environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
         self._process = subprocess.Popen(
             argv,

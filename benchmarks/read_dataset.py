@@ -7,9 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from ignite_tf_magic.dataset.ignite import IgniteDataset
-
 from benchmarks.process import Stopwatch, repeat, serve, task_of_this_process
+from ignite_tf_magic.dataset.ignite import IgniteDataset
 
 SHUFFLED_ROWS = 10_000
 

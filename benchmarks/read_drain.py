@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.process import Stopwatch, serve, task_of_this_process
 from ignite_tf_magic.client.client import Cache, connect
 from ignite_tf_magic.client.page_sizes import IN_FLIGHT_BYTES, PageSizes
 from ignite_tf_magic.client.router import Node
@@ -24,8 +25,6 @@ from ignite_tf_magic.protocol import messages
 from ignite_tf_magic.protocol.connection import Connection
 from ignite_tf_magic.protocol.messages import Request
 from ignite_tf_magic.protocol.ops import ResponseFlag
-
-from benchmarks.process import Stopwatch, serve, task_of_this_process
 
 _BUFFER_BYTES = 4 * 1024 * 1024
 _LENGTH = struct.Struct("<i")
@@ -97,7 +96,7 @@ class OwnerDrain:
         if end - at < _LENGTH.size:
             return False
         (length,) = _LENGTH.unpack_from(self._buffer, at)
-        return end - at >= min(_LENGTH.size + length, _MOST_HEAD_BYTES)
+        return end - at >= min(_LENGTH.size + int(length), _MOST_HEAD_BYTES)
 
     def _read_head(self, at: int) -> tuple[_Cursor, int, int, int]:
         """Give whose page it is, its rows, the bytes in front of the first row, and those from there on."""

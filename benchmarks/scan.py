@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from ignite_tf_magic.client.client import Client, connect
-from ignite_tf_magic.config import ConnectOptions
-
 from benchmarks.cases import Case, fill
 from benchmarks.java_client import java_command
 from benchmarks.plan import Effort, Report
 from benchmarks.process import Measurement, Variant, python_variant
+from ignite_tf_magic.client.client import Client, connect
+from ignite_tf_magic.config import ConnectOptions
 
 VARIANTS = (
     "drain",
@@ -118,7 +117,9 @@ def _start(
     return python_variant(name, f"read_{name.partition('_')[0]}", task)
 
 
-def _java_argv(name: str, client: Client, case: Case, effort: Effort, report: Callable[[str], None]) -> list[str]:
+def _java_argv(
+    name: str, client: Client, case: Case, effort: Effort, report: Callable[[str], None]
+) -> list[str]:
     cache = client.cache(case.cache)
     endpoints = {node.node_id: node.endpoints[0] for node in client.nodes()}
     connections = [

@@ -41,7 +41,7 @@ ORDER: dict[str, list[str]] = {
     ],
     "launch": ["base", "files", "groups", "lock", "local"],
     "client": ["transport", "channel", "router", "page_sizes", "scan", "cache_scan", "client", "load", "sql"],
-    "dataset": ["options", "reader", "paged", "ignite"],
+    "dataset": ["options", "pool", "reader", "paged", "ignite"],
     "cluster": [
         "states",
         "directory",

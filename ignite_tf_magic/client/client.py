@@ -227,12 +227,10 @@ class Cache:
         Raises:
             CacheNotFound: The cache does not exist.
         """
-        request = messages.partitions([self.cache_id])
-        self.client.cache(self.name)
-        found = wait_for(
-            lambda: self._call(request, lambda payload: messages.parse_partitions(payload, self.cache_id)),
-            _PARTITION_MAP_TIMEOUT_S,
-        )
+        found = self._ask_partition_map()
+        if found is None:
+            self.client.cache(self.name)
+            found = wait_for(self._ask_partition_map, _PARTITION_MAP_TIMEOUT_S)
         if found is None:
             raise IgniteTfError(
                 f"the cluster gave no partition map of cache {self.name!r} for "
@@ -240,20 +238,19 @@ class Cache:
             )
         return found
 
+    def _ask_partition_map(self) -> PartitionMap | None:
+        request = messages.partitions([self.cache_id])
+        return self._call(request, lambda payload: messages.parse_partitions(payload, self.cache_id))
+
     def baseline(self) -> Baseline:
         """Note who owns what now, so that a later reading can tell whether rows were lost since."""
         partition_map = self.partition_map()
-        owners: dict[int, uuid.UUID] = partition_map.primary_of()
-        if not partition_map.partitioned:
-            owners = {WHOLE_CACHE: self.client.nodes()[0].node_id}
-        config = self.config()
-        return Baseline(
-            self.name,
-            owners,
-            frozenset(node.node_id for node in self.client.nodes()),
-            config.backups if partition_map.partitioned else len(self.client.nodes()) - 1,
-            self.size(),
-        )
+        nodes = [node.node_id for node in self.client.nodes()]
+        if partition_map.partitioned:
+            owners, backups = partition_map.primary_of(), self.config().backups
+        else:
+            owners, backups = {WHOLE_CACHE: nodes[0]}, len(nodes) - 1
+        return Baseline(self.name, owners, frozenset(nodes), backups, self.size())
 
     def scan(self, partitions: Iterable[int], sizes: PageSizes, baseline: Baseline) -> CacheScan:
         """Read partitions, in this order, in one thread; see `CacheScan`."""

@@ -20,6 +20,7 @@ from ignite_tf_magic.client.page_sizes import PageSizes
 from ignite_tf_magic.client.scan import ScannedPage
 from ignite_tf_magic.config import ConnectOptions
 from ignite_tf_magic.dataset.options import ReadOptions
+from ignite_tf_magic.dataset.pool import BufferPool
 from ignite_tf_magic.errors import ConfigError, EmptyCache, PartitionsLost, SchemaError, format_ranges
 from ignite_tf_magic.protocol.columns import ColumnChunk, PageDecoder, UnknownSchema
 from ignite_tf_magic.protocol.layout import LayoutFinder, Leaf, Node, ObjectNode, RowLayout
@@ -43,6 +44,7 @@ class Source:
         partitions: What to read, ascending.
         layout: What the rows look like; None when there are none to tell it.
         sizes: Learns with every reading.
+        pool: Memory for chunks, kept from one reading to the next.
     """
 
     connect: ConnectOptions
@@ -51,6 +53,7 @@ class Source:
     layout: RowLayout | None
     baseline: Baseline
     sizes: PageSizes
+    pool: BufferPool
 
     @property
     def chunk_rows(self) -> int:
@@ -87,7 +90,7 @@ def open_source(options: ReadOptions) -> Source:
         finder = LayoutFinder(client.find_type, options.fields, options.fill, options.variable)
         _sample(cache, partitions, baseline, finder)
         layout = finder.layout() if finder.num_rows else None
-        return Source(options.connect, options.cache, partitions, layout, baseline, sizes)
+        return Source(options.connect, options.cache, partitions, layout, baseline, sizes, BufferPool())
 
 
 def _choose(options: ReadOptions, client: Client, baseline: Baseline) -> tuple[int, ...]:
@@ -168,13 +171,15 @@ class ChunkReader:
                 yield chunk
 
     def _start_owners(self, order: Order) -> list[_OwnerThread]:
-        cache = self._client.cache(self._source.cache)
+        cache = Cache(self._client, self._source.cache)
         groups: dict[uuid.UUID, list[int]] = {}
         current = cache.partition_map()
         owners = current.primary_of() if current.partitioned else self._source.baseline.owners
         for partition in order(self._source.partitions):
             groups.setdefault(owners[partition], []).append(partition)
-        baseline = self._source.baseline.at(owners, (node.node_id for node in self._client.nodes()))
+        baseline = self._source.baseline.at(
+            owners, (node.node_id for node in self._client.router.known_nodes)
+        )
         threads = []
         for number, node in enumerate(sorted(groups)):
             scan = cache.scan(groups[node], self._source.sizes, baseline)
@@ -184,7 +189,8 @@ class ChunkReader:
 
 def _check_baseline(source: Source, client: Client) -> None:
     """Refuse to read fewer rows than there were because nodes have left since the source was opened."""
-    lost = source.baseline.lost((node.node_id for node in client.nodes()), source.partitions)
+    alive = (node.node_id for node in client.router.known_nodes)
+    lost = source.baseline.lost(alive, source.partitions)
     if lost and client.cache(source.cache).size() < source.baseline.size:
         raise PartitionsLost(
             source.cache, lost, "their nodes left the cluster since the dataset was made; load the data again"
@@ -201,6 +207,7 @@ class _OwnerThread:
         self._scan = scan
         self._layout = layout
         self._chunk_rows = source.chunk_rows
+        self._pool = source.pool
         self._decoder = PageDecoder(self._layout)
         self._chunks: queue.Queue[ColumnChunk | BaseException | None] = queue.Queue(QUEUED_CHUNKS)
         self._closing = threading.Event()
@@ -236,7 +243,7 @@ class _OwnerThread:
             return
 
     def _read(self) -> None:
-        chunk = ColumnChunk(self._layout, self._chunk_rows)
+        chunk = self._new_chunk()
         for scanned in self._scan.pages():
             first = 0
             while first < scanned.page.num_rows:
@@ -245,11 +252,14 @@ class _OwnerThread:
                 first = last
                 if not chunk.free_rows:
                     self._put(chunk)
-                    chunk = ColumnChunk(self._layout, self._chunk_rows)
+                    chunk = self._new_chunk()
             if self._closing.is_set():
                 return
         if chunk.num_rows:
             self._put(chunk)
+
+    def _new_chunk(self) -> ColumnChunk:
+        return ColumnChunk(self._layout, self._chunk_rows, self._pool.allocate)
 
     def _decode(self, scanned: ScannedPage, first: int, last: int, chunk: ColumnChunk) -> None:
         page: Page = scanned.page if last - first == scanned.page.num_rows else scanned.cut(first, last)

@@ -82,6 +82,31 @@ def node_xml(node: NodeConfig) -> str:
     return ET.tostring(root, encoding="unicode")
 
 
+def with_other_ports(xml: str, ports: NodePorts) -> str:
+    """Give a node's configuration other ports. The other nodes are looked for where they were."""
+    ET.register_namespace("", _BEANS)
+    root = ET.fromstring(xml)  # noqa: S314 what `node_xml` wrote
+    discovery = _property(root, "spi.discovery.tcp.TcpDiscoverySpi", "localPort")
+    own_address = f"{LOOPBACK}:{discovery.get('value')}"
+    for address in root.iter(f"{{{_BEANS}}}value"):
+        if address.text == own_address:
+            address.text = f"{LOOPBACK}:{ports.discovery}"
+    discovery.set("value", str(ports.discovery))
+    communication = _property(root, "spi.communication.tcp.TcpCommunicationSpi", "localPort")
+    communication.set("value", str(ports.communication))
+    client = _property(root, "configuration.ClientConnectorConfiguration", "port")
+    client.set("value", str(ports.client))
+    return ET.tostring(root, encoding="unicode")
+
+
+def _property(root: ET.Element, java_class: str, name: str) -> ET.Element:
+    path = f".//{{{_BEANS}}}bean[@class='{_IGNITE}{java_class}']/{{{_BEANS}}}property[@name='{name}']"
+    found = root.find(path)
+    if found is None:
+        raise ValueError(f"the configuration has no {java_class}.{name}")
+    return found
+
+
 def _discovery(node: NodeConfig) -> ET.Element:
     addresses = ET.Element("list")
     for port in node.discovery_ports:  # one element per address: a comma-joined string is not split

@@ -13,6 +13,7 @@ from ignite_tf_magic.config import state_dir
 from ignite_tf_magic.embedded.data import data_directory, delete_kept_data
 from ignite_tf_magic.embedded.lock import locked
 from ignite_tf_magic.embedded.options import EmbeddedOptions, Lifetime, count_nodes
+from ignite_tf_magic.embedded.readiness import await_agreement
 from ignite_tf_magic.embedded.record import (
     EmbeddedCluster,
     read_cluster,
@@ -195,9 +196,10 @@ def _reuse(
     cluster: EmbeddedCluster, options: EmbeddedOptions | None, lifetime: Lifetime, report: Report
 ) -> ClusterReused:
     touch_used(cluster.home)
+    timeout_s = (options or EmbeddedOptions()).start_timeout_s
+    cluster = await_agreement(cluster, timeout_s)
     restarted = tuple(node.index for node in cluster.nodes if not node.alive)
     if restarted:
-        timeout_s = (options or EmbeddedOptions()).start_timeout_s
         cluster = restart_nodes(cluster, restarted, timeout_s, report)
     promoted = lifetime is Lifetime.UNTIL_DOWN and cluster.lifetime is Lifetime.UNTIL_IDLE
     if promoted:

@@ -10,11 +10,17 @@ import socket
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ignite_tf_magic.config import environment
-from ignite_tf_magic.embedded.config_xml import LOOPBACK, NodeConfig, NodePorts, node_xml
+from ignite_tf_magic.embedded.config_xml import (
+    LOOPBACK,
+    NodeConfig,
+    NodePorts,
+    node_xml,
+    with_other_ports,
+)
 from ignite_tf_magic.embedded.data import node_data
 from ignite_tf_magic.embedded.java import ADD_OPENS, Java
 from ignite_tf_magic.embedded.options import EmbeddedOptions, count_nodes
@@ -105,6 +111,17 @@ def configure_node(home: Path, options: EmbeddedOptions, index: int, ports: Sequ
         tls=options.tls,
     )
     write_private(directory / "config.xml", node_xml(config))
+
+
+def move_node(cluster: EmbeddedCluster, index: int) -> EmbeddedCluster:
+    """Give a node that does not run other ports, in its configuration and in the values."""
+    (ports,) = choose_ports(1)
+    config = node_directory(cluster.home, index) / "config.xml"
+    write_private(config, with_other_ports(config.read_text(encoding="utf-8"), ports))
+    nodes, peer_ports = list(cluster.nodes), list(cluster.peer_ports)
+    nodes[index] = replace(nodes[index], port=ports.client)
+    peer_ports[index] = (ports.discovery, ports.communication)
+    return replace(cluster, nodes=tuple(nodes), peer_ports=tuple(peer_ports))
 
 
 def spawn_nodes(home: Path, installation: Installation, heap: str, indexes: Iterable[int]) -> None:

@@ -10,8 +10,14 @@ from dataclasses import replace
 
 from ignite_tf_magic.client.client import Client, connect
 from ignite_tf_magic.embedded.config_xml import LOOPBACK
-from ignite_tf_magic.embedded.record import EmbeddedCluster
-from ignite_tf_magic.errors import CacheNotFound, DeadlineExceeded, EmbeddedError
+from ignite_tf_magic.embedded.record import EmbeddedCluster, refreshed
+from ignite_tf_magic.errors import (
+    CacheNotFound,
+    ConnectionFailed,
+    ConnectionLost,
+    DeadlineExceeded,
+    EmbeddedError,
+)
 from ignite_tf_magic.protocol.messages import CacheConfig
 
 _POLL_S = 0.1
@@ -39,25 +45,31 @@ def probe(cluster: EmbeddedCluster) -> None:
         client.destroy_cache(name)
 
 
-def await_noticed(cluster: EmbeddedCluster, timeout_s: float) -> None:
-    """Block until the living nodes know of each other and no more.
+def await_agreement(cluster: EmbeddedCluster, timeout_s: float) -> EmbeddedCluster:
+    """Block until the living nodes know of each other and of no more; gives the cluster looked at anew.
 
-    A node that returns before its death was noticed is given partitions without their rows.
+    A node that returned before its death was noticed would be given partitions without their rows.
 
     Raises:
-        DeadlineExceeded: They still count a dead node as one of them, or have lost each other.
+        DeadlineExceeded: They still count a dead node as one of them, have lost each other, or do not answer.
     """
-    living = sum(node.alive for node in cluster.nodes)
-    with ExitStack() as opened:
-        clients = _client_of_each(cluster, opened)
-        deadline = time.monotonic() + timeout_s
-        while any(len(client.nodes()) != living for client in clients):
-            if time.monotonic() > deadline:
-                raise DeadlineExceeded(
-                    f"after {timeout_s:g} s the {living} embedded nodes that live do not agree that they are "
-                    f"{living}. To begin anew: ignite-tf local down"
-                )
-            time.sleep(_POLL_S)
+    deadline = time.monotonic() + timeout_s
+    while True:
+        cluster = refreshed(cluster)
+        living = sum(node.alive for node in cluster.nodes)
+        try:
+            with ExitStack() as opened:
+                seen: list[object] = [len(client.nodes()) for client in _client_of_each(cluster, opened)]
+        except (ConnectionFailed, ConnectionLost) as error:  # one may be dying at this moment
+            seen = [error]
+        if seen == [living] * living:
+            return cluster
+        if time.monotonic() > deadline:
+            raise DeadlineExceeded(
+                f"{living} embedded nodes run, but after {timeout_s:g} s they do not agree on that: "
+                f"{', '.join(map(str, seen))}. To begin anew: ignite-tf local down"
+            )
+        time.sleep(_POLL_S)
 
 
 def await_balanced(cluster: EmbeddedCluster, timeout_s: float) -> bool:

@@ -23,12 +23,13 @@ from ignite_tf_magic.embedded.nodes import (
     await_ready,
     choose_ports,
     configure_node,
+    move_node,
     plain_environment,
     spawn_nodes,
 )
 from ignite_tf_magic.embedded.options import EmbeddedOptions, Lifetime, count_nodes
 from ignite_tf_magic.embedded.processes import Spawn, end, read_process, spawn_detached
-from ignite_tf_magic.embedded.readiness import await_balanced, await_noticed
+from ignite_tf_magic.embedded.readiness import await_balanced
 from ignite_tf_magic.embedded.record import (
     EmbeddedCluster,
     EmbeddedNode,
@@ -177,17 +178,38 @@ def restart_nodes(
     bare = Installation(find_java(), resolve_jars(cluster.settings["ignite_version"], report))
     archive = archive_for(bare.java, bare.jars)
     installation = replace(bare, java_options=archive.read_options() if archive else ())
-    await_noticed(cluster, timeout_s)
+    attempt = 1
+    while True:
+        try:
+            cluster = _restart_once(cluster, indexes, installation, timeout_s, report)
+            break
+        except PortTaken:
+            if attempt == _START_ATTEMPTS:
+                raise
+            attempt += 1
+            report("a port was taken by another program meanwhile; choosing others")
+            for index in indexes:
+                cluster = move_node(cluster, index)
+            write_cluster(cluster)
+    if not await_balanced(cluster, timeout_s):
+        report(f"copying rows to the nodes that came back takes longer than {timeout_s:g} s; it goes on")
+    return cluster
+
+
+def _restart_once(
+    cluster: EmbeddedCluster,
+    indexes: tuple[int, ...],
+    installation: Installation,
+    timeout_s: float,
+    report: Report,
+) -> EmbeddedCluster:
     spawn_nodes(cluster.home, installation, cluster.settings["heap"], indexes)
     try:
-        cluster = await_ready(cluster, indexes, timeout_s, report)
-        if not await_balanced(cluster, timeout_s):
-            report(f"copying rows to the nodes that came back takes longer than {timeout_s:g} s; it goes on")
+        return await_ready(cluster, indexes, timeout_s, report)
     except BaseException:
         started = (read_process(process_file(cluster.home, index)) for index in indexes)
         end([process for process in started if process], _GRACE_S)
         raise
-    return cluster
 
 
 def _spawn_guardian(cluster: EmbeddedCluster) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from ignite_tf_magic.protocol.walk import RowFault, Rule, Walker
 from ignite_tf_magic.protocol.walk_compiled import make_walker
 
 # TensorFlow takes a NumPy array without copying it when its data is aligned so.
-_ALIGNMENT_BYTES = 64
+ALIGNMENT_BYTES = 64
 
 
 class UnknownSchema(RemoteProtocolError):
@@ -36,23 +36,34 @@ class RaggedColumn:
 Column = NDArray[Any] | RaggedColumn
 
 
+Allocate = Callable[[tuple[int, ...], "np.dtype[Any]"], NDArray[Any]]
+
+
+def aligned(raw: NDArray[np.uint8], shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Give an array of that shape in `raw`, whose data starts at a multiple of 64 bytes."""
+    skew = -raw.ctypes.data % ALIGNMENT_BYTES
+    return raw[skew : skew + num_bytes(shape, dtype)].view(dtype).reshape(shape)
+
+
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Allocate an array whose data starts at a multiple of 64 bytes."""
-    num_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    raw = np.empty(num_bytes + _ALIGNMENT_BYTES, np.uint8)
-    skew = -raw.ctypes.data % _ALIGNMENT_BYTES
-    return raw[skew : skew + num_bytes].view(dtype).reshape(shape)
+    return aligned(np.empty(num_bytes(shape, dtype) + ALIGNMENT_BYTES, np.uint8), shape, dtype)
+
+
+def num_bytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
+    """Size of an array."""
+    return int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
 
 
 class ColumnChunk:
     """Columns that fill up page by page; the pages may come from different partitions."""
 
-    def __init__(self, layout: RowLayout, capacity_rows: int) -> None:
+    def __init__(self, layout: RowLayout, capacity_rows: int, allocate: Allocate = aligned_empty) -> None:
         self.leaves = layout.leaves()
         self.capacity_rows = capacity_rows
         self.num_rows = 0
         self.fixed = [
-            aligned_empty((capacity_rows, *leaf.row_shape), leaf.dtype) if leaf.is_fixed else None
+            allocate((capacity_rows, *leaf.row_shape), leaf.dtype) if leaf.is_fixed else None
             for leaf in self.leaves
         ]
         self.parts: list[list[Any]] = [[] for _ in self.leaves]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ignite_tf_magic.config import TlsOptions
 from ignite_tf_magic.embedded import NodeTls
-from ignite_tf_magic.embedded.config_xml import NodeConfig, NodePorts, node_xml
+from ignite_tf_magic.embedded.config_xml import NodeConfig, NodePorts, node_xml, with_other_ports
 
 PLAIN = NodeConfig(
     index=1,
@@ -84,3 +84,9 @@ def test_paths_and_passwords_with_the_signs_of_xml_arrive_whole():
 def test_passwords_are_not_shown_with_the_options():
     tls = NodeTls("k", "hush-key", "t", "hush-trust", TlsOptions())
     assert "hush" not in repr(replace(PLAIN, tls=tls))
+
+
+def test_other_ports_take_the_place_of_a_nodes_own_everywhere_and_of_nothing_else():
+    other = NodePorts(client=10900, discovery=23000, communication=24000)
+    moved = replace(PLAIN, ports=other, discovery_ports=(21000, 23000, 21002))
+    assert ET.canonicalize(with_other_ports(node_xml(PLAIN), other)) == ET.canonicalize(node_xml(moved))

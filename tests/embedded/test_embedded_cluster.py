@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -178,6 +179,25 @@ def test_a_killed_node_is_noticed_with_its_log_and_started_again_without_loss(ne
     with connect(mended.cluster.connect_options) as client:
         assert len(client.nodes()) == 2
         assert client.cache("kept").size() == 50
+
+
+@pytest.mark.faults
+def test_a_dead_node_whose_port_is_taken_comes_back_at_another(new_cluster):
+    cluster: EmbeddedCluster = new_cluster(num_nodes=2)
+    victim = cluster.nodes[0]
+    assert victim.pid is not None
+    os.kill(victim.pid, signal.SIGKILL)
+    while (found := status(cluster.home)) is not None and found.nodes[0].alive:
+        time.sleep(0.01)
+    with socket.create_server((victim.host, victim.port)):
+        mended = ensure_up(home=cluster.home)
+    assert isinstance(mended, ClusterReused) and mended.restarted == (0,)
+    assert mended.cluster.nodes[0].port != victim.port
+    found = status(cluster.home)
+    assert found is not None
+    assert found.connect_options == mended.cluster.connect_options
+    with connect(found.connect_options) as client:
+        assert len(client.nodes()) == 2
 
 
 @pytest.mark.faults

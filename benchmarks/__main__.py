@@ -1,0 +1,123 @@
+"""`python -m benchmarks [--only scan,load,memory,first_step] [--quick] [--show]`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from benchmarks import first_step, load, memory, scan, tables
+from benchmarks.cases import Case
+from benchmarks.plan import FULL, QUICK, Plan, Report
+from ignite_tf_magic.config import ConnectOptions
+from ignite_tf_magic.embedded import EmbeddedOptions, Lifetime, down, ensure_up
+
+NAMES = ("scan", "load", "memory", "first_step")
+_SMALL = EmbeddedOptions(heap="512m", region="1g")
+_LARGE = EmbeddedOptions(heap="1g", region="1g")
+_HUGE = EmbeddedOptions(heap="1g", region="3g")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the benchmarks, write their results, print the tables."""
+    arguments = _arguments(argv)
+    console = Console()
+    folder = arguments.results or (
+        Path(tempfile.mkdtemp(prefix="quick-bench-")) if arguments.quick else tables.RESULTS
+    )
+    if not arguments.show:
+        began = time.monotonic()
+        for name, rows in _results(QUICK if arguments.quick else FULL, arguments.only, _reporter(console)):
+            tables.write(folder, name, rows)
+        console.print(f"{time.monotonic() - began:.0f} s; results are in {folder}")
+    tables.show(console, folder, ("machine", *NAMES))
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument(
+        "--only", type=_names, default=NAMES, metavar="NAME,...", help=f"some of {', '.join(NAMES)}"
+    )
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, only to see that everything runs")
+    parser.add_argument("--show", action="store_true", help="print the tables of results that are there")
+    parser.add_argument("--results", type=Path, metavar="DIR", help="where results are written")
+    return parser.parse_args(argv)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    unknown = set(names) - set(NAMES)
+    if unknown:
+        raise argparse.ArgumentTypeError(
+            f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}"
+        )
+    return names
+
+
+def _reporter(console: Console) -> Report:
+    return lambda line: console.print(line, style="dim", highlight=False)
+
+
+def _results(plan: Plan, names: Sequence[str], report: Report) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    yield "machine", tables.machine()
+    with _home() as home:
+        if "scan" in names:
+            yield (
+                "scan",
+                [
+                    *_scans(home, _SMALL, plan.small_rows, plan, report),
+                    *_scans(home, _LARGE, plan.large_rows, plan, report),
+                ],
+            )
+        if "load" in names:
+            with _nodes(home, _SMALL, report) as options:
+                yield "load", load.run(options, plan.load_rows, plan.effort, report)
+        if "memory" in names:
+            with _nodes(home, _HUGE, report) as options:
+                yield "memory", [row for case in plan.memory for row in memory.run(options, case, report)]
+        if "first_step" in names:
+            with _nodes(home, _SMALL, report) as options:
+                yield "first_step", first_step.run(options, plan.effort.runs, report)
+
+
+def _scans(
+    home: Path, nodes: EmbeddedOptions, cases: Sequence[Case], plan: Plan, report: Report
+) -> list[dict[str, Any]]:
+    with _nodes(home, nodes, report) as options:
+        return [row for case in cases for row in scan.run(options, case, plan.effort, report)]
+
+
+@contextmanager
+def _home() -> Iterator[Path]:
+    """A directory for nodes and runs that ends with the benchmark, so that nobody's cluster is touched."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        before = os.environ.get("IGNITE_TF_HOME")
+        os.environ["IGNITE_TF_HOME"] = folder
+        try:
+            yield Path(folder)
+        finally:
+            os.environ.pop("IGNITE_TF_HOME")
+            if before is not None:
+                os.environ["IGNITE_TF_HOME"] = before
+
+
+@contextmanager
+def _nodes(home: Path, options: EmbeddedOptions, report: Report) -> Iterator[ConnectOptions]:
+    """Three nodes of their own for a benchmark."""
+    where = home / "embedded"
+    where.mkdir(mode=0o700, exist_ok=True)
+    try:
+        yield ensure_up(options, Lifetime.UNTIL_IDLE, report, home=where).cluster.connect_options
+    finally:
+        down(where, delete_data=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+"""JupyterLab on the loopback and Debian's Chromium looking at it, for the browser test and for the pictures."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import psutil
+from playwright.sync_api import BrowserContext, Locator, Page, expect, sync_playwright
+
+# For a machine with much else to do. Nothing waits this long when it need not.
+PATIENCE_S = 90
+_END_S = 20
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+_FLAGS = [
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+# No questions and no looking for news in the internet.
+_SETTINGS = {
+    "@jupyterlab/apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
+    "@jupyterlab/codemirror-extension/plugin": {"defaultConfig": {"cursorBlinkRate": 0}},
+}
+
+
+def find_browser() -> str:
+    found = next(filter(None, map(shutil.which, _BROWSERS)), None)
+    if found is None:
+        raise AssertionError(f"none of {', '.join(_BROWSERS)} is installed; install it with: make browser")
+    return found
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A running JupyterLab."""
+
+    url: str
+    token: str
+
+    def open(self, context: BrowserContext, name: str) -> Notebook:
+        """Open a notebook in a tab and a workspace of its own; returns when its kernel is ready."""
+        page = context.new_page()
+        page.goto(f"{self.url}lab/workspaces/{Path(name).stem}/tree/{name}?token={self.token}")
+        notebook = Notebook(page)
+        notebook.wait_until_idle()
+        return notebook
+
+
+@dataclass(frozen=True)
+class Notebook:
+    """A notebook as a person has it in front of them."""
+
+    page: Page
+
+    def wait_until_idle(self) -> None:
+        expect(self.page.locator(".jp-Notebook-ExecutionIndicator")).to_have_attribute("data-status", "idle")
+
+    def cell(self, index: int) -> Locator:
+        return self.page.locator(f".jp-Notebook .jp-Cell[data-windowed-list-index='{index}']")
+
+    def output(self, index: int) -> Locator:
+        return self.cell(index).locator(".jp-OutputArea")
+
+    def run(self, index: int) -> None:
+        """Run one cell; does not wait for it."""
+        self.cell(index).locator(".cm-content").click()
+        self.page.keyboard.press("Control+Enter")
+
+
+def write_notebook(path: Path, cells: Sequence[str]) -> None:
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    notebook = nbformat.v4.new_notebook(metadata={"kernelspec": kernel})
+    notebook.cells = [nbformat.v4.new_code_cell(source) for source in cells]
+    nbformat.write(notebook, path)
+
+
+@contextmanager
+def jupyter_lab(directory: Path, env: Mapping[str, str]) -> Iterator[Lab]:
+    """Serve `directory`/notebooks; kernels see `env`. Ends with all kernels and their children."""
+    root = directory / "notebooks"
+    root.mkdir(exist_ok=True)
+    token = secrets.token_hex(16)
+    own = {
+        **{f"JUPYTER_{name}_DIR": str(directory / name.lower()) for name in ("CONFIG", "DATA", "RUNTIME")},
+        "JUPYTERLAB_SETTINGS_DIR": str(_write_settings(directory / "settings")),
+        "JUPYTERLAB_WORKSPACES_DIR": str(directory / "workspaces"),
+        "IPYTHONDIR": str(directory / "ipython"),
+        "JUPYTER_TOKEN": token,
+    }
+    argv = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root"]
+    argv += ["--ServerApp.ip=127.0.0.1", "--ServerApp.port=0", f"--ServerApp.root_dir={root}"]
+    log_path = directory / "jupyter.log"
+    with log_path.open("wb") as log:
+        server = subprocess.Popen(
+            argv, env={**os.environ, **own, **env}, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
+    try:
+        yield Lab(_wait_for_url(server, directory / "runtime", log_path), token)
+    finally:
+        _end(server)
+
+
+def _write_settings(directory: Path) -> Path:
+    for name, settings in _SETTINGS.items():
+        path = directory / f"{name}.jupyterlab-settings"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(settings))
+    return directory
+
+
+def _wait_for_url(server: subprocess.Popen[bytes], runtime: Path, log: Path) -> str:
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline and server.poll() is None:
+        try:
+            return str(json.loads((runtime / f"jpserver-{server.pid}.json").read_text())["url"])
+        except (OSError, ValueError):  # not there, or half written
+            time.sleep(0.1)
+    raise AssertionError(f"JupyterLab does not come up; its log:\n{log.read_text()[-4000:]}")
+
+
+def _end(server: subprocess.Popen[bytes]) -> None:
+    family = psutil.Process(server.pid).children(recursive=True) if server.poll() is None else []
+    server.terminate()
+    try:
+        server.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait()
+    _, left = psutil.wait_procs(family, _END_S)
+    for process in left:
+        process.kill()
+
+
+@contextmanager
+def browser(directory: Path, **options: Any) -> Iterator[BrowserContext]:
+    """A browser that knows nothing yet; `options` are those of Playwright's persistent contexts."""
+    with sync_playwright() as playwright:
+        context = playwright.chromium.launch_persistent_context(
+            directory / "browser", executable_path=find_browser(), args=_FLAGS, **options
+        )
+        try:
+            context.set_default_timeout(PATIENCE_S * 1000)
+            expect.set_options(timeout=PATIENCE_S * 1000)
+            yield context
+        finally:
+            context.close()
