@@ -28,7 +28,7 @@ _HUGE = EmbeddedOptions(heap="1g", region="3g")
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the benchmarks, write their results, print the tables."""
     arguments = _arguments(argv)
-    console = Console()
+    console = tables.console()
     folder = arguments.results or (
         Path(tempfile.mkdtemp(prefix="quick-bench-")) if arguments.quick else tables.RESULTS
     )
@@ -62,7 +62,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _reporter(console: Console) -> Report:
-    return lambda line: console.print(line, style="dim", highlight=False)
+    return lambda line: console.print(line, style="dim", highlight=False, soft_wrap=True)
 
 
 def _results(plan: Plan, names: Sequence[str], report: Report) -> Iterator[tuple[str, list[dict[str, Any]]]]:

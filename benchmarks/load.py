@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -12,19 +13,23 @@ from benchmarks.scan import measure_rounds, row_of
 from ignite_tf_magic.config import ConnectOptions
 
 MODULES = {"put_rows": "write_rows", "pyignite_put_all": "write_pyignite"}
+HAS_SQL = {"mnist": True, "mnist_plain": False}
 _BATCHES = (256, 1024, 4096)
 
 
-def run(options: ConnectOptions, num_rows: int, effort: Effort, report: Report) -> list[dict[str, Any]]:
+def run(
+    options: ConnectOptions,
+    num_rows: int,
+    effort: Effort,
+    report: Report,
+    cases: Sequence[str] = tuple(HAS_SQL),
+) -> list[dict[str, Any]]:
     """Measure loading into a cache that is also a SQL table, as `load` makes it, and into a plain one."""
-    results = []
-    for name, with_sql in (("mnist", True), ("mnist_plain", False)):
-        results += _run_case(options, name, num_rows, effort, report, with_sql=with_sql)
-    return results
+    return [row for name in cases for row in _run_case(options, name, num_rows, effort, report)]
 
 
 def _run_case(
-    options: ConnectOptions, name: str, num_rows: int, effort: Effort, report: Report, *, with_sql: bool
+    options: ConnectOptions, name: str, num_rows: int, effort: Effort, report: Report
 ) -> list[dict[str, Any]]:
     endpoint = options.endpoints[0]
     task = {
@@ -33,7 +38,7 @@ def _run_case(
         "num_rows": num_rows,
         "sampled_rows": min(num_rows, 8192),
         "batches": _BATCHES,
-        "with_sql": with_sql,
+        "with_sql": HAS_SQL[name],
     }
     with ExitStack() as ends:
         running, chosen = [], {}

@@ -63,21 +63,26 @@ def _processor() -> str:
     )
 
 
-def show(console: Console, folder: Path, names: tuple[str, ...]) -> None:
+def console() -> Console:
+    """Give the terminal, or where there is none, enough room for the tables."""
+    found = Console()
+    return found if found.is_terminal else Console(width=120)
+
+
+def show(screen: Console, folder: Path, names: tuple[str, ...]) -> None:
     """Print a table for each benchmark that has results."""
     for name in names:
         rows = read(folder, name)
         if rows:
-            console.print(_table(name, rows))
+            screen.print(_table(name, rows))
 
 
 def _table(name: str, rows: list[dict[str, Any]]) -> Table:
     columns = [key for key, value in rows[0].items() if not isinstance(value, (list, dict))]
     table = Table(title=f"{name}.json", title_justify="left")
     for column in columns:
-        table.add_column(
-            column.replace("_", " "), justify="left" if column in ("case", "variant") else "right"
-        )
+        is_name = column in ("case", "variant")
+        table.add_column(column.replace("_", " "), justify="left" if is_name else "right", no_wrap=is_name)
     previous = None
     for row in rows:
         if previous not in (None, row.get("case")):

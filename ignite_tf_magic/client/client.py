@@ -24,7 +24,7 @@ from ignite_tf_magic.client.router import Node, Router, wait_for
 from ignite_tf_magic.config import ConnectOptions
 from ignite_tf_magic.errors import CacheNotFound, IgniteTfError, ServerError
 from ignite_tf_magic.protocol import messages
-from ignite_tf_magic.protocol.affinity import PartitionMap
+from ignite_tf_magic.protocol.affinity import PartitionMap, TopologyVersion
 from ignite_tf_magic.protocol.messages import CacheConfig, Request
 from ignite_tf_magic.protocol.objects import BinaryObject, BinaryType, binary_type_of, code_of
 from ignite_tf_magic.protocol.ops import Status
@@ -80,13 +80,20 @@ class Client:
         """Ask for the server nodes that accept thin clients."""
         return self._router.nodes()
 
+    def heartbeat(self) -> TopologyVersion | None:
+        """Ask a node for nothing; gives the newest topology version it told of, None when it told of none.
+
+        The cheapest way to notice that nodes or caches came or went since the client connected.
+        """
+        return self._router.heartbeat()
+
     def is_active(self) -> bool:
         """Ask whether the cluster is active; a cluster with persistence starts inactive."""
         return self._router.call(messages.cluster_state(), messages.parse_int8) != 0
 
     def set_active(self, active: bool) -> None:
         """Activate or deactivate the cluster."""
-        self._router.call(messages.change_cluster_state(int(active)), _nothing)
+        self._router.call(messages.change_cluster_state(int(active)), messages.parse_nothing)
 
     def cache_names(self) -> list[str]:
         """List the caches, sorted."""
@@ -98,12 +105,12 @@ class Client:
         Raises:
             ServerError: It exists already, or the configuration is invalid.
         """
-        self._router.call(messages.create_cache(config, exist_ok=False), _nothing, repeat=False)
+        self._router.call(messages.create_cache(config, exist_ok=False), messages.parse_nothing, repeat=False)
         return Cache(self, config.name)
 
     def get_or_create_cache(self, config: CacheConfig) -> Cache:
         """Create a cache unless one of that name exists, whatever its configuration."""
-        self._router.call(messages.create_cache(config, exist_ok=True), _nothing)
+        self._router.call(messages.create_cache(config, exist_ok=True), messages.parse_nothing)
         return Cache(self, config.name)
 
     def destroy_cache(self, name: str) -> None:
@@ -112,7 +119,7 @@ class Client:
         Raises:
             CacheNotFound: There is none of that name.
         """
-        self.cache_call(name, messages.destroy_cache(messages.cache_id(name)), _nothing, repeat=False)
+        self.cache_call(name, messages.destroy_cache(messages.cache_id(name)), messages.parse_nothing, repeat=False)
 
     def cache(self, name: str) -> Cache:
         """Give a cache that exists.
@@ -149,7 +156,7 @@ class Client:
 
     def put_type(self, binary_type: BinaryType) -> None:
         """Tell the cluster a binary type; it is merged with what the cluster knows."""
-        self._router.call(messages.put_binary_type(binary_type), _nothing)
+        self._router.call(messages.put_binary_type(binary_type), messages.parse_nothing)
 
     def announce_type(self, value: Any) -> None:
         """Tell the cluster the type of a binary object that is about to be written, once."""
@@ -162,10 +169,6 @@ class Client:
         if known is None or not mine.schemas.keys() <= known.schemas.keys():
             self.put_type(mine)
             self.find_type(mine.type_id, refresh=True)
-
-
-def _nothing(payload: memoryview) -> None:
-    del payload
 
 
 def _not_found(name: str, names: list[str]) -> CacheNotFound:
@@ -204,7 +207,7 @@ class Cache:
         """Write one row, over an older one with the same key."""
         for item in (key, value):
             self.client.announce_type(item)
-        self._call(messages.put(self.cache_id, key, value), _nothing)
+        self._call(messages.put(self.cache_id, key, value), messages.parse_nothing)
 
     def remove(self, key: Any) -> bool:
         """Remove a row; gives whether it was there."""

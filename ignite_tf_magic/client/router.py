@@ -14,6 +14,7 @@ from ignite_tf_magic.client.transport import tls_context
 from ignite_tf_magic.config import ConnectOptions, Endpoint
 from ignite_tf_magic.errors import AuthenticationError, ConnectionFailed, ConnectionLost, HandshakeError
 from ignite_tf_magic.protocol import messages
+from ignite_tf_magic.protocol.affinity import TopologyVersion
 from ignite_tf_magic.protocol.messages import Request
 
 T = TypeVar("T")
@@ -78,6 +79,11 @@ class Router:
             self._topology_version = topology.version
             self._nodes = tuple(self._node(entry) for entry in topology.nodes)
             return self._nodes
+
+    def heartbeat(self) -> TopologyVersion | None:
+        """Exchange a heartbeat on the control channel; gives the newest topology version told of."""
+        self.call(messages.heartbeat(), messages.parse_nothing)
+        return self._control_channel().topology
 
     def control_node_id(self) -> uuid.UUID:
         """Tell which node the control channel leads to: the first endpoint given that answered."""

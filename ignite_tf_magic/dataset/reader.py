@@ -23,7 +23,7 @@ from ignite_tf_magic.dataset.options import ReadOptions
 from ignite_tf_magic.dataset.pool import BufferPool
 from ignite_tf_magic.errors import ConfigError, EmptyCache, PartitionsLost, SchemaError, format_ranges
 from ignite_tf_magic.protocol.columns import ColumnChunk, PageDecoder, UnknownSchema
-from ignite_tf_magic.protocol.layout import LayoutFinder, Leaf, Node, ObjectNode, RowLayout
+from ignite_tf_magic.protocol.layout import LayoutFinder, Leaf, Node, ObjectNode, RowLayout, declared_layout
 from ignite_tf_magic.protocol.messages import Page
 
 CHUNK_BYTES = 4 * 1024 * 1024
@@ -89,7 +89,7 @@ def open_source(options: ReadOptions) -> Source:
         sizes = PageSizes(options.page_rows, known)
         finder = LayoutFinder(client.find_type, options.fields, options.fill, options.variable)
         _sample(cache, partitions, baseline, finder)
-        layout = finder.layout() if finder.num_rows else None
+        layout = finder.layout() if finder.num_rows else _declared(cache)
         return Source(options.connect, options.cache, partitions, layout, baseline, sizes, BufferPool())
 
 
@@ -105,6 +105,11 @@ def _choose(options: ReadOptions, client: Client, baseline: Baseline) -> tuple[i
         near = client.router.control_node_id()
         chosen = [partition for partition in chosen if baseline.owners[partition] == near]
     return tuple(chosen)
+
+
+def _declared(cache: Cache) -> RowLayout | None:
+    entities = cache.config().query_entities
+    return declared_layout(entities[0]) if len(entities) == 1 else None
 
 
 def _sample(cache: Cache, partitions: Sequence[int], baseline: Baseline, finder: LayoutFinder) -> None:

@@ -7,7 +7,7 @@ error that names the field, never a guess.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,17 +15,45 @@ import numpy as np
 
 from ignite_tf_magic.errors import RemoteProtocolError, SchemaError
 from ignite_tf_magic.protocol.buffer import Reader
+from ignite_tf_magic.protocol.messages import QueryEntity, QueryField
 from ignite_tf_magic.protocol.objects import (
     DTYPE_OF_ARRAY,
     DTYPE_OF_SCALAR,
     BinaryType,
     FindType,
+    binary_type_of,
+    name_id,
     read_header,
     skip_value,
 )
 from ignite_tf_magic.protocol.ops import TypeCode
 
 VARIABLE = -1
+
+_CODE_OF_JAVA_TYPE = {
+    "java.lang.Byte": TypeCode.BYTE,
+    "java.lang.Short": TypeCode.SHORT,
+    "java.lang.Integer": TypeCode.INT,
+    "java.lang.Long": TypeCode.LONG,
+    "java.lang.Float": TypeCode.FLOAT,
+    "java.lang.Double": TypeCode.DOUBLE,
+    "java.lang.Boolean": TypeCode.BOOL,
+    "java.lang.Character": TypeCode.CHAR,
+    "java.lang.String": TypeCode.STRING,
+    "java.util.UUID": TypeCode.UUID,
+    "java.util.Date": TypeCode.DATE,
+    "java.sql.Date": TypeCode.OPTIMIZED,
+    "java.sql.Time": TypeCode.TIME,
+    "java.sql.Timestamp": TypeCode.TIMESTAMP,
+    "java.math.BigDecimal": TypeCode.DECIMAL,
+    "[B": TypeCode.BYTE_ARRAY,
+    "[S": TypeCode.SHORT_ARRAY,
+    "[I": TypeCode.INT_ARRAY,
+    "[J": TypeCode.LONG_ARRAY,
+    "[F": TypeCode.FLOAT_ARRAY,
+    "[D": TypeCode.DOUBLE_ARRAY,
+    "[Z": TypeCode.BOOL_ARRAY,
+}
 
 _INT64_CODES = frozenset({TypeCode.DATE, TypeCode.TIMESTAMP, TypeCode.TIME, TypeCode.OPTIMIZED})
 _TEXT_CODES = frozenset({TypeCode.STRING, TypeCode.UUID})
@@ -306,3 +334,36 @@ def _fill_bytes(leaf: Leaf, fill: Mapping[str, Any]) -> bytes | None:
     if leaf.dtype.kind == "f":
         return np.full(leaf.row_shape or (1,), np.nan, leaf.dtype).tobytes()
     return None
+
+
+def declared_layout(entity: QueryEntity) -> RowLayout | None:
+    """Give the layout a SQL table declares, for a cache without rows; None when it does not tell.
+
+    Arrays have no declared length and are taken as varying.
+    """
+    keys = [column for column in entity.fields if column.is_key]
+    values = [column for column in entity.fields if not column.is_key]
+    if entity.key_type in _CODE_OF_JAVA_TYPE:
+        key: Node | None = _declared_leaf(("key",), entity.key_type)
+    else:
+        key = _declared_object(("key",), entity.key_type, keys)
+    value = _declared_object(("val",), entity.value_type, values)
+    return RowLayout(key, value) if key and value else None
+
+
+def _declared_object(
+    path: tuple[str, ...], type_name: str, columns: Sequence[QueryField]
+) -> ObjectNode | None:
+    if not columns or any(column.java_type not in _CODE_OF_JAVA_TYPE for column in columns):
+        return None
+    codes = {column.name: int(_CODE_OF_JAVA_TYPE[column.java_type]) for column in columns}
+    leaves = [
+        (name_id(column.name), _declared_leaf((*path, column.name), column.java_type)) for column in columns
+    ]
+    return ObjectNode(path, binary_type_of(type_name, codes), tuple(leaves))
+
+
+def _declared_leaf(path: tuple[str, ...], java_type: str) -> Leaf:
+    code = _CODE_OF_JAVA_TYPE[java_type]
+    leaf = Leaf(path, code, VARIABLE if code in DTYPE_OF_ARRAY else 1)
+    return replace(leaf, fill=_fill_bytes(leaf, {}))

@@ -307,6 +307,11 @@ def parse_value(payload: memoryview, find_type: FindType | None = None) -> Any:
     return read_value(Reader(payload), find_type)
 
 
+def parse_nothing(payload: memoryview) -> None:
+    """Read an answer that says nothing but that it was done."""
+    del payload
+
+
 def parse_bool(payload: memoryview) -> bool:
     """Read an answer that is one truth value."""
     return Reader(payload).bool()
@@ -341,7 +346,7 @@ def _optional_string(reader: Reader) -> str | None:
 
 
 def parse_configuration(payload: memoryview) -> CacheConfig:
-    """Read the answer of `cache_configuration`, as far as `CacheConfig` goes (SQL columns left out)."""
+    """Read the answer of `cache_configuration`, as far as `CacheConfig` goes."""
     reader = Reader(payload)
     if reader.int32() != reader.remaining:
         raise RemoteProtocolError("truncated cache configuration")
@@ -357,6 +362,9 @@ def parse_configuration(payload: memoryview) -> CacheConfig:
     reader.take(4 + 8 + 8 + 4 + 4 + 8 + 8 + 1 + 4)
     schema = _optional_string(reader)
     write_mode = reader.int32()
+    for _ in range(2 * reader.count(2)):
+        _optional_string(reader)
+    entities = tuple(_entity(reader) for _ in range(reader.count()))
     return CacheConfig(
         name,
         backups,
@@ -365,7 +373,32 @@ def parse_configuration(payload: memoryview) -> CacheConfig:
         WriteMode(write_mode) if write_mode in tuple(WriteMode) else WriteMode.PRIMARY_SYNC,
         read_from_backup,
         schema,
+        entities,
     )
+
+
+def _entity(reader: Reader) -> QueryEntity:
+    key_type, value_type, table, key_field, _ = (_optional_string(reader) or "" for _ in range(5))
+    fields = []
+    for _ in range(reader.count()):
+        name, java_type, is_key = _string(reader), _string(reader), reader.bool()
+        reader.bool()
+        read_value(reader)
+        reader.take(8)
+        fields.append(QueryField(name, java_type, is_key))
+    for _ in range(2 * reader.count(2)):
+        _optional_string(reader)
+    for _ in range(reader.count()):
+        _skip_index(reader)
+    return QueryEntity(table, key_type, value_type, tuple(fields), key_field or None)
+
+
+def _skip_index(reader: Reader) -> None:
+    _optional_string(reader)
+    reader.take(1 + 4)
+    for _ in range(reader.count()):
+        _string(reader)
+        reader.bool()
 
 
 def parse_topology(payload: memoryview) -> Topology:

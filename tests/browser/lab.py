@@ -47,6 +47,13 @@ def find_browser() -> str:
     return found
 
 
+_KERNEL_IS_IDLE = """() => {
+    const session = window.jupyterapp?.shell.currentWidget?.context?.sessionContext;
+    const kernel = session?.isReady && session.session?.kernel;
+    return kernel && kernel.connectionStatus === "connected" && kernel.status === "idle";
+}"""
+
+
 @dataclass(frozen=True)
 class Lab:
     """A running JupyterLab."""
@@ -70,7 +77,7 @@ class Notebook:
     page: Page
 
     def wait_until_idle(self) -> None:
-        expect(self.page.locator(".jp-Notebook-ExecutionIndicator")).to_have_attribute("data-status", "idle")
+        self.page.wait_for_function(_KERNEL_IS_IDLE)
 
     def cell(self, index: int) -> Locator:
         return self.page.locator(f".jp-Notebook .jp-Cell[data-windowed-list-index='{index}']")
@@ -106,6 +113,7 @@ def jupyter_lab(directory: Path, env: Mapping[str, str]) -> Iterator[Lab]:
     }
     argv = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root"]
     argv += ["--ServerApp.ip=127.0.0.1", "--ServerApp.port=0", f"--ServerApp.root_dir={root}"]
+    argv += ["--LabApp.expose_app_in_browser=True"]
     log_path = directory / "jupyter.log"
     with log_path.open("wb") as log:
         server = subprocess.Popen(

@@ -14,7 +14,7 @@ from ignite_tf_magic.client.sql import SqlClient
 from ignite_tf_magic.config import ConnectOptions, Endpoint, TlsOptions
 from ignite_tf_magic.embedded import EmbeddedOptions, Lifetime, NodeTls, down, ensure_up
 from ignite_tf_magic.errors import AuthenticationError, CacheNotFound, ConfigError, ConnectionFailed
-from ignite_tf_magic.protocol.messages import CacheConfig
+from ignite_tf_magic.protocol.messages import CacheConfig, QueryEntity, QueryField
 from tests.client.certificates import Certificates
 
 
@@ -98,6 +98,29 @@ def test_caches(client):
         cache.get("a")
     with pytest.raises(CacheNotFound):
         client.destroy_cache("SOME_CACHE")
+
+
+def test_a_heartbeat_tells_of_changes(client):
+    client.create_cache(CacheConfig("BEAT"))
+    before = client.heartbeat()
+    client.destroy_cache("BEAT")
+    after = client.heartbeat()
+    assert before is not None
+    assert after is not None
+    assert after > before
+
+
+def test_a_configuration_comes_back_whole(client):
+    field = QueryField("X", "java.lang.Integer")
+    entity = QueryEntity(
+        "T", "java.lang.Long", "Row", (QueryField("ID", "java.lang.Long", True), field), "ID"
+    )
+    config = CacheConfig("WHOLE", backups=1, sql_schema="PUBLIC", query_entities=(entity,))
+    found = client.create_cache(config).config()
+    assert (found.name, found.backups, found.write_mode) == ("WHOLE", 1, config.write_mode)
+    assert [(f.name, f.java_type) for f in found.query_entities[0].fields][-1] == ("X", "java.lang.Integer")
+    assert found.query_entities[0].value_type == "Row"
+    client.destroy_cache("WHOLE")
 
 
 @pytest.fixture(scope="module")

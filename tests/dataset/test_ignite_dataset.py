@@ -320,6 +320,25 @@ def test_a_type_added_after_the_dataset_was_made_is_learnt(ignite, client):
     client.destroy_cache("EVOLVES")
 
 
+def test_an_empty_sql_table_tells_its_schema(ignite):
+    sql = SqlClient(ignite.connect_options)
+    sql.query("CREATE TABLE EMPTY_TABLE (a INT, b VARCHAR, c DOUBLE, d DATE, e BINARY, PRIMARY KEY (a, b))")
+    dataset = IgniteDataset("SQL_PUBLIC_EMPTY_TABLE", host="127.0.0.1", port=ignite.nodes[0].port)
+    assert dataset.element_spec == {
+        "key": {"A": tf.TensorSpec([], tf.int32), "B": tf.TensorSpec([], tf.string)},
+        "val": {
+            "C": tf.TensorSpec([], tf.float64),
+            "D": tf.TensorSpec([], tf.int64),
+            "E": tf.TensorSpec([], tf.string),
+        },
+    }
+    assert list(dataset.batch(4)) == []
+    sql.query("INSERT INTO EMPTY_TABLE VALUES (1, 'x', 2.5, '2020-01-01', X'0102')")
+    (row,) = dataset.as_numpy_iterator()
+    assert (row["key"]["A"], row["key"]["B"], row["val"]["C"], row["val"]["E"]) == (1, b"x", 2.5, b"\x01\x02")
+    sql.query("DROP TABLE EMPTY_TABLE")
+
+
 def test_a_sql_table_gives_its_columns(ignite):
     sql = SqlClient(ignite.connect_options)
     sql.query(

@@ -1,0 +1,78 @@
+"""The benchmark at tiny sizes: that every variant moves all rows, not how fast."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+
+import pytest
+
+from benchmarks import load, scan, tables
+from benchmarks.cases import Case, fill, mib, mnist
+from benchmarks.plan import Effort
+from benchmarks.process import Variant, VariantFailed, python_variant
+from ignite_tf_magic.client.client import Client
+from ignite_tf_magic.embedded import EmbeddedCluster
+
+BRIEF = Effort(seconds=0.01, rounds=2, trial_s=0.01, runs=1)
+FIELDS = {"case", "variant", "rows_per_s", "mb_per_s", "peak_rss_mb", "cpu_s_per_million_rows"}
+
+
+def unheard(line: str) -> None:
+    del line
+
+
+def scanned(ignite: EmbeddedCluster, case: Case, variants: tuple[str, ...]) -> list[dict]:
+    small = replace(case, page_rows=case.page_rows[:1])
+    return scan.run(ignite.connect_options, small, BRIEF, unheard, variants)
+
+
+def test_scan_gives_a_row_for_each_variant(ignite, tmp_path, capsys):
+    variants = ("drain", "pyignite", "java_3", "dataset_batch")
+    rows = scanned(ignite, mnist(1500), variants)
+    assert [row["variant"] for row in rows] == list(variants)
+    for row in rows:
+        assert row.keys() >= FIELDS | {"ratio_to_drain"}
+        assert all(row[name] > 0 for name in FIELDS - {"case", "variant"}), row
+        assert row["mb_per_s"] == pytest.approx(row["rows_per_s"] * 796 / 1e6, abs=0.01)
+    assert rows[0]["ratio_to_drain"] == 1
+    tables.write(tmp_path, "scan", rows)
+    assert json.loads((tmp_path / "scan.json").read_text()) == rows
+    tables.show(tables.console(), tmp_path, ("scan", "load"))
+    shown = capsys.readouterr().out
+    assert all(variant in shown for variant in variants)
+
+
+def test_rows_of_1_mib_are_bare_byte_arrays(ignite):
+    rows = scanned(ignite, mib(6), ("drain", "java_1"))
+    assert [row["case"] for row in rows] == ["mib"] * 2
+
+
+def test_load_is_measured_beside_pyignite(ignite):
+    rows = load.run(ignite.connect_options, 400, replace(BRIEF, rounds=1), unheard, ["mnist"])
+    assert [(row["case"], row["variant"]) for row in rows] == [("mnist", variant) for variant in load.MODULES]
+    assert all(row.keys() >= FIELDS for row in rows)
+    ours, theirs = rows
+    assert theirs["ratio_to_pyignite"] == 1
+    assert ours["ratio_to_pyignite"] == pytest.approx(ours["rows_per_s"] / theirs["rows_per_s"], abs=0.01)
+
+
+def test_a_pass_with_another_number_of_rows_is_refused(ignite, client: Client):
+    case = mnist(50)
+    endpoint = ignite.connect_options.endpoints[0]
+    fill(client, case)
+    try:
+        task = {"cache": case.cache, "host": endpoint.host, "port": endpoint.port, "num_rows": 51}
+        with python_variant("drain", "read_drain", task) as drain:
+            drain.answer()
+            with pytest.raises(VariantFailed, match="a pass gave 50 rows, and there are 51"):
+                drain.measure(0.01)
+    finally:
+        client.destroy_cache(case.cache)
+
+
+def test_a_variant_that_dies_tells_why():
+    with Variant("broken", [sys.executable, "-c", "raise SystemExit('no such thing')"]) as broken:
+        with pytest.raises(VariantFailed, match=r"(?s)broken ended with exit code 1.*no such thing"):
+            broken.answer()
