@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 INPUTS := setup.cfg setup.py pyproject.toml ignite_tf_magic/protocol/_rows.c
 
-.PHONY: demo test lint bench quickstart golden pictures clean
+.PHONY: demo test lint bench golden browser pictures clean
 
 demo: $(VENV)/.all
 	$(BIN)/ignite-tf demo
 
 test: $(VENV)/.dev
+	-@$(MAKE) --no-print-directory browser
 	$(BIN)/python -m pytest
 
 lint: $(VENV)/.dev
@@ -23,6 +24,16 @@ bench: $(VENV)/.dev
 # The golden bytes of tests/protocol, captured anew from a real node.
 golden: $(VENV)/.dev
 	$(BIN)/python tests/protocol/capture.py
+
+# The browser of tests/browser. Without the right to install one, the other tests go on.
+browser:
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || { \
+	  sudo=$$(test "$$(id -u)" = 0 || echo sudo -n); \
+	  $$sudo apt-get update -qq && $$sudo apt-get install -y -qq --no-install-recommends chromium; }
+
+# docs/quickstart.png and docs/panel.png, from nodes, a JupyterLab and a browser started for them.
+pictures: $(VENV)/.dev browser
+	PYTHONPATH=tests/browser $(BIN)/python docs/pictures.py
 
 $(VENV)/bin/uv:
 	$(PYTHON) -m venv $(VENV)

@@ -119,7 +119,9 @@ class Client:
         Raises:
             CacheNotFound: There is none of that name.
         """
-        self.cache_call(name, messages.destroy_cache(messages.cache_id(name)), messages.parse_nothing, repeat=False)
+        self.cache_call(
+            name, messages.destroy_cache(messages.cache_id(name)), messages.parse_nothing, repeat=False
+        )
 
     def cache(self, name: str) -> Cache:
         """Give a cache that exists.

@@ -128,10 +128,11 @@ def _mirror() -> str | None:
 
 def _unreachable(version: str, folder: Path, error: Exception) -> EmbeddedError:
     mirror = _mirror()
-    asked = f"the repository at {urlsplit(mirror).hostname}" if mirror else "the public Maven repository"
+    asked = f"the mirror at {urlsplit(mirror).hostname}" if mirror else "the public Maven repository"
+    answer = str(error).replace(mirror, "the mirror") if mirror else str(error)  # it may hold a password
     wanted = ", ".join(f"org.apache.ignite:{module}:{version}" for module in MODULES)
     return EmbeddedError(
-        f"could not fetch {wanted} and what they need from {asked}: {type(error).__name__}: {error}\n"
+        f"could not fetch {wanted} and what they need from {asked}: {type(error).__name__}: {answer}\n"
         "Check the network (HTTPS_PROXY is honoured), name a mirror in IGNITE_TF_MAVEN_REPOSITORY, or copy "
         f"the folder {folder} from a machine that has it."
     )

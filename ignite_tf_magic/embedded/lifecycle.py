@@ -30,7 +30,11 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class ClusterStarted:
-    """Nodes were started; the cluster is ready."""
+    """Nodes were started; the cluster is ready.
+
+    Attributes:
+        seconds: How long it took, downloads included.
+    """
 
     cluster: EmbeddedCluster
     seconds: float
@@ -108,9 +112,7 @@ def ensure_up(
         DeadlineExceeded: The nodes did not become ready in time.
     """
     home = _private_home(home or default_home())
-    with locked(
-        home / "lock", lambda: report("waiting for another process that is changing the embedded cluster")
-    ):
+    with _changing(home, report):
         cluster = _usable(home, report)
         if cluster is not None:
             return _reuse(cluster, options, lifetime, report)
@@ -134,9 +136,7 @@ def down(
     home = home or default_home()
     if not home.exists():
         return NothingRunning(home)
-    with locked(
-        home / "lock", lambda: report("waiting for another process that is changing the embedded cluster")
-    ):
+    with _changing(home, report):
         cluster = read_cluster(home)
         if cluster is not None:
             report(f"stopping {count_nodes(len(cluster.nodes))}")

@@ -78,13 +78,15 @@ def _free_ports(held: ExitStack, candidates: Iterable[int], count: int) -> list[
     for port in candidates:
         if len(found) == count:
             break
-        probe = held.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Java binds: TIME_WAIT is no obstacle
+        listener = held.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+        listener.setsockopt(
+            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+        )  # as Java binds: TIME_WAIT is no obstacle
         try:
-            probe.bind((LOOPBACK, port))
-            probe.listen(1)
+            listener.bind((LOOPBACK, port))
+            listener.listen(1)
         except OSError:
-            probe.close()
+            listener.close()
         else:
             found.append(port)
     if len(found) < count:

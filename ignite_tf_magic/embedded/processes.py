@@ -63,7 +63,9 @@ def birth_of(pid: int) -> str | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return None if fields[0] in "ZX" else f"{boot} {fields[19]}"
+    # A killed process is a zombie at once, but listens until the last of its threads has ended.
+    has_ended = fields[0] in "ZX" and int(fields[17]) <= 1
+    return None if has_ended else f"{boot} {fields[19]}"
 
 
 def _birth_from_ps(pid: int) -> str | None:

@@ -12,8 +12,11 @@ from ignite_tf_magic.session import CacheInfo, EmbeddedNode, Failure, RunInfo, R
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b")
 
-_STATE_COLOURS = {"succeeded": "#2e7d32", "failed": "#c62828", "lost": "#c62828", "stopped": "#6d6d6d"}
-_CELL = 'style="text-align:left;padding:2px 14px 2px 0"'
+# Of medium lightness: they show on a light and on a dark page. Text keeps the page's own colour.
+_RED, _GREEN, _BLUE, _GREY = "#e53935", "#43a047", "#1e88e5", "#9e9e9e"
+_STATE_COLOURS = {"succeeded": _GREEN, "failed": _RED, "failing": _RED, "lost": _RED, "stopped": _GREY}
+_FONT = "font-size:var(--jp-ui-font-size1,13px);line-height:1.5"
+_MARGIN = "margin:6px 0 2px 0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,27 +35,27 @@ def runs_view(runs: Sequence[RunInfo], now: datetime) -> View:
     """List runs, newest first."""
     if not runs:
         return message_view("No runs. A cell starts one: %%ignite_tf start CACHE")
-    head = ["RUN", "STATE", "CACHE", "WORKERS", "HOSTS", "STARTED", "DURATION"]
+    head = ["Run", "State", "Cache", "Workers", "Started", "Duration", "Hosts"]
     rows = [
         [
             run.id,
             state_text(run),
             run.cache,
             str(run.num_workers),
-            ", ".join(run.hosts),
-            f"{run.started_at.astimezone():%Y-%m-%d %H:%M:%S}",
+            f"{run.started_at.astimezone():%Y-%m-%d %H:%M}",
             duration_text(run, now),
+            ", ".join(run.hosts),
         ]
         for run in runs
     ]
-    return table_view(head, rows, colours={1: [_colour(run.state) for run in runs]})
+    return table_view(head, rows, right={3, 5}, dots={1: [_colour(run.state) for run in runs]})
 
 
 def caches_view(caches: Sequence[CacheInfo]) -> View:
     """List caches with their sizes and SQL tables."""
     if not caches:
         return message_view("This cluster has no caches. Load one: ignite-tf load MNIST digits")
-    head = ["CACHE", "ROWS", "MODE", "BACKUPS", "SQL TABLE"]
+    head = ["Cache", "Rows", "Mode", "Backups", "SQL table"]
     rows = [
         [
             cache.name,
@@ -80,18 +83,19 @@ def nodes_view(nodes: Sequence[EmbeddedNode]) -> View:
         ]
         for node in nodes
     ]
-    return table_view(["NODE", "ADDRESS", "PID", "STATE", "LOG"], rows)
+    return table_view(["Node", "Address", "PID", "State", "Log"], rows)
 
 
 def table_view(
     head: Sequence[str],
     rows: Sequence[Sequence[str]],
     right: set[int] | None = None,
-    colours: dict[int, list[str]] | None = None,
+    dots: dict[int, list[str]] | None = None,
 ) -> View:
-    """Lay out a table; `right` are columns of numbers, `colours` CSS colours by column and row."""
-    right, colours = right or set(), colours or {}
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    """Lay out a table; `right` are columns of numbers, `dots` CSS colours by column and row."""
+    right, dots = right or set(), dots or {}
+    text_head = [name.upper() for name in head]
+    widths = [max(map(len, column)) for column in zip(text_head, *rows, strict=True)]
 
     def line(cells: Sequence[str]) -> str:
         padded = (
@@ -100,22 +104,30 @@ def table_view(
         )
         return "  ".join(padded).rstrip()
 
-    def cell(text: str, row: int, column: int) -> str:
-        colour = f";color:{colours[column][row]}" if column in colours else ""
+    def cell(tag: str, html: str, column: int) -> str:
         align = "right" if column in right else "left"
-        return f'<td style="text-align:{align};padding:2px 14px 2px 0{colour}">{escape(text)}</td>'
+        return f'<{tag} style="text-align:{align};white-space:nowrap;padding:2px 12px 2px 4px">{html}</{tag}>'
 
+    def body_cell(text: str, row: int, column: int) -> str:
+        return cell("td", (dot(dots[column][row]) if column in dots else "") + escape(text), column)
+
+    heads = "".join(cell("th", escape(name), i) for i, name in enumerate(head))
     body = "".join(
-        "<tr>" + "".join(cell(text, i, j) for j, text in enumerate(row)) + "</tr>"
+        "<tr>" + "".join(body_cell(text, i, j) for j, text in enumerate(row)) + "</tr>"
         for i, row in enumerate(rows)
     )
-    heads = "".join(f"<th {_CELL}>{escape(name.capitalize())}</th>" for name in head)
-    return View("\n".join(map(line, [head, *rows])), f"<table><tr>{heads}</tr>{body}</table>")
+    html = f'<div style="overflow-x:auto"><table style="margin:4px 0"><tr>{heads}</tr>{body}</table></div>'
+    return View("\n".join(map(line, [text_head, *rows])), html)
 
 
 def message_view(text: str) -> View:
     """Show one line or paragraph."""
-    return View(text, f'<div style="white-space:pre-wrap">{escape(text)}</div>')
+    return View(text, f'<div style="white-space:pre-wrap;{_MARGIN};{_FONT}">{escape(text)}</div>')
+
+
+def dot(colour: str) -> str:
+    """A coloured mark in front of a word, as HTML."""
+    return f'<span style="color:{colour}">\u25cf</span> '
 
 
 def state_text(run: RunInfo) -> str:
@@ -124,13 +136,18 @@ def state_text(run: RunInfo) -> str:
     return f"{run.state.value} ({run.exit_code})" if failed else run.state.value
 
 
+def state_html(run: RunInfo) -> str:
+    """Name a run's state behind a mark of its colour."""
+    return dot(_colour(run.state)) + escape(state_text(run))
+
+
 def duration_text(run: RunInfo, now: datetime) -> str:
     """Tell how long a run has lasted, as in 0:03:20."""
     return str(timedelta(seconds=round(((run.ended_at or now) - run.started_at).total_seconds())))
 
 
 def _colour(state: RunState) -> str:
-    return _STATE_COLOURS.get(state.value, "#1565c0")
+    return _STATE_COLOURS.get(state.value, _BLUE)
 
 
 def end_view(run: RunInfo, notes: Sequence[str]) -> View:
@@ -138,7 +155,7 @@ def end_view(run: RunInfo, notes: Sequence[str]) -> View:
     first = f"run {run.id}: {state_text(run)} after {duration_text(run, run.ended_at or run.started_at)}"
     lines = [f"logs: {run.directory}/worker-*.log", *notes]
     html = (
-        f'<div style="border-left:4px solid {_colour(run.state)};padding-left:10px;margin-top:6px">'
+        f'<div style="border-left:4px solid {_colour(run.state)};padding-left:10px;{_MARGIN};{_FONT}">'
         f"<b>{escape(first)}</b>" + "".join(f"<br>{escape(line)}" for line in lines) + "</div>"
     )
     return View("\n".join([first, *(f"  {line}" for line in lines)]), html)
@@ -146,15 +163,16 @@ def end_view(run: RunInfo, notes: Sequence[str]) -> View:
 
 def failure_view(run: RunInfo, failure: Failure) -> View:
     """Show why a run failed: which worker first and how, its traceback or last lines, and what helps."""
-    title = f"run {run.id} failed: {failure.summary}"
+    title = f"run {run.id}: {failure.summary}"
     said = failure.traceback or "\n".join(failure.last_lines)
     said = _ANSI.sub("", said).rstrip()
     notes = [f"hint: {failure.hint}"] if failure.hint else []
     notes.append(f"all output of worker {failure.worker}: {failure.log}")
-    blocks = [f'<b style="color:#c62828">{escape(title)}</b>']
+    blocks = [f'<b style="color:{_RED}">{escape(title)}</b>']
     if said:
-        blocks.append(f'<pre style="margin:6px 0;max-height:24em;overflow:auto">{escape(said)}</pre>')
+        style = "margin:6px 0;padding:0;max-height:24em;overflow:auto;white-space:pre-wrap;background:none"
+        blocks.append(f'<pre style="{style}">{escape(said)}</pre>')
     blocks += [f"<div>{escape(note)}</div>" for note in notes]
-    border = "border:1px solid #c62828;border-left-width:4px;padding:6px 10px"
+    border = f"border:1px solid {_RED};border-left-width:4px;padding:6px 10px"
     text = "\n".join(part for part in [title, said, *notes] if part)
-    return View(text, f'<div style="{border}">{"".join(blocks)}</div>')
+    return View(text, f'<div style="{border};{_MARGIN};{_FONT}">{"".join(blocks)}</div>')

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,10 +33,10 @@ _FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-# No questions and no looking for news in the internet.
+# No questions, no looking for news in the internet; functions can be folded, for the pictures.
 _SETTINGS = {
     "@jupyterlab/apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
-    "@jupyterlab/codemirror-extension/plugin": {"defaultConfig": {"cursorBlinkRate": 0}},
+    "@jupyterlab/codemirror-extension/plugin": {"defaultConfig": {"codeFolding": True}},
 }
 
 
@@ -85,10 +85,17 @@ class Notebook:
     def output(self, index: int) -> Locator:
         return self.cell(index).locator(".jp-OutputArea")
 
+    def prompt(self, index: int) -> Locator:
+        return self.cell(index).locator(".jp-InputPrompt")
+
     def run(self, index: int) -> None:
-        """Run one cell; does not wait for it."""
-        self.cell(index).locator(".cm-content").click()
+        """Run a cell that has not run yet; returns when its kernel has been asked."""
+        cell = self.cell(index)
+        cell.locator(".cm-content").click()
+        expect(cell.locator(".cm-editor.cm-focused")).to_be_visible()
         self.page.keyboard.press("Control+Enter")
+        # Only then has JupyterLab moved the focus, which it would else take from the next cell.
+        expect(self.prompt(index)).not_to_have_text("[ ]:")
 
 
 def write_notebook(path: Path, cells: Sequence[str]) -> None:
@@ -151,9 +158,24 @@ def _end(server: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         server.kill()
         server.wait()
-    _, left = psutil.wait_procs(family, _END_S)
-    for process in left:
+    for process in still_alive(family):
         process.kill()
+
+
+def still_alive(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """Those that do not end within a while."""
+    deadline = time.monotonic() + _END_S
+    while (alive := [each for each in processes if _is_alive(each)]) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return alive
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        # A dead process that nobody has asked for its exit code yet is a zombie; some containers keep those.
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 @contextmanager

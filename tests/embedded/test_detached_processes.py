@@ -26,6 +26,11 @@ STUBBORN = [
     "-c",
     "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(100)",
 ]
+LEADERLESS = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(100,)).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
 
 
 def spawn(folder: Path, argv: list[str]) -> DetachedProcess:
@@ -69,6 +74,16 @@ def test_a_pid_that_belongs_to_somebody_else_now_is_not_signalled():
 
 def test_a_zombie_has_ended():
     with subprocess.Popen(["true"]) as child:
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert birth_of(child.pid) is None
+
+
+def test_a_zombie_whose_threads_still_run_has_not_ended():
+    with subprocess.Popen([sys.executable, "-c", LEADERLESS]) as child:
+        while ") Z " not in Path(f"/proc/{child.pid}/stat").read_text():
+            time.sleep(0.01)
+        assert birth_of(child.pid) is not None
+        child.kill()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         assert birth_of(child.pid) is None
 

@@ -103,7 +103,7 @@ def test_a_flood_of_output_stays_bounded(kernel, digits):
 def test_failure_is_explained_and_ends_the_cell(kernel, digits):
     result = kernel.run(f"%%ignite_tf start {digits}\nprint('one')\nraise ValueError('boom')\n")
     card = result.shown[0]["text/plain"]
-    assert "failed: worker 0 on localhost failed: exit code 1" in card
+    assert ": worker 0 on localhost failed: exit code 1" in card
     assert "ValueError: boom" in card
     assert "worker-0.log" in card
     assert "bootstrap" not in card
