@@ -146,13 +146,14 @@ def _page_spec(spec: Any) -> Any:
 def _structure(layout: RowLayout, items: Sequence[Any]) -> dict[str, Any]:
     """Arrange one item per leaf as {"key": ..., "val": ...}."""
     supply = iter(items)
+    return {"key": _arrange(layout.key, supply), "val": _arrange(layout.value, supply)}
 
-    def arrange(node: Node) -> Any:
-        if isinstance(node, Leaf):
-            return next(supply)
-        return {_name(node, child): arrange(child) for _, child in node.fields}
 
-    return {"key": arrange(layout.key), "val": arrange(layout.value)}
+def _arrange(node: Node, supply: Iterator[Any]) -> Any:
+    # Not a closure: one that refers to itself keeps the arrays alive until the garbage collector runs.
+    if isinstance(node, Leaf):
+        return next(supply)
+    return {_name(node, child): _arrange(child, supply) for _, child in node.fields}
 
 
 def _name(parent: Any, child: Node) -> str:
