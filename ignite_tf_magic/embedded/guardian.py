@@ -27,6 +27,7 @@ from ignite_tf_magic.embedded.record import (
 )
 
 _LOOK_EVERY_S = 2.0
+_LOOK_AT_START_EVERY_S = 0.1
 _GRACE_S = 10.0
 
 
@@ -38,18 +39,19 @@ def watch(home: Path, cluster_id: str, say: Callable[[str], None]) -> None:
     """Stay until the cluster has ended or needs no guardian any more."""
     last_use, used = time.monotonic(), _used(home)
     told: set[int] = set()
-    nodes: tuple[DetachedProcess, ...] = ()
+    nodes: set[DetachedProcess] = set()
     while (cluster := read_cluster(home)) is not None:
         if not _is_guarded(cluster, cluster_id):
             return
-        nodes = node_processes(cluster)
+        nodes.update(node_processes(cluster))  # kept: the files that name them may be removed
         _tell_deaths(cluster, told, say)
         if _in_use(cluster, used):
             last_use, used = time.monotonic(), _used(home)
         is_idle = time.monotonic() - last_use >= cluster.idle_timeout_s
         if (is_idle or not cluster.ready) and _end(home, cluster_id, used, say):
             return
-        time.sleep(min(_LOOK_EVERY_S, cluster.idle_timeout_s / 4))
+        pause_s = _LOOK_EVERY_S if cluster.ready else _LOOK_AT_START_EVERY_S
+        time.sleep(min(pause_s, cluster.idle_timeout_s / 4))
     end(nodes, _GRACE_S)  # somebody removed the files; `down` would have ended this process first
 
 
@@ -59,7 +61,7 @@ def _is_guarded(cluster: EmbeddedCluster, cluster_id: str) -> bool:
 
 def _end(home: Path, cluster_id: str, used: float, say: Callable[[str], None]) -> bool:
     """End the cluster unless it came into use; False when it did, or when somebody is changing it."""
-    with suppress(_Busy), locked(home / "lock", _refuse_to_wait):
+    with suppress(_Busy, FileNotFoundError), locked(home / "lock", _refuse_to_wait):
         cluster = read_cluster(home)
         if cluster is None or not _is_guarded(cluster, cluster_id):
             return False

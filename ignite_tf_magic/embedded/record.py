@@ -142,8 +142,7 @@ def write_cluster(cluster: EmbeddedCluster) -> None:
         "started_at": cluster.started_at,
         "nodes": [{"index": node.index, "host": node.host, "port": node.port} for node in cluster.nodes],
         "peer_ports": cluster.peer_ports,
-        "tls": tls
-        and {name: getattr(tls, name) for name in ("certfile", "keyfile", "cafile", "check_hostname")},
+        "tls": tls and {name: getattr(tls, name) for name in _TLS_FIELDS},
     }
     write_private(cluster.home / "cluster.json", json.dumps(record, indent=1))
 

@@ -105,6 +105,7 @@ def test_credentials_travel_by_a_private_file_and_go_with_the_run(start):
         "certfile": "c.pem",
         "keyfile": "k.pem",
         "cert_password": "hush2",
+        "check_hostname": "true",
     }
     run.stop()
     assert not run.directory.credentials.exists()
