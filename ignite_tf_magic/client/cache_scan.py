@@ -12,7 +12,7 @@ from typing import Protocol
 from ignite_tf_magic.client.channel import Channel
 from ignite_tf_magic.client.page_sizes import PageSizes
 from ignite_tf_magic.client.router import Node, Router, wait_for
-from ignite_tf_magic.client.scan import OwnerScan, Pending, ScannedPage, pending_partitions
+from ignite_tf_magic.client.scan import OwnerScan, Progress, ScannedPage, ScannedRun
 from ignite_tf_magic.errors import (
     CacheNotFound,
     ConnectionFailed,
@@ -86,7 +86,7 @@ class CacheLike(Protocol):
 class CacheScan:
     """Reads partitions in one thread, over a connection of its own to each owner in turn.
 
-    Iterate `pages` once; `close` from any thread ends the reading at once.
+    Iterate `runs` or `pages` once; `close` from any thread ends the reading at once.
     """
 
     def __init__(
@@ -99,7 +99,8 @@ class CacheScan:
     ) -> None:
         self._router = router
         self._cache = cache
-        self._pending = pending_partitions(list(partitions))
+        self._pending = deque(partitions)
+        self._progress: dict[int, Progress] = {}
         self._sizes = sizes
         self._baseline = baseline
         self._lock = threading.Lock()
@@ -118,7 +119,12 @@ class CacheScan:
         return self._closed
 
     def pages(self) -> Iterator[ScannedPage]:
-        """Yield pages until all partitions were read; each is valid until the next is asked for.
+        """Yield what `runs` does, page by page."""
+        for run in self.runs():
+            yield from run.pages()
+
+    def runs(self) -> Iterator[ScannedRun]:
+        """Yield runs of pages until all partitions were read; each is valid until the next is asked for.
 
         Blocks. A lost node is waited for and replaced by the new owners of its partitions.
 
@@ -130,9 +136,9 @@ class CacheScan:
         while self._pending and not self._is_closed():
             failure: IgniteTfError | None = None
             try:
-                for page in self._read_first_owner(owners):
+                for run in self._read_first_owner(owners):
                     self._attempts = 0
-                    yield page
+                    yield run
                     if self._is_closed():
                         return
             except (ConnectionLost, ConnectionFailed, ServerError) as error:
@@ -142,13 +148,13 @@ class CacheScan:
             if failure:
                 owners = self._recover(failure)
 
-    def _read_first_owner(self, owners: Mapping[int, uuid.UUID]) -> Iterator[ScannedPage]:
-        node_id = owners[self._pending[0].partition]
-        mine = deque(p for p in self._pending if owners[p.partition] == node_id)
-        others = [p for p in self._pending if owners[p.partition] != node_id]
+    def _read_first_owner(self, owners: Mapping[int, uuid.UUID]) -> Iterator[ScannedRun]:
+        node_id = owners[self._pending[0]]
+        mine = deque(p for p in self._pending if owners[p] == node_id)
+        others = [p for p in self._pending if owners[p] != node_id]
         channel = self._open(node_id)
         try:
-            yield from OwnerScan(channel, self._cache.cache_id, mine, self._sizes).pages()
+            yield from OwnerScan(channel, self._cache.cache_id, mine, self._progress, self._sizes).runs()
         finally:
             self._pending = deque([*mine, *others])
             channel.close()
@@ -181,7 +187,7 @@ class CacheScan:
         if owners is None:
             raise IgniteTfError(
                 f"reading cache {self._cache.name!r} stopped ({failure}), and the cluster named no reachable "
-                f"owner of partitions {format_ranges(sorted(p.partition for p in self._pending))} "
+                f"owner of partitions {format_ranges(sorted(self._pending))} "
                 f"for {RECOVERY_TIMEOUT_S:g} s"
             ) from failure
         return owners
@@ -189,7 +195,7 @@ class CacheScan:
     def _check_transient(self, failure: ServerError) -> None:
         words = failure.server_message
         if any(word in words for word in _LOST):
-            lost = [p.partition for p in self._pending]
+            lost = list(self._pending)
             raise PartitionsLost(self._cache.name, lost, f"the cluster says so: {words}") from failure
         if failure.status == Status.CACHE_DOES_NOT_EXIST:
             raise CacheNotFound(self._cache.name, (), 1) from failure
@@ -205,14 +211,14 @@ class CacheScan:
             return None
         owners = partition_map.primary_of()
         if not partition_map.partitioned:
-            return {p.partition: alive[0] for p in self._pending}
-        complete = all(owners.get(p.partition) in alive for p in self._pending)
+            return dict.fromkeys(self._pending, alive[0])
+        complete = all(owners.get(partition) in alive for partition in self._pending)
         return owners if complete and self._settled(owners) else None
 
     def _settled(self, owners: Mapping[int, uuid.UUID]) -> bool:
         """Whether each owner accepts connections: a killed node is listed for a moment."""
         nodes = {node.node_id: node for node in self._router.known_nodes}
-        for node_id in {owners[p.partition] for p in self._pending}:
+        for node_id in {owners[partition] for partition in self._pending}:
             try:
                 self._router.open_to(nodes[node_id]).close()
             except (ConnectionFailed, ConnectionLost, KeyError):
@@ -220,7 +226,7 @@ class CacheScan:
         return True
 
     def _check_lost(self, alive: Iterable[uuid.UUID]) -> None:
-        lost = self._baseline.lost(alive, (p.partition for p in self._pending))
+        lost = self._baseline.lost(alive, self._pending)
         if lost:
             departed = len(self._baseline.nodes - frozenset(alive))
             raise PartitionsLost(
@@ -229,6 +235,3 @@ class CacheScan:
                 f"{departed} of {len(self._baseline.nodes)} nodes left and the cache keeps "
                 f"{self._baseline.backups} backups. Load the data again with more backups, or bring the nodes back",
             )
-
-
-__all__ = ["Baseline", "CacheScan", "Pending"]

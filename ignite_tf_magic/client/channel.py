@@ -1,7 +1,7 @@
 """One open connection to one node: drives `protocol.Connection` over a transport.
 
-Two ways to use a channel, never mixed: `call` for control (any thread, one at a time), or `submit` and
-`next_answer` by one thread that keeps several requests in flight.
+Two ways to use a channel, never mixed: `call` for control (any thread, one at a time), or `submit` with
+`next_answer` or `next_answers` by one thread that keeps several requests in flight.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from ignite_tf_magic.errors import (
 from ignite_tf_magic.protocol.affinity import TopologyVersion
 from ignite_tf_magic.protocol.connection import Connection, Fault, Handshaken, Response
 from ignite_tf_magic.protocol.messages import Request
+from ignite_tf_magic.protocol.ops import Operation
 
 HANDSHAKE_TIMEOUT_S = 10.0
 T = TypeVar("T")
@@ -44,6 +45,7 @@ class Channel:
         self._transport = transport
         self._connection = connection
         self._unsent: list[bytes] = []
+        self._buffer = bytearray()
         self._lock = threading.Lock()
 
     def __enter__(self) -> Channel:
@@ -87,11 +89,11 @@ class Channel:
         self._unsent.append(data)
         return request_id
 
-    def flush(self) -> None:
-        """Send what is queued."""
-        if self._unsent:
-            data = b"".join(self._unsent)
-            self._unsent.clear()
+    def flush(self, more: bytes | memoryview = b"") -> None:
+        """Send what is queued, and then `more`."""
+        data = b"".join([*self._unsent, more])
+        self._unsent.clear()
+        if data:
             self._transport.send(data)
 
     def next_answer(self) -> Response | Fault:
@@ -99,16 +101,46 @@ class Channel:
 
         Its payload is valid until the next call.
         """
-        while True:
-            event = self._connection.next_event()
-            if event is None:
-                self.flush()
-                space = self._connection.get_buffer()
-                self._connection.received(self._transport.receive_into(space))
-            elif isinstance(event, Response | Fault):
+        while (answer := self._answer_at_hand()) is None:
+            self._receive()
+        return answer
+
+    def next_answers(self) -> list[Response | Fault]:
+        """Wait for at least one answer; give all that have arrived, whichever requests they belong to.
+
+        Their payloads are valid until the next call.
+        """
+        answers = [self.next_answer()]
+        while (answer := self._answer_at_hand()) is not None:
+            answers.append(answer)
+        return answers
+
+    def reserve_ids(self, number: int) -> int:
+        """Set request ids aside for a sweep, which uses `flush` and `receive_into` while nothing else does."""
+        return self._connection.reserve_ids(number)
+
+    def receive_into(self, space: memoryview) -> int:
+        """Wait for bytes and put some into `space`; gives how many."""
+        return self._transport.receive_into(space)
+
+    def buffer(self, num_bytes: int) -> bytearray:
+        """Give memory to receive into; the same again until more is asked for."""
+        if len(self._buffer) < num_bytes:
+            self._buffer = bytearray(num_bytes)
+        return self._buffer
+
+    def _receive(self) -> None:
+        self.flush()
+        space = self._connection.get_buffer()
+        self._connection.received(self._transport.receive_into(space))
+
+    def _answer_at_hand(self) -> Response | Fault | None:
+        while (event := self._connection.next_event()) is not None:
+            if isinstance(event, Response | Fault):
                 if event.topology is not None:
                     self.topology = event.topology
                 return event
+        return None
 
 
 def payload_of(answer: Response | Fault, request: Request) -> memoryview:
@@ -119,13 +151,13 @@ def payload_of(answer: Response | Fault, request: Request) -> memoryview:
     """
     if isinstance(answer, Response):
         return answer.payload
-    raise server_error(answer, request)
+    raise server_error(answer, request.operation)
 
 
-def server_error(fault: Fault, request: Request) -> ServerError:
+def server_error(fault: Fault, operation: Operation) -> ServerError:
     """Turn a fault into an exception."""
     words = fault.message.partition("\n")[0]
-    return ServerError(fault.status, request.operation.name.lower(), words)
+    return ServerError(fault.status, operation.name.lower(), words)
 
 
 def open_channel(endpoint: Endpoint, options: ConnectOptions, tls: ssl.SSLContext | None) -> Channel:

@@ -14,8 +14,12 @@ grew after they were measured.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
+
+from ignite_tf_magic.protocol.sweep import Expected
 
 PAGE_BYTES = 4 * 1024 * 1024
 IN_FLIGHT_BYTES = 2 * PAGE_BYTES
@@ -63,6 +67,18 @@ class PageSizes:
         if stats is None:
             return IN_FLIGHT_BYTES
         return min(stats.rows, self.page_rows(partition)) * stats.max_row_bytes
+
+    def one_page_each(self, partitions: Sequence[int]) -> Expected | None:
+        """Tell what to expect of partitions if all were read before and each is one page, else None."""
+        known = [self._known.get(partition) for partition in partitions]
+        if not all(known):
+            return None
+        rows = np.array([stats.rows for stats in known if stats], np.int64)
+        largest = np.array([stats.max_row_bytes for stats in known if stats], np.int64)
+        page_rows = np.clip(PAGE_BYTES // np.maximum(largest, 1), 1, self._max_page_rows)
+        if (rows > page_rows).any():
+            return None
+        return Expected(np.array(partitions, np.int64), rows, rows * largest, page_rows)
 
     def saw_row(self, max_row_bytes: int) -> None:
         """Note the largest row of a page, so that partitions not yet read are asked for accordingly."""

@@ -5,31 +5,54 @@ Rows come partition after partition in the order asked for, within a partition i
 
 When a node is lost, or a page turns out too large, a partition is read again from its start, on its new
 owner or in smaller pages; rows already delivered are recognised by the hash of their encoded key.
+
+Pages come in runs: whatever one receive brought that is next in order. A partition of a small cache is
+one short page, and what Python does for each page would otherwise take longer than moving its rows.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ignite_tf_magic.client.channel import Channel, payload_of
+from ignite_tf_magic.client.channel import Channel, payload_of, server_error
 from ignite_tf_magic.client.page_sizes import IN_FLIGHT_BYTES, PageSizes, PartitionStats
+from ignite_tf_magic.errors import ConnectionLost
 from ignite_tf_magic.protocol import messages
+from ignite_tf_magic.protocol.connection import Fault
 from ignite_tf_magic.protocol.messages import Page, Request
-from ignite_tf_magic.protocol.walk_compiled import index_rows, measure_rows
+from ignite_tf_magic.protocol.ops import Operation
+from ignite_tf_magic.protocol.page_run import PageRun
+from ignite_tf_magic.protocol.sweep import Grown, Sweep, SweptRun
+from ignite_tf_magic.protocol.walk_compiled import index_rows, library, measure_pages
 
 MAX_CURSORS = 8
 MAX_WAITING_PAGES = 4
 
+_NO_HASHES: NDArray[np.uint64] = np.empty(0, np.uint64)
 
-@dataclass(slots=True)
+
+@dataclass(frozen=True, slots=True)
+class ScannedRun:
+    """Pages in order, and the partition of each. Valid until the next run is asked for."""
+
+    partitions: Sequence[int]
+    run: PageRun
+
+    def pages(self) -> list[ScannedPage]:
+        """Give the pages one by one, those with rows."""
+        pairs = zip(self.partitions, self.run.pages(), strict=True)
+        return [ScannedPage(partition, page) for partition, page in pairs if page.num_rows]
+
+
+@dataclass(frozen=True, slots=True)
 class ScannedPage:
-    """Rows of one partition. Valid until the next page is asked for."""
+    """Rows of one partition. Valid until the next run is asked for."""
 
     partition: int
     page: Page
@@ -37,12 +60,6 @@ class ScannedPage:
     def row_starts(self) -> NDArray[np.int64]:
         """Find where each row starts: num_rows + 1 offsets into `page.rows`."""
         return _index(self.page)[0]
-
-    def cut(self, first: int, last: int) -> Page:
-        """Give some of the rows as a page of their own."""
-        starts = self.row_starts()
-        rows = self.page.rows[int(starts[first]) : int(starts[last])]
-        return Page(None, last - first, rows, self.page.has_more)
 
 
 def _index(page: Page) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
@@ -52,10 +69,9 @@ def _index(page: Page) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
 
 
 @dataclass(slots=True)
-class Pending:
-    """A partition that has not been read to its end, and the rows of it already delivered."""
+class Progress:
+    """How far a partition was read: the rows of it already delivered, and the largest of them."""
 
-    partition: int
     delivered: list[NDArray[np.uint64]] = field(default_factory=list)
     rows: int = 0
     max_row_bytes: int = 0
@@ -65,7 +81,8 @@ class Pending:
 class _Cursor:
     """One open scan: what it is reading, what is under way, and pages that came before their turn."""
 
-    pending: Pending
+    partition: int
+    progress: Progress
     page_rows: int
     reserved_bytes: int
     repeated: NDArray[np.uint64]
@@ -73,6 +90,31 @@ class _Cursor:
     waiting: deque[Page] = field(default_factory=deque)
     is_asking: bool = False
     at_end: bool = False
+    num_borrowed: int = 0  # waiting pages, the last ones, that lie in the channel's buffer
+
+    @property
+    def is_oversized(self) -> bool:
+        """Whether pages yet to come would break the bound on bytes."""
+        return not self.at_end and PageSizes.is_oversized(self.page_rows, self.progress.max_row_bytes)
+
+    def take_in(self, payload: memoryview) -> None:
+        """Read an answer."""
+        self.is_asking = False
+        if self.cursor_id is None:
+            page = messages.parse_first_page(payload)
+            self.cursor_id = page.cursor
+        else:
+            page = messages.parse_next_page(payload)
+        self.at_end = not page.has_more
+        self.waiting.append(page)
+        self.num_borrowed += 1
+
+    def keep_waiting(self) -> None:
+        """Copy waiting pages out of the channel's buffer, which is about to be reused."""
+        for number in range(len(self.waiting) - self.num_borrowed, len(self.waiting)):
+            page = self.waiting[number]
+            self.waiting[number] = page._replace(rows=memoryview(bytearray(page.rows)))
+        self.num_borrowed = 0
 
 
 class OwnerScan:
@@ -83,55 +125,111 @@ class OwnerScan:
         cache: Id of the cache.
         pending: What to read, in this order. Finished partitions leave the deque; after an error it
             holds what is left to be read.
+        progress: How far partitions were read that have been begun; kept up to date.
         sizes: What is known of the partitions; learns from this reading.
     """
 
-    def __init__(self, channel: Channel, cache: int, pending: deque[Pending], sizes: PageSizes) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        cache: int,
+        pending: deque[int],
+        progress: dict[int, Progress],
+        sizes: PageSizes,
+    ) -> None:
         self._channel = channel
         self._cache = cache
         self._pending = pending
+        self._progress = progress
         self._sizes = sizes
         self._cursors: deque[_Cursor] = deque()
         self._asked: dict[int, tuple[_Cursor | None, Request]] = {}
         self._reserved_bytes = 0
 
-    def pages(self) -> Iterator[ScannedPage]:
-        """Yield the pages in order; each is valid until the next is asked for.
+    def runs(self) -> Iterator[ScannedRun]:
+        """Yield the pages in order, as many at once as there are; valid until the next run is asked for.
 
         Raises:
             ConnectionLost: The node went away.
             ServerError: The node refused to read on.
             RemoteProtocolError: A page is corrupted.
         """
+        yield from self._sweep()
         self._open_more()
         while self._cursors:
-            head = self._cursors[0]
-            page = head.waiting.popleft() if head.waiting else self._receive(head)
-            if page is None:
-                continue
-            if not head.at_end and not head.is_asking:
-                self._ask_on(head)
-            yield from self._deliver(head, page)
-            if head.at_end and not head.waiting:
-                self._finish(head)
+            self._receive()
+            run = self._next_run()
+            if run:
+                yield from self._sent_before(run)
+            if self._cursors and self._cursors[0].is_oversized:
+                self._reopen(self._cursors[0])
+
+    def _sent_before(self, run: ScannedRun, requests: bytes | memoryview = b"") -> Iterator[ScannedRun]:
+        """Let the node work on the next requests while the run is used, which is complete in any case."""
+        failure = None
+        try:
+            self._channel.flush(requests)
+        except ConnectionLost as error:
+            failure = error
+        yield run
+        if failure:
+            raise failure
+
+    def _sweep(self) -> Iterator[ScannedRun]:
+        """Read the partitions in the quick way, if there is one for them and as far as it goes."""
+        compiled = library()
+        partitions = list(self._pending)
+        expected = None if self._progress else self._sizes.one_page_each(partitions)
+        if compiled is None or expected is None:
+            return
+        first_id = self._channel.reserve_ids(len(partitions))
+        sweep = Sweep(
+            compiled, self._cache, expected, first_id, MAX_CURSORS, IN_FLIGHT_BYTES, self._channel.buffer
+        )
+        self._channel.flush(sweep.requests())
+        while not sweep.is_done:
+            outcome = sweep.take()
+            if isinstance(outcome, SweptRun):
+                yield from self._sent_before(self._swept(outcome, partitions), sweep.requests())
+            elif isinstance(outcome, Fault):
+                raise server_error(outcome, Operation.QUERY_SCAN)
+            elif isinstance(outcome, Grown) and sweep.is_quiet:
+                for cursor in sweep.open_cursors():
+                    self._ask(None, messages.close_cursor(cursor))
+                return
+            else:
+                sweep.received(self._channel.receive_into(sweep.space()))
+
+    def _swept(self, swept: SweptRun, partitions: list[int]) -> ScannedRun:
+        """Note what a run of a sweep brought."""
+        mine = partitions[swept.first : swept.first + swept.run.num_pages]
+        if not swept.as_expected:
+            pages = swept.run.pages()
+            for partition, page, row_bytes in zip(mine, pages, measure_pages(pages), strict=True):
+                self._sizes.finished(partition, PartitionStats(page.num_rows, row_bytes))
+            swept = replace(swept, run=PageRun(pages))
+        for _ in mine:
+            self._pending.popleft()
+        return ScannedRun(mine, swept.run)
 
     def _open_more(self) -> None:
-        for pending in list(islice(self._pending, len(self._cursors), MAX_CURSORS + 1)):
-            page_bytes = self._sizes.page_bytes(pending.partition)
+        for partition in list(islice(self._pending, len(self._cursors), MAX_CURSORS + 1)):
+            page_bytes = self._sizes.page_bytes(partition)
             full = len(self._cursors) >= MAX_CURSORS or self._reserved_bytes + page_bytes > IN_FLIGHT_BYTES
             if full and self._cursors:
                 return
-            self._open(pending, page_bytes)
+            self._open(partition, page_bytes)
 
-    def _open(self, pending: Pending, page_bytes: int) -> None:
-        repeated = np.concatenate(pending.delivered) if pending.delivered else np.empty(0, np.uint64)
-        cursor = _Cursor(pending, self._sizes.page_rows(pending.partition), page_bytes, repeated)
+    def _open(self, partition: int, page_bytes: int) -> None:
+        progress = self._progress.setdefault(partition, Progress())
+        repeated = np.concatenate(progress.delivered) if progress.delivered else _NO_HASHES
+        cursor = _Cursor(partition, progress, self._sizes.page_rows(partition), page_bytes, repeated)
         self._reserved_bytes += page_bytes
         self._cursors.append(cursor)
         self._scan(cursor)
 
     def _scan(self, cursor: _Cursor) -> None:
-        self._ask(cursor, messages.scan(self._cache, cursor.pending.partition, cursor.page_rows))
+        self._ask(cursor, messages.scan(self._cache, cursor.partition, cursor.page_rows))
 
     def _ask(self, cursor: _Cursor | None, request: Request) -> None:
         self._asked[self._channel.submit(request)] = (cursor, request)
@@ -139,77 +237,85 @@ class OwnerScan:
             cursor.is_asking = True
 
     def _ask_on(self, cursor: _Cursor) -> None:
-        if cursor.cursor_id is not None:
+        can_ask = not cursor.at_end and not cursor.is_asking and len(cursor.waiting) < MAX_WAITING_PAGES
+        if can_ask and cursor.cursor_id is not None:
             self._ask(cursor, messages.next_page(cursor.cursor_id))
 
-    def _receive(self, head: _Cursor) -> Page | None:
-        """Take one answer in: give the head's page, or put another cursor's aside."""
-        answer = self._channel.next_answer()
-        cursor, request = self._asked.pop(answer.request_id)
-        payload = payload_of(answer, request)
-        if cursor is None:
-            return None
-        cursor.is_asking = False
-        if cursor.cursor_id is None:
-            page = messages.parse_first_page(payload)
-            cursor.cursor_id = page.cursor
-        else:
-            page = messages.parse_next_page(payload)
-        cursor.at_end = not page.has_more
-        if cursor is head:
-            return page
-        # The channel's buffer is reused before this page's turn comes.
-        cursor.waiting.append(Page(page.cursor, page.num_rows, memoryview(bytes(page.rows)), page.has_more))
-        if page.has_more and len(cursor.waiting) < MAX_WAITING_PAGES:
-            self._ask_on(cursor)
-        return None
+    def _receive(self) -> None:
+        """Take in the answers that are at hand, at least one."""
+        for cursor in self._cursors:
+            cursor.keep_waiting()
+        for answer in self._channel.next_answers():
+            asker, request = self._asked.pop(answer.request_id)
+            payload = payload_of(answer, request)
+            if asker is not None:
+                asker.take_in(payload)
+        for cursor in islice(self._cursors, 1, None):
+            self._ask_on(cursor)  # the head is asked on when its rows have been measured
 
-    def _deliver(self, cursor: _Cursor, page: Page) -> Iterator[ScannedPage]:
-        pending = cursor.pending
-        largest = measure_rows(page.rows, page.num_rows)
-        pending.max_row_bytes = max(pending.max_row_bytes, largest)
-        self._sizes.saw_row(largest)
-        if page.has_more or len(cursor.repeated):
-            page = _without(page, cursor, pending)
-        pending.rows += page.num_rows
-        if page.num_rows:
-            yield ScannedPage(pending.partition, page)
-        if page.has_more and PageSizes.is_oversized(cursor.page_rows, pending.max_row_bytes):
-            self._reopen(cursor)
+    def _next_run(self) -> ScannedRun | None:
+        """Take the pages whose turn it is, and go on to the next partitions."""
+        taken = self._take_waiting()
+        if not taken:
+            return None
+        largest = measure_pages([page for _, page in taken])
+        self._sizes.saw_row(max(largest))
+        pages = [self._account(*each, row_bytes) for each, row_bytes in zip(taken, largest, strict=True)]
+        self._open_more()
+        if self._cursors and not self._cursors[0].is_oversized:
+            self._ask_on(self._cursors[0])
+        return ScannedRun([cursor.partition for cursor, _ in taken], PageRun(pages))
+
+    def _take_waiting(self) -> list[tuple[_Cursor, Page]]:
+        taken = []
+        for cursor in self._cursors:
+            while cursor.waiting:
+                taken.append((cursor, cursor.waiting.popleft()))
+            cursor.num_borrowed = 0
+            if not cursor.at_end:
+                break
+        return taken
+
+    def _account(self, cursor: _Cursor, page: Page, row_bytes: int) -> Page:
+        """Note what a page brought; give it without the rows delivered before."""
+        progress = cursor.progress
+        progress.max_row_bytes = max(progress.max_row_bytes, row_bytes)
+        kept = _without(page, cursor) if page.has_more or len(cursor.repeated) else page
+        progress.rows += kept.num_rows
+        if not page.has_more:
+            self._finish(cursor)
+        return kept
+
+    def _finish(self, cursor: _Cursor) -> None:
+        self._cursors.popleft()
+        self._pending.popleft()
+        self._reserved_bytes -= cursor.reserved_bytes
+        progress = self._progress.pop(cursor.partition)
+        self._sizes.finished(cursor.partition, PartitionStats(progress.rows, progress.max_row_bytes))
 
     def _reopen(self, cursor: _Cursor) -> None:
         """Read a partition again in smaller pages, without the rows already delivered."""
         while cursor.is_asking:
-            self._receive(cursor)
+            self._receive()
+        if cursor.at_end:
+            return
         cursor.waiting.clear()
-        if not cursor.at_end and cursor.cursor_id is not None:
+        cursor.num_borrowed = 0
+        if cursor.cursor_id is not None:
             self._ask(None, messages.close_cursor(cursor.cursor_id))
-        self._sizes.saw_row(cursor.pending.max_row_bytes)
-        cursor.page_rows = min(self._sizes.page_rows(cursor.pending.partition), cursor.page_rows)
-        cursor.repeated = np.concatenate(cursor.pending.delivered)
-        cursor.cursor_id, cursor.at_end = None, False
+        cursor.page_rows = min(self._sizes.page_rows(cursor.partition), cursor.page_rows)
+        cursor.repeated = np.concatenate(cursor.progress.delivered)
+        cursor.cursor_id = None
         self._scan(cursor)
 
-    def _finish(self, cursor: _Cursor) -> None:
-        self._cursors.popleft()
-        self._reserved_bytes -= cursor.reserved_bytes
-        pending = self._pending.popleft()
-        self._sizes.finished(pending.partition, PartitionStats(pending.rows, pending.max_row_bytes))
-        self._open_more()
 
-
-def _without(page: Page, cursor: _Cursor, pending: Pending) -> Page:
+def _without(page: Page, cursor: _Cursor) -> Page:
     """Note the rows of a page as delivered; give it without those delivered before."""
     starts, hashes = _index(page)
     if len(cursor.repeated):
         kept = np.flatnonzero(~np.isin(hashes, cursor.repeated))
         hashes = hashes[kept]
         pieces = [page.rows[int(starts[row]) : int(starts[row + 1])] for row in kept]
-        page = Page(page.cursor, len(pieces), memoryview(b"".join(pieces)), page.has_more)
-    pending.delivered.append(hashes)
+        page = page._replace(num_rows=len(pieces), rows=memoryview(b"".join(pieces)))
+    cursor.progress.delivered.append(hashes)
     return page
-
-
-def pending_partitions(partitions: Sequence[int]) -> deque[Pending]:
-    """Start with nothing delivered."""
-    return deque(Pending(partition) for partition in partitions)

@@ -17,14 +17,13 @@ from dataclasses import dataclass
 from ignite_tf_magic.client.cache_scan import Baseline, CacheScan
 from ignite_tf_magic.client.client import Cache, Client, connect
 from ignite_tf_magic.client.page_sizes import PageSizes
-from ignite_tf_magic.client.scan import ScannedPage
 from ignite_tf_magic.config import ConnectOptions
 from ignite_tf_magic.dataset.options import ReadOptions
 from ignite_tf_magic.dataset.pool import BufferPool
-from ignite_tf_magic.errors import ConfigError, EmptyCache, PartitionsLost, SchemaError, format_ranges
+from ignite_tf_magic.errors import ConfigError, EmptyCache, PartitionsLost, format_ranges
 from ignite_tf_magic.protocol.columns import ColumnChunk, PageDecoder, UnknownSchema
 from ignite_tf_magic.protocol.layout import LayoutFinder, Leaf, Node, ObjectNode, RowLayout, declared_layout
-from ignite_tf_magic.protocol.messages import Page
+from ignite_tf_magic.protocol.page_run import PageRun
 
 CHUNK_BYTES = 4 * 1024 * 1024
 MAX_CHUNK_ROWS = 32 * 1024
@@ -249,12 +248,9 @@ class _OwnerThread:
 
     def _read(self) -> None:
         chunk = self._new_chunk()
-        for scanned in self._scan.pages():
-            first = 0
-            while first < scanned.page.num_rows:
-                last = min(scanned.page.num_rows, first + chunk.free_rows)
-                self._decode(scanned, first, last, chunk)
-                first = last
+        for scanned in self._scan.runs():
+            while scanned.run.num_rows:
+                self._decode(scanned.run, chunk)
                 if not chunk.free_rows:
                     self._put(chunk)
                     chunk = self._new_chunk()
@@ -266,14 +262,13 @@ class _OwnerThread:
     def _new_chunk(self) -> ColumnChunk:
         return ColumnChunk(self._layout, self._chunk_rows, self._pool.allocate)
 
-    def _decode(self, scanned: ScannedPage, first: int, last: int, chunk: ColumnChunk) -> None:
-        page: Page = scanned.page if last - first == scanned.page.num_rows else scanned.cut(first, last)
+    def _decode(self, run: PageRun, chunk: ColumnChunk) -> None:
         try:
-            self._decoder.decode(page, chunk)
+            self._decoder.decode(run, chunk)
         except UnknownSchema:
             self._layout = _with_current_types(self._layout, self._client)
             self._decoder = PageDecoder(self._layout)
-            self._decoder.decode(page, chunk)
+            self._decoder.decode(run, chunk)
 
 
 def _with_current_types(layout: RowLayout, client: Client) -> RowLayout:
@@ -287,6 +282,3 @@ def _with_current_types(layout: RowLayout, client: Client) -> RowLayout:
         return ObjectNode(node.path, current or node.binary_type, fields)
 
     return RowLayout(renew(layout.key), renew(layout.value))
-
-
-__all__ = ["ChunkReader", "Order", "SchemaError", "Source", "open_source"]

@@ -1,5 +1,5 @@
-/* Decodes the rows of one scan page into column buffers. The Python twin is rows.py, which explains the
- * plan; both must give the same columns and the same faults (tests/protocol/test_rows.py).
+/* Decodes the rows of scan pages into column buffers. The Python twin is walk_python.py, which explains the
+ * plan; both must give the same columns and the same faults (tests/protocol/test_walk.py).
  *
  * Loaded with ctypes and linked to nothing but libc, so that one build serves every Python. Knows no
  * Python objects and allocates nothing; ctypes releases the GIL around each call. All input is hostile:
@@ -48,7 +48,7 @@ typedef struct {
 typedef struct {
     plan_t *plan;
     const uint8_t *bytes;
-    int64_t end, row, first_row, row_start;
+    int64_t row, first_row, row_start;
     void **out;
     fault_t *fault;
     int32_t num_holes, plain; /* plain: the row may become the template */
@@ -324,30 +324,61 @@ static int matches_template(const plan_t *plan, const uint8_t *row, int64_t left
     return 1;
 }
 
-/* Decodes all rows of a page. `out` has one buffer per leaf: fixed columns are written from `first_row`
- * on, the others get (offset, bytes) pairs from index 0, offset -1 for null. Gives 0, or -1 with `fault` set. */
-EXPORT int itm_decode(plan_t *plan, const uint8_t *bytes, int64_t num_bytes, int64_t num_rows, int64_t first_row,
-                      void **out, fault_t *fault) {
-    walk_t w;
+/* A page: where its rows are, their bytes, how many they are. */
+typedef struct { const uint8_t *bytes; int64_t num_bytes, num_rows; } page_t;
+
+/* Decodes the first rows of a page; gives the offset behind them, or -1. */
+static int64_t decode_rows(walk_t *w, const page_t *page, int64_t num_rows) {
+    plan_t *plan = w->plan;
     int64_t at = 0, key_end;
     int32_t i;
-    w.plan = plan; w.bytes = bytes; w.end = num_bytes; w.first_row = first_row; w.out = out; w.fault = fault;
-    for (w.row = 0; w.row < num_rows; w.row++) {
-        if (matches_template(plan, bytes + at, num_bytes - at)) {
+    w->bytes = page->bytes;
+    for (w->row = 0; w->row < num_rows; w->row++) {
+        if (matches_template(plan, w->bytes + at, page->num_bytes - at)) {
             for (i = 0; i < plan->num_leaves; i++)
-                put_fixed(&plan->leaves[i], (uint8_t *)out[i], first_row + w.row, bytes + at + plan->leaf_offsets[i]);
+                put_fixed(&plan->leaves[i], (uint8_t *)w->out[i], w->first_row + w->row, w->bytes + at + plan->leaf_offsets[i]);
             at += plan->template_bytes;
             continue;
         }
-        w.row_start = at; w.num_holes = 0; w.plain = 1;
-        key_end = walk_node(&w, plan->key_node, at, num_bytes, 0);
+        w->row_start = at; w->num_holes = 0; w->plain = 1;
+        key_end = walk_node(w, plan->key_node, at, page->num_bytes, 0);
         if (key_end < 0) return -1;
-        at = walk_node(&w, plan->value_node, key_end, num_bytes, 0);
+        at = walk_node(w, plan->value_node, key_end, page->num_bytes, 0);
         if (at < 0) return -1;
-        set_template(&w, at);
+        set_template(w, at);
     }
-    w.row_start = at;
-    return at == num_bytes ? 0 : (int)fail(&w, BAD_BYTES, -1, at);
+    w->row_start = at;
+    return num_rows < page->num_rows || at == page->num_bytes ? at : fail(w, BAD_BYTES, -1, at);
+}
+
+/* Decodes rows of pages until `room` rows were written or the pages end. `out` has one buffer per leaf: fixed
+ * columns are written from `first_row` on; the others get (offset, bytes) pairs from index 0 of each page on,
+ * offset -1 for null, so they are for one page at a time. What was decoded leaves the table: the entries of
+ * whole pages are emptied, that of a page which was cut names the rest. Gives the number of rows, or -1 with
+ * `fault` set and the table as it was. */
+EXPORT int64_t itm_decode(plan_t *plan, page_t *pages, int64_t num_pages, int64_t room, int64_t first_row, void **out, fault_t *fault) {
+    walk_t w;
+    int64_t i, done = 0, at = 0, rows;
+    w.plan = plan; w.out = out; w.fault = fault;
+    for (i = 0; i < num_pages && done < room; i++) {
+        rows = pages[i].num_rows < room - done ? pages[i].num_rows : room - done;
+        w.first_row = first_row + done;
+        if ((at = decode_rows(&w, &pages[i], rows)) < 0) return -1;
+        done += rows;
+    }
+    if (!i) return 0;
+    rows = done;
+    for (num_pages = i, i = 0; i < num_pages; i++) {
+        if (pages[i].num_rows <= rows) {
+            rows -= pages[i].num_rows;
+            pages[i].num_rows = pages[i].num_bytes = 0;
+        } else {
+            pages[i].num_rows -= rows;
+            pages[i].bytes += at;
+            pages[i].num_bytes -= at;
+        }
+    }
+    return done;
 }
 
 /* Gives the offset behind any value, whatever its type, or -1. */
@@ -412,15 +443,120 @@ EXPORT int itm_index(const uint8_t *bytes, int64_t num_bytes, int64_t num_rows, 
     return at == num_bytes ? 0 : -1;
 }
 
-/* Gives the size of the largest row, whatever the types, or -1. */
-EXPORT int64_t itm_measure(const uint8_t *bytes, int64_t num_bytes, int64_t num_rows) {
-    int64_t at = 0, row, start, largest = 0;
-    for (row = 0; row < num_rows; row++) {
-        start = at;
-        if ((at = skip(bytes, at, num_bytes, 0)) < 0 || (at = skip(bytes, at, num_bytes, 0)) < 0) return -1;
-        if (at - start > largest) largest = at - start;
+/* Finds the size of the largest row of each page, whatever the types. Gives 0, or -1. */
+EXPORT int itm_measure(const page_t *pages, int64_t num_pages, int64_t *largest) {
+    int64_t i, at, row, start;
+    for (i = 0; i < num_pages; i++) {
+        largest[i] = at = 0;
+        for (row = 0; row < pages[i].num_rows; row++) {
+            start = at;
+            if ((at = skip(pages[i].bytes, at, pages[i].num_bytes, 0)) < 0) return -1;
+            if ((at = skip(pages[i].bytes, at, pages[i].num_bytes, 0)) < 0) return -1;
+            if (at - start > largest[i]) largest[i] = at - start;
+        }
+        if (at != pages[i].num_bytes) return -1;
     }
-    return at == num_bytes ? largest : -1;
+    return 0;
+}
+
+/* A sweep: partitions of which each is one page, asked for one after another on one connection. The answers
+ * come in any order; they stay where they were received until their turn comes. protocol/sweep.py explains. */
+typedef struct { page_t page; int64_t cursor; int32_t has_more, is_here; } slot_t;
+
+typedef struct {
+    uint8_t *buffer;
+    int64_t capacity, parsed, end; /* received up to `end`, cut into answers up to `parsed` */
+    int64_t first_id;              /* request id of the first partition */
+    int64_t num_partitions, num_taken, num_asked, num_here;
+    int64_t max_asked, max_bytes;  /* limits for what is asked for and not yet taken */
+    const int64_t *rows, *bytes;   /* what is expected of each partition */
+    slot_t *slots;                 /* max_asked of them */
+    page_t *run;                   /* max_asked of them */
+    int64_t run_rows, num_changed; /* of the run: its rows, its pages that are not as expected */
+} sweep_t;
+
+enum { SWEEP_RUN = 1, SWEEP_MORE = 0, SWEEP_ODD = -1, SWEEP_GROWN = -2 };
+enum { FLAG_TOPOLOGY = 2, ANSWER_HEAD = 14, PAGE_HEAD = 12 };
+
+/* Puts the next answer into its slot. Gives 1, 0 when it has not arrived wholly, -1 for one that is not a page. */
+static int take_answer(sweep_t *s) {
+    const uint8_t *frame = s->buffer + s->parsed;
+    int64_t left = s->end - s->parsed, id, index, head = ANSWER_HEAD, length;
+    int16_t flags;
+    slot_t *slot;
+    if (left < 4) return 0;
+    length = i32(frame);
+    if (length <= 0) return -1;
+    if (left < 4 + length) return 0;
+    if (length < ANSWER_HEAD - 4 + PAGE_HEAD + 1) return -1;
+    memcpy(&id, frame + 4, 8);
+    memcpy(&flags, frame + 12, 2);
+    if (flags == FLAG_TOPOLOGY && length >= ANSWER_HEAD - 4 + 12 + PAGE_HEAD + 1) head += 12;
+    else if (flags) return -1;
+    index = id - s->first_id;
+    if (index < s->num_taken || index >= s->num_asked) return -1;
+    slot = &s->slots[index % s->max_asked];
+    if (slot->is_here) return -1;
+    memcpy(&slot->cursor, frame + head, 8);
+    slot->page.num_rows = i32(frame + head + 8);
+    slot->page.bytes = frame + head + PAGE_HEAD;
+    slot->page.num_bytes = 4 + length - head - PAGE_HEAD - 1;
+    if (slot->page.num_rows < 0 || 2 * slot->page.num_rows > slot->page.num_bytes) return -1;
+    if (!slot->page.num_rows && slot->page.num_bytes) return -1;
+    slot->has_more = frame[3 + length];
+    slot->is_here = 1;
+    s->num_here++;
+    s->parsed += 4 + length;
+    return 1;
+}
+
+/* Takes in what was received. SWEEP_RUN: `run` holds that many pages (`num_taken` has grown by them), whose
+ * turn it is. SWEEP_MORE: bytes are needed first. SWEEP_ODD: at `parsed` stands something else than a page.
+ * SWEEP_GROWN: the partition whose turn it is has more than one page. */
+EXPORT int itm_sweep_take(sweep_t *s) {
+    int64_t first = s->num_taken;
+    int taken;
+    s->run_rows = s->num_changed = 0;
+    while ((taken = take_answer(s)) > 0) {}
+    for (; s->num_taken < s->num_asked; s->num_taken++) {
+        slot_t *slot = &s->slots[s->num_taken % s->max_asked];
+        if (!slot->is_here || slot->has_more) break;
+        slot->is_here = 0;
+        s->num_here--;
+        s->run[s->num_taken - first] = slot->page;
+        s->run_rows += slot->page.num_rows;
+        s->num_changed += slot->page.num_rows != s->rows[s->num_taken] || slot->page.num_bytes > s->bytes[s->num_taken];
+    }
+    if (s->num_taken > first) return SWEEP_RUN;
+    if (taken < 0) return SWEEP_ODD;
+    return s->num_taken < s->num_asked && s->slots[s->num_taken % s->max_asked].is_here ? SWEEP_GROWN : SWEEP_MORE;
+}
+
+/* Counts the partitions that may be asked for now, and notes them as asked for. */
+EXPORT int64_t itm_sweep_ask(sweep_t *s) {
+    int64_t i, bytes = 0, first = s->num_asked;
+    for (i = s->num_taken; i < s->num_asked; i++) bytes += s->bytes[i];
+    while (s->num_asked < s->num_partitions && s->num_asked - s->num_taken < s->max_asked
+           && (s->num_asked == s->num_taken || bytes + s->bytes[s->num_asked] <= s->max_bytes))
+        bytes += s->bytes[s->num_asked++];
+    return s->num_asked - first;
+}
+
+/* Makes room behind `end` for `wanted` bytes by moving what is still needed to the front; pages of earlier
+ * runs are lost. Gives the bytes that fit there, or -1 when the buffer is too small. */
+EXPORT int64_t itm_sweep_room(sweep_t *s, int64_t wanted) {
+    int64_t i, lowest = s->parsed;
+    for (i = s->num_taken; i < s->num_asked; i++) {
+        const slot_t *slot = &s->slots[i % s->max_asked];
+        if (slot->is_here && slot->page.bytes - s->buffer < lowest) lowest = slot->page.bytes - s->buffer;
+    }
+    if (lowest == s->end || s->capacity - s->end < wanted) {
+        memmove(s->buffer, s->buffer + lowest, (size_t)(s->end - lowest));
+        for (i = s->num_taken; i < s->num_asked; i++) s->slots[i % s->max_asked].page.bytes -= lowest;
+        s->parsed -= lowest;
+        s->end -= lowest;
+    }
+    return s->capacity - s->end >= wanted ? s->capacity - s->end : -1;
 }
 
 /* Hashes a range of each row as java.util.Arrays.hashCode does and stores it in the row: what Ignite keeps
@@ -434,7 +570,7 @@ EXPORT void itm_hash_rows(uint8_t *rows, int64_t num_rows, int64_t row_bytes, in
     }
 }
 
-EXPORT int itm_abi(void) { return 1; }
+EXPORT int itm_abi(void) { return 2; }
 
 /* Python's build tools expect an init function; this file is loaded with ctypes instead. */
 EXPORT void *PyInit__rows(void) { return 0; }

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from ignite_tf_magic.errors import RemoteProtocolError, SchemaError
 from ignite_tf_magic.protocol.layout import Leaf, RowLayout
-from ignite_tf_magic.protocol.messages import Page
 from ignite_tf_magic.protocol.objects import decimal_from_wire, uuid_from_wire
 from ignite_tf_magic.protocol.ops import TypeCode
+from ignite_tf_magic.protocol.page_run import PageRun
 from ignite_tf_magic.protocol.walk import RowFault, Rule, Walker
-from ignite_tf_magic.protocol.walk_compiled import make_walker
+from ignite_tf_magic.protocol.walk_compiled import CompiledWalker, make_walker
 
 # TensorFlow takes a NumPy array without copying it when its data is aligned so.
 ALIGNMENT_BYTES = 64
@@ -106,28 +106,42 @@ class PageDecoder:
         self._room_rows = -1
         self._chunk: ColumnChunk | None = None
 
-    def decode(self, page: Page, chunk: ColumnChunk) -> None:
-        """Append a page's rows to a chunk that has room for them.
+    def decode(self, run: PageRun, chunk: ColumnChunk) -> None:
+        """Take rows from a run of pages into a chunk, until the run is empty or the chunk full.
 
         Raises:
             SchemaError: A row does not fit the layout; the message names the field and the way out.
-            UnknownSchema: The layout's types are older than the page; nothing was appended.
-            RemoteProtocolError: The page is truncated or corrupted.
+            UnknownSchema: The layout's types are older than a page; the rows before it were taken.
+            RemoteProtocolError: A page is truncated or corrupted.
         """
-        if chunk is not self._chunk or page.num_rows > self._room_rows:
-            self._bind(chunk, page.num_rows)
         try:
-            self._walker.decode(page.rows, page.num_rows, chunk.num_rows)
+            if isinstance(self._walker, CompiledWalker) and not self._has_spans:
+                self._prepare(chunk, 0)
+                chunk.num_rows += self._walker.decode_run(run, chunk.free_rows, chunk.num_rows)
+            else:
+                while run.num_rows and chunk.free_rows:
+                    self._decode_page(run, chunk)
         except RowFault as fault:
             raise _explain(fault, self._leaves) from None
-        if self._has_spans:
-            self._take_spans(page, chunk)
-        chunk.num_rows += page.num_rows
 
-    def _take_spans(self, page: Page, chunk: ColumnChunk) -> None:
+    def _decode_page(self, run: PageRun, chunk: ColumnChunk) -> None:
+        page = run.first()
+        num_rows = min(page.num_rows, chunk.free_rows)
+        self._prepare(chunk, num_rows)
+        end = self._walker.decode(page, num_rows, chunk.num_rows)
+        if self._has_spans:
+            self._take_spans(page.rows, num_rows, chunk)
+        chunk.num_rows += num_rows
+        run.drop(num_rows, end)
+
+    def _prepare(self, chunk: ColumnChunk, num_rows: int) -> None:
+        if chunk is not self._chunk or num_rows > self._room_rows:
+            self._bind(chunk, num_rows)
+
+    def _take_spans(self, rows: memoryview, num_rows: int, chunk: ColumnChunk) -> None:
         for leaf, spans, parts in zip(self._leaves, self._spans, chunk.parts, strict=True):
             if spans is not None:
-                parts.append(_take(leaf, page.rows, spans[: page.num_rows].tolist()))
+                parts.append(_take(leaf, rows, spans[:num_rows].tolist()))
 
     def _bind(self, chunk: ColumnChunk, num_rows: int) -> None:
         if num_rows > self._room_rows:

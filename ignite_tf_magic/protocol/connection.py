@@ -16,6 +16,7 @@ import struct
 import uuid
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from ignite_tf_magic.errors import (
     AuthenticationError,
@@ -41,6 +42,7 @@ MAX_MESSAGE_BYTES = 2**31 - 1
 MAX_HANDSHAKE_BYTES = 64 * 1024
 _BUFFER_BYTES = 256 * 1024
 _MIN_READ_BYTES = 64 * 1024
+_LENGTH = struct.Struct("<i")
 _REQUEST_HEAD = struct.Struct("<ihq")
 _ANSWER_HEAD = struct.Struct("<qh")
 _OFFERED = (Feature.CLUSTER_STATES, Feature.NODE_ENDPOINTS, Feature.HEARTBEAT)
@@ -63,9 +65,8 @@ class Handshaken:
     features: frozenset[int]
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
-    """An answer without error.
+class Response(NamedTuple):
+    """An answer without error. A tuple, because one is made for each page.
 
     Attributes:
         payload: A view into the received bytes; valid until the next `get_buffer` or `receive`.
@@ -132,6 +133,8 @@ class Connection:
     def __init__(self) -> None:
         self.state = State.NEW
         self._buffer = bytearray(_BUFFER_BYTES)
+        self._view = memoryview(self._buffer)
+        self._limit_bytes = MAX_HANDSHAKE_BYTES
         self._start = 0
         self._end = 0
         self._next_id = 0
@@ -170,22 +173,35 @@ class Connection:
         self._next_id += 1
         return self._next_id, encode_request(self._next_id, request)
 
+    def reserve_ids(self, number: int) -> int:
+        """Set ids aside for requests that are encoded elsewhere; gives the first of them.
+
+        Raises:
+            LocalProtocolError: The connection is not open, or holds bytes that would be missed elsewhere.
+        """
+        if self.state is not State.OPEN or self._start != self._end:
+            raise LocalProtocolError(f"this connection is {self.state.value} and not idle")
+        self._next_id += number
+        return self._next_id - number + 1
+
     def get_buffer(self) -> memoryview:
         """Give free space to receive into; call `received` afterwards.
 
         Invalidates the payloads of earlier events. The space holds at least the rest of the message
-        that is under way, so that a large page arrives by few, large reads.
+        that is under way, so that a large page arrives by few, large reads, and little of the next
+        message comes with it, which would have to be moved.
         """
         waiting = self._end - self._start
         wanted = max(self._message_bytes(), waiting + _MIN_READ_BYTES)
         if wanted > len(self._buffer):
             grown = bytearray(wanted)
-            grown[:waiting] = self._buffer[self._start : self._end]
-            self._buffer, self._start, self._end = grown, 0, waiting
-        elif self._start and self._start + wanted > len(self._buffer):
-            self._buffer[:waiting] = self._buffer[self._start : self._end]
+            grown[:waiting] = self._view[self._start : self._end]
+            self._buffer, self._view = grown, memoryview(grown)
             self._start, self._end = 0, waiting
-        return memoryview(self._buffer)[self._end :]
+        elif not waiting or self._start + wanted > len(self._buffer):
+            self._buffer[:waiting] = self._view[self._start : self._end]
+            self._start, self._end = 0, waiting
+        return self._view[self._end :]
 
     def received(self, num_bytes: int) -> None:
         """Tell how many bytes were written into `get_buffer`'s space."""
@@ -204,12 +220,8 @@ class Connection:
     def _message_bytes(self) -> int:
         if self._end - self._start < 4:
             return 0
-        (length,) = struct.unpack_from("<i", self._buffer, self._start)
+        (length,) = _LENGTH.unpack_from(self._buffer, self._start)
         return 4 + length if 0 < length <= self._limit_bytes else 0
-
-    @property
-    def _limit_bytes(self) -> int:
-        return MAX_HANDSHAKE_BYTES if self.state is State.GREETING else MAX_MESSAGE_BYTES
 
     def next_event(self) -> Event | None:
         """Give the next event, or None when more bytes are needed.
@@ -231,7 +243,7 @@ class Connection:
         available = self._end - self._start
         if available < 4:
             return None
-        (length,) = struct.unpack_from("<i", self._buffer, self._start)
+        (length,) = _LENGTH.unpack_from(self._buffer, self._start)
         if not 0 < length <= self._limit_bytes:
             first = bytes(self._buffer[self._start : min(self._end, self._start + 16)])
             raise RemoteProtocolError(
@@ -242,7 +254,7 @@ class Connection:
             return None
         start = self._start + 4
         self._start = start + length
-        return memoryview(self._buffer)[start : self._start]
+        return self._view[start : self._start]
 
     def _greeted(self, frame: memoryview) -> Handshaken:
         reader = Reader(frame)
@@ -251,7 +263,7 @@ class Connection:
             node_id = read_value(reader)
             if not isinstance(mask, bytes) or not isinstance(node_id, uuid.UUID):
                 raise RemoteProtocolError("corrupted answer to the handshake")
-            self.state = State.OPEN
+            self.state, self._limit_bytes = State.OPEN, MAX_MESSAGE_BYTES
             bits = int.from_bytes(mask, "little")
             return Handshaken(node_id, frozenset(bit for bit in range(len(mask) * 8) if bits >> bit & 1))
         raise self._refusal(reader)

@@ -10,7 +10,7 @@ import struct
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ignite_tf_magic.errors import RemoteProtocolError
 from ignite_tf_magic.protocol.affinity import PartitionMap, TopologyVersion
@@ -38,8 +38,7 @@ _FIRST_PAGE = struct.Struct("<qi")
 _NEXT_PAGE = struct.Struct("<i")
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """One operation and its payload, ready for `Connection.send`."""
 
     operation: Operation
@@ -100,9 +99,8 @@ class Topology:
     nodes: tuple[NodeEndpoints, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    """Rows of a scan, still encoded: key, value, key, value, ...
+class Page(NamedTuple):
+    """Rows of a scan, still encoded: key, value, key, value, ... A tuple, because there are many.
 
     Attributes:
         cursor: Id of the open cursor, or None where the answer does not carry it (follow-up pages).

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignite_tf_magic.protocol.layout import Leaf
+from ignite_tf_magic.protocol.messages import Page
 from ignite_tf_magic.protocol.ops import TypeCode
 
 
@@ -66,8 +67,11 @@ class Walker(Protocol):
         The buffers of columns that are not fixed are int64 (rows, 2) and get spans.
         """
 
-    def decode(self, rows: memoryview, num_rows: int, first_row: int) -> None:
-        """Write a page's rows: fixed columns from `first_row` on, spans from index 0.
+    def decode(self, page: Page, num_rows: int, first_row: int) -> int:
+        """Write the first rows of a page: fixed columns from `first_row` on, spans from index 0.
+
+        Returns:
+            Offset behind these rows. Behind the last row it is the end of the page.
 
         Raises:
             RowFault: A row does not fit. The buffers then hold rubbish behind `first_row`.

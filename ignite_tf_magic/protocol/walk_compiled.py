@@ -15,17 +15,19 @@ from numpy.typing import NDArray
 from ignite_tf_magic.errors import RemoteProtocolError
 from ignite_tf_magic.protocol import walk_python
 from ignite_tf_magic.protocol.layout import VARIABLE, Leaf, Node, ObjectNode, RowLayout
+from ignite_tf_magic.protocol.messages import Page
+from ignite_tf_magic.protocol.page_run import PageRun, address_of, page_table
 from ignite_tf_magic.protocol.walk import RowFault, Walker, item_bytes, kind_of, row_bytes
 
-_ABI = 1
+_ABI = 2
 _TEMPLATE_CAPACITY = 64 * 1024
 _MAX_HOLES = 512
 
 
 def make_walker(layout: RowLayout) -> Walker:
     """Give the compiled walker, or the Python one where the library was not built."""
-    library = _library()
-    return walk_python.PythonWalker(layout) if library is None else CompiledWalker(layout, library)
+    compiled = library()
+    return walk_python.PythonWalker(layout) if compiled is None else CompiledWalker(layout, compiled)
 
 
 def index_rows(
@@ -42,28 +44,28 @@ def index_rows(
     Raises:
         RemoteProtocolError: The page is truncated or corrupted.
     """
-    library = _library()
-    if library is None:
+    compiled = library()
+    if compiled is None:
         walk_python.index_rows(rows, num_rows, row_starts, key_hashes)
         return
     starts, hashes = row_starts.ctypes.data, key_hashes.ctypes.data
-    if library.itm_index(_address(rows), len(rows), num_rows, starts, hashes):
+    if compiled.itm_index(address_of(rows), len(rows), num_rows, starts, hashes):
         raise RemoteProtocolError("corrupted page: its rows do not end where the page ends")
 
 
-def measure_rows(rows: memoryview, num_rows: int) -> int:
-    """Give the size in bytes of the largest row, for rows of any types.
+def measure_pages(pages: Sequence[Page]) -> list[int]:
+    """Give the size in bytes of the largest row of each page, for rows of any types.
 
     Raises:
-        RemoteProtocolError: The page is truncated or corrupted.
+        RemoteProtocolError: A page is truncated or corrupted.
     """
-    library = _library()
-    if library is None:
-        return walk_python.measure_rows(rows, num_rows)
-    largest = int(library.itm_measure(_address(rows), len(rows), num_rows))
-    if largest < 0:
+    compiled = library()
+    if compiled is None:
+        return [walk_python.measure_page(page) for page in pages]
+    largest = (ctypes.c_int64 * len(pages))()
+    if compiled.itm_measure(page_table(pages), len(pages), largest):
         raise RemoteProtocolError("corrupted page: its rows do not end where the page ends")
-    return largest
+    return list(largest)
 
 
 def hash_rows(table: NDArray[np.uint8], start: int, num_bytes: int, at: int) -> None:
@@ -75,41 +77,37 @@ def hash_rows(table: NDArray[np.uint8], start: int, num_bytes: int, at: int) -> 
         num_bytes: How many they are.
         at: Where the four bytes of the hash go.
     """
-    library = _library()
-    if library is None:
+    compiled = library()
+    if compiled is None:
         walk_python.hash_rows(table, start, num_bytes, at)
     else:
-        library.itm_hash_rows(table.ctypes.data, *table.shape, start, num_bytes, at)
+        compiled.itm_hash_rows(table.ctypes.data, *table.shape, start, num_bytes, at)
 
 
 def is_compiled() -> bool:
     """Whether the compiled library is in use."""
-    return _library() is not None
+    return library() is not None
 
 
 @cache
-def _library() -> ctypes.CDLL | None:
+def library() -> ctypes.CDLL | None:
+    """Load _rows.c, or tell that it was not built."""
     for suffix in EXTENSION_SUFFIXES:
         path = Path(__file__).with_name(f"_rows{suffix}")
         if path.exists():
-            library = ctypes.CDLL(str(path))
+            found = ctypes.CDLL(str(path))
             pointer, number = ctypes.c_void_p, ctypes.c_int64
-            library.itm_decode.argtypes = [pointer, pointer, number, number, number, pointer, pointer]
-            library.itm_index.argtypes = [pointer, number, number, pointer, pointer]
-            library.itm_measure.argtypes = [pointer, number, number]
-            library.itm_measure.restype = number
-            library.itm_hash_rows.argtypes = [pointer, *(number,) * 5]
-            library.itm_hash_rows.restype = None
-            return library if library.itm_abi() == _ABI else None
+            found.itm_decode.argtypes = [pointer, pointer, number, number, number, pointer, pointer]
+            found.itm_decode.restype = number
+            found.itm_index.argtypes = [pointer, number, number, pointer, pointer]
+            found.itm_measure.argtypes = [pointer, number, pointer]
+            found.itm_hash_rows.argtypes = [pointer, *(number,) * 5]
+            found.itm_hash_rows.restype = None
+            found.itm_sweep_take.argtypes = [pointer]
+            found.itm_sweep_ask.argtypes, found.itm_sweep_ask.restype = [pointer], number
+            found.itm_sweep_room.argtypes, found.itm_sweep_room.restype = [pointer, number], number
+            return found if found.itm_abi() == _ABI else None
     return None
-
-
-def _address(view: memoryview) -> int:
-    if not len(view):
-        return 0
-    if view.readonly:
-        return int(np.frombuffer(view, np.uint8).ctypes.data)
-    return ctypes.addressof(ctypes.c_char.from_buffer(view))
 
 
 class _Node(ctypes.Structure):
@@ -225,19 +223,30 @@ class CompiledWalker:
         for number, column in enumerate(out):
             self._out[number] = column.ctypes.data
 
-    def decode(self, rows: memoryview, num_rows: int, first_row: int) -> None:
+    def decode(self, page: Page, num_rows: int, first_row: int) -> int:
         """See `Walker.decode`. The GIL is released meanwhile."""
-        if self._library.itm_decode(
-            self._plan_address,
-            _address(rows),
-            len(rows),
-            num_rows,
-            first_row,
-            self._out_address,
-            self._fault_address,
-        ):
+        table = page_table([page])
+        self._decode(table, 1, num_rows, first_row)
+        return len(page.rows) - int(table[0].num_bytes)
+
+    def decode_run(self, run: PageRun, most_rows: int, first_row: int) -> int:
+        """Take rows from a run, for a layout of fixed columns only; gives how many.
+
+        Raises:
+            RowFault: A row does not fit. The run is as it was.
+        """
+        num_rows = self._decode(run.table(), run.num_pages, most_rows, first_row)
+        run.took(num_rows)
+        return num_rows
+
+    def _decode(self, table: Any, num_pages: int, most_rows: int, first_row: int) -> int:
+        num_rows = self._library.itm_decode(
+            self._plan_address, table, num_pages, most_rows, first_row, self._out_address, self._fault_address
+        )
+        if num_rows < 0:
             fault = self._fault
             raise RowFault(fault.code, fault.leaf, fault.row, fault.offset)
+        return int(num_rows)
 
 
 def _schema_table(layout: RowLayout) -> tuple[list[_Schema], list[int]]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ignite_tf_magic.errors import RemoteProtocolError
 from ignite_tf_magic.protocol.buffer import Reader
 from ignite_tf_magic.protocol.layout import Leaf, Node, ObjectNode, RowLayout
+from ignite_tf_magic.protocol.messages import Page
 from ignite_tf_magic.protocol.objects import SQL_DATE_BYTES, SQL_DATE_HEAD, read_header, skip_value
 from ignite_tf_magic.protocol.ops import ObjectFlag, TypeCode
 from ignite_tf_magic.protocol.walk import Kind, RowFault, Rule, item_bytes, kind_of, row_bytes
@@ -38,10 +39,10 @@ def index_rows(
         raise RemoteProtocolError("corrupted page: its rows do not end where the page ends")
 
 
-def measure_rows(rows: memoryview, num_rows: int) -> int:
-    """Give the size of the largest row; see `walk_compiled.measure_rows`."""
-    starts = np.zeros(num_rows + 1, np.int64)
-    index_rows(rows, num_rows, starts, np.zeros(num_rows, np.uint64))
+def measure_page(page: Page) -> int:
+    """Give the size of the largest row; see `walk_compiled.measure_pages`."""
+    starts = np.zeros(page.num_rows + 1, np.int64)
+    index_rows(page.rows, page.num_rows, starts, np.zeros(page.num_rows, np.uint64))
     return int(np.diff(starts).max(initial=0))
 
 
@@ -79,17 +80,18 @@ class PythonWalker:
         """See `Walker.bind`."""
         self._out = out
 
-    def decode(self, rows: memoryview, num_rows: int, first_row: int) -> None:
+    def decode(self, page: Page, num_rows: int, first_row: int) -> int:
         """See `Walker.decode`."""
-        out = self._out
-        if self._decode_strided(rows, num_rows, first_row, out):
-            return
+        out, rows = self._out, page.rows
+        if num_rows == page.num_rows and self._decode_strided(rows, num_rows, first_row, out):
+            return len(rows)
         at = 0
         for row in range(num_rows):
             at = self._walk_row(rows, row, at)
             self._put_row(rows, row, first_row, out)
-        if at != len(rows):
+        if num_rows == page.num_rows and at != len(rows):
             raise RowFault(Rule.BYTES, -1, num_rows, at)
+        return at
 
     def _walk_row(self, rows: memoryview, row: int, at: int) -> int:
         self._row = row

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections import deque
+from itertools import chain
+
 import numpy as np
 import pytest
 
 from ignite_tf_magic.client.client import WHOLE_CACHE, connect
 from ignite_tf_magic.client.page_sizes import PageSizes
-from ignite_tf_magic.client.scan import OwnerScan, pending_partitions
+from ignite_tf_magic.client.scan import OwnerScan
 from ignite_tf_magic.embedded import status
 from ignite_tf_magic.protocol.buffer import Reader
 from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.protocol.objects import read_value
+from tests.client.rows import put_all
 
 MIB = np.random.default_rng(0).bytes(1 << 20)
 
@@ -79,18 +83,6 @@ def test_a_thousand_rows_of_one_mib(small_nodes):
     assert_alive(small_nodes)
 
 
-def put_all(cache, rows):
-    """Write rows with plain PUT_ALLs."""
-    from ignite_tf_magic.protocol import messages
-    from ignite_tf_magic.protocol.affinity import encoded
-
-    for first in range(0, len(rows), 1000):
-        part = rows[first : first + 1000]
-        data = b"".join(encoded(key) + encoded(value) for key, value in part)
-        request = messages.put_all(cache.cache_id, len(part), data)
-        cache.client.router.call(request, lambda payload: None)
-
-
 def test_an_oversized_page_closes_the_cursor_and_goes_on_smaller(client):
     """Each page asked for after an oversized one has fewer rows; no row comes twice or not at all."""
     cache = client.create_cache(CacheConfig("OVERSIZED"))
@@ -104,7 +96,8 @@ def test_an_oversized_page_closes_the_cursor_and_goes_on_smaller(client):
     pages = []
     found = []
     with client.router.open_to(node) as channel:
-        for scanned in OwnerScan(channel, cache.cache_id, pending_partitions([partition]), sizes).pages():
+        scan = OwnerScan(channel, cache.cache_id, deque([partition]), {}, sizes)
+        for scanned in chain.from_iterable(run.pages() for run in scan.runs()):
             pages.append(scanned.page.num_rows)
             found += [read_value(Reader(scanned.page.rows, s)) for s in scanned.row_starts()[:-1].tolist()]
     assert sorted(found) == keys

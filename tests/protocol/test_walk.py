@@ -13,7 +13,14 @@ from ignite_tf_magic.protocol.buffer import Reader
 from ignite_tf_magic.protocol.columns import ColumnChunk, PageDecoder, RaggedColumn, UnknownSchema
 from ignite_tf_magic.protocol.messages import Page
 from ignite_tf_magic.protocol.objects import BinaryObject, read_value
-from ignite_tf_magic.protocol.walk_compiled import CompiledWalker, index_rows, is_compiled, make_walker
+from ignite_tf_magic.protocol.page_run import PageRun
+from ignite_tf_magic.protocol.walk_compiled import (
+    CompiledWalker,
+    index_rows,
+    is_compiled,
+    make_walker,
+    measure_pages,
+)
 from ignite_tf_magic.protocol.walk_python import PythonWalker
 from tests.protocol.pages import FIXED, make_pages, page_sets
 
@@ -26,9 +33,14 @@ def test_the_library_was_built():
 
 def decode(pages, layout, walker, chunk=None):
     chunk = chunk or ColumnChunk(layout, 64)
-    page = Page(None, pages.num_rows, memoryview(pages.rows), False)
-    PageDecoder(layout, walker).decode(page, chunk)
+    run = PageRun([whole_page(pages)])
+    PageDecoder(layout, walker).decode(run, chunk)
+    assert not run.num_rows
     return chunk.columns()
+
+
+def whole_page(pages):
+    return Page(None, pages.num_rows, memoryview(pages.rows), False)
 
 
 def outcome(pages, layout, walker):
@@ -143,6 +155,59 @@ def test_index_agrees_and_never_crashes(rows, data):
             except RemoteProtocolError:
                 found.append(None)
         assert found[0] == found[1]
+
+
+@given(page_sets(), st.integers(0, 20), st.integers(1, 9), st.booleans())
+@SLOW
+def test_runs_of_pages_and_chunks_that_cut_them_give_the_rows_of_one_page(rows, cut, chunk_rows, compiled):
+    whole = make_pages(rows)
+    layout = full_layout(whole)
+    parts = (rows[:cut], rows[cut:], rows)
+    run = PageRun([whole_page(make_pages(part, whole.types)) for part in parts if part])
+    decoder = PageDecoder(layout, make_walker(layout) if compiled else PythonWalker(layout))
+    chunks = [ColumnChunk(layout, chunk_rows)]
+    while run.num_rows:
+        if not chunks[-1].free_rows:
+            chunks.append(ColumnChunk(layout, chunk_rows))
+        decoder.decode(run, chunks[-1])
+    expected = outcome(make_pages([*rows, *rows], whole.types), layout, PythonWalker(layout))
+    found = [rows_of(chunk) for chunk in chunks]
+    for number, column in enumerate(expected):
+        joined = [row for columns in found for row in columns[number]]
+        np.testing.assert_equal(joined, rows_of_column(column))
+
+
+def rows_of(chunk):
+    columns = chunk.columns()
+    return [
+        rows_of_column(("ragged", c.values.tolist(), c.row_lengths.tolist()))
+        if isinstance(c, RaggedColumn)
+        else c.tolist()
+        for c in columns
+    ]
+
+
+def rows_of_column(column):
+    """A column as a list of rows; a ragged one arrives as its values and the length of each row."""
+    if not isinstance(column, tuple):
+        return column
+    _, values, lengths = column
+    ends = np.cumsum(lengths).tolist()
+    return [values[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+
+
+@given(page_sets(), st.data())
+@SLOW
+def test_measuring_pages_agrees_with_their_index(rows, data):
+    pages = make_pages(rows)
+    starts, hashes = np.zeros(pages.num_rows + 1, np.int64), np.zeros(pages.num_rows, np.uint64)
+    index_rows(memoryview(pages.rows), pages.num_rows, starts, hashes)
+    page = whole_page(pages)
+    assert measure_pages([page, page]) == 2 * [int(np.diff(starts).max())]
+    assert measure_pages([page]) == [walk_python.measure_page(page)]
+    short = page._replace(rows=page.rows[: data.draw(st.integers(0, len(pages.rows) - 1))])
+    with pytest.raises(RemoteProtocolError):
+        measure_pages([page, short])
 
 
 def test_the_template_path_is_taken_and_left_again():

@@ -1,0 +1,97 @@
+"""Pages that follow one another, as objects for Python and as a table for compiled code."""
+
+from __future__ import annotations
+
+import ctypes
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from ignite_tf_magic.protocol.messages import Page
+
+
+class PageEntry(ctypes.Structure):
+    """A page as _rows.c knows it: where its rows are, their bytes, how many they are."""
+
+    _fields_ = [("rows", ctypes.c_void_p), ("num_bytes", ctypes.c_int64), ("num_rows", ctypes.c_int64)]
+
+
+class PageRun:
+    """A run of pages, from which a decoder takes rows until none are left.
+
+    Taken either page by page (`first`, `drop`) or by the table (`table`, `took`), never both ways.
+
+    Args:
+        pages: The pages, in order.
+    """
+
+    __slots__ = ("_kept", "_pages", "_table", "num_pages", "num_rows")
+
+    def __init__(self, pages: Iterable[Page]) -> None:
+        self._pages = deque(pages)
+        self._table: Any = None
+        self._kept: Any = None
+        self.num_pages = len(self._pages)
+        self.num_rows = sum(page.num_rows for page in self._pages)
+
+    @classmethod
+    def of_table(cls, table: Any, num_pages: int, num_rows: int) -> PageRun:
+        """Make a run of the first entries of an array of `PageEntry`, whose memory somebody else keeps."""
+        run = cls(())
+        run._table, run.num_pages, run.num_rows = table, num_pages, num_rows
+        return run
+
+    def table(self) -> Any:
+        """Give the array of `PageEntry`, at least `num_pages` of them."""
+        if self._table is None:
+            self._table = page_table(self._pages)
+            self._kept, self._pages = self._pages, deque()
+        return self._table
+
+    def took(self, num_rows: int) -> None:
+        """Note that rows were taken by the table."""
+        self.num_rows -= num_rows
+
+    def first(self) -> Page:
+        """Give the page whose turn it is; there is one as long as `num_rows` is not 0."""
+        self._materialise()
+        while not self._pages[0].num_rows:
+            self._pages.popleft()
+        return self._pages[0]
+
+    def drop(self, num_rows: int, num_bytes: int) -> None:
+        """Take rows off the first page."""
+        page = self._pages[0]
+        self._pages[0] = page._replace(num_rows=page.num_rows - num_rows, rows=page.rows[num_bytes:])
+        self.num_rows -= num_rows
+
+    def pages(self) -> list[Page]:
+        """Give all pages of a run of which nothing was taken."""
+        self._materialise()
+        return list(self._pages)
+
+    def _materialise(self) -> None:
+        if self._table is not None:
+            entries, self._table = self._table[: self.num_pages], None
+            self._pages = deque(Page(None, e.num_rows, _view(e), has_more=False) for e in entries)
+
+
+def page_table(pages: Iterable[Page]) -> Any:
+    """Make an array of `PageEntry`; the pages must outlive it."""
+    entries: Any = [(address_of(page.rows), len(page.rows), page.num_rows) for page in pages]
+    return (PageEntry * len(entries))(*entries)
+
+
+def address_of(view: memoryview) -> int:
+    """Tell where bytes are in memory."""
+    if not len(view):
+        return 0
+    if view.readonly:
+        return int(np.frombuffer(view, np.uint8).ctypes.data)
+    return ctypes.addressof(ctypes.c_char.from_buffer(view))
+
+
+def _view(entry: PageEntry) -> memoryview:
+    return memoryview((ctypes.c_uint8 * entry.num_bytes).from_address(entry.rows or 0)).cast("B")

@@ -1,0 +1,246 @@
+"""A sweep: partitions that are one page each, read one after another with little work for each of them.
+
+A small cache has 1,024 partitions of a few rows, and what Python does for one page takes longer than moving
+its rows. Here all requests are encoded at once, and compiled code cuts what is received into pages and puts
+them in order, whatever the order of the answers. Pages stay in the receive buffer until they were used.
+
+    sweep = Sweep(library, cache, expected, ...)
+    while not sweep.is_done:
+        transport.send(sweep.requests())
+        sweep.received(transport.receive_into(sweep.space()))
+        outcome = sweep.take()
+
+Knows no socket. What does not fit, such as a partition that has grown, ends the sweep; the general way of
+reading, `client.scan`, goes on from there. Both give the same rows; a test compares.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ignite_tf_magic.errors import RemoteProtocolError
+from ignite_tf_magic.protocol import messages
+from ignite_tf_magic.protocol.connection import Fault, Notification, encode_request, parse_frame
+from ignite_tf_magic.protocol.page_run import PageEntry, PageRun
+
+_LENGTH = struct.Struct("<i")
+_MIN_READ_BYTES = 64 * 1024
+_MIN_BUFFER_BYTES = 512 * 1024
+_RUN, _ODD, _GROWN = 1, -1, -2
+_REQUEST = np.dtype(
+    [
+        ("length", "<i4"),
+        ("operation", "<i2"),
+        ("id", "<i8"),
+        ("cache", "<i4"),
+        ("flags", "i1"),
+        ("filter", "i1"),
+        ("page_rows", "<i4"),
+        ("partition", "<i4"),
+        ("local", "i1"),
+    ]
+)
+
+
+class _Slot(ctypes.Structure):
+    _fields_ = [
+        ("page", PageEntry),
+        ("cursor", ctypes.c_int64),
+        ("has_more", ctypes.c_int32),
+        ("is_here", ctypes.c_int32),
+    ]
+
+
+class _Sweep(ctypes.Structure):
+    _fields_ = [
+        ("buffer", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("capacity", "parsed", "end", "first_id")),
+        *((name, ctypes.c_int64) for name in ("num_partitions", "num_taken", "num_asked", "num_here")),
+        *((name, ctypes.c_int64) for name in ("max_asked", "max_bytes")),
+        *((name, ctypes.c_void_p) for name in ("rows", "bytes", "slots", "run")),
+        *((name, ctypes.c_int64) for name in ("run_rows", "num_changed")),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What is known of partitions that are one page each; arrays of int64, one item per partition.
+
+    Attributes:
+        rows: Rows when they were read last.
+        num_bytes: Bytes to reckon with.
+        page_rows: Rows to ask for at once, at least `rows`.
+    """
+
+    partitions: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    num_bytes: NDArray[np.int64]
+    page_rows: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class SweptRun:
+    """Pages whose turn it was.
+
+    Attributes:
+        first: Index of the first one's partition in `Expected.partitions`.
+        run: The pages; valid until the next `Sweep.space`.
+        as_expected: Whether all have the rows expected, and no more bytes.
+    """
+
+    first: int
+    run: PageRun
+    as_expected: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """The partition whose turn it is has become more than one page: the sweep cannot go on."""
+
+
+class Sweep:
+    """The state of a sweep; see the module's docstring for its use.
+
+    Args:
+        library: _rows.c; see `walk_compiled.library`.
+        cache: Id of the cache.
+        expected: What to read, in this order.
+        first_id: Request id of the first partition; the others follow.
+        max_asked: Most pages asked for and not yet taken.
+        max_bytes: Most bytes expected of them, unless one alone is larger.
+        buffer: Gives memory to receive into, of at least the size asked for.
+    """
+
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        cache: int,
+        expected: Expected,
+        first_id: int,
+        max_asked: int,
+        max_bytes: int,
+        buffer: Callable[[int], bytearray],
+    ) -> None:
+        self._library = library
+        self._expected = expected
+        self._slots = (_Slot * max_asked)()
+        self._run = (PageEntry * max_asked)()
+        self._requests = _encode(cache, expected, first_id)
+        self._get_buffer = buffer
+        self._state = _Sweep(
+            first_id=first_id,
+            num_partitions=len(expected.partitions),
+            max_asked=max_asked,
+            max_bytes=max_bytes,
+            rows=expected.rows.ctypes.data,
+            bytes=expected.num_bytes.ctypes.data,
+            slots=ctypes.addressof(self._slots),
+            run=ctypes.addressof(self._run),
+        )
+        self._address = ctypes.addressof(self._state)
+        under_way_bytes = min(max_bytes, max_asked * int(expected.num_bytes.max(initial=0)))
+        self._use(buffer(max(_MIN_BUFFER_BYTES, 2 * under_way_bytes)))
+
+    def _use(self, buffer: bytearray) -> None:
+        self._buffer, self._view = buffer, memoryview(buffer)
+        self._state.buffer = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+        self._state.capacity = len(buffer)
+
+    @property
+    def num_taken(self) -> int:
+        """How many partitions were given in runs."""
+        return int(self._state.num_taken)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all partitions were given."""
+        return self.num_taken == len(self._expected.partitions)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether every answer asked for is here."""
+        return bool(self._state.num_asked - self._state.num_taken == self._state.num_here)
+
+    def requests(self) -> memoryview:
+        """Give the bytes of the requests that may be sent now, which count as sent."""
+        first = self._state.num_asked
+        number = self._library.itm_sweep_ask(self._address)
+        return self._requests[first * _REQUEST.itemsize : (first + number) * _REQUEST.itemsize]
+
+    def space(self) -> memoryview:
+        """Give free space to receive into; call `received` afterwards. Invalidates the runs given so far."""
+        wanted = max(_MIN_READ_BYTES, self._missing_bytes())
+        free = self._library.itm_sweep_room(self._address, wanted)
+        if free < 0:
+            self._grow(wanted)
+        return self._view[self._state.end :]
+
+    def _missing_bytes(self) -> int:
+        """Bytes that the answer under way still lacks."""
+        parsed, end = self._state.parsed, self._state.end
+        if end - parsed < _LENGTH.size:
+            return 0
+        (length,) = _LENGTH.unpack_from(self._buffer, parsed)
+        return int(max(0, _LENGTH.size + length - (end - parsed)))
+
+    def _grow(self, wanted: int) -> None:
+        old, view = self._state.buffer, self._view
+        grown = self._get_buffer(self._state.end + wanted)
+        grown[: self._state.end] = view[: self._state.end]
+        self._use(grown)
+        for slot in self._slots:
+            if slot.is_here:
+                slot.page.rows = slot.page.rows - old + self._state.buffer
+
+    def received(self, num_bytes: int) -> None:
+        """Tell how many bytes were written into the space."""
+        self._state.end += num_bytes
+
+    def take(self) -> SweptRun | Grown | Fault | None:
+        """Give the pages whose turn it is; None when bytes are needed first.
+
+        Raises:
+            RemoteProtocolError: The peer does not speak this protocol.
+        """
+        first = self.num_taken
+        outcome = self._library.itm_sweep_take(self._address)
+        state = self._state
+        if outcome == _RUN:
+            run = PageRun.of_table(self._run, state.num_taken - first, state.run_rows)
+            return SweptRun(first, run, not state.num_changed)
+        if outcome == _GROWN:
+            return Grown()
+        return self._take_odd() if outcome == _ODD else None
+
+    def _take_odd(self) -> SweptRun | Grown | Fault | None:
+        state = self._state
+        (length,) = _LENGTH.unpack_from(self._buffer, state.parsed)
+        start = state.parsed + _LENGTH.size
+        answer = parse_frame(self._view[start : start + max(0, length)])
+        if isinstance(answer, Fault):
+            return answer
+        if isinstance(answer, Notification):
+            state.parsed = start + length
+            return self.take()
+        raise RemoteProtocolError(f"an answer to request {answer.request_id} that is no page asked for")
+
+    def open_cursors(self) -> list[int]:
+        """List the cursors of pages here that are not their partition's last."""
+        here = (self._slots[i % len(self._slots)] for i in range(self.num_taken, self._state.num_asked))
+        return [slot.cursor for slot in here if slot.is_here and slot.has_more]
+
+
+def _encode(cache: int, expected: Expected, first_id: int) -> memoryview:
+    """Encode the requests of all partitions, one after another."""
+    one = encode_request(0, messages.scan(cache, 0, 0))
+    table = np.frombuffer(one, _REQUEST).repeat(len(expected.partitions))
+    table["id"] = np.arange(first_id, first_id + len(table))
+    table["page_rows"] = expected.page_rows
+    table["partition"] = expected.partitions
+    return memoryview(table.tobytes())

@@ -1,0 +1,86 @@
+"""The quick way of reading gives what the general one gives, also when rows have changed since."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from ignite_tf_magic.client import scan as scan_module
+from ignite_tf_magic.client.page_sizes import PageSizes, PartitionStats
+from ignite_tf_magic.client.scan import OwnerScan
+from ignite_tf_magic.protocol.messages import CacheConfig
+from tests.client.rows import put_all
+
+
+@pytest.fixture
+def cache(client):
+    cache = client.create_cache(CacheConfig("SWEPT", backups=1))
+    put_all(cache, [(key, np.int32(key % 7)) for key in range(3000)])
+    yield cache
+    client.destroy_cache("SWEPT")
+
+
+def rows_of(cache, sizes):
+    """All rows as (partition, bytes), in the order in which they come."""
+    scan = cache.scan(range(1024), sizes, cache.baseline())
+    found = []
+    for scanned in scan.pages():
+        starts = scanned.row_starts().tolist()
+        found += [(scanned.partition, bytes(scanned.page.rows[a:b])) for a, b in itertools.pairwise(starts)]
+    return found
+
+
+def in_general(cache, monkeypatch, sizes):
+    with monkeypatch.context() as patch:
+        patch.setattr(scan_module, "library", lambda: None)
+        return rows_of(cache, sizes)
+
+
+@pytest.fixture
+def known(cache):
+    return PageSizes(known=cache.partition_stats())
+
+
+@pytest.fixture
+def sweeps(monkeypatch):
+    """Counts the runs that came by a sweep."""
+    counted = []
+    original = OwnerScan._swept
+    monkeypatch.setattr(OwnerScan, "_swept", lambda *args: counted.append(1) or original(*args))
+    return counted
+
+
+def test_both_ways_give_the_same_rows_in_the_same_order(cache, known, sweeps, monkeypatch):
+    slow = in_general(cache, monkeypatch, known)
+    assert not sweeps
+    assert rows_of(cache, known) == slow
+    assert sweeps
+    assert len(slow) == 3000
+
+
+def test_rows_added_changed_and_removed_since_the_partitions_were_measured(cache, known, monkeypatch):
+    partition = 5
+    for n in range(3, 40):
+        cache.put(partition + 1024 * n, np.int32(n))
+    for key in range(6, 60):
+        cache.remove(key)
+    cache.put(700, b"x" * 5000)
+    assert rows_of(cache, known) == in_general(cache, monkeypatch, PageSizes())
+    stats = known.known()
+    assert stats[700].max_row_bytes > 5000
+    assert stats[partition].rows == len([k for k in range(partition, partition + 1024 * 40, 1024) if k != 0])
+    assert stats[6].rows == 2
+
+
+@pytest.mark.parametrize("grown", [0, 1023, 400])
+def test_a_partition_that_no_longer_fits_a_page_is_read_in_the_general_way(cache, sweeps, monkeypatch, grown):
+    """A page size of 4 rows: three rows of each partition fit, eleven do not."""
+    known = PageSizes(4, {p: PartitionStats(3, 14) for p in range(1024)})
+    for n in range(3, 11):
+        cache.put(grown + 1024 * n, np.int32(n))
+    for _ in range(2):
+        assert rows_of(cache, known) == in_general(cache, monkeypatch, PageSizes())
+    assert known.known()[grown].rows == 11 - (grown > 3000 % 1024)
+    assert bool(sweeps) is True
