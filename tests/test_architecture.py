@@ -43,7 +43,7 @@ ORDER: dict[str, list[str]] = {
     ],
     "launch": ["base", "files", "groups", "lock", "local"],
     "client": ["transport", "channel", "router", "page_sizes", "scan", "cache_scan", "client", "load", "sql"],
-    "dataset": ["options", "pool", "reader", "paged", "ignite"],
+    "dataset": ["options", "pool", "kept_client", "reader", "generator", "paged", "ignite"],
     "cluster": [
         "states",
         "directory",

@@ -153,11 +153,23 @@ class CacheScan:
         mine = deque(p for p in self._pending if owners[p] == node_id)
         others = [p for p in self._pending if owners[p] != node_id]
         channel = self._open(node_id)
+        scan = OwnerScan(channel, self._cache.cache_id, mine, self._progress, self._sizes)
         try:
-            yield from OwnerScan(channel, self._cache.cache_id, mine, self._progress, self._sizes).runs()
+            yield from scan.runs()
+        except BaseException:
+            channel.close()
+            raise
         finally:
             self._pending = deque([*mine, *others])
-            channel.close()
+        self._let_go(channel, is_quiet=scan.is_quiet)
+
+    def _let_go(self, channel: Channel, *, is_quiet: bool) -> None:
+        with self._lock:
+            self._channel = None
+            if is_quiet and not self._closed:
+                self._router.give_back(channel)
+                return
+        channel.close()
 
     def _open(self, node_id: uuid.UUID) -> Channel:
         node = self._find(node_id)

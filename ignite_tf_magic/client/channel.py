@@ -60,6 +60,10 @@ class Channel:
         """Close the connection; wakes a thread that waits on it."""
         self._transport.close()
 
+    def is_fresh(self) -> bool:
+        """Whether the node has neither closed the idle connection nor sent anything on it."""
+        return self._transport.is_quiet()
+
     def set_timeout(self, timeout_s: float | None) -> None:
         """Limit the wait for each part of an answer."""
         self._transport.set_timeout(timeout_s)

@@ -42,13 +42,16 @@ class Router:
         self._nodes: tuple[Node, ...] = ()
         self._topology_version = -1
         self._known_good: dict[uuid.UUID, Endpoint] = {}
+        self._idle: dict[uuid.UUID, Channel] = {}
 
     def close(self) -> None:
-        """Close the control channel. Channels given by `open_to` belong to their openers."""
+        """Close the control channel and idle ones. Channels given by `open_to` belong to their openers."""
         with self._lock:
-            if self._control:
-                self._control.close()
-                self._control = None
+            for channel in (self._control, *self._idle.values()):
+                if channel:
+                    channel.close()
+            self._control = None
+            self._idle.clear()
 
     def call(self, request: Request, parse: Callable[[memoryview], T], *, repeat: bool = True) -> T:
         """Ask any node.
@@ -101,7 +104,7 @@ class Router:
         return Node(entry.node_id, tuple(dict.fromkeys(ordered)))
 
     def open_to(self, node: Node) -> Channel:
-        """Open a new channel to one node; the caller closes it.
+        """Open a channel to one node, or give an idle one; the caller closes it or gives it back.
 
         A node lists every address it has, some of which lead elsewhere from here (a container's, another
         machine's loopback): the id in the handshake tells whether the right one answered.
@@ -109,6 +112,12 @@ class Router:
         Raises:
             ConnectionFailed: None of its endpoints leads to it from here.
         """
+        with self._lock:
+            idle = self._idle.pop(node.node_id, None)
+        if idle is not None:
+            if idle.is_fresh():
+                return idle
+            idle.close()
         reasons = []
         for endpoint in node.endpoints:
             try:
@@ -122,6 +131,14 @@ class Router:
             channel.close()
             reasons.append(f"{endpoint}: another node answers there")
         raise ConnectionFailed(f"no way to Ignite node {node.node_id}: " + "; ".join(reasons))
+
+    def give_back(self, channel: Channel) -> None:
+        """Keep a channel without requests under way for the next `open_to`; one for each node is kept."""
+        with self._lock:
+            surplus = self._idle.pop(channel.node_id, None)
+            self._idle[channel.node_id] = channel
+        if surplus:
+            surplus.close()
 
     def _control_channel(self) -> Channel:
         with self._lock:

@@ -175,6 +175,11 @@ class OwnerScan:
         if failure:
             raise failure
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no answer is under way: the channel can serve somebody else."""
+        return not self._asked
+
     def _sweep(self) -> Iterator[ScannedRun]:
         """Read the partitions in the quick way, if there is one for them and as far as it goes."""
         compiled = library()

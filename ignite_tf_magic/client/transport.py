@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import selectors
 import socket
 import ssl
 from contextlib import suppress
@@ -21,6 +22,9 @@ class Transport(Protocol):
 
     def receive_into(self, space: memoryview) -> int:
         """Wait for bytes and put some into `space`; gives how many, at least 1."""
+
+    def is_quiet(self) -> bool:
+        """Whether there is nothing to receive, not even the end."""
 
     def set_timeout(self, timeout_s: float | None) -> None:
         """Limit each later send and receive; None waits for ever."""
@@ -74,6 +78,12 @@ class SocketTransport:
         if not num_bytes:
             raise ConnectionLost(str(self._endpoint), "the node closed it")
         return num_bytes
+
+    def is_quiet(self) -> bool:
+        """See `Transport.is_quiet`."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._stream, selectors.EVENT_READ)
+            return not selector.select(0)
 
     def set_timeout(self, timeout_s: float | None) -> None:
         """See `Transport.set_timeout`."""

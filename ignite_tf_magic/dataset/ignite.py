@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from ignite_tf_magic.dataset.generator import ArrayDataset
 from ignite_tf_magic.dataset.options import EqualSteps, read_options
 from ignite_tf_magic.dataset.paged import PagedDataset, Pages, Recipe, ShuffleOrder
 from ignite_tf_magic.dataset.reader import ChunkReader, Source, open_source
@@ -137,12 +138,6 @@ def _leaf_spec(leaf: Leaf) -> Any:
     return tf.TensorSpec(leaf.row_shape, tf.string if leaf.is_text else tf.as_dtype(leaf.dtype))
 
 
-def _page_spec(spec: Any) -> Any:
-    if isinstance(spec, tf.RaggedTensorSpec):
-        return tf.RaggedTensorSpec([None, None], spec.dtype, ragged_rank=1, row_splits_dtype=tf.int64)
-    return tf.TensorSpec([None, *spec.shape.as_list()], spec.dtype)
-
-
 def _structure(layout: RowLayout, items: Sequence[Any]) -> dict[str, Any]:
     """Arrange one item per leaf as {"key": ..., "val": ...}."""
     supply = iter(items)
@@ -161,7 +156,6 @@ def _name(parent: Any, child: Node) -> str:
 
 
 def _pages(source: Source, row_spec: Any, order: ShuffleOrder | None, *, is_share: bool) -> Pages:
-    page_spec = tf.nest.map_structure(_page_spec, row_spec)
     draw = _PartitionOrder(order)
 
     def read() -> Iterator[Any]:
@@ -169,25 +163,46 @@ def _pages(source: Source, row_spec: Any, order: ShuffleOrder | None, *, is_shar
             return
         with ChunkReader(source, draw.next()) as reader:
             for chunk in reader.chunks():
-                yield _element(source.layout, chunk)
+                yield tf.nest.flatten(_element(source.layout, chunk))
 
-    pages = tf.data.Dataset.from_generator(read, output_signature=page_spec)
-    if not is_share:
-        return pages
-    # Sharding again what is a share already would lose rows: measured, half of them with two workers.
+    pages = ArrayDataset(read, tf.nest.map_structure(_page_spec, row_spec))
+    if any(isinstance(spec, tf.RaggedTensorSpec) for spec in tf.nest.flatten(row_spec)):
+        pages = pages.map(lambda page: _ragged(page, row_spec))
+    return pages.with_options(_options(is_share=is_share))
+
+
+def _options(*, is_share: bool) -> tf.data.Options:
     options = tf.data.Options()
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    return pages.with_options(options)
+    # TensorFlow's autotuner is awaited when an iterator ends: measured, 15 times of 16, for up to the time the
+    # pass took. Without it AUTOTUNE still means parallel. `with_options` can turn it on again.
+    options.autotune.enabled = False
+    if is_share:
+        # Sharding again what is a share already would lose rows: measured, half of them with two workers.
+        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return options
+
+
+def _page_spec(spec: Any) -> Any:
+    """What a page holds for a column: for a ragged one its values and the length of each row."""
+    if isinstance(spec, tf.RaggedTensorSpec):
+        return (tf.TensorSpec([None], spec.dtype), tf.TensorSpec([None], tf.int64))
+    return tf.TensorSpec([None, *spec.shape.as_list()], spec.dtype)
+
+
+def _ragged(column: Any, spec: Any) -> Any:
+    if isinstance(spec, dict):
+        return {name: _ragged(column[name], item) for name, item in spec.items()}
+    if isinstance(spec, tf.RaggedTensorSpec):
+        return tf.RaggedTensor.from_row_lengths(*column, validate=False)
+    return column
 
 
 def _element(layout: RowLayout, chunk: ColumnChunk) -> dict[str, Any]:
-    return _structure(layout, [_tensor(column) for column in chunk.columns()])
+    return _structure(layout, [_arrays(column) for column in chunk.columns()])
 
 
-def _tensor(column: Column) -> Any:
-    if isinstance(column, RaggedColumn):
-        return tf.RaggedTensor.from_row_lengths(column.values, column.row_lengths, validate=False)
-    return column
+def _arrays(column: Column) -> Any:
+    return (column.values, column.row_lengths) if isinstance(column, RaggedColumn) else column
 
 
 class _PartitionOrder:

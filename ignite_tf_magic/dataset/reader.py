@@ -12,12 +12,13 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from ignite_tf_magic.client.cache_scan import Baseline, CacheScan
-from ignite_tf_magic.client.client import Cache, Client, connect
+from ignite_tf_magic.client.client import Cache, Client
 from ignite_tf_magic.client.page_sizes import PageSizes
-from ignite_tf_magic.config import ConnectOptions
+from ignite_tf_magic.dataset.kept_client import KeptClient
 from ignite_tf_magic.dataset.options import ReadOptions
 from ignite_tf_magic.dataset.pool import BufferPool
 from ignite_tf_magic.errors import ConfigError, EmptyCache, PartitionsLost, format_ranges
@@ -44,9 +45,10 @@ class Source:
         layout: What the rows look like; None when there are none to tell it.
         sizes: Learns with every reading.
         pool: Memory for chunks, kept from one reading to the next.
+        clients: Connections, kept likewise.
     """
 
-    connect: ConnectOptions
+    clients: KeptClient
     cache: str
     partitions: tuple[int, ...]
     layout: RowLayout | None
@@ -80,16 +82,27 @@ def open_source(options: ReadOptions) -> Source:
         SchemaError: The rows have no common layout.
         ConnectionFailed, AuthenticationError: No way to the cluster.
     """
-    with connect(options.connect) as client:
-        cache = client.cache(options.cache)
-        baseline = cache.baseline()
-        partitions = _choose(options, client, baseline)
-        known = options.assignment.stats if options.assignment else None
-        sizes = PageSizes(options.page_rows, known)
-        finder = LayoutFinder(client.find_type, options.fields, options.fill, options.variable)
-        _sample(cache, partitions, baseline, finder)
-        layout = finder.layout() if finder.num_rows else _declared(cache)
-        return Source(options.connect, options.cache, partitions, layout, baseline, sizes, BufferPool())
+    clients = KeptClient(options.connect)
+    client = clients.take()
+    try:
+        source = _look_at(options, client, clients)
+    except BaseException:
+        client.close()
+        raise
+    clients.give_back(client)
+    return source
+
+
+def _look_at(options: ReadOptions, client: Client, clients: KeptClient) -> Source:
+    cache = client.cache(options.cache)
+    baseline = cache.baseline()
+    partitions = _choose(options, client, baseline)
+    known = options.assignment.stats if options.assignment else None
+    sizes = PageSizes(options.page_rows, known)
+    finder = LayoutFinder(client.find_type, options.fields, options.fill, options.variable)
+    _sample(cache, partitions, baseline, finder)
+    layout = finder.layout() if finder.num_rows else _declared(cache)
+    return Source(clients, options.cache, partitions, layout, baseline, sizes, BufferPool())
 
 
 def _choose(options: ReadOptions, client: Client, baseline: Baseline) -> tuple[int, ...]:
@@ -140,7 +153,7 @@ class ChunkReader:
             raise EmptyCache(f"cache {source.cache!r} holds no rows to tell what they look like")
         self._source = source
         self._layout = source.layout
-        self._client = connect(source.connect)
+        self._client = source.clients.take()
         try:
             _check_baseline(source, self._client)
             self._owners = self._start_owners(order or (lambda partitions: partitions))
@@ -155,10 +168,12 @@ class ChunkReader:
         self.close()
 
     def close(self) -> None:
-        """End the reading threads and close all connections."""
+        """End the reading threads. The connections stay open for a while, for the next reading."""
         for owner in self._owners:
-            owner.close()
-        self._client.close()
+            owner.stop()
+        for owner in self._owners:
+            owner.join()
+        self._source.clients.give_back(self._client)
 
     def chunks(self) -> Iterator[ColumnChunk]:
         """Yield the chunks, from the owners in turn.
@@ -218,10 +233,16 @@ class _OwnerThread:
         self._thread = threading.Thread(target=self._run, name=f"ignite-read-{number}", daemon=True)
         self._thread.start()
 
-    def close(self) -> None:
-        """End the thread and wait for it."""
+    def stop(self) -> None:
+        """Make the thread end, wherever it waits."""
         self._closing.set()
         self._scan.close()
+        with suppress(queue.Empty):
+            while True:
+                self._chunks.get_nowait()
+
+    def join(self) -> None:
+        """Wait until a stopped thread has ended."""
         self._thread.join()
 
     def next_chunk(self) -> ColumnChunk | None:

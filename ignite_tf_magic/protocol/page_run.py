@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -24,24 +24,22 @@ class PageRun:
     Taken either page by page (`first`, `drop`) or by the table (`table`, `took`), never both ways.
 
     Args:
-        pages: The pages, in order.
+        pages: The pages, in order; or else
+        table: An array of `PageEntry`, whose memory somebody else keeps, and
+        num_pages: how many of its entries belong to the run,
+        num_rows: and how many rows they have.
     """
 
     __slots__ = ("_kept", "_pages", "_table", "num_pages", "num_rows")
 
-    def __init__(self, pages: Iterable[Page]) -> None:
+    def __init__(
+        self, pages: Collection[Page], table: Any = None, num_pages: int = 0, num_rows: int = 0
+    ) -> None:
         self._pages = deque(pages)
-        self._table: Any = None
+        self._table = table
         self._kept: Any = None
-        self.num_pages = len(self._pages)
-        self.num_rows = sum(page.num_rows for page in self._pages)
-
-    @classmethod
-    def of_table(cls, table: Any, num_pages: int, num_rows: int) -> PageRun:
-        """Make a run of the first entries of an array of `PageEntry`, whose memory somebody else keeps."""
-        run = cls(())
-        run._table, run.num_pages, run.num_rows = table, num_pages, num_rows
-        return run
+        self.num_pages = num_pages or len(pages)
+        self.num_rows = num_rows or sum([page.num_rows for page in pages])
 
     def table(self) -> Any:
         """Give the array of `PageEntry`, at least `num_pages` of them."""
@@ -78,7 +76,7 @@ class PageRun:
             self._pages = deque(Page(None, e.num_rows, _view(e), has_more=False) for e in entries)
 
 
-def page_table(pages: Iterable[Page]) -> Any:
+def page_table(pages: Collection[Page]) -> Any:
     """Make an array of `PageEntry`; the pages must outlive it."""
     entries: Any = [(address_of(page.rows), len(page.rows), page.num_rows) for page in pages]
     return (PageEntry * len(entries))(*entries)

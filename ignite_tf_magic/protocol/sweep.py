@@ -212,7 +212,7 @@ class Sweep:
         outcome = self._library.itm_sweep_take(self._address)
         state = self._state
         if outcome == _RUN:
-            run = PageRun.of_table(self._run, state.num_taken - first, state.run_rows)
+            run = PageRun((), self._run, state.num_taken - first, state.run_rows)
             return SweptRun(first, run, not state.num_changed)
         if outcome == _GROWN:
             return Grown()
