@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 from ignite_tf_magic import __version__
@@ -62,7 +63,13 @@ def _demo(_: argparse.Namespace) -> None:
         for worker in outcome.run.workers:
             print(f"log       {get_run(outcome.run.id).directory.log(worker.worker)}")
     nodes = ", ".join(f"{node.host}:{node.port}" for node in outcome.cluster.nodes)
-    print(f"nodes     {nodes}; to stop them: ignite-tf local down")
+    print(f"nodes     {nodes}; to stop them: {_own_name()} local down")
+
+
+def _own_name() -> str:
+    """How this command can be typed: by its name where that is found, else by its path."""
+    path = Path(sys.argv[0])
+    return "ignite-tf" if which("ignite-tf") or path.name != "ignite-tf" else os.path.relpath(path)
 
 
 def _local_up(options: argparse.Namespace) -> None:

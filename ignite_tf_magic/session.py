@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from ignite_tf_magic.client.client import Cache, Client, connect
 from ignite_tf_magic.client.load import put_rows, table_config
 from ignite_tf_magic.client.page_sizes import PartitionStats
 from ignite_tf_magic.client.sql import QueryResult, SqlClient
+from ignite_tf_magic.closing import Closing
 from ignite_tf_magic.cluster import manager, runs
 from ignite_tf_magic.cluster.failure import Failure
 from ignite_tf_magic.cluster.output import OutputChunk
@@ -155,20 +155,12 @@ def _unsaid(line: str) -> None:
     del line
 
 
-class Session:
+class Session(Closing):
     """A connected cluster and the runs of this user. Closing it leaves runs alone."""
 
     def __init__(self, options: ConnectOptions, client: Client) -> None:
         self.options = options
         self.client = client
-
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the connection. Runs go on: they belong to this process, not to the session."""

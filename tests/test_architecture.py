@@ -14,7 +14,7 @@ NAME = PACKAGE.name
 
 # Floor by floor, lowest first. Rooms of one floor do not know each other.
 FLOORS: list[set[str]] = [
-    {"errors", "config"},
+    {"errors", "closing", "config"},
     {"protocol", "launch"},
     {"client", "placement"},
     {"dataset", "cluster", "sources", "embedded"},
@@ -24,7 +24,7 @@ FLOORS: list[set[str]] = [
 
 # Inside a room, modules import earlier ones only.
 ORDER: dict[str, list[str]] = {
-    "": ["errors", "config", "live_output", "demo", "cli", "__main__"],
+    "": ["errors", "closing", "config", "live_output", "demo", "cli", "__main__"],
     "protocol": [
         "ops",
         "buffer",

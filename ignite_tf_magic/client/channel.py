@@ -10,10 +10,10 @@ import ssl
 import threading
 import uuid
 from collections.abc import Callable
-from types import TracebackType
 from typing import NoReturn, TypeVar
 
 from ignite_tf_magic.client.transport import Transport, open_transport
+from ignite_tf_magic.closing import Closing
 from ignite_tf_magic.config import ConnectOptions, Endpoint
 from ignite_tf_magic.errors import (
     AuthenticationError,
@@ -32,7 +32,7 @@ HANDSHAKE_TIMEOUT_S = 10.0
 T = TypeVar("T")
 
 
-class Channel:
+class Channel(Closing):
     """An open, greeted connection. Close it, or use it as a context manager."""
 
     def __init__(
@@ -47,14 +47,6 @@ class Channel:
         self._unsent: list[bytes] = []
         self._buffer = bytearray()
         self._lock = threading.Lock()
-
-    def __enter__(self) -> Channel:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the connection; wakes a thread that waits on it."""

@@ -15,12 +15,12 @@ import uuid
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, TypeVar
 
 from ignite_tf_magic.client.cache_scan import Baseline, CacheScan
 from ignite_tf_magic.client.page_sizes import PageSizes, PartitionStats
 from ignite_tf_magic.client.router import Node, Router, wait_for
+from ignite_tf_magic.closing import Closing
 from ignite_tf_magic.config import ConnectOptions
 from ignite_tf_magic.errors import CacheNotFound, IgniteTfError, ServerError
 from ignite_tf_magic.protocol import messages
@@ -51,21 +51,13 @@ def connect(options: ConnectOptions) -> Client:
     return client
 
 
-class Client:
+class Client(Closing):
     """A cluster."""
 
     def __init__(self, router: Router) -> None:
         self._router = router
         self._types: dict[int, BinaryType] = {}
         self._types_lock = threading.Lock()
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the control connection. Scans under way have connections of their own."""

@@ -20,7 +20,7 @@ from ignite_tf_magic.protocol import messages
 from ignite_tf_magic.protocol.affinity import partitions_of_hashes
 from ignite_tf_magic.protocol.encode import RowEncoder
 from ignite_tf_magic.protocol.messages import CacheConfig, QueryEntity, QueryField, Request
-from ignite_tf_magic.protocol.ops import TypeCode
+from ignite_tf_magic.protocol.ops import JAVA_TYPES, TypeCode
 
 REQUEST_BYTES = 1024 * 1024
 MAX_REQUEST_ROWS = 4096
@@ -29,25 +29,6 @@ _SETTLE_TIMEOUT_S = 40.0
 
 Progress = Callable[[int], None]
 
-_JAVA_TYPES = {
-    TypeCode.BYTE: "java.lang.Byte",
-    TypeCode.SHORT: "java.lang.Short",
-    TypeCode.INT: "java.lang.Integer",
-    TypeCode.LONG: "java.lang.Long",
-    TypeCode.FLOAT: "java.lang.Float",
-    TypeCode.DOUBLE: "java.lang.Double",
-    TypeCode.BOOL: "java.lang.Boolean",
-    TypeCode.STRING: "java.lang.String",
-    TypeCode.TIMESTAMP: "java.sql.Timestamp",
-    TypeCode.BYTE_ARRAY: "[B",
-    TypeCode.SHORT_ARRAY: "[S",
-    TypeCode.INT_ARRAY: "[I",
-    TypeCode.LONG_ARRAY: "[J",
-    TypeCode.FLOAT_ARRAY: "[F",
-    TypeCode.DOUBLE_ARRAY: "[D",
-    TypeCode.BOOL_ARRAY: "[Z",
-}
-
 
 def table_config(name: str, encoder: RowEncoder, backups: int, *, text_keys: bool = False) -> CacheConfig:
     """Describe a cache for an encoder's rows that SQL can browse: table `name`, a column per field.
@@ -55,9 +36,9 @@ def table_config(name: str, encoder: RowEncoder, backups: int, *, text_keys: boo
     The key is the column ID, unless a field has that name.
     """
     fields = [
-        QueryField(field, _JAVA_TYPES[TypeCode(code)])
+        QueryField(field, JAVA_TYPES[TypeCode(code)])
         for field, (code, _) in encoder.binary_type.fields.items()
-        if code in _JAVA_TYPES
+        if code in JAVA_TYPES
     ]
     key_type = "java.lang.String" if text_keys else "java.lang.Long"
     key_field = None if any(field.name.upper() == "ID" for field in fields) else "ID"

@@ -22,9 +22,12 @@ from ignite_tf_magic.protocol.layout import Leaf, Node, RowLayout
 class IgniteDataset(PagedDataset):
     """Rows of an Ignite cache: {"key": ..., "val": ...}, objects as dicts of their fields.
 
-    All owners are read in parallel, each for its own primary partitions, when the dataset is iterated;
-    each pass opens connections of its own and closes them at its end. Rows come in an order that depends
-    only on the data and the owners. See `PagedDataset` for what makes `batch`, `map` and `shuffle` fast.
+    All owners are read in parallel, each for its own primary partitions, when the dataset is iterated.
+    Connections stay open for 10 s after a pass, for the next one. Rows come in an order that depends only
+    on the data and the owners. See `PagedDataset` for what makes `batch`, `map` and `shuffle` fast.
+
+    tf.data's autotuner is off, since it makes the end of a pass wait; what is AUTOTUNE still runs in
+    parallel, and `with_options` turns the autotuner on again.
 
     Types: byte int8, short int16, int int32, long int64, float float32, double and decimal float64,
     char uint16, boolean bool; String, UUID and byte[] of varying length are strings; byte[] of one

@@ -33,6 +33,11 @@ class BufferPool:
         with self._lock:
             return aligned(self._free(num_bytes(shape, dtype) + ALIGNMENT_BYTES), shape, dtype)
 
+    def clear(self) -> None:
+        """Keep no memory; what tensors refer to goes with them."""
+        with self._lock:
+            self._buffers.clear()
+
     def _free(self, wanted_bytes: int) -> NDArray[np.uint8]:
         for number in range(len(self._buffers)):
             # Two references: the list's, and that of the call itself.

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from ignite_tf_magic.client.cache_scan import Baseline, CacheScan
 from ignite_tf_magic.client.client import Cache, Client
 from ignite_tf_magic.client.page_sizes import PageSizes
+from ignite_tf_magic.client.router import wait_for
+from ignite_tf_magic.closing import Closing
 from ignite_tf_magic.dataset.kept_client import KeptClient
 from ignite_tf_magic.dataset.options import ReadOptions
 from ignite_tf_magic.dataset.pool import BufferPool
@@ -32,6 +34,7 @@ QUEUED_CHUNKS = 2
 SAMPLED_PARTITIONS = 24
 SAMPLED_ROWS = 256
 _VARIABLE_ROW_BYTES = 256
+_RECOUNT_TIMEOUT_S = 2.0
 
 Order = Callable[[Sequence[int]], Sequence[int]]
 
@@ -48,13 +51,13 @@ class Source:
         clients: Connections, kept likewise.
     """
 
-    clients: KeptClient
     cache: str
     partitions: tuple[int, ...]
     layout: RowLayout | None
     baseline: Baseline
     sizes: PageSizes
     pool: BufferPool
+    clients: KeptClient
 
     @property
     def chunk_rows(self) -> int:
@@ -83,10 +86,11 @@ def open_source(options: ReadOptions) -> Source:
         SchemaError: The rows have no common layout.
         ConnectionFailed, AuthenticationError: No way to the cluster.
     """
-    clients = KeptClient(options.connect)
+    pool = BufferPool()
+    clients = KeptClient(options.connect, on_idle=pool.clear)
     client = clients.take()
     try:
-        source = _look_at(options, client, clients)
+        source = _look_at(options, client, clients, pool)
     except BaseException:
         client.close()
         raise
@@ -94,7 +98,7 @@ def open_source(options: ReadOptions) -> Source:
     return source
 
 
-def _look_at(options: ReadOptions, client: Client, clients: KeptClient) -> Source:
+def _look_at(options: ReadOptions, client: Client, clients: KeptClient, pool: BufferPool) -> Source:
     cache = client.cache(options.cache)
     baseline = cache.baseline()
     partitions = _choose(options, client, baseline)
@@ -103,7 +107,7 @@ def _look_at(options: ReadOptions, client: Client, clients: KeptClient) -> Sourc
     finder = LayoutFinder(client.find_type, options.fields, options.fill, options.variable)
     _sample(cache, partitions, baseline, finder)
     layout = finder.layout() if finder.num_rows else _declared(cache)
-    return Source(clients, options.cache, partitions, layout, baseline, sizes, BufferPool())
+    return Source(options.cache, partitions, layout, baseline, sizes, pool, clients)
 
 
 def _choose(options: ReadOptions, client: Client, baseline: Baseline) -> tuple[int, ...]:
@@ -146,7 +150,7 @@ def _sample(cache: Cache, partitions: Sequence[int], baseline: Baseline, finder:
         scan.close()
 
 
-class ChunkReader:
+class ChunkReader(Closing):
     """One reading of a source. Iterate once; `close` ends the threads, also in the middle."""
 
     def __init__(self, source: Source, order: Order | None = None) -> None:
@@ -161,12 +165,6 @@ class ChunkReader:
         except BaseException:
             self._client.close()
             raise
-
-    def __enter__(self) -> ChunkReader:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """End the reading threads. The connections stay open for a while, for the next reading."""
@@ -211,7 +209,15 @@ def _check_baseline(source: Source, client: Client) -> None:
     """Refuse to read fewer rows than there were because nodes have left since the source was opened."""
     alive = (node.node_id for node in client.router.known_nodes)
     lost = source.baseline.lost(alive, source.partitions)
-    if lost and client.cache(source.cache).size() < source.baseline.size:
+    if not lost:
+        return
+    cache = client.cache(source.cache)
+
+    def is_complete() -> bool | None:
+        return cache.size() >= source.baseline.size or None
+
+    # For half a second after a node was killed, the others may count their own rows only.
+    if wait_for(is_complete, _RECOUNT_TIMEOUT_S) is None:
         raise PartitionsLost(
             source.cache, lost, "their nodes left the cluster since the dataset was made; load the data again"
         )

@@ -146,7 +146,7 @@ def _show_end(run: Run, notes: Sequence[str]) -> None:
         what = failure.summary.partition(". ")[0]
         if failure.traceback:
             what += f": {failure.traceback.rstrip().rpartition(chr(10))[2]}"
-        raise RunFailed(run.id, info.exit_code, f"failed: {what}")
+        raise RunFailed(run.id, info.exit_code, f"did not succeed: {what}")
     _show(render.end_view(info, notes))
     if info.state is not RunState.SUCCEEDED:
         raise RunFailed(run.id, info.exit_code, f"did not succeed: it is {info.state.value}")

@@ -26,34 +26,11 @@ from ignite_tf_magic.protocol.objects import (
     read_header,
     skip_value,
 )
-from ignite_tf_magic.protocol.ops import TypeCode
+from ignite_tf_magic.protocol.ops import JAVA_TYPES, TypeCode
 
 VARIABLE = -1
 
-_CODE_OF_JAVA_TYPE = {
-    "java.lang.Byte": TypeCode.BYTE,
-    "java.lang.Short": TypeCode.SHORT,
-    "java.lang.Integer": TypeCode.INT,
-    "java.lang.Long": TypeCode.LONG,
-    "java.lang.Float": TypeCode.FLOAT,
-    "java.lang.Double": TypeCode.DOUBLE,
-    "java.lang.Boolean": TypeCode.BOOL,
-    "java.lang.Character": TypeCode.CHAR,
-    "java.lang.String": TypeCode.STRING,
-    "java.util.UUID": TypeCode.UUID,
-    "java.util.Date": TypeCode.DATE,
-    "java.sql.Date": TypeCode.OPTIMIZED,
-    "java.sql.Time": TypeCode.TIME,
-    "java.sql.Timestamp": TypeCode.TIMESTAMP,
-    "java.math.BigDecimal": TypeCode.DECIMAL,
-    "[B": TypeCode.BYTE_ARRAY,
-    "[S": TypeCode.SHORT_ARRAY,
-    "[I": TypeCode.INT_ARRAY,
-    "[J": TypeCode.LONG_ARRAY,
-    "[F": TypeCode.FLOAT_ARRAY,
-    "[D": TypeCode.DOUBLE_ARRAY,
-    "[Z": TypeCode.BOOL_ARRAY,
-}
+_CODE_OF_JAVA_TYPE = {name: code for code, name in JAVA_TYPES.items()}
 
 _INT64_CODES = frozenset({TypeCode.DATE, TypeCode.TIMESTAMP, TypeCode.TIME, TypeCode.OPTIMIZED})
 _TEXT_CODES = frozenset({TypeCode.STRING, TypeCode.UUID})

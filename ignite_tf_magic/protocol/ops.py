@@ -153,3 +153,30 @@ class WriteMode(IntEnum):
     FULL_SYNC = 0
     FULL_ASYNC = 1
     PRIMARY_SYNC = 2
+
+
+# What a cache's configuration calls the types of its SQL columns.
+JAVA_TYPES = {
+    TypeCode.BYTE: "java.lang.Byte",
+    TypeCode.SHORT: "java.lang.Short",
+    TypeCode.INT: "java.lang.Integer",
+    TypeCode.LONG: "java.lang.Long",
+    TypeCode.FLOAT: "java.lang.Float",
+    TypeCode.DOUBLE: "java.lang.Double",
+    TypeCode.BOOL: "java.lang.Boolean",
+    TypeCode.CHAR: "java.lang.Character",
+    TypeCode.STRING: "java.lang.String",
+    TypeCode.UUID: "java.util.UUID",
+    TypeCode.DATE: "java.util.Date",
+    TypeCode.OPTIMIZED: "java.sql.Date",
+    TypeCode.TIME: "java.sql.Time",
+    TypeCode.TIMESTAMP: "java.sql.Timestamp",
+    TypeCode.DECIMAL: "java.math.BigDecimal",
+    TypeCode.BYTE_ARRAY: "[B",
+    TypeCode.SHORT_ARRAY: "[S",
+    TypeCode.INT_ARRAY: "[I",
+    TypeCode.LONG_ARRAY: "[J",
+    TypeCode.FLOAT_ARRAY: "[F",
+    TypeCode.DOUBLE_ARRAY: "[D",
+    TypeCode.BOOL_ARRAY: "[Z",
+}

@@ -262,7 +262,7 @@ def test_nulls(ignite, client):
     client.destroy_cache("NULLS")
 
 
-def test_an_early_end_closes_threads_and_connections(digits):
+def test_an_early_end_ends_the_reading_threads(digits):
     dataset = IgniteDataset(digits.name, **digits.where()).batch(10)
     for _ in range(5):
         next(iter(dataset))
@@ -275,6 +275,14 @@ def test_an_early_end_closes_threads_and_connections(digits):
     while [t for t in threading.enumerate() if t.name.startswith("ignite-read")]:
         assert time.monotonic() < deadline, "reading threads live on"
         time.sleep(0.05)
+
+
+def test_the_autotuner_is_off_unless_asked_for(digits):
+    batches = IgniteDataset(digits.name, **digits.where()).batch(10)
+    assert not batches.options().autotune.enabled
+    options = tf.data.Options()
+    options.autotune.enabled = True
+    assert batches.with_options(options).options().autotune.enabled
 
 
 def test_no_such_cache_lists_the_near_names(digits):

@@ -1,0 +1,71 @@
+"""Connections stay open from one pass to the next, and not much longer."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+import pytest
+
+from ignite_tf_magic import IgniteDataset
+from ignite_tf_magic.client import router as router_module
+from ignite_tf_magic.dataset.kept_client import KeptClient
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """The channels that were opened."""
+    channels = []
+    original = router_module.open_channel
+
+    def open_channel(*args):
+        channels.append(original(*args))
+        return channels[-1]
+
+    monkeypatch.setattr(router_module, "open_channel", open_channel)
+    return channels
+
+
+def is_open(channel):
+    return channel._transport._stream.fileno() >= 0
+
+
+def test_a_second_pass_opens_no_connection(digits, opened):
+    dataset = IgniteDataset(digits.name, **digits.where()).batch(100)
+    assert sum(len(batch["key"]) for batch in dataset) == 5000
+    num_opened = len(opened)
+    for _ in range(3):
+        assert sum(len(batch["key"]) for batch in dataset) == 5000
+    assert len(opened) == num_opened
+
+
+def test_two_passes_at_once_have_connections_of_their_own(digits, opened):
+    dataset = IgniteDataset(digits.name, **digits.where()).batch(100)
+    first, second = iter(dataset), iter(dataset)
+    assert sum(len(a["key"]) + len(b["key"]) for a, b in zip(first, second, strict=True)) == 10_000
+
+
+def test_a_connection_that_was_closed_meanwhile_is_replaced(digits, opened):
+    dataset = IgniteDataset(digits.name, **digits.where()).batch(100)
+    list(dataset)
+    for channel in opened:
+        if is_open(channel):
+            channel._transport._stream.shutdown(socket.SHUT_RDWR)
+    assert sum(len(batch["key"]) for batch in dataset) == 5000
+
+
+def test_an_idle_client_is_closed_and_a_surplus_one_at_once(ignite, opened):
+    told = []
+    clients = KeptClient(ignite.connect_options, lambda: told.append("idle"), idle_s=0.2)
+    first, second = clients.take(), clients.take()
+    clients.give_back(first)
+    clients.give_back(second)
+    assert [is_open(channel) for channel in opened] == [True, False]
+    assert clients.take() is first
+    clients.give_back(first)
+    while not told:  # the test's own time limit ends this
+        time.sleep(0.02)
+    assert not is_open(opened[0])
+    third = clients.take()
+    assert third is not first
+    third.close()
