@@ -5,6 +5,7 @@ TensorFlow never lets go of the Python functions of a dataset, so what a source 
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 
@@ -32,6 +33,7 @@ class KeptClient:
         self._idle_s = idle_s
         self._lock = threading.Lock()
         self._client: Client | None = None
+        self._process = os.getpid()
         self._timer: threading.Timer | None = None
 
     def take(self) -> Client:
@@ -55,7 +57,7 @@ class KeptClient:
         with self._lock:
             surplus = self._client is not None
             if not surplus:
-                self._client = client
+                self._client, self._process = client, os.getpid()
                 self._timer = threading.Timer(self._idle_s, self._go_idle)
                 self._timer.daemon = True
                 self._timer.start()
@@ -71,6 +73,8 @@ class KeptClient:
     def _withdraw(self) -> Client | None:
         with self._lock:
             client, self._client = self._client, None
+            if self._process != os.getpid():
+                client = None  # after a fork it is the parent's
             if self._timer:
                 self._timer.cancel()
                 self._timer = None

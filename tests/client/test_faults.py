@@ -44,14 +44,26 @@ def keys_on(page):
     return [read_value(Reader(page.page.rows, start)) for start in page.row_starts()[:-1].tolist()]
 
 
-def test_with_a_backup_every_row_arrives_once(loaded):
+def first_reading(cache):
+    """Nothing is known: short pages, several for each partition."""
+    return PageSizes(4)
+
+
+def later_reading(cache):
+    """The partitions were measured: they are swept, one page each."""
+    return PageSizes(known=cache.partition_stats())
+
+
+@pytest.mark.parametrize("sizes_of", [first_reading, later_reading])
+def test_with_a_backup_every_row_arrives_once(loaded, sizes_of):
     cluster, client = loaded
     cache = client.cache("SAFE")
+    sizes = sizes_of(cache)
     baseline = cache.baseline()
     victim = baseline.owners[0]
     order = sorted(baseline.owners, key=lambda p: (baseline.owners[p] != victim, p))
     found = []
-    for number, page in enumerate(cache.scan(order, PageSizes(4), baseline).pages()):
+    for number, page in enumerate(cache.scan(order, sizes, baseline).pages()):
         found += keys_on(page)
         if number == 40:
             kill(cluster, client, victim)
@@ -75,16 +87,18 @@ def test_a_partition_cut_in_the_middle_is_not_doubled(loaded):
     assert len(found) == len(set(found)) == sum(s.rows for s in stats.values())
 
 
-def test_without_backups_the_lost_partitions_are_named(loaded):
+@pytest.mark.parametrize("sizes_of", [first_reading, later_reading])
+def test_without_backups_the_lost_partitions_are_named(loaded, sizes_of):
     cluster, client = loaded
     cache = client.cache("BARE")
+    sizes = sizes_of(cache)
     baseline = cache.baseline()
     victim = baseline.owners[0]
     theirs = {p for p, node in baseline.owners.items() if node == victim}
     order = sorted(baseline.owners, key=lambda p: (baseline.owners[p] != victim, p))
     read = set()
     with pytest.raises(PartitionsLost) as caught:
-        for number, page in enumerate(cache.scan(order, PageSizes(4), baseline).pages()):
+        for number, page in enumerate(cache.scan(order, sizes, baseline).pages()):
             read.add(page.partition)
             if number == 40:
                 kill(cluster, client, victim)

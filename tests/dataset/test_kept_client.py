@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 
@@ -9,6 +10,7 @@ import pytest
 
 from ignite_tf_magic import IgniteDataset
 from ignite_tf_magic.client import router as router_module
+from ignite_tf_magic.dataset import kept_client
 from ignite_tf_magic.dataset.kept_client import KeptClient
 
 
@@ -52,6 +54,19 @@ def test_a_connection_that_was_closed_meanwhile_is_replaced(digits, opened):
         if is_open(channel):
             channel._transport._stream.shutdown(socket.SHUT_RDWR)
     assert sum(len(batch["key"]) for batch in dataset) == 5000
+
+
+def test_a_forked_process_leaves_the_connections_to_its_parent(ignite, opened, monkeypatch):
+    clients = KeptClient(ignite.connect_options)
+    first = clients.take()
+    clients.give_back(first)
+    parent = os.getpid()
+    monkeypatch.setattr(kept_client.os, "getpid", lambda: parent + 1)
+    second = clients.take()
+    assert second is not first
+    assert is_open(opened[0])
+    first.close()
+    second.close()
 
 
 def test_an_idle_client_is_closed_and_a_surplus_one_at_once(ignite, opened):
