@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from pathlib import Path
 from shutil import which
 from typing import Any
@@ -18,6 +18,7 @@ from ignite_tf_magic import __version__
 from ignite_tf_magic.demo import run_demo
 from ignite_tf_magic.errors import ConfigError, IgniteTfError
 from ignite_tf_magic.live_output import LiveOutput
+from ignite_tf_magic.render import caches_view, nodes_view, runs_view, table_view
 from ignite_tf_magic.session import (
     EmbeddedNode,
     EmbeddedOptions,
@@ -101,17 +102,7 @@ def _print_nodes(nodes: Sequence[EmbeddedNode], *, as_json: bool) -> None:
     if as_json:
         print(json.dumps([node.to_dict() for node in nodes], indent=1))
         return
-    rows = [
-        [
-            str(node.index),
-            f"{node.host}:{node.port}",
-            str(node.pid or ""),
-            "running" if node.alive else "ended",
-            str(node.log),
-        ]
-        for node in nodes
-    ]
-    _print_table(["NODE", "ADDRESS", "PID", "STATE", "LOG"], rows)
+    print(nodes_view(nodes).text)
 
 
 def _load(options: argparse.Namespace) -> None:
@@ -147,21 +138,7 @@ def _ps(options: argparse.Namespace) -> None:
     elif not runs:
         print("no runs" if options.all else "no runs are going on; --all lists those that ended, too")
     else:
-        head = ["RUN", "STATE", "CACHE", "WORKERS", "HOSTS", "STARTED", "DURATION"]
-        _print_table(head, [_run_as_cells(run) for run in runs])
-
-
-def _run_as_cells(run: RunInfo) -> list[str]:
-    lasted = (run.ended_at or datetime.now(timezone.utc)) - run.started_at
-    return [
-        run.id,
-        run.state.value if not run.exit_code else f"{run.state.value} ({run.exit_code})",
-        run.cache,
-        str(run.num_workers),
-        ", ".join(run.hosts),
-        f"{run.started_at.astimezone():%Y-%m-%d %H:%M:%S}",
-        str(timedelta(seconds=round(lasted.total_seconds()))),
-    ]
+        print(runs_view(runs, datetime.now(timezone.utc)).text)
 
 
 def _run_as_json(run: RunInfo) -> dict[str, Any]:
@@ -220,26 +197,16 @@ def _copy(path: Path) -> None:
 def _caches(_: argparse.Namespace) -> None:
     with open_session(report=_report) as session:
         caches = session.caches()
-    rows = [[c.name, f"{c.rows}", c.mode, f"{c.backups}", ", ".join(c.tables)] for c in caches]
-    if not rows:
-        print("no caches; to load one: ignite-tf load MNIST digits")
-        return
-    _print_table(["CACHE", "ROWS", "MODE", "BACKUPS", "SQL TABLE"], rows)
+    print(caches_view(caches).text)
 
 
 def _sql(options: argparse.Namespace) -> None:
     with open_session(report=_report) as session:
         result = session.query(options.statement, options.param, options.limit or None)
     cells = [["NULL" if value is None else str(value) for value in row] for row in result.rows]
-    _print_table([column.name for column in result.columns], cells)
+    print(table_view([column.name for column in result.columns], cells, upper=False).text)
     if result.truncated:
         _report(f"the first {len(cells)} rows; there are more (--limit N fetches N, --limit 0 all)")
-
-
-def _print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    for row in [head, *rows]:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 def _report(line: str) -> None:

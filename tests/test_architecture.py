@@ -19,12 +19,12 @@ FLOORS: list[set[str]] = [
     {"client", "placement"},
     {"dataset", "cluster", "sources", "embedded"},
     {"session"},
-    {"cli", "notebook", "demo", "live_output"},
+    {"cli", "notebook", "demo", "live_output", "render"},
 ]
 
 # Inside a room, modules import earlier ones only.
 ORDER: dict[str, list[str]] = {
-    "": ["errors", "closing", "config", "live_output", "demo", "cli", "__main__"],
+    "": ["errors", "closing", "config", "live_output", "render", "demo", "cli", "__main__"],
     "protocol": [
         "ops",
         "buffer",
@@ -61,11 +61,11 @@ ORDER: dict[str, list[str]] = {
         *("options", "config_xml", "lock", "java", "jars", "archive", "processes", "data", "record"),
         *("readiness", "nodes", "starting", "guardian", "lifecycle"),
     ],
-    "notebook": ["render", "arguments", "sql", "panel", "magics"],
+    "notebook": ["arguments", "sql", "panel", "magics"],
 }
 
 # What a view may import: the facade, each other's helpers, and values of the lowest floor.
-VIEWS_MAY_IMPORT = {"session", "errors", "config", "live_output", "demo", "notebook", "cli"}
+VIEWS_MAY_IMPORT = {"session", "errors", "config", "live_output", "render", "demo", "notebook", "cli"}
 
 # Third-party packages and the only rooms that may import them.
 ROOMS_OF_LIBRARY: dict[str, set[str]] = {

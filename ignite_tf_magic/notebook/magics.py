@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import Any
 
+from ignite_tf_magic import render
 from ignite_tf_magic.errors import ConfigError, IgniteTfError, RunFailed
 from ignite_tf_magic.live_output import LiveOutput
-from ignite_tf_magic.notebook import render
 from ignite_tf_magic.notebook.arguments import parse_line
 from ignite_tf_magic.notebook.panel import runs_panel
 from ignite_tf_magic.notebook.sql import USAGE as SQL_USAGE

@@ -10,7 +10,7 @@ from html import escape
 from typing import Any
 
 from ignite_tf_magic.errors import IgniteTfError
-from ignite_tf_magic.notebook.render import duration_text, state_html
+from ignite_tf_magic.render import duration_text, state_html
 from ignite_tf_magic.session import RunInfo, RunState, list_runs, stop_run
 
 _INTERVAL_S = 2.0

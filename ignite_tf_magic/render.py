@@ -1,4 +1,4 @@
-"""What a notebook shows, as text and HTML. Pure: no IPython, no clock, no file, no network."""
+"""What a notebook shows, as text and HTML; a shell shows the text. Pure: no IPython, clock, file or network."""
 
 from __future__ import annotations
 
@@ -91,10 +91,15 @@ def table_view(
     rows: Sequence[Sequence[str]],
     right: set[int] | None = None,
     dots: dict[int, list[str]] | None = None,
+    *,
+    upper: bool = True,
 ) -> View:
-    """Lay out a table; `right` are columns of numbers, `dots` CSS colours by column and row."""
+    """Lay out a table; `right` are columns of numbers, `dots` CSS colours by column and row.
+
+    `upper` puts the text's head into capitals.
+    """
     right, dots = right or set(), dots or {}
-    text_head = [name.upper() for name in head]
+    text_head = [name.upper() if upper else name for name in head]
     widths = [max(map(len, column)) for column in zip(text_head, *rows, strict=True)]
 
     def line(cells: Sequence[str]) -> str:
