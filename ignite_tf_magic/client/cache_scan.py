@@ -12,7 +12,8 @@ from typing import Protocol
 from ignite_tf_magic.client.channel import Channel
 from ignite_tf_magic.client.page_sizes import PageSizes
 from ignite_tf_magic.client.router import Node, Router, wait_for
-from ignite_tf_magic.client.scan import OwnerScan, Progress, ScannedPage, ScannedRun
+from ignite_tf_magic.client.scan import OwnerScan, Progress
+from ignite_tf_magic.client.scanned import ScannedPage, ScannedRun
 from ignite_tf_magic.errors import (
     CacheNotFound,
     ConnectionFailed,

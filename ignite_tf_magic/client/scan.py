@@ -13,7 +13,7 @@ one short page, and what Python does for each page would otherwise take longer t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from ignite_tf_magic.client.channel import Channel, payload_of, server_error
 from ignite_tf_magic.client.page_sizes import IN_FLIGHT_BYTES, PageSizes, PartitionStats
+from ignite_tf_magic.client.scanned import ScannedRun, index
 from ignite_tf_magic.errors import ConnectionLost
 from ignite_tf_magic.protocol import messages
 from ignite_tf_magic.protocol.connection import Fault
@@ -29,43 +30,12 @@ from ignite_tf_magic.protocol.messages import Page, Request
 from ignite_tf_magic.protocol.ops import Operation
 from ignite_tf_magic.protocol.page_run import PageRun
 from ignite_tf_magic.protocol.sweep import Grown, Sweep, SweptRun
-from ignite_tf_magic.protocol.walk_compiled import index_rows, library, measure_pages
+from ignite_tf_magic.protocol.walk_compiled import library, measure_pages
 
 MAX_CURSORS = 8
 MAX_WAITING_PAGES = 4
 
 _NO_HASHES: NDArray[np.uint64] = np.empty(0, np.uint64)
-
-
-@dataclass(frozen=True, slots=True)
-class ScannedRun:
-    """Pages in order, and the partition of each. Valid until the next run is asked for."""
-
-    partitions: Sequence[int]
-    run: PageRun
-
-    def pages(self) -> list[ScannedPage]:
-        """Give the pages one by one, those with rows."""
-        pairs = zip(self.partitions, self.run.pages(), strict=True)
-        return [ScannedPage(partition, page) for partition, page in pairs if page.num_rows]
-
-
-@dataclass(frozen=True, slots=True)
-class ScannedPage:
-    """Rows of one partition. Valid until the next run is asked for."""
-
-    partition: int
-    page: Page
-
-    def row_starts(self) -> NDArray[np.int64]:
-        """Find where each row starts: num_rows + 1 offsets into `page.rows`."""
-        return _index(self.page)[0]
-
-
-def _index(page: Page) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-    starts, hashes = np.empty(page.num_rows + 1, np.int64), np.empty(page.num_rows, np.uint64)
-    index_rows(page.rows, page.num_rows, starts, hashes)
-    return starts, hashes
 
 
 @dataclass(slots=True)
@@ -316,7 +286,7 @@ class OwnerScan:
 
 def _without(page: Page, cursor: _Cursor) -> Page:
     """Note the rows of a page as delivered; give it without those delivered before."""
-    starts, hashes = _index(page)
+    starts, hashes = index(page)
     if len(cursor.repeated):
         kept = np.flatnonzero(~np.isin(hashes, cursor.repeated))
         hashes = hashes[kept]

@@ -13,7 +13,8 @@ import tensorflow as tf
 from ignite_tf_magic.dataset.generator import ArrayDataset
 from ignite_tf_magic.dataset.options import EqualSteps, read_options
 from ignite_tf_magic.dataset.paged import PagedDataset, Pages, Recipe, ShuffleOrder
-from ignite_tf_magic.dataset.reader import ChunkReader, Source, open_source
+from ignite_tf_magic.dataset.reader import ChunkReader
+from ignite_tf_magic.dataset.source import Source, open_source
 from ignite_tf_magic.errors import ConfigError, EmptyCache
 from ignite_tf_magic.protocol.columns import Column, ColumnChunk, RaggedColumn
 from ignite_tf_magic.protocol.layout import Leaf, Node, RowLayout

@@ -13,141 +13,19 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
-from ignite_tf_magic.client.cache_scan import Baseline, CacheScan
+from ignite_tf_magic.client.cache_scan import CacheScan
 from ignite_tf_magic.client.client import Cache, Client
-from ignite_tf_magic.client.page_sizes import PageSizes
-from ignite_tf_magic.client.router import wait_for
 from ignite_tf_magic.closing import Closing
-from ignite_tf_magic.dataset.kept_client import KeptClient
-from ignite_tf_magic.dataset.options import ReadOptions
-from ignite_tf_magic.dataset.pool import BufferPool
-from ignite_tf_magic.errors import ConfigError, EmptyCache, PartitionsLost, format_ranges
+from ignite_tf_magic.dataset.source import Source, check_complete
+from ignite_tf_magic.errors import EmptyCache
 from ignite_tf_magic.protocol.columns import ColumnChunk, PageDecoder, UnknownSchema
-from ignite_tf_magic.protocol.layout import LayoutFinder, Leaf, Node, ObjectNode, RowLayout, declared_layout
+from ignite_tf_magic.protocol.layout import Leaf, Node, ObjectNode, RowLayout
 from ignite_tf_magic.protocol.page_run import PageRun
 
-CHUNK_BYTES = 4 * 1024 * 1024
-MAX_CHUNK_ROWS = 32 * 1024
 QUEUED_CHUNKS = 2
-SAMPLED_PARTITIONS = 24
-SAMPLED_ROWS = 256
-_VARIABLE_ROW_BYTES = 256
-_RECOUNT_TIMEOUT_S = 2.0
 
 Order = Callable[[Sequence[int]], Sequence[int]]
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A cache ready to be read, as it was when it was opened.
-
-    Attributes:
-        partitions: What to read, ascending.
-        layout: What the rows look like; None when there are none to tell it.
-        sizes: Learns with every reading.
-        pool: Memory for chunks, kept from one reading to the next.
-        clients: Connections, kept likewise.
-    """
-
-    cache: str
-    partitions: tuple[int, ...]
-    layout: RowLayout | None
-    baseline: Baseline
-    sizes: PageSizes
-    pool: BufferPool
-    clients: KeptClient
-
-    @property
-    def chunk_rows(self) -> int:
-        """Rows of a chunk: about 4 MiB of columns, a power of two.
-
-        Batches of a power of two then lie within one chunk, and tf.data passes them on without copying.
-        An eighth more is allowed, so that four rows of 1 MiB and their keys are a chunk.
-        """
-        leaves = self.layout.leaves() if self.layout else ()
-        width = sum(_row_bytes(leaf) for leaf in leaves)
-        fitting = max(1, min(MAX_CHUNK_ROWS, CHUNK_BYTES * 9 // 8 // max(width, 1)))
-        return 1 << (fitting.bit_length() - 1)
-
-
-def _row_bytes(leaf: Leaf) -> int:
-    if not leaf.is_fixed:
-        return _VARIABLE_ROW_BYTES
-    return leaf.dtype.itemsize * (leaf.row_shape[0] if leaf.row_shape else 1)
-
-
-def open_source(options: ReadOptions) -> Source:
-    """Connect, find out who owns the partitions, and look at some rows.
-
-    Raises:
-        CacheNotFound: No such cache; the error lists the near names.
-        SchemaError: The rows have no common layout.
-        ConnectionFailed, AuthenticationError: No way to the cluster.
-    """
-    pool = BufferPool()
-    clients = KeptClient(options.connect, on_idle=pool.clear)
-    client = clients.take()
-    try:
-        source = _look_at(options, client, clients, pool)
-    except BaseException:
-        client.close()
-        raise
-    clients.give_back(client)
-    return source
-
-
-def _look_at(options: ReadOptions, client: Client, clients: KeptClient, pool: BufferPool) -> Source:
-    cache = client.cache(options.cache)
-    baseline = cache.baseline()
-    partitions = _choose(options, client, baseline)
-    known = options.assignment.stats if options.assignment else None
-    sizes = PageSizes(options.page_rows, known)
-    finder = LayoutFinder(client.find_type, options.fields, options.fill, options.variable)
-    _sample(cache, partitions, baseline, finder)
-    layout = finder.layout() if finder.num_rows else _declared(cache)
-    return Source(options.cache, partitions, layout, baseline, sizes, pool, clients)
-
-
-def _choose(options: ReadOptions, client: Client, baseline: Baseline) -> tuple[int, ...]:
-    chosen = sorted(baseline.owners) if options.partitions is None else list(options.partitions)
-    unknown = [partition for partition in chosen if partition not in baseline.owners]
-    if unknown:
-        raise ConfigError(
-            f"cache {options.cache!r} has no partition {format_ranges(unknown)}; "
-            f"it has {format_ranges(sorted(baseline.owners))}"
-        )
-    if options.local:
-        near = client.router.control_node_id()
-        chosen = [partition for partition in chosen if baseline.owners[partition] == near]
-    return tuple(chosen)
-
-
-def _declared(cache: Cache) -> RowLayout | None:
-    entities = cache.config().query_entities
-    return declared_layout(entities[0]) if len(entities) == 1 else None
-
-
-def _sample(cache: Cache, partitions: Sequence[int], baseline: Baseline, finder: LayoutFinder) -> None:
-    """Look at the first rows of partitions spread over the owners, until enough rows were seen.
-
-    Rows of another cache's partitions serve when this worker's own are empty.
-    """
-    step = max(1, len(partitions) // SAMPLED_PARTITIONS)
-    ordered = dict.fromkeys((*partitions[::step], *partitions, *sorted(baseline.owners)))
-    scan = cache.scan(ordered, PageSizes(), baseline)
-    try:
-        num_partitions = 0
-        last = None
-        for scanned in scan.pages():
-            finder.add(scanned.page.rows, scanned.page.num_rows)
-            num_partitions += scanned.partition != last
-            last = scanned.partition
-            if finder.num_rows >= SAMPLED_ROWS or num_partitions >= SAMPLED_PARTITIONS:
-                return
-    finally:
-        scan.close()
 
 
 class ChunkReader(Closing):
@@ -160,7 +38,7 @@ class ChunkReader(Closing):
         self._layout = source.layout
         self._client = source.clients.take()
         try:
-            _check_baseline(source, self._client)
+            check_complete(source, self._client)
             self._owners = self._start_owners(order or (lambda partitions: partitions))
         except BaseException:
             self._client.close()
@@ -203,24 +81,6 @@ class ChunkReader(Closing):
             scan = cache.scan(groups[node], self._source.sizes, baseline)
             threads.append(_OwnerThread(self._client, scan, self._source, self._layout, number))
         return threads
-
-
-def _check_baseline(source: Source, client: Client) -> None:
-    """Refuse to read fewer rows than there were because nodes have left since the source was opened."""
-    alive = (node.node_id for node in client.router.known_nodes)
-    lost = source.baseline.lost(alive, source.partitions)
-    if not lost:
-        return
-    cache = client.cache(source.cache)
-
-    def is_complete() -> bool | None:
-        return cache.size() >= source.baseline.size or None
-
-    # For half a second after a node was killed, the others may count their own rows only.
-    if wait_for(is_complete, _RECOUNT_TIMEOUT_S) is None:
-        raise PartitionsLost(
-            source.cache, lost, "their nodes left the cluster since the dataset was made; load the data again"
-        )
 
 
 class _OwnerThread:
