@@ -31,6 +31,7 @@ ORDER: dict[str, list[str]] = {
         "objects",
         "affinity",
         "messages",
+        "key_value",
         "connection",
         "layout",
         "walk",

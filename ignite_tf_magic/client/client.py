@@ -12,7 +12,7 @@ from __future__ import annotations
 import difflib
 import threading
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -23,7 +23,7 @@ from ignite_tf_magic.client.router import Node, Router, wait_for
 from ignite_tf_magic.closing import Closing
 from ignite_tf_magic.config import ConnectOptions
 from ignite_tf_magic.errors import CacheNotFound, IgniteTfError, ServerError
-from ignite_tf_magic.protocol import messages
+from ignite_tf_magic.protocol import key_value, messages
 from ignite_tf_magic.protocol.affinity import PartitionMap, TopologyVersion
 from ignite_tf_magic.protocol.messages import CacheConfig, Request
 from ignite_tf_magic.protocol.objects import BinaryObject, BinaryType, binary_type_of, code_of
@@ -183,8 +183,8 @@ class Cache:
         """The number under which requests name the cache."""
         return messages.cache_id(self.name)
 
-    def _call(self, request: Request, parse: Callable[[memoryview], T]) -> T:
-        return self.client.cache_call(self.name, request, parse)
+    def _call(self, request: Request, parse: Callable[[memoryview], T], *, repeat: bool = True) -> T:
+        return self.client.cache_call(self.name, request, parse, repeat=repeat)
 
     def size(self) -> int:
         """Count the rows of the cache, in the whole cluster, each once."""
@@ -193,23 +193,65 @@ class Cache:
     def get(self, key: Any) -> Any:
         """Read a value, None when the key is not there."""
         return self._call(
-            messages.get(self.cache_id, key),
-            lambda payload: messages.parse_value(payload, self.client.find_type),
+            key_value.get(self.cache_id, key),
+            lambda payload: key_value.parse_value(payload, self.client.find_type),
         )
 
-    def put(self, key: Any, value: Any) -> None:
-        """Write one row, over an older one with the same key."""
-        for item in (key, value):
-            self.client.announce_type(item)
-        self._call(messages.put(self.cache_id, key, value), messages.parse_nothing)
-
-    def remove(self, key: Any) -> bool:
-        """Remove a row; gives whether it was there."""
-        return self._call(messages.remove(self.cache_id, key), messages.parse_bool)
+    def get_all(self, keys: Iterable[Any]) -> dict[Any, Any]:
+        """Read the values of those keys that are there. Keys are numbers, strings or UUIDs."""
+        return dict(
+            self._call(
+                key_value.get_all(self.cache_id, list(keys)),
+                lambda payload: key_value.parse_rows(payload, self.client.find_type),
+            )
+        )
 
     def contains(self, key: Any) -> bool:
         """Ask whether a key is there."""
-        return self._call(messages.contains(self.cache_id, key), messages.parse_bool)
+        return self._call(key_value.contains(self.cache_id, key), messages.parse_bool)
+
+    def put(self, key: Any, value: Any) -> None:
+        """Write one row, over an older one with the same key."""
+        self._announce(key, value)
+        self._call(key_value.put(self.cache_id, key, value), messages.parse_nothing)
+
+    def put_all(self, rows: Mapping[Any, Any]) -> None:
+        """Write rows, in one request. In an ATOMIC cache a failure may leave some of them written."""
+        for key, value in rows.items():
+            self._announce(key, value)
+        self._call(key_value.put_all(self.cache_id, rows), messages.parse_nothing)
+
+    def put_if_absent(self, key: Any, value: Any) -> bool:
+        """Write one row unless its key is there; gives whether it was written.
+
+        Raises:
+            ConnectionLost: The row may or may not have been written.
+        """
+        self._announce(key, value)
+        request = key_value.put_if_absent(self.cache_id, key, value)
+        return self._call(request, messages.parse_bool, repeat=False)
+
+    def replace_if_equals(self, key: Any, old: Any, new: Any) -> bool:
+        """Compare and set: write one row if its value is `old`, encoded alike; gives whether it was written.
+
+        Raises:
+            ConnectionLost: The row may or may not have been written.
+        """
+        self._announce(old, new)
+        request = key_value.replace_if_equals(self.cache_id, key, old, new)
+        return self._call(request, messages.parse_bool, repeat=False)
+
+    def remove(self, key: Any) -> bool:
+        """Remove a row; gives whether it was there."""
+        return self._call(key_value.remove(self.cache_id, key), messages.parse_bool)
+
+    def remove_all(self, keys: Iterable[Any]) -> None:
+        """Remove rows, in one request; keys that are not there do no harm."""
+        self._call(key_value.remove_all(self.cache_id, list(keys)), messages.parse_nothing)
+
+    def _announce(self, *values: Any) -> None:
+        for value in values:
+            self.client.announce_type(value)
 
     def config(self) -> CacheConfig:
         """Read the cache's configuration, without SQL columns."""

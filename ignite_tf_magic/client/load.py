@@ -16,7 +16,7 @@ from ignite_tf_magic.client.channel import Channel, payload_of
 from ignite_tf_magic.client.client import Cache
 from ignite_tf_magic.client.router import Node, wait_for
 from ignite_tf_magic.errors import ConnectionFailed, ConnectionLost, IgniteTfError
-from ignite_tf_magic.protocol import messages
+from ignite_tf_magic.protocol import key_value
 from ignite_tf_magic.protocol.affinity import partitions_of_hashes
 from ignite_tf_magic.protocol.encode import RowEncoder
 from ignite_tf_magic.protocol.messages import CacheConfig, QueryEntity, QueryField, Request
@@ -166,4 +166,4 @@ class _Loader:
         for first in range(0, len(index), self._rows_per_request):
             part = index[first : first + self._rows_per_request]
             rows = self._encoder.encode(part)
-            yield _Block(part, messages.put_all(self._cache.cache_id, len(part), rows))
+            yield _Block(part, key_value.put_encoded(self._cache.cache_id, len(part), rows))

@@ -10,18 +10,16 @@ import struct
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ignite_tf_magic.errors import RemoteProtocolError
 from ignite_tf_magic.protocol.affinity import PartitionMap, TopologyVersion
 from ignite_tf_magic.protocol.buffer import Reader, Writer
 from ignite_tf_magic.protocol.objects import (
     BinaryType,
-    FindType,
     java_hash,
     read_value,
     write_text,
-    write_value,
 )
 from ignite_tf_magic.protocol.ops import (
     AtomicityMode,
@@ -119,48 +117,14 @@ def cache_id(name: str) -> int:
     return java_hash(name)
 
 
-def _for_cache(cache: int) -> Writer:
+def for_cache(cache: int) -> Writer:
+    """Begin the payload of an operation on a cache, outside of transactions."""
     return Writer().int32(cache).int8(0)
-
-
-def get(cache: int, key: Any) -> Request:
-    """Read the value of a key; answer: `parse_value`."""
-    writer = _for_cache(cache)
-    write_value(writer, key)
-    return Request(Operation.CACHE_GET, bytes(writer.data))
-
-
-def put(cache: int, key: Any, value: Any) -> Request:
-    """Write one row; the answer is empty."""
-    writer = _for_cache(cache)
-    write_value(writer, key)
-    write_value(writer, value)
-    return Request(Operation.CACHE_PUT, bytes(writer.data))
-
-
-def put_all(cache: int, num_rows: int, rows: bytes | bytearray | memoryview) -> Request:
-    """Write rows that are already encoded as key, value, key, value; the answer is empty."""
-    head = _for_cache(cache).int32(num_rows)
-    return Request(Operation.CACHE_PUT_ALL, b"".join((head.data, rows)))
-
-
-def contains(cache: int, key: Any) -> Request:
-    """Ask whether a key exists; answer: `parse_bool`."""
-    writer = _for_cache(cache)
-    write_value(writer, key)
-    return Request(Operation.CACHE_CONTAINS_KEY, bytes(writer.data))
-
-
-def remove(cache: int, key: Any) -> Request:
-    """Remove a key; answer: `parse_bool`, whether it was there."""
-    writer = _for_cache(cache)
-    write_value(writer, key)
-    return Request(Operation.CACHE_REMOVE_KEY, bytes(writer.data))
 
 
 def size(cache: int, peek_modes: Sequence[PeekMode] = (PeekMode.PRIMARY,)) -> Request:
     """Count the rows of a cache in the whole cluster; answer: `parse_int64`."""
-    writer = _for_cache(cache).int32(len(peek_modes))
+    writer = for_cache(cache).int32(len(peek_modes))
     for mode in peek_modes:
         writer.int8(mode)
     return Request(Operation.CACHE_GET_SIZE, bytes(writer.data))
@@ -298,11 +262,6 @@ def put_binary_type(binary_type: BinaryType) -> Request:
         for field_id in field_ids:
             writer.int32(field_id)
     return Request(Operation.PUT_BINARY_TYPE, bytes(writer.data))
-
-
-def parse_value(payload: memoryview, find_type: FindType | None = None) -> Any:
-    """Read the answer of `get`: the value, or None."""
-    return read_value(Reader(payload), find_type)
 
 
 def parse_nothing(payload: memoryview) -> None:

@@ -19,7 +19,7 @@ from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.client.transport import open_transport
 from ignite_tf_magic.config import Endpoint
 from ignite_tf_magic.embedded import EmbeddedOptions, Lifetime, down, ensure_up
-from ignite_tf_magic.protocol import messages
+from ignite_tf_magic.protocol import key_value, messages
 from ignite_tf_magic.protocol.connection import Connection
 from ignite_tf_magic.protocol.messages import CacheConfig, Request
 from ignite_tf_magic.protocol.objects import BinaryObject, name_id
@@ -104,8 +104,8 @@ def capture(options: object) -> dict[str, object]:
         recorder.ask("type of owner", messages.get_binary_type(name_id("Owner")))
         recorder.ask("unknown type", messages.get_binary_type(12345))
         for name in VALUES:
-            recorder.ask(f"get {name}", messages.get(CACHE, name))
-        recorder.ask("no such cache", messages.get(messages.cache_id("NOPE"), "x"))
+            recorder.ask(f"get {name}", key_value.get(CACHE, name))
+        recorder.ask("no such cache", key_value.get(messages.cache_id("NOPE"), "x"))
         page = messages.parse_first_page(memoryview(recorder.ask("first page", messages.scan(CACHE, -1, 12))))
         assert page.cursor is not None and page.has_more
         recorder.ask("next page", messages.next_page(page.cursor))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ignite_tf_magic.errors import HandshakeError, RemoteProtocolError
-from ignite_tf_magic.protocol import messages
+from ignite_tf_magic.protocol import key_value, messages
 from ignite_tf_magic.protocol.connection import Connection, Fault, Handshaken, Response, parse_frame
 from tests.protocol.golden import exchanges
 from tests.protocol.test_golden import CACHE, known_types
@@ -25,7 +25,9 @@ PARSERS = {
     "first page": messages.parse_first_page,
     "next page": messages.parse_next_page,
     **{
-        name: lambda data: messages.parse_value(data, TYPES.get) for name in exchanges() if name[:4] == "get "
+        name: lambda data: key_value.parse_value(data, TYPES.get)
+        for name in exchanges()
+        if name[:4] == "get "
     },
 }
 

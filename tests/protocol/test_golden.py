@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ignite_tf_magic.protocol import messages
+from ignite_tf_magic.protocol import key_value, messages
 from ignite_tf_magic.protocol.connection import Fault, Handshaken, Response
 from ignite_tf_magic.protocol.objects import BinaryType, name_id
 from ignite_tf_magic.protocol.ops import Status
@@ -37,7 +37,7 @@ def test_handshake(slice_bytes):
 @BOTH_WAYS
 @pytest.mark.parametrize("name", VALUES)
 def test_every_type_of_value(name, slice_bytes):
-    value = messages.parse_value(payload(f"get {name}", slice_bytes), known_types().get)
+    value = key_value.parse_value(payload(f"get {name}", slice_bytes), known_types().get)
     expected = VALUES[name]
     if isinstance(expected, np.ndarray):
         np.testing.assert_array_equal(value, expected)

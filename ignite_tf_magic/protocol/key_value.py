@@ -1,0 +1,94 @@
+"""Reading and writing rows by their keys: requests and answers, as in `messages`.
+
+Source: Ignite documentation, "Binary Client Protocol", key-value queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from ignite_tf_magic.protocol.buffer import Reader
+from ignite_tf_magic.protocol.messages import Request, for_cache
+from ignite_tf_magic.protocol.objects import FindType, read_value, write_value
+from ignite_tf_magic.protocol.ops import Operation
+
+
+def get(cache: int, key: Any) -> Request:
+    """Read the value of a key; answer: `parse_value`."""
+    return _with(Operation.CACHE_GET, cache, key)
+
+
+def get_all(cache: int, keys: Collection[Any]) -> Request:
+    """Read the values of keys; answer: `parse_rows`."""
+    return _with_all(Operation.CACHE_GET_ALL, cache, keys)
+
+
+def contains(cache: int, key: Any) -> Request:
+    """Ask whether a key exists; answer: `parse_bool`."""
+    return _with(Operation.CACHE_CONTAINS_KEY, cache, key)
+
+
+def put(cache: int, key: Any, value: Any) -> Request:
+    """Write one row; the answer is empty."""
+    return _with(Operation.CACHE_PUT, cache, key, value)
+
+
+def put_if_absent(cache: int, key: Any, value: Any) -> Request:
+    """Write one row unless its key exists; answer: `parse_bool`, whether it was written."""
+    return _with(Operation.CACHE_PUT_IF_ABSENT, cache, key, value)
+
+
+def replace_if_equals(cache: int, key: Any, old: Any, new: Any) -> Request:
+    """Write one row if its value is `old`; answer: `parse_bool`, whether it was written."""
+    return _with(Operation.CACHE_REPLACE_IF_EQUALS, cache, key, old, new)
+
+
+def put_all(cache: int, rows: Mapping[Any, Any]) -> Request:
+    """Write rows; the answer is empty."""
+    writer = for_cache(cache).int32(len(rows))
+    for key, value in rows.items():
+        write_value(writer, key)
+        write_value(writer, value)
+    return Request(Operation.CACHE_PUT_ALL, bytes(writer.data))
+
+
+def put_encoded(cache: int, num_rows: int, rows: bytes | bytearray | memoryview) -> Request:
+    """Write rows that are already encoded as key, value, key, value; the answer is empty."""
+    head = for_cache(cache).int32(num_rows)
+    return Request(Operation.CACHE_PUT_ALL, b"".join((head.data, rows)))
+
+
+def remove(cache: int, key: Any) -> Request:
+    """Remove a key; answer: `parse_bool`, whether it was there."""
+    return _with(Operation.CACHE_REMOVE_KEY, cache, key)
+
+
+def remove_all(cache: int, keys: Collection[Any]) -> Request:
+    """Remove keys, whether they are there or not; the answer is empty."""
+    return _with_all(Operation.CACHE_REMOVE_KEYS, cache, keys)
+
+
+def parse_value(payload: memoryview, find_type: FindType | None = None) -> Any:
+    """Read the answer of `get`: the value, or None."""
+    return read_value(Reader(payload), find_type)
+
+
+def parse_rows(payload: memoryview, find_type: FindType | None = None) -> list[tuple[Any, Any]]:
+    """Read the answer of `get_all`: the keys that are there and their values, in the server's order."""
+    reader = Reader(payload)
+    return [(read_value(reader, find_type), read_value(reader, find_type)) for _ in range(reader.count(2))]
+
+
+def _with(operation: Operation, cache: int, *values: Any) -> Request:
+    writer = for_cache(cache)
+    for value in values:
+        write_value(writer, value)
+    return Request(operation, bytes(writer.data))
+
+
+def _with_all(operation: Operation, cache: int, keys: Collection[Any]) -> Request:
+    writer = for_cache(cache).int32(len(keys))
+    for key in keys:
+        write_value(writer, key)
+    return Request(operation, bytes(writer.data))
