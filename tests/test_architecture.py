@@ -47,6 +47,7 @@ ORDER: dict[str, list[str]] = {
         "transport",
         "channel",
         "router",
+        "transaction",
         "page_sizes",
         "scanned",
         "scan",

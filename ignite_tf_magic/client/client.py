@@ -14,20 +14,21 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from ignite_tf_magic.client.cache_scan import Baseline, CacheScan
 from ignite_tf_magic.client.page_sizes import PageSizes, PartitionStats
 from ignite_tf_magic.client.router import Node, Router, wait_for
+from ignite_tf_magic.client.transaction import Transaction
 from ignite_tf_magic.closing import Closing
 from ignite_tf_magic.config import ConnectOptions
-from ignite_tf_magic.errors import CacheNotFound, IgniteTfError, ServerError
+from ignite_tf_magic.errors import CacheNotFound, ConnectionFailed, IgniteTfError, ServerError
 from ignite_tf_magic.protocol import key_value, messages
 from ignite_tf_magic.protocol.affinity import PartitionMap, TopologyVersion
 from ignite_tf_magic.protocol.messages import CacheConfig, Request
 from ignite_tf_magic.protocol.objects import BinaryObject, BinaryType, binary_type_of, code_of
-from ignite_tf_magic.protocol.ops import Status
+from ignite_tf_magic.protocol.ops import Concurrency, Isolation, Status
 
 T = TypeVar("T")
 _PARTITION_MAP_TIMEOUT_S = 30.0
@@ -126,6 +127,39 @@ class Client(Closing):
             raise _not_found(name, names)
         return Cache(self, name)
 
+    def transaction(
+        self,
+        concurrency: Concurrency = Concurrency.PESSIMISTIC,
+        isolation: Isolation = Isolation.REPEATABLE_READ,
+        timeout_s: float = 10.0,
+    ) -> Transaction:
+        """Begin a transaction on a connection of its own.
+
+            with client.transaction() as transaction:
+                cache = client.cache("ACCOUNTS").within(transaction)
+                cache.put("a", cache.get("a") - 1)
+
+        Args:
+            concurrency: Lock rows when they are touched, or check them when it commits.
+            isolation: What it sees of others meanwhile.
+            timeout_s: After this time the node rolls it back.
+
+        Raises:
+            ConnectionFailed: No node answers.
+        """
+        here = self._router.control_node_id()
+        node = next((node for node in self._router.nodes() if node.node_id == here), None)
+        if node is None:
+            raise ConnectionFailed(f"Ignite node {here} has left the cluster")
+        channel = self._router.open_to(node)
+        request = key_value.start_transaction(concurrency, isolation, int(timeout_s * 1000))
+        try:
+            number = channel.call(request, key_value.parse_transaction)
+        except BaseException:
+            channel.close()
+            raise
+        return Transaction(channel, number, self._router.give_back)
+
     def cache_call(
         self, name: str, request: Request, parse: Callable[[memoryview], T], *, repeat: bool = True
     ) -> T:
@@ -173,22 +207,32 @@ def _not_found(name: str, names: list[str]) -> CacheNotFound:
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """One cache of a cluster."""
+    """One cache of a cluster; its rows are read and written at once, or `within` a transaction."""
 
     client: Client
     name: str
+    transaction: Transaction | None = None
+
+    def within(self, transaction: Transaction) -> Cache:
+        """Give the same cache with its rows read and written in a transaction."""
+        return replace(self, transaction=transaction)
 
     @property
     def cache_id(self) -> int:
         """The number under which requests name the cache."""
         return messages.cache_id(self.name)
 
+    def _ask(self, request: Request, parse: Callable[[memoryview], T]) -> T:
+        return self.client.cache_call(self.name, request, parse)
+
     def _call(self, request: Request, parse: Callable[[memoryview], T], *, repeat: bool = True) -> T:
+        if self.transaction:
+            return self.transaction.call(request, parse)
         return self.client.cache_call(self.name, request, parse, repeat=repeat)
 
     def size(self) -> int:
         """Count the rows of the cache, in the whole cluster, each once."""
-        return self._call(messages.size(self.cache_id), messages.parse_int64)
+        return self._ask(messages.size(self.cache_id), messages.parse_int64)
 
     def get(self, key: Any) -> Any:
         """Read a value, None when the key is not there."""
@@ -255,7 +299,7 @@ class Cache:
 
     def config(self) -> CacheConfig:
         """Read the cache's configuration, without SQL columns."""
-        return self._call(messages.cache_configuration(self.cache_id), messages.parse_configuration)
+        return self._ask(messages.cache_configuration(self.cache_id), messages.parse_configuration)
 
     def partition_map(self) -> PartitionMap:
         """Ask which node is primary for which partition.
@@ -279,7 +323,7 @@ class Cache:
 
     def _ask_partition_map(self) -> PartitionMap | None:
         request = messages.partitions([self.cache_id])
-        return self._call(request, lambda payload: messages.parse_partitions(payload, self.cache_id))
+        return self._ask(request, lambda payload: messages.parse_partitions(payload, self.cache_id))
 
     def baseline(self) -> Baseline:
         """Note who owns what now, so that a later reading can tell whether rows were lost since."""

@@ -1,6 +1,6 @@
 """Reading and writing rows by their keys: requests and answers, as in `messages`.
 
-Source: Ignite documentation, "Binary Client Protocol", key-value queries.
+Source: Ignite documentation, "Binary Client Protocol", key-value queries; transactions (IEP-34).
 """
 
 from __future__ import annotations
@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from ignite_tf_magic.protocol.buffer import Reader
+from ignite_tf_magic.protocol.buffer import Reader, Writer
 from ignite_tf_magic.protocol.messages import Request, for_cache
 from ignite_tf_magic.protocol.objects import FindType, read_value, write_value
-from ignite_tf_magic.protocol.ops import Operation
+from ignite_tf_magic.protocol.ops import Concurrency, Isolation, Operation, TypeCode
+
+_TRANSACTIONAL = 2
 
 
 def get(cache: int, key: Any) -> Request:
@@ -78,6 +80,29 @@ def parse_rows(payload: memoryview, find_type: FindType | None = None) -> list[t
     """Read the answer of `get_all`: the keys that are there and their values, in the server's order."""
     reader = Reader(payload)
     return [(read_value(reader, find_type), read_value(reader, find_type)) for _ in range(reader.count(2))]
+
+
+def start_transaction(concurrency: Concurrency, isolation: Isolation, timeout_ms: int) -> Request:
+    """Begin a transaction on this connection; answer: `parse_transaction`."""
+    writer = Writer().int8(concurrency).int8(isolation).int64(timeout_ms).int8(TypeCode.NULL)
+    return Request(Operation.TX_START, bytes(writer.data))
+
+
+def end_transaction(transaction: int, *, commit: bool) -> Request:
+    """Commit a transaction or roll it back; the answer is empty."""
+    return Request(Operation.TX_END, bytes(Writer().int32(transaction).bool(commit).data))
+
+
+def within(request: Request, transaction: int) -> Request:
+    """Make a request of this module part of a transaction of the same connection."""
+    cache, operands = request.payload[:4], request.payload[5:]
+    head = Writer().raw(cache).int8(_TRANSACTIONAL).int32(transaction)
+    return Request(request.operation, b"".join((head.data, operands)))
+
+
+def parse_transaction(payload: memoryview) -> int:
+    """Read the answer of `start_transaction`: the number of the transaction."""
+    return Reader(payload).int32()
 
 
 def _with(operation: Operation, cache: int, *values: Any) -> Request:

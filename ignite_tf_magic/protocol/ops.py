@@ -39,6 +39,8 @@ class Operation(IntEnum):
     QUERY_SQL_FIELDS_GET_PAGE = 2005
     GET_BINARY_TYPE = 3002
     PUT_BINARY_TYPE = 3003
+    TX_START = 4000
+    TX_END = 4001
     CLUSTER_GET_STATE = 5000
     CLUSTER_CHANGE_STATE = 5001
     CLUSTER_GET_NODE_ENDPOINTS = 5102
@@ -135,6 +137,21 @@ class PeekMode(IntEnum):
     NEAR = 1
     PRIMARY = 2
     BACKUP = 3
+
+
+class Concurrency(IntEnum):
+    """When a transaction locks the rows it touches: when it commits, or at once."""
+
+    OPTIMISTIC = 0
+    PESSIMISTIC = 1
+
+
+class Isolation(IntEnum):
+    """What a transaction sees of others."""
+
+    READ_COMMITTED = 0
+    REPEATABLE_READ = 1
+    SERIALIZABLE = 2
 
 
 class CacheMode(IntEnum):

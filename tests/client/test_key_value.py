@@ -9,12 +9,18 @@ import numpy as np
 import pytest
 
 from ignite_tf_magic.client.client import connect
-from ignite_tf_magic.errors import CacheNotFound, RemoteProtocolError
+from ignite_tf_magic.errors import (
+    CacheNotFound,
+    ConnectionLost,
+    LocalProtocolError,
+    RemoteProtocolError,
+    ServerError,
+)
 from ignite_tf_magic.protocol import key_value
 from ignite_tf_magic.protocol.buffer import Writer
 from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.protocol.objects import BinaryObject, write_value
-from ignite_tf_magic.protocol.ops import AtomicityMode, CacheMode
+from ignite_tf_magic.protocol.ops import AtomicityMode, CacheMode, Concurrency, Isolation
 
 
 @pytest.fixture(params=[CacheMode.PARTITIONED, CacheMode.REPLICATED], ids=["partitioned", "replicated"])
@@ -102,6 +108,67 @@ def test_only_one_of_many_creates(cache, ignite):
 
     with ThreadPoolExecutor(4) as pool:
         assert sorted(pool.map(create, range(4))) == [False, False, False, True]
+
+
+def test_a_transaction_is_seen_whole_or_not_at_all(cache, client):
+    cache.put_all({"a": 10, "b": 0})
+    with client.transaction() as transaction:
+        mine = cache.within(transaction)
+        mine.put("a", mine.get("a") - 1)
+        mine.put_all({"b": mine.get("b") + 1, "c": 5})
+        mine.remove("c")
+        assert mine.get_all(["a", "b", "c"]) == {"a": 9, "b": 1}
+        assert cache.get_all(["a", "b"]) == {"a": 10, "b": 0}
+    assert cache.get_all(["a", "b", "c"]) == {"a": 9, "b": 1}
+    with pytest.raises(LocalProtocolError, match="has ended"):
+        mine.get("a")
+
+
+def test_a_block_that_raises_writes_nothing(cache, client):
+    with pytest.raises(ZeroDivisionError), client.transaction() as transaction:
+        cache.within(transaction).put("a", 1)
+        raise ZeroDivisionError
+    assert cache.get("a") is None
+    with client.transaction() as transaction:
+        cache.within(transaction).put("a", 1)
+        transaction.roll_back()
+    assert cache.get("a") is None
+
+
+def test_a_connection_lost_in_a_transaction_writes_nothing(cache, client):
+    with pytest.raises(ConnectionLost), client.transaction() as transaction:
+        cache.within(transaction).put("a", 1)
+        transaction._channel._transport.close()
+        cache.within(transaction).put("b", 1)
+    with client.transaction(timeout_s=5.0) as transaction:  # the lock is free again
+        cache.within(transaction).put("a", 2)
+    assert cache.get_all(["a", "b"]) == {"a": 2}
+
+
+def test_of_two_optimistic_writers_the_second_is_refused(cache, client):
+    cache.put("a", 0)
+    with pytest.raises(ServerError):
+        with client.transaction(Concurrency.OPTIMISTIC, Isolation.SERIALIZABLE) as first:
+            mine = cache.within(first)
+            mine.put("a", mine.get("a") + 1)
+            cache.put("a", 100)
+    assert cache.get("a") == 100
+
+
+def test_transfers_at_the_same_time_keep_the_sum(cache, ignite):
+    cache.put_all({"a": 100, "b": 100})
+
+    def transfer(number):
+        with connect(ignite.connect_options) as own:
+            for _ in range(10):
+                with own.transaction() as transaction:
+                    mine = own.cache(cache.name).within(transaction)
+                    rows = {key: mine.get(key) for key in ("a", "b")}  # always in this order: no deadlock
+                    mine.put_all({"a": rows["a"] - number, "b": rows["b"] + number})
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(transfer, (1, 2, -1)))
+    assert cache.get_all(["a", "b"]) == {"a": 80, "b": 120}
 
 
 def test_a_cache_that_is_gone(client):

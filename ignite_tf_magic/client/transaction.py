@@ -1,0 +1,78 @@
+"""Several rows written as one step, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import TypeVar
+
+from ignite_tf_magic.client.channel import Channel
+from ignite_tf_magic.errors import ConnectionLost, LocalProtocolError, ServerError
+from ignite_tf_magic.protocol import key_value, messages
+from ignite_tf_magic.protocol.messages import Request
+
+T = TypeVar("T")
+
+
+class Transaction:
+    """A transaction under way, on a connection of its own. One thread.
+
+    As a context manager it commits at the end of the block, and rolls back when the block raises.
+    """
+
+    def __init__(self, channel: Channel, number: int, let_go: Callable[[Channel], None]) -> None:
+        self._channel: Channel | None = channel
+        self._number = number
+        self._let_go = let_go
+
+    def __enter__(self) -> Transaction:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None and self._channel:
+            self.commit()
+        else:
+            self.roll_back()
+
+    def call(self, request: Request, parse: Callable[[memoryview], T]) -> T:
+        """Carry out a request of `protocol.key_value` in this transaction.
+
+        Raises:
+            ServerError: The node refused it, as for a cache that is not TRANSACTIONAL.
+            ConnectionLost: The node went away; nothing was written.
+            LocalProtocolError: The transaction has ended.
+        """
+        if self._channel is None:
+            raise LocalProtocolError("this transaction has ended")
+        return self._channel.call(key_value.within(request, self._number), parse)
+
+    def commit(self) -> None:
+        """Write all of it.
+
+        Raises:
+            ServerError: Another writer was first, or the time was over; nothing was written.
+            ConnectionLost: It may or may not have been written.
+        """
+        self._end(commit=True)
+
+    def roll_back(self) -> None:
+        """Write nothing of it. Does nothing when the transaction has ended."""
+        if self._channel is None:
+            return
+        try:
+            self._end(commit=False)
+        except (ConnectionLost, ServerError):
+            return  # the node has rolled it back already
+
+    def _end(self, *, commit: bool) -> None:
+        channel, self._channel = self._channel, None
+        if channel is None:
+            raise LocalProtocolError("this transaction has ended")
+        try:
+            channel.call(key_value.end_transaction(self._number, commit=commit), messages.parse_nothing)
+        except BaseException:
+            channel.close()
+            raise
+        self._let_go(channel)
