@@ -247,7 +247,7 @@ class Session(Closing):
         for number in itertools.count(2):
             encoder = RowEncoder(name, columns.values, keys)
             fields = encoder.binary_type.fields
-            known = self.client.find_type(encoder.binary_type.type_id, refresh=True)
+            known = self.client.types.find(encoder.binary_type.type_id, refresh=True)
             if known is None or all(known.fields.get(each, fields[each]) == fields[each] for each in fields):
                 break
             name = f"{value_type_name(cache)}_{number}"

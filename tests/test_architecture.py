@@ -48,6 +48,7 @@ ORDER: dict[str, list[str]] = {
         "channel",
         "router",
         "transaction",
+        "type_registry",
         "page_sizes",
         "scanned",
         "scan",

@@ -106,7 +106,7 @@ def test_binder_brings_a_node_with_the_digits(binder):
     finally:
         binder("ignite-tf", "local", "down")
     rows = {line.split()[0]: line.split()[1] for line in listed.splitlines()[1:]}
-    assert rows == {"MNIST": "1438", "MNIST_TEST": "359"}
+    assert rows == {"MNIST": "1,438", "MNIST_TEST": "359"}
 
 
 def test_start_script_starts_jupyter_also_without_a_node(tmp_path):

@@ -10,7 +10,6 @@ Blocking and thread-safe. SQL and the rest of the control plane are pyignite's (
 from __future__ import annotations
 
 import difflib
-import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -20,14 +19,14 @@ from typing import Any, TypeVar
 from ignite_tf_magic.client.cache_scan import Baseline, CacheScan
 from ignite_tf_magic.client.page_sizes import PageSizes, PartitionStats
 from ignite_tf_magic.client.router import Node, Router, wait_for
-from ignite_tf_magic.client.transaction import Transaction
+from ignite_tf_magic.client.transaction import Transaction, begin
+from ignite_tf_magic.client.type_registry import TypeRegistry
 from ignite_tf_magic.closing import Closing
 from ignite_tf_magic.config import ConnectOptions
-from ignite_tf_magic.errors import CacheNotFound, ConnectionFailed, IgniteTfError, ServerError
+from ignite_tf_magic.errors import CacheNotFound, IgniteTfError, ServerError
 from ignite_tf_magic.protocol import key_value, messages
 from ignite_tf_magic.protocol.affinity import PartitionMap, TopologyVersion
 from ignite_tf_magic.protocol.messages import CacheConfig, Request
-from ignite_tf_magic.protocol.objects import BinaryObject, BinaryType, binary_type_of, code_of
 from ignite_tf_magic.protocol.ops import Concurrency, Isolation, Status
 
 T = TypeVar("T")
@@ -57,8 +56,7 @@ class Client(Closing):
 
     def __init__(self, router: Router) -> None:
         self._router = router
-        self._types: dict[int, BinaryType] = {}
-        self._types_lock = threading.Lock()
+        self.types = TypeRegistry(router)
 
     def close(self) -> None:
         """Close the control connection. Scans under way have connections of their own."""
@@ -147,18 +145,7 @@ class Client(Closing):
         Raises:
             ConnectionFailed: No node answers.
         """
-        here = self._router.control_node_id()
-        node = next((node for node in self._router.nodes() if node.node_id == here), None)
-        if node is None:
-            raise ConnectionFailed(f"Ignite node {here} has left the cluster")
-        channel = self._router.open_to(node)
-        request = key_value.start_transaction(concurrency, isolation, int(timeout_s * 1000))
-        try:
-            number = channel.call(request, key_value.parse_transaction)
-        except BaseException:
-            channel.close()
-            raise
-        return Transaction(channel, number, self._router.give_back)
+        return begin(self._router, concurrency, isolation, timeout_s)
 
     def cache_call(
         self, name: str, request: Request, parse: Callable[[memoryview], T], *, repeat: bool = True
@@ -170,33 +157,6 @@ class Client(Closing):
             if error.status == Status.CACHE_DOES_NOT_EXIST:
                 raise _not_found(name, self.cache_names()) from None
             raise
-
-    def find_type(self, type_id: int, *, refresh: bool = False) -> BinaryType | None:
-        """Give what the cluster knows of a binary type, from memory unless `refresh`."""
-        with self._types_lock:
-            found = None if refresh else self._types.get(type_id)
-        if found is None:
-            found = self._router.call(messages.get_binary_type(type_id), messages.parse_binary_type)
-            if found is not None:
-                with self._types_lock:
-                    self._types[type_id] = found
-        return found
-
-    def put_type(self, binary_type: BinaryType) -> None:
-        """Tell the cluster a binary type; it is merged with what the cluster knows."""
-        self._router.call(messages.put_binary_type(binary_type), messages.parse_nothing)
-
-    def announce_type(self, value: Any) -> None:
-        """Tell the cluster the type of a binary object that is about to be written, once."""
-        if not isinstance(value, BinaryObject):
-            return
-        for item in value.fields.values():
-            self.announce_type(item)
-        mine = binary_type_of(value.type_name, {name: code_of(item) for name, item in value.fields.items()})
-        known = self.find_type(mine.type_id)
-        if known is None or not mine.schemas.keys() <= known.schemas.keys():
-            self.put_type(mine)
-            self.find_type(mine.type_id, refresh=True)
 
 
 def _not_found(name: str, names: list[str]) -> CacheNotFound:
@@ -238,7 +198,7 @@ class Cache:
         """Read a value, None when the key is not there."""
         return self._call(
             key_value.get(self.cache_id, key),
-            lambda payload: key_value.parse_value(payload, self.client.find_type),
+            lambda payload: key_value.parse_value(payload, self.client.types.find),
         )
 
     def get_all(self, keys: Iterable[Any]) -> dict[Any, Any]:
@@ -246,7 +206,7 @@ class Cache:
         return dict(
             self._call(
                 key_value.get_all(self.cache_id, list(keys)),
-                lambda payload: key_value.parse_rows(payload, self.client.find_type),
+                lambda payload: key_value.parse_rows(payload, self.client.types.find),
             )
         )
 
@@ -295,7 +255,7 @@ class Cache:
 
     def _announce(self, *values: Any) -> None:
         for value in values:
-            self.client.announce_type(value)
+            self.client.types.announce(value)
 
     def config(self) -> CacheConfig:
         """Read the cache's configuration, without SQL columns."""

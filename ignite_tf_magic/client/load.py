@@ -66,7 +66,7 @@ def put_rows(cache: Cache, encoder: RowEncoder, progress: Progress | None = None
         ServerError: A node refused rows.
         IgniteTfError: Writing failed again and again.
     """
-    cache.client.put_type(encoder.binary_type)
+    cache.client.types.put(encoder.binary_type)
     loader = _Loader(cache, encoder, progress)
     pending: NDArray[np.intp] = np.arange(len(encoder))
     attempts = 0

@@ -7,9 +7,11 @@ from types import TracebackType
 from typing import TypeVar
 
 from ignite_tf_magic.client.channel import Channel
-from ignite_tf_magic.errors import ConnectionLost, LocalProtocolError, ServerError
+from ignite_tf_magic.client.router import Router
+from ignite_tf_magic.errors import ConnectionFailed, ConnectionLost, LocalProtocolError, ServerError
 from ignite_tf_magic.protocol import key_value, messages
 from ignite_tf_magic.protocol.messages import Request
+from ignite_tf_magic.protocol.ops import Concurrency, Isolation
 
 T = TypeVar("T")
 
@@ -76,3 +78,23 @@ class Transaction:
             channel.close()
             raise
         self._let_go(channel)
+
+
+def begin(router: Router, concurrency: Concurrency, isolation: Isolation, timeout_s: float) -> Transaction:
+    """Begin a transaction at the node of the control channel; see `Client.transaction`.
+
+    Raises:
+        ConnectionFailed: No node answers.
+    """
+    here = router.control_node_id()
+    node = next((node for node in router.nodes() if node.node_id == here), None)
+    if node is None:
+        raise ConnectionFailed(f"Ignite node {here} has left the cluster")
+    channel = router.open_to(node)
+    request = key_value.start_transaction(concurrency, isolation, int(timeout_s * 1000))
+    try:
+        number = channel.call(request, key_value.parse_transaction)
+    except BaseException:
+        channel.close()
+        raise
+    return Transaction(channel, number, router.give_back)

@@ -165,7 +165,7 @@ def _with_current_types(layout: RowLayout, client: Client) -> RowLayout:
     def renew(node: Node) -> Node:
         if isinstance(node, Leaf):
             return node
-        current = client.find_type(node.binary_type.type_id, refresh=True)
+        current = client.types.find(node.binary_type.type_id, refresh=True)
         fields = tuple((field_id, renew(child)) for field_id, child in node.fields)
         return ObjectNode(node.path, current or node.binary_type, fields)
 

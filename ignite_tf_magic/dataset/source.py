@@ -88,7 +88,7 @@ def _look_at(options: ReadOptions, client: Client, clients: KeptClient, pool: Bu
     partitions = _choose(options, client, baseline)
     known = options.assignment.stats if options.assignment else None
     sizes = PageSizes(options.page_rows, known)
-    finder = LayoutFinder(client.find_type, options.fields, options.fill, options.variable)
+    finder = LayoutFinder(client.types.find, options.fields, options.fill, options.variable)
     _sample(cache, partitions, baseline, finder)
     layout = finder.layout() if finder.num_rows else _declared(cache)
     return Source(options.cache, partitions, layout, baseline, sizes, pool, clients)

@@ -135,9 +135,10 @@ def test_the_guardian_writes_down_that_a_node_died_and_the_next_start_tells_why_
 ):
     cluster: EmbeddedCluster = new_cluster(num_nodes=1, idle_timeout_s=4.0)
     assert cluster.nodes[0].pid is not None
-    os.kill(cluster.nodes[0].pid, signal.SIGKILL)
-    log = cluster.home / "guardian.log"
-    wait_until(lambda: log.exists() and "node 0" in log.read_text())
+    said: list[str] = []
+    with (cluster.home / "guardian.log").open() as log:  # can be read on when the guardian has removed it
+        os.kill(cluster.nodes[0].pid, signal.SIGKILL)
+        wait_until(lambda: said.append(log.read()) or "node 0" in "".join(said))
     wait_until(lambda: status(cluster.home) is None)
     told: list[str] = []
     ensure_up(EmbeddedOptions(num_nodes=1, heap="256m"), Lifetime.UNTIL_DOWN, told.append, cluster.home)
