@@ -127,7 +127,8 @@ class OwnerScan:
         yield from self._sweep()
         self._open_more()
         while self._cursors:
-            self._receive()
+            if not self._cursors[0].waiting:  # reopening may have received what was left
+                self._receive()
             run = self._next_run()
             if run:
                 yield from self._sent_before(run)
