@@ -128,6 +128,7 @@ class OwnerScan:
         self._open_more()
         while self._cursors:
             if not self._cursors[0].waiting:  # reopening may have received what was left
+                self._ask_on(self._cursors[0])  # does nothing when it is asked; never wait for what is not
                 self._receive()
             run = self._next_run()
             if run:
