@@ -7,6 +7,7 @@ This file imports nothing, so that every room may raise its errors.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable, Sequence
 
 
@@ -157,6 +158,10 @@ class NodeDied(EmbeddedError):
         self.log_tail = log_tail
 
 
+class TensorBoardError(IgniteTfError, RuntimeError):
+    """TensorBoard could not be started, reached or stopped."""
+
+
 class LaunchError(IgniteTfError, RuntimeError):
     """A process could not be started on a host."""
 
@@ -205,6 +210,10 @@ class QueryError(IgniteTfError):
     """A SQL statement was refused by the cluster."""
 
 
+class PluginUnavailable(IgniteTfError, RuntimeError):
+    """TensorFlow cannot be given our file systems in this process."""
+
+
 def format_ranges(numbers: Sequence[int]) -> str:
     """Write ascending integers as ranges: (0, 1, 2, 7) becomes "0-2,7"."""
     parts: list[str] = []
@@ -217,3 +226,73 @@ def format_ranges(numbers: Sequence[int]) -> str:
             start = number
         previous = number
     return ",".join(parts)
+
+
+class IgfsError(IgniteTfError, OSError):
+    """Root of the errors of igfs; an OSError with errno, so that code written for files understands it."""
+
+    CODE = errno.EIO
+
+    def __init__(self, message: str, path: str | None = None) -> None:
+        super().__init__(self.CODE, message, *([path] if path is not None else []))
+
+    def __reduce__(self) -> tuple[type, tuple[str, str | None]]:
+        return type(self), (self.strerror or "", self.filename)
+
+
+class PathNotFound(IgfsError, FileNotFoundError):
+    """Nothing has that path."""
+
+    CODE = errno.ENOENT
+
+
+class PathExists(IgfsError, FileExistsError):
+    """Something has that path already."""
+
+    CODE = errno.EEXIST
+
+
+class PathIsDirectory(IgfsError, IsADirectoryError):
+    """A file was expected, and a directory is there."""
+
+    CODE = errno.EISDIR
+
+
+class PathNotDirectory(IgfsError, NotADirectoryError):
+    """A directory was expected, and a file is there."""
+
+    CODE = errno.ENOTDIR
+
+
+class DirectoryNotEmpty(IgfsError):
+    """A directory that was to be removed or replaced has contents."""
+
+    CODE = errno.ENOTEMPTY
+
+
+class InvalidPath(IgfsError, ValueError):
+    """No file can have that path, or not after that operation."""
+
+    CODE = errno.EINVAL
+
+
+class NoSpace(IgfsError):
+    """The cluster's memory for data is nearly full; nothing was written."""
+
+    CODE = errno.ENOSPC
+
+
+class StaleFile(IgfsError):
+    """A file that is open was replaced or removed by another, and its old content is gone."""
+
+    CODE = getattr(errno, "ESTALE", errno.EIO)
+
+
+class CorruptRecord(IgfsError):
+    """A row of the file system's caches is not what this package writes."""
+
+
+class FileSystemNotFound(IgfsError, FileNotFoundError):
+    """The cluster holds no file system of that name."""
+
+    CODE = errno.ENOENT

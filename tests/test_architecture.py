@@ -16,8 +16,8 @@ NAME = PACKAGE.name
 FLOORS: list[set[str]] = [
     {"errors", "closing", "config"},
     {"protocol", "launch"},
-    {"client", "placement"},
-    {"dataset", "cluster", "sources", "embedded"},
+    {"client", "placement", "tfplugin"},
+    {"dataset", "igfs", "cluster", "sources", "embedded", "tensorboard"},
     {"session"},
     {"cli", "notebook", "demo", "live_output", "render"},
 ]
@@ -32,6 +32,7 @@ ORDER: dict[str, list[str]] = {
         "affinity",
         "messages",
         "key_value",
+        "metrics",
         "connection",
         "layout",
         "walk",
@@ -55,8 +56,16 @@ ORDER: dict[str, list[str]] = {
         "cache_scan",
         "client",
         "load",
+        "pipeline",
+        "row_scan",
+        "regions",
         "sql",
     ],
+    "igfs": [
+        *("paths", "layout", "names", "journal", "addresses", "store", "tree", "collector", "keeper", "quota"),
+        *("reader", "writer", "volume", "fsck", "filesystem", "tensorflow_files", "mount"),
+    ],
+    "tfplugin": ["handler", "codes", "table", "registration"],
     "dataset": ["options", "pool", "kept_client", "source", "reader", "generator", "paged", "ignite"],
     "cluster": [
         "states",
@@ -75,6 +84,7 @@ ORDER: dict[str, list[str]] = {
         *("options", "config_xml", "lock", "java", "jars", "archive", "processes", "data", "record"),
         *("readiness", "nodes", "starting", "guardian", "lifecycle"),
     ],
+    "tensorboard": ["record", "log_tree", "server", "lifecycle"],
     "notebook": ["arguments", "sql", "panel", "magics"],
 }
 
@@ -83,7 +93,7 @@ VIEWS_MAY_IMPORT = {"session", "errors", "config", "live_output", "render", "dem
 
 # Third-party packages and the only rooms that may import them.
 ROOMS_OF_LIBRARY: dict[str, set[str]] = {
-    "tensorflow": {"dataset", "sources"},
+    "tensorflow": {"dataset", "sources", "tfplugin"},
     "pyignite": {"client"},
     "pandas": {"client", "sources", "notebook"},
     "pyarrow": {"sources"},
@@ -95,6 +105,8 @@ ROOMS_OF_LIBRARY: dict[str, set[str]] = {
     "nbclient": {"demo"},
     "nbformat": {"demo"},
     "rich": {"cli", "notebook", "demo"},
+    "tensorboard": {"tensorboard"},
+    "fsspec": {"igfs", "tensorboard"},
     "platformdirs": {"config"},
 }
 NEVER_IN = {

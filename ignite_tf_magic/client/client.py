@@ -214,10 +214,24 @@ class Cache:
         """Ask whether a key is there."""
         return self._call(key_value.contains(self.cache_id, key), messages.parse_bool)
 
-    def put(self, key: Any, value: Any) -> None:
-        """Write one row, over an older one with the same key."""
+    def contains_all(self, keys: Iterable[Any]) -> bool:
+        """Ask whether all of some keys are there, in one request."""
+        return self._call(key_value.contains_all(self.cache_id, list(keys)), messages.parse_bool)
+
+    def put(self, key: Any, value: Any, ttl_s: float | None = None) -> None:
+        """Write one row, over an older one with the same key.
+
+        Args:
+            key: Its key.
+            value: Its value.
+            ttl_s: Time after which the server removes it, counted from its last writing; None keeps it. Not
+                within a transaction.
+        """
         self._announce(key, value)
-        self._call(key_value.put(self.cache_id, key, value), messages.parse_nothing)
+        request = key_value.put(self.cache_id, key, value)
+        if ttl_s is not None:
+            request = key_value.expiring(request, round(ttl_s * 1000))
+        self._call(request, messages.parse_nothing)
 
     def put_all(self, rows: Mapping[Any, Any]) -> None:
         """Write rows, in one request. In an ATOMIC cache a failure may leave some of them written."""

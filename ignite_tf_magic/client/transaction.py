@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TypeVar
 
 from ignite_tf_magic.client.channel import Channel
-from ignite_tf_magic.client.router import Router
+from ignite_tf_magic.client.router import Node, Router
 from ignite_tf_magic.errors import ConnectionFailed, ConnectionLost, LocalProtocolError, ServerError
 from ignite_tf_magic.protocol import key_value, messages
 from ignite_tf_magic.protocol.messages import Request
@@ -87,7 +88,7 @@ def begin(router: Router, concurrency: Concurrency, isolation: Isolation, timeou
         ConnectionFailed: No node answers.
     """
     here = router.control_node_id()
-    node = next((node for node in router.nodes() if node.node_id == here), None)
+    node = _node(router.known_nodes, here) or _node(router.nodes(), here)
     if node is None:
         raise ConnectionFailed(f"Ignite node {here} has left the cluster")
     channel = router.open_to(node)
@@ -98,3 +99,7 @@ def begin(router: Router, concurrency: Concurrency, isolation: Isolation, timeou
         channel.close()
         raise
     return Transaction(channel, number, router.give_back)
+
+
+def _node(nodes: Sequence[Node], node_id: uuid.UUID) -> Node | None:
+    return next((node for node in nodes if node.node_id == node_id), None)

@@ -14,6 +14,8 @@ from ignite_tf_magic.protocol.objects import FindType, read_value, write_value
 from ignite_tf_magic.protocol.ops import Concurrency, Isolation, Operation, TypeCode
 
 _TRANSACTIONAL = 2
+_EXPIRING = 4
+_UNCHANGED = -2
 
 
 def get(cache: int, key: Any) -> Request:
@@ -61,6 +63,11 @@ def put_encoded(cache: int, num_rows: int, rows: bytes | bytearray | memoryview)
     return Request(Operation.CACHE_PUT_ALL, b"".join((head.data, rows)))
 
 
+def contains_all(cache: int, keys: Collection[Any]) -> Request:
+    """Ask whether all of some keys exist; answer: `parse_bool`."""
+    return _with_all(Operation.CACHE_CONTAINS_KEYS, cache, keys)
+
+
 def remove(cache: int, key: Any) -> Request:
     """Remove a key; answer: `parse_bool`, whether it was there."""
     return _with(Operation.CACHE_REMOVE_KEY, cache, key)
@@ -97,6 +104,13 @@ def within(request: Request, transaction: int) -> Request:
     """Make a request of this module part of a transaction of the same connection."""
     cache, operands = request.payload[:4], request.payload[5:]
     head = Writer().raw(cache).int8(_TRANSACTIONAL).int32(transaction)
+    return Request(request.operation, b"".join((head.data, operands)))
+
+
+def expiring(request: Request, ttl_ms: int) -> Request:
+    """Let the row that a request of this module writes vanish so long after its last writing."""
+    cache, operands = request.payload[:4], request.payload[5:]
+    head = Writer().raw(cache).int8(_EXPIRING).int64(ttl_ms).int64(ttl_ms).int64(_UNCHANGED)
     return Request(request.operation, b"".join((head.data, operands)))
 
 

@@ -1,0 +1,41 @@
+"""All rows of a small cache, one by one; for training data see `cache_scan`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ignite_tf_magic.client.client import Cache
+from ignite_tf_magic.protocol import messages
+from ignite_tf_magic.protocol.buffer import Reader
+from ignite_tf_magic.protocol.objects import read_value
+
+_ALL_PARTITIONS = -1
+
+
+def scan_rows(cache: Cache, page_rows: int = 1024) -> Iterator[tuple[Any, Any]]:
+    """Read the rows of a cache, each once, in no order, through one node. Rows that change meanwhile may be missed.
+
+    Raises:
+        CacheNotFound: The cache does not exist.
+        ConnectionLost: The node went away; start again.
+    """
+    router = cache.client.router
+    here = router.control_node_id()
+    nodes = cache.client.nodes()
+    with router.open_to(next((node for node in nodes if node.node_id == here), nodes[0])) as channel:
+        page = channel.call(
+            messages.scan(cache.cache_id, _ALL_PARTITIONS, page_rows),
+            lambda payload: messages.parse_first_page(memoryview(bytes(payload))),
+        )
+        cursor = page.cursor
+        while True:
+            reader = Reader(page.rows)
+            for _ in range(page.num_rows):
+                yield read_value(reader), read_value(reader)
+            if not page.has_more or cursor is None:
+                return
+            page = channel.call(
+                messages.next_page(cursor),
+                lambda payload: messages.parse_next_page(memoryview(bytes(payload))),
+            )

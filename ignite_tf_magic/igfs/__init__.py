@@ -1,0 +1,5 @@
+"""igfs://, a file system kept in the caches of an Ignite cluster.
+
+Pure: `paths`, `layout`, `names`, `journal`. Rows and transactions: `store`, `blocks`, `tree`. What a user holds:
+`reader`, `writer`, `filesystem` (fsspec), `tensorflow_files` (TensorFlow's plugin).
+"""

@@ -1,0 +1,81 @@
+"""Which cluster an igfs address means: its authority, else the environment, else what is configured or runs here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from ignite_tf_magic.config import (
+    DEFAULT_PORT,
+    ConnectOptions,
+    Endpoint,
+    configured_cluster,
+    embedded_endpoints,
+    environment,
+    read_credentials,
+    tls_options,
+)
+from ignite_tf_magic.errors import ConfigError
+from ignite_tf_magic.igfs.paths import endpoint_of
+from ignite_tf_magic.igfs.store import DEFAULT_NAME
+
+# The port of Ignite's own IGFS, which spoke a protocol of its own and is gone since Ignite 2.9.
+_OLD_IGFS_PORT = 10500
+
+
+def cluster_of(authority: str = "", env: Mapping[str, str] | None = None) -> ConnectOptions:
+    """Say how to reach the cluster of "igfs://AUTHORITY/"; user and password never stand in an address.
+
+    Without an authority: IGFS_HOST and IGFS_PORT, the worker's own node (IGNITE_DATASET_HOST), the configured
+    cluster, the embedded one; the first that is there. With one: that node, as the same user.
+
+    Raises:
+        InvalidPath: The authority is not HOST or HOST:PORT.
+        ConfigError: No cluster is configured and none runs here.
+    """
+    source = os.environ if env is None else env
+    if authority:
+        known = _worker(source) or configured_cluster(source) or ConnectOptions()
+        return replace(known, endpoints=(endpoint_of(authority),))
+    found = _legacy(source) or _worker(source) or configured_cluster(source)
+    if found is None and (endpoints := embedded_endpoints()):
+        found = ConnectOptions(endpoints=endpoints)
+    if found is None:
+        raise ConfigError(
+            "igfs:/// is the configured or embedded cluster, and there is none: set IGNITE_TF_CLUSTER=HOST:PORT, "
+            "write igfs://HOST:PORT/path, or start nodes here with: ignite-tf local up"
+        )
+    return found
+
+
+def name_of_file_system(env: Mapping[str, str] | None = None) -> str:
+    """Say which of a cluster's file systems is meant: IGFS_FS_NAME, or "igfs"."""
+    return environment("IGFS_", ["FS_NAME"], env).get("fs_name", DEFAULT_NAME)
+
+
+def _legacy(env: Mapping[str, str]) -> ConnectOptions | None:
+    """Understand the variables of tensorflow-io's igfs; its port, 10500, is not the thin client's."""
+    given = environment("IGFS_", ["HOST", "PORT"], env)
+    if "host" not in given:
+        return None
+    port = given.get("port", str(DEFAULT_PORT))
+    if not port.isdecimal():
+        raise ConfigError(f"IGFS_PORT={port!r} is not a port")
+    number = DEFAULT_PORT if int(port) == _OLD_IGFS_PORT else int(port)
+    known = _worker(env) or configured_cluster(env) or ConnectOptions()
+    return replace(known, endpoints=(Endpoint(given["host"], number),))
+
+
+def _worker(env: Mapping[str, str]) -> ConnectOptions | None:
+    given = environment("IGNITE_DATASET_", ["HOST", "PORT", "CREDENTIALS_FILE", "USERNAME", "PASSWORD"], env)
+    if "host" not in given:
+        return None
+    secrets = read_credentials(Path(given["credentials_file"])) if "credentials_file" in given else {}
+    return ConnectOptions(
+        endpoints=(Endpoint.parse(f"{given['host']}:{given.get('port', DEFAULT_PORT)}"),),
+        username=given.get("username", secrets.get("username")),
+        password=given.get("password", secrets.get("password")),
+        tls=tls_options(secrets),
+    )

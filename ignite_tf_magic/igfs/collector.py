@@ -1,0 +1,118 @@
+"""Removes blocks and directories that nobody can reach any more."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+
+from ignite_tf_magic.client.row_scan import scan_rows
+from ignite_tf_magic.igfs import journal, layout
+from ignite_tf_magic.igfs.journal import GARBAGE, Garbage, Intent, JournalRecord, Lease
+from ignite_tf_magic.igfs.layout import DirectoryNode, Extent, FileNode, entry_key
+from ignite_tf_magic.igfs.store import Changes, Store
+from ignite_tf_magic.igfs.tree import Tree
+
+_KEYS_PER_REQUEST = 256
+_RENEWALS_TO_WAIT = 2
+
+
+class Collector:
+    """Removes garbage. Thread-safe; several clients may do it at once.
+
+    Garbage of blocks is removed when no client can be reading them: when every client that was there when the
+    garbage was first seen has renewed its lease twice since, or is gone, and none says that it reads them.
+    """
+
+    def __init__(self, store: Store, tree: Tree) -> None:
+        self._store = store
+        self._tree = tree
+        self._lock = threading.Lock()
+        self._first_seen: dict[str, dict[int, int]] = {}
+
+    def records(self) -> dict[str, JournalRecord]:
+        """Read the journal."""
+        return {key: journal.decode(key, value) for key, value in scan_rows(self._store.journal)}
+
+    def sweep(self, max_records: int) -> int:
+        """Remove what is garbage by now, up to a number of records; gives how many records are left.
+
+        A second sweep by the same collector, some renewals later, removes what this one saw first.
+        """
+        if not self._store.exists():
+            return 0
+        with self._lock:
+            records = self.records()
+            leases = {journal.number_of(k): r for k, r in records.items() if isinstance(r, Lease)}
+            counters = {client: lease.counter for client, lease in leases.items()}
+            intents = {k: r for k, r in records.items() if isinstance(r, Intent) and r.client not in leases}
+            garbage = {k: r for k, r in records.items() if isinstance(r, Garbage)}
+            self._first_seen = {key: self._first_seen.get(key, counters) for key in garbage}
+            read = frozenset(writer for lease in leases.values() for writer in lease.writers)
+            ripe = [k for k, r in garbage.items() if self._is_ripe(k, r, counters, read)]
+        for key in list(intents)[:max_records]:
+            self.abandon(key)
+        for key in ripe[:max_records]:
+            self.remove(key, garbage[key])
+        return len(garbage) - len(ripe[:max_records]) + len(intents)
+
+    def _is_ripe(self, key: str, garbage: Garbage, counters: dict[int, int], read: frozenset[int]) -> bool:
+        for client, counter in self._first_seen[key].items():
+            if client in counters and counters[client] < counter + _RENEWALS_TO_WAIT:
+                return False
+        return garbage.superseded or not any(extent.writer in read for extent in garbage.extents)
+
+    def abandon(self, intent_key: str) -> None:
+        """Turn the intent of a dead writer into garbage. If the writer lives after all, it cannot commit any more."""
+
+        def act(changes: Changes) -> None:
+            value = changes.read_journal(intent_key)
+            intent = journal.decode(intent_key, value) if value is not None else None
+            if not isinstance(intent, Intent):
+                return
+            extents = intent.extents(journal.number_of(intent_key))
+            rows: dict[str, bytes | None] = {intent_key: None}
+            if extents:
+                rows[journal.key(GARBAGE, layout.new_id())] = journal.encode(Garbage(extents))
+            changes.write_journal(rows)
+
+        self._store.transact(act)
+
+    def remove(self, garbage_key: str, garbage: Garbage) -> None:
+        """Remove what a record names, and then the record."""
+        for directory in garbage.directories:
+            self._purge(directory)
+        self.remove_blocks(garbage.extents)
+        self._store.journal.remove(garbage_key)
+
+    def remove_blocks(self, extents: Iterable[Extent]) -> None:
+        """Remove blocks, whether they exist or not."""
+        blocks = self._store.blocks
+        for extent in extents:
+            keys = extent.block_keys()
+            for first in range(0, len(keys), _KEYS_PER_REQUEST):
+                blocks.remove_all(keys[first : first + _KEYS_PER_REQUEST])
+
+    def _purge(self, directory: int) -> None:
+        """Remove everything below a directory that has been removed; blocks become garbage of their own."""
+        for page in self._tree.entries(directory):
+            for _, node in page:
+                if isinstance(node, DirectoryNode):
+                    self._purge(node.id)
+            self._free_files([node for _, node in page if isinstance(node, FileNode)])
+            self._store.meta.remove_all(sorted(entry_key(directory, name) for name, _ in page))
+        for keys in _portions(list(self._tree.name_rows(directory))):
+            self._store.meta.remove_all(sorted(keys))
+
+    def _free_files(self, files: Sequence[FileNode]) -> None:
+        garbage = {
+            journal.key(GARBAGE, layout.new_id()): journal.encode(Garbage(node.extents))
+            for node in files
+            if node.extents
+        }
+        if garbage:
+            self._store.journal.put_all(garbage)
+
+
+def _portions(keys: list[str]) -> Iterator[list[str]]:
+    for first in range(0, len(keys), _KEYS_PER_REQUEST):
+        yield keys[first : first + _KEYS_PER_REQUEST]

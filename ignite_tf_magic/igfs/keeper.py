@@ -1,0 +1,152 @@
+"""Says that this client lives and what it reads, removes what nobody reads any more, and hangs up when idle."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ignite_tf_magic.errors import IgniteTfError
+from ignite_tf_magic.igfs import journal, layout
+from ignite_tf_magic.igfs.collector import Collector
+from ignite_tf_magic.igfs.journal import LEASE, Lease
+from ignite_tf_magic.igfs.store import Store
+
+RENEW_S = 4.0
+LEASE_S = 20.0
+SWEEP_S = 30.0
+IDLE_S = 10.0
+_MAX_SWEPT = 200
+_RANDOM = random.SystemRandom()
+
+
+class Keeper:
+    """One client's lease, and a thread that renews it while files are open.
+
+    Thread-safe; after a fork the child is a client of its own.
+    """
+
+    def __init__(self, store: Store, collector: Collector) -> None:
+        self._store = store
+        self._collector = collector
+        self._reset()
+
+    def _reset(self) -> None:
+        self._wake = threading.Condition()
+        self._process = os.getpid()
+        self._client = layout.new_id()
+        self._counter = 0
+        self._users = 0
+        self._reading: Counter[int] = Counter()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._has_garbage = False
+        self._last_used = time.monotonic()
+
+    def close(self) -> None:
+        """End the thread and give the lease up."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify_all()
+            thread = self._thread
+        if thread and thread is not threading.current_thread() and self._process == os.getpid():
+            thread.join(RENEW_S)
+
+    @contextmanager
+    def use(self) -> Iterator[None]:
+        """Keep the connections while something goes on."""
+        self._begin()
+        try:
+            yield
+        finally:
+            self.leave()
+
+    def enter(self) -> int:
+        """Make sure that this client has a lease, until `leave`; gives the client's id."""
+        self._begin()
+        with self._wake:
+            if not self._counter:
+                self._renew()
+            return self._client
+
+    def leave(self) -> None:
+        """Undo one `enter`."""
+        with self._wake:
+            self._users = max(self._users - 1, 0)
+            self._last_used = time.monotonic()
+
+    def hold(self, writers: frozenset[int]) -> None:
+        """Say that blocks of these writers are being read, from now on."""
+        with self._wake:
+            self._reading.update(writers)
+
+    def let_go(self, writers: frozenset[int]) -> None:
+        """Undo one `hold`."""
+        with self._wake:
+            self._reading.subtract(writers)
+            self._reading += Counter()
+
+    def garbage_was_made(self) -> None:
+        """Look for garbage at the next renewal, and until there is none."""
+        self._has_garbage = True
+
+    def _begin(self) -> None:
+        if self._process != os.getpid():
+            self._reset()  # the parent's thread is not here, and its lock may be held for ever
+        with self._wake:
+            self._users += 1
+            if self._thread is None:
+                self._closed = False
+                self._thread = threading.Thread(
+                    target=self._run, name=f"igfs-{self._store.name}", daemon=True
+                )
+                self._thread.start()
+
+    def _renew(self) -> None:
+        self._counter += 1
+        lease = journal.encode(Lease(self._counter, frozenset(self._reading)))
+        self._store.prepare_to_write()
+        self._store.journal.put(journal.key(LEASE, self._client), lease, LEASE_S)
+
+    def _run(self) -> None:
+        next_sweep = time.monotonic() + _RANDOM.uniform(0, SWEEP_S)
+        while not self._wait():
+            try:
+                with self._wake:
+                    if self._counter:
+                        self._renew()
+                if self._has_garbage or (self._counter and time.monotonic() > next_sweep):
+                    next_sweep = time.monotonic() + SWEEP_S
+                    self._has_garbage = self._collector.sweep(_MAX_SWEPT) > 0
+            except IgniteTfError:
+                continue  # no connection now: what this thread does is done by the next renewal or another client
+        self._hang_up()
+
+    def _wait(self) -> bool:
+        """Wait for the next renewal; gives whether it is time to end."""
+        with self._wake:
+            self._wake.wait(RENEW_S)
+            unused = not self._users and not self._has_garbage
+            idle = unused and time.monotonic() - self._last_used > IDLE_S
+            if idle or self._closed:
+                self._thread = None
+                return True
+            return False
+
+    def _hang_up(self) -> None:
+        with self._wake:
+            if self._thread is not None or self._users:
+                return  # somebody came meanwhile
+            had_lease, self._counter = bool(self._counter), 0
+            try:
+                if had_lease and self._store.is_connected:
+                    self._store.journal.remove(journal.key(LEASE, self._client))
+                if self._has_garbage:
+                    self._collector.sweep(_MAX_SWEPT)
+            except IgniteTfError:
+                pass  # the server forgets the lease by itself, and other clients find the garbage
+            self._store.close()

@@ -1,0 +1,79 @@
+"""Paths: what may be a name, and what "igfs://host:port/a/b" means. Pure.
+
+A path is a tuple of names; the root is the empty tuple. No character but "/" and NUL is special: "#", "?" and
+"%" are parts of names, as they are on a disk.
+"""
+
+from __future__ import annotations
+
+from ignite_tf_magic.config import Endpoint
+from ignite_tf_magic.errors import ConfigError, InvalidPath
+
+SCHEME = "igfs"
+MAX_NAME_BYTES = 4096
+MAX_PATH_BYTES = 64 * 1024
+
+Path = tuple[str, ...]
+
+
+def split_uri(uri: str) -> tuple[str, str]:
+    """Divide "igfs://host:port/a" into "host:port" and "/a"; the authority of a bare path is empty."""
+    for prefix in (f"{SCHEME}://", f"{SCHEME}:"):
+        if uri.startswith(prefix):
+            rest = uri.removeprefix(prefix)
+            if prefix.endswith("//"):
+                authority, slash, path = rest.partition("/")
+                return authority, slash + path
+            return "", rest
+    return "", uri
+
+
+def endpoint_of(authority: str) -> Endpoint:
+    """Read the authority of a URI.
+
+    Raises:
+        InvalidPath: It is not HOST or HOST:PORT.
+    """
+    try:
+        return Endpoint.parse(authority)
+    except ConfigError:
+        raise InvalidPath(
+            "this is not an igfs address; write igfs:///path for the configured cluster, or "
+            "igfs://HOST:PORT/path, where PORT is a node's thin client port",
+            f"{SCHEME}://{authority}/",
+        ) from None
+
+
+def parse(path: str) -> Path:
+    """Divide a path or URI into names; empty names and "." are left out.
+
+    Raises:
+        InvalidPath: A name is "..", too long, or has characters that no name can have.
+    """
+    local = split_uri(path)[1]
+    names = tuple(name for name in local.split("/") if name not in ("", "."))
+    for name in names:
+        _check(name, path)
+    if len(names) > 16 and sum(map(len, names)) > MAX_PATH_BYTES:
+        raise InvalidPath(f"the path has more than {MAX_PATH_BYTES:,} characters", path[:100] + "...")
+    return names
+
+
+def render(path: Path) -> str:
+    """Write a path with its slashes; the root is "/"."""
+    return "/" + "/".join(path)
+
+
+def _check(name: str, path: str) -> None:
+    if name == "..":
+        raise InvalidPath('".." has no meaning in igfs; give the path without it', path)
+    if "\0" in name:
+        raise InvalidPath("a name cannot hold a NUL character", path)
+    try:
+        num_bytes = len(name.encode())
+    except UnicodeEncodeError:
+        raise InvalidPath("a name must be valid Unicode (it holds half of a surrogate pair)", path) from None
+    if num_bytes > MAX_NAME_BYTES:
+        raise InvalidPath(
+            f"a name may have {MAX_NAME_BYTES:,} bytes, this one has {num_bytes:,}", path[:100] + "..."
+        )

@@ -1,0 +1,313 @@
+"""The caches of one file system: reading rows, and changing them by transactions.
+
+Three caches: `NAME-meta` (directory entries and names), `NAME-journal` (what is under way), both on every node, and
+`NAME-blocks` (content, with backups). All reads are of primary copies, all writes wait for all copies.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
+
+from ignite_tf_magic.client.client import Cache, Client, connect
+from ignite_tf_magic.client.pipeline import Pipeline, Routes
+from ignite_tf_magic.client.transaction import Transaction
+from ignite_tf_magic.closing import Closing
+from ignite_tf_magic.config import ConnectOptions
+from ignite_tf_magic.errors import (
+    ConnectionFailed,
+    ConnectionLost,
+    DeadlineExceeded,
+    FileSystemNotFound,
+    NoSpace,
+    ServerError,
+)
+from ignite_tf_magic.igfs.layout import BLOCK_BYTES
+from ignite_tf_magic.protocol.messages import CacheConfig
+from ignite_tf_magic.protocol.ops import AtomicityMode, CacheMode, Concurrency, Isolation, Status
+
+T = TypeVar("T")
+DEFAULT_NAME = "igfs"
+RETRY_S = 60.0
+_TRANSACTION_S = 10.0
+_FIRST_PAUSE_S = 0.002
+_LONGEST_PAUSE_S = 0.5
+_RANDOM = random.SystemRandom()
+_PERMANENT = {Status.CACHE_DOES_NOT_EXIST, Status.SECURITY_VIOLATION, Status.AUTH_FAILED}
+
+
+class Changes:
+    """One transaction: what it reads is checked when it commits, what it writes is sent in few requests."""
+
+    def __init__(self, meta: Cache, journal: Cache, *, uncertain: bool) -> None:
+        self._meta = meta
+        self._journal = journal
+        self._rows: dict[str, bytes | None] = {}
+        self._writes: tuple[dict[str, bytes | None], dict[str, bytes | None]] = ({}, {})
+        self.uncertain = uncertain
+        """Whether an earlier attempt may have been carried out."""
+
+    def read(self, keys: Iterable[str]) -> dict[str, bytes]:
+        """Read rows of the metadata as they were before this transaction; those that do not exist are left out."""
+        wanted = set(keys)
+        unknown = sorted(wanted - self._rows.keys())
+        if unknown:
+            self._rows.update(dict.fromkeys(unknown))
+            self._rows.update(self._meta.get_all(unknown))
+        rows = ((key, self._rows[key]) for key in wanted)
+        return {key: row for key, row in rows if row is not None}
+
+    def read_journal(self, key: str) -> bytes | None:
+        """Read a record of the journal."""
+        value: bytes | None = self._journal.get(key)
+        return value
+
+    def write(self, rows: Mapping[str, bytes | None]) -> None:
+        """Write rows of the metadata when all is decided; None removes one."""
+        self._writes[0].update(rows)
+
+    def write_journal(self, rows: Mapping[str, bytes | None]) -> None:
+        """Write records of the journal when all is decided; None removes one."""
+        self._writes[1].update(rows)
+
+    def send(self) -> bool:
+        """Send what was written; gives whether there was anything."""
+        for cache, rows in zip((self._meta, self._journal), self._writes, strict=True):
+            written = {key: value for key, value in sorted(rows.items()) if value is not None}
+            removed = sorted(key for key, value in rows.items() if value is None)
+            if written:
+                cache.put_all(written)
+            if removed:
+                cache.remove_all(removed)
+        return any(self._writes)
+
+
+class Store(Closing):
+    """The rows of one file system. Connects when first used, also after a fork; thread-safe. Close it.
+
+    Args:
+        options: How to reach the cluster; called when a connection is opened.
+        name: First part of the caches' names.
+        create: Whether the first writing creates the caches. Reading never does.
+        block_bytes: Size of the blocks that are written; those that are there may have another.
+    """
+
+    def __init__(
+        self,
+        options: Callable[[], ConnectOptions],
+        name: str = DEFAULT_NAME,
+        *,
+        create: bool = True,
+        block_bytes: int = BLOCK_BYTES,
+    ) -> None:
+        self._options = options
+        self.name = name
+        self.block_bytes = block_bytes
+        self._create = create
+        self._forget_connections()
+
+    def _forget_connections(self) -> None:
+        self._lock = threading.RLock()
+        self._client: Client | None = None
+        self._process = os.getpid()
+        self._exists = False
+        self._routes: Routes | None = None
+
+    def close(self) -> None:
+        """Close the connections; the next use opens them again."""
+        if self._process != os.getpid():
+            return  # they are the parent's
+        with self._lock:
+            client, self._client, self._routes = self._client, None, None
+        if client:
+            client.close()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether connections are open."""
+        return self._client is not None and self._process == os.getpid()
+
+    def client(self) -> Client:
+        """Give the connected client.
+
+        Raises:
+            ConnectionFailed: No node answers.
+            AuthenticationError: User name or password were refused.
+        """
+        if self._process != os.getpid():
+            self._forget_connections()
+        with self._lock:
+            if self._client is None:
+                self._client = connect(self._options())
+                self._exists = False
+            return self._client
+
+    @property
+    def meta(self) -> Cache:
+        """The cache of directory entries and names."""
+        return Cache(self.client(), f"{self.name}-meta")
+
+    @property
+    def journal(self) -> Cache:
+        """The cache of intents, garbage and leases."""
+        return Cache(self.client(), f"{self.name}-journal")
+
+    @property
+    def blocks(self) -> Cache:
+        """The cache of blocks."""
+        return Cache(self.client(), f"{self.name}-blocks")
+
+    def exists(self) -> bool:
+        """Whether the file system has been created.
+
+        Raises:
+            FileSystemNotFound: It has not, and its name is not the one that is created when first written to.
+        """
+        client = self.client()
+        if not self._exists:
+            self._exists = f"{self.name}-blocks" in client.cache_names()
+            if not self._exists and not self._create:
+                raise FileSystemNotFound(
+                    f"the cluster has no igfs file system {self.name!r}; create it: "
+                    f"ignite-tf fs mkfs {self.name}"
+                )
+        return self._exists
+
+    def create(self) -> None:
+        """Create the file system unless it exists. Blocks for up to some seconds."""
+        client = self.client()
+        for part in ("meta", "journal"):
+            client.get_or_create_cache(
+                CacheConfig(
+                    f"{self.name}-{part}",
+                    mode=CacheMode.REPLICATED,
+                    atomicity=AtomicityMode.TRANSACTIONAL,
+                    read_from_backup=False,
+                )
+            )
+        client.get_or_create_cache(CacheConfig(f"{self.name}-blocks", backups=1, read_from_backup=False))
+        self._exists = True
+
+    def prepare_to_write(self) -> None:
+        """Make sure that the file system exists.
+
+        Raises:
+            FileSystemNotFound: It does not, and has a name of its own.
+        """
+        if not self.exists():
+            self.create()
+
+    def read(self, keys: Iterable[str]) -> dict[str, bytes]:
+        """Read rows of the metadata, in one request; those that do not exist are left out."""
+        if not self.exists():
+            return {}
+        return self.meta.get_all(sorted(set(keys)))
+
+    def compare_and_set(self, key: str, old: bytes, new: bytes) -> bool:
+        """Write a row of the metadata if its value is `old`; gives whether it is `new` now."""
+        for attempt in _attempts():
+            try:
+                return self.meta.replace_if_equals(key, old, new)
+            except (ConnectionLost, ConnectionFailed) as error:
+                attempt.failed(error)
+                if self.read([key]).get(key) == new:
+                    return True
+            except ServerError as error:
+                _raise_if_permanent(error)
+                attempt.failed(error)
+        raise AssertionError("attempts end by an exception")
+
+    def transact(self, action: Callable[[Changes], T]) -> T:
+        """Do reads and writes as one step. Tried again when another client was first, or a node went away.
+
+        Args:
+            action: Reads and decides; called once for each attempt. An exception of it writes nothing.
+
+        Returns:
+            What the action returned in the attempt that was committed.
+
+        Raises:
+            DeadlineExceeded: It could not be done for a minute.
+        """
+        self.prepare_to_write()
+        uncertain = False
+        for attempt in _attempts():
+            try:
+                return self._attempt(action, uncertain, attempt)
+            except (ConnectionLost, ConnectionFailed) as error:
+                attempt.failed(error)
+            except ServerError as error:
+                _raise_if_permanent(error)
+                attempt.failed(error)
+            uncertain = uncertain or attempt.committing
+        raise AssertionError("attempts end by an exception")
+
+    def _attempt(self, action: Callable[[Changes], T], uncertain: bool, attempt: _Attempt) -> T:
+        client = self.client()
+        with client.transaction(
+            Concurrency.OPTIMISTIC, Isolation.SERIALIZABLE, _TRANSACTION_S
+        ) as transaction:
+            changes = self._changes(transaction, uncertain)
+            result = action(changes)
+            if changes.send():
+                attempt.committing = True
+                transaction.commit()
+            else:
+                transaction.roll_back()
+        return result
+
+    def _changes(self, transaction: Transaction, uncertain: bool) -> Changes:
+        return Changes(self.meta.within(transaction), self.journal.within(transaction), uncertain=uncertain)
+
+    def pipeline(self) -> Pipeline:
+        """Open a pipeline of blocks. Close it."""
+        with self._lock:
+            blocks = self.blocks
+            if self._routes is None:
+                self._routes = Routes(blocks)
+            return Pipeline(blocks, self._routes)
+
+
+class _Attempt:
+    """One of several attempts.
+
+    Attributes:
+        error: Why it failed.
+        committing: Whether it came so far that it may have been carried out.
+    """
+
+    error: Exception | None = None
+    committing = False
+
+    def failed(self, error: Exception) -> None:
+        """Remember why it failed."""
+        self.error = error
+
+
+def _attempts() -> Iterator[_Attempt]:
+    """Give attempts with growing pauses between them.
+
+    Raises:
+        DeadlineExceeded: The time is over.
+    """
+    deadline, pause_s = time.monotonic() + RETRY_S, _FIRST_PAUSE_S
+    while True:
+        attempt = _Attempt()
+        yield attempt
+        if time.monotonic() > deadline:
+            raise DeadlineExceeded(
+                f"a change of igfs could not be made for {RETRY_S:g} s; the last attempt: {attempt.error}"
+            ) from attempt.error
+        time.sleep(pause_s * _RANDOM.uniform(0.5, 1.5))
+        pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+
+
+def _raise_if_permanent(error: ServerError) -> None:
+    if error.status in _PERMANENT:
+        raise error
+    if "IgniteOutOfMemory" in error.server_message or "Out of memory" in error.server_message:
+        raise NoSpace(f"an Ignite node has no memory left for data: {error.server_message}") from error

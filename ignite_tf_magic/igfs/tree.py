@@ -1,0 +1,452 @@
+"""Directories: finding entries, and creating, renaming and removing them, each as one transaction."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from ignite_tf_magic.errors import (
+    DirectoryNotEmpty,
+    InvalidPath,
+    PathExists,
+    PathIsDirectory,
+    PathNotDirectory,
+    PathNotFound,
+)
+from ignite_tf_magic.igfs import journal, layout, names
+from ignite_tf_magic.igfs.journal import Garbage
+from ignite_tf_magic.igfs.layout import ROOT_ID, DirectoryNode, Extent, FileNode, Node, entry_key
+from ignite_tf_magic.igfs.paths import Path, render
+from ignite_tf_magic.igfs.store import Changes, Store
+
+ROOT = DirectoryNode(ROOT_ID, 0)
+PAGE_NAMES = 1000
+_MAX_KNOWN = 10_000
+# Names that are read at once: these rows hold some thousand.
+_ROWS_PER_REQUEST = 16
+_COMMIT_PAUSES_S = (0.01, 0.03, 0.1, 0.3, 1.0)
+
+Read = Callable[[Iterable[str]], dict[str, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is known of a path: the nodes from the root down, as far as they exist.
+
+    Attributes:
+        nodes: The root, then the node of each name; shorter than the path when something is missing.
+        record: The row of the last node, as it was read; empty for the root.
+    """
+
+    path: Path
+    nodes: tuple[Node, ...]
+    record: bytes = b""
+
+    @property
+    def node(self) -> Node | None:
+        """What the path leads to, or None."""
+        return self.nodes[-1] if len(self.nodes) == len(self.path) + 1 else None
+
+    def must(self) -> Node:
+        """Give what the path leads to.
+
+        Raises:
+            PathNotFound: Nothing is there.
+            PathNotDirectory: The path leads through a file.
+        """
+        node = self.node
+        if node is None:
+            self._raise_if_through_file()
+            raise PathNotFound("there is no such file or directory in igfs", render(self.path))
+        return node
+
+    def directory(self) -> DirectoryNode:
+        """Give the directory that the path leads to.
+
+        Raises:
+            PathNotFound: Nothing is there.
+            PathNotDirectory: A file is there, or on the way.
+        """
+        node = self.must()
+        if isinstance(node, FileNode):
+            raise PathNotDirectory("this is a file, not a directory", render(self.path))
+        return node
+
+    def parent(self) -> DirectoryNode:
+        """Give the directory that holds the path's last name, or would hold it.
+
+        Raises:
+            PathNotFound: There is no such directory.
+            PathNotDirectory: It is a file, or the path leads through one.
+        """
+        self._raise_if_through_file()
+        parent = self.nodes[len(self.path) - 1] if len(self.nodes) >= len(self.path) > 0 else None
+        if not isinstance(parent, DirectoryNode):
+            missing = render(self.path[: len(self.nodes)])
+            raise PathNotFound(
+                f"there is no directory {missing!r} in igfs; create it first", render(self.path)
+            )
+        return parent
+
+    def _raise_if_through_file(self) -> None:
+        last = len(self.nodes) - 1
+        if last < len(self.path) and isinstance(self.nodes[last], FileNode):
+            file = render(self.path[:last])
+            raise PathNotDirectory(f"{file!r} is a file, so nothing can be below it", render(self.path))
+
+
+class Tree:
+    """The directories of one file system. Thread-safe."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._ids: dict[Path, int] = {}
+        self._depths: dict[int, int] = {}
+
+    def find(self, path: Path, read: Read | None = None) -> Found:
+        """Look a path up: one request when its directories are known from before, else one for each.
+
+        What is known from before is checked by that same request.
+
+        Args:
+            path: What to look up.
+            read: Reads rows, in a transaction; default: outside of one.
+        """
+        read = read or self._store.read
+        nodes: list[Node] = [ROOT]
+        record = b""
+        while len(nodes) <= len(path):
+            here = nodes[-1]
+            if isinstance(here, FileNode):
+                break
+            expected = self._expected(path, len(nodes) - 1, here.id)
+            keys = [entry_key(parent, path[len(nodes) - 1 + n]) for n, parent in enumerate(expected)]
+            rows = read(keys)
+            for parent, key in zip(expected, keys, strict=True):
+                here = nodes[-1]
+                if isinstance(here, FileNode) or here.id != parent:
+                    break
+                if key not in rows:
+                    self._forget(path[: len(nodes)])
+                    return Found(path, tuple(nodes), record)
+                record = rows[key]
+                nodes.append(layout.decode(record))
+                self._learn(path[: len(nodes) - 1], nodes[-1])
+        return Found(path, tuple(nodes), record)
+
+    def find_to_change(self, changes: Changes, path: Path) -> Found:
+        """Look a path up in a transaction that is going to create, replace or remove its last name."""
+        self._expect(changes, path)
+        return self.find(path, changes.read)
+
+    def _expect(self, changes: Changes, *paths: Path) -> None:
+        """Read in one request what changing these paths is going to need, as far as it can be foreseen."""
+        keys: list[str] = []
+        for path in paths:
+            ids = self._expected(path, 0, ROOT_ID)
+            keys += [entry_key(parent, name) for parent, name in zip(ids, path, strict=False)]
+            if len(ids) == len(path):
+                places = names.route(path[-1], self._depths.get(ids[-1], 0))
+                keys += [names.row_key(ids[-1], place) for place in places]
+        changes.read(keys)
+
+    def _expected(self, path: Path, start: int, first: int) -> list[int]:
+        """Guess the ids of the directories along a path, from one that is known on."""
+        ids = [first]
+        for length in range(start + 1, len(path)):
+            known = self._ids.get(path[:length])
+            if known is None:
+                break
+            ids.append(known)
+        return ids
+
+    def _learn(self, path: Path, node: Node) -> None:
+        with self._lock:
+            if isinstance(node, FileNode):
+                self._ids.pop(path, None)
+                return
+            if len(self._ids) >= _MAX_KNOWN:
+                self._ids.clear()
+            self._ids[path] = node.id
+
+    def _forget(self, path: Path) -> None:
+        with self._lock:
+            self._ids.pop(path, None)
+
+    def make_directory(self, path: Path, *, exist_ok: bool = False) -> None:
+        """Create a directory.
+
+        Raises:
+            PathExists: Something is there already, unless it is a directory and `exist_ok`.
+            PathNotFound: Its parent does not exist.
+        """
+        if not path:
+            if exist_ok:
+                return
+            raise PathExists("the root exists always", "/")
+        made = DirectoryNode(layout.new_id(), time.time_ns())
+
+        def act(changes: Changes) -> None:
+            found = self.find_to_change(changes, path)
+            parent = found.parent()
+            if found.node == made or (exist_ok and isinstance(found.node, DirectoryNode)):
+                return
+            if found.node is not None:
+                raise PathExists("there is something of that name already", render(path))
+            changes.write({entry_key(parent.id, path[-1]): layout.encode(made)})
+            self.add_name(changes, parent.id, path[-1])
+
+        self._store.transact(act)
+        self._learn(path, made)
+
+    def make_directories(self, path: Path, *, exist_ok: bool = True) -> None:
+        """Create a directory and those above it that are missing.
+
+        Raises:
+            PathExists: It exists, and not `exist_ok`.
+            PathNotDirectory: A file is in the way.
+        """
+        found = self.find(path)
+        if found.node is not None:
+            if exist_ok:
+                found.directory()
+                return
+            raise PathExists("there is something of that name already", render(path))
+        for length in range(len(found.nodes), len(path) + 1):
+            self.make_directory(path[:length], exist_ok=exist_ok or length < len(path))
+
+    def put_file(self, changes: Changes, found: Found, node: FileNode) -> None:
+        """Write a file's entry in a transaction that has looked its path up; what it replaces is garbage then.
+
+        Raises:
+            PathIsDirectory: A directory is there.
+            PathNotFound: Its directory does not exist.
+        """
+        if isinstance(found.node, DirectoryNode):
+            raise PathIsDirectory("a directory is there", render(found.path))
+        parent = found.parent()
+        changes.write({entry_key(parent.id, found.path[-1]): layout.encode(node)})
+        if found.node is None:
+            self.add_name(changes, parent.id, found.path[-1])
+        elif found.node.version != node.version:
+            self._free(changes, found.node, layout.without(found.node.extents, node.extents))
+
+    def remove_file(self, path: Path) -> None:
+        """Remove a file; those who read it can go on.
+
+        Raises:
+            PathNotFound: There is none.
+            PathIsDirectory: It is a directory.
+        """
+
+        def act(changes: Changes) -> None:
+            found = self.find_to_change(changes, path)
+            if found.node is None and changes.uncertain:
+                return
+            node = found.must()
+            if isinstance(node, DirectoryNode):
+                raise PathIsDirectory("this is a directory", render(path))
+            self._remove_entry(changes, found)
+            self._free(changes, node)
+
+        self._store.transact(act)
+
+    def remove_directory(self, path: Path, *, with_contents: bool = False) -> None:
+        """Remove a directory; with its contents it vanishes at once, and its rows are freed afterwards.
+
+        Raises:
+            PathNotFound: There is none.
+            PathNotDirectory: It is a file.
+            DirectoryNotEmpty: It has contents, and not `with_contents`.
+            InvalidPath: It is the root.
+        """
+        if not path:
+            raise InvalidPath("the root cannot be removed", "/")
+
+        def act(changes: Changes) -> None:
+            found = self.find_to_change(changes, path)
+            if found.node is None and changes.uncertain:
+                return
+            node = found.directory()
+            if with_contents:
+                garbage = journal.encode(Garbage(directories=(node.id,)))
+                changes.write_journal({journal.key(journal.GARBAGE, layout.new_id()): garbage})
+            else:
+                self._must_be_empty(changes, node, path)
+            self._remove_entry(changes, found)
+
+        self._store.transact(act)
+        self._forget(path)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Give a file, or a directory with all its contents, another path. A file that is there is replaced.
+
+        Raises:
+            PathNotFound: The source, or the target's directory, does not exist.
+            PathIsDirectory: A file would replace a directory.
+            PathNotDirectory: A directory would replace a file.
+            DirectoryNotEmpty: A directory would replace one that has contents.
+            InvalidPath: A directory would come to lie in itself, or the root would be moved.
+        """
+        if not source or not target:
+            raise InvalidPath("the root cannot be moved or replaced", "/")
+        if source == target[: len(source)] and source != target:
+            raise InvalidPath(f"a directory cannot be moved into itself ({render(target)})", render(source))
+        moved: list[bytes] = []
+
+        def act(changes: Changes) -> None:
+            self._expect(changes, source, target)
+            old, new = self.find(source, changes.read), self.find(target, changes.read)
+            if changes.uncertain and old.node is None and moved == [new.record]:
+                return
+            node = old.must()
+            moved[:] = [old.record]
+            new.parent()
+            if source == target:
+                return
+            _must_not_lie_in(node, new)
+            self._displace(changes, node, new)
+            self._remove_entry(changes, old)
+            self._enter(changes, old, new)
+
+        self._store.transact(act)
+        self._forget(source)
+        self._forget(target)
+
+    def _displace(self, changes: Changes, node: Node, target: Found) -> None:
+        """Prepare for an entry's being replaced."""
+        there = target.node
+        if there is None:
+            return
+        path = render(target.path)
+        if isinstance(there, FileNode):
+            if isinstance(node, DirectoryNode):
+                raise PathNotDirectory("a directory cannot replace this file", path)
+            self._free(changes, there)
+        elif isinstance(node, FileNode):
+            raise PathIsDirectory("a file cannot replace this directory", path)
+        else:
+            self._must_be_empty(changes, there, target.path)
+
+    def _enter(self, changes: Changes, old: Found, new: Found) -> None:
+        parent = new.parent()
+        changes.write({entry_key(parent.id, new.path[-1]): old.record})
+        if new.node is not None:
+            return
+        if parent.id == old.parent().id:
+            self._rename_name(changes, parent.id, old.path[-1], new.path[-1])
+        else:
+            self.add_name(changes, parent.id, new.path[-1])
+
+    def entries(self, directory: int) -> Iterator[list[tuple[str, Node]]]:
+        """Give a directory's entries by pages of up to 1,000, in no order. What changes meanwhile may be missed."""
+        all_names = self._names(directory)
+        while page := list(islice(all_names, PAGE_NAMES)):
+            rows = self._store.read(entry_key(directory, name) for name in page)
+            found = ((name, rows.get(entry_key(directory, name))) for name in page)
+            yield [(name, layout.decode(record)) for name, record in found if record is not None]
+
+    def name_rows(self, directory: int) -> Iterator[str]:
+        """Give the keys of the rows that hold a directory's names, children before their parents."""
+        places = [""]
+        for place in places:
+            node = self._read_rows(directory, [place]).get(place)
+            if isinstance(node, names.Branch):
+                places += [names.child(place, digit) for digit in node.digits()]
+        return (names.row_key(directory, place) for place in reversed(places))
+
+    def _names(self, directory: int) -> Iterator[str]:
+        places = [""]
+        while places:
+            nodes = self._read_nodes(directory, places[-_ROWS_PER_REQUEST:])
+            del places[-_ROWS_PER_REQUEST:]
+            for place, node in nodes.items():
+                if isinstance(node, names.Leaf):
+                    yield from node.names
+                else:
+                    places += [names.child(place, digit) for digit in node.digits()]
+
+    def _read_nodes(self, directory: int, places: list[str]) -> dict[str, names.NamesNode]:
+        """Read nodes of a directory's names; those that do not exist are left out.
+
+        A commit makes its rows visible one after the other: a branch may be there before its children.
+        """
+        found = self._read_rows(directory, places)
+        for pause_s in _COMMIT_PAUSES_S:
+            missing = [place for place in places if place and place not in found]
+            parents = self._read_rows(directory, {place[:-1] for place in missing}) if missing else {}
+            missing = [place for place in missing if names.leads_to(parents.get(place[:-1]), place)]
+            if not missing:
+                break
+            time.sleep(pause_s)
+            found |= self._read_rows(directory, missing)
+        return found
+
+    def _read_rows(self, directory: int, places: Iterable[str]) -> dict[str, names.NamesNode]:
+        keys = {names.row_key(directory, place): place for place in places}
+        return {keys[key]: names.decode(row) for key, row in self._store.read(keys).items()}
+
+    def add_name(self, changes: Changes, directory: int, name: str) -> None:
+        """Add a name to a directory's names."""
+        nodes = self._way(changes, directory, name)
+        self._write_names(changes, directory, names.add(nodes, name))
+
+    def _rename_name(self, changes: Changes, directory: int, old: str, new: str) -> None:
+        """Replace what `_remove_entry` has just written: both names may be in one row."""
+        nodes = {**self._way(changes, directory, old), **self._way(changes, directory, new)}
+        written = names.remove(nodes, old)
+        left = {place: node for place, node in {**nodes, **written}.items() if node is not None}
+        self._write_names(changes, directory, {**written, **names.add(left, new)})
+
+    def _remove_entry(self, changes: Changes, found: Found) -> None:
+        parent, name = found.parent(), found.path[-1]
+        changes.write({entry_key(parent.id, name): None})
+        self._write_names(changes, parent.id, names.remove(self._way(changes, parent.id, name), name))
+
+    def _write_names(self, changes: Changes, directory: int, nodes: names.Changes) -> None:
+        changes.write(
+            {
+                names.row_key(directory, place): None if node is None else names.encode(node)
+                for place, node in nodes.items()
+            }
+        )
+
+    def _way(self, changes: Changes, directory: int, name: str) -> dict[str, names.NamesNode]:
+        """Read the nodes on the way to a name; one request when the depth is known from before."""
+        found: dict[str, names.NamesNode] = {}
+        depth, start = self._depths.get(directory, 0), 0
+        while True:
+            places = names.route(name, depth)[start:]
+            rows = changes.read(names.row_key(directory, place) for place in places)
+            for place in places:
+                row = rows.get(names.row_key(directory, place))
+                if row is None:
+                    break
+                found[place] = names.decode(row)
+            last = places[-1]
+            if not isinstance(found.get(last), names.Branch):
+                self._depths[directory] = len(max(found, key=len, default=""))
+                return found
+            depth, start = depth + 1, depth + 1
+
+    def _must_be_empty(self, changes: Changes, node: DirectoryNode, path: Path) -> None:
+        key = names.row_key(node.id, "")
+        if key in changes.read([key]):
+            raise DirectoryNotEmpty("the directory is not empty", render(path))
+
+    def _free(self, changes: Changes, node: FileNode, extents: tuple[Extent, ...] | None = None) -> None:
+        freed = node.extents if extents is None else extents
+        if freed:
+            garbage = journal.encode(Garbage(freed))
+            changes.write_journal({journal.key(journal.GARBAGE, layout.new_id()): garbage})
+
+
+def _must_not_lie_in(node: Node, target: Found) -> None:
+    if isinstance(node, DirectoryNode) and any(
+        isinstance(above, DirectoryNode) and above.id == node.id for above in target.nodes[: len(target.path)]
+    ):
+        raise InvalidPath("a directory cannot be moved into itself", render(target.path))

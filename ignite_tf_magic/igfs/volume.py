@@ -1,0 +1,164 @@
+"""One file system of one cluster: everything that `filesystem` (fsspec) and TensorFlow's plugin need of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from ignite_tf_magic.closing import Closing
+from ignite_tf_magic.config import ConnectOptions
+from ignite_tf_magic.errors import InvalidPath, PathIsDirectory, PathNotDirectory
+from ignite_tf_magic.igfs import layout
+from ignite_tf_magic.igfs.collector import Collector
+from ignite_tf_magic.igfs.keeper import Keeper
+from ignite_tf_magic.igfs.layout import BLOCK_BYTES, FileNode, Node
+from ignite_tf_magic.igfs.paths import Path, render
+from ignite_tf_magic.igfs.quota import MAX_SHARE, Quota
+from ignite_tf_magic.igfs.reader import FileReader
+from ignite_tf_magic.igfs.store import DEFAULT_NAME, Store
+from ignite_tf_magic.igfs.tree import ROOT, Tree
+from ignite_tf_magic.igfs.writer import FileWriter, WriteMode
+
+_COPY_BYTES = 8 * 1024 * 1024
+_SWEPT_FOR_ROOM = 10_000
+
+
+class Volume(Closing):
+    """A file system. Connects when first used, hangs up after ten idle seconds; thread-safe. Close it.
+
+    Args:
+        options: How to reach the cluster; called when a connection is opened.
+        name: Which of the cluster's file systems; "igfs" is created when first written to.
+        create: Whether one of another name is created, too.
+        block_bytes: Size of the blocks that are written.
+        max_share: How full the nodes' memory may become by writing, from 0 to 1.
+    """
+
+    def __init__(
+        self,
+        options: Callable[[], ConnectOptions],
+        name: str = DEFAULT_NAME,
+        *,
+        create: bool = False,
+        block_bytes: int = BLOCK_BYTES,
+        max_share: float = MAX_SHARE,
+    ) -> None:
+        self.store = Store(options, name, create=create or name == DEFAULT_NAME, block_bytes=block_bytes)
+        self.tree = Tree(self.store)
+        self.collector = Collector(self.store, self.tree)
+        self._keeper = Keeper(self.store, self.collector)
+        self._quota = Quota(self.store, self._reclaim, max_share)
+
+    def close(self) -> None:
+        """Hang up. Files that are open stay so, and connect again."""
+        self._keeper.close()
+        self.store.close()
+
+    def stat(self, path: Path) -> Node:
+        """Describe a file or directory.
+
+        Raises:
+            PathNotFound: Nothing is there.
+        """
+        if not path:
+            return ROOT
+        with self._keeper.use():
+            return self.tree.find(path).must()
+
+    def entries(self, path: Path) -> Iterator[list[tuple[str, Node]]]:
+        """Give a directory's entries by pages of up to 1,000, in no order.
+
+        Raises:
+            PathNotFound: Nothing is there.
+            PathNotDirectory: It is a file.
+        """
+        with self._keeper.use():
+            directory = self.tree.find(path).directory()
+            yield from self.tree.entries(directory.id)
+
+    def open_read(self, path: Path) -> FileReader:
+        """Open a file for reading; the caller closes it."""
+        with self._keeper.use():
+            return FileReader(self.store, self.tree, self._keeper, path)
+
+    def open_write(self, path: Path, mode: WriteMode = WriteMode.REPLACE) -> FileWriter:
+        """Open a file for writing; the caller closes it."""
+        with self._keeper.use():
+            return FileWriter(self.store, self.tree, self._keeper, self._quota, self.collector, path, mode)
+
+    def make_directory(self, path: Path, *, parents: bool = False, exist_ok: bool = False) -> None:
+        """Create a directory, with those above it when `parents`."""
+        with self._keeper.use():
+            if parents:
+                self.tree.make_directories(path, exist_ok=exist_ok)
+            else:
+                self.tree.make_directory(path, exist_ok=exist_ok)
+
+    def remove_file(self, path: Path) -> None:
+        """Remove a file; those who read it can go on."""
+        with self._keeper.use():
+            if not path:
+                raise PathIsDirectory("this is a directory", "/")
+            self.tree.remove_file(path)
+            self._keeper.garbage_was_made()
+
+    def remove_directory(self, path: Path, *, with_contents: bool = False) -> None:
+        """Remove a directory; its contents, if any, vanish with it as one step, and are freed afterwards."""
+        with self._keeper.use():
+            self.tree.remove_directory(path, with_contents=with_contents)
+            self._keeper.garbage_was_made()
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Move a file, or a directory with all its contents, as one step. A file at the target is replaced."""
+        with self._keeper.use():
+            self.tree.rename(source, target)
+            self._keeper.garbage_was_made()
+
+    def copy(self, source: Path, target: Path) -> None:
+        """Copy a file's content; the target appears, or is replaced, when all is written."""
+        if source == target:
+            return
+        buffer = memoryview(bytearray(_COPY_BYTES))
+        with self._keeper.use(), self.open_read(source) as reader, self.open_write(target) as writer:
+            offset = 0
+            while num_bytes := reader.read_into(offset, buffer):
+                writer.write(buffer[:num_bytes])
+                offset += num_bytes
+
+    def write_file(self, path: Path, data: bytes | memoryview, mode: WriteMode = WriteMode.REPLACE) -> None:
+        """Write a whole file."""
+        with self.open_write(path, mode) as writer:
+            writer.write(data)
+
+    def truncate(self, path: Path, size: int) -> None:
+        """Cut a file, or fill it up with zeros. Readers that are open keep what they opened.
+
+        Raises:
+            InvalidPath: A negative size.
+        """
+        if size < 0:
+            raise InvalidPath(f"a file cannot have {size} bytes", render(path))
+        node = self.stat(path)
+        if not isinstance(node, FileNode):
+            raise PathIsDirectory("this is a directory", render(path))
+        mode = WriteMode.APPEND if size >= node.size else WriteMode.REPLACE
+        with self._keeper.use(), self.open_write(path, mode) as writer:
+            if mode is WriteMode.REPLACE:
+                writer.keep(size)
+            missing = max(size - node.size, 0)
+            zeros = bytes(min(missing, _COPY_BYTES))
+            for start in range(0, missing, _COPY_BYTES):
+                writer.write(zeros[: missing - start])
+
+    def directory(self, path: Path) -> layout.DirectoryNode:
+        """Give a directory's node.
+
+        Raises:
+            PathNotDirectory: A file is there.
+        """
+        node = self.stat(path)
+        if isinstance(node, FileNode):
+            raise PathNotDirectory("this is a file", render(path))
+        return node
+
+    def _reclaim(self) -> int:
+        return self.collector.sweep(_SWEPT_FOR_ROOM)
