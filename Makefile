@@ -2,15 +2,17 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-INPUTS := setup.cfg setup.py pyproject.toml ignite_tf_magic/protocol/_rows.c
+INPUTS := setup.cfg setup.py pyproject.toml ignite_tf_magic/protocol/_rows.c \
+	ignite_tf_magic/tfplugin/_filesystem.c ignite_tf_magic/tfplugin/_filesystem.h
 
-.PHONY: demo test lint bench golden browser pictures clean
+.PHONY: demo test lint bench golden browser fuse pictures clean
 
 demo: $(VENV)/.all
 	$(BIN)/ignite-tf demo
 
 test: $(VENV)/.dev
 	-@$(MAKE) --no-print-directory browser
+	-@$(MAKE) --no-print-directory fuse
 	$(BIN)/python -m pytest
 
 lint: $(VENV)/.dev
@@ -30,6 +32,12 @@ browser:
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || { \
 	  sudo=$$(test "$$(id -u)" = 0 || echo sudo -n); \
 	  $$sudo apt-get update -qq && $$sudo apt-get install -y -qq --no-install-recommends chromium; }
+
+# libfuse, for tests/igfs/test_mount.py. Without it, these tests check what is said then.
+fuse:
+	@command -v fusermount3 >/dev/null || { \
+	  sudo=$$(test "$$(id -u)" = 0 || echo sudo -n); \
+	  $$sudo apt-get update -qq && $$sudo apt-get install -y -qq --no-install-recommends fuse3; }
 
 # docs/quickstart.png and docs/panel.png, from nodes, a JupyterLab and a browser started for them.
 pictures: $(VENV)/.dev browser
@@ -51,4 +59,4 @@ $(VENV)/.dev: $(INPUTS) | $(VENV)/bin/uv
 	touch $@ $(VENV)/.all
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info ignite_tf_magic/protocol/*.so
+	rm -rf $(VENV) build dist *.egg-info ignite_tf_magic/protocol/*.so ignite_tf_magic/tfplugin/*.so

@@ -1,4 +1,4 @@
-"""`python -m benchmarks [--only scan,load,memory,first_step] [--quick] [--show]`."""
+"""`python -m benchmarks [--only scan,load,memory,first_step,igfs] [--quick] [--show]`."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import first_step, load, memory, scan, tables
+from benchmarks import first_step, igfs, load, memory, scan, tables
 from benchmarks.cases import Case
 from benchmarks.plan import FULL, QUICK, Plan, Report
 from ignite_tf_magic.config import ConnectOptions
 from ignite_tf_magic.embedded import EmbeddedOptions, Lifetime, down, ensure_up
 
-NAMES = ("scan", "load", "memory", "first_step")
+NAMES = ("scan", "load", "memory", "first_step", "igfs")
 _SMALL = EmbeddedOptions(heap="512m", region="1g")
 _LARGE = EmbeddedOptions(heap="1g", region="1g")
+_ROOMY = EmbeddedOptions(heap="1g", region="2g")
 _HUGE = EmbeddedOptions(heap="1g", region="3g")
 
 
@@ -85,6 +86,12 @@ def _results(plan: Plan, names: Sequence[str], report: Report) -> Iterator[tuple
         if "first_step" in names:
             with _nodes(home, _SMALL, report) as options:
                 yield "first_step", first_step.run(options, plan.effort.runs, report)
+        if "igfs" in names:
+            with _nodes(home, _ROOMY, report) as options:
+                yield (
+                    "igfs",
+                    igfs.run(options, plan.file_mib, plan.checkpoint_mib, plan.effort.rounds, report),
+                )
 
 
 def _scans(

@@ -36,6 +36,8 @@ class Plan:
         large_rows: Cases for nodes with 1 GiB of heap.
         memory: Cases of which the reader's memory is watched.
         load_rows: Rows of the loading case.
+        file_mib: Size of igfs's large file.
+        checkpoint_mib: Size of the checkpoint saved to igfs.
     """
 
     effort: Effort
@@ -43,6 +45,8 @@ class Plan:
     large_rows: tuple[Case, ...]
     memory: tuple[Case, ...]
     load_rows: int
+    file_mib: int
+    checkpoint_mib: int
 
 
 FULL = Plan(
@@ -51,6 +55,8 @@ FULL = Plan(
     large_rows=(mib(1_000),),
     memory=(mnist(2_500_000), mib(2_000)),
     load_rows=60_000,
+    file_mib=1024,
+    checkpoint_mib=100,
 )
 QUICK = Plan(
     effort=Effort(seconds=0.1, rounds=2, trial_s=0.01, runs=1),
@@ -58,4 +64,6 @@ QUICK = Plan(
     large_rows=(mib(40),),
     memory=(mnist(150_000),),
     load_rows=2_000,
+    file_mib=16,
+    checkpoint_mib=10,
 )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ignite_tf_magic.dataset.ignite import IgniteDataset as IgniteDataset
     from ignite_tf_magic.notebook.magics import load_ipython_extension as load_ipython_extension
+    from ignite_tf_magic.registration import register as register
     from ignite_tf_magic.session import load as load
 
 __version__ = "0.1.0"
@@ -21,9 +22,10 @@ _HOME_OF_NAME = {
     "IgniteDataset": "ignite_tf_magic.dataset.ignite",
     "load": "ignite_tf_magic.session",
     "load_ipython_extension": "ignite_tf_magic.notebook.magics",
+    "register": "ignite_tf_magic.registration",
 }
 
-__all__ = ["IgniteDataset", "__version__", "load", "load_ipython_extension"]
+__all__ = ["IgniteDataset", "__version__", "load", "load_ipython_extension", "register"]
 
 
 def __getattr__(name: str) -> Any:

@@ -9,16 +9,19 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from shutil import which
 from typing import Any
 
 from ignite_tf_magic import __version__
+from ignite_tf_magic.boards import LOOPBACK, list_tensorboards, open_tensorboard, stop_tensorboard
 from ignite_tf_magic.demo import run_demo
 from ignite_tf_magic.errors import ConfigError, IgniteTfError
+from ignite_tf_magic.files import CopyProgress
+from ignite_tf_magic.fs_commands import add_fs_commands, bar_after_a_while, run_fs
 from ignite_tf_magic.live_output import LiveOutput
-from ignite_tf_magic.render import caches_view, nodes_view, runs_view, table_view
+from ignite_tf_magic.render import View, caches_view, nodes_view, runs_view, table_view, tensorboards_view
 from ignite_tf_magic.session import (
     EmbeddedNode,
     EmbeddedOptions,
@@ -161,6 +164,19 @@ def _stop(options: argparse.Namespace) -> None:
     print(f"run {outcome.info.id}: {outcome.kind.value}")
 
 
+def _prune(options: argparse.Namespace) -> None:
+    older_than = None if options.older_than is None else timedelta(days=options.older_than)
+    with open_session(report=_report) as session:
+        pruned = session.prune(keep=options.keep, older_than=older_than, dry_run=options.dry_run)
+    if options.json:
+        print(json.dumps([{"id": run.run_id, "bytes": run.num_bytes} for run in pruned], indent=1))
+        return
+    for run in pruned:
+        print(f"{run.run_id}  {run.num_bytes / 2**20:,.1f} MiB in igfs")
+    verb = "would be removed" if options.dry_run else "removed"
+    print(f"{len(pruned)} runs {verb}; the newest {options.keep} of those that ended stay")
+
+
 def _logs(options: argparse.Namespace) -> None:
     run = get_run(options.run)
     num_workers = run.info().num_workers
@@ -209,6 +225,57 @@ def _sql(options: argparse.Namespace) -> None:
         _report(f"the first {len(cells)} rows; there are more (--limit N fetches N, --limit 0 all)")
 
 
+def _tensorboard(options: argparse.Namespace) -> None:
+    if options.list:
+        print(tensorboards_view(list_tensorboards()).text)
+    elif options.stop:
+        stopped = stop_tensorboard(options.run, logdirs=options.logdir, port=options.port, report=_report)
+        for board in stopped:
+            print(f"stopped the TensorBoard at {board.url}")
+        if not stopped:
+            print("no such TensorBoard runs")
+    else:
+        board = open_tensorboard(
+            options.run, logdirs=options.logdir, host=options.host, port=options.port, report=_report
+        )
+        for note in board.notes:
+            _report(note)
+        print(board.url)
+
+
+def _fs(options: argparse.Namespace) -> None:
+    run_fs(options, _Shell())
+
+
+class _Shell:
+    """The screen of a shell: answers alone on standard output, all else on standard error."""
+
+    own_name = "ignite-tf"
+    mounts_in_background = False
+
+    def show(self, view: View) -> None:
+        print(view.text)
+
+    def say(self, line: str) -> None:
+        print(line)
+
+    def note(self, line: str) -> None:
+        _report(line)
+
+    def write(self, data: memoryview) -> None:
+        sys.stdout.buffer.write(data)
+
+    @contextmanager
+    def progress(self) -> Iterator[CopyProgress | None]:
+        if not sys.stderr.isatty():
+            yield None
+            return
+        from rich.console import Console
+
+        with bar_after_a_while(Console(stderr=True)) as progress:
+            yield progress
+
+
 def _report(line: str) -> None:
     """Tell what goes on, beside the answer, which is alone on standard output."""
     print(line, file=sys.stderr, flush=True)
@@ -239,6 +306,11 @@ def _parser() -> argparse.ArgumentParser:
     logs.add_argument("run", metavar="RUN")
     logs.add_argument("--worker", type=int, metavar="I", help="of this worker only")
     logs.add_argument("-f", "--follow", action="store_true", help="go on until the run has ended")
+    prune = _add(commands, "prune", _prune, "forget runs that ended, with their files in igfs")
+    prune.add_argument("--keep", type=_whole, default=20, metavar="N", help="so many of the newest stay (20)")
+    prune.add_argument("--older-than", type=_whole, metavar="DAYS", help="only those that ended longer ago")
+    prune.add_argument("--dry-run", action="store_true", help="only list them")
+    prune.add_argument("--json", action="store_true")
     _add(commands, "caches", _caches, "list the cluster's caches")
     sql = _add(commands, "sql", _sql, "run a SQL statement")
     sql.add_argument("statement", metavar="STATEMENT")
@@ -246,7 +318,18 @@ def _parser() -> argparse.ArgumentParser:
         "-p", "--param", action="append", default=[], metavar="VALUE", help="for the next ?, as text"
     )
     sql.add_argument("--limit", type=_whole, default=1000, metavar="N", help="most rows (1000; 0 is all)")
+    _add_tensorboard(_add(commands, "tensorboard", _tensorboard, "show and compare runs in TensorBoard"))
+    add_fs_commands(_add(commands, "fs", _fs, "files in igfs, the file system inside Ignite"))
     return parser
+
+
+def _add_tensorboard(board: argparse.ArgumentParser) -> None:
+    board.add_argument("run", nargs="*", metavar="RUN", help="the runs to show (all)")
+    board.add_argument("--logdir", action="append", default=[], metavar="URI", help="other event files")
+    board.add_argument("--port", type=_whole, metavar="N", help="where it listens (the first free from 6006)")
+    board.add_argument("--host", default=LOOPBACK, help=f"where it is reached ({LOOPBACK}: from here only)")
+    board.add_argument("--list", action="store_true", help="list those that run")
+    board.add_argument("--stop", action="store_true", help="end the one that shows this; without RUN, all")
 
 
 def _add(

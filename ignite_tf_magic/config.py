@@ -6,6 +6,7 @@ Values here are frozen and carry no behaviour beyond reading themselves. Secrets
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import sys
@@ -221,3 +222,29 @@ def embedded_endpoints() -> tuple[Endpoint, ...]:
         return tuple(Endpoint(node["host"], node["port"]) for node in record["nodes"])
     except (OSError, ValueError, KeyError, TypeError):
         return ()
+
+
+def jupyter_proxy_url(env: Mapping[str, str] | None = None) -> str | None:
+    """Tell how a browser reaches a port of this machine through Jupyter: a URL with %PORT% in the port's place.
+
+    TENSORBOARD_PROXY_URL says so; else a JupyterHub's proxy serves, or jupyter-server-proxy where the kernel
+    finds it installed. None: the browser is taken to run on this machine.
+    """
+    source = os.environ if env is None else env
+    if given := source.get("TENSORBOARD_PROXY_URL"):
+        return given
+    base = source.get("JUPYTERHUB_SERVICE_PREFIX")
+    if not base and importlib.util.find_spec("jupyter_server_proxy") is not None:
+        base = _jupyter_base_url(source.get("JPY_PARENT_PID", ""))
+    return f"{base.rstrip('/')}/proxy/%PORT%/" if base else None
+
+
+def _jupyter_base_url(server_pid: str) -> str | None:
+    """Read the base URL of the Jupyter server that started this kernel; None when there is none."""
+    try:
+        from jupyter_core.paths import jupyter_runtime_dir
+
+        record = Path(jupyter_runtime_dir()) / f"jpserver-{int(server_pid)}.json"
+        return str(json.loads(record.read_text(encoding="utf-8"))["base_url"])
+    except (ImportError, OSError, ValueError, KeyError, TypeError):
+        return None

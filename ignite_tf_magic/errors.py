@@ -296,3 +296,11 @@ class FileSystemNotFound(IgfsError, FileNotFoundError):
     """The cluster holds no file system of that name."""
 
     CODE = errno.ENOENT
+
+
+class TransferError(IgniteTfError):
+    """A local file could not be read or written while files were copied from or to igfs."""
+
+
+class MountError(IgniteTfError, RuntimeError):
+    """igfs could not be mounted in a local directory, or unmounted."""

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from html import escape
 
-from ignite_tf_magic.session import CacheInfo, EmbeddedNode, Failure, RunInfo, RunState
+from ignite_tf_magic.boards import LogSource, TensorBoardInfo
+from ignite_tf_magic.files import FileInfo, Usage
+from ignite_tf_magic.session import (
+    CacheInfo,
+    EmbeddedNode,
+    Failure,
+    RunInfo,
+    RunState,
+)
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b")
 
@@ -84,6 +92,80 @@ def nodes_view(nodes: Sequence[EmbeddedNode]) -> View:
         for node in nodes
     ]
     return table_view(["Node", "Address", "PID", "State", "Log"], rows)
+
+
+def tensorboards_view(boards: Sequence[TensorBoardInfo]) -> View:
+    """List TensorBoards with what they show."""
+    if not boards:
+        return message_view("No TensorBoard runs. To open one: %ignite_tf tensorboard")
+    rows = [
+        [str(board.port), str(board.pid), ", ".join(dict.fromkeys(map(_shown, board.logdirs))), board.url]
+        for board in boards
+    ]
+    return table_view(["Port", "PID", "Shows", "URL"], rows, right={0, 1})
+
+
+def _shown(source: LogSource) -> str:
+    return source.name or source.uri
+
+
+# Browsers keep storage from a frame of another site, without which TensorBoard shows nothing: localhost in a page
+# of 127.0.0.1 is one.
+_SAME_SITE = """<script>
+for (const frame of document.querySelectorAll("iframe.ignite-tf-tensorboard")) {
+  const url = new URL(frame.src);
+  if (url.hostname === "localhost" && location.hostname === "127.0.0.1") {
+    url.hostname = location.hostname;
+    frame.src = url.href;
+  }
+}
+</script>"""
+
+
+def files_view(files: Sequence[FileInfo], now: datetime) -> View:
+    """List files with their sizes and times; a directory's name ends in a slash."""
+    rows = [
+        [
+            "" if file.num_bytes is None else size_text(file.num_bytes),
+            time_text(file.mtime_ns, now),
+            file.path + "/" * file.is_directory,
+        ]
+        for file in files
+    ]
+    return table_view(["Size", "Modified", "Path"], rows, right={0})
+
+
+def usage_view(usages: Sequence[Usage]) -> View:
+    """List how much lies where."""
+    rows = [[size_text(usage.num_bytes), f"{usage.num_files:,}", usage.path] for usage in usages]
+    return table_view(["Size", "Files", "Path"], rows, right={0, 1})
+
+
+def size_text(num_bytes: int) -> str:
+    """Write a number of bytes for people, as 1.5 MiB."""
+    size, unit = float(num_bytes), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if size < 1000 or unit == "TiB":
+            break
+        size /= 1024
+    return f"{num_bytes} B" if unit == "B" else f"{size:.3g} {unit}"
+
+
+def time_text(time_ns: int, now: datetime) -> str:
+    """Write a moment in the time zone of `now`; the root of a file system has none."""
+    return f"{datetime.fromtimestamp(time_ns / 1e9, now.tzinfo):%Y-%m-%d %H:%M:%S}" if time_ns else ""
+
+
+def tensorboard_view(board: TensorBoardInfo, height_px: int) -> View:
+    """Show a TensorBoard inside the page."""
+    url = escape(board.url)
+    notes = "".join(f"<br>{escape(note)}" for note in board.notes)
+    html = (
+        f'<div style="{_MARGIN};{_FONT}">TensorBoard: <a href="{url}" target="_blank">{url}</a>{notes}</div>'
+        f'<iframe class="ignite-tf-tensorboard" src="{url}" width="100%" height="{height_px}" '
+        f'style="border:0" allowfullscreen></iframe>{_SAME_SITE}'
+    )
+    return View("\n".join([f"TensorBoard: {board.url}", *board.notes]), html)
 
 
 def table_view(

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,11 @@ from ignite_tf_magic.cluster.states import RunState
 from ignite_tf_magic.config import ConnectOptions, Endpoint, configured_cluster, state_dir
 from ignite_tf_magic.embedded import ClusterStopped, EmbeddedCluster, EmbeddedNode, EmbeddedOptions
 from ignite_tf_magic.errors import CacheExists, LaunchError, PlacementError
+from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.launch.local import LOCAL_HOST, LocalLauncher
 from ignite_tf_magic.placement import place
 from ignite_tf_magic.protocol.encode import RowEncoder
+from ignite_tf_magic.run_files import Pruned, RunFiles, prune_runs
 from ignite_tf_magic.sources import Columns, read_source, value_type_name
 
 __all__ = [
@@ -47,6 +50,7 @@ __all__ = [
     "Failure",
     "LoadOutcome",
     "OutputChunk",
+    "Pruned",
     "QueryResult",
     "Run",
     "RunInfo",
@@ -63,8 +67,12 @@ __all__ = [
     "local_status",
     "local_up",
     "open_session",
+    "start_embedded",
     "stop_run",
 ]
+
+# What workers do when they have imported a module: TensorFlow then knows igfs:// and ignite://.
+_AFTER_IMPORT = {"tensorflow": "ignite_tf_magic.registration:register_or_warn"}
 
 Report = Callable[[str], None]
 LoadProgress = Callable[[int, int], None]
@@ -141,14 +149,20 @@ def open_session(options: ConnectOptions | None = None, *, report: Report) -> Se
         ConnectionFailed: No node answers.
         EmbeddedError: No cluster is configured and the embedded one cannot be started.
     """
-    options = options or configured_cluster()
-    if options is None:
-        running = embedded.status()
-        is_up = running is not None and running.ready and all(node.alive for node in running.nodes)
-        said = _unsaid if is_up else report
-        up = embedded.ensure_up(lifetime=embedded.Lifetime.UNTIL_IDLE, report=said)
-        options = up.cluster.connect_options
-    return Session(options, connect(options))
+    options = options or configured_cluster() or start_embedded(report)
+    return Session(options, connect(options), report)
+
+
+def start_embedded(report: Report) -> ConnectOptions:
+    """Start the embedded cluster until it is idle, unless it runs; says how to reach it.
+
+    Raises:
+        EmbeddedError: It cannot be started.
+    """
+    running = embedded.status()
+    is_up = running is not None and running.ready and all(node.alive for node in running.nodes)
+    up = embedded.ensure_up(lifetime=embedded.Lifetime.UNTIL_IDLE, report=_unsaid if is_up else report)
+    return up.cluster.connect_options
 
 
 def _unsaid(line: str) -> None:
@@ -158,9 +172,11 @@ def _unsaid(line: str) -> None:
 class Session(Closing):
     """A connected cluster and the runs of this user. Closing it leaves runs alone."""
 
-    def __init__(self, options: ConnectOptions, client: Client) -> None:
+    def __init__(self, options: ConnectOptions, client: Client, report: Report) -> None:
         self.options = options
         self.client = client
+        self.report = report
+        self._copies: list[RunFiles] = []
 
     def close(self) -> None:
         """Close the connection. Runs go on: they belong to this process, not to the session."""
@@ -277,8 +293,32 @@ class Session(Closing):
             name=request.name,
             start_timeout_s=request.start_timeout_s,
             python=python,
+            after_import=_AFTER_IMPORT,
         )
-        return manager.start_run(plan, _runs_dir(), LocalLauncher())
+        run = manager.start_run(plan, runs_dir(), LocalLauncher())
+        files = RunFiles(run, self.options, self.report)
+        files.start()
+        self._copies.append(files)
+        return run
+
+    def wait_for_copies(self, timeout_s: float) -> None:
+        """Wait until the output of runs that have ended is in igfs; it is copied every two seconds."""
+        for files in self._copies:
+            files.wait(timeout_s)
+
+    def prune(
+        self, *, keep: int = 20, older_than: timedelta | None = None, dry_run: bool = False
+    ) -> list[Pruned]:
+        """Remove runs that have ended, with their files in igfs and on this machine; see `prune_runs`."""
+        with Volume(lambda: self.options) as volume:
+            return prune_runs(
+                volume,
+                list_runs(include_ended=True),
+                lambda run_id: runs.forget_run(runs_dir(), run_id),
+                keep=keep,
+                older_than=older_than,
+                dry_run=dry_run,
+            )
 
     def runs(self, *, include_ended: bool = False) -> list[RunInfo]:
         """List this user's runs on this machine, oldest first."""
@@ -374,7 +414,7 @@ def local_down(*, delete_data: bool = False, report: Report) -> ClusterStopped |
 
 def list_runs(*, include_ended: bool = False) -> list[RunInfo]:
     """List this user's runs on this machine, oldest first. Works while Ignite is down."""
-    return runs.list_runs(_runs_dir(), include_ended=include_ended)
+    return runs.list_runs(runs_dir(), include_ended=include_ended)
 
 
 def get_run(run_id: str) -> Run:
@@ -383,7 +423,7 @@ def get_run(run_id: str) -> Run:
     Raises:
         RunNotFound: No id begins so, or several do.
     """
-    return runs.find_run(_runs_dir(), run_id)
+    return runs.find_run(runs_dir(), run_id)
 
 
 def stop_run(run_id: str) -> StopOutcome:
@@ -395,7 +435,8 @@ def stop_run(run_id: str) -> StopOutcome:
     return get_run(run_id).stop()
 
 
-def _runs_dir() -> Path:
+def runs_dir() -> Path:
+    """Where the directories of this user's runs are."""
     return state_dir() / "runs"
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from ignite_tf_magic.client.client import Client
 from ignite_tf_magic.client.router import Node
-from ignite_tf_magic.errors import ConnectionFailed, ServerError
+from ignite_tf_magic.errors import ConnectionFailed, ConnectionLost, ServerError
 from ignite_tf_magic.protocol import metrics
 
 DEFAULT_REGION = "default"
@@ -41,9 +42,11 @@ def region_use(client: Client, nodes: Iterable[Node] | None = None) -> list[Regi
     found = []
     for node in nodes if nodes is not None else client.nodes():
         try:
-            channel = client.router.open_to(node)
-            values = channel.call(metrics.data_region(DEFAULT_REGION), metrics.parse_numbers)
-        except (ServerError, ConnectionFailed):
+            with ExitStack() as on_error:
+                channel = on_error.enter_context(client.router.open_to(node))
+                values = channel.call(metrics.data_region(DEFAULT_REGION), metrics.parse_numbers)
+                on_error.pop_all()
+        except (ServerError, ConnectionFailed, ConnectionLost):
             continue
         client.router.give_back(channel)
         page_bytes = values.get("TotalAllocatedSize", 0) / max(values.get("TotalAllocatedPages", 0), 1)

@@ -15,9 +15,11 @@ import sys
 import threading
 import time
 import traceback
+from functools import partial
 from pathlib import Path
 from types import FrameType, ModuleType, TracebackType
 
+from ignite_tf_magic.after_import import after_import, call_named
 from ignite_tf_magic.cluster.task import GRACE_S, ExitReport, Task
 from ignite_tf_magic.launch.groups import kill_group
 from ignite_tf_magic.launch.lock import HeldLock, wait_until_free
@@ -36,6 +38,8 @@ def main() -> None:
     leaving = _Leaving()
     leaving.watch_owner(Path(task.owner_lock))
     _prepare(task)
+    for module, function in task.after_import.items():
+        after_import(module, partial(call_named, function))
     code, error = _run_script(Path(task.script))
     if os.getpid() == pid:  # a child that the script forked may come here, too
         _report(task, code, error, started_at, leaving.asked)

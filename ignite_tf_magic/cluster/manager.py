@@ -149,7 +149,11 @@ class _Owner:
             str(directory.assignment(worker)),
             str(directory.credentials) if has_credentials else None,
         )
-        environment |= {"IGNITE_TF_RUN_ID": directory.run_id, "IGNITE_TF_RUN_DIR": str(directory.files)}
+        environment |= {
+            "IGNITE_TF_RUN_ID": directory.run_id,
+            "IGNITE_TF_RUN_DIR": str(directory.files),
+            "IGNITE_TF_RUN_URI": f"igfs:///runs/{directory.run_id}",
+        }
         return Task(
             worker=worker,
             script=self._record.script_file,
@@ -159,6 +163,7 @@ class _Owner:
             exit_file=str(directory.exit(worker)),
             worker_lock=str(directory.worker_lock(worker)),
             owner_lock=str(directory.owner_lock),
+            after_import=self._plan.after_import,
         )
 
     # Watching

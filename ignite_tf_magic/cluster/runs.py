@@ -5,6 +5,7 @@ All of it works from the runs' directories alone, while Ignite is down and whoev
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from ignite_tf_magic.cluster.failure import Failure, diagnose
 from ignite_tf_magic.cluster.output import OutputChunk, follow, tail
 from ignite_tf_magic.cluster.record import RunInfo, read_info
 from ignite_tf_magic.cluster.task import GRACE_S
-from ignite_tf_magic.errors import DeadlineExceeded, RunNotFound
+from ignite_tf_magic.errors import ConfigError, DeadlineExceeded, RunNotFound
 from ignite_tf_magic.launch import lock
 from ignite_tf_magic.launch.groups import ask_to_end, kill_group
 
@@ -66,7 +67,7 @@ class Run:
         """
         workers = range(self.info().num_workers) if worker is None else [worker]
         logs = {index: self.directory.log(index) for index in workers}
-        return follow(logs, self._is_over, with_pauses=with_pauses)
+        return follow(logs, self.is_over, with_pauses=with_pauses)
 
     def last_lines(self, worker: int, num_lines: int) -> tuple[str, ...]:
         """Give the end of a worker's output, as a terminal would show it; at most 64 KiB."""
@@ -79,7 +80,7 @@ class Run:
             DeadlineExceeded: It has not ended in that time; it goes on.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while not self._is_over():
+        while not self.is_over():
             if deadline is not None and time.monotonic() > deadline:
                 raise DeadlineExceeded(f"run {self.id} has not ended within {timeout_s:g} s; it goes on")
             time.sleep(_POLL_S)
@@ -95,12 +96,12 @@ class Run:
         Blocks until they are gone. The owner does it; where it is gone or stuck, this process does.
         """
         before = self.info()
-        if before.state.has_ended and self._is_over():
+        if before.state.has_ended and self.is_over():
             return StopOutcome(StopKind.ALREADY_ENDED, before)
         self.directory.stop_request.touch(mode=0o600)
         kind = StopKind.STOPPED
         deadline = time.monotonic() + _OWNER_PATIENCE_S
-        while not self._is_over():
+        while not self.is_over():
             if not lock.is_held(self.directory.owner_lock):
                 kind = StopKind.OWNER_WAS_GONE
                 self._end_workers()
@@ -111,8 +112,8 @@ class Run:
             time.sleep(_POLL_S)
         return StopOutcome(kind, self.info())
 
-    def _is_over(self) -> bool:
-        """Whether no process of the run is left."""
+    def is_over(self) -> bool:
+        """Whether the run has ended and no process of it is left."""
         info = self.info()
         return info.state.has_ended and not any(self._living(info.num_workers))
 
@@ -160,3 +161,16 @@ def find_run(runs_dir: Path, run_id: str) -> Run:
         raise RunNotFound(f"run {run_id!r} may be any of {', '.join(matches)}; write more of its id")
     latest = f"the latest is {ids[-1]}" if ids else "there are none on this machine"
     raise RunNotFound(f"no run {run_id!r}: {latest}; %ignite_tf ps --all lists all of them")
+
+
+def forget_run(runs_dir: Path, run_id: str) -> None:
+    """Remove the directory of a run that has ended, with its output.
+
+    Raises:
+        RunNotFound: There is none.
+        ConfigError: A process of it still lives.
+    """
+    run = find_run(runs_dir, run_id)
+    if not run.is_over():
+        raise ConfigError(f"run {run.id} has not ended; stop it first: ignite-tf stop {run.id}")
+    shutil.rmtree(run.directory.path)

@@ -48,6 +48,7 @@ class RunPlan:
         connect: How workers reach the cluster; only the credentials are used.
         start_timeout_s: How long the workers of a run with several may take to come up; None has no limit.
         python: Interpreter of the workers.
+        after_import: Functions, as "package.module:function", that workers call when a module has been imported.
     """
 
     cache: str
@@ -60,6 +61,7 @@ class RunPlan:
     name: str | None = None
     start_timeout_s: float | None = 180.0
     python: str = field(default=sys.executable)
+    after_import: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def num_workers(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ class Task:
         exit_file: Where the process writes its `ExitReport`.
         worker_lock: Lock that the process holds while it lives.
         owner_lock: Lock that the run's owner holds; the worker ends when it is free.
+        after_import: Functions, as "package.module:function", to be called when a module has been imported.
     """
 
     worker: int
@@ -36,6 +37,7 @@ class Task:
     exit_file: str
     worker_lock: str
     owner_lock: str
+    after_import: Mapping[str, str] = field(default_factory=dict)
 
     def write(self, path: Path) -> None:
         """Write the task where only the user can read it."""
@@ -78,4 +80,4 @@ class ExitReport:
             found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
             return None
-        return cls(**{field.name: found[field.name] for field in fields(cls) if field.name in found})
+        return cls(**{one.name: found[one.name] for one in fields(cls) if one.name in found})

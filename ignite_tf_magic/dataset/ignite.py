@@ -10,14 +10,18 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from ignite_tf_magic.config import DEFAULT_PORT, Endpoint
 from ignite_tf_magic.dataset.generator import ArrayDataset
-from ignite_tf_magic.dataset.options import EqualSteps, read_options
+from ignite_tf_magic.dataset.options import EqualSteps, parse_partitions, read_options
 from ignite_tf_magic.dataset.paged import PagedDataset, Pages, Recipe, ShuffleOrder
 from ignite_tf_magic.dataset.reader import ChunkReader
+from ignite_tf_magic.dataset.reading_process import ReadBy, is_graph_mode, reading_process
+from ignite_tf_magic.dataset.record_address import ALL, ASSIGNED, THIS_PROCESS, RecordAddress, part_text
+from ignite_tf_magic.dataset.record_pages import record_pages
 from ignite_tf_magic.dataset.source import Source, open_source
+from ignite_tf_magic.dataset.structure import arranged, no_pages, page_spec, row_spec, with_ragged
 from ignite_tf_magic.errors import ConfigError, EmptyCache
-from ignite_tf_magic.protocol.columns import Column, ColumnChunk, RaggedColumn
-from ignite_tf_magic.protocol.layout import Leaf, Node, RowLayout
+from ignite_tf_magic.protocol.columns import Column, RaggedColumn
 
 
 class IgniteDataset(PagedDataset):
@@ -39,6 +43,14 @@ class IgniteDataset(PagedDataset):
     Every argument up to `cert_password` is overridden by the environment variable IGNITE_DATASET_ and
     its name; so a script runs unchanged on each worker, which reads the part that its launcher assigned.
 
+    In a process that has other TensorFlow servers do work (`ParameterServerStrategy`,
+    `tf.config.experimental_connect_to_cluster`), and in a graph for a `tf.compat.v1` session, the rows are
+    read by the process that the dataset lives in: as anywhere in TensorFlow that of the `tf.device` in which
+    the dataset is made, or that of the worker that runs the function making it. It must have called
+    `ignite_tf_magic.register()`. It reads what its own environment assigns to it, with its own credentials;
+    cache, fields and options are those given here, and this process looks at some rows to learn their types.
+    `equal_steps` is without effect there: only a worker knows its share.
+
     Args:
         cache_name: Name of the cache; a SQL table T of schema PUBLIC is the cache SQL_PUBLIC_T.
         host: A node to ask first. Default: the configured cluster, else the embedded one, else localhost.
@@ -59,6 +71,7 @@ class IgniteDataset(PagedDataset):
             (rows of zeros, and a weight column that is 0 for them).
         assigned: False reads the whole cache also inside a run.
         element_spec: Structure of a row, needed only for a cache that may be empty.
+        read_by: "worker" or "caller" (this process) where the choice described above is wrong.
 
     Raises:
         CacheNotFound: No such cache; the error lists the near names.
@@ -88,6 +101,7 @@ class IgniteDataset(PagedDataset):
         equal_steps: str = "repeat",
         assigned: bool = True,
         element_spec: Any = None,
+        read_by: str | None = None,
     ) -> None:
         options = read_options(
             cache_name,
@@ -105,16 +119,31 @@ class IgniteDataset(PagedDataset):
         )
         kept = None if fields is None else tuple(fields)
         options = replace(options, fields=kept, fill=dict(fill or {}), variable=tuple(variable))
+        policy, reader = _policy(equal_steps), reading_process(read_by)
         source = open_source(options)
-        row_spec = _row_spec(source, element_spec)
-        is_share = options.partitions is not None or options.local
-        super().__init__(
-            Recipe(
-                lambda order: _pages(source, row_spec, order, is_share=is_share),
+        spec = _row_spec(source, element_spec)
+        if reader is ReadBy.CALLER:
+            is_share = options.partitions is not None or options.local
+            recipe = Recipe(
+                lambda order: _finished(_generated(source, spec, order), spec, is_share=is_share),
                 assignment=options.assignment,
-                equal_steps=_policy(equal_steps),
+                equal_steps=policy,
             )
-        )
+        else:
+            address = RecordAddress(
+                options.cache,
+                ASSIGNED if assigned else ALL,
+                Endpoint(host or "localhost", port or DEFAULT_PORT) if host or port else None,
+                part_text(parse_partitions(part)),
+                local,
+                page_size,
+                THIS_PROCESS if read_by is None and not is_graph_mode() else None,
+                source.snapshot.to_text() if source.snapshot else None,
+            )
+            recipe = Recipe(
+                lambda order: _finished(_recorded(source, spec, address, order), spec, is_share=True)
+            )
+        super().__init__(recipe)
 
 
 def _policy(text: str) -> EqualSteps:
@@ -127,7 +156,7 @@ def _policy(text: str) -> EqualSteps:
 
 def _row_spec(source: Source, given: Any) -> Any:
     if source.layout is not None:
-        return _structure(source.layout, [_leaf_spec(leaf) for leaf in source.layout.leaves()])
+        return row_spec(source.layout)
     if given is None:
         raise EmptyCache(
             f"cache {source.cache!r} is empty, and nothing else tells what its rows look like; load rows, or give "
@@ -136,43 +165,28 @@ def _row_spec(source: Source, given: Any) -> Any:
     return given
 
 
-def _leaf_spec(leaf: Leaf) -> Any:
-    if leaf.is_ragged:
-        return tf.RaggedTensorSpec([None], tf.as_dtype(leaf.dtype), ragged_rank=0)
-    return tf.TensorSpec(leaf.row_shape, tf.string if leaf.is_text else tf.as_dtype(leaf.dtype))
-
-
-def _structure(layout: RowLayout, items: Sequence[Any]) -> dict[str, Any]:
-    """Arrange one item per leaf as {"key": ..., "val": ...}."""
-    supply = iter(items)
-    return {"key": _arrange(layout.key, supply), "val": _arrange(layout.value, supply)}
-
-
-def _arrange(node: Node, supply: Iterator[Any]) -> Any:
-    # Not a closure: one that refers to itself keeps the arrays alive until the garbage collector runs.
-    if isinstance(node, Leaf):
-        return next(supply)
-    return {_name(node, child): _arrange(child, supply) for _, child in node.fields}
-
-
-def _name(parent: Any, child: Node) -> str:
-    return child.path[len(parent.path)]
-
-
-def _pages(source: Source, row_spec: Any, order: ShuffleOrder | None, *, is_share: bool) -> Pages:
+def _generated(source: Source, spec: Any, order: ShuffleOrder | None) -> Pages:
+    """Give pages that a generator of this process reads."""
     draw = _PartitionOrder(order)
+    layout = source.layout
+    if layout is None:
+        return no_pages(spec)
 
     def read() -> Iterator[Any]:
-        if source.layout is None:
-            return
         with ChunkReader(source, draw.next()) as reader:
             for chunk in reader.chunks():
-                yield tf.nest.flatten(_element(source.layout, chunk))
+                yield tf.nest.flatten(arranged(layout, [_arrays(column) for column in chunk.columns()]))
 
-    pages = ArrayDataset(read, tf.nest.map_structure(_page_spec, row_spec))
-    if any(isinstance(spec, tf.RaggedTensorSpec) for spec in tf.nest.flatten(row_spec)):
-        pages = pages.map(lambda page: _ragged(page, row_spec))
-    return pages.with_options(_options(is_share=is_share))
+    return ArrayDataset(read, page_spec(spec))
+
+
+def _recorded(source: Source, spec: Any, address: RecordAddress, order: ShuffleOrder | None) -> Pages:
+    """Give pages that are read in the process where the dataset lives."""
+    return no_pages(spec) if source.layout is None else record_pages(address.uri(), source.layout, order)
+
+
+def _finished(pages: Pages, spec: Any, *, is_share: bool) -> Pages:
+    return with_ragged(pages, spec).with_options(_options(is_share=is_share))
 
 
 def _options(*, is_share: bool) -> tf.data.Options:
@@ -184,25 +198,6 @@ def _options(*, is_share: bool) -> tf.data.Options:
         # Sharding again what is a share already would lose rows: measured, half of them with two workers.
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return options
-
-
-def _page_spec(spec: Any) -> Any:
-    """What a page holds for a column: for a ragged one its values and the length of each row."""
-    if isinstance(spec, tf.RaggedTensorSpec):
-        return (tf.TensorSpec([None], spec.dtype), tf.TensorSpec([None], tf.int64))
-    return tf.TensorSpec([None, *spec.shape.as_list()], spec.dtype)
-
-
-def _ragged(column: Any, spec: Any) -> Any:
-    if isinstance(spec, dict):
-        return {name: _ragged(column[name], item) for name, item in spec.items()}
-    if isinstance(spec, tf.RaggedTensorSpec):
-        return tf.RaggedTensor.from_row_lengths(*column, validate=False)
-    return column
-
-
-def _element(layout: RowLayout, chunk: ColumnChunk) -> dict[str, Any]:
-    return _structure(layout, [_arrays(column) for column in chunk.columns()])
 
 
 def _arrays(column: Column) -> Any:

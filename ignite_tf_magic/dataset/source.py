@@ -12,6 +12,7 @@ from ignite_tf_magic.client.router import wait_for
 from ignite_tf_magic.dataset.kept_client import KeptClient
 from ignite_tf_magic.dataset.options import ReadOptions
 from ignite_tf_magic.dataset.pool import BufferPool
+from ignite_tf_magic.dataset.snapshot import Snapshot
 from ignite_tf_magic.errors import ConfigError, PartitionsLost, format_ranges
 from ignite_tf_magic.protocol.layout import LayoutFinder, Leaf, RowLayout, declared_layout
 
@@ -30,6 +31,7 @@ class Source:
     Attributes:
         partitions: What to read, ascending.
         layout: What the rows look like; None when there are none to tell it.
+        row_bytes: Mean size of the rows that were looked at, as they are stored; 0 when there were none.
         sizes: Learns with every reading.
         pool: Memory for chunks, kept from one reading to the next.
         clients: Connections, kept likewise.
@@ -39,6 +41,7 @@ class Source:
     partitions: tuple[int, ...]
     layout: RowLayout | None
     baseline: Baseline
+    row_bytes: int
     sizes: PageSizes
     pool: BufferPool
     clients: KeptClient
@@ -52,8 +55,15 @@ class Source:
         """
         leaves = self.layout.leaves() if self.layout else ()
         width = sum(_row_bytes(leaf) for leaf in leaves)
+        if not all(leaf.is_fixed for leaf in leaves):
+            width = max(width, self.row_bytes)  # or chunks of large strings would fill the memory
         fitting = max(1, min(MAX_CHUNK_ROWS, CHUNK_BYTES * 9 // 8 // max(width, 1)))
         return 1 << (fitting.bit_length() - 1)
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """What another process needs to read the same rows in the same way; None without a layout."""
+        return Snapshot(self.layout, self.baseline, self.row_bytes) if self.layout else None
 
 
 def _row_bytes(leaf: Leaf) -> int:
@@ -62,10 +72,11 @@ def _row_bytes(leaf: Leaf) -> int:
     return leaf.dtype.itemsize * (leaf.row_shape[0] if leaf.row_shape else 1)
 
 
-def open_source(options: ReadOptions) -> Source:
-    """Connect, find out who owns the partitions, and look at some rows.
+def open_source(options: ReadOptions, snapshot: Snapshot | None = None) -> Source:
+    """Connect, find out who owns the partitions, and look at some rows; the last two not with a snapshot.
 
     Raises:
+        ConfigError: There is no such partition, or the snapshot is of another cache.
         CacheNotFound: No such cache; the error lists the near names.
         SchemaError: The rows have no common layout.
         ConnectionFailed, AuthenticationError: No way to the cluster.
@@ -74,7 +85,7 @@ def open_source(options: ReadOptions) -> Source:
     clients = KeptClient(options.connect, on_idle=pool.clear)
     client = clients.take()
     try:
-        source = _look_at(options, client, clients, pool)
+        source = _look_at(options, client, clients, pool, snapshot)
     except BaseException:
         client.close()
         raise
@@ -82,16 +93,25 @@ def open_source(options: ReadOptions) -> Source:
     return source
 
 
-def _look_at(options: ReadOptions, client: Client, clients: KeptClient, pool: BufferPool) -> Source:
+def _look_at(
+    options: ReadOptions, client: Client, clients: KeptClient, pool: BufferPool, snapshot: Snapshot | None
+) -> Source:
     cache = client.cache(options.cache)
-    baseline = cache.baseline()
+    if snapshot and snapshot.baseline.cache != options.cache:
+        raise ConfigError(
+            f"the dataset was made for cache {snapshot.baseline.cache!r}, and IGNITE_DATASET_CACHE_NAME here "
+            f"says {options.cache!r}"
+        )
+    baseline = snapshot.baseline if snapshot else cache.baseline()
     partitions = _choose(options, client, baseline)
     known = options.assignment.stats if options.assignment else None
     sizes = PageSizes(options.page_rows, known)
-    finder = LayoutFinder(client.types.find, options.fields, options.fill, options.variable)
-    _sample(cache, partitions, baseline, finder)
-    layout = finder.layout() if finder.num_rows else _declared(cache)
-    return Source(options.cache, partitions, layout, baseline, sizes, pool, clients)
+    layout, row_bytes = (
+        (snapshot.layout, snapshot.row_bytes)
+        if snapshot
+        else _find_layout(options, client, cache, partitions, baseline)
+    )
+    return Source(options.cache, partitions, layout, baseline, row_bytes, sizes, pool, clients)
 
 
 def _choose(options: ReadOptions, client: Client, baseline: Baseline) -> tuple[int, ...]:
@@ -108,13 +128,23 @@ def _choose(options: ReadOptions, client: Client, baseline: Baseline) -> tuple[i
     return tuple(chosen)
 
 
+def _find_layout(
+    options: ReadOptions, client: Client, cache: Cache, partitions: Sequence[int], baseline: Baseline
+) -> tuple[RowLayout | None, int]:
+    finder = LayoutFinder(client.types.find, options.fields, options.fill, options.variable)
+    num_bytes = _sample(cache, partitions, baseline, finder)
+    if not finder.num_rows:
+        return _declared(cache), 0
+    return finder.layout(), num_bytes // finder.num_rows
+
+
 def _declared(cache: Cache) -> RowLayout | None:
     entities = cache.config().query_entities
     return declared_layout(entities[0]) if len(entities) == 1 else None
 
 
-def _sample(cache: Cache, partitions: Sequence[int], baseline: Baseline, finder: LayoutFinder) -> None:
-    """Look at the first rows of partitions spread over the owners, until enough rows were seen.
+def _sample(cache: Cache, partitions: Sequence[int], baseline: Baseline, finder: LayoutFinder) -> int:
+    """Look at the first rows of partitions spread over the owners, until enough rows were seen; gives their bytes.
 
     Rows of another cache's partitions serve when this worker's own are empty.
     """
@@ -122,16 +152,18 @@ def _sample(cache: Cache, partitions: Sequence[int], baseline: Baseline, finder:
     ordered = dict.fromkeys((*partitions[::step], *partitions, *sorted(baseline.owners)))
     scan = cache.scan(ordered, PageSizes(), baseline)
     try:
-        num_partitions = 0
+        num_partitions = num_bytes = 0
         last = None
         for scanned in scan.pages():
             finder.add(scanned.page.rows, scanned.page.num_rows)
+            num_bytes += len(scanned.page.rows)
             num_partitions += scanned.partition != last
             last = scanned.partition
             if finder.num_rows >= SAMPLED_ROWS or num_partitions >= SAMPLED_PARTITIONS:
-                return
+                break
     finally:
         scan.close()
+    return num_bytes
 
 
 def check_complete(source: Source, client: Client) -> None:

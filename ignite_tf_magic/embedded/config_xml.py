@@ -12,6 +12,8 @@ LOOPBACK = "127.0.0.1"
 
 _BEANS = "http://www.springframework.org/schema/beans"
 _IGNITE = "org.apache.ignite."
+# Ignite's own 32 KiB hold one loopback packet: with rows of 1 MiB the sender then waits 0.2 s for every packet.
+_SOCKET_BUFFER_BYTES = 2 * 1024 * 1024
 _FAILURE_DETECTION_MS = 30_000
 """A killed node is seen at once, because its sockets close. This limit is for a node that hangs; on a
 machine whose cores all train, a shorter one would take a starved node for a dead one."""
@@ -70,6 +72,8 @@ def node_xml(node: NodeConfig) -> str:
                 "spi.communication.tcp.TcpCommunicationSpi",
                 localPort=node.ports.communication,
                 localPortRange=0,
+                socketReceiveBuffer=_SOCKET_BUFFER_BYTES,
+                socketSendBuffer=_SOCKET_BUFFER_BYTES,
             ),
             clientConnectorConfiguration=_client_connector(node),
             connectorConfiguration=ET.Element("null"),

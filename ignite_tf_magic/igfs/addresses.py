@@ -39,7 +39,7 @@ def cluster_of(authority: str = "", env: Mapping[str, str] | None = None) -> Con
     if authority:
         known = _worker(source) or configured_cluster(source) or ConnectOptions()
         return replace(known, endpoints=(endpoint_of(authority),))
-    found = _legacy(source) or _worker(source) or configured_cluster(source)
+    found = given_cluster(source)
     if found is None and (endpoints := embedded_endpoints()):
         found = ConnectOptions(endpoints=endpoints)
     if found is None:
@@ -48,6 +48,12 @@ def cluster_of(authority: str = "", env: Mapping[str, str] | None = None) -> Con
             "write igfs://HOST:PORT/path, or start nodes here with: ignite-tf local up"
         )
     return found
+
+
+def given_cluster(env: Mapping[str, str] | None = None) -> ConnectOptions | None:
+    """Say which cluster "igfs:///" is by the environment or a file of options; None: the embedded one."""
+    source = os.environ if env is None else env
+    return _legacy(source) or _worker(source) or configured_cluster(source)
 
 
 def name_of_file_system(env: Mapping[str, str] | None = None) -> str:

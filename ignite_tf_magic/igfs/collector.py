@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 
 from ignite_tf_magic.client.row_scan import scan_rows
 from ignite_tf_magic.igfs import journal, layout
 from ignite_tf_magic.igfs.journal import GARBAGE, Garbage, Intent, JournalRecord, Lease
 from ignite_tf_magic.igfs.layout import DirectoryNode, Extent, FileNode, entry_key
-from ignite_tf_magic.igfs.store import Changes, Store
+from ignite_tf_magic.igfs.store import Changes, ProcessLock, Store
 from ignite_tf_magic.igfs.tree import Tree
 
 _KEYS_PER_REQUEST = 256
@@ -26,7 +25,7 @@ class Collector:
     def __init__(self, store: Store, tree: Tree) -> None:
         self._store = store
         self._tree = tree
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
         self._first_seen: dict[str, dict[int, int]] = {}
 
     def records(self) -> dict[str, JournalRecord]:
@@ -53,7 +52,10 @@ class Collector:
             self.abandon(key)
         for key in ripe[:max_records]:
             self.remove(key, garbage[key])
-        return len(garbage) - len(ripe[:max_records]) + len(intents)
+        num_trees = sum(
+            bool(garbage[key].directories) for key in ripe[:max_records]
+        )  # their files are garbage now
+        return len(garbage) - len(ripe[:max_records]) + len(intents) + num_trees
 
     def _is_ripe(self, key: str, garbage: Garbage, counters: dict[int, int], read: frozenset[int]) -> bool:
         for client, counter in self._first_seen[key].items():
@@ -80,7 +82,8 @@ class Collector:
     def remove(self, garbage_key: str, garbage: Garbage) -> None:
         """Remove what a record names, and then the record."""
         for directory in garbage.directories:
-            self._purge(directory)
+            for below in self._deepest_first(directory):
+                self._purge(below)
         self.remove_blocks(garbage.extents)
         self._store.journal.remove(garbage_key)
 
@@ -92,12 +95,17 @@ class Collector:
             for first in range(0, len(keys), _KEYS_PER_REQUEST):
                 blocks.remove_all(keys[first : first + _KEYS_PER_REQUEST])
 
+    def _deepest_first(self, directory: int) -> Iterator[int]:
+        """Give a directory and those below it. Were this cut off in the middle, the rest could be found again."""
+        found = [directory]
+        for above in found:
+            for page in self._tree.entries(above):
+                found += [node.id for _, node in page if isinstance(node, DirectoryNode)]
+        return reversed(found)
+
     def _purge(self, directory: int) -> None:
-        """Remove everything below a directory that has been removed; blocks become garbage of their own."""
+        """Remove what lies in a directory that has been removed; blocks become garbage of their own."""
         for page in self._tree.entries(directory):
-            for _, node in page:
-                if isinstance(node, DirectoryNode):
-                    self._purge(node.id)
             self._free_files([node for _, node in page if isinstance(node, FileNode)])
             self._store.meta.remove_all(sorted(entry_key(directory, name) for name, _ in page))
         for keys in _portions(list(self._tree.name_rows(directory))):

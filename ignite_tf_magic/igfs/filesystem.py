@@ -27,6 +27,7 @@ from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.igfs.writer import FileWriter, WriteMode
 
 _BUFFER_BYTES = 256 * 1024
+_PART_BYTES = 8 * 1024 * 1024
 
 
 class IgfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
@@ -211,9 +212,7 @@ class IgfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         """Read a file, or a part of it; negative offsets count from its end."""
         with self.volume.open_read(self._parse(path)) as reader:
             first, last, _step = slice(start, end).indices(reader.node.size)
-            data = bytearray(max(last - first, 0))
-            num_bytes = reader.read_into(first, memoryview(data)) if data else 0
-        return bytes(memoryview(data)[:num_bytes])
+            return _read_between(reader, first, last)
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
         """Write a whole file; mode "create" wants that there is none."""
@@ -254,6 +253,20 @@ class IgfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return paths.parse(os.fspath(path))
 
 
+def _read_between(reader: FileReader, start: int, stop: int | None) -> bytes:
+    """Read to an offset, or to the end as it is when it is reached; the content is copied once."""
+    wanted = (reader.node.size if stop is None else stop) - start
+    space = memoryview(bytearray(min(max(wanted, 1), _PART_BYTES)))
+    data = io.BytesIO()
+    while stop is None or start < stop:
+        num_bytes = reader.read_into(start, space if stop is None else space[: stop - start])
+        if not num_bytes:
+            break
+        data.write(space[:num_bytes])
+        start += num_bytes
+    return data.getvalue()
+
+
 class _RawInput(io.RawIOBase):
     """A position in a file that is read."""
 
@@ -283,13 +296,9 @@ class _RawInput(io.RawIOBase):
         return num_bytes
 
     def readall(self) -> bytes:
-        parts = []
-        while missing := self._reader.node.size - self._position:
-            data = bytearray(max(missing, 0))
-            if missing < 0 or not (num_bytes := self.readinto(data)):
-                break
-            parts.append(data if num_bytes == len(data) else data[:num_bytes])
-        return bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
+        data = _read_between(self._reader, self._position, None)
+        self._position += len(data)
+        return data
 
     def close(self) -> None:
         if not self.closed:

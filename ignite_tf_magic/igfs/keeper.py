@@ -21,6 +21,7 @@ LEASE_S = 20.0
 SWEEP_S = 30.0
 IDLE_S = 10.0
 _MAX_SWEPT = 200
+_END_S = 5.0
 _RANDOM = random.SystemRandom()
 
 
@@ -48,13 +49,14 @@ class Keeper:
         self._last_used = time.monotonic()
 
     def close(self) -> None:
-        """End the thread and give the lease up."""
+        """End the thread and give the lease up, at once or when the files that are open are closed."""
+        self._notice_fork()
         with self._wake:
             self._closed = True
             self._wake.notify_all()
-            thread = self._thread
-        if thread and thread is not threading.current_thread() and self._process == os.getpid():
-            thread.join(RENEW_S)
+            thread = None if self._users else self._thread
+        if thread and thread is not threading.current_thread():
+            thread.join(_END_S)
 
     @contextmanager
     def use(self) -> Iterator[None]:
@@ -68,24 +70,43 @@ class Keeper:
     def enter(self) -> int:
         """Make sure that this client has a lease, until `leave`; gives the client's id."""
         self._begin()
-        with self._wake:
-            if not self._counter:
-                self._renew()
-            return self._client
+        try:
+            with self._wake:
+                if not self._counter:
+                    self._renew()
+                return self._client
+        except BaseException:
+            self.leave()
+            raise
+
+    @property
+    def is_used(self) -> bool:
+        """Whether files are open or something goes on."""
+        return bool(self._users) and self._process == os.getpid()
+
+    @property
+    def has_lease(self) -> bool:
+        """Whether others know already that this client lives."""
+        return bool(self._counter) and self._process == os.getpid()
 
     def leave(self) -> None:
         """Undo one `enter`."""
+        self._notice_fork()
         with self._wake:
             self._users = max(self._users - 1, 0)
             self._last_used = time.monotonic()
+            if self._closed and not self._users:
+                self._wake.notify_all()
 
     def hold(self, writers: frozenset[int]) -> None:
         """Say that blocks of these writers are being read, from now on."""
+        self._notice_fork()
         with self._wake:
             self._reading.update(writers)
 
     def let_go(self, writers: frozenset[int]) -> None:
         """Undo one `hold`."""
+        self._notice_fork()
         with self._wake:
             self._reading.subtract(writers)
             self._reading += Counter()
@@ -94,9 +115,12 @@ class Keeper:
         """Look for garbage at the next renewal, and until there is none."""
         self._has_garbage = True
 
-    def _begin(self) -> None:
+    def _notice_fork(self) -> None:
         if self._process != os.getpid():
             self._reset()  # the parent's thread is not here, and its lock may be held for ever
+
+    def _begin(self) -> None:
+        self._notice_fork()
         with self._wake:
             self._users += 1
             if self._thread is None:
@@ -107,10 +131,10 @@ class Keeper:
                 self._thread.start()
 
     def _renew(self) -> None:
-        self._counter += 1
-        lease = journal.encode(Lease(self._counter, frozenset(self._reading)))
+        lease = journal.encode(Lease(self._counter + 1, frozenset(self._reading)))
         self._store.prepare_to_write()
         self._store.journal.put(journal.key(LEASE, self._client), lease, LEASE_S)
+        self._counter += 1
 
     def _run(self) -> None:
         next_sweep = time.monotonic() + _RANDOM.uniform(0, SWEEP_S)
@@ -129,10 +153,11 @@ class Keeper:
     def _wait(self) -> bool:
         """Wait for the next renewal; gives whether it is time to end."""
         with self._wake:
-            self._wake.wait(RENEW_S)
+            if not self._closed or self._users:
+                self._wake.wait(RENEW_S)
             unused = not self._users and not self._has_garbage
             idle = unused and time.monotonic() - self._last_used > IDLE_S
-            if idle or self._closed:
+            if idle or (self._closed and not self._users):
                 self._thread = None
                 return True
             return False
@@ -145,6 +170,7 @@ class Keeper:
             try:
                 if had_lease and self._store.is_connected:
                     self._store.journal.remove(journal.key(LEASE, self._client))
+                    self._client = layout.new_id()  # who comes back counts renewals from one again
                 if self._has_garbage:
                     self._collector.sweep(_MAX_SWEPT)
             except IgniteTfError:

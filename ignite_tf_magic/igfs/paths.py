@@ -28,6 +28,11 @@ def split_uri(uri: str) -> tuple[str, str]:
     return "", uri
 
 
+def is_uri(text: str) -> bool:
+    """Whether it begins with "igfs:"."""
+    return text.startswith(f"{SCHEME}:")
+
+
 def endpoint_of(authority: str) -> Endpoint:
     """Read the authority of a URI.
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 
 from ignite_tf_magic.client.regions import RegionUse, region_use
 from ignite_tf_magic.errors import NoSpace
-from ignite_tf_magic.igfs.store import Store
+from ignite_tf_magic.igfs.store import ProcessLock, Store
 
 MAX_SHARE = 0.9
 _TRUST_S = 5.0
@@ -32,7 +31,7 @@ class Quota:
         self._store = store
         self._reclaim = reclaim
         self._max_share = max_share
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
         self._allowed_bytes = 0.0
         self._until = 0.0
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections import OrderedDict
 
 from ignite_tf_magic.client.pipeline import Pipeline, Ticket
@@ -12,7 +11,7 @@ from ignite_tf_magic.errors import PathIsDirectory, StaleFile
 from ignite_tf_magic.igfs.keeper import Keeper
 from ignite_tf_magic.igfs.layout import Block, BlockMap, FileNode
 from ignite_tf_magic.igfs.paths import Path, render
-from ignite_tf_magic.igfs.store import Store
+from ignite_tf_magic.igfs.store import ProcessLock, Store
 from ignite_tf_magic.igfs.tree import Tree
 
 _AHEAD_BLOCKS = 6
@@ -37,20 +36,20 @@ class FileReader(Closing):
         self._tree = tree
         self._keeper = keeper
         self.path = path
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
         self._has_lease = False
         self._pipeline: Pipeline | None = None
         self._process = os.getpid()
         self._ahead: OrderedDict[Block, tuple[Ticket, bytearray]] = OrderedDict()
         self._next_offset = 0
         self._closed = False
-        self._node = self._find()
+        self._node = self._open()
         self._map = BlockMap(self._node)
-        self._protect(self._node)
 
     def close(self) -> None:
         """Let the connections and the old content go."""
         with self._lock:
+            self._notice_fork()
             self._drop_pipeline()
             if self._has_lease:
                 self._keeper.let_go(self._node.writers)
@@ -70,34 +69,69 @@ class FileReader(Closing):
             StaleFile: The file was replaced or removed so long ago that its content is gone.
             ConnectionFailed: No node answers.
         """
-        if self._closed:
-            raise ValueError("read from a closed igfs file")
         with self._lock:
-            if offset + len(space) > self._node.size:
-                self._refresh()
-            for _ in range(_TRIES):
-                wanted = min(len(space), self._node.size - offset)
-                if wanted <= 0:
-                    return 0
-                if self._fill(offset, space[:wanted]):
-                    self._next_offset = offset + wanted
-                    return wanted
-                self._refresh()  # pieces were merged meanwhile: the same bytes are elsewhere now
+            if self._closed:
+                raise ValueError("read from a closed igfs file")
+            self._notice_fork()
+            try:
+                return self._read_into(offset, space)
+            except BaseException:
+                self._drop_pipeline()  # or answers that come late would be put into memory of others
+                raise
+
+    def _read_into(self, offset: int, space: memoryview) -> int:
+        if not self._has_lease:
+            self._protect(self._node)
+        if offset + len(space) > self._node.size:
+            self._refresh()
+        for _ in range(_TRIES):
+            wanted = min(len(space), self._node.size - offset)
+            if wanted <= 0:
+                return 0
+            if self._fill(offset, space[:wanted]):
+                self._next_offset = offset + wanted
+                return wanted
+            self._refresh()  # pieces were merged meanwhile: the same bytes are elsewhere now
         raise StaleFile(
             "the file was replaced or removed while it was open, and its old content is gone: this reader was "
             "idle or cut off for too long. Open it again",
             render(self.path),
         )
 
+    def _open(self) -> FileNode:
+        node = self._find()
+        if not node.extents:
+            return node
+        is_new = not self._keeper.has_lease
+        self._keeper.enter()
+        self._has_lease = True
+        try:
+            if is_new:
+                node = self._find()  # before there was a lease, what was found first may have been swept away
+        except BaseException:
+            self._keeper.leave()
+            raise
+        self._keeper.hold(node.writers)
+        return node
+
+    def _notice_fork(self) -> None:
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            self._pipeline = None  # the connections and the lease are the parent's
+            self._ahead.clear()
+            self._has_lease = False
+
     def _find(self) -> FileNode:
-        node = self._tree.find(self.path).must()
+        with self._keeper.use():
+            node = self._tree.find(self.path).must()
         if not isinstance(node, FileNode):
             raise PathIsDirectory("this is a directory", render(self.path))
         return node
 
     def _refresh(self) -> None:
         """See what was appended; another file of the same name is no concern of this reader."""
-        found = self._tree.find(self.path).node
+        with self._keeper.use():
+            found = self._tree.find(self.path).node
         if isinstance(found, FileNode) and found.version == self._node.version and found != self._node:
             before, self._node, self._map = self._node, found, BlockMap(found)
             self._protect(found)
@@ -177,14 +211,12 @@ class FileReader(Closing):
             self._finished(ticket)
 
     def _open_pipeline(self) -> Pipeline:
-        if self._pipeline is None or self._process != os.getpid():
-            self._ahead.clear()
-            self._process = os.getpid()
+        if self._pipeline is None:
             self._pipeline = self._store.pipeline()
         return self._pipeline
 
     def _drop_pipeline(self) -> None:
-        if self._pipeline is not None and self._process == os.getpid():
+        if self._pipeline is not None:
             self._pipeline.close()
         self._pipeline = None
         self._ahead.clear()

@@ -19,6 +19,7 @@ from ignite_tf_magic.client.transaction import Transaction
 from ignite_tf_magic.closing import Closing
 from ignite_tf_magic.config import ConnectOptions
 from ignite_tf_magic.errors import (
+    CacheNotFound,
     ConnectionFailed,
     ConnectionLost,
     DeadlineExceeded,
@@ -37,7 +38,7 @@ _TRANSACTION_S = 10.0
 _FIRST_PAUSE_S = 0.002
 _LONGEST_PAUSE_S = 0.5
 _RANDOM = random.SystemRandom()
-_PERMANENT = {Status.CACHE_DOES_NOT_EXIST, Status.SECURITY_VIOLATION, Status.AUTH_FAILED}
+_PERMANENT = {Status.SECURITY_VIOLATION, Status.AUTH_FAILED}
 
 
 class Changes:
@@ -84,6 +85,22 @@ class Changes:
             if removed:
                 cache.remove_all(removed)
         return any(self._writes)
+
+
+class ProcessLock:
+    """A lock that is free in a forked child, whoever held it in the parent."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+
+    def __enter__(self) -> None:
+        if self._process != os.getpid():
+            self.__init__()  # type: ignore[misc]
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
 
 
 class Store(Closing):
@@ -203,9 +220,14 @@ class Store(Closing):
 
     def read(self, keys: Iterable[str]) -> dict[str, bytes]:
         """Read rows of the metadata, in one request; those that do not exist are left out."""
+        wanted = sorted(set(keys))
         if not self.exists():
             return {}
-        return self.meta.get_all(sorted(set(keys)))
+        try:
+            return self.meta.get_all(wanted)
+        except CacheNotFound:  # the cluster was emptied since
+            self._exists = False
+            return self.meta.get_all(wanted) if self.exists() else {}
 
     def compare_and_set(self, key: str, old: bytes, new: bytes) -> bool:
         """Write a row of the metadata if its value is `old`; gives whether it is `new` now."""
@@ -241,8 +263,12 @@ class Store(Closing):
             except (ConnectionLost, ConnectionFailed) as error:
                 attempt.failed(error)
             except ServerError as error:
+                if error.status == Status.CACHE_DOES_NOT_EXIST:  # the cluster was emptied since
+                    self._exists = False
+                    self.prepare_to_write()
                 _raise_if_permanent(error)
                 attempt.failed(error)
+                attempt.committing &= not _says_that_another_was_first(error)
             uncertain = uncertain or attempt.committing
         raise AssertionError("attempts end by an exception")
 
@@ -304,6 +330,12 @@ def _attempts() -> Iterator[_Attempt]:
             ) from attempt.error
         time.sleep(pause_s * _RANDOM.uniform(0.5, 1.5))
         pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+
+
+def _says_that_another_was_first(error: ServerError) -> bool:
+    """Whether nothing was written for sure: "(lock conflict)", or "read/write conflict" with the key."""
+    message = error.server_message
+    return message.startswith("Failed to prepare transaction") and " conflict" in message
 
 
 def _raise_if_permanent(error: ServerError) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from ignite_tf_magic.igfs import journal, layout, names
 from ignite_tf_magic.igfs.journal import Garbage
 from ignite_tf_magic.igfs.layout import ROOT_ID, DirectoryNode, Extent, FileNode, Node, entry_key
 from ignite_tf_magic.igfs.paths import Path, render
-from ignite_tf_magic.igfs.store import Changes, Store
+from ignite_tf_magic.igfs.store import Changes, ProcessLock, Store
 
 ROOT = DirectoryNode(ROOT_ID, 0)
 PAGE_NAMES = 1000
@@ -103,7 +102,7 @@ class Tree:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
         self._ids: dict[Path, int] = {}
         self._depths: dict[int, int] = {}
 
@@ -344,7 +343,7 @@ class Tree:
 
     def entries(self, directory: int) -> Iterator[list[tuple[str, Node]]]:
         """Give a directory's entries by pages of up to 1,000, in no order. What changes meanwhile may be missed."""
-        all_names = self._names(directory)
+        all_names = self.names_in(directory)
         while page := list(islice(all_names, PAGE_NAMES)):
             rows = self._store.read(entry_key(directory, name) for name in page)
             found = ((name, rows.get(entry_key(directory, name))) for name in page)
@@ -359,7 +358,8 @@ class Tree:
                 places += [names.child(place, digit) for digit in node.digits()]
         return (names.row_key(directory, place) for place in reversed(places))
 
-    def _names(self, directory: int) -> Iterator[str]:
+    def names_in(self, directory: int) -> Iterator[str]:
+        """Give the names in a directory, in no order."""
         places = [""]
         while places:
             nodes = self._read_nodes(directory, places[-_ROWS_PER_REQUEST:])
@@ -405,7 +405,12 @@ class Tree:
     def _remove_entry(self, changes: Changes, found: Found) -> None:
         parent, name = found.parent(), found.path[-1]
         changes.write({entry_key(parent.id, name): None})
-        self._write_names(changes, parent.id, names.remove(self._way(changes, parent.id, name), name))
+        self.remove_name(changes, parent.id, name)
+
+    def remove_name(self, changes: Changes, directory: int, name: str) -> None:
+        """Remove a name from a directory's names."""
+        nodes = self._way(changes, directory, name)
+        self._write_names(changes, directory, names.remove(nodes, name))
 
     def _write_names(self, changes: Changes, directory: int, nodes: names.Changes) -> None:
         changes.write(

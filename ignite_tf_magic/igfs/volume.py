@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import replace
 
 from ignite_tf_magic.closing import Closing
 from ignite_tf_magic.config import ConnectOptions
-from ignite_tf_magic.errors import InvalidPath, PathIsDirectory, PathNotDirectory
+from ignite_tf_magic.errors import InvalidPath, PathIsDirectory, PathNotDirectory, StaleFile
 from ignite_tf_magic.igfs import layout
 from ignite_tf_magic.igfs.collector import Collector
 from ignite_tf_magic.igfs.keeper import Keeper
@@ -20,6 +22,8 @@ from ignite_tf_magic.igfs.writer import FileWriter, WriteMode
 
 _COPY_BYTES = 8 * 1024 * 1024
 _SWEPT_FOR_ROOM = 10_000
+# Of cutting a file that others change meanwhile.
+_TRIES = 10
 
 
 class Volume(Closing):
@@ -49,9 +53,10 @@ class Volume(Closing):
         self._quota = Quota(self.store, self._reclaim, max_share)
 
     def close(self) -> None:
-        """Hang up. Files that are open stay so, and connect again."""
+        """Hang up, at once or when the last file that is open is closed."""
         self._keeper.close()
-        self.store.close()
+        if not self._keeper.is_used:
+            self.store.close()
 
     def stat(self, path: Path) -> Node:
         """Describe a file or directory.
@@ -137,6 +142,14 @@ class Volume(Closing):
         """
         if size < 0:
             raise InvalidPath(f"a file cannot have {size} bytes", render(path))
+        for is_last in (*[False] * _TRIES, True):
+            try:
+                return self._truncate(path, size)
+            except StaleFile:
+                if is_last:
+                    raise
+
+    def _truncate(self, path: Path, size: int) -> None:
         node = self.stat(path)
         if not isinstance(node, FileNode):
             raise PathIsDirectory("this is a directory", render(path))
@@ -148,6 +161,19 @@ class Volume(Closing):
             zeros = bytes(min(missing, _COPY_BYTES))
             for start in range(0, missing, _COPY_BYTES):
                 writer.write(zeros[: missing - start])
+
+    def set_mtime(self, path: Path, mtime_ns: int) -> None:
+        """Say when a file was last written to, in nanoseconds since 1970. Directories keep the time of their making."""
+        with self._keeper.use():
+            while isinstance(node := (found := self.tree.find(path)).must(), FileNode):
+                key = layout.entry_key(found.parent().id, path[-1])
+                changed = layout.encode(replace(node, mtime_ns=mtime_ns))
+                if self.store.compare_and_set(key, found.record, changed):
+                    return
+
+    def in_use(self) -> AbstractContextManager[None]:
+        """Stay connected until the end of the `with` block, also while nothing is asked."""
+        return self._keeper.use()
 
     def directory(self, path: Path) -> layout.DirectoryNode:
         """Give a directory's node.

@@ -179,6 +179,7 @@ class FileWriter(Closing):
     ) -> None:
         self._store = store
         self._tree = tree
+        self._keeper = keeper
         self._collector = collector
         self.path = path
         self._mode = mode
@@ -191,6 +192,7 @@ class FileWriter(Closing):
         self._wasted: list[Extent] = []
         self._drafted: list[Extent] = []
         self._published: FileNode | None = None
+        self._kept_of: FileNode | None = None
         self._broken: BaseException | None = None
         self._size = 0
         self._closed = False
@@ -252,6 +254,7 @@ class FileWriter(Closing):
         self._rest += there.tail[: max(size - tail_start, 0)]
         self._run = list(kept)
         self._size = size
+        self._kept_of = there
 
     def flush(self) -> None:
         """Publish what was written: every reader sees it, and it survives this process.
@@ -311,9 +314,19 @@ class FileWriter(Closing):
         return found
 
     def _publish(self, *, keep: bool) -> None:
+        with self._keeper.use():
+            self._write_and_commit(keep=keep)
+
+    def _write_and_commit(self, *, keep: bool) -> None:
         base = self._base()
         while True:
-            node, superseded = self._draft(base)
+            try:
+                node, superseded = self._draft(base)
+            except StaleFile:
+                old, base = base, self._base(refresh=True)
+                if base == old:
+                    raise
+                continue  # another appender had merged the pieces that were to be merged
             self._blocks.finish()
             if self._commit(base, node, superseded, keep=keep):
                 break
@@ -373,7 +386,7 @@ class FileWriter(Closing):
         """Make the file be `node`; False when it is not `base` any more."""
         record = layout.encode(node)
         there = self._found.node
-        is_small = isinstance(there, FileNode) and (there == base or not there.extents)
+        is_small = isinstance(there, FileNode) and (there == base or not there.extents) and not self._kept_of
         if is_small and not self._blocks.has_unsettled and not self._wasted:
             key = layout.entry_key(self._found.parent().id, self.path[-1])
             if self._store.compare_and_set(key, self._found.record, record):
@@ -409,6 +422,8 @@ class FileWriter(Closing):
                 raise PathExists("another created this file meanwhile", render(self.path))
         if there is None and base is not None:
             return None
+        if self._kept_of and not self._published and there != self._kept_of:
+            raise StaleFile("another changed this file while it was cut", render(self.path))
         self._tree.put_file(changes, found, node)
         if freed := (*merged, *self._wasted):
             garbage = journal.encode(Garbage(freed, superseded=True))

@@ -6,8 +6,12 @@ import argparse
 import shlex
 from typing import Any, NoReturn
 
+from ignite_tf_magic.boards import LOOPBACK
 from ignite_tf_magic.errors import ConfigError
-from ignite_tf_magic.session import EmbeddedOptions
+from ignite_tf_magic.fs_commands import add_fs_commands
+from ignite_tf_magic.session import (
+    EmbeddedOptions,
+)
 
 _LAST_LINES = 200
 
@@ -90,7 +94,13 @@ def _parser() -> _Parser:
     logs.add_argument("--worker", type=int, metavar="I")
     logs.add_argument("--lines", type=_count, default=_LAST_LINES, metavar="N")
     command("attach", "watch a run again, from the beginning").add_argument("run", metavar="RUN")
+    prune = command("prune", "forget runs that ended, with their files in igfs")
+    prune.add_argument("--keep", type=int, default=20, metavar="N", help="so many of the newest stay (20)")
+    prune.add_argument("--older-than", type=_count, metavar="DAYS", help="only those that ended longer ago")
+    prune.add_argument("--dry-run", action="store_true", help="only tell which")
     command("caches", "list the cluster's caches")
+    _add_tensorboard(command("tensorboard", "show and compare runs in TensorBoard, inside the notebook"))
+    add_fs_commands(command("fs", "files in igfs, the file system inside Ignite"), parser_class=_Parser)
     command("panel", "a widget to see and stop runs")
     command("help", "this text")
     local = command("local", "Ignite nodes on this machine: up, down, status")
@@ -102,6 +112,16 @@ def _command(commands: Any, name: str, command: str, what: str) -> argparse.Argu
     added: argparse.ArgumentParser = commands.add_parser(name, help=what, description=what)
     added.set_defaults(command=command)
     return added
+
+
+def _add_tensorboard(board: argparse.ArgumentParser) -> None:
+    board.add_argument("run", nargs="*", metavar="RUN", help="the runs to show (all)")
+    board.add_argument("--logdir", action="append", default=[], metavar="URI", help="other event files")
+    board.add_argument("--port", type=_count, metavar="N", help="where it listens (the first free from 6006)")
+    board.add_argument("--host", default=LOOPBACK, help=f"where it is reached ({LOOPBACK}: from here only)")
+    board.add_argument("--height", type=_count, default=800, metavar="PX", help="height in the page (800)")
+    board.add_argument("--list", action="store_true", help="list those that run")
+    board.add_argument("--stop", action="store_true", help="end the one that shows this; without RUN, all")
 
 
 def _add_local(commands: Any) -> None:

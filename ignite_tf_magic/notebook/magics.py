@@ -6,20 +6,25 @@ Only here do errors of this package become short messages; whoever calls `sessio
 from __future__ import annotations
 
 import argparse
+import codecs
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from ignite_tf_magic import render
+from ignite_tf_magic.boards import list_tensorboards, open_tensorboard, stop_tensorboard
 from ignite_tf_magic.errors import ConfigError, IgniteTfError, RunFailed
+from ignite_tf_magic.files import CopyProgress
+from ignite_tf_magic.fs_commands import bar_after_a_while, run_fs
 from ignite_tf_magic.live_output import LiveOutput
 from ignite_tf_magic.notebook.arguments import parse_line
 from ignite_tf_magic.notebook.panel import runs_panel
 from ignite_tf_magic.notebook.sql import USAGE as SQL_USAGE
 from ignite_tf_magic.notebook.sql import bind_names, parse_sql_magic
+from ignite_tf_magic.registration import register_on_import
 from ignite_tf_magic.session import (
     EmbeddedOptions,
     Run,
@@ -37,10 +42,12 @@ from ignite_tf_magic.session import (
 
 _TAKE_INTERVAL_S = 0.05
 _PROGRESS_INTERVAL_S = 0.25
+_MAX_SHOWN_BYTES = 1024 * 1024
 
 
 def load_ipython_extension(ipython: Any) -> None:
     """Register the magics; called by `%load_ext ignite_tf_magic`."""
+    register_on_import()
     magics = IgniteMagics(ipython)
     ipython.register_magic_function(magics.ignite_tf, "line_cell", "ignite_tf")
     ipython.register_magic_function(magics.ignite_sql, "line_cell", "ignite_sql")
@@ -210,6 +217,61 @@ def _caches(_: argparse.Namespace) -> None:
         _show(render.caches_view(session.caches()))
 
 
+def _tensorboard(options: argparse.Namespace) -> None:
+    if options.list:
+        _show(render.tensorboards_view(list_tensorboards()))
+    elif options.stop:
+        stopped = stop_tensorboard(options.run, logdirs=options.logdir, port=options.port, report=_say)
+        _say(
+            "\n".join(f"stopped the TensorBoard at {each.url}" for each in stopped)
+            or "no such TensorBoard runs"
+        )
+    else:
+        board = open_tensorboard(
+            options.run, logdirs=options.logdir, host=options.host, port=options.port, report=_say
+        )
+        _show(render.tensorboard_view(board, options.height))
+
+
+def _fs(options: argparse.Namespace) -> None:
+    run_fs(options, _Notebook())
+
+
+class _Notebook:
+    """The screen of a notebook. Of long content it shows the beginning."""
+
+    own_name = "%ignite_tf"
+    mounts_in_background = True
+
+    def __init__(self) -> None:
+        self._left_bytes = _MAX_SHOWN_BYTES
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def show(self, view: render.View) -> None:
+        _show(view)
+
+    def say(self, line: str) -> None:
+        _say(line)
+
+    def note(self, line: str) -> None:
+        _say(line)
+
+    def write(self, data: memoryview) -> None:
+        _write(self._decoder.decode(data[: self._left_bytes]))
+        self._left_bytes -= len(data)
+        if self._left_bytes < 0:
+            raise ConfigError(
+                f"these are the first {render.size_text(_MAX_SHOWN_BYTES)}; copy the file: %ignite_tf fs get"
+            )
+
+    @contextmanager
+    def progress(self) -> Iterator[CopyProgress | None]:
+        from rich.console import Console
+
+        with bar_after_a_while(Console()) as progress:
+            yield progress
+
+
 def _panel(_: argparse.Namespace) -> Any:
     return runs_panel()
 
@@ -232,13 +294,25 @@ def _local_status(_: argparse.Namespace) -> None:
     _show(render.nodes_view(cluster.nodes if cluster else ()))
 
 
+def _prune(options: argparse.Namespace) -> None:
+    older_than = None if options.older_than is None else timedelta(days=options.older_than)
+    with open_session(report=_say) as session:
+        pruned = session.prune(keep=max(options.keep, 0), older_than=older_than, dry_run=options.dry_run)
+    for run in pruned:
+        _say(f"{run.run_id}  {run.num_bytes / 2**20:,.1f} MiB in igfs")
+    _say(f"{len(pruned)} runs {'would be removed' if options.dry_run else 'removed'}")
+
+
 _COMMANDS: dict[str, Callable[[argparse.Namespace], Any]] = {
     "ps": _ps,
     "stop": _stop,
     "logs": _logs,
     "attach": _attach,
+    "prune": _prune,
     "caches": _caches,
     "panel": _panel,
+    "tensorboard": _tensorboard,
+    "fs": _fs,
     "local up": _local_up,
     "local down": _local_down,
     "local status": _local_status,

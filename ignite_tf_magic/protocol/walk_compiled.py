@@ -19,7 +19,7 @@ from ignite_tf_magic.protocol.messages import Page
 from ignite_tf_magic.protocol.page_run import PageRun, address_of, page_table
 from ignite_tf_magic.protocol.walk import RowFault, Walker, item_bytes, kind_of, row_bytes
 
-_ABI = 2
+_ABI = 3
 _TEMPLATE_CAPACITY = 64 * 1024
 _MAX_HOLES = 512
 
@@ -96,6 +96,8 @@ def library() -> ctypes.CDLL | None:
         path = Path(__file__).with_name(f"_rows{suffix}")
         if path.exists():
             found = ctypes.CDLL(str(path))
+            if found.itm_abi() != _ABI:
+                return None
             pointer, number = ctypes.c_void_p, ctypes.c_int64
             found.itm_decode.argtypes = [pointer, pointer, number, number, number, pointer, pointer]
             found.itm_decode.restype = number
@@ -106,7 +108,9 @@ def library() -> ctypes.CDLL | None:
             found.itm_sweep_take.argtypes = [pointer]
             found.itm_sweep_ask.argtypes, found.itm_sweep_ask.restype = [pointer], number
             found.itm_sweep_room.argtypes, found.itm_sweep_room.restype = [pointer, number], number
-            return found if found.itm_abi() == _ABI else None
+            found.itm_crc32c.argtypes = [ctypes.c_uint32, pointer, number, pointer, ctypes.c_int]
+            found.itm_crc32c.restype = ctypes.c_uint32
+            return found
     return None
 
 

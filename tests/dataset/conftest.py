@@ -43,6 +43,12 @@ def fill(cluster: EmbeddedCluster, name: str, columns, keys=None, backups: int =
     return LoadedCache(name, columns, keys, cluster.connect_options.endpoints[0])
 
 
+@pytest.fixture
+def fill_cache() -> Callable[..., LoadedCache]:
+    """Make a cache on any cluster: `fill_cache(cluster, name, columns, backups=0)`."""
+    return fill
+
+
 def digits_like(num_rows: int) -> dict[str, np.ndarray]:
     random = np.random.default_rng(7)
     pixels = random.integers(0, 256, (num_rows, 64), dtype=np.uint8)

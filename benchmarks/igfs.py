@@ -1,0 +1,232 @@
+"""`results/igfs.json`: igfs beside the raw calls of the same rows: large files, a checkpoint, and single operations."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.plan import Report
+from ignite_tf_magic.client.client import Cache, connect
+from ignite_tf_magic.config import ConnectOptions
+from ignite_tf_magic.igfs.filesystem import IgfsFileSystem
+from ignite_tf_magic.protocol.ops import Concurrency, Isolation
+
+BLOCK = 1024 * 1024
+_DEPTH = 3
+_BATCH = 20
+_RAW_WRITER = 7 << 64
+
+Pass = Callable[[], None]
+
+
+def run(
+    options: ConnectOptions, file_mib: int, checkpoint_mib: int, rounds: int, report: Report
+) -> list[dict[str, Any]]:
+    """Measure all cases; the variants of one case take turns, and the best of each counts."""
+    endpoint = options.endpoints[0]
+    os.environ["IGNITE_TF_CLUSTER"] = str(endpoint)
+    fs = IgfsFileSystem(endpoint.host, endpoint.port, skip_instance_cache=True)
+    fs.makedirs("/bench", exist_ok=True)
+    with connect(options) as client:
+        blocks = client.cache(f"{fs.volume.store.name}-blocks")
+        rows = [
+            *_large_file(fs, blocks, file_mib, rounds, report),
+            *_checkpoint(checkpoint_mib, rounds, report),
+            *_operations(fs, client.cache(f"{fs.volume.store.name}-meta"), rounds, report),
+        ]
+    fs.rm("/bench", recursive=True)
+    fs.volume.close()
+    return rows
+
+
+def _best(variants: dict[str, Pass], rounds: int, between: Pass = lambda: None) -> dict[str, float]:
+    best: dict[str, float] = dict.fromkeys(variants, float("inf"))
+    for _ in range(rounds):
+        for name, one_pass in variants.items():
+            began = time.perf_counter()
+            one_pass()
+            best[name] = min(best[name], time.perf_counter() - began)
+            between()
+    return best
+
+
+def _large_file(
+    fs: IgfsFileSystem, blocks: Cache, file_mib: int, rounds: int, report: Report
+) -> Iterator[dict[str, Any]]:
+    import tensorflow as tf
+
+    import ignite_tf_magic
+
+    ignite_tf_magic.register()
+    block = np.random.default_rng(1).bytes(BLOCK)
+    keys = [uuid.UUID(int=_RAW_WRITER + index) for index in range(file_mib)]
+    uri = "igfs:///bench/tensorflow"
+
+    def write_tensorflow() -> None:
+        with tf.io.gfile.GFile(uri, "wb") as file:
+            for _ in keys:
+                file.write(block)
+
+    writes = {
+        "raw_put": lambda: [blocks.put(key, block) for key in keys],
+        "fsspec": partial(_write, fs, "/bench/file", block, file_mib),
+        "tensorflow": write_tensorflow,
+    }
+    reads = {
+        "raw_get": lambda: [blocks.get(key) for key in keys],
+        "fsspec": partial(_read, fs, "/bench/file"),
+        "tensorflow": lambda: _read_tensorflow(uri),
+    }
+    for case, variants in (("write", writes), ("read", reads)):
+        report(f"igfs: {case} a file of {file_mib} MiB")
+        best = _best(variants, rounds, partial(_let_garbage_go, fs) if case == "write" else lambda: None)
+        raw = next(iter(best.values()))
+        for name, seconds in best.items():
+            yield _row(case, name, mb_per_s=file_mib * BLOCK / 1e6 / seconds, ratio_to_raw=raw / seconds)
+    for first in range(0, len(keys), 256):
+        blocks.remove_all(keys[first : first + 256])
+    fs.rm(["/bench/file", "/bench/tensorflow"])
+    _let_garbage_go(fs)
+
+
+def _write(fs: IgfsFileSystem, path: str, block: bytes, num_blocks: int) -> None:
+    with fs.open(path, "wb") as file:
+        for _ in range(num_blocks):
+            file.write(block)
+
+
+def _read(fs: IgfsFileSystem, path: str) -> None:
+    with fs.open(path, "rb") as file:
+        while file.read(BLOCK):
+            pass
+
+
+def _read_tensorflow(uri: str) -> None:
+    """Read as a dataset does: in C++, by the plugin."""
+    import tensorflow as tf
+
+    for _ in tf.data.FixedLengthRecordDataset(uri, BLOCK, buffer_size=BLOCK):
+        pass
+
+
+def _let_garbage_go(fs: IgfsFileSystem) -> None:
+    while any(key.startswith("g/") for key in fs.volume.collector.records()):
+        fs.volume.collector.sweep(10_000)
+        time.sleep(0.5)
+
+
+def _checkpoint(checkpoint_mib: int, rounds: int, report: Report) -> Iterator[dict[str, Any]]:
+    import tensorflow as tf
+
+    report(f"igfs: a checkpoint of {checkpoint_mib} MiB")
+    size = checkpoint_mib * BLOCK // 4 // 10
+    variables = [tf.Variable(tf.random.uniform((size,))) for _ in range(10)]
+    checkpoint = tf.train.Checkpoint(variables=variables)
+    local = Path(tempfile.mkdtemp(prefix="bench-checkpoint-"))
+
+    def save_locally() -> None:
+        checkpoint.write(str(local / "checkpoint"))
+        for path in local.iterdir():
+            descriptor = os.open(path, os.O_RDONLY)
+            os.fsync(descriptor)
+            os.close(descriptor)
+
+    best = _best(
+        {"local_fsync": save_locally, "igfs": lambda: checkpoint.write("igfs:///bench/checkpoint")}, rounds
+    )
+    shutil.rmtree(local)
+    for name, seconds in best.items():
+        yield _row(
+            "checkpoint",
+            name,
+            mb_per_s=checkpoint_mib * BLOCK / 1e6 / seconds,
+            time_ratio=seconds / best["local_fsync"],
+        )
+
+
+def _operations(fs: IgfsFileSystem, meta: Cache, rounds: int, report: Report) -> Iterator[dict[str, Any]]:
+    report("igfs: stat, create, rename")
+    base = "/bench/deep/er"
+    fs.makedirs(base, exist_ok=True)
+    fs.touch(f"{base}/file")
+    fs.mkdir(f"{base}/directory")
+    numbers = iter(range(10**9))
+    for case, (raw, ours) in {
+        "stat": (_raw_stat, partial(fs.info, f"{base}/file")),
+        "create": (_raw_create, lambda: fs.touch(f"{base}/{next(numbers)}")),
+        "rename_file": (_raw_rename, partial(_there_and_back, fs, f"{base}/file", numbers)),
+        "rename_directory": (_raw_rename, partial(_there_and_back, fs, f"{base}/directory", numbers)),
+    }.items():
+        ours()
+        with _row_of_names(meta) as raw_rows:
+            best = _best(
+                {
+                    "raw": partial(_repeat, partial(raw, meta, raw_rows, numbers)),
+                    "igfs": partial(_repeat, ours),
+                },
+                rounds,
+            )
+        twice = 2 if case.startswith("rename") else 1
+        for name, seconds in best.items():
+            calls = _BATCH * (twice if name == "igfs" else 1)
+            each = seconds / calls
+            raw_each = best["raw"] / _BATCH
+            yield _row(case, name, ms=each * 1e3, time_ratio=each / raw_each)
+
+
+def _repeat(call: Pass) -> None:
+    for _ in range(_BATCH):
+        call()
+
+
+def _there_and_back(fs: IgfsFileSystem, path: str, numbers: Iterator[int]) -> None:
+    other = f"{path}-{next(numbers)}"
+    fs.mv(path, other)
+    fs.mv(other, path)
+
+
+@contextmanager
+def _row_of_names(meta: Cache) -> Iterator[list[str]]:
+    """Rows as large as those of a path of some directories and their names, for the raw calls."""
+    keys = [f"e/bench-{index:022x}/name" for index in range(_DEPTH)]
+    meta.put_all(dict.fromkeys(keys, bytes(40)))
+    try:
+        yield keys
+    finally:
+        meta.remove_all(keys)
+
+
+def _raw_stat(meta: Cache, keys: list[str], _: Iterator[int]) -> None:
+    meta.get_all(keys)
+
+
+def _raw_create(meta: Cache, keys: list[str], numbers: Iterator[int]) -> None:
+    with meta.client.transaction(Concurrency.OPTIMISTIC, Isolation.SERIALIZABLE) as transaction:
+        mine = meta.within(transaction)
+        new = f"{keys[-1]}{next(numbers)}"
+        mine.get_all([*keys, new])
+        mine.put_all({keys[-1]: bytes(300), new: bytes(40)})
+
+
+def _raw_rename(meta: Cache, keys: list[str], numbers: Iterator[int]) -> None:
+    with meta.client.transaction(Concurrency.OPTIMISTIC, Isolation.SERIALIZABLE) as transaction:
+        mine = meta.within(transaction)
+        new = f"{keys[0]}{next(numbers)}"
+        mine.get_all([*keys, new])
+        mine.put_all({keys[-1]: bytes(300), new: bytes(40)})
+        mine.remove_all([keys[0]])
+    keys[0] = new
+
+
+def _row(case: str, variant: str, **figures: float) -> dict[str, Any]:
+    return {"case": case, "variant": variant, **{name: round(value, 3) for name, value in figures.items()}}

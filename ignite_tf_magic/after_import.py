@@ -1,0 +1,66 @@
+"""Calls a function as soon as a module has been imported, without importing it. Standard library only."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+
+
+def after_import(module: str, call: Callable[[], None]) -> None:
+    """Call a function once when a module has been imported; at once when it has been already.
+
+    The function's errors reach whoever imports the module.
+    """
+    if module in sys.modules:
+        call()
+    else:
+        sys.meta_path.insert(0, _Finder(module, call))
+
+
+def call_named(name: str) -> None:
+    """Call a function given as "package.module:function"."""
+    module, _, function = name.partition(":")
+    getattr(importlib.import_module(module), function)()
+
+
+class _Finder(MetaPathFinder):
+    """Finds one module, by the finders that come after it."""
+
+    def __init__(self, module: str, call: Callable[[], None]) -> None:
+        self._module = module
+        self._call = call
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        del path, target
+        if fullname != self._module:
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader, self._call)
+        return spec
+
+
+class _Loader(Loader):
+    """Loads a module as its own loader does, and then calls a function."""
+
+    def __init__(self, loader: Loader, call: Callable[[], None]) -> None:
+        self._loader = loader
+        self._call = call
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        self._call()

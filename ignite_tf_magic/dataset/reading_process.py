@@ -1,0 +1,55 @@
+"""Which process reads a dataset's rows: the one that makes it, or whichever its operations run in."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import tensorflow as tf
+from tensorflow.python.eager import context
+
+from ignite_tf_magic.errors import ConfigError
+
+
+class ReadBy(str, Enum):
+    """CALLER: a Python generator of the process that makes the dataset. WORKER: record files, anywhere."""
+
+    CALLER = "caller"
+    WORKER = "worker"
+
+
+def reading_process(asked: str | None) -> ReadBy:
+    """Choose: as asked, else WORKER where operations may run in another process than this one.
+
+    TensorFlow runs a generator in the process that made it, also when the dataset was asked for on
+    another: without a word, measured with tf.device and with ClusterCoordinator.
+
+    Raises:
+        ConfigError: Not a choice, or a generator for another process.
+    """
+    if asked not in (None, *(choice.value for choice in ReadBy)):
+        raise ConfigError(f"read_by={asked!r}: choose 'worker' or 'caller'")
+    if asked is None:
+        return ReadBy.WORKER if is_graph_mode() or is_connected() else ReadBy.CALLER
+    if asked == ReadBy.CALLER.value and is_connected() and not _runs_here():
+        raise ConfigError(
+            "read_by='caller', but this dataset is to live in another process (tf.device, or a function that "
+            "a worker runs), and rows read here would be sent there: leave read_by out, and call "
+            "ignite_tf_magic.register() in that process"
+        )
+    return ReadBy(asked)
+
+
+def is_graph_mode() -> bool:
+    """Whether this is a graph for a tf.compat.v1 session, which may run it in any process."""
+    return not tf.compat.v1.executing_eagerly_outside_functions()
+
+
+def is_connected() -> bool:
+    """Whether this process has other TensorFlow servers do work; workers of one strategy do not count."""
+    return context.context().get_server_def() is not None
+
+
+def _runs_here() -> bool:
+    if not tf.executing_eagerly():
+        return False
+    return str(tf.constant(0).device).startswith(str(context.context().host_address_space()) + "/")

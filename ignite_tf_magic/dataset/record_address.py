@@ -1,0 +1,125 @@
+"""Names of record files: ignite://CACHE/assigned, ignite://HOST:PORT/CACHE/part-7, with options behind "?".
+
+Whoever builds a graph names a file; the process that opens it decides what is in it, by its own
+IGNITE_DATASET_* variables. No secret is part of a name.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import parse_qsl, quote, unquote, urlencode
+
+from ignite_tf_magic.config import Endpoint
+from ignite_tf_magic.errors import ConfigError, format_ranges
+
+SCHEME = "ignite"
+ASSIGNED = "assigned"
+ALL = "all"
+PARTITION_PREFIX = "part-"
+
+THIS_PROCESS = uuid.uuid4().hex
+
+# TensorFlow's error for an unknown scheme quotes the file's name and says nothing else: so the name says it.
+_ADVICE = "a call of ignite_tf_magic.register() in the process that reads"
+_OPTIONS = ("needs", "part", "local", "page_size", "not_in", "snapshot", "order")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordAddress:
+    """What a record file's name says.
+
+    Attributes:
+        name: `ASSIGNED`: what the opening process was assigned, all when nothing was; `ALL`: everything,
+            whatever was assigned; "part-7": one partition. Empty for the directory of these.
+        endpoint: Where to ask, unless the opening process's environment says it.
+        part: Partitions as in IgniteDataset's `part`, unless the opening process was assigned some.
+        local: As IgniteDataset's.
+        page_size: As IgniteDataset's.
+        not_in: The `THIS_PROCESS` of a process that must not read it.
+        snapshot: What the dataset's maker knows of the cache, see `Snapshot`.
+        order: Seed for the order of partitions; ascending without one.
+    """
+
+    cache: str
+    name: str = ASSIGNED
+    endpoint: Endpoint | None = None
+    part: str | None = None
+    local: bool = False
+    page_size: int | None = None
+    not_in: str | None = None
+    snapshot: str | None = None
+    order: int | None = None
+
+    @property
+    def partition(self) -> int | None:
+        """The partition it names, if it names one."""
+        number = self.name.removeprefix(PARTITION_PREFIX)
+        return int(number) if number != self.name and number.isascii() and number.isdigit() else None
+
+    def uri(self) -> str:
+        """Write it; "&order=SEED" may be put behind."""
+        at = f"{self.endpoint}/" if self.endpoint else ""
+        values = (
+            _ADVICE,
+            self.part,
+            "true" if self.local else None,
+            self.page_size,
+            self.not_in,
+            self.snapshot,
+            self.order,
+        )
+        given = {name: value for name, value in zip(_OPTIONS, values, strict=True) if value is not None}
+        path = quote(self.cache, safe="") + (f"/{self.name}" if self.name else "")
+        return f"{SCHEME}://{at}{path}?{urlencode(given, quote_via=quote, safe=' ()')}"
+
+    @classmethod
+    def parse(cls, uri: str) -> RecordAddress:
+        """Read a name.
+
+        Raises:
+            ConfigError: It names no file of a cache, or has options that do not exist.
+        """
+        path, _, query = uri.removeprefix(f"{SCHEME}://").partition("?")
+        pieces = [piece for piece in path.split("/") if piece]
+        has_endpoint = len(pieces) == 3 or (len(pieces) > 0 and ":" in pieces[0])
+        endpoint = Endpoint.parse(pieces.pop(0)) if has_endpoint else None
+        if not 1 <= len(pieces) <= 2:
+            raise ConfigError(f"{uri!r} names no cache; write {SCHEME}://CACHE/{ASSIGNED}")
+        options = dict(parse_qsl(query, keep_blank_values=True))
+        unknown = sorted(options.keys() - set(_OPTIONS))
+        if unknown:
+            raise ConfigError(f"record files have no option {unknown[0]!r}; they have {', '.join(_OPTIONS)}")
+        found = cls(
+            unquote(pieces[0]),
+            unquote(pieces[1]) if len(pieces) == 2 else "",
+            endpoint,
+            options.get("part"),
+            options.get("local") == "true",
+            _number(options, "page_size"),
+            options.get("not_in"),
+            options.get("snapshot"),
+            _number(options, "order"),
+        )
+        if found.name not in ("", ASSIGNED, ALL) and found.partition is None:
+            raise ConfigError(
+                f"{uri!r}: a cache has the files {ASSIGNED}, {ALL} and {PARTITION_PREFIX}0, {PARTITION_PREFIX}1, ..."
+            )
+        return found
+
+
+def _number(options: Mapping[str, str], name: str) -> int | None:
+    text = options.get(name)
+    if text is None:
+        return None
+    if text.isascii() and text.isdigit():
+        return int(text)
+    raise ConfigError(f"{name}={text!r} in the name of a record file: a number is needed")
+
+
+def part_text(partitions: tuple[int, ...] | None) -> str | None:
+    """Write partitions as `options.parse_partitions` reads them."""
+    if partitions is None:
+        return None
+    return format_ranges(partitions) if partitions else "none"

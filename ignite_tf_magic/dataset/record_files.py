@@ -1,0 +1,264 @@
+"""Caches as record files for TensorFlow: ignite://CACHE/assigned, .../all, .../part-7.
+
+These are what a stock TFRecordDataset reads in a TensorFlow server, where no Python of a graph runs. A file
+is a stream of one pass over partitions: written by nobody, of a length nobody knows, one record per chunk of
+rows (`record_page`). It is the same bytes each time as long as the data and the owners are the same.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import NoReturn
+
+import numpy as np
+
+from ignite_tf_magic.client.client import connect
+from ignite_tf_magic.dataset.options import ReadOptions, read_options
+from ignite_tf_magic.dataset.reader import ChunkReader, Order
+from ignite_tf_magic.dataset.record_address import (
+    ALL,
+    ASSIGNED,
+    PARTITION_PREFIX,
+    THIS_PROCESS,
+    RecordAddress,
+)
+from ignite_tf_magic.dataset.record_page import Record, page_record
+from ignite_tf_magic.dataset.snapshot import Snapshot
+from ignite_tf_magic.dataset.source import Source, open_source
+from ignite_tf_magic.errors import AuthenticationError, ConfigError, IgniteTfError
+from ignite_tf_magic.tfplugin.handler import FileSystem, ReadFile, Stat, WriteFile
+
+_KEPT_SOURCES = 16
+_WHERE = (
+    "this process asks where IGNITE_DATASET_HOST, _PORT and _CREDENTIALS_FILE or its configuration say; "
+    "passwords and certificates given to IgniteDataset do not travel"
+)
+
+
+def record_file_system() -> FileSystem:
+    """Give what serves ignite:// paths in this process, for `registration.register_schemes`."""
+    return _RecordFileSystem()
+
+
+class RecordFile:
+    """A record file open for reading; holds one record in memory, besides what the reading holds.
+
+    Reading at an earlier offset than the current record's starts the pass again.
+
+    Args:
+        open_pass: Starts a pass.
+    """
+
+    def __init__(self, open_pass: Callable[[], ChunkReader]) -> None:
+        self._open_pass = open_pass
+        self._lock = threading.Lock()
+        self._reader: ChunkReader | None = None
+        self._records: Iterator[Record] = iter(())
+        self._record: Record | None = None
+        self._start = 0
+        self._failure: BaseException | None = None
+        self._process = os.getpid()
+        with _understood():
+            self._restart()
+
+    def read_into(self, offset: int, space: memoryview) -> int:
+        """See `ReadFile.read_into`. Blocks until the rows are there."""
+        if self._process != os.getpid():  # the reading threads stayed behind
+            raise OSError(errno.ESTALE, "opened before a fork; a forked process has to open its own")
+        target = np.frombuffer(space, np.uint8)
+        copied = 0
+        with self._lock, _understood():
+            if self._failure:
+                raise self._failure
+            try:
+                if offset < self._start:
+                    self._restart()
+                while copied < target.nbytes and self._move_to(offset + copied) and self._record:
+                    copied += self._record.copy_to(target[copied:], offset + copied - self._start)
+            except BaseException as error:
+                self._failure = error  # or the next read would find an ended pass, which looks like all rows
+                raise
+        return copied
+
+    def close(self) -> None:
+        """End the reading, also in the middle."""
+        if self._process != os.getpid():
+            return
+        with self._lock:
+            self._record, self._records = None, iter(())
+            if self._reader:
+                self._reader.close()
+                self._reader = None
+
+    def _restart(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader:
+            reader.close()
+        self._reader = self._open_pass()
+        self._records = map(page_record, self._reader.chunks())
+        self._record, self._start = None, 0
+
+    def _move_to(self, offset: int) -> bool:
+        """Go on to the record of that offset; False behind the last one."""
+        while self._record is None or offset >= self._start + self._record.num_bytes:
+            last, self._record = self._record, None  # not held while the next one comes
+            self._start += last.num_bytes if last else 0
+            self._record = next(self._records, None)
+            if self._record is None:
+                return False
+        return True
+
+
+class _RecordFileSystem:
+    """Serves record files. What was learnt of a cache is kept from one pass to the next, as datasets do."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sources: OrderedDict[RecordAddress, Source] = OrderedDict()
+
+    def open_read(self, uri: str) -> ReadFile:
+        """Start reading. Errors of the cluster come from here or from reading."""
+        address = RecordAddress.parse(uri)
+        if not address.name:
+            raise IsADirectoryError(
+                f"{uri} holds the files of a cache: {ASSIGNED}, {ALL}, {PARTITION_PREFIX}0"
+            )
+        if address.not_in == THIS_PROCESS:
+            raise ConfigError(
+                "a worker was to read this IgniteDataset, but it lives in the process that made it: make it inside "
+                "tf.device('/job:worker/task:N') or inside the function given to create_per_worker_dataset; to "
+                "have this process read on purpose, make it with read_by='caller' (or 'worker', "
+                "where it is a TensorFlow server itself)"
+            )
+        with _understood():
+            source = self._source(address)
+        order = _order(address.order)
+        return RecordFile(lambda: ChunkReader(source, order))
+
+    def _source(self, address: RecordAddress) -> Source:
+        key = replace(address, order=None)
+        with self._lock:
+            found = self._sources.get(key)
+            if found:
+                self._sources.move_to_end(key)
+                return found
+        snapshot = Snapshot.from_text(address.snapshot) if address.snapshot else None
+        source = open_source(_read_options(address), snapshot)
+        if snapshot:  # without one nothing tells whether the cache is still the one that was seen before
+            with self._lock:
+                self._sources[key] = source
+                while len(self._sources) > _KEPT_SOURCES:
+                    self._sources.popitem(last=False)
+        return source
+
+    def stat(self, uri: str) -> Stat:
+        """Describe; a file's length is 0, since nobody knows it before the rows were read."""
+        address = RecordAddress.parse(uri)
+        with _understood():
+            partitions = _partitions(address)
+        if address.partition is not None and address.partition not in partitions:
+            raise FileNotFoundError(f"cache {address.cache!r} has no partition {address.partition}")
+        return Stat(0, 0, is_directory=not address.name)
+
+    def list_directory(self, uri: str) -> list[str]:
+        """List what can be read of a cache."""
+        address = RecordAddress.parse(uri)
+        if address.name:
+            raise NotADirectoryError(f"{uri} is a file")
+        with _understood():
+            partitions = _partitions(address)
+        return [ASSIGNED, ALL, *(f"{PARTITION_PREFIX}{partition}" for partition in partitions)]
+
+    def open_write(self, uri: str, *, append: bool) -> WriteFile:
+        """Refuse: rows are loaded otherwise."""
+        del append
+        _refuse(uri)
+
+    def make_directory(self, uri: str) -> None:
+        """Refuse."""
+        _refuse(uri)
+
+    def make_directories(self, uri: str) -> None:
+        """Refuse."""
+        _refuse(uri)
+
+    def remove_file(self, uri: str) -> None:
+        """Refuse."""
+        _refuse(uri)
+
+    def remove_directory(self, uri: str) -> None:
+        """Refuse."""
+        _refuse(uri)
+
+    def remove_tree(self, uri: str) -> None:
+        """Refuse."""
+        _refuse(uri)
+
+    def rename(self, source: str, target: str) -> None:
+        """Refuse."""
+        del target
+        _refuse(source)
+
+    def copy(self, source: str, target: str) -> None:
+        """Refuse."""
+        del source
+        _refuse(target)
+
+
+def _refuse(uri: str) -> NoReturn:
+    raise PermissionError(
+        f"{uri} cannot be changed: ignite:// reads the rows of caches. Load rows with ignite-tf load, and keep "
+        "files under igfs://"
+    )
+
+
+def _read_options(address: RecordAddress) -> ReadOptions:
+    at = address.endpoint
+    part = address.part if address.partition is None else address.partition
+    return read_options(
+        address.cache,
+        host=at.host if at else None,
+        port=at.port if at else None,
+        local=address.local,
+        part=part,
+        page_size=address.page_size,
+        assigned=address.name == ASSIGNED,
+    )
+
+
+def _partitions(address: RecordAddress) -> list[int]:
+    options = _read_options(replace(address, name=ALL, part=None))
+    with connect(options.connect) as client:
+        return sorted(client.cache(options.cache).baseline().owners)
+
+
+def _order(seed: int | None) -> Order:
+    if seed is None:
+        return lambda partitions: partitions
+
+    def permute(partitions: Sequence[int]) -> list[int]:
+        generator = np.random.default_rng(seed)
+        return [int(p) for p in generator.permutation(np.asarray(partitions))]
+
+    return permute
+
+
+@contextmanager
+def _understood() -> Iterator[None]:
+    """Say errors as TensorFlow's parts understand them.
+
+    TensorFlow's ClusterCoordinator takes UNAVAILABLE and DEADLINE_EXCEEDED for the loss of a worker, and
+    waits for another one for ever. An Ignite that does not answer must not look like that.
+    """
+    try:
+        yield
+    except AuthenticationError as error:
+        raise PermissionError(f"{error} ({_WHERE})") from error
+    except (ConnectionError, TimeoutError) as error:
+        raise IgniteTfError(f"{type(error).__name__}: {error} ({_WHERE})") from error

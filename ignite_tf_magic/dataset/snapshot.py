@@ -1,0 +1,122 @@
+"""What the maker of a dataset knows of its cache, as text that travels to the processes that read it.
+
+A reader that worked from its own look at the rows could find another layout than the one that the graph was
+built for, and would not know which nodes have left since the dataset was made.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import uuid
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+from ignite_tf_magic.client.cache_scan import Baseline
+from ignite_tf_magic.errors import ConfigError
+from ignite_tf_magic.protocol.layout import Leaf, Node, ObjectNode, RowLayout
+from ignite_tf_magic.protocol.objects import BinaryType
+
+_VERSION = 1
+_MOST_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A cache as its dataset's maker found it.
+
+    Attributes:
+        layout: What its rows look like.
+        baseline: Who owned them.
+        row_bytes: Their mean size as they are stored.
+    """
+
+    layout: RowLayout
+    baseline: Baseline
+    row_bytes: int
+
+    def to_text(self) -> str:
+        """Give it as letters, digits, "-" and "_"; the same text for the same cache."""
+        found = {
+            "version": _VERSION,
+            "key": _node_to_json(self.layout.key),
+            "val": _node_to_json(self.layout.value),
+            "baseline": _baseline_to_json(self.baseline),
+            "row_bytes": self.row_bytes,
+        }
+        packed = zlib.compress(json.dumps(found, sort_keys=True, separators=(",", ":")).encode(), 9)
+        return base64.urlsafe_b64encode(packed).decode().rstrip("=")
+
+    @classmethod
+    def from_text(cls, text: str) -> Snapshot:
+        """Read what `to_text` gave.
+
+        Raises:
+            ConfigError: It is damaged, or another version of this package wrote it.
+        """
+        try:
+            packed = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+            found = json.loads(zlib.decompressobj().decompress(packed, _MOST_BYTES))
+            if found["version"] != _VERSION:
+                raise ValueError(f"version {found['version']} where {_VERSION} was expected")
+            layout = RowLayout(_node(found["key"], ("key",)), _node(found["val"], ("val",)))
+            return cls(layout, _baseline(found["baseline"]), int(found["row_bytes"]))
+        except (ValueError, KeyError, TypeError, IndexError, zlib.error, binascii.Error) as error:
+            raise ConfigError(
+                f"the dataset's description in a file name cannot be read ({error}); use the same version of "
+                "ignite_tf_magic in all processes"
+            ) from error
+
+
+def _node_to_json(node: Node) -> Any:
+    if isinstance(node, Leaf):
+        fill = None if node.fill is None else base64.b64encode(node.fill).decode()
+        return [node.code, node.length, fill]
+    found = node.binary_type
+    return {
+        "id": found.type_id,
+        "name": found.name,
+        "fields": [[name, code, field_id] for name, (code, field_id) in found.fields.items()],
+        "schemas": [[schema, list(field_ids)] for schema, field_ids in found.schemas.items()],
+        "kept": [[field_id, child.path[-1], _node_to_json(child)] for field_id, child in node.fields],
+    }
+
+
+def _node(found: Any, path: tuple[str, ...]) -> Node:
+    if isinstance(found, list):
+        code, length, fill = found
+        return Leaf(path, int(code), int(length), None if fill is None else base64.b64decode(fill))
+    fields = {name: (code, field_id) for name, code, field_id in found["fields"]}
+    schemas = {schema: tuple(field_ids) for schema, field_ids in found["schemas"]}
+    binary_type = BinaryType(found["id"], found["name"], fields, schemas)
+    kept = tuple((field_id, _node(child, (*path, name))) for field_id, name, child in found["kept"])
+    return ObjectNode(path, binary_type, kept)
+
+
+def _baseline_to_json(baseline: Baseline) -> Any:
+    """Write owners as numbers of nodes; partitions only where they are not 0, 1, 2, ..."""
+    partitions = sorted(baseline.owners)
+    nodes = sorted(baseline.nodes | set(baseline.owners.values()))
+    return {
+        "cache": baseline.cache,
+        "partitions": None if partitions == list(range(len(partitions))) else partitions,
+        "owners": [nodes.index(baseline.owners[partition]) for partition in partitions],
+        "nodes": [node.hex for node in nodes],
+        "alive": [nodes.index(node) for node in sorted(baseline.nodes)],
+        "backups": baseline.backups,
+        "size": baseline.size,
+    }
+
+
+def _baseline(found: Any) -> Baseline:
+    nodes = [uuid.UUID(hex=text) for text in found["nodes"]]
+    partitions = found["partitions"] or range(len(found["owners"]))
+    return Baseline(
+        found["cache"],
+        {int(p): nodes[owner] for p, owner in zip(partitions, found["owners"], strict=True)},
+        frozenset(nodes[number] for number in found["alive"]),
+        int(found["backups"]),
+        int(found["size"]),
+    )

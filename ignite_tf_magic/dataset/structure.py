@@ -1,0 +1,69 @@
+"""How the columns of a row are arranged for tf.data: {"key": ..., "val": {...}}, as rows and as pages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from ignite_tf_magic.protocol.layout import Leaf, Node, RowLayout
+
+
+def row_spec(layout: RowLayout) -> Any:
+    """Give the structure of a row."""
+    return arranged(layout, [_leaf_spec(leaf) for leaf in layout.leaves()])
+
+
+def _leaf_spec(leaf: Leaf) -> Any:
+    if leaf.is_ragged:
+        return tf.RaggedTensorSpec([None], tf.as_dtype(leaf.dtype), ragged_rank=0)
+    return tf.TensorSpec(leaf.row_shape, tf.string if leaf.is_text else tf.as_dtype(leaf.dtype))
+
+
+def page_spec(spec: Any) -> Any:
+    """Give what a page holds for the columns of a row: for a ragged one its values and each row's length."""
+    return tf.nest.map_structure(_column_spec, spec)
+
+
+def _column_spec(spec: Any) -> Any:
+    if isinstance(spec, tf.RaggedTensorSpec):
+        return (tf.TensorSpec([None], spec.dtype), tf.TensorSpec([None], tf.int64))
+    return tf.TensorSpec([None, *spec.shape.as_list()], spec.dtype)
+
+
+def with_ragged(pages: Any, spec: Any) -> Any:
+    """Turn the (values, lengths) of ragged columns into ragged tensors."""
+    if any(isinstance(item, tf.RaggedTensorSpec) for item in tf.nest.flatten(spec)):
+        return pages.map(lambda page: _ragged(page, spec))
+    return pages
+
+
+def _ragged(column: Any, spec: Any) -> Any:
+    if isinstance(spec, dict):
+        return {name: _ragged(column[name], item) for name, item in spec.items()}
+    if isinstance(spec, tf.RaggedTensorSpec):
+        return tf.RaggedTensor.from_row_lengths(*column, validate=False)
+    return column
+
+
+def no_pages(spec: Any) -> Any:
+    """Give a dataset of pages that has none."""
+
+    def nothing(item: Any) -> Any:
+        return tf.zeros([size or 0 for size in item.shape.as_list()], item.dtype)
+
+    return tf.data.Dataset.from_tensors(tf.nest.map_structure(nothing, page_spec(spec))).take(0)
+
+
+def arranged(layout: RowLayout, items: Sequence[Any]) -> dict[str, Any]:
+    """Arrange one item per leaf as {"key": ..., "val": ...}."""
+    supply = iter(items)
+    return {"key": _arrange(layout.key, supply), "val": _arrange(layout.value, supply)}
+
+
+def _arrange(node: Node, supply: Iterator[Any]) -> Any:
+    # Not a closure: one that refers to itself keeps the arrays alive until the garbage collector runs.
+    if isinstance(node, Leaf):
+        return next(supply)
+    return {child.path[len(node.path)]: _arrange(child, supply) for _, child in node.fields}

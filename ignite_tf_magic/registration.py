@@ -1,0 +1,58 @@
+"""Makes TensorFlow know igfs:// and ignite://, in this process."""
+
+from __future__ import annotations
+
+import warnings
+
+from ignite_tf_magic.after_import import after_import
+from ignite_tf_magic.dataset.record_files import record_file_system
+from ignite_tf_magic.errors import PluginUnavailable
+from ignite_tf_magic.igfs.tensorflow_files import TensorFlowFiles
+from ignite_tf_magic.tfplugin.handler import FileSystem
+from ignite_tf_magic.tfplugin.local_guard import LocalGuard, complete_gfile
+from ignite_tf_magic.tfplugin.registration import register_schemes
+
+
+class _Handlers:
+    """One handler for each scheme, made when first asked for: they keep connections."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, FileSystem] = {}
+        self.guard = LocalGuard()
+
+    def all(self) -> dict[str, FileSystem]:
+        if not self._made:
+            self._made = {"igfs": TensorFlowFiles(), "ignite": record_file_system()}
+        return self._made
+
+
+_HANDLERS = _Handlers()
+
+
+def register() -> None:
+    """Let TensorFlow read and write igfs:// files, and read caches at ignite://. A second call does nothing.
+
+    Imports TensorFlow. The workers of a run and notebooks after `%load_ext ignite_tf_magic` do this by themselves as
+    soon as TensorFlow is imported.
+
+    Raises:
+        PluginUnavailable: The package was installed without a C compiler; the message says what to do.
+        ImportError: TensorFlow is not installed.
+    """
+    handlers = _HANDLERS.all()
+    register_schemes(handlers)
+    _HANDLERS.guard.add(handlers)
+    complete_gfile()
+
+
+def register_or_warn() -> None:
+    """Register; where that is not possible, say so and go on: a script may not need these files."""
+    try:
+        register()
+    except PluginUnavailable as error:
+        warnings.warn(f"igfs:// and ignite:// are unknown to TensorFlow here: {error}", stacklevel=2)
+
+
+def register_on_import() -> None:
+    """Register as soon as TensorFlow has been imported, or now when it has been."""
+    after_import("tensorflow", register_or_warn)

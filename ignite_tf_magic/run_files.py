@@ -1,0 +1,189 @@
+"""What a run leaves in igfs: igfs:///runs/RUN_ID/{checkpoints,events,logs,model}, and what removes it again."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+from ignite_tf_magic.closing import Closing
+from ignite_tf_magic.cluster.record import RunInfo
+from ignite_tf_magic.cluster.runs import Run
+from ignite_tf_magic.config import ConnectOptions
+from ignite_tf_magic.errors import IgniteTfError, PathNotFound
+from ignite_tf_magic.igfs.layout import DirectoryNode
+from ignite_tf_magic.igfs.volume import Volume
+from ignite_tf_magic.igfs.writer import FileWriter, WriteMode
+
+RUNS = ("runs",)
+PARTS = ("checkpoints", "events", "logs", "model")
+_COPY_INTERVAL_S = 2.0
+_MAX_COPY_BYTES = 4 * 1024 * 1024
+_JOIN_S = 5.0
+
+Report = Callable[[str], None]
+
+
+class RunFiles(Closing):
+    """Makes a run's directories in igfs and keeps a copy of its workers' output there, in a thread of its own.
+
+    A run never fails for it: what cannot be copied is told to `report`, once, and stays in the run's own directory.
+    """
+
+    def __init__(self, run: Run, options: ConnectOptions, report: Report) -> None:
+        self._run = run
+        self._report = report
+        self._volume = Volume(lambda: options)
+        self._path = (*RUNS, run.id)
+        self._logs: dict[int, tuple[FileWriter, int]] = {}
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._copy, name=f"files-{run.id}", daemon=True)
+
+    def start(self) -> None:
+        """Begin; ends by itself after the run."""
+        atexit.register(self.close)
+        self._thread.start()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait for the end of a run's copying, for some time."""
+        self._thread.join(timeout_s)
+
+    def close(self) -> None:
+        """Copy what is there and end."""
+        self._ending.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join(_JOIN_S)
+
+    def _copy(self) -> None:
+        try:
+            with self._volume:
+                for part in PARTS:
+                    self._volume.make_directory((*self._path, part), parents=True, exist_ok=True)
+                while not self._ending.wait(_COPY_INTERVAL_S) and not self._run.info().state.has_ended:
+                    self._copy_logs()
+                self._copy_logs()
+                self._end()
+        except IgniteTfError as error:
+            self._report(f"the output of run {self._run.id} is not copied to igfs any more: {error}")
+        finally:
+            atexit.unregister(self.close)
+
+    def _copy_logs(self) -> None:
+        for worker in range(self._run.info().num_workers):
+            path = self._run.directory.log(worker)
+            while chunk := _read(path, self._logs[worker][1] if worker in self._logs else 0):
+                if worker not in self._logs:
+                    target = (*self._path, "logs", path.name)
+                    self._logs[worker] = self._volume.open_write(target, WriteMode.APPEND), 0
+                writer, position = self._logs[worker]
+                writer.write(chunk)
+                writer.flush()
+                self._logs[worker] = writer, position + len(chunk)
+
+    def _end(self) -> None:
+        for writer, _ in self._logs.values():
+            writer.close()
+        record = self._run.directory.record.read_bytes()
+        self._volume.write_file((*self._path, "run.json"), record)
+
+
+def _read(path: Path, position: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            file.seek(position)
+            return file.read(_MAX_COPY_BYTES)
+    except FileNotFoundError:
+        return b""
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """A run that was, or would be, forgotten.
+
+    Attributes:
+        ended_at: When it ended; for a run that only igfs knows, when its directory was made.
+        num_bytes: What its files in igfs held.
+    """
+
+    run_id: str
+    ended_at: datetime
+    num_bytes: int
+
+
+def prune_runs(
+    volume: Volume,
+    local: Sequence[RunInfo],
+    forget: Callable[[str], None],
+    *,
+    keep: int,
+    older_than: timedelta | None = None,
+    dry_run: bool = False,
+) -> list[Pruned]:
+    """Remove runs that have ended, in igfs and on this machine, but for the newest.
+
+    Args:
+        volume: The cluster's file system.
+        local: Runs of this machine; those that have not ended are never removed.
+        forget: Removes one of these runs from this machine.
+        keep: So many of the newest stay.
+        older_than: Only runs that ended longer ago are removed.
+        dry_run: Only tell what would be removed.
+
+    Returns:
+        The runs that were removed, oldest first.
+    """
+    known = {run.id: run for run in local}
+    ended = {run.id: run.ended_at or run.started_at for run in local if run.state.has_ended}
+    for name, created_at in _in_igfs(volume).items():
+        if name not in known and _has_ended(volume, name):
+            ended[name] = created_at
+    oldest_first = sorted(ended, key=lambda name: ended[name])
+    limit = datetime.now(timezone.utc) - older_than if older_than is not None else None
+    chosen = [
+        name
+        for name in oldest_first[: max(len(oldest_first) - keep, 0)]
+        if limit is None or ended[name] < limit
+    ]
+    pruned = [Pruned(name, ended[name], _size(volume, (*RUNS, name))) for name in chosen]
+    for run in () if dry_run else pruned:
+        with suppress(PathNotFound):  # it may never have written there
+            volume.remove_directory((*RUNS, run.run_id), with_contents=True)
+        if run.run_id in known:
+            forget(run.run_id)
+    return pruned
+
+
+def _in_igfs(volume: Volume) -> dict[str, datetime]:
+    try:
+        entries = [entry for page in volume.entries(RUNS) for entry in page]
+    except PathNotFound:
+        return {}
+    return {
+        name: datetime.fromtimestamp(node.created_ns / 1e9, timezone.utc)
+        for name, node in entries
+        if isinstance(node, DirectoryNode)
+    }
+
+
+def _has_ended(volume: Volume, name: str) -> bool:
+    """Tell whether a run of another machine has ended: its record is copied when it has."""
+    try:
+        volume.stat((*RUNS, name, "run.json"))
+    except PathNotFound:
+        return False
+    return True
+
+
+def _size(volume: Volume, path: tuple[str, ...]) -> int:
+    try:
+        pages = list(volume.entries(path))
+    except PathNotFound:
+        return 0
+    total = 0
+    for name, node in (entry for page in pages for entry in page):
+        total += _size(volume, (*path, name)) if isinstance(node, DirectoryNode) else node.size
+    return total

@@ -1,0 +1,1 @@
+"""TensorBoard in processes of its own, over the log directories of runs, wherever these are kept."""

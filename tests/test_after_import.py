@@ -1,0 +1,63 @@
+"""A function that is called as soon as a module has been imported."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from ignite_tf_magic.after_import import after_import, call_named
+
+CALLED: list[str] = []
+
+
+def note() -> None:
+    CALLED.append("noted")
+
+
+@pytest.fixture
+def new_module(tmp_path, monkeypatch):
+    CALLED.clear()
+    (tmp_path / "imported_later.py").write_text("VALUE = 7\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield "imported_later"
+    sys.modules.pop("imported_later", None)
+
+
+def test_it_is_called_once_and_after_the_module_is_whole(new_module):
+    seen = []
+    after_import(new_module, lambda: seen.append(sys.modules[new_module].VALUE))
+    assert seen == []
+    for _ in range(2):
+        module = __import__(new_module)
+    assert seen == [7]
+    assert type(module.__loader__).__module__.startswith("_frozen_importlib")
+    assert not [finder for finder in sys.meta_path if type(finder).__module__.endswith("after_import")]
+
+
+def test_it_is_called_at_once_when_the_module_is_there():
+    seen = []
+    after_import("sys", lambda: seen.append(1))
+    assert seen == [1]
+
+
+def test_a_module_that_is_not_there_is_still_not_there():
+    CALLED.clear()
+    after_import("no_such_module_at_all", note)
+    with pytest.raises(ModuleNotFoundError):
+        __import__("no_such_module_at_all")
+    assert not CALLED
+
+
+def test_two_wait_for_one_module(new_module):
+    seen = []
+    after_import(new_module, lambda: seen.append("first"))
+    after_import(new_module, lambda: seen.append("second"))
+    __import__(new_module)
+    assert sorted(seen) == ["first", "second"]
+
+
+def test_a_function_by_name():
+    CALLED.clear()
+    call_named(f"{__name__}:note")
+    assert CALLED == ["noted"]

@@ -1,0 +1,16 @@
+"""A file system of the tests' own, known to TensorFlow as mem://."""
+
+from __future__ import annotations
+
+import pytest
+from memory_tree import MemoryTree
+
+from ignite_tf_magic.tfplugin.registration import register_schemes
+
+
+@pytest.fixture
+def mem() -> MemoryTree:
+    """An empty mem://. TensorFlow knows the scheme once per process; each test brings its own tree."""
+    tree = MemoryTree()
+    register_schemes({"mem": tree})
+    return tree

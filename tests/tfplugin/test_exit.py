@@ -1,0 +1,19 @@
+"""The end of the interpreter: nobody enters Python any more, nothing crashes or hangs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+
+def test_leaving_with_a_writer_open_and_a_pipeline_running():
+    command = [sys.executable, str(Path(__file__).with_name("exiting.py"))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    words = "the Python interpreter behind this file system is ending"
+    assert done.stdout.splitlines() == [
+        "a writer was closed",  # tf.io.write_file's, before the end; the one left open is not
+        *(f"{use}: {words}" for use in ("exists", "open", "write", "close")),
+    ]
+    assert "terminate" not in done.stderr
