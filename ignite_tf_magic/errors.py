@@ -236,6 +236,9 @@ class IgfsError(IgniteTfError, OSError):
     def __init__(self, message: str, path: str | None = None) -> None:
         super().__init__(self.CODE, message, *([path] if path is not None else []))
 
+    def __str__(self) -> str:
+        return str(self.strerror) if self.filename is None else f"{self.strerror}: {self.filename!r}"
+
     def __reduce__(self) -> tuple[type, tuple[str, str | None]]:
         return type(self), (self.strerror or "", self.filename)
 

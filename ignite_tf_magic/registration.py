@@ -53,6 +53,14 @@ def register_or_warn() -> None:
         warnings.warn(f"igfs:// and ignite:// are unknown to TensorFlow here: {error}", stacklevel=2)
 
 
+def register_fsspec() -> None:
+    """Let fsspec know igfs:// also where this package was not installed but found, as in a worker."""
+    import fsspec
+
+    fsspec.register_implementation("igfs", "ignite_tf_magic.igfs.filesystem.IgfsFileSystem", clobber=True)
+
+
 def register_on_import() -> None:
-    """Register as soon as TensorFlow has been imported, or now when it has been."""
+    """Register with TensorFlow and fsspec as soon as they have been imported, or now when they have been."""
     after_import("tensorflow", register_or_warn)
+    after_import("fsspec", register_fsspec)

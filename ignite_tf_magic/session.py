@@ -71,8 +71,11 @@ __all__ = [
     "stop_run",
 ]
 
-# What workers do when they have imported a module: TensorFlow then knows igfs:// and ignite://.
-_AFTER_IMPORT = {"tensorflow": "ignite_tf_magic.registration:register_or_warn"}
+# What workers do when they have imported a module: it then knows igfs://.
+_AFTER_IMPORT = {
+    "tensorflow": "ignite_tf_magic.registration:register_or_warn",
+    "fsspec": "ignite_tf_magic.registration:register_fsspec",
+}
 
 Report = Callable[[str], None]
 LoadProgress = Callable[[int, int], None]

@@ -88,7 +88,17 @@ ORDER: dict[str, list[str]] = {
             "keeper",
             "quota",
         ),
-        *("reader", "writer", "volume", "fsck", "filesystem", "tensorflow_files", "places", "mount"),
+        *(
+            "reader",
+            "writer",
+            "volume",
+            "fsck",
+            "filesystem",
+            "tensorflow_files",
+            "places",
+            "mounted_files",
+            "mount",
+        ),
     ],
     "tfplugin": ["handler", "codes", "table", "registration", "local_guard"],
     "dataset": [
@@ -139,7 +149,7 @@ ROOMS_OF_LIBRARY: dict[str, set[str]] = {
     "rich": {"cli", "notebook", "demo", "fs_commands"},
     "tensorboard": {"tensorboard"},
     "mfusepy": {"igfs"},
-    "fsspec": {"igfs", "tensorboard"},
+    "fsspec": {"igfs", "registration", "tensorboard"},
     "platformdirs": {"config"},
 }
 NEVER_IN = {

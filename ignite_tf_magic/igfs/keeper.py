@@ -61,7 +61,7 @@ class Keeper:
     @contextmanager
     def use(self) -> Iterator[None]:
         """Keep the connections while something goes on."""
-        self._begin()
+        self.begin()
         try:
             yield
         finally:
@@ -69,7 +69,7 @@ class Keeper:
 
     def enter(self) -> int:
         """Make sure that this client has a lease, until `leave`; gives the client's id."""
-        self._begin()
+        self.begin()
         try:
             with self._wake:
                 if not self._counter:
@@ -119,7 +119,8 @@ class Keeper:
         if self._process != os.getpid():
             self._reset()  # the parent's thread is not here, and its lock may be held for ever
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Keep the connections, until `leave`."""
         self._notice_fork()
         with self._wake:
             self._users += 1

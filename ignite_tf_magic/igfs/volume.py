@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 
 from ignite_tf_magic.closing import Closing
@@ -142,12 +142,11 @@ class Volume(Closing):
         """
         if size < 0:
             raise InvalidPath(f"a file cannot have {size} bytes", render(path))
-        for is_last in (*[False] * _TRIES, True):
-            try:
-                return self._truncate(path, size)
-            except StaleFile:
-                if is_last:
-                    raise
+        for _ in range(_TRIES):
+            with suppress(StaleFile):  # others write to it meanwhile
+                self._truncate(path, size)
+                return
+        self._truncate(path, size)
 
     def _truncate(self, path: Path, size: int) -> None:
         node = self.stat(path)

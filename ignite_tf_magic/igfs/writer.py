@@ -197,7 +197,7 @@ class FileWriter(Closing):
         self._size = 0
         self._closed = False
         self._process = os.getpid()
-        self._found = self._check()
+        self._found = self._begin()
 
     @property
     def closed(self) -> bool:
@@ -292,7 +292,10 @@ class FileWriter(Closing):
         self._closed = True
         self._rest = bytearray()
         if self._process == os.getpid():
-            self._blocks.close(self._collector)
+            try:
+                self._blocks.close(self._collector)
+            finally:
+                self._keeper.leave()
 
     def _must_be_open(self) -> None:
         if self._closed:
@@ -301,6 +304,14 @@ class FileWriter(Closing):
             raise ValueError("an igfs file that is open for writing belongs to the process that opened it")
         if self._broken is not None:
             raise self._broken
+
+    def _begin(self) -> Found:
+        self._keeper.begin()
+        try:
+            return self._check()
+        except BaseException:
+            self._keeper.leave()
+            raise
 
     def _check(self) -> Found:
         found = self._tree.find(self.path)
@@ -314,10 +325,6 @@ class FileWriter(Closing):
         return found
 
     def _publish(self, *, keep: bool) -> None:
-        with self._keeper.use():
-            self._write_and_commit(keep=keep)
-
-    def _write_and_commit(self, *, keep: bool) -> None:
         base = self._base()
         while True:
             try:

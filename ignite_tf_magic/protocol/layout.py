@@ -319,7 +319,8 @@ def declared_layout(entity: QueryEntity) -> RowLayout | None:
     Arrays have no declared length and are taken as varying.
     """
     keys = [column for column in entity.fields if column.is_key]
-    values = [column for column in entity.fields if not column.is_key]
+    # A key of one column is that column itself, and CREATE TABLE marks it by its name only.
+    values = [column for column in entity.fields if not column.is_key and column.name != entity.key_field]
     if entity.key_type in _CODE_OF_JAVA_TYPE:
         key: Node | None = _declared_leaf(("key",), entity.key_type)
     else:

@@ -32,6 +32,9 @@ _view_of_memory = ctypes.PYFUNCTYPE(ctypes.py_object, _address, ctypes.c_ssize_t
 _READ_ONLY, _WRITABLE = 0x100, 0x200
 
 
+_MAX_SHOWN = 200
+
+
 class Reply(ctypes.Structure):
     """reply_t of _filesystem.c."""
 
@@ -250,8 +253,13 @@ class _Bridge:
             name = FileCall(arguments[1]).name.lower()
         if isinstance(arguments[0], int):
             opened = self._opened.get(arguments[0])
-            where = opened.uri if opened else "a file"
+            where = _short(opened.uri) if opened else "a file"
         else:
             uris = [uri.decode("utf-8", "replace") for uri in arguments if isinstance(uri, bytes) and uri]
-            where = " to ".join(uris)
+            where = " to ".join(map(_short, uris))
         return f"{name.replace('_', ' ')} {where}"
+
+
+def _short(uri: str) -> str:
+    """Leave out the end of a long path, or it hides the error that follows."""
+    return uri if len(uri) <= _MAX_SHOWN else f"{uri[:_MAX_SHOWN]}..."

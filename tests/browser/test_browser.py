@@ -68,3 +68,35 @@ def test_a_run_streams_into_a_cell_and_is_stopped_from_a_panel_elsewhere(ignite,
         started = set(psutil.Process().children(recursive=True)) - before
         assert len(started) > 3  # a server, two kernels, a browser
     assert still_alive(started) == []
+
+
+WRITE_EVENTS = """
+import fsspec, time
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.plugins.scalar.summary_v2 import scalar_pb
+from tensorboard.summary.writer.record_writer import RecordWriter
+fs = fsspec.filesystem("igfs", auto_mkdir=True)
+with fs.open("/browser/one/events.out.tfevents.1", "wb") as file:
+    writer = RecordWriter(file)
+    for step in range(5):
+        event = Event(wall_time=time.time(), step=step, summary=scalar_pb("shown_loss", 1 / (step + 1)))
+        writer.write(event.SerializeToString())
+"""
+
+
+@pytest.mark.timeout(400)
+def test_tensorboard_opens_inside_the_notebook_and_reads_igfs(ignite, tmp_path):
+    (tmp_path / "notebooks").mkdir()
+    cells = ["%load_ext ignite_tf_magic", WRITE_EVENTS, "%ignite_tf tensorboard --logdir igfs:///browser"]
+    write_notebook(tmp_path / "notebooks/board.ipynb", [*cells, "%ignite_tf tensorboard --stop"])
+    endpoints = ",".join(map(str, ignite.connect_options.endpoints))
+    env = {"IGNITE_TF_CLUSTER": endpoints, "IGNITE_TF_HOME": str(tmp_path / "home")}
+    with browser(tmp_path) as context, jupyter_lab(tmp_path, env) as lab:
+        notebook = lab.open(context, "board.ipynb")
+        for index in range(3):
+            notebook.run(index)
+        frame = notebook.page.frame_locator("iframe.ignite-tf-tensorboard")
+        expect(frame.locator("body")).to_contain_text("shown_loss", timeout=60_000)
+        expect(frame.locator("body")).to_contain_text("one")
+        notebook.run(3)
+        expect(notebook.output(3)).to_contain_text("stopped")

@@ -26,8 +26,7 @@ uri = os.environ["IGNITE_TF_RUN_URI"]
 tf.io.write_file(uri + "/model/rows", str(rows))
 tf.train.Checkpoint(v=tf.Variable([1.0, 2.0])).write(uri + "/checkpoints/last")
 import fsspec
-from ignite_tf_magic.igfs.filesystem import IgfsFileSystem
-with IgfsFileSystem().open(uri + "/model/rows", "r") as file:
+with fsspec.open(uri + "/model/rows", "r") as file:
     print("rows", file.read())
 """
 

@@ -347,6 +347,15 @@ def test_an_empty_sql_table_tells_its_schema(ignite):
     sql.query("DROP TABLE EMPTY_TABLE")
 
 
+def test_an_empty_sql_table_with_a_key_of_one_column(ignite):
+    sql = SqlClient(ignite.connect_options)
+    sql.query("CREATE TABLE EMPTY_BY_ID (id INT PRIMARY KEY, b VARCHAR)")
+    dataset = IgniteDataset("SQL_PUBLIC_EMPTY_BY_ID", host="127.0.0.1", port=ignite.nodes[0].port)
+    sql.query("INSERT INTO EMPTY_BY_ID VALUES (7, 'x')")
+    assert list(dataset.as_numpy_iterator()) == [{"key": 7, "val": {"B": b"x"}}]
+    sql.query("DROP TABLE EMPTY_BY_ID")
+
+
 def test_a_sql_table_gives_its_columns(ignite):
     sql = SqlClient(ignite.connect_options)
     sql.query(
