@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INPUTS := setup.cfg setup.py pyproject.toml ignite_tf_magic/protocol/_rows.c \
 	ignite_tf_magic/tfplugin/_filesystem.c ignite_tf_magic/tfplugin/_filesystem.h
 
-.PHONY: demo test lint bench golden browser fuse pictures clean
+.PHONY: demo test lint bench faults versions golden browser fuse pictures clean
 
 demo: $(VENV)/.all
 	$(BIN)/ignite-tf demo
@@ -22,6 +22,15 @@ lint: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks
+
+# Writers and nodes killed while igfs is written to, and many writers at once for a minute; ten minutes.
+faults: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.crash
+	SHARING_S=60 $(BIN)/python -m pytest tests/igfs/test_sharing.py -k eight_writers
+
+# One plugin binary on several TensorFlow versions, each in an environment of its own (600 MB each).
+versions: $(VENV)/.dev
+	$(BIN)/python tests/tfplugin/versions.py
 
 # The golden bytes of tests/protocol, captured anew from a real node.
 golden: $(VENV)/.dev

@@ -19,7 +19,10 @@ from benchmarks.plan import Report
 from ignite_tf_magic.client.client import Cache, connect
 from ignite_tf_magic.config import ConnectOptions
 from ignite_tf_magic.igfs.filesystem import IgfsFileSystem
+from ignite_tf_magic.igfs.layout import DirectoryNode, entry_key
+from ignite_tf_magic.igfs.paths import parse
 from ignite_tf_magic.protocol.ops import Concurrency, Isolation
+from ignite_tf_magic.registration import register
 
 BLOCK = 1024 * 1024
 _DEPTH = 3
@@ -63,40 +66,53 @@ def _best(variants: dict[str, Pass], rounds: int, between: Pass = lambda: None) 
 def _large_file(
     fs: IgfsFileSystem, blocks: Cache, file_mib: int, rounds: int, report: Report
 ) -> Iterator[dict[str, Any]]:
-    import tensorflow as tf
-
-    import ignite_tf_magic
-
-    ignite_tf_magic.register()
+    register()
     block = np.random.default_rng(1).bytes(BLOCK)
     keys = [uuid.UUID(int=_RAW_WRITER + index) for index in range(file_mib)]
-    uri = "igfs:///bench/tensorflow"
+    path, uri = "/bench/file", "igfs:///bench/file"
 
-    def write_tensorflow() -> None:
-        with tf.io.gfile.GFile(uri, "wb") as file:
-            for _ in keys:
-                file.write(block)
+    def write_raw() -> None:
+        for key in keys:
+            blocks.put(key, block)
+
+    def remove() -> None:
+        for first in range(0, len(keys), 256):
+            blocks.remove_all(keys[first : first + 256])
+        if fs.exists(path):
+            fs.rm(path)
+        _let_garbage_go(fs)
 
     writes = {
-        "raw_put": lambda: [blocks.put(key, block) for key in keys],
-        "fsspec": partial(_write, fs, "/bench/file", block, file_mib),
-        "tensorflow": write_tensorflow,
+        "raw_put": write_raw,
+        "fsspec": partial(_write, fs, path, block, file_mib),
+        "tensorflow": partial(_write_tensorflow, uri, block, file_mib),
     }
     reads = {
         "raw_get": lambda: [blocks.get(key) for key in keys],
-        "fsspec": partial(_read, fs, "/bench/file"),
-        "tensorflow": lambda: _read_tensorflow(uri),
+        "fsspec": partial(_read, fs, path),
+        "tensorflow": partial(_read_tensorflow, uri),
     }
-    for case, variants in (("write", writes), ("read", reads)):
-        report(f"igfs: {case} a file of {file_mib} MiB")
-        best = _best(variants, rounds, partial(_let_garbage_go, fs) if case == "write" else lambda: None)
-        raw = next(iter(best.values()))
-        for name, seconds in best.items():
-            yield _row(case, name, mb_per_s=file_mib * BLOCK / 1e6 / seconds, ratio_to_raw=raw / seconds)
-    for first in range(0, len(keys), 256):
-        blocks.remove_all(keys[first : first + 256])
-    fs.rm(["/bench/file", "/bench/tensorflow"])
-    _let_garbage_go(fs)
+    report(f"igfs: write a file of {file_mib} MiB")
+    yield from _file_rows("write", _best(writes, rounds, remove), file_mib)
+    report(f"igfs: read a file of {file_mib} MiB")
+    writes["raw_put"]()
+    writes["fsspec"]()
+    yield from _file_rows("read", _best(reads, rounds), file_mib)
+    remove()
+
+
+def _file_rows(case: str, best: dict[str, float], file_mib: int) -> Iterator[dict[str, Any]]:
+    raw = next(iter(best.values()))
+    for name, seconds in best.items():
+        yield _row(case, name, mb_per_s=file_mib * BLOCK / 1e6 / seconds, ratio_to_raw=raw / seconds)
+
+
+def _write_tensorflow(uri: str, block: bytes, num_blocks: int) -> None:
+    import tensorflow as tf
+
+    with tf.io.gfile.GFile(uri, "wb") as file:
+        for _ in range(num_blocks):
+            file.write(block)
 
 
 def _write(fs: IgfsFileSystem, path: str, block: bytes, num_blocks: int) -> None:
@@ -168,7 +184,9 @@ def _operations(fs: IgfsFileSystem, meta: Cache, rounds: int, report: Report) ->
         "rename_directory": (_raw_rename, partial(_there_and_back, fs, f"{base}/directory", numbers)),
     }.items():
         ours()
-        with _row_of_names(meta) as raw_rows:
+        path_keys = _keys_of_path(fs, f"{base}/file") if case == "stat" else None
+        with _row_of_names(meta) as made_keys:
+            raw_rows = path_keys or made_keys
             best = _best(
                 {
                     "raw": partial(_repeat, partial(raw, meta, raw_rows, numbers)),
@@ -182,6 +200,13 @@ def _operations(fs: IgfsFileSystem, meta: Cache, rounds: int, report: Report) ->
             each = seconds / calls
             raw_each = best["raw"] / _BATCH
             yield _row(case, name, ms=each * 1e3, time_ratio=each / raw_each)
+
+
+def _keys_of_path(fs: IgfsFileSystem, path: str) -> list[str]:
+    """The very rows that a look at a path reads: other keys lie on other nodes."""
+    found = fs.volume.tree.find(parse(path))
+    directories = [node for node in found.nodes if isinstance(node, DirectoryNode)]
+    return [entry_key(node.id, name) for node, name in zip(directories, found.path, strict=True)]
 
 
 def _repeat(call: Pass) -> None:

@@ -78,7 +78,11 @@ def show(screen: Console, folder: Path, names: tuple[str, ...]) -> None:
 
 
 def _table(name: str, rows: list[dict[str, Any]]) -> Table:
-    columns = [key for key, value in rows[0].items() if not isinstance(value, (list, dict))]
+    columns = list(
+        dict.fromkeys(
+            key for row in rows for key, value in row.items() if not isinstance(value, (list, dict))
+        )
+    )
     table = Table(title=f"{name}.json", title_justify="left")
     for column in columns:
         is_name = column in ("case", "variant")

@@ -87,9 +87,10 @@ class Channel(Closing):
 
     def flush(self, more: bytes | memoryview = b"") -> None:
         """Send what is queued, and then `more`."""
-        data = b"".join([*self._unsent, more])
-        self._unsent.clear()
-        if data:
+        parts = [*self._unsent, more] if more else self._unsent
+        if parts:
+            data = parts[0] if len(parts) == 1 else b"".join(parts)
+            self._unsent = []
             self._transport.send(data)
 
     def next_answer(self) -> Response | Fault:

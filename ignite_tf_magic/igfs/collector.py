@@ -41,7 +41,9 @@ class Collector:
             return 0
         with self._lock:
             records = self.records()
-            leases = {journal.number_of(k): r for k, r in records.items() if isinstance(r, Lease)}
+            # Read after what they protect: the lease of a client that came during the first reading is seen.
+            later = self.records() if not all(isinstance(r, Lease) for r in records.values()) else records
+            leases = {journal.number_of(k): r for k, r in later.items() if isinstance(r, Lease)}
             counters = {client: lease.counter for client, lease in leases.items()}
             intents = {k: r for k, r in records.items() if isinstance(r, Intent) and r.client not in leases}
             garbage = {k: r for k, r in records.items() if isinstance(r, Garbage)}

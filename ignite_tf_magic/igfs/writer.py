@@ -131,12 +131,16 @@ class BlockWriter:
         if self._pipeline is not None:
             self._pipeline.close()
             self._pipeline = None
-        if self._intent is not None:
-            self._intent = None
-            try:
+        if self._intent is None:
+            return
+        wrote, self._intent = self.has_unsettled, None
+        try:
+            if wrote:
                 collector.abandon(self.intent_key)
-            finally:
-                self._keeper.leave()
+            else:
+                self._store.journal.remove(self.intent_key)  # it names only blocks that never came to be
+        finally:
+            self._keeper.leave()
 
     def _reserve(self, piece: bool) -> int:
         index = self._next_piece if piece else self._next_block
