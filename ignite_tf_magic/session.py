@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import itertools
 import re
-import shutil
-import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -19,9 +17,8 @@ from typing import Any
 import numpy as np
 
 from ignite_tf_magic import embedded
-from ignite_tf_magic.client.client import Cache, Client, connect
+from ignite_tf_magic.client.client import Client, connect
 from ignite_tf_magic.client.load import put_rows, table_config
-from ignite_tf_magic.client.page_sizes import PartitionStats
 from ignite_tf_magic.client.sql import QueryResult, SqlClient
 from ignite_tf_magic.closing import Closing
 from ignite_tf_magic.cluster import manager, runs
@@ -29,16 +26,15 @@ from ignite_tf_magic.cluster.failure import Failure
 from ignite_tf_magic.cluster.output import OutputChunk
 from ignite_tf_magic.cluster.record import RunInfo, WorkerRecord
 from ignite_tf_magic.cluster.runs import Run, StopKind, StopOutcome
-from ignite_tf_magic.cluster.spec import RunPlan, WorkerShare, check_script
 from ignite_tf_magic.cluster.states import RunState
-from ignite_tf_magic.config import ConnectOptions, Endpoint, configured_cluster, state_dir
+from ignite_tf_magic.config import ConnectOptions, configured_cluster, state_dir
 from ignite_tf_magic.embedded import ClusterStopped, EmbeddedCluster, EmbeddedNode, EmbeddedOptions
-from ignite_tf_magic.errors import CacheExists, LaunchError, PlacementError
+from ignite_tf_magic.errors import CacheExists
 from ignite_tf_magic.igfs.volume import Volume
-from ignite_tf_magic.launch.local import LOCAL_HOST, LocalLauncher
-from ignite_tf_magic.placement import place
+from ignite_tf_magic.launch.local import LocalLauncher
 from ignite_tf_magic.protocol.encode import RowEncoder
 from ignite_tf_magic.run_files import Pruned, RunFiles, prune_runs
+from ignite_tf_magic.run_plans import RunRequest, plan_run
 from ignite_tf_magic.sources import Columns, read_source, value_type_name
 
 __all__ = [
@@ -71,37 +67,8 @@ __all__ = [
     "stop_run",
 ]
 
-# What workers do when they have imported a module: it then knows igfs://.
-_AFTER_IMPORT = {
-    "tensorflow": "ignite_tf_magic.registration:register_or_warn",
-    "fsspec": "ignite_tf_magic.registration:register_fsspec",
-}
-
 Report = Callable[[str], None]
 LoadProgress = Callable[[int, int], None]
-
-
-@dataclass(frozen=True, slots=True)
-class RunRequest:
-    """What to run, on what, with how many workers.
-
-    Attributes:
-        script: Source of the script; every worker runs it.
-        script_name: What tracebacks call it.
-        args: Its arguments.
-        start_timeout_s: Several workers that are not all up by then end the run; None has no limit.
-        name: First part of the run's id; the cache's name by default.
-        python: Interpreter of the workers, this process's by default.
-    """
-
-    cache: str
-    script: str
-    num_workers: int = 1
-    script_name: str = "cell"
-    args: tuple[str, ...] = ()
-    start_timeout_s: float | None = 180.0
-    name: str | None = None
-    python: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,21 +250,7 @@ class Session(Closing):
             PlacementError: Fewer partitions hold rows than workers were asked for.
             LaunchError: The workers' interpreter cannot be started.
         """
-        python = _interpreter(request.python)
-        check_script(request.script, request.script_name, python)
-        plan = RunPlan(
-            cache=request.cache,
-            script=request.script,
-            cwd=Path.cwd(),
-            shares=self._shares(self.client.cache(request.cache), request.num_workers),
-            connect=self.options,
-            script_name=request.script_name,
-            args=request.args,
-            name=request.name,
-            start_timeout_s=request.start_timeout_s,
-            python=python,
-            after_import=_AFTER_IMPORT,
-        )
+        plan = plan_run(self.client, self.options, request)
         run = manager.start_run(plan, runs_dir(), LocalLauncher())
         files = RunFiles(run, self.options, self.report)
         files.start()
@@ -335,46 +288,10 @@ class Session(Closing):
         """End a run's processes; blocks until they are gone."""
         return stop_run(run_id)
 
-    def _shares(self, cache: Cache, num_workers: int) -> tuple[WorkerShare, ...]:
-        partition_map = cache.partition_map()
-        stats = cache.partition_stats()
-        # Asked for after the count, which has found out which of a node's addresses lead to it from here.
-        endpoints = {node.node_id: node.endpoints[0] for node in self.client.nodes()}
-        if not partition_map.partitioned:
-            return (_whole_share(cache, stats, next(iter(endpoints.values())), num_workers),)
-        assignments = place(
-            partition_map.owners,
-            {partition: stats[partition].rows for partition in stats},
-            dict.fromkeys(partition_map.owners, LOCAL_HOST),
-            num_workers,
-        )
-        seed = self.options.endpoints[0]  # for a node that has left since
-        return tuple(
-            WorkerShare(
-                each.host, endpoints.get(each.node, seed), each.partitions, _sizes(stats, each.partitions)
-            )
-            for each in assignments
-        )
-
 
 def _sql_name(name: str) -> str:
     """Quote a schema or table where SQL would otherwise fold it to upper case or refuse it."""
     return name if re.fullmatch("[A-Z_][A-Z0-9_]*", name) else f'"{name}"'
-
-
-def _whole_share(
-    cache: Cache, stats: dict[int, PartitionStats], endpoint: Endpoint, num_workers: int
-) -> WorkerShare:
-    if num_workers != 1:
-        raise PlacementError(
-            f"cache {cache.name!r} is replicated: every node holds all of it and it cannot be read by partition. "
-            "Use one worker, or load the data into a partitioned cache"
-        )
-    return WorkerShare(LOCAL_HOST, endpoint, None, _sizes(stats, stats))
-
-
-def _sizes(stats: Mapping[int, PartitionStats], partitions: Iterable[int]) -> dict[int, tuple[int, int]]:
-    return {partition: (stats[partition].rows, stats[partition].max_row_bytes) for partition in partitions}
 
 
 def load(
@@ -441,14 +358,3 @@ def stop_run(run_id: str) -> StopOutcome:
 def runs_dir() -> Path:
     """Where the directories of this user's runs are."""
     return state_dir() / "runs"
-
-
-def _interpreter(python: str | None) -> str:
-    if python is None:
-        return sys.executable
-    found = shutil.which(str(Path(python).expanduser()))
-    if found is None:
-        raise LaunchError(
-            f"{python!r} is not a program that can be started; give the path of a Python interpreter"
-        )
-    return str(Path.cwd() / found)

@@ -18,7 +18,7 @@ FLOORS: list[set[str]] = [
     {"protocol", "launch"},
     {"client", "placement", "tfplugin"},
     {"dataset", "igfs", "cluster", "sources", "embedded", "tensorboard"},
-    {"session", "boards", "files", "registration", "run_files"},
+    {"session", "boards", "files", "registration", "run_files", "run_plans"},
     {"cli", "notebook", "demo", "live_output", "render", "fs_commands"},
 ]
 
@@ -32,6 +32,7 @@ ORDER: dict[str, list[str]] = {
             "after_import",
             "registration",
             "run_files",
+            "run_plans",
             "session",
             "boards",
             "files",
