@@ -84,6 +84,7 @@ ORDER: dict[str, list[str]] = {
             "journal",
             "store",
             "addresses",
+            "found",
             "tree",
             "collector",
             "keeper",
@@ -91,6 +92,7 @@ ORDER: dict[str, list[str]] = {
         ),
         *(
             "reader",
+            "block_writer",
             "writer",
             "volume",
             "fsck",

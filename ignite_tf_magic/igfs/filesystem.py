@@ -202,7 +202,7 @@ class IgfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         if not truncate and self.exists(path):
             return
         self._make_parents(where)
-        self.volume.write_file(where, b"")
+        self.volume.make_file(where)
 
     def truncate(self, path: str, size: int) -> None:
         """Cut a file, or fill it up with zeros."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 
 from ignite_tf_magic.errors import (
@@ -13,15 +12,14 @@ from ignite_tf_magic.errors import (
     PathExists,
     PathIsDirectory,
     PathNotDirectory,
-    PathNotFound,
 )
 from ignite_tf_magic.igfs import journal, layout, names
+from ignite_tf_magic.igfs.found import ROOT, Found
 from ignite_tf_magic.igfs.journal import Garbage
 from ignite_tf_magic.igfs.layout import ROOT_ID, DirectoryNode, Extent, FileNode, Node, entry_key
 from ignite_tf_magic.igfs.paths import Path, render
 from ignite_tf_magic.igfs.store import Changes, ProcessLock, Store
 
-ROOT = DirectoryNode(ROOT_ID, 0)
 PAGE_NAMES = 1000
 _MAX_KNOWN = 10_000
 # Names that are read at once: these rows hold some thousand.
@@ -29,72 +27,6 @@ _ROWS_PER_REQUEST = 16
 _COMMIT_PAUSES_S = (0.01, 0.03, 0.1, 0.3, 1.0)
 
 Read = Callable[[Iterable[str]], dict[str, bytes]]
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What is known of a path: the nodes from the root down, as far as they exist.
-
-    Attributes:
-        nodes: The root, then the node of each name; shorter than the path when something is missing.
-        record: The row of the last node, as it was read; empty for the root.
-    """
-
-    path: Path
-    nodes: tuple[Node, ...]
-    record: bytes = b""
-
-    @property
-    def node(self) -> Node | None:
-        """What the path leads to, or None."""
-        return self.nodes[-1] if len(self.nodes) == len(self.path) + 1 else None
-
-    def must(self) -> Node:
-        """Give what the path leads to.
-
-        Raises:
-            PathNotFound: Nothing is there.
-            PathNotDirectory: The path leads through a file.
-        """
-        node = self.node
-        if node is None:
-            self._raise_if_through_file()
-            raise PathNotFound("there is no such file or directory in igfs", render(self.path))
-        return node
-
-    def directory(self) -> DirectoryNode:
-        """Give the directory that the path leads to.
-
-        Raises:
-            PathNotFound: Nothing is there.
-            PathNotDirectory: A file is there, or on the way.
-        """
-        node = self.must()
-        if isinstance(node, FileNode):
-            raise PathNotDirectory("this is a file, not a directory", render(self.path))
-        return node
-
-    def parent(self) -> DirectoryNode:
-        """Give the directory that holds the path's last name, or would hold it.
-
-        Raises:
-            PathNotFound: There is no such directory.
-            PathNotDirectory: It is a file, or the path leads through one.
-        """
-        self._raise_if_through_file()
-        parent = self.nodes[len(self.path) - 1] if len(self.nodes) >= len(self.path) > 0 else None
-        if not isinstance(parent, DirectoryNode):
-            missing = render(self.path[: len(self.nodes)])
-            raise PathNotFound(
-                f"there is no directory {missing!r} in igfs; create it first", render(self.path)
-            )
-        return parent
-
-    def _raise_if_through_file(self) -> None:
-        last = len(self.nodes) - 1
-        if last < len(self.path) and isinstance(self.nodes[last], FileNode):
-            file = render(self.path[:last])
-            raise PathNotDirectory(f"{file!r} is a file, so nothing can be below it", render(self.path))
 
 
 class Tree:
@@ -217,6 +149,19 @@ class Tree:
             raise PathExists("there is something of that name already", render(path))
         for length in range(len(found.nodes), len(path) + 1):
             self.make_directory(path[:length], exist_ok=exist_ok or length < len(path))
+
+    def make_file(self, path: Path) -> None:
+        """Create an empty file, or replace one that is there by it; one transaction.
+
+        Raises:
+            PathIsDirectory: A directory is there.
+            PathNotFound: Its directory does not exist.
+        """
+        if not path:
+            raise PathIsDirectory("this is a directory", "/")
+        now_ns = time.time_ns()
+        made = FileNode(layout.new_id(), now_ns, now_ns)
+        self._store.transact(lambda changes: self.put_file(changes, self.find_to_change(changes, path), made))
 
     def put_file(self, changes: Changes, found: Found, node: FileNode) -> None:
         """Write a file's entry in a transaction that has looked its path up; what it replaces is garbage then.
@@ -434,6 +379,8 @@ class Tree:
                 found[place] = names.decode(row)
             last = places[-1]
             if not isinstance(found.get(last), names.Branch):
+                if len(self._depths) >= _MAX_KNOWN:
+                    self._depths.clear()
                 self._depths[directory] = len(max(found, key=len, default=""))
                 return found
             depth, start = depth + 1, depth + 1

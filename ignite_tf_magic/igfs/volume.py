@@ -11,13 +11,14 @@ from ignite_tf_magic.config import ConnectOptions
 from ignite_tf_magic.errors import InvalidPath, PathIsDirectory, PathNotDirectory, StaleFile
 from ignite_tf_magic.igfs import layout
 from ignite_tf_magic.igfs.collector import Collector
+from ignite_tf_magic.igfs.found import ROOT
 from ignite_tf_magic.igfs.keeper import Keeper
 from ignite_tf_magic.igfs.layout import BLOCK_BYTES, FileNode, Node
 from ignite_tf_magic.igfs.paths import Path, render
 from ignite_tf_magic.igfs.quota import MAX_SHARE, Quota
 from ignite_tf_magic.igfs.reader import FileReader
 from ignite_tf_magic.igfs.store import DEFAULT_NAME, Store
-from ignite_tf_magic.igfs.tree import ROOT, Tree
+from ignite_tf_magic.igfs.tree import Tree
 from ignite_tf_magic.igfs.writer import FileWriter, WriteMode
 
 _COPY_BYTES = 8 * 1024 * 1024
@@ -89,6 +90,11 @@ class Volume(Closing):
         """Open a file for writing; the caller closes it."""
         with self._keeper.use():
             return FileWriter(self.store, self.tree, self._keeper, self._quota, self.collector, path, mode)
+
+    def make_file(self, path: Path) -> None:
+        """Create an empty file, or replace one that is there by it."""
+        with self._keeper.use():
+            self.tree.make_file(path)
 
     def make_directory(self, path: Path, *, parents: bool = False, exist_ok: bool = False) -> None:
         """Create a directory, with those above it when `parents`."""

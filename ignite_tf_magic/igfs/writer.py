@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
 from enum import Enum
 
-from ignite_tf_magic.client.pipeline import Pipeline, Ticket
 from ignite_tf_magic.closing import Closing
 from ignite_tf_magic.errors import PathExists, PathIsDirectory, StaleFile
 from ignite_tf_magic.igfs import journal, layout
+from ignite_tf_magic.igfs.block_writer import BlockWriter
 from ignite_tf_magic.igfs.collector import Collector
-from ignite_tf_magic.igfs.journal import GARBAGE, INTENT, Garbage, Intent
+from ignite_tf_magic.igfs.found import Found
+from ignite_tf_magic.igfs.journal import GARBAGE, Garbage
 from ignite_tf_magic.igfs.keeper import Keeper
-from ignite_tf_magic.igfs.layout import FIRST_PIECE, TAIL_BYTES, DirectoryNode, Extent, FileNode
+from ignite_tf_magic.igfs.layout import TAIL_BYTES, DirectoryNode, Extent, FileNode
 from ignite_tf_magic.igfs.paths import Path, render
 from ignite_tf_magic.igfs.quota import Quota
 from ignite_tf_magic.igfs.store import Changes, Store
-from ignite_tf_magic.igfs.tree import Found, Tree
-
-_MAX_UNDER_WAY = 8
-_FIRST_RESERVATION = 16
-_MAX_RESERVATION = 4096
+from ignite_tf_magic.igfs.tree import Tree
 
 
 class WriteMode(Enum):
@@ -31,133 +27,6 @@ class WriteMode(Enum):
     REPLACE = "wb"
     CREATE = "xb"
     APPEND = "ab"
-
-
-class BlockWriter:
-    """Writes blocks under one writer's id, after reserving them in the journal."""
-
-    def __init__(self, store: Store, keeper: Keeper, quota: Quota) -> None:
-        self._store = store
-        self._keeper = keeper
-        self._quota = quota
-        self.writer = layout.new_id()
-        self._intent: Intent | None = None
-        self._next_block = 0
-        self._next_piece = FIRST_PIECE
-        self._pipeline: Pipeline | None = None
-        self._under_way: list[Ticket] = []
-
-    @property
-    def intent_key(self) -> str:
-        """The journal's record of blocks that no file uses yet."""
-        return journal.key(INTENT, self.writer)
-
-    @property
-    def has_unsettled(self) -> bool:
-        """Whether blocks were written that no file uses yet."""
-        if self._intent is None:
-            return False
-        return (self._intent.blocks[0], self._intent.pieces[0]) != (self._next_block, self._next_piece)
-
-    def put(self, data: bytes | bytearray | memoryview, *, piece: bool = False) -> Extent:
-        """Begin to write a block; up to 8 are under way."""
-        index = self._reserve(piece)
-        self._quota.take(len(data))
-        if self._pipeline is None:
-            self._pipeline = self._store.pipeline()
-        while len(self._under_way) >= _MAX_UNDER_WAY:
-            self._pipeline.finish([self._under_way.pop(0)])
-        self._under_way.append(self._pipeline.write(layout.block_key(self.writer, index), data))
-        return Extent(self.writer, index, 1, len(data))
-
-    def finish(self) -> None:
-        """Wait until all blocks are written."""
-        if self._pipeline is not None:
-            self._pipeline.finish(self._under_way)
-            self._under_way.clear()
-
-    def read(self, extents: Iterable[Extent]) -> bytes:
-        """Read blocks, which must exist: small ones that are to be merged.
-
-        Raises:
-            StaleFile: One is gone.
-        """
-        parts = [(key, bytearray(extent.block_bytes)) for extent in extents for key in extent.block_keys()]
-        with self._store.pipeline() as pipeline:
-            tickets = [pipeline.read(key, memoryview(space)) for key, space in parts]
-            pipeline.finish(tickets)
-        if not all(ticket.found for ticket in tickets):
-            raise StaleFile("the file changed while it was appended to")
-        return b"".join(space for _, space in parts)
-
-    def settle(self, changes: Changes, *, keep: bool) -> None:
-        """In the transaction that makes a file use all blocks written so far: take them out of the journal.
-
-        Raises:
-            StaleFile: The journal's record is gone: others took this writer for dead.
-        """
-        if self._intent is None:
-            return
-        if changes.read_journal(self.intent_key) != journal.encode(self._intent):
-            raise StaleFile(
-                "this writer was cut off from the cluster for so long that others took it for dead, and what it "
-                "had not published was given up. Write the file again"
-            )
-        left = self._left(keep)
-        changes.write_journal({self.intent_key: journal.encode(left) if left else None})
-
-    def was_settled(self, changes: Changes, node: FileNode, *, keep: bool) -> bool:
-        """Whether an earlier attempt at that transaction was carried out, though no answer came."""
-        if self._intent is None or self.writer not in node.writers:
-            return False
-        left = self._left(keep)
-        return changes.read_journal(self.intent_key) == (journal.encode(left) if left else None)
-
-    def _left(self, keep: bool) -> Intent | None:
-        if self._intent is None or not keep:
-            return None
-        blocks, pieces = self._intent.blocks[1], self._intent.pieces[1]
-        return Intent(self._intent.client, (self._next_block, blocks), (self._next_piece, pieces))
-
-    def settled(self, *, keep: bool) -> None:
-        """The transaction was committed."""
-        if self._intent is not None:
-            self._intent = self._left(keep)
-            if self._intent is None:
-                self._keeper.leave()
-
-    def close(self, collector: Collector) -> None:
-        """Let the connections go, and give up blocks that no file uses."""
-        if self._pipeline is not None:
-            self._pipeline.close()
-            self._pipeline = None
-        if self._intent is None:
-            return
-        wrote, self._intent = self.has_unsettled, None
-        try:
-            if wrote:
-                collector.abandon(self.intent_key)
-            else:
-                self._store.journal.remove(self.intent_key)  # it names only blocks that never came to be
-        finally:
-            self._keeper.leave()
-
-    def _reserve(self, piece: bool) -> int:
-        index = self._next_piece if piece else self._next_block
-        if self._intent is None:
-            self._store.prepare_to_write()
-            self._intent = journal.empty_intent(self._keeper.enter())
-        first, end = self._intent.pieces if piece else self._intent.blocks
-        if index >= end:
-            grown = (first, index + min(max(_FIRST_RESERVATION, index - first), _MAX_RESERVATION))
-            blocks, pieces = self._intent.blocks, self._intent.pieces
-            self._intent = Intent(self._intent.client, *((blocks, grown) if piece else (grown, pieces)))
-            self._store.journal.put(self.intent_key, journal.encode(self._intent))
-        if piece:
-            self._next_piece += 1
-        else:
-            self._next_block += 1
-        return index
 
 
 class FileWriter(Closing):

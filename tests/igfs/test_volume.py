@@ -469,6 +469,7 @@ def test_a_small_write_needs_few_requests(volume, here, wire):
     assert len(wire(lambda: volume.stat((*here, "deep", "er")))) == 1
     volume.write_file((*here, "deep", "er", "warm"), b"")
     assert len(wire(lambda: volume.make_directory((*here, "deep", "er", "d")))) <= 4
+    assert len(wire(lambda: volume.make_file((*here, "deep", "er", "new")))) == 4
     assert len(wire(lambda: volume.write_file(file, b"x"))) <= 5, "one to look, four to write"
     assert len(wire(lambda: volume.stat(file))) == 1
     assert len(wire(lambda: volume.write_file(file, b"y"))) == 2
