@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks import load, scan, tables
+from benchmarks import igfs, load, scan, tables
 from benchmarks.cases import Case, fill, mib, mnist
 from benchmarks.plan import Effort
 from benchmarks.process import Variant, VariantFailed, python_variant
@@ -71,6 +71,15 @@ def test_a_pass_with_another_number_of_rows_is_refused(ignite, client: Client):
                 drain.measure(0.01)
     finally:
         client.destroy_cache(case.cache)
+
+
+def test_igfs_is_measured_beside_the_raw_calls(ignite, monkeypatch):
+    monkeypatch.setenv("IGNITE_TF_CLUSTER", str(ignite.connect_options.endpoints[0]))
+    rows = igfs.run(ignite.connect_options, 2, 1, 1, unheard)
+    cases = {(row["case"], row["variant"]) for row in rows}
+    assert {("write", "tensorflow"), ("read", "fsspec"), ("checkpoint", "igfs"), ("create", "raw")} <= cases
+    assert all(row["ratio_to_raw"] > 0 and "mb_per_s" in row for row in rows)
+    assert [row["ratio_to_raw"] for row in rows if row["variant"].startswith("raw")] == [1.0] * 6
 
 
 def test_a_variant_that_dies_tells_why():
