@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 
 from ignite_tf_magic.client.pipeline import Pipeline, Ticket
-from ignite_tf_magic.errors import StaleFile
+from ignite_tf_magic.errors import IgniteTfError, StaleFile
 from ignite_tf_magic.igfs import journal, layout
 from ignite_tf_magic.igfs.collector import Collector
 from ignite_tf_magic.igfs.journal import INTENT, Intent
@@ -17,6 +18,10 @@ from ignite_tf_magic.igfs.store import Changes, Store
 _MAX_UNDER_WAY = 8
 _FIRST_RESERVATION = 16
 _MAX_RESERVATION = 4096
+_TAKEN_FOR_DEAD = (
+    "this writer was cut off from the cluster for so long that others took it for dead, and what it had not "
+    "published was given up. Write the file again"
+)
 
 
 class BlockWriter:
@@ -32,6 +37,8 @@ class BlockWriter:
         self._next_piece = FIRST_PIECE
         self._pipeline: Pipeline | None = None
         self._under_way: list[Ticket] = []
+        # Others have removed what they knew of; what was written after that is known here only.
+        self._taken_for_dead = False
 
     @property
     def intent_key(self) -> str:
@@ -85,10 +92,8 @@ class BlockWriter:
         if self._intent is None:
             return
         if changes.read_journal(self.intent_key) != journal.encode(self._intent):
-            raise StaleFile(
-                "this writer was cut off from the cluster for so long that others took it for dead, and what it "
-                "had not published was given up. Write the file again"
-            )
+            self._taken_for_dead = not changes.uncertain
+            raise StaleFile(_TAKEN_FOR_DEAD)
         left = self._left(keep)
         changes.write_journal({self.intent_key: journal.encode(left) if left else None})
 
@@ -115,32 +120,57 @@ class BlockWriter:
     def close(self, collector: Collector) -> None:
         """Let the connections go, and give up blocks that no file uses."""
         if self._pipeline is not None:
-            self._pipeline.close()
+            with self._pipeline, suppress(IgniteTfError):
+                self.finish()  # or a block that is still under way would come after its removal
             self._pipeline = None
         if self._intent is None:
             return
-        wrote, self._intent = self.has_unsettled, None
+        wrote, written, self._intent = self.has_unsettled, self._unsettled(), None
         try:
-            if wrote:
+            if self._taken_for_dead:
+                collector.remove_blocks(written)
+            elif wrote:
                 collector.abandon(self.intent_key)
             else:
                 self._store.journal.remove(self.intent_key)  # it names only blocks that never came to be
         finally:
             self._keeper.leave()
 
+    def _unsettled(self) -> tuple[Extent, ...]:
+        """Name the blocks that were written and that no file uses; their sizes are left out."""
+        if self._intent is None:
+            return ()
+        first_block, first_piece = self._intent.blocks[0], self._intent.pieces[0]
+        ends = (first_block, self._next_block), (first_piece, self._next_piece)
+        return Intent(self._intent.client, *ends).extents(self.writer)
+
     def _reserve(self, piece: bool) -> int:
         index = self._next_piece if piece else self._next_block
-        if self._intent is None:
-            self._store.prepare_to_write()
-            self._intent = journal.empty_intent(self._keeper.enter())
-        first, end = self._intent.pieces if piece else self._intent.blocks
+        before = self._intent
+        intent = before or self._first_intent()
+        first, end = intent.pieces if piece else intent.blocks
         if index >= end:
             grown = (first, index + min(max(_FIRST_RESERVATION, index - first), _MAX_RESERVATION))
-            blocks, pieces = self._intent.blocks, self._intent.pieces
-            self._intent = Intent(self._intent.client, *((blocks, grown) if piece else (grown, pieces)))
-            self._store.journal.put(self.intent_key, journal.encode(self._intent))
+            pair = (intent.blocks, grown) if piece else (grown, intent.pieces)
+            self._write_intent(before, Intent(intent.client, *pair))
         if piece:
             self._next_piece += 1
         else:
             self._next_block += 1
         return index
+
+    def _first_intent(self) -> Intent:
+        self._store.prepare_to_write()
+        self._intent = journal.empty_intent(self._keeper.enter())
+        return self._intent
+
+    def _write_intent(self, before: Intent | None, intent: Intent) -> None:
+        """Compared and set: where others have taken this writer for dead, its first blocks may be gone."""
+        if before is None:
+            self._store.journal.put(self.intent_key, journal.encode(intent))
+        elif not self._store.compare_and_set(
+            self.intent_key, journal.encode(before), journal.encode(intent), in_journal=True
+        ):
+            self._taken_for_dead = True
+            raise StaleFile(_TAKEN_FOR_DEAD)
+        self._intent = intent

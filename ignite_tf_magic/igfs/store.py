@@ -229,14 +229,15 @@ class Store(Closing):
             self._exists = False
             return self.meta.get_all(wanted) if self.exists() else {}
 
-    def compare_and_set(self, key: str, old: bytes, new: bytes) -> bool:
-        """Write a row of the metadata if its value is `old`; gives whether it is `new` now."""
+    def compare_and_set(self, key: str, old: bytes, new: bytes, *, in_journal: bool = False) -> bool:
+        """Write a row of the metadata, or of the journal, if its value is `old`; gives whether it is `new` now."""
         for attempt in _attempts():
+            cache = self.journal if in_journal else self.meta
             try:
-                return self.meta.replace_if_equals(key, old, new)
+                return cache.replace_if_equals(key, old, new)
             except (ConnectionLost, ConnectionFailed) as error:
                 attempt.failed(error)
-                if self.read([key]).get(key) == new:
+                if (self.journal if in_journal else self.meta).get(key) == new:
                     return True
             except ServerError as error:
                 _raise_if_permanent(error)

@@ -45,6 +45,7 @@ def test_the_environment_of_a_worker(start):
         "IGNITE_DATASET_ASSIGNED_CACHE": "MNIST",
         "IGNITE_TF_RUN_ID": run.id,
         "IGNITE_TF_RUN_DIR": str(run.directory.files),
+        "IGNITE_TF_RUN_URI": f"igfs:///runs/{run.id}",
     }
     assert assignment == {
         "cache": "MNIST",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import re
 import subprocess
 import sys
@@ -69,7 +68,7 @@ def bare_python(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_a_worker_reads_and_writes_with_these_alone(ignite, bare_python, tmp_path, monkeypatch):
     monkeypatch.setenv("IGNITE_TF_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    os.chdir(tmp_path)
+    monkeypatch.chdir(tmp_path)
     said: list[str] = []
     with open_session(ignite.connect_options, report=said.append) as session:
         session.load("WORKER_NEEDS", {"x": [[1.0, 2.0]] * 300})

@@ -455,6 +455,25 @@ def test_a_writer_taken_for_dead_cannot_publish(own_volume, other_volume):
     assert other_volume.store.blocks.size() == 0
 
 
+def test_a_writer_taken_for_dead_cannot_reserve_more_and_then_publish(new_volume, own_name, other_volume):
+    """Its first blocks are gone; a new reservation must not make the journal forget that."""
+    volume = new_volume(own_name, block_bytes=16_384)
+    volume.write_file(("f",), b"old")
+    writer = volume.open_write(("f",))
+    writer.write(bytes(10 * 16_384))
+    writer._blocks.finish()
+    other_volume.collector.abandon(writer._blocks.intent_key)
+    with pytest.raises(StaleFile, match="took it for dead"):
+        writer.write(bytes(30 * 16_384))  # more than was reserved at first
+    with pytest.raises(StaleFile, match="took it for dead"):
+        writer.close()
+    assert read_all(other_volume, ("f",)) == b"old"
+    volume.close()
+    sweep_until_clean(other_volume)
+    assert fsck(other_volume).is_clean
+    assert other_volume.store.blocks.size() == 0
+
+
 def test_a_writer_whose_file_was_replaced_is_told(own_volume, other_volume):
     with (
         pytest.raises(StaleFile, match="another replaced or removed"),

@@ -1,4 +1,4 @@
-"""The same by the session, the shell and the notebook."""
+"""The same by the facade, the shell and the notebook."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from asking import runs, steps, until
 from event_files import EventFile
 from IPython.core.interactiveshell import InteractiveShell
 
-from ignite_tf_magic import session
+from ignite_tf_magic import boards
 from ignite_tf_magic.cli import main
 from ignite_tf_magic.cluster.directory import create_directory
 from ignite_tf_magic.cluster.record import RunRecord
@@ -28,7 +28,7 @@ def home(tmp_path, monkeypatch):
     monkeypatch.delenv("TENSORBOARD_PROXY_URL", raising=False)
     monkeypatch.delenv("JUPYTERHUB_SERVICE_PREFIX", raising=False)
     yield tmp_path / "home"
-    session.stop_tensorboard()
+    boards.stop_tensorboard()
 
 
 def make_run(home, name: str) -> str:
@@ -46,7 +46,7 @@ def test_the_shell(home, capsys):
     first, second = make_run(home, "first"), make_run(home, "second")
     assert main(["tensorboard", "first", "second"]) == 0
     url, told = capsys.readouterr()
-    [board] = session.list_tensorboards()
+    [board] = boards.list_tensorboards()
     assert url.strip() == board.url
     assert "cannot read igfs:///runs" in told  # there is no Ignite
     until(lambda: runs(board), lambda found: found == [f"{first}/logs", f"{second}/logs"])
@@ -58,24 +58,24 @@ def test_the_shell(home, capsys):
     assert capsys.readouterr().out == "no such TensorBoard runs\n"
     assert main(["tensorboard", "--stop", "second", "first"]) == 0
     assert capsys.readouterr().out == f"stopped the TensorBoard at {board.url}\n"
-    assert session.list_tensorboards() == []
+    assert boards.list_tensorboards() == []
 
 
 def test_all_runs_and_those_that_come(home):
     first = make_run(home, "first")
-    board = session.open_tensorboard()
+    board = boards.open_tensorboard()
     until(lambda: runs(board), lambda found: found == [f"{first}/logs"])
     second = make_run(home, "second")
     until(lambda: runs(board), lambda found: found == [f"{first}/logs", f"{second}/logs"])
-    assert [each.pid for each in session.stop_tensorboard(port=board.port)] == [board.pid]
+    assert [each.pid for each in boards.stop_tensorboard(port=board.port)] == [board.pid]
 
 
 def test_an_unknown_run(home, capsys):
     with pytest.raises(RunNotFound):
-        session.open_tensorboard(["nosuch"])
+        boards.open_tensorboard(["nosuch"])
     assert main(["tensorboard", "nosuch"]) == 1
     assert "no run 'nosuch'" in capsys.readouterr().err
-    assert session.list_tensorboards() == []
+    assert boards.list_tensorboards() == []
 
 
 def test_the_notebook_shows_it_in_a_frame(home, tmp_path, monkeypatch, capsys):
@@ -85,7 +85,7 @@ def test_the_notebook_shows_it_in_a_frame(home, tmp_path, monkeypatch, capsys):
     shell = InteractiveShell()
     shell.extension_manager.load_extension("ignite_tf_magic")
     shell.run_line_magic("ignite_tf", f"tensorboard --logdir '{tmp_path}/my logs' --height 444")
-    [board] = session.list_tensorboards()
+    [board] = boards.list_tensorboards()
     assert board.logdirs == (LogSource("", f"{tmp_path}/my logs"),)
     assert f'src="https://hub/?a=1&amp;port={board.port}&quot;"' in shown[0]["text/html"]
     assert 'height="444"' in shown[0]["text/html"]
