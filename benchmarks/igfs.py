@@ -25,8 +25,9 @@ from ignite_tf_magic.protocol.ops import Concurrency, Isolation
 from ignite_tf_magic.registration import register
 
 BLOCK = 1024 * 1024
-_DEPTH = 3
-_BATCH = 20
+# Three directories, the name, and the row of names.
+_DEPTH = 5
+_BATCH = 60
 _RAW_WRITER = 7 << 64
 
 Pass = Callable[[], None]
@@ -217,8 +218,8 @@ def _repeat(call: Pass) -> None:
 
 def _there_and_back(fs: IgfsFileSystem, path: str, numbers: Iterator[int]) -> None:
     other = f"{path}-{next(numbers)}"
-    fs.mv(path, other)
-    fs.mv(other, path)
+    fs.rename_exactly(path, other)
+    fs.rename_exactly(other, path)
 
 
 @contextmanager
