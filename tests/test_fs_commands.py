@@ -15,6 +15,7 @@ import pytest
 from ignite_tf_magic.cli import main
 from ignite_tf_magic.errors import ConfigError, PathNotFound
 from ignite_tf_magic.files import Files
+from ignite_tf_magic.notebook.arguments import parse_line
 from ignite_tf_magic.notebook.magics import IgniteMagics
 
 
@@ -308,3 +309,8 @@ def test_in_a_notebook(top, cluster, capsys):
     magics.ignite_tf(f"fs put large {top}")
     with pytest.raises(ConfigError, match="the first 1 MiB"):
         magics.ignite_tf(f"fs cat {top}/large")
+
+
+def test_mount_is_a_command_of_the_notebook_by_itself():
+    told = parse_line("mount igfs:///runs somewhere")
+    assert vars(told) == vars(parse_line("fs mount igfs:///runs somewhere"))

@@ -31,6 +31,8 @@ def parse_line(line: str) -> argparse.Namespace | None:
     own, script_args = words, []
     if "--" in words:
         own, script_args = words[: words.index("--")], words[words.index("--") + 1 :]
+    if own[:1] in (["mount"], ["unmount"]):
+        own = ["fs", *own]
     parser = _parser()
     if own in ([], ["help"]):
         parser.print_help()
