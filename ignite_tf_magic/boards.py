@@ -93,7 +93,7 @@ def _log_sources(run_ids: Sequence[str], logdirs: Sequence[str]) -> tuple[LogSou
     if not run_ids and not logdirs:
         return LogSource("", "igfs:///runs/*/events"), LogSource("", f"{runs_dir()}/*/files")
     found = [get_run(run_id) for run_id in run_ids]
-    in_ignite = [LogSource(run.id, f"igfs:///runs/{run.id}/events") for run in found]
+    in_ignite = [LogSource(run.id, f"{run.directory.uri}/events") for run in found]
     local = [LogSource(run.id, str(run.directory.files)) for run in found]
     return tuple(dict.fromkeys([*in_ignite, *local, *log_sources(logdirs)]))
 

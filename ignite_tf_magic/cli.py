@@ -21,7 +21,15 @@ from ignite_tf_magic.errors import ConfigError, IgniteTfError
 from ignite_tf_magic.files import CopyProgress
 from ignite_tf_magic.fs_commands import add_fs_commands, bar_after_a_while, run_fs
 from ignite_tf_magic.live_output import LiveOutput
-from ignite_tf_magic.render import View, caches_view, nodes_view, runs_view, table_view, tensorboards_view
+from ignite_tf_magic.render import (
+    View,
+    caches_view,
+    nodes_view,
+    pruned_text,
+    runs_view,
+    table_view,
+    tensorboards_view,
+)
 from ignite_tf_magic.session import (
     EmbeddedNode,
     EmbeddedOptions,
@@ -171,10 +179,7 @@ def _prune(options: argparse.Namespace) -> None:
     if options.json:
         print(json.dumps([{"id": run.run_id, "bytes": run.num_bytes} for run in pruned], indent=1))
         return
-    for run in pruned:
-        print(f"{run.run_id}  {run.num_bytes / 2**20:,.1f} MiB in igfs")
-    verb = "would be removed" if options.dry_run else "removed"
-    print(f"{len(pruned)} runs {verb}; the newest {options.keep} of those that ended stay")
+    print(pruned_text(pruned, options.keep, dry_run=options.dry_run))
 
 
 def _logs(options: argparse.Namespace) -> None:

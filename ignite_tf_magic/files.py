@@ -127,6 +127,9 @@ class _Spot:
         start = f"{paths.SCHEME}://{self.authority}" if self.authority else ""
         return start + paths.render((*self.path, *names))
 
+    def tree(self) -> Tree:
+        return {names: places.entry_of(node) for names, node in places.walk(self.volume, self.path)}
+
     def place(self) -> IgfsPlace:
         return IgfsPlace(self.volume, self.path, self.authority)
 
@@ -228,7 +231,7 @@ class Files(Closing):
         for spot in spots:
             top = Path(target, *spot.path[-1:]) if into else Path(target)
             _check_kind(spot.is_directory(), spot.address(), recursive=recursive, verb="get")
-            tree = {names: places.entry_of(node) for names, node in places.walk(spot.volume, spot.path)}
+            tree = spot.tree()
             copies.append(_Copy(spot.place(), LocalPlace(top, self._report), tree))
         return _carry_out(copies, progress)
 
@@ -274,7 +277,7 @@ class Files(Closing):
             _check_kind(spot.is_directory(), spot.address(), recursive=recursive, verb="cp")
             if spot.volume is target.volume and spot.path == target.path[: len(spot.path)]:
                 raise InvalidPath("this cannot be copied to itself or below itself", spot.address())
-            tree = {names: places.entry_of(node) for names, node in places.walk(spot.volume, spot.path)}
+            tree = spot.tree()
             copies.append(_Copy(spot.place(), target.place(), tree))
         return _carry_out(copies, progress)
 

@@ -14,6 +14,7 @@ from ignite_tf_magic.session import (
     CacheInfo,
     EmbeddedNode,
     Failure,
+    Pruned,
     RunInfo,
     RunState,
 )
@@ -37,6 +38,13 @@ class View:
     def bundle(self) -> dict[str, str]:
         """The view as a MIME bundle for IPython's `display(..., raw=True)`."""
         return {"text/plain": self.text, "text/html": self.html}
+
+
+def pruned_text(pruned: Sequence[Pruned], keep: int, *, dry_run: bool) -> str:
+    """Tell which runs were removed, or would be, and what stays."""
+    lines = [f"{run.run_id}  {run.num_bytes / 2**20:,.1f} MiB in igfs" for run in pruned]
+    verb = "would be removed" if dry_run else "removed"
+    return "\n".join([*lines, f"{len(pruned)} runs {verb}; the newest {keep} of those that ended stay"])
 
 
 def runs_view(runs: Sequence[RunInfo], now: datetime) -> View:

@@ -24,6 +24,11 @@ class RunDirectory:
         return self.path.name
 
     @property
+    def uri(self) -> str:
+        """Where in igfs the run leaves its files."""
+        return f"igfs:///runs/{self.run_id}"
+
+    @property
     def record(self) -> Path:
         """The run's record; once it is there, the run is."""
         return self.path / "run.json"

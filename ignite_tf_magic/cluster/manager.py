@@ -152,7 +152,7 @@ class _Owner:
         environment |= {
             "IGNITE_TF_RUN_ID": directory.run_id,
             "IGNITE_TF_RUN_DIR": str(directory.files),
-            "IGNITE_TF_RUN_URI": f"igfs:///runs/{directory.run_id}",
+            "IGNITE_TF_RUN_URI": directory.uri,
         }
         return Task(
             worker=worker,

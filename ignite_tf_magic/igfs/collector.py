@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from ignite_tf_magic.client.row_scan import scan_rows
-from ignite_tf_magic.igfs import journal, layout
-from ignite_tf_magic.igfs.journal import GARBAGE, Garbage, Intent, JournalRecord, Lease
+from ignite_tf_magic.igfs import journal
+from ignite_tf_magic.igfs.journal import Garbage, Intent, JournalRecord, Lease
 from ignite_tf_magic.igfs.layout import DirectoryNode, Extent, FileNode, entry_key
 from ignite_tf_magic.igfs.store import Changes, ProcessLock, Store
 from ignite_tf_magic.igfs.tree import Tree
 
+T = TypeVar("T")
 _KEYS_PER_REQUEST = 256
 _RENEWALS_TO_WAIT = 2
 
@@ -74,10 +76,9 @@ class Collector:
             if not isinstance(intent, Intent):
                 return
             extents = intent.extents(journal.number_of(intent_key))
-            rows: dict[str, bytes | None] = {intent_key: None}
+            changes.write_journal({intent_key: None})
             if extents:
-                rows[journal.key(GARBAGE, layout.new_id())] = journal.encode(Garbage(extents))
-            changes.write_journal(rows)
+                changes.write_journal(journal.garbage_row(Garbage(extents)))
 
         self._store.transact(act)
 
@@ -93,9 +94,8 @@ class Collector:
         """Remove blocks, whether they exist or not."""
         blocks = self._store.blocks
         for extent in extents:
-            keys = extent.block_keys()
-            for first in range(0, len(keys), _KEYS_PER_REQUEST):
-                blocks.remove_all(keys[first : first + _KEYS_PER_REQUEST])
+            for keys in _portions(extent.block_keys()):
+                blocks.remove_all(keys)
 
     def _deepest_first(self, directory: int) -> Iterator[int]:
         """Give a directory and those below it. Were this cut off in the middle, the rest could be found again."""
@@ -114,15 +114,14 @@ class Collector:
             self._store.meta.remove_all(sorted(keys))
 
     def _free_files(self, files: Sequence[FileNode]) -> None:
-        garbage = {
-            journal.key(GARBAGE, layout.new_id()): journal.encode(Garbage(node.extents))
-            for node in files
-            if node.extents
-        }
-        if garbage:
-            self._store.journal.put_all(garbage)
+        rows: dict[str, bytes] = {}
+        for node in files:
+            if node.extents:
+                rows |= journal.garbage_row(Garbage(node.extents))
+        if rows:
+            self._store.journal.put_all(rows)
 
 
-def _portions(keys: list[str]) -> Iterator[list[str]]:
+def _portions(keys: Sequence[T]) -> Iterator[Sequence[T]]:
     for first in range(0, len(keys), _KEYS_PER_REQUEST):
         yield keys[first : first + _KEYS_PER_REQUEST]

@@ -14,7 +14,7 @@ import json
 from dataclasses import dataclass
 
 from ignite_tf_magic.errors import CorruptRecord
-from ignite_tf_magic.igfs.layout import FIRST_PIECE, ID_BYTES, Extent
+from ignite_tf_magic.igfs.layout import FIRST_PIECE, ID_BYTES, Extent, new_id
 
 INTENT, GARBAGE, LEASE = "w/", "g/", "c/"
 
@@ -66,6 +66,11 @@ def key(prefix: str, number: int) -> str:
 def number_of(record_key: str) -> int:
     """Give the number in a record's key."""
     return int(record_key[2:], 16)
+
+
+def garbage_row(garbage: Garbage) -> dict[str, bytes]:
+    """Give a new record of garbage as a row to be written."""
+    return {key(GARBAGE, new_id()): encode(garbage)}
 
 
 def empty_intent(client: int) -> Intent:

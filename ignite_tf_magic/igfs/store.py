@@ -27,6 +27,7 @@ from ignite_tf_magic.errors import (
     NoSpace,
     ServerError,
 )
+from ignite_tf_magic.igfs.journal import GARBAGE
 from ignite_tf_magic.igfs.layout import BLOCK_BYTES
 from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.protocol.ops import AtomicityMode, CacheMode, Concurrency, Isolation, Status
@@ -86,6 +87,10 @@ class Changes:
                 cache.remove_all(removed)
         return any(self._writes)
 
+    def makes_garbage(self) -> bool:
+        """Whether a record of garbage was written."""
+        return any(key.startswith(GARBAGE) and row is not None for key, row in self._writes[1].items())
+
 
 class ProcessLock:
     """A lock that is free in a forked child, whoever held it in the parent."""
@@ -125,6 +130,8 @@ class Store(Closing):
         self.name = name
         self.block_bytes = block_bytes
         self._create = create
+        self.on_garbage: Callable[[], None] = lambda: None
+        """Called when a transaction has left something to be removed."""
         self._forget_connections()
 
     def _forget_connections(self) -> None:
@@ -283,6 +290,8 @@ class Store(Closing):
             if changes.send():
                 attempt.committing = True
                 transaction.commit()
+                if changes.makes_garbage():
+                    self.on_garbage()
             else:
                 transaction.roll_back()
         return result

@@ -85,14 +85,7 @@ class TensorFlowFiles:
         """Copy a file."""
         volume, path = self._resolve(source)
         other, target_path = self._resolve(target)
-        if volume is other:
-            volume.copy(path, target_path)
-            return
-        with volume.open_read(path) as reader, other.open_write(target_path) as writer:
-            space, offset = memoryview(bytearray(1 << 22)), 0
-            while num_bytes := reader.read_into(offset, space):
-                writer.write(space[:num_bytes])
-                offset += num_bytes
+        volume.copy(path, target_path, other)
 
     def _resolve(self, uri: str) -> tuple[Volume, paths.Path]:
         path = paths.parse(uri)

@@ -177,7 +177,7 @@ class Tree:
         if found.node is None:
             self.add_name(changes, parent.id, found.path[-1])
         elif found.node.version != node.version:
-            self._free(changes, found.node, layout.without(found.node.extents, node.extents))
+            self._free(changes, layout.without(found.node.extents, node.extents))
 
     def remove_file(self, path: Path) -> None:
         """Remove a file; those who read it can go on.
@@ -195,7 +195,7 @@ class Tree:
             if isinstance(node, DirectoryNode):
                 raise PathIsDirectory("this is a directory", render(path))
             self._remove_entry(changes, found)
-            self._free(changes, node)
+            self._free(changes, node.extents)
 
         self._store.transact(act)
 
@@ -217,8 +217,7 @@ class Tree:
                 return
             node = found.directory()
             if with_contents:
-                garbage = journal.encode(Garbage(directories=(node.id,)))
-                changes.write_journal({journal.key(journal.GARBAGE, layout.new_id()): garbage})
+                changes.write_journal(journal.garbage_row(Garbage(directories=(node.id,))))
             else:
                 self._must_be_empty(changes, node, path)
             self._remove_entry(changes, found)
@@ -254,8 +253,7 @@ class Tree:
                 return
             _must_not_lie_in(node, new)
             self._displace(changes, node, new)
-            self._remove_entry(changes, old)
-            self._enter(changes, old, new)
+            self._move(changes, old, new)
 
         self._store.transact(act)
         self._forget(source)
@@ -270,21 +268,22 @@ class Tree:
         if isinstance(there, FileNode):
             if isinstance(node, DirectoryNode):
                 raise PathNotDirectory("a directory cannot replace this file", path)
-            self._free(changes, there)
+            self._free(changes, there.extents)
         elif isinstance(node, FileNode):
             raise PathIsDirectory("a file cannot replace this directory", path)
         else:
             self._must_be_empty(changes, there, target.path)
 
-    def _enter(self, changes: Changes, old: Found, new: Found) -> None:
-        parent = new.parent()
-        changes.write({entry_key(parent.id, new.path[-1]): old.record})
-        if new.node is not None:
+    def _move(self, changes: Changes, old: Found, new: Found) -> None:
+        """Put an entry into another place, and its name, unless it stands there already."""
+        source, target = old.parent().id, new.parent().id
+        changes.write({entry_key(source, old.path[-1]): None, entry_key(target, new.path[-1]): old.record})
+        if new.node is None and source == target:
+            self._rename_name(changes, source, old.path[-1], new.path[-1])
             return
-        if parent.id == old.parent().id:
-            self._rename_name(changes, parent.id, old.path[-1], new.path[-1])
-        else:
-            self.add_name(changes, parent.id, new.path[-1])
+        self.remove_name(changes, source, old.path[-1])
+        if new.node is None:
+            self.add_name(changes, target, new.path[-1])
 
     def entries(self, directory: int) -> Iterator[list[tuple[str, Node]]]:
         """Give a directory's entries by pages of up to 1,000, in no order. What changes meanwhile may be missed."""
@@ -341,7 +340,7 @@ class Tree:
         self._write_names(changes, directory, names.add(nodes, name))
 
     def _rename_name(self, changes: Changes, directory: int, old: str, new: str) -> None:
-        """Replace what `_remove_entry` has just written: both names may be in one row."""
+        """Replace a name by another of the same directory: both may be in one row."""
         nodes = {**self._way(changes, directory, old), **self._way(changes, directory, new)}
         written = names.remove(nodes, old)
         left = {place: node for place, node in {**nodes, **written}.items() if node is not None}
@@ -390,11 +389,9 @@ class Tree:
         if key in changes.read([key]):
             raise DirectoryNotEmpty("the directory is not empty", render(path))
 
-    def _free(self, changes: Changes, node: FileNode, extents: tuple[Extent, ...] | None = None) -> None:
-        freed = node.extents if extents is None else extents
-        if freed:
-            garbage = journal.encode(Garbage(freed))
-            changes.write_journal({journal.key(journal.GARBAGE, layout.new_id()): garbage})
+    def _free(self, changes: Changes, extents: tuple[Extent, ...]) -> None:
+        if extents:
+            changes.write_journal(journal.garbage_row(Garbage(extents)))
 
 
 def _must_not_lie_in(node: Node, target: Found) -> None:

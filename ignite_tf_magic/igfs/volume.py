@@ -51,6 +51,7 @@ class Volume(Closing):
         self.tree = Tree(self.store)
         self.collector = Collector(self.store, self.tree)
         self._keeper = Keeper(self.store, self.collector)
+        self.store.on_garbage = self._keeper.garbage_was_made
         self._quota = Quota(self.store, self._reclaim, max_share)
 
     def close(self) -> None:
@@ -110,26 +111,23 @@ class Volume(Closing):
             if not path:
                 raise PathIsDirectory("this is a directory", "/")
             self.tree.remove_file(path)
-            self._keeper.garbage_was_made()
 
     def remove_directory(self, path: Path, *, with_contents: bool = False) -> None:
         """Remove a directory; its contents, if any, vanish with it as one step, and are freed afterwards."""
         with self._keeper.use():
             self.tree.remove_directory(path, with_contents=with_contents)
-            self._keeper.garbage_was_made()
 
     def rename(self, source: Path, target: Path) -> None:
         """Move a file, or a directory with all its contents, as one step. A file at the target is replaced."""
         with self._keeper.use():
             self.tree.rename(source, target)
-            self._keeper.garbage_was_made()
 
-    def copy(self, source: Path, target: Path) -> None:
-        """Copy a file's content; the target appears, or is replaced, when all is written."""
-        if source == target:
+    def copy(self, source: Path, target: Path, to: Volume | None = None) -> None:
+        """Copy a file's content, also `to` another volume; the target appears, or is replaced, when all is written."""
+        if source == target and to in (None, self):
             return
         buffer = memoryview(bytearray(_COPY_BYTES))
-        with self._keeper.use(), self.open_read(source) as reader, self.open_write(target) as writer:
+        with self._keeper.use(), self.open_read(source) as reader, (to or self).open_write(target) as writer:
             offset = 0
             while num_bytes := reader.read_into(offset, buffer):
                 writer.write(buffer[:num_bytes])

@@ -12,7 +12,7 @@ from ignite_tf_magic.igfs import journal, layout
 from ignite_tf_magic.igfs.block_writer import BlockWriter
 from ignite_tf_magic.igfs.collector import Collector
 from ignite_tf_magic.igfs.found import Found
-from ignite_tf_magic.igfs.journal import GARBAGE, Garbage
+from ignite_tf_magic.igfs.journal import Garbage
 from ignite_tf_magic.igfs.keeper import Keeper
 from ignite_tf_magic.igfs.layout import TAIL_BYTES, DirectoryNode, Extent, FileNode
 from ignite_tf_magic.igfs.paths import Path, render
@@ -306,8 +306,7 @@ class FileWriter(Closing):
             raise StaleFile("another changed this file while it was cut", render(self.path))
         self._tree.put_file(changes, found, node)
         if freed := (*merged, *self._wasted):
-            garbage = journal.encode(Garbage(freed, superseded=True))
-            changes.write_journal({journal.key(GARBAGE, layout.new_id()): garbage})
+            changes.write_journal(journal.garbage_row(Garbage(freed, superseded=True)))
         self._blocks.settle(changes, keep=keep)
         return found
 

@@ -298,9 +298,7 @@ def _prune(options: argparse.Namespace) -> None:
     older_than = None if options.older_than is None else timedelta(days=options.older_than)
     with open_session(report=_say) as session:
         pruned = session.prune(keep=max(options.keep, 0), older_than=older_than, dry_run=options.dry_run)
-    for run in pruned:
-        _say(f"{run.run_id}  {run.num_bytes / 2**20:,.1f} MiB in igfs")
-    _say(f"{len(pruned)} runs {'would be removed' if options.dry_run else 'removed'}")
+    _say(render.pruned_text(pruned, options.keep, dry_run=options.dry_run))
 
 
 _COMMANDS: dict[str, Callable[[argparse.Namespace], Any]] = {
