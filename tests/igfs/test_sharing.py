@@ -474,6 +474,14 @@ def test_a_writer_taken_for_dead_cannot_reserve_more_and_then_publish(new_volume
     assert other_volume.store.blocks.size() == 0
 
 
+def test_what_a_replacement_leaves_is_gone_when_its_writer_hangs_up(own_volume, other_volume):
+    own_volume.write_file(("f",), bytes(100_000))
+    own_volume.write_file(("f",), b"small")
+    own_volume.close()
+    assert other_volume.store.blocks.size() == 0
+    assert read_all(other_volume, ("f",)) == b"small"
+
+
 def test_a_writer_whose_file_was_replaced_is_told(own_volume, other_volume):
     with (
         pytest.raises(StaleFile, match="another replaced or removed"),
