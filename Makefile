@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INPUTS := setup.cfg setup.py pyproject.toml ignite_tf_magic/protocol/_rows.c \
 	ignite_tf_magic/tfplugin/_filesystem.c ignite_tf_magic/tfplugin/_filesystem.h
 
-.PHONY: demo test lint bench faults versions golden browser fuse pictures clean
+.PHONY: demo test lint bench faults versions golden browser fuse sshd pictures clean
 
 demo: $(VENV)/.all
 	$(BIN)/ignite-tf demo
@@ -13,6 +13,7 @@ demo: $(VENV)/.all
 test: $(VENV)/.dev
 	-@$(MAKE) --no-print-directory browser
 	-@$(MAKE) --no-print-directory fuse
+	-@$(MAKE) --no-print-directory sshd
 	$(BIN)/python -m pytest
 
 lint: $(VENV)/.dev
@@ -47,6 +48,13 @@ fuse:
 	@command -v fusermount3 >/dev/null || { \
 	  sudo=$$(test "$$(id -u)" = 0 || echo sudo -n); \
 	  $$sudo apt-get update -qq && $$sudo apt-get install -y -qq --no-install-recommends fuse3; }
+
+# What the hosts of tests/bed are made of. Without it, the tests of runs over SSH cannot be run.
+sshd:
+	@(PATH=$$PATH:/usr/sbin:/sbin; for program in sshd ssh ip nsenter ps; do command -v $$program || exit; done) >/dev/null || { \
+	  sudo=$$(test "$$(id -u)" = 0 || echo sudo -n); \
+	  $$sudo apt-get update -qq && $$sudo apt-get install -y -qq --no-install-recommends \
+	    openssh-server openssh-client iproute2 util-linux procps; }
 
 # docs/quickstart.png and docs/panel.png, from nodes, a JupyterLab and a browser started for them.
 pictures: $(VENV)/.dev browser

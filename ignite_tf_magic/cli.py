@@ -1,4 +1,7 @@
-"""The command `ignite-tf`: reads arguments, calls `session`, prints. Exit codes: 0, 1 error, 2 usage, 130."""
+"""The command `ignite-tf`: reads arguments, calls `session`, prints.
+
+Exit codes: 0, 1 error, 2 usage, 130 interrupted, or the run's own.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from pathlib import Path
 from shutil import which
 from typing import Any
@@ -17,41 +20,35 @@ from typing import Any
 from ignite_tf_magic import __version__
 from ignite_tf_magic.boards import LOOPBACK, list_tensorboards, open_tensorboard, stop_tensorboard
 from ignite_tf_magic.demo import run_demo
-from ignite_tf_magic.errors import ConfigError, IgniteTfError
+from ignite_tf_magic.errors import IgniteTfError
 from ignite_tf_magic.files import CopyProgress
 from ignite_tf_magic.fs_commands import add_fs_commands, bar_after_a_while, run_fs
-from ignite_tf_magic.live_output import LiveOutput
 from ignite_tf_magic.render import (
     View,
     caches_view,
     nodes_view,
     pruned_text,
-    runs_view,
     table_view,
     tensorboards_view,
 )
+from ignite_tf_magic.run_commands import add_run_commands
 from ignite_tf_magic.session import (
     EmbeddedNode,
     EmbeddedOptions,
     LoadProgress,
-    RunInfo,
     get_run,
-    list_runs,
     local_down,
     local_status,
     local_up,
     open_session,
-    stop_run,
 )
-
-_TAKE_INTERVAL_S = 0.05
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; gives the exit code. Errors are one short message on standard error."""
     options = _parser().parse_args(argv)
     try:
-        options.act(options)
+        code = options.act(options)
         sys.stdout.flush()
     except IgniteTfError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -62,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # as in `ignite-tf logs RUN | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    return 0
+    return code or 0
 
 
 def _demo(_: argparse.Namespace) -> None:
@@ -142,36 +139,6 @@ def _progress_bar(title: str) -> Iterator[LoadProgress]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def _ps(options: argparse.Namespace) -> None:
-    runs = list_runs(include_ended=options.all)[::-1]
-    if options.json:
-        print(json.dumps([_run_as_json(run) for run in runs], indent=1))
-    elif not runs:
-        print("no runs" if options.all else "no runs are going on; --all lists those that ended, too")
-    else:
-        print(runs_view(runs, datetime.now(timezone.utc)).text)
-
-
-def _run_as_json(run: RunInfo) -> dict[str, Any]:
-    return {
-        "id": run.id,
-        "state": run.state.value,
-        "exit_code": run.exit_code,
-        "cache": run.cache,
-        "hosts": run.hosts,
-        "num_workers": run.num_workers,
-        "restarts": run.restarts,
-        "started_at": run.started_at.isoformat(),
-        "ended_at": run.ended_at.isoformat() if run.ended_at else None,
-        "directory": str(run.directory),
-    }
-
-
-def _stop(options: argparse.Namespace) -> None:
-    outcome = stop_run(options.run)
-    print(f"run {outcome.info.id}: {outcome.kind.value}")
-
-
 def _prune(options: argparse.Namespace) -> None:
     older_than = None if options.older_than is None else timedelta(days=options.older_than)
     with open_session(report=_report) as session:
@@ -180,39 +147,6 @@ def _prune(options: argparse.Namespace) -> None:
         print(json.dumps([{"id": run.run_id, "bytes": run.num_bytes} for run in pruned], indent=1))
         return
     print(pruned_text(pruned, options.keep, dry_run=options.dry_run))
-
-
-def _logs(options: argparse.Namespace) -> None:
-    run = get_run(options.run)
-    num_workers = run.info().num_workers
-    if options.worker is not None and not 0 <= options.worker < num_workers:
-        raise ConfigError(f"run {run.id} has no worker {options.worker}; it has 0 to {num_workers - 1}")
-    if options.follow:
-        _follow(run.follow(options.worker, with_pauses=True), num_workers)
-        return
-    for worker in range(num_workers) if options.worker is None else [options.worker]:
-        path = run.directory.log(worker)
-        if num_workers > 1 and options.worker is None:
-            print(f"--- worker {worker}: {path}", flush=True)
-        _copy(path)
-
-
-def _follow(chunks: Iterator[Any], num_workers: int) -> None:
-    output, taken = LiveOutput(num_workers), 0.0
-    for chunk in chunks:
-        output.feed(chunk.worker, chunk.text)
-        if time.monotonic() - taken >= _TAKE_INTERVAL_S:
-            _write(output.take(with_progress=sys.stdout.isatty()))
-            taken = time.monotonic()
-    _write(output.finish())
-
-
-def _copy(path: Path) -> None:
-    if not path.exists():
-        return
-    with path.open(encoding="utf-8", errors="replace", newline="") as file:
-        while text := file.read(1 << 16):
-            _write(text)
 
 
 def _caches(_: argparse.Namespace) -> None:
@@ -298,19 +232,12 @@ def _parser() -> argparse.ArgumentParser:
         epilog="The cluster is IGNITE_TF_CLUSTER=HOST:PORT,... or the [cluster] of ignite-tf.toml; without "
         "them it is one of Ignite nodes on this machine, started when needed.",
     )
-    parser.add_argument("--version", action="version", version=f"ignite-tf {__version__}")
+    _add_version(parser)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add(commands, "demo", _demo, "start nodes, load digits, execute the quick start notebook")
     _add_local(_add(commands, "local", None, "Ignite nodes on this machine: up, status, down"))
     _add_load(_add(commands, "load", _load, "create a cache from data"))
-    ps = _add(commands, "ps", _ps, "list training runs")
-    ps.add_argument("--all", action="store_true", help="also those that ended")
-    ps.add_argument("--json", action="store_true")
-    _add(commands, "stop", _stop, "end a run's processes").add_argument("run", metavar="RUN")
-    logs = _add(commands, "logs", _logs, "print a run's output")
-    logs.add_argument("run", metavar="RUN")
-    logs.add_argument("--worker", type=int, metavar="I", help="of this worker only")
-    logs.add_argument("-f", "--follow", action="store_true", help="go on until the run has ended")
+    add_run_commands(lambda name, act, what: _add(commands, name, act, what))
     prune = _add(commands, "prune", _prune, "forget runs that ended, with their files in igfs")
     prune.add_argument("--keep", type=_whole, default=20, metavar="N", help="so many of the newest stay (20)")
     prune.add_argument("--older-than", type=_whole, metavar="DAYS", help="only those that ended longer ago")
@@ -338,11 +265,16 @@ def _add_tensorboard(board: argparse.ArgumentParser) -> None:
 
 
 def _add(
-    commands: Any, name: str, act: Callable[[argparse.Namespace], None] | None, what: str
+    commands: Any, name: str, act: Callable[[argparse.Namespace], int | None] | None, what: str
 ) -> argparse.ArgumentParser:
     added: argparse.ArgumentParser = commands.add_parser(name, help=what, description=what)
     added.set_defaults(act=act)
+    _add_version(added)
     return added
+
+
+def _add_version(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-V", "--version", action="version", version=f"ignite-tf {__version__}")
 
 
 def _add_local(local: argparse.ArgumentParser) -> None:

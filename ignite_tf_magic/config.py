@@ -1,4 +1,4 @@
-"""Options: how to reach a cluster, from arguments, a TOML file and the environment.
+"""Options: how to reach a cluster and its hosts, from arguments, files and the environment.
 
 Values here are frozen and carry no behaviour beyond reading themselves. Secrets never appear in a
 `repr`. The environment is read only when one of the functions here is called, never at import.
@@ -9,16 +9,25 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ignite_tf_magic.errors import ConfigError
+from ignite_tf_magic.spring_xml import looks_like_xml, read_spring_xml
+from ignite_tf_magic.toml_tables import Table, is_word, parse_toml
+
+if TYPE_CHECKING:
+    import socket
 
 DEFAULT_PORT = 10800
 CONFIG_FILE = "ignite-tf.toml"
+_MAX_FILE_BYTES = 1 << 20
+_FILES = ("certfile", "keyfile", "cafile")
+_TLS = ("cert_password", "check_hostname")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -79,6 +88,9 @@ class TlsOptions:
     check_hostname: bool = True
 
 
+Dial = Callable[[str, int, float], "socket.socket"]
+
+
 @dataclass(frozen=True, slots=True)
 class ConnectOptions:
     """How to reach a cluster: where, as whom, and under what protection.
@@ -86,6 +98,7 @@ class ConnectOptions:
     Attributes:
         endpoints: Where to knock first; the other nodes are learnt from the first that answers.
         timeout_s: Limit for opening a connection and for one answer of a control operation.
+        dial: Connects to a host's port within so many seconds where this machine cannot by itself; raises OSError.
     """
 
     endpoints: tuple[Endpoint, ...] = (Endpoint("127.0.0.1"),)
@@ -93,6 +106,93 @@ class ConnectOptions:
     password: str | None = field(default=None, repr=False)
     tls: TlsOptions | None = None
     timeout_s: float = 30.0
+    dial: Dial | None = field(default=None, repr=False, compare=False)
+
+
+class OnRebalance(Enum):
+    """What a run does when partitions of its cache have moved to other nodes."""
+
+    RESTART = "restart"
+    IGNORE = "ignore"
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchOptions:
+    """[launch]: how runs are started and kept alive.
+
+    Attributes:
+        python: Interpreter of the workers on every host that names none of its own.
+        ports: First and last port that workers may listen on; None leaves the choice to each host.
+        log_limit_bytes: Of a worker's output, what is kept.
+        max_restarts: How often a run is started again before it has failed.
+        deadline_s: How long a run may take, restarts included; None has no limit.
+    """
+
+    python: str | None = None
+    ports: tuple[int, int] | None = None
+    log_limit_bytes: int = 1 << 30
+    max_restarts: int = 10
+    deadline_s: float | None = None
+    on_rebalance: OnRebalance = OnRebalance.RESTART
+
+
+@dataclass(frozen=True, slots=True)
+class SshOptions:
+    """[ssh]: how hosts are reached.
+
+    Attributes:
+        config: Instead of ~/.ssh/config.
+        known_hosts: Instead of ~/.ssh/known_hosts.
+        user: Where the SSH configuration names none.
+        via: SSH host through which the cluster's own ports are reached.
+    """
+
+    config: Path | None = None
+    known_hosts: Path | None = None
+    user: str | None = None
+    connect_timeout_s: float = 10.0
+    via: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostOptions:
+    """[hosts.NAME]: what Ignite does not tell of a machine.
+
+    Attributes:
+        name: What people call it.
+        addresses: As Ignite's nodes list them.
+        node_ids: Ids or consistent ids of its nodes, where no address tells.
+        ssh: What SSH calls it, `name` by default; "local" is this machine, without SSH.
+        python: Interpreter of workers there.
+        root: Directory of this package's own files there.
+        tf_address: Where the workers of other hosts reach its workers.
+    """
+
+    name: str
+    addresses: tuple[str, ...] = ()
+    node_ids: tuple[str, ...] = ()
+    ssh: str | None = None
+    python: str | None = None
+    root: str | None = None
+    tf_address: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """All that `ignite-tf.toml` says.
+
+    Attributes:
+        cluster: None: no cluster is named, and the embedded one is meant.
+        path: The file; None when there is none.
+        notes: What the user should know; lines to be shown.
+    """
+
+    cluster: ConnectOptions | None = None
+    launch: LaunchOptions = LaunchOptions()
+    ssh: SshOptions = SshOptions()
+    hosts: tuple[HostOptions, ...] = ()
+    path: Path | None = None
+    notes: tuple[str, ...] = ()
 
 
 def environment(prefix: str, names: Sequence[str], env: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -114,11 +214,27 @@ def state_dir() -> Path:
 
     IGNITE_TF_HOME, when set, replaces the user's state directory.
     """
+    if home := os.environ.get("IGNITE_TF_HOME"):
+        return _private(Path(home))
     import platformdirs
 
-    home = os.environ.get("IGNITE_TF_HOME")
-    path = Path(home) if home else Path(platformdirs.user_state_dir("ignite_tf_magic", appauthor=False))
-    return _private(path)
+    return _private(Path(platformdirs.user_state_dir("ignite_tf_magic", appauthor=False)))
+
+
+def timings_divisor(env: Mapping[str, str] | None = None) -> float:
+    """By how much the waiting times of runs are shortened: IGNITE_TF_TIMINGS_DIVISOR, for campaigns of faults.
+
+    Raises:
+        ConfigError: It is not a number from 1 up.
+    """
+    text = (os.environ if env is None else env).get("IGNITE_TF_TIMINGS_DIVISOR", "1")
+    try:
+        divisor = float(text)
+    except ValueError:
+        divisor = 0.0
+    if not 1.0 <= divisor < 100.0:
+        raise ConfigError(f"IGNITE_TF_TIMINGS_DIVISOR={text!r}: it must be a number from 1 to 100")
+    return divisor
 
 
 def _private(path: Path) -> Path:
@@ -137,25 +253,41 @@ def configured_cluster(env: Mapping[str, str] | None = None) -> ConnectOptions |
         credentials_file = "/home/me/.ignite.json"
         certfile = "client.pem"
 
+    Names of files are relative to the directory of `ignite-tf.toml`. Its other tables: `read_config`.
     None means that no cluster is configured, and the embedded one is meant.
 
     Raises:
         ConfigError: An address or the file is malformed.
     """
-    source = os.environ if env is None else env
-    section = _toml_section("cluster")
-    text = source.get("IGNITE_TF_CLUSTER", "")
-    addresses = [part for part in text.split(",") if part.strip()] or section.get("addresses", [])
-    if not addresses:
+    return _cluster(_found_file().table("cluster"), _named_cluster(env))
+
+
+def _named_cluster(env: Mapping[str, str] | None) -> tuple[Endpoint, ...]:
+    text = (os.environ if env is None else env).get("IGNITE_TF_CLUSTER", "")
+    return tuple(Endpoint.parse(part) for part in text.split(",") if part.strip())
+
+
+def _cluster(table: Table, given: Sequence[Endpoint]) -> ConnectOptions | None:
+    """Read [cluster]; endpoints that were given elsewhere come before its own."""
+    table.allow("addresses", "username", "password", "credentials_file", *_FILES, *_TLS)
+    own = _own_endpoints(table)
+    named: dict[str, Any] = {key: table.text(key) for key in ("username", "password", "cert_password")}
+    named |= {key: str(path) for key in _FILES if (path := table.path(key))}
+    named["check_hostname"] = table.values.get("check_hostname", True)
+    credentials = table.path("credentials_file")
+    if not (given or own):
         return None
-    secrets = read_credentials(Path(section["credentials_file"])) if "credentials_file" in section else {}
-    merged = {**section, **secrets}
-    return ConnectOptions(
-        endpoints=tuple(Endpoint.parse(address) for address in addresses),
-        username=merged.get("username"),
-        password=merged.get("password"),
-        tls=tls_options(merged),
-    )
+    if credentials:
+        named |= read_credentials(credentials)
+    return ConnectOptions(tuple(given) or own, named["username"], named["password"], tls_options(named))
+
+
+def _own_endpoints(table: Table) -> tuple[Endpoint, ...]:
+    addresses = table.words("addresses")
+    try:
+        return tuple(map(Endpoint.parse, addresses))
+    except ConfigError as error:
+        raise ConfigError(f"{table.file}: [{table.name}] addresses: {error}") from error
 
 
 def tls_options(named: Mapping[str, Any]) -> TlsOptions | None:
@@ -171,28 +303,137 @@ def tls_options(named: Mapping[str, Any]) -> TlsOptions | None:
     )
 
 
-def _toml_section(name: str) -> dict[str, Any]:
-    import platformdirs
+def read_config(path: Path | None = None, env: Mapping[str, str] | None = None) -> Config:
+    """Read all of `ignite-tf.toml`.
 
-    folders = (Path.cwd(), Path(platformdirs.user_config_dir("ignite_tf_magic", appauthor=False)))
-    path = next((f / CONFIG_FILE for f in folders if (f / CONFIG_FILE).is_file()), None)
-    if path is None:
-        return {}
+    Args:
+        path: The file, whose [cluster] then comes before IGNITE_TF_CLUSTER. None: as `configured_cluster`
+            finds it; without a file, everything has its default.
+        env: Instead of the process's environment.
+
+    Raises:
+        ConfigError: The file cannot be read, holds an unknown key or a bad value; says which.
+    """
+    file = _found_file() if path is None else parse_toml(_read(path), path)
+    return _config(file, _named_cluster(env), is_found=path is None)
+
+
+def load_config_file(path: Path, env: Mapping[str, str] | None = None) -> Config:
+    """Read what `-c` names: our TOML, or Ignite's Spring XML; the content tells which.
+
+    Spring XML gives the cluster's addresses, and `Config.notes` what else it asks of clients; all other
+    options are those of the `ignite-tf.toml` that `configured_cluster` finds.
+
+    Raises:
+        ConfigError: As `read_config`; or no address can be learnt from the XML.
+    """
+    data = _read(path)
+    if not looks_like_xml(data):
+        return _config(parse_toml(data, path), _named_cluster(env), is_found=False)
+    found = read_spring_xml(data, str(path))
+    endpoints = tuple(Endpoint(host, port) for host, port in found.endpoints)
+    return replace(_config(_found_file(), endpoints, is_found=True), notes=found.notes)
+
+
+def _config(file: Table, given: Sequence[Endpoint], *, is_found: bool) -> Config:
+    file.allow("cluster", "ssh", "launch", "hosts")
+    cluster = file.table("cluster")
+    own_first = not is_found and "addresses" in cluster.values
+    return Config(
+        cluster=_cluster(cluster, () if own_first else given),
+        launch=_launch(file.table("launch")),
+        ssh=_ssh(file.table("ssh")),
+        hosts=_hosts(file.table("hosts")),
+        path=file.file if file.values else None,
+    )
+
+
+def _launch(table: Table) -> LaunchOptions:
+    table.allow("python", "ports", "log_limit", "max_restarts", "deadline_s", "on_rebalance")
+    default = LaunchOptions()
+    choice = table.values.get("on_rebalance", default.on_rebalance.value)
+    if choice not in [each.value for each in OnRebalance]:
+        table.refuse("on_rebalance", " or ".join(f'"{each.value}"' for each in OnRebalance))
+    max_restarts = table.count("max_restarts")
+    return LaunchOptions(
+        python=table.text("python"),
+        ports=table.port_range("ports"),
+        log_limit_bytes=table.num_bytes("log_limit") or default.log_limit_bytes,
+        max_restarts=default.max_restarts if max_restarts is None else max_restarts,
+        deadline_s=table.seconds("deadline_s"),
+        on_rebalance=OnRebalance(choice),
+    )
+
+
+def _ssh(table: Table) -> SshOptions:
+    table.allow("config", "known_hosts", "user", "connect_timeout_s", "via")
+    return SshOptions(
+        config=table.path("config"),
+        known_hosts=table.path("known_hosts"),
+        user=table.word("user"),
+        connect_timeout_s=table.seconds("connect_timeout_s") or SshOptions().connect_timeout_s,
+        via=table.word("via"),
+    )
+
+
+def _hosts(table: Table) -> tuple[HostOptions, ...]:
+    hosts = tuple(_host(table, name, each) for name, each in table.tables())
+    claims: dict[str, str] = {}
+    for host in hosts:
+        for claim in (*host.addresses, *host.node_ids):
+            if claims.setdefault(claim, host.name) != host.name:
+                raise ConfigError(
+                    f"{table.file}: {claim} stands in [hosts.{claims[claim]}] and in [hosts.{host.name}]; "
+                    "leave it in the one whose machine has it"
+                )
+    return hosts
+
+
+def _host(hosts: Table, name: str, table: Table) -> HostOptions:
+    if not is_word(name):
+        raise ConfigError(
+            f"{hosts.file}: [hosts.{name!r}]: a host's name has no blanks, no commas and no '-' in front"
+        )
+    table.allow("addresses", "node_ids", "ssh", "python", "root", "tf_address")
+    addresses = table.words("addresses")
+    for address in (*addresses, table.word("tf_address") or name):
+        if ":" in address and not _is_ipv6(address):
+            raise ConfigError(
+                f"{table.file}: [{table.name}]: {address!r} has a port; a host's address has none"
+            )
+    return HostOptions(
+        name=name,
+        addresses=addresses,
+        node_ids=table.words("node_ids"),
+        ssh=table.word("ssh"),
+        python=table.text("python"),
+        root=table.text("root"),
+        tf_address=table.word("tf_address"),
+    )
+
+
+def _is_ipv6(text: str) -> bool:
+    return re.fullmatch(r"[0-9a-fA-F:.]*:[0-9a-fA-F:.]*:[0-9a-fA-F:.]*(%\w+)?", text) is not None
+
+
+def _found_file() -> Table:
+    path = Path.cwd() / CONFIG_FILE
+    if not path.is_file():
+        import platformdirs
+
+        path = Path(platformdirs.user_config_dir("ignite_tf_magic", appauthor=False)) / CONFIG_FILE
+    return parse_toml(_read(path), path) if path.is_file() else Table(path)
+
+
+def _read(path: Path) -> bytes:
     try:
-        section = _toml_loads(path.read_text(encoding="utf-8")).get(name, {})
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot read {path}: {error}") from error
-    if not isinstance(section, dict):
-        raise ConfigError(f"{path}: [{name}] must be a table")
-    return section
-
-
-def _toml_loads(text: str) -> dict[str, Any]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
-    return dict(tomllib.loads(text))
+        with path.open("rb") as file:
+            data = file.read(_MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
+    if len(data) > _MAX_FILE_BYTES:
+        raise ConfigError(f"{path} is larger than 1 MiB, which no configuration is")
+    return data
 
 
 def read_credentials(path: Path) -> dict[str, str]:

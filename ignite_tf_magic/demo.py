@@ -60,10 +60,10 @@ def run_demo(write: Write) -> DemoOutcome:
     with open_session(cluster.connect_options, report=lambda line: write(f"{line}\n")) as session:
         for cache, (split, num_rows) in _CACHES.items():
             write(f"{_load(session, cache, split, num_rows)}\n")
-    known = {run.id for run in list_runs(include_ended=True)}
+    known = {run.id for run in list_runs(include_ended=True).runs}
     write(f"\n== Notebook: {NOTEBOOK}\n")
     path = _execute(cluster, write)
-    new = [run for run in list_runs(include_ended=True) if run.id not in known]
+    new = [run for run in list_runs(include_ended=True).runs if run.id not in known]
     return DemoOutcome(path, new[-1] if new else None, cluster)
 
 

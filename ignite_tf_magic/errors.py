@@ -8,7 +8,7 @@ This file imports nothing, so that every room may raise its errors.
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 
 class IgniteTfError(Exception):
@@ -166,8 +166,64 @@ class LaunchError(IgniteTfError, RuntimeError):
     """A process could not be started on a host."""
 
 
+class HostError(LaunchError):
+    """A host could not be used.
+
+    Attributes:
+        host: Its name.
+        reason: What came back, and what to do next.
+    """
+
+    def __init__(self, host: str, reason: str) -> None:
+        super().__init__(f"host {host!r}: {reason}")
+        self.host = host
+        self.reason = reason
+
+
+class HostUnreachable(HostError, ConnectionError):
+    """A host does not answer, or the connection to it broke. What runs there may well go on."""
+
+
+class HostKeyRejected(HostError):
+    """A host does not prove to be the one that it was, or nothing is known of it yet."""
+
+
+class SshAuthFailed(HostError):
+    """A host does not let us in."""
+
+
+class NoInterpreter(HostError):
+    """A host has no Python where it was looked for, or one that is too old."""
+
+
+class HostRefused(HostError):
+    """A host was reached and refused what it was asked.
+
+    Attributes:
+        kind: A word for programs, like "no_program", "stale_generation" or "disk_full".
+        facts: What else the host said of it.
+    """
+
+    def __init__(self, host: str, kind: str, reason: str, facts: Mapping[str, object] | None = None) -> None:
+        super().__init__(host, reason)
+        self.kind = kind
+        self.facts = dict(facts or {})
+
+
+class EnvironmentFailed(HostError):
+    """A host could not be given the environment that a run's requirements describe."""
+
+
+class ParcelError(LaunchError, ValueError):
+    """A directory or an archive cannot be shipped to hosts as it is."""
+
+
 class PlacementError(IgniteTfError, ValueError):
     """The partitions of a cache cannot be spread over the workers that were asked for."""
+
+
+class NoRoom(PlacementError):
+    """The hosts have too few free GPUs or ports for a run now; it may fit when others have ended."""
 
 
 class ScriptError(IgniteTfError, ValueError):
@@ -186,6 +242,39 @@ class ScriptError(IgniteTfError, ValueError):
 
 class RunNotFound(IgniteTfError, LookupError):
     """No run has that id, or the abbreviation fits several."""
+
+
+class RecordChanged(IgniteTfError):
+    """A run's record was written or removed by another process since it was read.
+
+    Attributes:
+        run_id: Its id.
+    """
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(
+            f"the record of run {run_id} was written by another process meanwhile; read it again and decide anew"
+        )
+        self.run_id = run_id
+
+
+class RecordDamaged(IgniteTfError, ValueError):
+    """What the registry of runs holds under a run's id is not a record.
+
+    Attributes:
+        run_id: Its id.
+    """
+
+    def __init__(self, run_id: str, key: str, cache: str) -> None:
+        super().__init__(
+            f"row {key!r} of cache {cache} is not the record of a run; "
+            "the runs' hosts have it: it is written anew when they are asked"
+        )
+        self.run_id = run_id
+
+
+class MirrorFailed(IgniteTfError):
+    """The output of a run could not be kept on this machine; the run itself goes on."""
 
 
 class RunFailed(IgniteTfError, RuntimeError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import deque
 
 _CONTROL = re.compile(r"([\n\r])")
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b")
@@ -12,7 +11,6 @@ _NATIVE_NOISE = re.compile(
     r"WARNING: All log messages before absl::InitializeLog|I0000 00:00:\d+|E0000 .* failed call to cuInit"
 )
 _MAX_LINE_CHARS = 8192
-_MAX_WAITING_LINES = 500
 _PROGRESS_CHARS = 160
 
 
@@ -21,16 +19,17 @@ class LiveOutput:
 
     Whole lines are passed on in the order in which they came. What a worker has on its unfinished line,
     a progress bar rewritten with "\r" above all, is shown on one last line that is rewritten in place.
-    Memory is bounded: lines that come faster than they are taken are counted instead of kept. What
-    TensorFlow's libraries say when they start is left out; the log files have everything.
+    No line is lost; what was fed is kept until it is taken. Only what TensorFlow's libraries say when they start
+    is left out; the log files have that, too.
     """
 
-    def __init__(self, num_workers: int) -> None:
+    def __init__(self, num_workers: int, *, is_screen: bool = True) -> None:
+        """Begin with an empty screen, or with a file, which gets whole lines alone."""
+        self._is_screen = is_screen
         self._prefixes = [f"worker {i} | " if num_workers > 1 else "" for i in range(num_workers)]
         self._unfinished = [""] * num_workers
         self._returned = [False] * num_workers
-        self._waiting: deque[str] = deque()
-        self._num_left_out = 0
+        self._waiting: list[str] = []
         self._on_screen = ""
 
     def feed(self, worker: int, text: str) -> None:
@@ -49,7 +48,7 @@ class LiveOutput:
         Args:
             with_progress: Also rewrite the last line when only unfinished lines have changed.
         """
-        lines = self._taken_lines()
+        lines, self._waiting = self._waiting, []
         progress = self._progress()
         if not lines and (progress == self._on_screen or not with_progress):
             return ""
@@ -84,20 +83,11 @@ class LiveOutput:
         self._unfinished[worker], self._returned[worker] = "", False
         if _NATIVE_NOISE.match(line):
             return
-        if len(self._waiting) == _MAX_WAITING_LINES:
-            self._waiting.popleft()
-            self._num_left_out += 1
         self._waiting.append(self._prefixes[worker] + line)
 
-    def _taken_lines(self) -> list[str]:
-        lines = list(self._waiting)
-        self._waiting.clear()
-        if self._num_left_out:
-            lines.insert(0, f"... {self._num_left_out:,} lines left out here; the log files have them")
-            self._num_left_out = 0
-        return lines
-
     def _progress(self) -> str:
+        if not self._is_screen:
+            return ""
         busy = [
             prefix + _ANSI.sub("", line)
             for prefix, line in zip(self._prefixes, self._unfinished, strict=True)

@@ -1,22 +1,26 @@
-"""Which worker reads which partitions. Pure: values in, values out.
+"""Which worker reads which partitions, and where it runs. Pure: values in, values out.
 
 Every partition is read by exactly one worker. Workers are balanced by rows; within that, a worker is
-given partitions of its own nodes first, then of its host, then of any.
+given partitions of its own nodes first, then of its host, then of any. Hosts on which no worker may run
+are read by the others, over the network.
 """
 
 from __future__ import annotations
 
+import difflib
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from ignite_tf_magic.errors import PlacementError
+from ignite_tf_magic.errors import PlacementError, format_ranges
 
 # A worker may have this much more than its even share if that keeps its reads on its own host.
 _SLACK = 1.05
-_Place = TypeVar("_Place", uuid.UUID, str)
+# Holds, when seats are dealt out, the rows of the hosts on which no worker may run.
+_ELSEWHERE = ""
+_Place = TypeVar("_Place", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +30,7 @@ class Assignment:
     Attributes:
         worker: Index of the worker.
         host: Where the worker runs.
-        node: The node of that host from which the worker reads most.
+        node: The node to knock at first: of its own host, if there is one, that from which it reads most.
         partitions: Ascending.
         rows: Rows in all its partitions.
         local_rows: Of these, the rows that a node of its own host holds.
@@ -40,34 +44,99 @@ class Assignment:
     local_rows: int
 
 
+@dataclass(frozen=True, slots=True)
+class PlacementRow:
+    """What a person is told of one assignment.
+
+    Attributes:
+        partitions: As ranges, "0-127,200".
+        rows_share: Of the rows of all workers, from 0 to 1.
+        num_bytes: An estimate: in each partition, rows times its largest row.
+        local_bytes_share: Of `num_bytes`, what a node of the worker's own host holds, from 0 to 1; 1 without rows.
+    """
+
+    worker: int
+    host: str
+    node: uuid.UUID
+    num_partitions: int
+    partitions: str
+    rows: int
+    rows_share: float
+    num_bytes: int
+    local_bytes_share: float
+
+
 def place(
     owners: Mapping[uuid.UUID, Sequence[int]],
     rows: Mapping[int, int],
     hosts: Mapping[uuid.UUID, str],
     num_workers: int,
+    *,
+    usable_hosts: Collection[str] | None = None,
+    max_workers_by_host: Mapping[str, int] | None = None,
 ) -> tuple[Assignment, ...]:
     """Spread partitions over workers, and workers over hosts.
 
-    No worker gets more than 1.05 times its even share plus the largest partition; each gets rows.
+    No worker gets more than 1.05 times its even share plus the largest partition; each gets rows. A host
+    gets workers by its rows; those that would be the share of hosts without workers are spread evenly.
 
     Args:
         owners: The primary partitions of each node.
         rows: Rows of each partition; partitions that are not named have none.
-        hosts: The host of each node that owns partitions.
+        hosts: The host of each node that owns partitions, and of others that may run workers.
         num_workers: How many assignments to make; they come in the order of their index.
+        usable_hosts: Where workers may run. Default: on every host that holds partitions.
+        max_workers_by_host: How many workers have room on a host (GPUs); others have no limit.
 
     Raises:
-        PlacementError: There are fewer partitions with rows than workers (a single worker needs none), or
-            a partition has two owners.
+        PlacementError: There are fewer partitions with rows than workers (a single worker needs none), the
+            usable hosts have no room for them or do not exist, or a partition has two owners.
     """
-    cluster = _Cluster(owners, rows, hosts)
+    cluster = _Cluster(owners, rows, hosts, usable_hosts)
     _check(cluster, num_workers)
-    workers = _staff(cluster, num_workers)
-    share = _SLACK * cluster.total / num_workers
-    for partition in sorted(cluster.owner, key=lambda p: (-cluster.rows(p), p)):
-        _choose(workers, cluster, partition, share).add(partition, cluster.rows(partition))
+    workers = _staff(cluster, num_workers, max_workers_by_host or {})
+    _deal(workers, cluster, _SLACK * cluster.total / num_workers)
     _fill_empty(workers, cluster)
     return tuple(worker.assignment(index, cluster) for index, worker in enumerate(workers))
+
+
+def explain(
+    assignments: Sequence[Assignment],
+    owners: Mapping[uuid.UUID, Sequence[int]],
+    rows: Mapping[int, int],
+    max_row_bytes: Mapping[int, int],
+    hosts: Mapping[uuid.UUID, str],
+) -> tuple[PlacementRow, ...]:
+    """Say for a table who reads what, and how much of it over the network; one row for each assignment.
+
+    Args:
+        assignments: What `place` gave for these owners, rows and hosts.
+        owners: As for `place`.
+        rows: As for `place`.
+        max_row_bytes: The largest row of each partition, in bytes.
+        hosts: As for `place`.
+    """
+    host_of = {partition: hosts[node] for node, partitions in owners.items() for partition in partitions}
+    total = sum(each.rows for each in assignments)
+    found = []
+    for each in assignments:
+        sizes = {p: rows.get(p, 0) * max_row_bytes.get(p, 0) for p in each.partitions}
+        num_bytes = sum(sizes.values())
+        local_bytes = sum(size for p, size in sizes.items() if host_of[p] == each.host)
+        found.append(
+            PlacementRow(
+                worker=each.worker,
+                host=each.host,
+                node=each.node,
+                num_partitions=len(each.partitions),
+                partitions=format_ranges(each.partitions),
+                rows=each.rows,
+                rows_share=each.rows / total if total else 1 / len(assignments),
+                num_bytes=num_bytes,
+                local_bytes_share=local_bytes / num_bytes if num_bytes else 1.0,
+            )
+        )
+    return tuple(found)
 
 
 class _Cluster:
@@ -76,6 +145,7 @@ class _Cluster:
         owners: Mapping[uuid.UUID, Sequence[int]],
         rows: Mapping[int, int],
         hosts: Mapping[uuid.UUID, str],
+        usable_hosts: Collection[str] | None,
     ) -> None:
         self._rows = rows
         self.hosts = hosts
@@ -83,6 +153,8 @@ class _Cluster:
         self.has_double_owner = len(self.owner) != sum(len(set(partitions)) for partitions in owners.values())
         self.total = sum(self.rows(partition) for partition in self.owner)
         self.rows_of_node = {node: sum(map(self.rows, partitions)) for node, partitions in owners.items()}
+        holders = {hosts[node] for node in owners}
+        self.usable = sorted(holders if usable_hosts is None else set(usable_hosts))
 
     def rows(self, partition: int) -> int:
         return self._rows.get(partition, 0)
@@ -92,6 +164,9 @@ class _Cluster:
 
     def filled(self) -> list[int]:
         return [partition for partition in self.owner if self.rows(partition)]
+
+    def nodes_of(self, host: str) -> list[uuid.UUID]:
+        return sorted((node for node, its_host in self.hosts.items() if its_host == host), key=str)
 
 
 @dataclass(slots=True)
@@ -114,7 +189,8 @@ class _Worker:
         for partition in self.partitions:
             by_node[cluster.owner[partition]] += cluster.rows(partition)
         local = {node: rows for node, rows in by_node.items() if cluster.hosts[node] == self.host}
-        candidates = local or dict.fromkeys(sorted(self.nodes, key=str), 0) or by_node
+        own = dict.fromkeys(sorted(self.nodes, key=str) or cluster.nodes_of(self.host), 0)
+        candidates = local or own or by_node
         node = max(candidates, key=lambda candidate: (candidates[candidate], str(candidate)))
         ordered = tuple(sorted(self.partitions))
         return Assignment(index, self.host, node, ordered, self.rows, sum(local.values()))
@@ -127,6 +203,7 @@ def _check(cluster: _Cluster, num_workers: int) -> None:
         raise PlacementError("no node owns a partition of the cache; wait until the cluster has settled")
     if cluster.has_double_owner:
         raise PlacementError("a partition has two primary owners; the topology is changing, ask again")
+    _check_hosts(cluster)
     filled = len(cluster.filled())
     if num_workers > max(filled, 1):
         raise PlacementError(
@@ -135,61 +212,99 @@ def _check(cluster: _Cluster, num_workers: int) -> None:
         )
 
 
-def _staff(cluster: _Cluster, num_workers: int) -> list[_Worker]:
+def _check_hosts(cluster: _Cluster) -> None:
+    known = sorted(set(cluster.hosts.values()))
+    if not cluster.usable:
+        raise PlacementError(f"workers can run on none of the cluster's hosts ({', '.join(known)})")
+    for host in cluster.usable:
+        if host not in known:
+            near = difflib.get_close_matches(host, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"its hosts are {', '.join(known)}"
+            raise PlacementError(f"no node of the cluster runs on a host {host!r}; {hint}")
+
+
+def _staff(cluster: _Cluster, num_workers: int, limits: Mapping[str, int]) -> list[_Worker]:
     """Decide how many workers each host gets, and which of its nodes each of them calls its own."""
-    rows_of_host: Counter[str] = Counter()
-    for node, rows in cluster.rows_of_node.items():
-        rows_of_host[cluster.hosts[node]] += rows
-    filled = Counter(map(cluster.host_of, cluster.filled()))
-    seats = _apportion(rows_of_host, filled, num_workers)
-    workers = []
-    for host in sorted(seats):
-        nodes = [node for node in sorted(cluster.rows_of_node, key=str) if cluster.hosts[node] == host]
-        workers += _staff_host(host, nodes, cluster, seats[host])
-    return workers
+    seats = _seats_of_hosts(cluster, num_workers, {host: max(0, limit) for host, limit in limits.items()})
+    return [worker for host in sorted(seats) for worker in _staff_host(host, cluster, seats[host])]
 
 
-def _staff_host(host: str, nodes: list[uuid.UUID], cluster: _Cluster, num_workers: int) -> list[_Worker]:
+def _seats_of_hosts(cluster: _Cluster, num_workers: int, limits: Mapping[str, int]) -> Counter[str]:
+    room = {host: limits.get(host, num_workers) for host in cluster.usable}
+    if sum(room.values()) < num_workers:
+        counts = ", ".join(f"{host} for {room[host]}" for host in cluster.usable)
+        raise PlacementError(
+            f"{num_workers} workers were asked for, but the hosts have room for {sum(room.values())} ({counts}): ask "
+            "for fewer, let more hosts run workers, or wait until other runs have ended"
+        )
+    rows = dict.fromkeys((*cluster.usable, _ELSEWHERE), 0)
+    filled = Counter({_ELSEWHERE: num_workers})
+    for partition in cluster.filled():
+        host = cluster.host_of(partition)
+        rows[host if host in room else _ELSEWHERE] += cluster.rows(partition)
+        filled[host] += 1
+    local = {host: min(filled[host], room.get(host, num_workers)) for host in rows}
+    seats = _apportion(rows, local, num_workers)
+    for _ in range(seats.pop(_ELSEWHERE, 0)):
+        open_hosts = [host for host in cluster.usable if seats[host] < room[host]]
+        seats[min(open_hosts, key=lambda host: (seats[host], -rows[host], host))] += 1
+    return seats
+
+
+def _staff_host(host: str, cluster: _Cluster, num_workers: int) -> list[_Worker]:
     workers = [_Worker(host) for _ in range(num_workers)]
-    rows_of_node = cluster.rows_of_node
-    if num_workers >= len(nodes):
+    rows_of_node = {node: cluster.rows_of_node.get(node, 0) for node in cluster.nodes_of(host)}
+    if num_workers >= len(rows_of_node):
         filled = Counter(cluster.owner[partition] for partition in cluster.filled())
-        seats = _apportion({node: rows_of_node[node] for node in nodes}, filled, num_workers)
-        for worker, node in zip(workers, Counter(seats).elements(), strict=True):
+        seats = _apportion(rows_of_node, filled, num_workers)
+        for worker, node in zip(workers, seats.elements(), strict=False):
             worker.nodes.add(node)
         return workers
-    for node in sorted(nodes, key=lambda node: -rows_of_node[node]):
+    for node in sorted(rows_of_node, key=lambda node: -rows_of_node[node]):
         least = min(workers, key=lambda worker: sum(rows_of_node[own] for own in worker.nodes))
         least.nodes.add(node)
     return workers
 
 
-def _apportion(rows: Mapping[_Place, int], limits: Mapping[_Place, int], num_seats: int) -> dict[_Place, int]:
+def _apportion(rows: Mapping[_Place, int], limits: Mapping[_Place, int], num_seats: int) -> Counter[_Place]:
     """Give seats to places, one at a time, to the place with the most rows per seat it would have.
 
-    No place gets more seats than it has partitions with rows, unless all are full.
+    No place gets more seats than its limit; seats beyond all limits are not given.
     """
-    seats: dict[_Place, int] = {}
+    seats: Counter[_Place] = Counter()
     for _ in range(num_seats):
-        open_places = [place for place in rows if seats.get(place, 0) < limits.get(place, 0)] or list(rows)
-        best = max(open_places, key=lambda place: (rows[place] / (seats.get(place, 0) + 1), str(place)))
-        seats[best] = seats.get(best, 0) + 1
+        open_places = [place for place in rows if seats[place] < limits.get(place, 0)]
+        if not open_places:
+            break
+        seats[max(open_places, key=lambda place: (rows[place] / (seats[place] + 1), str(place)))] += 1
     return seats
 
 
-def _choose(workers: list[_Worker], cluster: _Cluster, partition: int, share: float) -> _Worker:
+def _deal(workers: list[_Worker], cluster: _Cluster, share: float) -> None:
+    """Give each partition to a worker where it is, while its share is not full; then the rest to any."""
+    rest = []
+    for partition in sorted(cluster.owner, key=lambda p: (-cluster.rows(p), p)):
+        worker = _at_home(workers, cluster, partition, share)
+        if worker is None:
+            rest.append(partition)
+        else:
+            worker.add(partition, cluster.rows(partition))
+    for partition in rest:
+        host = cluster.host_of(partition)
+        least = min(workers, key=lambda worker: (worker.rows, worker.host != host, worker.load))
+        least.add(partition, cluster.rows(partition))
+
+
+def _at_home(workers: list[_Worker], cluster: _Cluster, partition: int, share: float) -> _Worker | None:
     node, host, rows = cluster.owner[partition], cluster.host_of(partition), cluster.rows(partition)
-    preferred: Iterable[list[_Worker]] = (
+    for group in (
         [worker for worker in workers if node in worker.nodes],
         [worker for worker in workers if worker.host == host],
-    )
-    for group in preferred:
+    ):
         least = min(group, key=lambda worker: worker.load, default=None)
-        if least is not None and least.rows + rows <= share:
+        if least is not None and (least.rows + rows <= share or not least.rows):
             return least
-    return min(
-        workers, key=lambda worker: (worker.rows, worker.host != host, node not in worker.nodes, worker.load)
-    )
+    return None
 
 
 def _fill_empty(workers: list[_Worker], cluster: _Cluster) -> None:

@@ -48,7 +48,7 @@ def pruned_text(pruned: Sequence[Pruned], keep: int, *, dry_run: bool) -> str:
 
 
 def runs_view(runs: Sequence[RunInfo], now: datetime) -> View:
-    """List runs, newest first."""
+    """List runs, in the order in which they are given."""
     if not runs:
         return message_view("No runs. A cell starts one: %%ignite_tf start CACHE")
     head = ["Run", "State", "Cache", "Workers", "Started", "Duration", "Hosts"]

@@ -39,7 +39,7 @@ class RunFiles(Closing):
         self._report = report
         self._volume = Volume(lambda: options)
         self._path = (*RUNS, run.id)
-        self._logs: dict[int, tuple[FileWriter, int]] = {}
+        self._logs: dict[str, tuple[FileWriter, int]] = {}
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._copy, name=f"files-{run.id}", daemon=True)
 
@@ -69,20 +69,26 @@ class RunFiles(Closing):
                 self._end()
         except IgniteTfError as error:
             self._report(f"the output of run {self._run.id} is not copied to igfs any more: {error}")
+        except FileNotFoundError:
+            return  # somebody has removed the run
         finally:
             atexit.unregister(self.close)
 
     def _copy_logs(self) -> None:
         for worker in range(self._run.info().num_workers):
-            path = self._run.directory.log(worker)
-            while chunk := _read(path, self._logs[worker][1] if worker in self._logs else 0):
-                if worker not in self._logs:
-                    target = (*self._path, "logs", path.name)
-                    self._logs[worker] = self._volume.open_write(target, WriteMode.APPEND), 0
-                writer, position = self._logs[worker]
-                writer.write(chunk)
-                writer.flush()
-                self._logs[worker] = writer, position + len(chunk)
+            for path in self._run.logs(worker):
+                self._copy_log(path)
+
+    def _copy_log(self, path: Path) -> None:
+        name = path.name
+        while chunk := _read(path, self._logs[name][1] if name in self._logs else 0):
+            if name not in self._logs:
+                target = (*self._path, "logs", name)
+                self._logs[name] = self._volume.open_write(target, WriteMode.APPEND), 0
+            writer, position = self._logs[name]
+            writer.write(chunk)
+            writer.flush()
+            self._logs[name] = writer, position + len(chunk)
 
     def _end(self) -> None:
         for writer, _ in self._logs.values():

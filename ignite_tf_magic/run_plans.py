@@ -3,24 +3,41 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import uuid
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
-from ignite_tf_magic.client.client import Cache, Client
-from ignite_tf_magic.client.page_sizes import PartitionStats
-from ignite_tf_magic.cluster.spec import RunPlan, WorkerShare, check_script
-from ignite_tf_magic.config import ConnectOptions, Endpoint
-from ignite_tf_magic.errors import LaunchError, PlacementError
-from ignite_tf_magic.launch.local import LOCAL_HOST
-from ignite_tf_magic.placement import place
+from ignite_tf_magic.client.client import Client
+from ignite_tf_magic.client.router import Node
+from ignite_tf_magic.cluster.environments import prepare_environments, read_requirements
+from ignite_tf_magic.cluster.manager import RunPlan
+from ignite_tf_magic.cluster.orders import Room
+from ignite_tf_magic.cluster.planning import Found, check_room, find_plan
+from ignite_tf_magic.cluster.reach import Reach
+from ignite_tf_magic.cluster.record import HostRecord, RunRecord, RunSpec
+from ignite_tf_magic.cluster.room import look
+from ignite_tf_magic.cluster.spec import check_script
+from ignite_tf_magic.cluster.supervisor import Plan
+from ignite_tf_magic.cluster.timings import Timings
+from ignite_tf_magic.config import Config, ConnectOptions, OnRebalance, timings_divisor
+from ignite_tf_magic.errors import HostError, IgniteTfError, LaunchError, NoRoom, ScriptError
+from ignite_tf_magic.host_names import LOCAL, HostOfNode, ThisMachine, name_hosts
+from ignite_tf_magic.launch.hosts import Host, call_all
+from ignite_tf_magic.launch.parcels import Parcel, pack_archive, pack_package, pack_tree
+from ignite_tf_magic.placement import PlacementRow
 
 # What workers do when they have imported a module: it then knows igfs://.
 _AFTER_IMPORT = {
     "tensorflow": "ignite_tf_magic.registration:register_or_warn",
     "fsspec": "ignite_tf_magic.registration:register_fsspec",
 }
+# Where workers run when none can beside the data.
+_HERE = HostRecord("localhost", python=sys.executable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,95 +45,272 @@ class RunRequest:
     """What to run, on what, with how many workers.
 
     Attributes:
-        script: Source of the script; every worker runs it.
+        script: Source of the script that every worker runs; empty when there is a command.
         script_name: What tracebacks call it.
-        args: Its arguments.
+        command: Program and arguments to run in a copy of `job_dir`; "python" is the workers' interpreter.
+        job_dir: Directory or archive that the command needs.
+        args: The script's arguments.
         start_timeout_s: Several workers that are not all up by then end the run; None has no limit.
         name: First part of the run's id; the cache's name by default.
-        python: Interpreter of the workers, this process's by default.
+        python: Interpreter of the workers; by default the host's configured one, on this machine this process's.
+        hosts: Only these get workers; empty allows all that hold partitions.
+        max_restarts: So many failures in a row lead to a restart; None takes the configured number.
+        deadline_s: How long the run may take in all; None takes the configured time.
+        on_rebalance: What a change of the cache's primary owners leads to; None takes what is configured.
+        num_gpus: Of each worker, for itself alone. With 0 workers see all GPUs of their host, as any program does.
+        requirements: File of what the workers' interpreter is to have; it is then that of a virtual environment, built
+            once on each host by uv or pip on `python`, and used again for the same words.
+        wheels: Directory with all wheels for that, where hosts are to ask no package index.
+        wait: Whether the run waits, queued, for GPUs and ports that other runs hold; else it is refused.
+        detach: Whether the run's hosts answer for it, so that it outlives this process.
     """
 
     cache: str
-    script: str
+    script: str = ""
     num_workers: int = 1
     script_name: str = "cell"
+    command: tuple[str, ...] = ()
+    job_dir: Path | None = None
     args: tuple[str, ...] = ()
     start_timeout_s: float | None = 180.0
     name: str | None = None
     python: str | None = None
+    hosts: tuple[str, ...] = ()
+    max_restarts: int | None = None
+    deadline_s: float | None = None
+    on_rebalance: OnRebalance | None = None
+    num_gpus: int = 0
+    requirements: Path | None = None
+    wheels: Path | None = None
+    wait: bool = False
+    detach: bool = False
 
 
-def plan_run(client: Client, options: ConnectOptions, request: RunRequest) -> RunPlan:
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A run that can be started, and what a person may want to know of it before.
+
+    Attributes:
+        rows: Who reads what, one for each worker.
+        unusable: Why hosts that hold partitions get no worker, by host.
+        is_far: Whether all workers run on this machine because no host with a node can be used.
+    """
+
+    run: RunPlan
+    rows: tuple[PlacementRow, ...]
+    unusable: Mapping[str, str]
+    is_far: bool = False
+
+
+def plan_run(
+    client: Client, options: ConnectOptions, config: Config, request: RunRequest, reach: Reach
+) -> Planned:
     """Decide all that a run needs to start. Reads the cache once, to count its rows.
 
     Raises:
         ScriptError: The script is not Python.
         CacheNotFound: There is no such cache.
-        PlacementError: Fewer partitions hold rows than workers were asked for.
-        LaunchError: The workers' interpreter cannot be started.
+        PlacementError: The workers cannot be spread so.
+        NoRoom: The hosts have too few free GPUs or ports, and the run was not to wait.
+        LaunchError: The workers' interpreter cannot be started, or the job's directory cannot be packed.
     """
-    python = _interpreter(request.python)
-    check_script(request.script, request.script_name, python)
-    return RunPlan(
-        cache=request.cache,
-        script=request.script,
-        cwd=Path.cwd(),
-        shares=_shares(client, options, client.cache(request.cache), request.num_workers),
+    spec = _spec(config, request)
+    if not spec.command:
+        check_script(request.script, request.script_name, spec.python)
+    found = _find(client, options, config, spec, reach)
+    if found.shortage is not None and not request.wait:
+        raise NoRoom(f"{found.shortage}. Wait until there is room with --wait, or ask for fewer")
+    package = pack_package() if any(host.ssh is not None for host in found.plan.hosts) else None
+    job = _pack_job(request.job_dir) if request.job_dir is not None else None
+    spec = replace(spec, package=package.digest if package else None, job_parcel=job.digest if job else None)
+    run = RunPlan(
+        spec=spec,
+        plan=found.plan,
+        script=None if spec.command else request.script,
         connect=options,
-        script_name=request.script_name,
-        args=request.args,
         name=request.name,
-        start_timeout_s=request.start_timeout_s,
-        python=python,
+        parcels=tuple(parcel for parcel in (package, job) if parcel is not None),
+        topology=found.topology,
+        timings=Timings().scaled(timings_divisor()),
+        waiting_for=found.shortage,
+    )
+    are_here = [seat.host == _HERE.name for seat in found.plan.seats]
+    is_far = bool(are_here) and all(are_here) and bool(found.unusable)
+    return Planned(run, found.rows, found.unusable, is_far)
+
+
+def with_environments(
+    planned: Planned, request: RunRequest, reach: Reach, report: Callable[[str], None]
+) -> RunPlan:
+    """Have the environments of a run built where it may run, unless they are there; blocks until then.
+
+    Raises:
+        ConfigError: The requirements cannot be read.
+        EnvironmentFailed: A host cannot be given its environment.
+    """
+    run = planned.run
+    if request.requirements is None:
+        return run
+    requirements = read_requirements(request.requirements, request.wheels)
+    hosts = [host for host in run.plan.hosts if host.name not in planned.unusable]
+    if not request.detach:  # else every host answers for the run
+        hosts = [host for host in hosts if host.name in (request.hosts or (host.name,))]
+    ready = prepare_environments(
+        hosts, requirements, reach, report, python=run.spec.python, for_detached=request.detach
+    )
+    known = {host.name: host for host in (*run.plan.hosts, *ready)}
+    plan = replace(run.plan, hosts=tuple(known.values()))
+    return replace(run, plan=plan, spec=replace(run.spec, requirements=requirements.name))
+
+
+def plan_again(
+    client: Client, options: ConnectOptions, config: Config, record: RunRecord, reach: Reach
+) -> Plan:
+    """Find places for another generation of a run that this process owns."""
+    check_room(client, record, partial(rooms_of, reach))
+    environments = {host.name: host.environment for host in record.hosts}
+    return _find(client, options, config, record.spec, reach, environments).placed()
+
+
+def _find(
+    client: Client,
+    options: ConnectOptions,
+    config: Config,
+    spec: RunSpec,
+    reach: Reach,
+    environments: Mapping[str, str | None] = MappingProxyType({}),
+) -> Found:
+    def naming(nodes: Collection[Node]) -> dict[uuid.UUID, HostRecord]:
+        return {node: equipped(host) for node, host in Naming(config, options)(nodes).items()}
+
+    def equipped(host: HostRecord) -> HostRecord:
+        return replace(host, environment=environments.get(host.name))
+
+    # Workers do not go through an ssh host to the cluster: where that is needed, none can run here.
+    fallback = equipped(_HERE) if config.ssh.via is None else None
+    return find_plan(
+        client,
+        spec,
+        naming,
+        lambda hosts: unusable_hosts(hosts, reach),
+        partial(rooms_of, reach),
+        fallback,
+    )
+
+
+def _spec(config: Config, request: RunRequest) -> RunSpec:
+    if bool(request.script) == bool(request.command) and not request.script_name:
+        raise ScriptError("there is nothing to run: give a script or a command")
+    launch = config.launch
+    on_rebalance = request.on_rebalance or launch.on_rebalance
+    return RunSpec(
+        cache=request.cache,
+        num_workers=request.num_workers,
+        script_name=request.script_name,
+        command=request.command,
+        args=request.args,
+        cwd=str(Path.cwd()),
+        python=_interpreter(request.python),
         after_import=_AFTER_IMPORT,
+        start_timeout_s=request.start_timeout_s,
+        max_restarts=launch.max_restarts if request.max_restarts is None else request.max_restarts,
+        deadline_s=launch.deadline_s if request.deadline_s is None else request.deadline_s,
+        restarts_on_rebalance=on_rebalance is OnRebalance.RESTART,
+        hosts=request.hosts,
+        num_gpus=request.num_gpus,
+        port_range=launch.ports,
+        log_limit_bytes=launch.log_limit_bytes,
+        waits_for_room=request.wait,
     )
 
 
-def _shares(
-    client: Client, options: ConnectOptions, cache: Cache, num_workers: int
-) -> tuple[WorkerShare, ...]:
-    partition_map = cache.partition_map()
-    stats = cache.partition_stats()
-    # Asked for after the count, which has found out which of a node's addresses lead to it from here.
-    endpoints = {node.node_id: node.endpoints[0] for node in client.nodes()}
-    if not partition_map.partitioned:
-        return (_whole_share(cache, stats, next(iter(endpoints.values())), num_workers),)
-    assignments = place(
-        partition_map.owners,
-        {partition: stats[partition].rows for partition in stats},
-        dict.fromkeys(partition_map.owners, LOCAL_HOST),
-        num_workers,
-    )
-    seed = options.endpoints[0]  # for a node that has left since
-    return tuple(
-        WorkerShare(
-            each.host, endpoints.get(each.node, seed), each.partitions, _sizes(stats, each.partitions)
-        )
-        for each in assignments
-    )
-
-
-def _whole_share(
-    cache: Cache, stats: dict[int, PartitionStats], endpoint: Endpoint, num_workers: int
-) -> WorkerShare:
-    if num_workers != 1:
-        raise PlacementError(
-            f"cache {cache.name!r} is replicated: every node holds all of it and it cannot be read by partition. "
-            "Use one worker, or load the data into a partitioned cache"
-        )
-    return WorkerShare(LOCAL_HOST, endpoint, None, _sizes(stats, stats))
-
-
-def _sizes(stats: Mapping[int, PartitionStats], partitions: Iterable[int]) -> dict[int, tuple[int, int]]:
-    return {partition: (stats[partition].rows, stats[partition].max_row_bytes) for partition in partitions}
-
-
-def _interpreter(python: str | None) -> str:
-    if python is None:
-        return sys.executable
-    found = shutil.which(str(Path(python).expanduser()))
+def _interpreter(python: str | None) -> str | None:
+    """Make a relative path of this machine's absolute; a path is looked for on the hosts themselves."""
+    if python is None or Path(python).is_absolute() or python.startswith("~"):
+        return python
+    found = shutil.which(python)
     if found is None:
         raise LaunchError(
             f"{python!r} is not a program that can be started; give the path of a Python interpreter"
         )
     return str(Path.cwd() / found)
+
+
+def _pack_job(path: Path) -> Parcel:
+    return pack_tree(path) if path.is_dir() else pack_archive(path)
+
+
+class Naming:
+    """Says on which host each node runs, and how that host is reached."""
+
+    def __init__(self, config: Config, options: ConnectOptions) -> None:
+        self._config = config
+        self._options = options
+
+    def __call__(self, nodes: Collection[Node]) -> dict[uuid.UUID, HostRecord]:
+        """Name the host of each node.
+
+        Raises:
+            ConfigError: A node's host cannot be told.
+        """
+        listed = {node.node_id: node.endpoints for node in nodes}
+        is_tunnelled = self._config.ssh.via is not None
+        addresses = {endpoint.host for endpoints in listed.values() for endpoint in endpoints}
+        here = ThisMachine(
+            () if is_tunnelled else [address for address in addresses if is_own_address(address)],
+            {} if is_tunnelled else {node.node_id: node.endpoints[0].host for node in nodes},
+        )
+        names = name_hosts(listed, self._config.hosts, here)
+        return {node: self._record(host) for node, host in names.hosts.items()}
+
+    def _record(self, host: HostOfNode) -> HostRecord:
+        is_here = host.ssh_name is LOCAL
+        default = sys.executable if is_here else self._config.launch.python or "python3"
+        return HostRecord(
+            name=host.name,
+            ssh=None if is_here else str(host.ssh_name),
+            root=None if is_here else host.root,
+            python=host.python or default,
+            addresses=host.addresses,
+            tf_address=host.tf_address,
+        )
+
+
+def is_own_address(address: str) -> bool:
+    """Tell whether an address is one of this machine's: packets to it would leave from it."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((address, 9))
+            return bool(probe.getsockname()[0] == address)
+    except OSError:
+        return False
+
+
+def rooms_of(reach: Reach, hosts: Iterable[HostRecord], spec: RunSpec) -> dict[str, Room]:
+    """Ask hosts, all at once, what they have for the workers of a run."""
+    opened = [reach.open(host) for host in hosts]
+    try:
+        answers = call_all(opened, partial(look, spec=spec))
+    finally:
+        for host in opened:
+            host.close()
+    return {
+        name: Room(error=str(answer)) if isinstance(answer, IgniteTfError) else answer
+        for name, answer in answers.items()
+    }
+
+
+def unusable_hosts(hosts: Iterable[HostRecord], reach: Reach) -> dict[str, str]:
+    """Try to reach hosts, all at once; gives the reason of those that cannot be used."""
+    remote = [reach.open(host) for host in hosts if host.ssh is not None]
+    try:
+        answers = call_all(remote, Host.hello)
+    finally:
+        for host in remote:
+            host.close()
+    return {
+        name: answer.reason if isinstance(answer, HostError) else str(answer)
+        for name, answer in answers.items()
+        if isinstance(answer, IgniteTfError)
+    }

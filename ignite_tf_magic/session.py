@@ -9,8 +9,9 @@ import itertools
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +22,41 @@ from ignite_tf_magic.client.client import Client, connect
 from ignite_tf_magic.client.load import put_rows, table_config
 from ignite_tf_magic.client.sql import QueryResult, SqlClient
 from ignite_tf_magic.closing import Closing
-from ignite_tf_magic.cluster import manager, runs
+from ignite_tf_magic.cluster import manager
 from ignite_tf_magic.cluster.failure import Failure
+from ignite_tf_magic.cluster.manager import RunPlan, Surroundings
 from ignite_tf_magic.cluster.output import OutputChunk
-from ignite_tf_magic.cluster.record import RunInfo, WorkerRecord
+from ignite_tf_magic.cluster.publisher import Publisher
+from ignite_tf_magic.cluster.reach import Reach
+from ignite_tf_magic.cluster.record import RunInfo, RunRecord, WorkerRecord
+from ignite_tf_magic.cluster.registry import Registry
 from ignite_tf_magic.cluster.runs import Run, StopKind, StopOutcome
 from ignite_tf_magic.cluster.states import RunState
-from ignite_tf_magic.config import ConnectOptions, configured_cluster, state_dir
+from ignite_tf_magic.cluster.supervisor import Plan
+from ignite_tf_magic.cluster.topology import TopologyWatch, connect_to_majority
+from ignite_tf_magic.config import (
+    Config,
+    ConnectOptions,
+    OnRebalance,
+    embedded_endpoints,
+    load_config_file,
+    read_config,
+    state_dir,
+    timings_divisor,
+)
 from ignite_tf_magic.embedded import ClusterStopped, EmbeddedCluster, EmbeddedNode, EmbeddedOptions
 from ignite_tf_magic.errors import CacheExists
 from ignite_tf_magic.igfs.volume import Volume
-from ignite_tf_magic.launch.local import LocalLauncher
+from ignite_tf_magic.launch.jobs import LinkTimings
+from ignite_tf_magic.launch.ssh import SshOptions
+from ignite_tf_magic.launch.tunnels import Tunnel
+from ignite_tf_magic.placement import PlacementRow
 from ignite_tf_magic.protocol.encode import RowEncoder
 from ignite_tf_magic.run_files import Pruned, RunFiles, prune_runs
-from ignite_tf_magic.run_plans import RunRequest, plan_run
+from ignite_tf_magic.run_index import Listed, RunIndex
+from ignite_tf_magic.run_plans import Planned, RunRequest, plan_again, plan_run, with_environments
 from ignite_tf_magic.sources import Columns, read_source, value_type_name
+from ignite_tf_magic.submission import submit
 
 __all__ = [
     "CacheInfo",
@@ -44,12 +65,17 @@ __all__ = [
     "EmbeddedNode",
     "EmbeddedOptions",
     "Failure",
+    "Listed",
     "LoadOutcome",
+    "OnRebalance",
     "OutputChunk",
+    "PlacementRow",
+    "Planned",
     "Pruned",
     "QueryResult",
     "Run",
     "RunInfo",
+    "RunRecord",
     "RunRequest",
     "RunState",
     "Session",
@@ -105,7 +131,13 @@ class LoadOutcome:
         return f"{self.rows:,} rows in cache {self.cache} ({copies}), written in {self.seconds:.1f} s"
 
 
-def open_session(options: ConnectOptions | None = None, *, report: Report) -> Session:
+def open_session(
+    options: ConnectOptions | None = None,
+    *,
+    report: Report,
+    config: Path | None = None,
+    via: str | None = None,
+) -> Session:
     """Connect to a cluster: the one given, else the configured one, else the embedded one.
 
     The embedded cluster is started when it does not run, and then ends when idle. Close the session, or use
@@ -113,14 +145,32 @@ def open_session(options: ConnectOptions | None = None, *, report: Report) -> Se
 
     Args:
         options: How to reach a cluster; None is the configured or the embedded one.
+        config: A file like ignite-tf.toml, or Ignite's Spring XML; None looks for the first.
+        via: SSH host through which the cluster and its hosts are reached, when only that one can be; the
+            configured one by default. Where no cluster is named, it is the one with a node on that host.
         report: Called with one line at a time about what takes long.
 
     Raises:
         ConnectionFailed: No node answers.
+        HostError: The host to go through cannot be used.
         EmbeddedError: No cluster is configured and the embedded one cannot be started.
     """
-    options = options or configured_cluster() or start_embedded(report)
-    return Session(options, connect(options), report)
+    found = _configuration(config, via)
+    for note in found.notes:
+        report(note)
+    options = options or found.cluster
+    if options is None:
+        options = ConnectOptions() if found.ssh.via else start_embedded(report)
+    options = _through(found, options)
+    return Session(options, connect(options), report, found)
+
+
+def _through(config: Config, options: ConnectOptions) -> ConnectOptions:
+    """Have the cluster reached through the ssh host that the configuration names, if it does."""
+    if config.ssh.via is None:
+        return options
+    reach = reach_of(config)
+    return replace(options, dial=Tunnel(config.ssh.via, reach.ssh, reach.timings).connect)
 
 
 def start_embedded(report: Report) -> ConnectOptions:
@@ -142,10 +192,13 @@ def _unsaid(line: str) -> None:
 class Session(Closing):
     """A connected cluster and the runs of this user. Closing it leaves runs alone."""
 
-    def __init__(self, options: ConnectOptions, client: Client, report: Report) -> None:
+    def __init__(
+        self, options: ConnectOptions, client: Client, report: Report, config: Config | None = None
+    ) -> None:
         self.options = options
         self.client = client
         self.report = report
+        self.config = config or Config()
         self._copies: list[RunFiles] = []
 
     def close(self) -> None:
@@ -239,23 +292,73 @@ class Session(Closing):
             name = f"{value_type_name(cache)}_{number}"
         return encoder
 
-    def start_run(self, request: RunRequest) -> Run:
-        """Start a script on workers, each with partitions of its own; returns when their processes run.
+    def default_num_workers(self) -> int:
+        """Give one worker for each node of the cluster."""
+        return len(self.client.nodes())
 
-        Reads the cache once, to count its rows. The run ends with this process; follow it with `Run.follow`.
+    def plan_run(self, request: RunRequest) -> Planned:
+        """Decide where a run's workers would run, and start nothing. Reads the cache once, to count its rows.
 
         Raises:
             ScriptError: The script is not Python.
             CacheNotFound: There is no such cache.
-            PlacementError: Fewer partitions hold rows than workers were asked for.
+            PlacementError: The workers cannot be spread so.
             LaunchError: The workers' interpreter cannot be started.
         """
-        plan = plan_run(self.client, self.options, request)
-        run = manager.start_run(plan, runs_dir(), LocalLauncher())
+        planned = plan_run(self.client, self.options, self.config, request, reach_of(self.config))
+        for host, reason in planned.unusable.items():
+            self.report(f"{host} gets no worker, and its partitions are read over the network: {reason}")
+        if planned.is_far:
+            self.report("no host with data can be used: all workers run on this machine")
+        return planned
+
+    def start_run(self, request: RunRequest) -> Run:
+        """Start a script on workers, each with partitions of its own; returns when their processes run.
+
+        Reads the cache once, to count its rows. The run ends with this process, unless it was detached; follow it
+        with `Run.follow`.
+
+        Raises:
+            ScriptError: The script is not Python.
+            CacheNotFound: There is no such cache.
+            PlacementError: Fewer partitions hold rows than workers were asked for, or, as NoRoom, the hosts have too
+                few free GPUs or ports.
+            EnvironmentFailed: A host cannot be given what the requirements say.
+            LaunchError: The workers cannot be started.
+        """
+        reach = reach_of(self.config)
+        plan = with_environments(self.plan_run(request), request, reach, self.report)
+        if plan.waiting_for is not None:
+            self.report(f"the run is queued: {plan.waiting_for}")
+        if request.detach:
+            return submit(plan, state_dir(), reach, self._registry, timings_divisor())
+        run = manager.start_run(plan, runs_dir(), reach, partial(self._surroundings, plan, reach))
         files = RunFiles(run, self.options, self.report)
         files.start()
         self._copies.append(files)
         return run
+
+    def _registry(self) -> Registry:
+        return Registry(lambda: connect(self.options))
+
+    def _surroundings(self, plan: RunPlan, reach: Reach, run_id: str) -> Surroundings:
+        """Connect a run that this process owns to the cluster, for as long as it lasts."""
+        options, config = self.options, self.config
+        connect_again = partial(connect_to_majority, options, plan.topology)
+        publisher = Publisher(Registry(connect_again, timings=plan.timings), run_id, plan.timings)
+        topology = TopologyWatch(connect_again, plan.spec.cache, plan.topology)
+
+        def plan_anew(record: RunRecord) -> Plan:
+            with connect_again() as client:
+                return plan_again(client, options, config, record, reach)
+
+        def close() -> None:
+            topology.close()
+            publisher.close()
+
+        return Surroundings(
+            plan_anew, lambda: topology.sight, publisher.publish, lambda: publisher.stop_asked, close
+        )
 
     def wait_for_copies(self, timeout_s: float) -> None:
         """Wait until the output of runs that have ended is in igfs; it is copied every two seconds."""
@@ -269,24 +372,24 @@ class Session(Closing):
         with Volume(lambda: self.options) as volume:
             return prune_runs(
                 volume,
-                list_runs(include_ended=True),
-                lambda run_id: runs.forget_run(runs_dir(), run_id),
+                list_runs(include_ended=True).runs,
+                run_index(self.config).forget,
                 keep=keep,
                 older_than=older_than,
                 dry_run=dry_run,
             )
 
     def runs(self, *, include_ended: bool = False) -> list[RunInfo]:
-        """List this user's runs on this machine, oldest first."""
-        return list_runs(include_ended=include_ended)
+        """List the runs of this machine and of the cluster, oldest first."""
+        return list(run_index(self.config, self.options).runs(include_ended=include_ended).runs)
 
     def run(self, run_id: str) -> Run:
         """Find a run by its id or the beginning of it."""
-        return get_run(run_id)
+        return run_index(self.config, self.options).find(run_id)
 
     def stop_run(self, run_id: str) -> StopOutcome:
         """End a run's processes; blocks until they are gone."""
-        return stop_run(run_id)
+        return self.run(run_id).stop()
 
 
 def _sql_name(name: str) -> str:
@@ -332,27 +435,58 @@ def local_down(*, delete_data: bool = False, report: Report) -> ClusterStopped |
     return outcome if isinstance(outcome, ClusterStopped) else None
 
 
-def list_runs(*, include_ended: bool = False) -> list[RunInfo]:
-    """List this user's runs on this machine, oldest first. Works while Ignite is down."""
-    return runs.list_runs(runs_dir(), include_ended=include_ended)
+def list_runs(*, include_ended: bool = False, config: Path | None = None, via: str | None = None) -> Listed:
+    """List the runs of this machine and of the configured cluster, oldest first. Works while Ignite is down."""
+    return run_index(_configuration(config, via)).runs(include_ended=include_ended)
 
 
-def get_run(run_id: str) -> Run:
+def get_run(run_id: str, config: Path | None = None, via: str | None = None) -> Run:
     """Find a run by its id or the beginning of it. Works while Ignite is down.
 
     Raises:
         RunNotFound: No id begins so, or several do.
     """
-    return runs.find_run(runs_dir(), run_id)
+    return run_index(_configuration(config, via)).find(run_id)
 
 
-def stop_run(run_id: str) -> StopOutcome:
+def stop_run(run_id: str, config: Path | None = None, via: str | None = None) -> StopOutcome:
     """End a run's processes: SIGTERM, 3 s to save, SIGKILL. Blocks until they are gone.
 
     Raises:
         RunNotFound: No id begins so, or several do.
     """
-    return get_run(run_id).stop()
+    return get_run(run_id, config, via).stop()
+
+
+def _configuration(path: Path | None, via: str | None) -> Config:
+    found = read_config() if path is None else load_config_file(path)
+    return found if via is None else replace(found, ssh=replace(found.ssh, via=via))
+
+
+def run_index(config: Config, cluster: ConnectOptions | None = None) -> RunIndex:
+    """Give the index of runs, with those of a cluster's registry: of the one given, else of the configured one.
+
+    An embedded cluster is not asked: its runs are all of this machine.
+    """
+    chosen = cluster or config.cluster or (ConnectOptions() if config.ssh.via else None)
+    if chosen is not None and config.ssh.via is not None:
+        chosen = _through(config, chosen)
+    elif chosen is not None and set(chosen.endpoints) <= set(embedded_endpoints()):
+        chosen = None
+    return RunIndex(state_dir(), reach_of(config), chosen, config.hosts)
+
+
+def reach_of(config: Config) -> Reach:
+    """Say how hosts are reached, by the configuration."""
+    options = config.ssh
+    ssh = SshOptions(
+        config_files=None if options.config is None else (str(options.config),),
+        known_hosts=None if options.known_hosts is None else (str(options.known_hosts),),
+        user=options.user,
+        via=options.via,
+    )
+    timings = replace(LinkTimings(), connect_s=options.connect_timeout_s).divided(timings_divisor())
+    return Reach(state_dir(), ssh, timings)
 
 
 def runs_dir() -> Path:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+# Modules that tests of several directories use.
+sys.path += [str(Path(__file__).parent / name) for name in ("bed", "notebook")]
+
+from bed import BedKind
 
 from ignite_tf_magic.embedded import EmbeddedCluster, EmbeddedOptions, Lifetime, down, ensure_up
 from ignite_tf_magic.embedded.java import find_java
@@ -19,12 +25,13 @@ if TYPE_CHECKING:
 HEAP = "256m"
 
 
-def pytest_report_header() -> str:
+def pytest_report_header() -> list[str]:
     try:
         java = str(find_java())
     except EmbeddedError as error:  # the tests that need nodes will fail with it
         java = str(error).splitlines()[0]
-    return f"Apache Ignite {EmbeddedOptions().resolved_version()} (embedded), {java}"
+    ignite = f"Apache Ignite {EmbeddedOptions().resolved_version()} (embedded), {java}"
+    return [ignite, f"test bed: {BedKind.best().value}"]
 
 
 def _private_tmp(factory: pytest.TempPathFactory, name: str) -> Path:

@@ -14,12 +14,25 @@ NAME = PACKAGE.name
 
 # Floor by floor, lowest first. Rooms of one floor do not know each other.
 FLOORS: list[set[str]] = [
-    {"errors", "closing", "config", "after_import"},
+    {"errors", "closing", "toml_tables", "spring_xml", "config", "after_import"},
     {"protocol", "launch"},
-    {"client", "placement", "tfplugin"},
+    {"client", "host_names", "placement", "tfplugin"},
     {"dataset", "igfs", "cluster", "sources", "embedded", "tensorboard"},
-    {"session", "boards", "files", "registration", "run_files", "run_plans"},
-    {"cli", "notebook", "demo", "live_output", "render", "fs_commands"},
+    {
+        *("session", "boards", "files", "registration", "run_files"),
+        *("run_plans", "run_index", "submission", "reconciler", "doctor"),
+    },
+    {
+        "cli",
+        "notebook",
+        "demo",
+        "live_output",
+        "render",
+        "run_views",
+        "run_options",
+        "fs_commands",
+        "run_commands",
+    },
 ]
 
 # Inside a room, modules import earlier ones only.
@@ -28,16 +41,23 @@ ORDER: dict[str, list[str]] = {
         *(
             "errors",
             "closing",
+            "toml_tables",
+            "spring_xml",
             "config",
             "after_import",
             "registration",
             "run_files",
             "run_plans",
+            "run_index",
+            "reconciler",
+            "submission",
+            "doctor",
             "session",
             "boards",
             "files",
         ),
-        *("live_output", "render", "fs_commands", "demo", "cli", "__main__"),
+        *("live_output", "render", "run_views", "run_options", "fs_commands", "run_commands"),
+        *("demo", "cli", "__main__"),
     ],
     "protocol": [
         "ops",
@@ -58,7 +78,15 @@ ORDER: dict[str, list[str]] = {
         "columns",
         "encode",
     ],
-    "launch": ["base", "files", "groups", "lock", "local"],
+    "launch": [
+        *("base", "files", "groups", "lock", "entries", "archives", "parcels", "local"),
+        *("jobs", "loop", "link", "hosts", "pipe", "ssh_settings", "ssh_errors", "ssh", "tunnels"),
+        *("watch", "agents"),
+    ],
+    "launch.agent": [
+        *("frames", "disk", "processes", "job_files", "spawning", "keeper"),
+        *("runs", "devices", "starting", "polling", "network", "facts", "unpacking", "relay"),
+    ],
     "client": [
         "transport",
         "channel",
@@ -110,17 +138,11 @@ ORDER: dict[str, list[str]] = {
         *("generator", "paged", "structure", "record_pages", "reading_process", "ignite"),
     ],
     "cluster": [
-        "states",
-        "directory",
-        "task",
-        "record",
-        "output",
-        "failure",
-        "ports",
-        "spec",
-        "runs",
-        "manager",
-        "bootstrap",
+        *("timings", "states", "directory", "task", "orders", "record", "verdicts", "output", "failure"),
+        *("decisions", "room", "spec", "foreman", "crew", "topology", "supervisor", "planning", "reach"),
+        *("environment_builder", "wheels", "environments"),
+        *("registry_rows", "registry", "publisher", "registry_crew"),
+        *("mirrored_logs", "mirror_state", "mirror", "origins", "runs", "manager", "bootstrap"),
     ],
     "embedded": [
         *("options", "config_xml", "lock", "java", "jars", "archive", "processes", "data", "record"),
@@ -133,11 +155,22 @@ ORDER: dict[str, list[str]] = {
 # What a view may import: the facade, each other's helpers, and values of the lowest floor.
 VIEWS_MAY_IMPORT = {
     *("session", "boards", "files", "registration", "errors", "config"),
-    *("live_output", "render", "fs_commands", "demo", "notebook", "cli"),
+    *(
+        "live_output",
+        "render",
+        "run_views",
+        "run_options",
+        "fs_commands",
+        "run_commands",
+        "demo",
+        "notebook",
+        "cli",
+    ),
 }
 
 # Third-party packages and the only rooms that may import them.
 ROOMS_OF_LIBRARY: dict[str, set[str]] = {
+    "asyncssh": {"launch"},
     "tensorflow": {"dataset", "sources", "tfplugin"},
     "pyignite": {"client"},
     "pandas": {"client", "sources", "notebook"},
@@ -264,6 +297,7 @@ HEAVY = [
     "matplotlib",
     "jgo",
     "rich",
+    "asyncssh",
 ]
 
 

@@ -92,14 +92,23 @@ def test_native_start_up_messages_are_left_out():
     assert shown(1, (0, first + noise + "epoch 1\n")) == ["epoch 1", ""]
 
 
-def test_a_flood_is_counted_and_its_end_is_kept():
+def test_of_a_flood_no_line_is_lost():
     output = LiveOutput(1)
     for number in range(100_000):
         output.feed(0, f"line {number}\n")
-    lines = output.take().splitlines()
-    assert lines[0] == "... 99,500 lines left out here; the log files have them"
-    assert lines[-1] == "line 99999"
-    assert len(lines) == 501
+    assert output.take() == "".join(f"line {number}\n" for number in range(100_000))
+    assert output.take() == ""
+
+
+def test_a_file_gets_whole_lines_alone():
+    output = LiveOutput(2, is_screen=False)
+    output.feed(0, "one\ntw")
+    assert output.take() == "worker 0 | one\n"
+    output.feed(1, "10 %\r20 %")
+    assert output.take() == ""
+    output.feed(0, "o\n")
+    assert output.take() == "worker 0 | two\n"
+    assert output.finish() == "worker 1 | 20 %\n"
 
 
 def test_a_line_without_end_is_cut_into_pieces():

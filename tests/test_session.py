@@ -113,7 +113,7 @@ def test_an_empty_cache_has_work_for_one_worker(session, client):
 def test_a_cache_that_does_not_exist_starts_nothing(session, numbers):
     with pytest.raises(CacheNotFound, match="SESSION_NUMBERS"):
         session.start_run(RunRequest("SESSION_NUMBRES", "pass"))
-    assert list_runs(include_ended=True) == []
+    assert list(list_runs(include_ended=True)) == []
 
 
 def test_a_syntax_error_is_seen_before_the_cache_is_counted(session):
@@ -138,7 +138,7 @@ def test_runs_are_listed_found_and_stopped_without_a_session(session, numbers):
     assert [info.id for info in list_runs()] == [run.id]
     assert get_run("sleeper").id == run.id
     assert stop_run("sleeper").info.state is RunState.STOPPED
-    assert list_runs() == []
+    assert list(list_runs()) == []
     assert [info.state for info in list_runs(include_ended=True)] == [RunState.STOPPED]
     with pytest.raises(RunNotFound):
         stop_run("other")

@@ -165,7 +165,7 @@ def open_channel(endpoint: Endpoint, options: ConnectOptions, tls: ssl.SSLContex
         HandshakeError: It answered with a refusal; AuthenticationError for user and password.
     """
     timeout_s = min(options.timeout_s, HANDSHAKE_TIMEOUT_S)
-    transport = open_transport(endpoint, tls, timeout_s)
+    transport = open_transport(endpoint, tls, timeout_s, options.dial)
     connection = Connection()
     try:
         transport.send(connection.hello(options.username, options.password))

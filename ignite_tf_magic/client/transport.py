@@ -8,7 +8,7 @@ import ssl
 from contextlib import suppress
 from typing import Protocol
 
-from ignite_tf_magic.config import Endpoint, TlsOptions
+from ignite_tf_magic.config import Dial, Endpoint, TlsOptions
 from ignite_tf_magic.errors import ConfigError, ConnectionFailed, ConnectionLost
 
 _RECEIVE_BUFFER_BYTES = 4 * 1024 * 1024
@@ -101,19 +101,19 @@ class SocketTransport:
         return ConnectionLost(str(self._endpoint), str(error) or type(error).__name__)
 
 
-def open_transport(endpoint: Endpoint, tls: ssl.SSLContext | None, timeout_s: float) -> SocketTransport:
-    """Connect to a node.
+def open_transport(
+    endpoint: Endpoint, tls: ssl.SSLContext | None, timeout_s: float, dial: Dial | None = None
+) -> SocketTransport:
+    """Connect to a node; by `dial`, when this machine cannot by itself.
 
     Raises:
         ConnectionFailed: Nobody listens there, the name is unknown, or TLS failed.
+        HostError: The host through which `dial` goes does not let us in.
     """
     try:
-        stream = socket.create_connection((endpoint.host, endpoint.port), timeout_s)
+        stream = (dial or _dial)(endpoint.host, endpoint.port, timeout_s)
     except OSError as error:
         raise ConnectionFailed(f"{endpoint}: {_reason(error)}") from error
-    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
     if tls is None:
         return SocketTransport(stream, endpoint)
     try:
@@ -121,6 +121,14 @@ def open_transport(endpoint: Endpoint, tls: ssl.SSLContext | None, timeout_s: fl
     except (OSError, ssl.SSLError) as error:
         stream.close()
         raise ConnectionFailed(f"{endpoint}: {_tls_reason(error)}") from error
+
+
+def _dial(host: str, port: int, timeout_s: float) -> socket.socket:
+    stream = socket.create_connection((host, port), timeout_s)
+    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
+    return stream
 
 
 def _reason(error: OSError) -> str:

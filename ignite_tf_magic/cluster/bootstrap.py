@@ -1,4 +1,4 @@
-"""The first thing in a worker's process: it prepares the process, runs the script, reports the end.
+"""The first thing in a worker's process: it prepares the process, runs the script or command, reports the end.
 
 Started as `python -m ignite_tf_magic.cluster.bootstrap TASK_FILE`. Standard library only, so that a
 process runs the user's script within some 100 ms, and under any interpreter that has this package.
@@ -10,7 +10,9 @@ import atexit
 import contextlib
 import faulthandler
 import os
+import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -22,7 +24,7 @@ from types import FrameType, ModuleType, TracebackType
 from ignite_tf_magic.after_import import after_import, call_named
 from ignite_tf_magic.cluster.task import GRACE_S, ExitReport, Task
 from ignite_tf_magic.launch.groups import kill_group
-from ignite_tf_magic.launch.lock import HeldLock, wait_until_free
+from ignite_tf_magic.launch.lock import wait_until_free
 
 # Less noise from TensorFlow's libraries, unless the user has chosen.
 _DEFAULTS = {"TF_CPP_MIN_LOG_LEVEL": "2", "GRPC_VERBOSITY": "ERROR"}
@@ -32,15 +34,15 @@ def main() -> None:
     """Run the task whose file is the only argument; ends the process with the script's exit code."""
     started_at, pid = time.time(), os.getpid()
     task = Task.read(Path(sys.argv[1]))
-    lock = HeldLock(Path(task.worker_lock))
-    atexit.register(lock.release)  # keeps it, too
     faulthandler.enable()
     leaving = _Leaving()
-    leaving.watch_owner(Path(task.owner_lock))
+    if task.owner_lock:
+        leaving.watch_owner(Path(task.owner_lock))
     _prepare(task)
     for module, function in task.after_import.items():
         after_import(module, partial(call_named, function))
-    code, error = _run_script(Path(task.script))
+    script = _script_of(task)
+    code, error = _run_command(task.command) if script is None else _run_script(script)
     if os.getpid() == pid:  # a child that the script forked may come here, too
         _report(task, code, error, started_at, leaving.asked)
     _flush()
@@ -112,10 +114,55 @@ def _prepare(task: Task) -> None:
         os.environ.setdefault(name, value)
     if os.environ.get("MPLBACKEND", "").startswith("module://"):
         os.environ["MPLBACKEND"] = "Agg"  # the notebook's own backend needs the notebook
+    Path(task.files).mkdir(mode=0o700, parents=True, exist_ok=True)
+    _make_cwd(Path(task.cwd), task.copy_from)
     os.chdir(task.cwd)
     if not getattr(sys.flags, "safe_path", False):
-        sys.path[0] = task.cwd  # `-m` had put the run's directory there
+        sys.path[0] = task.cwd  # `-m` had put another there
     sys.argv = [task.script, *task.args]
+
+
+def _make_cwd(cwd: Path, copy_from: str) -> None:
+    """Make the directory, whole or not at all, so that an interrupted copy is not taken for one."""
+    if cwd.is_dir():
+        return
+    if not copy_from:
+        cwd.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return
+    part = cwd.with_name(f"{cwd.name}.{os.getpid()}.part")
+    shutil.copytree(copy_from, part, symlinks=True)
+    part.chmod(0o700)
+    part.rename(cwd)
+
+
+def _script_of(task: Task) -> Path | None:
+    """Give the script to run in this process, which can tell how it ends; None for any other command."""
+    if not task.command:
+        return Path(task.script)
+    program, *rest = task.command
+    if program in ("python", "python3") and rest and rest[0].endswith(".py") and not rest[0].startswith("-"):
+        sys.argv = rest
+        if not getattr(sys.flags, "safe_path", False):
+            sys.path[0] = str(Path(rest[0]).absolute().parent)
+        return Path(rest[0]).absolute()
+    return None
+
+
+def _run_command(command: tuple[str, ...]) -> tuple[int, BaseException | None]:
+    """Run a program as this process's child, hand SIGTERM on to it, and end as it ends."""
+    program = sys.executable if command[0] in ("python", "python3") else command[0]
+    try:
+        child = subprocess.Popen([program, *command[1:]])
+    except OSError as error:
+        print(f"cannot start {command[0]!r}: {error}", file=sys.stderr)  # noqa: T201
+        return 127 if isinstance(error, FileNotFoundError) else 126, None
+    while True:
+        try:
+            code = child.wait()
+            break
+        except SystemExit:
+            child.terminate()
+    return (code if code >= 0 else 128 - code), None
 
 
 def _run_script(script: Path) -> tuple[int, BaseException | None]:
@@ -156,14 +203,16 @@ def _report(
     task: Task, code: int, error: BaseException | None, started_at: float, asked_to_end: bool
 ) -> None:
     ends_by_exit = error is None or isinstance(error, SystemExit)
-    ExitReport(
+    report = ExitReport(
         exit_code=code,
         started_at=started_at,
         ended_at=time.time(),
         asked_to_end=asked_to_end,
         exception=type(error).__name__ if error else None,
         traceback=None if ends_by_exit else "".join(traceback.format_exception(error)),
-    ).write(Path(task.exit_file))
+    )
+    with contextlib.suppress(OSError):  # a full disk must not make a failure of a success
+        report.write(Path(task.exit_file))
 
 
 def _flush() -> None:

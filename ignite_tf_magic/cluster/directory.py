@@ -46,12 +46,7 @@ class RunDirectory:
     @property
     def credentials(self) -> Path:
         """What the workers need to be let into the Ignite cluster."""
-        return self.path / "credentials.json"
-
-    @property
-    def start(self) -> Path:
-        """Where the workers' interpreters start: an empty directory, so that no file there hides a module."""
-        return self.path / "start"
+        return self.path / CREDENTIALS
 
     @property
     def files(self) -> Path:
@@ -59,44 +54,70 @@ class RunDirectory:
         return self.path / "files"
 
     def script(self, name: str) -> Path:
-        """The script, under its own name as far as that can be a file's."""
-        return self.path / "script" / f"{slug(name.removesuffix('.py'), lower=False) or 'script'}.py"
+        """The script of a run."""
+        return self.path / script_path(name)
 
-    def task(self, worker: int) -> Path:
-        """What a worker is told to do."""
-        return self.path / f"task-{worker}.json"
+    def log(self, worker: int, generation: int = 1) -> Path:
+        """A worker's output in one generation."""
+        return self.path / log_name(worker, generation)
 
-    def assignment(self, worker: int) -> Path:
-        """The sizes of a worker's partitions."""
-        return self.path / f"assignment-{worker}.json"
-
-    def log(self, worker: int) -> Path:
-        """A worker's output."""
-        return self.path / f"worker-{worker}.log"
-
-    def exit(self, worker: int) -> Path:
+    def exit(self, worker: int, generation: int = 1) -> Path:
         """How a worker's script ended."""
-        return self.path / f"exit-{worker}.json"
+        return self.path / exit_name(worker, generation)
 
-    def worker_lock(self, worker: int) -> Path:
-        """Held by a worker's process; tells its pid."""
-        return self.path / f"worker-{worker}.lock"
+
+# Names of files that lie in the run's directory on the worker's own host, too.
+
+
+def log_name(worker: int, generation: int) -> str:
+    """A worker's output in one generation."""
+    return _of_generation(f"worker-{worker}", generation, "log")
+
+
+def exit_name(worker: int, generation: int) -> str:
+    """How a worker's script ended."""
+    return _of_generation(f"exit-{worker}", generation, "json")
+
+
+def task_name(worker: int, generation: int) -> str:
+    """What a worker is told to do."""
+    return _of_generation(f"task-{worker}", generation, "json")
+
+
+def assignment_name(worker: int, generation: int) -> str:
+    """The sizes of a worker's partitions."""
+    return _of_generation(f"assignment-{worker}", generation, "json")
+
+
+def script_path(name: str) -> str:
+    """The script, under its own name as far as that can be a file's."""
+    return f"script/{slug(name.removesuffix('.py'), lower=False) or 'script'}.py"
+
+
+CREDENTIALS = "credentials.json"
+
+
+def _of_generation(stem: str, generation: int, suffix: str) -> str:
+    return f"{stem}.{suffix}" if generation <= 1 else f"{stem}.g{generation}.{suffix}"
 
 
 def create_directory(runs_dir: Path, name: str) -> RunDirectory:
     """Make the directory of a new run, named like mnist-1121-0412-k3f."""
-    prefix = f"{slug(name) or 'run'}-{time.strftime('%m%d-%H%M')}"
     runs_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     while True:
-        mark = "".join(secrets.choice(_MARK_LETTERS) for _ in range(3))
-        directory = RunDirectory(runs_dir / f"{prefix}-{mark}")
+        directory = RunDirectory(runs_dir / new_run_id(name))
         try:
             directory.path.mkdir(mode=0o700)
         except FileExistsError:
             continue
-        for inner in (directory.start, directory.files, directory.script("x").parent):
-            inner.mkdir(mode=0o700)
+        directory.files.mkdir(mode=0o700)
         return directory
+
+
+def new_run_id(name: str) -> str:
+    """Make an id up, like mnist-1121-0412-k3f."""
+    mark = "".join(secrets.choice(_MARK_LETTERS) for _ in range(3))
+    return f"{slug(name) or 'run'}-{time.strftime('%m%d-%H%M')}-{mark}"
 
 
 def slug(text: str, *, lower: bool = True) -> str:

@@ -1,7 +1,7 @@
-"""Starts a run and owns it: one thread per run watches its processes until none is left.
+"""Starts a run and owns it: a thread of this process supervises it until none of its processes is left.
 
-The owner is this process. While it lives it holds the run's lock; when it ends, however it ends, the
-workers see the lock free and end as well.
+The owner is this process. While it lives it renews the leases of the run's workers, and holds the run's lock, which
+workers on this machine watch; when it ends, however it ends, the workers end as well.
 """
 
 from __future__ import annotations
@@ -11,285 +11,272 @@ import json
 import os
 import threading
 import time
-from contextlib import ExitStack
-from dataclasses import replace
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
-from ignite_tf_magic.cluster import spec
-from ignite_tf_magic.cluster.directory import RunDirectory, create_directory
-from ignite_tf_magic.cluster.failure import describe_missing, first_failing, found_port_taken, normal_exit
-from ignite_tf_magic.cluster.ports import is_listening, reserved_ports
-from ignite_tf_magic.cluster.record import RunRecord, WorkerRecord, this_process
-from ignite_tf_magic.cluster.runs import Run
-from ignite_tf_magic.cluster.spec import RunPlan
-from ignite_tf_magic.cluster.states import RunEvent, RunState, after
-from ignite_tf_magic.cluster.task import GRACE_S, ExitReport, Task
-from ignite_tf_magic.config import Endpoint
-from ignite_tf_magic.launch.base import Command, Launcher, Process
-from ignite_tf_magic.launch.files import write_private
+from ignite_tf_magic.cluster import spec as specs
+from ignite_tf_magic.cluster.crew import DirectCrew
+from ignite_tf_magic.cluster.directory import CREDENTIALS, RunDirectory, create_directory, script_path
+from ignite_tf_magic.cluster.foreman import Baggage, Foreman
+from ignite_tf_magic.cluster.mirrored_logs import MirroredLogs
+from ignite_tf_magic.cluster.orders import Order, Phase
+from ignite_tf_magic.cluster.reach import Reach
+from ignite_tf_magic.cluster.record import HostRecord, RunRecord, RunSpec, WorkerRecord, this_process
+from ignite_tf_magic.cluster.runs import Run, native_run
+from ignite_tf_magic.cluster.states import RunState
+from ignite_tf_magic.cluster.supervisor import Plan, Planner, Supervisor
+from ignite_tf_magic.cluster.task import GRACE_S
+from ignite_tf_magic.cluster.timings import Timings
+from ignite_tf_magic.cluster.topology import Sight
+from ignite_tf_magic.config import ConnectOptions
+from ignite_tf_magic.errors import LaunchError, MirrorFailed
 from ignite_tf_magic.launch.lock import HeldLock
+from ignite_tf_magic.launch.parcels import Parcel
+from ignite_tf_magic.launch.watch import Contact, HostWatch
 
-_POLL_S = 0.05
-_PROBE_S = 0.2
-_MAX_GENERATIONS = 3
-_EXIT_DEADLINE, _EXIT_STOPPED, _EXIT_NOT_STARTED = 124, 143, 126
+_POLL_S = 0.02
+_LAST_OUTPUT_S = 15.0
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 
 
-def start_run(plan: RunPlan, runs_dir: Path, launcher: Launcher) -> Run:
-    """Start the processes of a run; returns when they run, which does not mean that they are up.
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """All that is decided before a run starts.
+
+    Attributes:
+        spec: What was asked for.
+        plan: Where the first workers run.
+        script: Source of the script; None when a command runs instead.
+        connect: How workers reach the cluster; only the credentials are used.
+        name: The beginning of the run's id.
+        parcels: Trees that other machines need.
+        topology: Ignite's nodes now, as "host:port".
+        timings: How long the run waits for what.
+        waiting_for: Why it cannot start yet, and is queued; the plan then has no seats.
+    """
+
+    spec: RunSpec
+    plan: Plan
+    script: str | None
+    connect: ConnectOptions = field(repr=False)
+    name: str | None = None
+    parcels: tuple[Parcel, ...] = ()
+    topology: tuple[str, ...] = ()
+    timings: Timings = field(default_factory=Timings)
+    waiting_for: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a run meets outside of its hosts.
+
+    Attributes:
+        planner: Finds places for later generations.
+        sight: What the cluster said last.
+        on_save: Told of every new record, in the supervisor's thread; must not block or raise.
+        is_stop_asked: Whether somebody asked from elsewhere for the run to be stopped.
+        close: Called when the run has ended.
+    """
+
+    planner: Planner | None = None
+    sight: Callable[[], Sight] | None = None
+    on_save: Callable[[RunRecord], None] = lambda _: None
+    is_stop_asked: Callable[[], bool] = lambda: False
+    close: Callable[[], None] = lambda: None
+
+
+def start_run(
+    plan: RunPlan,
+    runs_dir: Path,
+    reach: Reach,
+    surroundings: Callable[[str], Surroundings] = lambda _: Surroundings(),
+) -> Run:
+    """Start the processes of a run; returns when they run, which does not mean that they are up, or when it is queued.
 
     This process owns the run from now on: the run ends with it. Follow its output with `Run.follow`.
 
     Raises:
         ScriptError: The script is not Python; nothing was started.
-        LaunchError: A process could not be started; those before it were ended.
+        LaunchError: The workers could not be started; those that were have been ended.
     """
-    spec.check_script(plan.script, plan.script_name, plan.python)
-    directory = create_directory(runs_dir, plan.name or plan.cache)
-    owner = _Owner(plan, directory, launcher, HeldLock(directory.owner_lock))
+    if plan.script is not None:
+        specs.check_script(plan.script, plan.spec.script_name, plan.spec.python)
+    directory = create_directory(runs_dir, plan.name or plan.spec.cache)
+    owner = _Owner(plan, directory, reach, surroundings(directory.run_id))
     owner.start()
-    return Run(directory)
+    return native_run(directory, reach)
+
+
+def first_record(plan: RunPlan, run_id: str, *, detached: bool) -> RunRecord:
+    """Write a run down as it begins."""
+    seats = plan.plan.seats
+    is_queued = plan.waiting_for is not None
+    return RunRecord(
+        run_id=run_id,
+        spec=plan.spec,
+        state=RunState.QUEUED if is_queued else RunState.STARTING,
+        started_at=time.time(),
+        workers=tuple(WorkerRecord(seat.worker, seat.host, seat.rows) for seat in seats),
+        order=Order() if is_queued else Order(1, Phase.PREPARE, seats),
+        hosts=plan.plan.hosts,
+        topology=plan.topology,
+        owners=plan.plan.owners,
+        waiting_for=plan.waiting_for,
+        detached=detached,
+        **this_process(),
+    )
+
+
+def baggage_for(plan: RunPlan, host: HostRecord, directory: RunDirectory) -> Baggage:
+    """Collect what a host needs before a worker can start there."""
+    files = {} if plan.script is None else {script_path(plan.spec.script_name): plan.script}
+    found = specs.credentials(plan.connect)
+    if found:
+        files[CREDENTIALS] = json.dumps(found)
+    is_here = host.ssh is None
+    return Baggage(
+        files=files,
+        parcels=tuple(p for p in plan.parcels if not is_here or p.digest != plan.spec.package),
+        python_path=_own_path() if is_here else plan.spec.package and f"{{root}}/parcels/{plan.spec.package}",
+        owner_lock=str(directory.owner_lock) if is_here else "",
+        is_here=is_here,
+        has_credentials=bool(found),
+    )
 
 
 class _Owner:
-    def __init__(self, plan: RunPlan, directory: RunDirectory, launcher: Launcher, lock: HeldLock) -> None:
+    """The run in this process: its lock, its hosts, the thread that supervises it."""
+
+    def __init__(
+        self, plan: RunPlan, directory: RunDirectory, reach: Reach, surroundings: Surroundings
+    ) -> None:
         self._plan = plan
         self._directory = directory
-        self._launcher = launcher
-        self._lock = lock
-        self._ports = ExitStack()
-        self._addresses: tuple[Endpoint, ...] = ()
-        self._running: dict[int, Process] = {}
-        self._up: set[int] = set()
-        self._started = self._probed = time.monotonic()
-        self._ending_since: float | None = None
-        self._thread = threading.Thread(target=self._watch, name=f"run-{directory.run_id}", daemon=True)
-        self._record = RunRecord(
-            run_id=directory.run_id,
-            cache=plan.cache,
-            script_name=plan.script_name,
-            script_file=str(directory.script(plan.script_name)),
-            python=plan.python,
-            state=RunState.STARTING,
-            started_at=time.time(),
-            workers=tuple(
-                WorkerRecord(worker, share.host, share.rows) for worker, share in enumerate(plan.shares)
-            ),
-            **this_process(),
+        self._reach = reach
+        self._surroundings = surroundings
+        self._opened = ExitStack()
+        self._lock = HeldLock(directory.owner_lock)
+        self._logs = MirroredLogs(directory)
+        self._watches: list[HostWatch] = []
+        self._fault = "it was never begun"
+        self._crew = DirectCrew(self._open_host)
+        self._supervisor = Supervisor(
+            first_record(plan, directory.run_id, detached=False),
+            crew=self._crew,
+            plan=surroundings.planner or (lambda _: plan.plan),
+            store=self,
+            timings=plan.timings,
+            sight=surroundings.sight,
+            is_stop_asked=lambda: directory.stop_request.exists() or surroundings.is_stop_asked(),
         )
+        self._thread = threading.Thread(target=self._work, name=f"run-{directory.run_id}", daemon=True)
 
     def start(self) -> None:
-        """Write the run's files, start its workers, and the thread that watches them."""
-        try:
-            self._write_files()
-            self._record.write(self._directory)
-            self._launch()
-        except BaseException as error:
-            self._give_up(error)
-            raise
+        """Begin, and wait until all workers have been started.
+
+        Raises:
+            LaunchError: They could not be; what had been started has been ended.
+        """
+        self._supervisor.record.write(self._directory)
         atexit.register(self._stop_at_exit)
         self._thread.start()
-
-    def _stop_at_exit(self) -> None:
-        if os.getpid() != self._record.owner_pid:
-            return  # a forked child does not own its parent's runs
-        self._directory.stop_request.touch(mode=0o600)
-        self._thread.join(GRACE_S + 1.0)
-
-    def _write_files(self) -> None:
-        plan, directory = self._plan, self._directory
-        write_private(directory.script(plan.script_name), plan.script)
-        if found := spec.credentials(plan.connect):
-            write_private(directory.credentials, json.dumps(found))
-        for worker in range(plan.num_workers):
-            write_private(directory.assignment(worker), json.dumps(spec.assignment(plan, worker)))
-
-    def _give_up(self, error: BaseException) -> None:
-        with self._lock, self._ports:
-            self._kill_all()
-            reason = f"the run could not go on: {str(error) or type(error).__name__}"
-            self._finish(RunState.FAILED, exit_code=_EXIT_NOT_STARTED, failed_worker=0, reason=reason)
-
-    # Starting
-
-    def _launch(self) -> None:
-        self._ports.close()
-        if self._plan.num_workers > 1:
-            self._addresses = self._ports.enter_context(reserved_ports(self._plan.num_workers))
-        self._started = time.monotonic()
-        self._up = set()
-        for worker in range(self._plan.num_workers):
-            self._launch_worker(worker)
-        if self._plan.num_workers == 1:
-            self._change(RunEvent.ALL_UP)
-
-    def _launch_worker(self, worker: int) -> None:
-        directory, share = self._directory, self._plan.shares[worker]
-        directory.exit(worker).unlink(missing_ok=True)
-        self._task(worker).write(directory.task(worker))
-        module = "ignite_tf_magic.cluster.bootstrap"
-        command = Command(
-            argv=[self._plan.python, "-m", module, str(directory.task(worker))],
-            env={"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8", "PYTHONPATH": _python_path()},
-            cwd=directory.start,
-        )
-        process = self._launcher.start(share.host, command, directory.log(worker))
-        self._running[worker] = process
-        fresh = WorkerRecord(worker, share.host, share.rows, process.pid)
-        self._write(self._record.with_worker(fresh))
-
-    def _task(self, worker: int) -> Task:
-        directory = self._directory
-        has_credentials = directory.credentials.exists()
-        environment = spec.worker_environment(
-            self._plan,
-            worker,
-            self._addresses,
-            str(directory.assignment(worker)),
-            str(directory.credentials) if has_credentials else None,
-        )
-        environment |= {
-            "IGNITE_TF_RUN_ID": directory.run_id,
-            "IGNITE_TF_RUN_DIR": str(directory.files),
-            "IGNITE_TF_RUN_URI": directory.uri,
-        }
-        return Task(
-            worker=worker,
-            script=self._record.script_file,
-            args=self._plan.args,
-            cwd=str(self._plan.cwd),
-            environment=environment,
-            exit_file=str(directory.exit(worker)),
-            worker_lock=str(directory.worker_lock(worker)),
-            owner_lock=str(directory.owner_lock),
-            after_import=self._plan.after_import,
-        )
-
-    # Watching
-
-    def _watch(self) -> None:
         try:
-            with self._lock, self._ports:
-                while not self._record.state.has_ended:
-                    self._collect()
-                    self._step()
-                    time.sleep(_POLL_S)
-        except BaseException as error:
-            self._give_up(error)
+            self._await_start()
+        except BaseException:  # as an interrupt: nobody learns the run's name
+            self._directory.stop_request.touch(mode=0o600)
             raise
-        finally:
-            atexit.unregister(self._stop_at_exit)
 
-    def _collect(self) -> None:
-        """Note which processes have ended, and how."""
-        for worker, process in list(self._running.items()):
-            if (return_code := process.poll()) is not None:
-                del self._running[worker]
-                self._write(self._record.with_worker(self._ended(worker, return_code)))
+    def _await_start(self) -> None:
+        while (record := self._supervisor.record).state is RunState.STARTING and record.generation == 1:
+            if all(worker.pid is not None or worker.exit_code is not None for worker in record.workers):
+                return
+            if not self._thread.is_alive():
+                raise LaunchError(f"the supervision of run {record.run_id} has ended: {self._fault}")
+            time.sleep(_POLL_S)
+        if record.may_pass is False and record.generation == 1:
+            self._thread.join()
+            record = self._supervisor.record
+            raise LaunchError(f"{record.reason}. No worker runs; the run was {record.run_id}")
 
-    def _ended(self, worker: int, return_code: int) -> WorkerRecord:
-        report = ExitReport.read(self._directory.exit(worker))
-        exit_code, signal_name = normal_exit(return_code)
-        told = report is not None and report.exit_code == exit_code
-        by_itself = report is not None and report.exit_code != 0 and not report.asked_to_end
-        return replace(
-            self._record.workers[worker],
-            exit_code=exit_code,
-            signal=signal_name,
-            ended_at=report.ended_at if report and told else time.time(),
-            ended_by_owner=self._ending_since is not None and not by_itself,
+    def _open_host(self, host: HostRecord, on_change: Callable[[], None]) -> tuple[Foreman, HostWatch]:
+        opened = self._opened.enter_context(self._reach.open(host))
+        watch = HostWatch(opened, self._directory.run_id, logs={}, sink=self._logs, on_change=on_change)
+        self._watches.append(watch)
+        foreman = Foreman(
+            opened,
+            watch,
+            baggage=baggage_for(self._plan, host, self._directory),
+            timings=self._plan.timings,
+            on_log=partial(self._read_log, host, watch),
         )
+        return foreman, watch
 
-    def _step(self) -> None:
-        state = self._record.state
-        if state in (RunState.FAILING, RunState.STOPPING):
-            self._finish_ending()
-        elif all(each.exit_code == 0 for each in self._record.workers):
-            self._finish(after(state, RunEvent.ALL_SUCCEEDED), exit_code=0)
-        elif self._directory.stop_request.exists():
-            self._end(RunEvent.STOP_ASKED)
-        elif failed := [each.worker for each in self._record.workers if each.exit_code]:
-            self._on_failed(failed)
-        elif state is RunState.STARTING:
-            self._await_up()
-
-    def _on_failed(self, failed: list[int]) -> None:
-        may_retry = self._record.state is RunState.STARTING and self._record.generation < _MAX_GENERATIONS
-        if may_retry and any(found_port_taken(self._directory, worker) for worker in failed):
-            self._kill_all()
-            self._note("one of the ports was taken; all workers start again with others")
-            self._change(RunEvent.PORT_TAKEN)
-            self._write(replace(self._record, generation=self._record.generation + 1))
-            self._launch()
-        else:
-            self._end(RunEvent.WORKER_FAILED)
-
-    def _note(self, text: str) -> None:
-        for worker in range(self._plan.num_workers):
-            with self._directory.log(worker).open("a", encoding="utf-8") as log:
-                log.write(f"ignite_tf_magic: {text}\n")
-
-    def _await_up(self) -> None:
-        now = time.monotonic()
-        if now - self._probed < _PROBE_S:
+    def _read_log(self, host: HostRecord, watch: HostWatch, log: str) -> None:
+        if host.ssh is None:
             return
-        self._probed = now
-        self._up |= {w for w in self._running if w not in self._up and is_listening(self._addresses[w])}
-        missing = [worker for worker in self._running if worker not in self._up]
-        timeout_s = self._plan.start_timeout_s
-        if not missing:
-            self._change(RunEvent.ALL_UP)
-        elif timeout_s is not None and now - self._started > timeout_s:
-            reason = describe_missing(self._directory, missing, timeout_s)
-            self._record = replace(self._record, failed_worker=missing[0], reason=reason)
-            self._end(RunEvent.DEADLINE_PASSED)
+        with suppress(MirrorFailed):  # then no output comes here any more; the run itself goes on
+            if (offset := self._logs.add(host.name, log)) is not None:
+                watch.add_log(log, offset)
 
-    # Ending
+    def _await_logs(self) -> None:
+        """Wait until all output that can be read has been, but not for hosts that do not answer."""
+        deadline = time.monotonic() + _LAST_OUTPUT_S
+        while not all(map(_has_read_all, self._watches)) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
 
-    def _end(self, event: RunEvent) -> None:
-        """Ask all workers to end; they are killed when the grace is over."""
-        self._ending_since = time.monotonic()
-        for process in self._running.values():
-            process.terminate()
-        self._change(event)
-
-    def _finish_ending(self) -> None:
-        if self._running:
-            if time.monotonic() - (self._ending_since or 0.0) > GRACE_S:
-                for process in self._running.values():
-                    process.kill()
-            return
-        state = after(self._record.state, RunEvent.ALL_GONE)
-        if state is RunState.STOPPED:
-            self._finish(state, exit_code=_EXIT_STOPPED)
-        elif self._record.failed_worker is not None:
-            self._finish(state, exit_code=_EXIT_DEADLINE)
-        else:
-            first = first_failing(self._directory, self._record.workers) or self._record.workers[0]
-            self._finish(state, exit_code=first.exit_code, failed_worker=first.worker)
-
-    def _kill_all(self) -> None:
-        for process in self._running.values():
-            process.kill()
-        for process in self._running.values():
-            process.wait()
-        self._running.clear()
-
-    def _change(self, event: RunEvent) -> None:
-        self._write(replace(self._record, state=after(self._record.state, event)))
-
-    def _finish(self, state: RunState, **outcome: object) -> None:
-        self._directory.credentials.unlink(missing_ok=True)
-        self._write(replace(self._record, state=state, ended_at=time.time(), **outcome))  # type: ignore[arg-type]
+    def save(self, record: RunRecord) -> None:
+        """Write the newest record; the last one when all that can be read of the output has been."""
+        if record.state.has_ended:
+            self._await_logs()
+            self._directory.credentials.unlink(missing_ok=True)
+        self._write(record)
+        self._surroundings.on_save(record)
 
     def _write(self, record: RunRecord) -> None:
-        self._record = record
-        record.write(self._directory)
+        """Write the record; while that fails, as on a full disk, the run goes on, and only its end is waited for."""
+        deadline = time.monotonic() + (_LAST_OUTPUT_S if record.state.has_ended else 0.0)
+        while True:
+            try:
+                record.write(self._directory)
+                return
+            except OSError:
+                if time.monotonic() > deadline:
+                    if record.state.has_ended:
+                        raise
+                    return
+            time.sleep(_POLL_S)
+
+    def _work(self) -> None:
+        with self._lock, self._opened:
+            try:
+                self._supervisor.run()
+            except BaseException as error:
+                self._fault = f"{type(error).__name__}: {error}"
+                raise
+            finally:
+                self._crew.close()
+                self._surroundings.close()
+                atexit.unregister(self._stop_at_exit)
+
+    def _stop_at_exit(self) -> None:
+        if os.getpid() != self._supervisor.record.owner_pid:
+            return  # a forked child does not own its parent's runs
+        self._directory.stop_request.touch(mode=0o600)
+        self._thread.join(GRACE_S + 2.0)
 
 
-def _python_path() -> str:
-    """Let the workers' interpreter find this package where it is not installed."""
+def _has_read_all(watch: HostWatch) -> bool:
+    view, offsets = watch.view, watch.offsets
+    if view.contact is Contact.UNREACHABLE or view.sink_error:
+        return True
+    return all(offsets[job.log] >= job.log_bytes for job in view.jobs.values() if job.log in offsets)
+
+
+def _own_path() -> str | None:
+    """Let workers of this machine find this package where it is not installed."""
     known = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     installed = _PACKAGE_ROOT.name in ("site-packages", "dist-packages")
-    return os.pathsep.join(known if installed else [*known, str(_PACKAGE_ROOT)])
+    return os.pathsep.join(known if installed else [*known, str(_PACKAGE_ROOT)]) or None

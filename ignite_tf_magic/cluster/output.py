@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -24,12 +24,29 @@ class OutputChunk:
     text: str
 
 
+Segments = Callable[[], Sequence["Segment"]]
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A log of one worker: it has one for each time that it was started.
+
+    Attributes:
+        title: A line shown before it; empty for none.
+    """
+
+    worker: int
+    path: Path
+    title: str = ""
+
+
 class _Log:
     """One log file, read from its beginning in pieces of bounded size."""
 
-    def __init__(self, worker: int, path: Path) -> None:
-        self._worker = worker
-        self._path = path
+    def __init__(self, segment: Segment) -> None:
+        self.worker = segment.worker
+        self._path = segment.path
+        self._title = segment.title
         self._file: FileIO | None = None
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
@@ -39,7 +56,10 @@ class _Log:
             self._file = FileIO(self._path)
         data = self._file.read(_CHUNK_BYTES) if self._file else b""
         text = self._decoder.decode(data, final=final and not data)
-        return OutputChunk(self._worker, text) if text else None
+        if not text:
+            return None
+        title, self._title = self._title, ""
+        return OutputChunk(self.worker, title + text)
 
     def close(self) -> None:
         if self._file:
@@ -47,43 +67,46 @@ class _Log:
 
 
 def follow(
-    logs: dict[int, Path], has_ended: Callable[[], bool], *, with_pauses: bool = False
+    segments: Segments, has_ended: Callable[[], bool], *, with_pauses: bool = False
 ) -> Iterator[OutputChunk]:
     """Give the output of workers from the beginning, until the run has ended and all of it was given.
 
     Blocks while there is nothing new. Closing the iterator, or an interrupt, ends only the reading.
 
     Args:
-        logs: Log file of each worker; it may not exist yet.
+        segments: The logs that there are by now, oldest first; a file may not exist yet.
         has_ended: Whether nobody writes to the logs any more.
         with_pauses: Also give a chunk without text before each wait of 50 ms, for readers that batch.
     """
-    readers = [_Log(worker, path) for worker, path in logs.items()]
+    readers: dict[Path, _Log] = {}
     try:
         while True:
             ended = has_ended()  # asked before reading: what was written before is read below
-            if (yield from _read_once(readers)):
+            for segment in segments():
+                readers.setdefault(segment.path, _Log(segment))
+            if (yield from _read_once(readers.values())):
                 continue
             if ended:
                 break
             if with_pauses:
-                yield OutputChunk(next(iter(logs)), "")
+                yield OutputChunk(0, "")
             time.sleep(_POLL_S)
-        for reader in readers:
+        for reader in readers.values():
             while rest := reader.next_chunk(final=True):
                 yield rest
     finally:
-        for reader in readers:
+        for reader in readers.values():
             reader.close()
 
 
-def _read_once(readers: list[_Log]) -> Generator[OutputChunk, None, bool]:
-    found = False
+def _read_once(readers: Iterable[_Log]) -> Generator[OutputChunk, None, bool]:
+    """Read a piece of each log; of a worker that has several, of the oldest in which there is something."""
+    found: set[int] = set()
     for reader in readers:
-        if chunk := reader.next_chunk():
-            found = True
+        if reader.worker not in found and (chunk := reader.next_chunk()):
+            found.add(reader.worker)
             yield chunk
-    return found
+    return bool(found)
 
 
 def tail(path: Path, num_lines: int) -> tuple[str, ...]:

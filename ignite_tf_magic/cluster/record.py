@@ -9,26 +9,99 @@ from __future__ import annotations
 import json
 import os
 import socket
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from ignite_tf_magic.cluster.directory import RunDirectory
+from ignite_tf_magic.cluster.orders import Order, WorkerEnd, known_fields
 from ignite_tf_magic.cluster.states import RunEvent, RunState, after
 from ignite_tf_magic.launch import lock
 from ignite_tf_magic.launch.files import write_private
 
-VERSION = 1
+FORMAT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class RunSpec:
+    """What a person asked for; the same for the whole life of a run.
+
+    Attributes:
+        script_name: What tracebacks call the script.
+        command: Program and arguments that each worker runs instead of a script; "python" is its interpreter.
+        args: The script's arguments.
+        cwd: Directory of workers on the machine where the run was started; elsewhere they have one of their own.
+        python: Interpreter of the workers; None is each host's configured one.
+        package: Digest of the parcel with this package for hosts of other machines.
+        job_parcel: Digest of the parcel with the job's directory.
+        after_import: Functions, as "package.module:function", that workers call when a module has been imported.
+        start_timeout_s: How long the workers of a run with several may take to come up; None has no limit.
+        max_restarts: So many failures in a row lead to a restart.
+        deadline_s: How long the run may take in all.
+        restarts_on_rebalance: Whether a change of the cache's primary owners restarts the workers.
+        hosts: Only these get workers; empty allows all.
+        num_gpus: Of each worker.
+        port_range: Where TensorFlow's servers listen, both ends included; None takes any free port.
+        log_limit_bytes: Of each worker's output so much is kept at least half; None keeps all.
+        requirements: Name of the file that says what the workers' environments have; None: they have none of their own.
+        waits_for_room: Whether it waits for GPUs and ports that other runs hold.
+    """
+
+    cache: str
+    num_workers: int = 1
+    script_name: str = "cell"
+    command: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+    cwd: str | None = None
+    python: str | None = None
+    package: str | None = None
+    job_parcel: str | None = None
+    after_import: Mapping[str, str] = field(default_factory=dict)
+    start_timeout_s: float | None = 180.0
+    max_restarts: int = 10
+    deadline_s: float | None = None
+    restarts_on_rebalance: bool = True
+    hosts: tuple[str, ...] = ()
+    num_gpus: int = 0
+    port_range: tuple[int, int] | None = None
+    log_limit_bytes: int | None = 1 << 30
+    requirements: str | None = None
+    waits_for_room: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HostRecord:
+    """A host that a run may use, and how it is reached.
+
+    Attributes:
+        ssh: Its name for SSH; None for the machine on which the run was started.
+        root: Directory of this package's state there.
+        python: Interpreter of workers there.
+        agent_python: Interpreter of the agent there, 3.8 or later.
+        addresses: Those that tell it from other hosts, best first.
+        tf_address: By which other hosts reach it, where that was configured.
+        environment: Directory of the virtual environment whose interpreter runs the workers there; None uses `python`.
+    """
+
+    name: str
+    ssh: str | None = None
+    root: str | None = None
+    python: str = "python3"
+    agent_python: str = "python3"
+    addresses: tuple[str, ...] = ()
+    tf_address: str | None = None
+    environment: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerRecord:
-    """One worker of a run.
+    """One worker of a run, in its latest generation.
 
     Attributes:
         rows: Rows of its partitions.
-        pid: Its process, None before it was started.
+        pid: Its process on its host, None before it was started.
         exit_code: None while it runs; 128 + N after signal N.
         signal: Name of the signal that ended it.
         ended_at: When the script ended where it told so, else the process; seconds since the epoch.
@@ -46,40 +119,128 @@ class WorkerRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class PastGeneration:
+    """Workers that were ended so that others could be started in their place.
+
+    Attributes:
+        hosts: Host of each worker, in their order.
+        cause: Why they were ended, in words.
+    """
+
+    generation: int
+    hosts: tuple[str, ...]
+    cause: str
+    ended_at: float
+
+
+@dataclass(frozen=True, slots=True)
 class RunRecord:
     """A run as its owner writes it down.
 
     Attributes:
-        generation: Counts the launches of this run's workers, from 1.
+        owner_host: Machine of the process that answers for the run.
+        detached: Whether the run's hosts answer for it themselves.
+        supervisor: Of a detached run, the host that decides.
+        order: What its hosts have been asked for last.
+        hosts: All that the run may use, or has used.
+        past: Earlier generations, oldest first.
+        topology: Ignite's nodes when the run started, as "host:port".
+        owners: Fingerprint of the cache's primary owners for which the order was made.
+        num_failures: Failures in a row.
         failed_worker: The worker whose failure is shown first.
-        reason: Why the run failed, where no worker can tell.
+        end: How that worker ended.
+        reason: Why the run failed or restarts, where no worker can tell.
+        may_pass: Whether what failed may succeed another time; None when only the workers' ends tell.
+        waiting_for: What keeps the run from going on now.
+        version: Counts the changes of this record.
     """
 
     run_id: str
-    cache: str
-    script_name: str
-    script_file: str
-    python: str
+    spec: RunSpec
     state: RunState
     started_at: float
-    workers: tuple[WorkerRecord, ...]
-    generation: int = 1
+    workers: tuple[WorkerRecord, ...] = ()
+    order: Order = field(default_factory=Order)
+    hosts: tuple[HostRecord, ...] = ()
+    past: tuple[PastGeneration, ...] = ()
+    topology: tuple[str, ...] = ()
+    owners: str | None = None
+    num_failures: int = 0
     ended_at: float | None = None
     exit_code: int | None = None
     failed_worker: int | None = None
+    end: WorkerEnd | None = None
     reason: str | None = None
+    may_pass: bool | None = None
+    waiting_for: str | None = None
     owner_pid: int = 0
     owner_host: str = ""
+    detached: bool = False
+    supervisor: str = ""
+    version: int = 1
 
-    def write(self, directory: RunDirectory) -> None:
-        """Write the record whole."""
-        content = {"version": VERSION, **asdict(self), "state": self.state.value}
-        write_private(directory.record, json.dumps(content, indent=1))
+    @property
+    def generation(self) -> int:
+        """Counts the launches of this run's workers, from 1."""
+        return self.order.generation
 
     def with_worker(self, worker: WorkerRecord) -> RunRecord:
         """Replace what is known of one worker."""
         others = {each.worker: each for each in self.workers} | {worker.worker: worker}
         return replace(self, workers=tuple(others[index] for index in sorted(others)))
+
+    def happened(self, event: RunEvent, **changes: Any) -> RunRecord:
+        """Go to the state that follows."""
+        return replace(self, state=after(self.state, event), **changes)
+
+    def host(self, name: str) -> HostRecord:
+        """Give a host of the run by its name."""
+        return next(host for host in self.hosts if host.name == name)
+
+    def interpreter_on(self, name: str) -> str:
+        """Give the interpreter of the workers on a host."""
+        host = self.host(name)
+        return f"{host.environment}/bin/python" if host.environment else self.spec.python or host.python
+
+    def hosts_of(self, worker: int) -> tuple[tuple[int, str], ...]:
+        """Generation and host of each launch of a worker, oldest first."""
+        before = [(each.generation, each.hosts[worker]) for each in self.past if worker < len(each.hosts)]
+        now = [(self.generation, each.host) for each in self.workers if each.worker == worker]
+        return tuple(dict.fromkeys([*before, *now]))
+
+    def to_json(self) -> dict[str, Any]:
+        """Give a form that `json` writes."""
+        content = asdict(self) | {"state": self.state.value, "order": self.order.to_json()}
+        return {"format": FORMAT, **content}
+
+    def write(self, directory: RunDirectory) -> None:
+        """Write the record whole."""
+        write_private(directory.record, json.dumps(self.to_json(), indent=1))
+
+    @classmethod
+    def from_json(cls, found: Any) -> RunRecord:
+        """Read what `to_json` gave.
+
+        Raises:
+            ValueError: It is no record.
+        """
+        try:
+            end = found.get("end")
+            return cls(
+                **{
+                    **known_fields(cls, found),
+                    "spec": _spec(found["spec"]),
+                    "state": RunState(found["state"]),
+                    "order": Order.from_json(found.get("order", {})),
+                    "workers": tuple(WorkerRecord(**known_fields(WorkerRecord, w)) for w in found["workers"]),
+                    "hosts": tuple(_host(each) for each in found.get("hosts", ())),
+                    "past": tuple(_past(each) for each in found.get("past", ())),
+                    "topology": tuple(found.get("topology", ())),
+                    "end": end and _end(end),
+                }
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"this is not the record of a run: {error!r}") from error
 
     @classmethod
     def read(cls, directory: RunDirectory) -> RunRecord:
@@ -89,23 +250,25 @@ class RunRecord:
             FileNotFoundError: There is no run there, or not yet.
             ValueError: The file is not a record.
         """
-        found = json.loads(directory.record.read_text(encoding="utf-8"))
-        try:
-            workers = tuple(WorkerRecord(**_known(WorkerRecord, each)) for each in found["workers"])
-            state = RunState(found["state"])
-            return cls(**{**_known(cls, found), "workers": workers, "state": state})
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{directory.record} is not the record of a run: {error!r}") from error
+        return cls.from_json(json.loads(directory.record.read_text(encoding="utf-8")))
 
 
-def _known(kind: type[Any], found: dict[str, Any]) -> dict[str, Any]:
-    names = {each.name for each in fields(kind)}
-    return {name: value for name, value in found.items() if name in names}
+def _spec(found: Mapping[str, Any]) -> RunSpec:
+    listed = {name: tuple(found[name]) for name in ("command", "args", "hosts") if name in found}
+    ports = found.get("port_range")
+    return RunSpec(**{**known_fields(RunSpec, found), **listed, "port_range": ports and tuple(ports)})
 
 
-def this_process() -> dict[str, Any]:
-    """Name this process as a run's owner."""
-    return {"owner_pid": os.getpid(), "owner_host": socket.gethostname()}
+def _host(found: Mapping[str, Any]) -> HostRecord:
+    return HostRecord(**{**known_fields(HostRecord, found), "addresses": tuple(found.get("addresses", ()))})
+
+
+def _past(found: Mapping[str, Any]) -> PastGeneration:
+    return PastGeneration(**{**known_fields(PastGeneration, found), "hosts": tuple(found["hosts"])})
+
+
+def _end(found: Mapping[str, Any]) -> WorkerEnd:
+    return WorkerEnd(**{**known_fields(WorkerEnd, found), "last_lines": tuple(found.get("last_lines", ()))})
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +276,14 @@ class RunInfo:
     """What is known of a run.
 
     Attributes:
-        state: LOST when the process that owned the run ended before the run.
+        state: LOST when nobody answers for the run any more.
         exit_code: The run's: 0, or that of the first failing worker; None while it has none.
         hosts: Where its workers run, each once, in the order of the workers.
         restarts: How often its workers were started again.
-        directory: Its files: worker-N.log, script/, files/.
+        directory: Its files on this machine: worker-N.log, script/, files/.
         reason: Why it failed, where no worker can tell.
+        waiting_for: What keeps it from going on now.
+        detached: Whether its hosts answer for it, not the notebook.
     """
 
     id: str
@@ -133,37 +298,57 @@ class RunInfo:
     directory: Path
     workers: tuple[WorkerRecord, ...]
     reason: str | None
+    waiting_for: str | None = None
+    detached: bool = False
 
 
-def read_info(directory: RunDirectory) -> tuple[RunInfo, RunRecord]:
-    """Read what is known of a run, from its directory alone.
+def read_info(
+    directory: RunDirectory, has_owner: Callable[[RunRecord], bool] | None = None
+) -> tuple[RunInfo, RunRecord]:
+    """Read what is known of a run from its directory on this machine.
+
+    Args:
+        directory: The run's.
+        has_owner: Whether somebody answers for it; by default whether its lock here is held.
 
     Raises:
         FileNotFoundError: There is no run there, or not yet.
         ValueError: Its record is damaged.
     """
-    # In this order: an owner writes the last record, then lets go of the lock.
-    has_owner = lock.is_held(directory.owner_lock)
     record = RunRecord.read(directory)
+    lives = has_owner(record) if has_owner else lock.is_held(directory.owner_lock)
+    if not lives and not record.state.has_ended:
+        record = RunRecord.read(directory)  # an owner writes the last record, then lets go of the lock
+    return info_of(record, directory.path, has_owner=lives), record
+
+
+def info_of(record: RunRecord, path: Path, *, has_owner: bool) -> RunInfo:
+    """Sum a record up for people; a run without an owner that has not ended is lost."""
     state = record.state
     if not has_owner and not state.has_ended:
         state = after(state, RunEvent.OWNER_GONE)
-    info = RunInfo(
+    return RunInfo(
         id=record.run_id,
         state=state,
         exit_code=record.exit_code,
-        cache=record.cache,
+        cache=record.spec.cache,
         hosts=tuple(dict.fromkeys(worker.host for worker in record.workers)),
-        restarts=record.generation - 1,
+        restarts=max(record.generation - 1, 0),
         started_at=_moment(record.started_at),
         ended_at=None if record.ended_at is None else _moment(record.ended_at),
-        num_workers=len(record.workers),
-        directory=directory.path,
+        num_workers=record.spec.num_workers,
+        directory=path,
         workers=record.workers,
         reason=record.reason,
+        waiting_for=None if state.has_ended else record.waiting_for,
+        detached=record.detached,
     )
-    return info, record
 
 
 def _moment(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, timezone.utc)
+
+
+def this_process() -> dict[str, Any]:
+    """Name this process as a run's owner."""
+    return {"owner_pid": os.getpid(), "owner_host": socket.gethostname()}

@@ -7,23 +7,28 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Generator
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
+from ignite_tf_magic.cluster.decisions import EXIT_STOPPED
 from ignite_tf_magic.cluster.directory import RunDirectory
 from ignite_tf_magic.cluster.failure import Failure, diagnose
-from ignite_tf_magic.cluster.output import OutputChunk, follow, tail
-from ignite_tf_magic.cluster.record import RunInfo, read_info
+from ignite_tf_magic.cluster.mirror_state import Unreachable
+from ignite_tf_magic.cluster.origins import Native, Origin, end_on_hosts
+from ignite_tf_magic.cluster.output import OutputChunk, Segment, follow, tail
+from ignite_tf_magic.cluster.reach import Reach
+from ignite_tf_magic.cluster.record import RunInfo, RunRecord, read_info
+from ignite_tf_magic.cluster.states import RunEvent, RunState
 from ignite_tf_magic.cluster.task import GRACE_S
 from ignite_tf_magic.errors import ConfigError, DeadlineExceeded, RunNotFound
 from ignite_tf_magic.launch import lock
-from ignite_tf_magic.launch.groups import ask_to_end, kill_group
 
 _POLL_S = 0.05
 # An owner that has not stopped its run by then is itself stopped or stuck.
 _OWNER_PATIENCE_S = GRACE_S + 4.0
+_FETCH_LIVE_S = 2.0
 
 
 class StopKind(Enum):
@@ -45,9 +50,17 @@ class StopOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run, seen through its directory. Any number of processes may have one of the same run."""
+    """A run, seen through its directory. Any number of processes may have one of the same run.
+
+    Attributes:
+        directory: Its files, or copies of them.
+        origin: Where it is.
+        reach: How its hosts are reached from here, when its owner does not answer.
+    """
 
     directory: RunDirectory
+    origin: Origin
+    reach: Reach
 
     @property
     def id(self) -> str:
@@ -56,22 +69,54 @@ class Run:
 
     def info(self) -> RunInfo:
         """Read what is known of the run now."""
-        return read_info(self.directory)[0]
+        return self._look()[0]
 
-    def follow(self, worker: int | None = None, *, with_pauses: bool = False) -> Iterator[OutputChunk]:
+    def _look(self) -> tuple[RunInfo, RunRecord]:
+        return read_info(self.directory, self.origin.has_owner)
+
+    def record(self) -> RunRecord:
+        """Read the run's record."""
+        return self._look()[1]
+
+    def follow(
+        self, worker: int | None = None, *, with_pauses: bool = False
+    ) -> Generator[OutputChunk, None, None]:
         """Give the output of all workers, or of one, from the beginning until the run has ended.
 
         Blocks while there is nothing new. Closing the iterator, or an interrupt, ends only the reading: the
         run goes on, and can be followed again, from the beginning. `with_pauses` also gives chunks without text
-        while there is nothing new, some 20 a second.
+        while there is nothing new, some 20 a second. What cannot be read at the end is told in a last line.
         """
-        workers = range(self.info().num_workers) if worker is None else [worker]
-        logs = {index: self.directory.log(index) for index in workers}
-        return follow(logs, self.is_over, with_pauses=with_pauses)
+        with self.origin.copying(self.record()) as copying:
+            segments = _Segments(self.directory, worker)
+            yield from follow(
+                segments, lambda: self.is_over() and copying.is_complete(), with_pauses=with_pauses
+            )
+            for lost in copying.unreachable():
+                yield OutputChunk(worker or 0, f"{_describe(lost)}\n")
 
     def last_lines(self, worker: int, num_lines: int) -> tuple[str, ...]:
         """Give the end of a worker's output, as a terminal would show it; at most 64 KiB."""
-        return tail(self.directory.log(worker), num_lines)
+        return tail(self.directory.log(worker, max(self.record().generation, 1)), num_lines)
+
+    def logs(self, worker: int) -> list[Path]:
+        """List the files with a worker's output that are here, oldest first."""
+        generations = range(1, self.record().generation + 1)
+        paths = [self.directory.log(worker, generation) for generation in generations]
+        return [path for path in paths if path.exists()]
+
+    def fetch(self, timeout_s: float = 30.0) -> tuple[Unreachable, ...]:
+        """Bring the output that there is by now here; gives what cannot be read."""
+        deadline = time.monotonic() + timeout_s
+        with self.origin.copying(self.record()) as copying:
+            while not copying.is_complete() and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+                if (
+                    not self.info().state.has_ended
+                    and time.monotonic() > deadline - timeout_s + _FETCH_LIVE_S
+                ):
+                    break  # of a run that goes on there is always more
+            return copying.unreachable()
 
     def wait(self, timeout_s: float | None = None) -> RunInfo:
         """Wait until the run has ended. An interrupt ends only the waiting.
@@ -80,58 +125,118 @@ class Run:
             DeadlineExceeded: It has not ended in that time; it goes on.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while not self.is_over():
-            if deadline is not None and time.monotonic() > deadline:
-                raise DeadlineExceeded(f"run {self.id} has not ended within {timeout_s:g} s; it goes on")
-            time.sleep(_POLL_S)
+        with self.origin.copying(self.record()):
+            while not self.is_over():
+                if deadline is not None and time.monotonic() > deadline:
+                    raise DeadlineExceeded(f"run {self.id} has not ended within {timeout_s:g} s; it goes on")
+                time.sleep(_POLL_S)
         return self.info()
 
     def failure(self) -> Failure | None:
         """Explain why the run failed; None when it has not."""
-        return diagnose(self.directory, read_info(self.directory)[1])
+        return diagnose(self.directory, self.record())
 
     def stop(self) -> StopOutcome:
         """End the run's own processes: SIGTERM, 3 s for the script to save, then SIGKILL.
 
         Blocks until they are gone. The owner does it; where it is gone or stuck, this process does.
+
+        Raises:
+            HostUnreachable: Some of its hosts cannot be reached; what runs there ends when its lease is over.
         """
         before = self.info()
-        if before.state.has_ended and self.is_over():
+        record = self.record()
+        if before.state.has_ended and self.is_over() and not self._may_live_elsewhere(record):
             return StopOutcome(StopKind.ALREADY_ENDED, before)
-        self.directory.stop_request.touch(mode=0o600)
-        kind = StopKind.STOPPED
-        deadline = time.monotonic() + _OWNER_PATIENCE_S
-        while not self.is_over():
-            if not lock.is_held(self.directory.owner_lock):
-                kind = StopKind.OWNER_WAS_GONE
-                self._end_workers()
-            elif time.monotonic() > deadline:
-                kind = StopKind.OWNER_DID_NOT_ANSWER
-                self._end_workers()
-                break
-            time.sleep(_POLL_S)
+        self.origin.ask_to_stop(record)
+        with self.origin.copying(record):
+            kind = self._await_owner(record)
+        if kind is not StopKind.STOPPED:
+            end_on_hosts(self.record(), self.reach, GRACE_S)
+            self._await_keepers()
+        if kind is StopKind.OWNER_WAS_GONE:
+            self._close_books()
         return StopOutcome(kind, self.info())
 
-    def is_over(self) -> bool:
-        """Whether the run has ended and no process of it is left."""
-        info = self.info()
-        return info.state.has_ended and not any(self._living(info.num_workers))
-
-    def _living(self, num_workers: int) -> Iterator[int]:
-        for worker in range(num_workers):
-            if (pid := lock.holder_pid(self.directory.worker_lock(worker))) is not None:
-                yield pid
-
-    def _end_workers(self) -> None:
-        """End the workers without the owner. A lock names a process for sure, which a noted pid does not."""
-        num_workers = self.info().num_workers
-        for pid in self._living(num_workers):
-            ask_to_end(pid)
-        deadline = time.monotonic() + GRACE_S
-        while any(self._living(num_workers)) and time.monotonic() < deadline:
+    def _await_owner(self, record: RunRecord) -> StopKind:
+        deadline = time.monotonic() + _OWNER_PATIENCE_S
+        while self._may_live_elsewhere(record) or not self.is_over():
+            if not self.origin.has_owner(record):
+                return StopKind.OWNER_WAS_GONE
+            if time.monotonic() > deadline:
+                return StopKind.OWNER_DID_NOT_ANSWER
             time.sleep(_POLL_S)
-        for pid in self._living(num_workers):
-            kill_group(pid)
+        return StopKind.STOPPED
+
+    def _may_live_elsewhere(self, record: RunRecord) -> bool:
+        """Whether it is lost and nothing here tells of workers on other hosts; their leases may be long."""
+        return self.info().state is RunState.LOST and any(host.ssh is not None for host in record.hosts)
+
+    def _await_keepers(self) -> None:
+        """Wait for those of this machine, which end just after they have told of their workers' end."""
+        deadline = time.monotonic() + GRACE_S
+        while self._has_living_jobs() and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+
+    def _close_books(self) -> None:
+        """Write the end of a run down that nobody answers for."""
+        record = self.record()
+        if record.state.has_ended:
+            return  # its owner had just gone
+        if record.state is not RunState.STOPPING:
+            record = record.happened(RunEvent.STOP_ASKED)
+        ended = record.happened(RunEvent.ALL_GONE, ended_at=time.time(), exit_code=EXIT_STOPPED)
+        replace(ended, version=ended.version + 1).write(self.directory)
+
+    def is_over(self) -> bool:
+        """Whether the run has ended and no process of it is left on this machine."""
+        return self.info().state.has_ended and not self._has_living_jobs()
+
+    def _has_living_jobs(self) -> bool:
+        return any(lock.is_held(path) for path in self.directory.path.glob("jobs/g*/lock"))
+
+
+def _describe(lost: Unreachable) -> str:
+    known = f"{lost.unread_bytes:,} bytes" if lost.unread_bytes else "output"
+    more = ", and maybe more," if lost.may_have_more and lost.unread_bytes else ""
+    of_log = f" of {lost.log}" if lost.log else ""
+    return f"ignite_tf_magic: {known}{of_log}{more} cannot be read: host {lost.host}: {lost.reason}"
+
+
+class _Segments:
+    """The logs of a run that there are by now; asked for often, read again when the record has changed."""
+
+    def __init__(self, directory: RunDirectory, worker: int | None) -> None:
+        self._directory = directory
+        self._worker = worker
+        self._found: list[Segment] = []
+        self._stamp: tuple[int, int] | None = None
+
+    def __call__(self) -> list[Segment]:
+        status = self._directory.record.stat()
+        if (status.st_mtime_ns, status.st_ino) != self._stamp:
+            self._stamp = status.st_mtime_ns, status.st_ino
+            self._found = self._read()
+        return self._found
+
+    def _read(self) -> list[Segment]:
+        record = RunRecord.read(self._directory)
+        causes = {past.generation + 1: past.cause for past in record.past}
+        found = []
+        for generation in range(1, record.generation + 1):
+            for worker in range(record.spec.num_workers) if self._worker is None else [self._worker]:
+                title = ""
+                if generation > 1 and worker == (self._worker or 0):
+                    title = (
+                        f"--- started again ({generation - 1}): {causes.get(generation, 'unknown cause')}\n"
+                    )
+                found.append(Segment(worker, self._directory.log(worker, generation), title))
+        return found
+
+
+def native_run(directory: RunDirectory, reach: Reach) -> Run:
+    """Give a run whose owner works in this directory."""
+    return Run(directory, Native(directory, reach), reach)
 
 
 def list_runs(runs_dir: Path, *, include_ended: bool = False) -> list[RunInfo]:
@@ -147,7 +252,7 @@ def list_runs(runs_dir: Path, *, include_ended: bool = False) -> list[RunInfo]:
     return sorted(found, key=lambda info: (info.started_at, info.id))
 
 
-def find_run(runs_dir: Path, run_id: str) -> Run:
+def find_run(runs_dir: Path, run_id: str, reach: Reach) -> Run:
     """Find a run by its id or the beginning of it.
 
     Raises:
@@ -156,21 +261,21 @@ def find_run(runs_dir: Path, run_id: str) -> Run:
     ids = [info.id for info in list_runs(runs_dir, include_ended=True)]
     matches = [run_id] if run_id in ids else [each for each in ids if run_id and each.startswith(run_id)]
     if len(matches) == 1:
-        return Run(RunDirectory(runs_dir / matches[0]))
+        return native_run(RunDirectory(runs_dir / matches[0]), reach)
     if matches:
         raise RunNotFound(f"run {run_id!r} may be any of {', '.join(matches)}; write more of its id")
     latest = f"the latest is {ids[-1]}" if ids else "there are none on this machine"
     raise RunNotFound(f"no run {run_id!r}: {latest}; %ignite_tf ps --all lists all of them")
 
 
-def forget_run(runs_dir: Path, run_id: str) -> None:
+def forget_run(runs_dir: Path, run_id: str, reach: Reach) -> None:
     """Remove the directory of a run that has ended, with its output.
 
     Raises:
         RunNotFound: There is none.
         ConfigError: A process of it still lives.
     """
-    run = find_run(runs_dir, run_id)
+    run = find_run(runs_dir, run_id, reach)
     if not run.is_over():
         raise ConfigError(f"run {run.id} has not ended; stop it first: ignite-tf stop {run.id}")
     shutil.rmtree(run.directory.path)

@@ -1,4 +1,4 @@
-"""What a run consists of, and what its workers find in their environment. Pure."""
+"""What the workers of a run find on their hosts: their environment, their task, their job. Pure."""
 
 from __future__ import annotations
 
@@ -6,85 +6,39 @@ import json
 import sys
 import traceback
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import PurePath
 from typing import Any
 
+from ignite_tf_magic.cluster.directory import (
+    CREDENTIALS,
+    assignment_name,
+    exit_name,
+    log_name,
+    script_path,
+    task_name,
+)
+from ignite_tf_magic.cluster.orders import Seat, job_name
+from ignite_tf_magic.cluster.record import RunRecord
+from ignite_tf_magic.cluster.task import Task
+from ignite_tf_magic.cluster.timings import Timings
 from ignite_tf_magic.config import ConnectOptions, Endpoint
 from ignite_tf_magic.errors import ScriptError, format_ranges
+from ignite_tf_magic.launch.jobs import Job
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerShare:
-    """What one worker reads, and where.
-
-    Attributes:
-        endpoint: The node at which it knocks first, the one of its own host.
-        partitions: Ascending; None reads the cache whole.
-        sizes: (rows, bytes of the largest row) of each of these partitions.
-    """
-
-    host: str
-    endpoint: Endpoint
-    partitions: tuple[int, ...] | None
-    sizes: Mapping[int, tuple[int, int]]
-
-    @property
-    def rows(self) -> int:
-        """Rows that the worker reads."""
-        return sum(rows for rows, _ in self.sizes.values())
-
-
-@dataclass(frozen=True, slots=True)
-class RunPlan:
-    """All that is decided before a run starts.
-
-    Attributes:
-        script: Its source.
-        script_name: What tracebacks call it; need not be a file name.
-        cwd: Directory in which the workers run.
-        shares: One for each worker.
-        connect: How workers reach the cluster; only the credentials are used.
-        start_timeout_s: How long the workers of a run with several may take to come up; None has no limit.
-        python: Interpreter of the workers.
-        after_import: Functions, as "package.module:function", that workers call when a module has been imported.
-    """
-
-    cache: str
-    script: str
-    cwd: PurePath
-    shares: tuple[WorkerShare, ...]
-    connect: ConnectOptions
-    script_name: str = "cell"
-    args: tuple[str, ...] = ()
-    name: str | None = None
-    start_timeout_s: float | None = 180.0
-    python: str = field(default=sys.executable)
-    after_import: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def num_workers(self) -> int:
-        """Number of workers."""
-        return len(self.shares)
-
-
-def tf_config(addresses: Sequence[Endpoint], worker: int) -> str | None:
+def tf_config(addresses: tuple[str, ...], worker: int) -> str | None:
     """Write TF_CONFIG for one worker; a single worker has none, and trains without a cluster."""
     if len(addresses) < 2:
         return None
-    cluster = {"worker": [str(address) for address in addresses]}
-    return json.dumps({"cluster": cluster, "task": {"type": "worker", "index": worker}})
+    return json.dumps({"cluster": {"worker": list(addresses)}, "task": {"type": "worker", "index": worker}})
 
 
-def assignment(plan: RunPlan, worker: int) -> dict[str, Any]:
+def assignment(record: RunRecord, seat: Seat) -> dict[str, Any]:
     """Tell a worker the size of its partitions, and the rows of all workers, which make steps equal."""
-    sizes = plan.shares[worker].sizes
     return {
-        "cache": plan.cache,
-        "worker": worker,
-        "rows_by_worker": [share.rows for share in plan.shares],
-        "partitions": {str(partition): list(sizes[partition]) for partition in sorted(sizes)},
+        "cache": record.spec.cache,
+        "worker": seat.worker,
+        "rows_by_worker": [each.rows for each in record.order.seats],
+        "partitions": {number: list(seat.sizes[number]) for number in sorted(seat.sizes, key=int)},
     }
 
 
@@ -103,35 +57,94 @@ def credentials(connect: ConnectOptions) -> dict[str, Any]:
 
 
 def worker_environment(
-    plan: RunPlan,
-    worker: int,
-    addresses: Sequence[Endpoint],
-    assignment_file: str,
-    credentials_file: str | None,
+    record: RunRecord, seat: Seat, home: str, *, has_credentials: bool
 ) -> dict[str, str | None]:
-    """Give the variables of one worker; None takes away what it would inherit."""
-    share = plan.shares[worker]
-    config = tf_config(addresses, worker)
+    """Give the variables of one worker, whose run's directory is `home`; None takes away what it would inherit."""
+    node = Endpoint.parse(seat.node)
+    config = tf_config(record.order.addresses, seat.worker)
     return {
         "TF_CONFIG": config,
         # Lets TensorFlow's server share a port with the socket that keeps it free for this run.
         "TF_GRPC_REUSE_PORT": "1" if config else None,
-        "IGNITE_DATASET_HOST": share.endpoint.host,
-        "IGNITE_DATASET_PORT": str(share.endpoint.port),
-        "IGNITE_DATASET_PART": None if share.partitions is None else format_ranges(share.partitions),
-        "IGNITE_DATASET_ASSIGNED_CACHE": plan.cache,
-        "IGNITE_DATASET_ASSIGNMENT_FILE": assignment_file,
-        "IGNITE_DATASET_CREDENTIALS_FILE": credentials_file,
+        "IGNITE_DATASET_HOST": node.host,
+        "IGNITE_DATASET_PORT": str(node.port),
+        "IGNITE_DATASET_PART": None if seat.partitions is None else format_ranges(seat.partitions),
+        "IGNITE_DATASET_ASSIGNED_CACHE": record.spec.cache,
+        "IGNITE_DATASET_ASSIGNMENT_FILE": f"{home}/{assignment_name(seat.worker, record.generation)}",
+        "IGNITE_DATASET_CREDENTIALS_FILE": f"{home}/{CREDENTIALS}" if has_credentials else None,
+        "IGNITE_TF_RUN_ID": record.run_id,
+        "IGNITE_TF_RUN_DIR": f"{home}/files",
+        "IGNITE_TF_RUN_URI": f"igfs:///runs/{record.run_id}",
     }
 
 
-def check_script(source: str, name: str, python: str) -> None:
+def worker_task(
+    record: RunRecord, seat: Seat, root: str, *, has_credentials: bool, owner_lock: str, is_here: bool
+) -> Task:
+    """Say what a worker's process has to do.
+
+    Args:
+        record: The run.
+        seat: The worker's.
+        root: Directory of this package's state on the worker's host.
+        has_credentials: Whether their file is there.
+        owner_lock: Lock of the run's owner, where it is on the same machine; else empty.
+        is_here: Whether that host is the machine on which the run was started, and has its directories.
+    """
+    spec, home = record.spec, f"{root}/runs/{record.run_id}"
+    copy_from = f"{root}/parcels/{spec.job_parcel}" if spec.job_parcel else ""
+    stays = spec.cwd is not None and is_here and not copy_from
+    own_cwd = f"{home}/work-{seat.worker}" if copy_from else f"{home}/files"
+    return Task(
+        worker=seat.worker,
+        script="" if spec.command else f"{home}/{script_path(spec.script_name)}",
+        args=spec.args,
+        cwd=str(spec.cwd) if stays else own_cwd,
+        environment=worker_environment(record, seat, home, has_credentials=has_credentials),
+        exit_file=f"{home}/{exit_name(seat.worker, record.generation)}",
+        files=f"{home}/files",
+        owner_lock=owner_lock,
+        command=spec.command,
+        copy_from=copy_from,
+        after_import=spec.after_import,
+    )
+
+
+def worker_job(
+    record: RunRecord, seat: Seat, root: str, *, port: int | None, python_path: str | None, timings: Timings
+) -> Job:
+    """Give the job of one worker: what its host starts and watches."""
+    run, generation, home = record.run_id, record.generation, f"{root}/runs/{record.run_id}"
+    path = {"PYTHONPATH": python_path} if python_path else {}
+    return Job(
+        run=run,
+        name=job_name(generation, seat.worker),
+        generation=generation,
+        argv=(
+            record.interpreter_on(seat.host),
+            "-m",
+            "ignite_tf_magic.cluster.bootstrap",
+            f"{home}/{task_name(seat.worker, generation)}",
+        ),
+        env={"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8", **path},
+        log=log_name(seat.worker, generation),
+        cwd=f"{home}/start",  # empty, so that no file there hides a module
+        create_cwd=True,
+        lease_s=timings.lease_s,
+        grace_s=timings.grace_s,
+        ports=(port,) if port else (),
+        num_gpus=record.spec.num_gpus,
+        log_limit_bytes=record.spec.log_limit_bytes,
+    )
+
+
+def check_script(source: str, name: str, python: str | None) -> None:
     """Compile a script, which runs nothing, unless another interpreter will: its grammar may differ.
 
     Raises:
         ScriptError: It is not Python; the message shows the line, with a mark below the fault.
     """
-    if python != sys.executable:
+    if python not in (None, sys.executable):
         return
     name = "".join(letter if letter.isprintable() else "?" for letter in name)
     try:

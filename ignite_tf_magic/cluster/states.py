@@ -8,14 +8,16 @@ from enum import Enum
 class RunState(Enum):
     """Where a run is. Ended states are final."""
 
+    QUEUED = "queued"  # it waits until hosts have room for it
     STARTING = "starting"
     RUNNING = "running"
-    FAILING = "failing"  # a worker has failed; the others are being ended
+    FAILING = "failing"  # a worker or a host has failed; the other workers are being ended
+    RESTARTING = "restarting"  # all workers are ended, or being ended, to be started again
     STOPPING = "stopping"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     STOPPED = "stopped"
-    LOST = "lost"  # the owner ended before the run; its workers end by themselves
+    LOST = "lost"  # nobody answers for the run any more; its workers end by themselves
 
     @property
     def has_ended(self) -> bool:
@@ -26,39 +28,42 @@ class RunState(Enum):
 class RunEvent(Enum):
     """What happens to a run."""
 
+    ROOM_FOUND = "the hosts have room for it"
     ALL_UP = "all workers are up"
-    PORT_TAKEN = "a worker found its port taken before all were up"
     ALL_SUCCEEDED = "every worker ended with exit code 0"
-    WORKER_FAILED = "a worker ended with another exit code"
-    DEADLINE_PASSED = "not all workers came up in time"
+    WORKER_FAILED = "a worker ended with another exit code, or could not be started"
+    HOST_LOST = "a host has not been heard of for longer than its workers live alone"
+    DEADLINE_PASSED = "it took longer than it may"
+    OWNERS_CHANGED = "other nodes have become the primary owners of the cache's partitions"
     STOP_ASKED = "somebody asked for the run to be stopped"
+    WORTH_A_RETRY = "no process of the run is left, and what failed may succeed another time"
+    STARTED_AGAIN = "the workers are started again"
     ALL_GONE = "no process of the run is left"
-    OWNER_GONE = "the owner's process has ended"
+    OWNER_GONE = "whoever answered for the run has ended"
 
 
-_STARTING, _RUNNING, _FAILING, _STOPPING = (
-    RunState.STARTING,
-    RunState.RUNNING,
-    RunState.FAILING,
-    RunState.STOPPING,
-)
+_BUSY = (RunState.STARTING, RunState.RUNNING)
+_ALIVE = (RunState.QUEUED, *_BUSY, RunState.FAILING, RunState.RESTARTING, RunState.STOPPING)
 
 TRANSITIONS: dict[tuple[RunState, RunEvent], RunState] = {
-    (_STARTING, RunEvent.ALL_UP): _RUNNING,
-    (_STARTING, RunEvent.PORT_TAKEN): _STARTING,
-    (_STARTING, RunEvent.ALL_SUCCEEDED): RunState.SUCCEEDED,
-    (_STARTING, RunEvent.WORKER_FAILED): _FAILING,
-    (_STARTING, RunEvent.DEADLINE_PASSED): _FAILING,
-    (_STARTING, RunEvent.STOP_ASKED): _STOPPING,
-    (_STARTING, RunEvent.OWNER_GONE): RunState.LOST,
-    (_RUNNING, RunEvent.ALL_SUCCEEDED): RunState.SUCCEEDED,
-    (_RUNNING, RunEvent.WORKER_FAILED): _FAILING,
-    (_RUNNING, RunEvent.STOP_ASKED): _STOPPING,
-    (_RUNNING, RunEvent.OWNER_GONE): RunState.LOST,
-    (_FAILING, RunEvent.ALL_GONE): RunState.FAILED,
-    (_FAILING, RunEvent.OWNER_GONE): RunState.LOST,
-    (_STOPPING, RunEvent.ALL_GONE): RunState.STOPPED,
-    (_STOPPING, RunEvent.OWNER_GONE): RunState.LOST,
+    (RunState.QUEUED, RunEvent.ROOM_FOUND): RunState.STARTING,
+    (RunState.QUEUED, RunEvent.STOP_ASKED): RunState.STOPPING,
+    (RunState.QUEUED, RunEvent.DEADLINE_PASSED): RunState.FAILING,
+    (RunState.STARTING, RunEvent.ALL_UP): RunState.RUNNING,
+    **{(state, RunEvent.ALL_SUCCEEDED): RunState.SUCCEEDED for state in _BUSY},
+    **{(state, RunEvent.WORKER_FAILED): RunState.FAILING for state in _BUSY},
+    **{(state, RunEvent.HOST_LOST): RunState.FAILING for state in _BUSY},
+    **{(state, RunEvent.DEADLINE_PASSED): RunState.FAILING for state in _BUSY},
+    **{(state, RunEvent.OWNERS_CHANGED): RunState.RESTARTING for state in _BUSY},
+    **{(state, RunEvent.STOP_ASKED): RunState.STOPPING for state in _BUSY},
+    (RunState.FAILING, RunEvent.WORTH_A_RETRY): RunState.RESTARTING,
+    (RunState.FAILING, RunEvent.ALL_GONE): RunState.FAILED,
+    (RunState.FAILING, RunEvent.STOP_ASKED): RunState.STOPPING,
+    (RunState.RESTARTING, RunEvent.STARTED_AGAIN): RunState.STARTING,
+    (RunState.RESTARTING, RunEvent.DEADLINE_PASSED): RunState.FAILING,
+    (RunState.RESTARTING, RunEvent.STOP_ASKED): RunState.STOPPING,
+    (RunState.STOPPING, RunEvent.ALL_GONE): RunState.STOPPED,
+    **{(state, RunEvent.OWNER_GONE): RunState.LOST for state in _ALIVE},
 }
 
 

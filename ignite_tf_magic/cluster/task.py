@@ -19,13 +19,15 @@ class Task:
 
     Attributes:
         worker: Its index.
-        script: File of the script, already in place.
+        script: File of the script; empty for a command.
+        command: Program and arguments that run instead of a script; "python" is this interpreter.
         args: The script's arguments.
-        cwd: Directory in which the script runs, and from which it may import modules.
+        cwd: Directory in which the script runs, and from which it may import modules; made when missing.
+        copy_from: What a missing `cwd` is made a copy of; empty for nothing.
+        files: Directory for the script's own output, made when missing.
         environment: Variables the script finds; None takes one away.
         exit_file: Where the process writes its `ExitReport`.
-        worker_lock: Lock that the process holds while it lives.
-        owner_lock: Lock that the run's owner holds; the worker ends when it is free.
+        owner_lock: Lock that the run's owner holds; the worker ends when it is free. Empty: its keeper does that.
         after_import: Functions, as "package.module:function", to be called when a module has been imported.
     """
 
@@ -35,19 +37,21 @@ class Task:
     cwd: str
     environment: Mapping[str, str | None]
     exit_file: str
-    worker_lock: str
-    owner_lock: str
+    files: str
+    owner_lock: str = ""
+    command: tuple[str, ...] = ()
+    copy_from: str = ""
     after_import: Mapping[str, str] = field(default_factory=dict)
 
-    def write(self, path: Path) -> None:
-        """Write the task where only the user can read it."""
-        write_private(path, json.dumps(asdict(self)))
+    def to_text(self) -> str:
+        """Give what `read` reads."""
+        return json.dumps(asdict(self))
 
     @classmethod
     def read(cls, path: Path) -> Task:
         """Read what `write` wrote."""
         known = json.loads(path.read_text(encoding="utf-8"))
-        return cls(**{**known, "args": tuple(known["args"])})
+        return cls(**{**known, "args": tuple(known["args"]), "command": tuple(known["command"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +81,15 @@ class ExitReport:
     def read(cls, path: Path) -> ExitReport | None:
         """Read a report; None when the process left none, as after a kill."""
         try:
-            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        except (FileNotFoundError, ValueError):
+            return cls.parse(path.read_bytes())
+        except FileNotFoundError:
+            return None
+
+    @classmethod
+    def parse(cls, content: bytes) -> ExitReport | None:
+        """Read a report; None when it is none."""
+        try:
+            found: dict[str, Any] = json.loads(content)
+        except ValueError:
             return None
         return cls(**{one.name: found[one.name] for one in fields(cls) if one.name in found})

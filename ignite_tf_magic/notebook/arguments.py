@@ -9,9 +9,8 @@ from typing import Any, NoReturn
 from ignite_tf_magic.boards import LOOPBACK
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.fs_commands import add_fs_commands
-from ignite_tf_magic.session import (
-    EmbeddedOptions,
-)
+from ignite_tf_magic.run_options import add_run_options, count
+from ignite_tf_magic.session import EmbeddedOptions
 
 _LAST_LINES = 200
 
@@ -57,22 +56,6 @@ class _Parser(argparse.ArgumentParser):
         raise _HelpShown
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 up")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return seconds
-
-
 def _parser() -> _Parser:
     parser = _Parser("%ignite_tf", description="Train TensorFlow on the Ignite nodes that hold the data.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
@@ -84,9 +67,7 @@ def _parser() -> _Parser:
         "start", "in a cell (%%%%ignite_tf start CACHE): run the script on workers beside the data"
     )
     start.add_argument("cache", metavar="CACHE")
-    start.add_argument("--workers", type=_count, default=1, metavar="N", help="processes to train with (1)")
-    start.add_argument("--name", metavar="NAME", help="the beginning of the run's id (the cache)")
-    start.add_argument("--start-timeout", type=_seconds, metavar="S", help="seconds for all to come up")
+    add_run_options(start)
     start.add_argument("-o", "--output", metavar="NAME", help="variable for the run")
     start.epilog = "Words after -- are the script's sys.argv[1:]."
     command("ps", "list runs").add_argument("--all", action="store_true", help="also those that ended")
@@ -94,11 +75,12 @@ def _parser() -> _Parser:
     logs = command("logs", "show the last lines of a run's output")
     logs.add_argument("run", metavar="RUN")
     logs.add_argument("--worker", type=int, metavar="I")
-    logs.add_argument("--lines", type=_count, default=_LAST_LINES, metavar="N")
+    logs.add_argument("--lines", type=count, default=_LAST_LINES, metavar="N")
     command("attach", "watch a run again, from the beginning").add_argument("run", metavar="RUN")
+    command("describe", "tell all that is known of a run").add_argument("run", metavar="RUN")
     prune = command("prune", "forget runs that ended, with their files in igfs")
     prune.add_argument("--keep", type=int, default=20, metavar="N", help="so many of the newest stay (20)")
-    prune.add_argument("--older-than", type=_count, metavar="DAYS", help="only those that ended longer ago")
+    prune.add_argument("--older-than", type=count, metavar="DAYS", help="only those that ended longer ago")
     prune.add_argument("--dry-run", action="store_true", help="only tell which")
     command("caches", "list the cluster's caches")
     _add_tensorboard(command("tensorboard", "show and compare runs in TensorBoard, inside the notebook"))
@@ -119,9 +101,9 @@ def _command(commands: Any, name: str, command: str, what: str) -> argparse.Argu
 def _add_tensorboard(board: argparse.ArgumentParser) -> None:
     board.add_argument("run", nargs="*", metavar="RUN", help="the runs to show (all)")
     board.add_argument("--logdir", action="append", default=[], metavar="URI", help="other event files")
-    board.add_argument("--port", type=_count, metavar="N", help="where it listens (the first free from 6006)")
+    board.add_argument("--port", type=count, metavar="N", help="where it listens (the first free from 6006)")
     board.add_argument("--host", default=LOOPBACK, help=f"where it is reached ({LOOPBACK}: from here only)")
-    board.add_argument("--height", type=_count, default=800, metavar="PX", help="height in the page (800)")
+    board.add_argument("--height", type=count, default=800, metavar="PX", help="height in the page (800)")
     board.add_argument("--list", action="store_true", help="list those that run")
     board.add_argument("--stop", action="store_true", help="end the one that shows this; without RUN, all")
 
@@ -129,7 +111,7 @@ def _add_tensorboard(board: argparse.ArgumentParser) -> None:
 def _add_local(commands: Any) -> None:
     up = _command(commands, "up", "local up", "start nodes; they stay until down")
     default = EmbeddedOptions()
-    up.add_argument("--nodes", type=_count, default=default.num_nodes, metavar="N")
+    up.add_argument("--nodes", type=count, default=default.num_nodes, metavar="N")
     up.add_argument("--heap", default=default.heap, help="Java heap of a node, as 512m")
     up.add_argument("--region", default=default.region, help="memory for the data of a node, as 1g")
     up.add_argument("--persist", action="store_true", help="keep the data on disk")

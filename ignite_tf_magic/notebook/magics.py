@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from ignite_tf_magic import render
+from ignite_tf_magic import render, run_views
 from ignite_tf_magic.boards import list_tensorboards, open_tensorboard, stop_tensorboard
 from ignite_tf_magic.errors import ConfigError, IgniteTfError, RunFailed
 from ignite_tf_magic.files import CopyProgress
@@ -25,6 +25,7 @@ from ignite_tf_magic.notebook.panel import runs_panel
 from ignite_tf_magic.notebook.sql import USAGE as SQL_USAGE
 from ignite_tf_magic.notebook.sql import bind_names, parse_sql_magic
 from ignite_tf_magic.registration import register_on_import
+from ignite_tf_magic.run_options import given_options
 from ignite_tf_magic.session import (
     EmbeddedOptions,
     Run,
@@ -43,6 +44,9 @@ from ignite_tf_magic.session import (
 _TAKE_INTERVAL_S = 0.05
 _PROGRESS_INTERVAL_S = 0.25
 _MAX_SHOWN_BYTES = 1024 * 1024
+# Jupyter's server drops the output of kernels that write more than 1 MB a second for some seconds.
+_MAX_CHARS_PER_S = 800_000
+_MAX_BURST_CHARS = 2_000_000
 
 
 def load_ipython_extension(ipython: Any) -> None:
@@ -98,16 +102,13 @@ class IgniteMagics:
     def _start(self, options: argparse.Namespace, script: str | None) -> None:
         if script is None:
             raise ConfigError("start needs a cell: %%ignite_tf start CACHE, and the script below it")
-        given = {"start_timeout_s": options.start_timeout} if options.start_timeout else {}
         request = RunRequest(
-            cache=options.cache,
-            script=script,
-            num_workers=options.workers,
-            args=options.args,
-            name=options.name,
-            **given,
+            options.cache, script, args=options.args, detach=options.detach, **given_options(options)
         )
         with open_session(report=_say) as session:
+            if options.explain:
+                _show(run_views.explain_view(session.plan_run(request).rows))
+                return
             run = session.start_run(request)
             notes = _notes_on(session)
         if options.output:
@@ -115,6 +116,9 @@ class IgniteMagics:
         info = run.info()
         workers = "1 worker" if info.num_workers == 1 else f"{info.num_workers} workers"
         _say(f"run {run.id}: {workers} on {', '.join(info.hosts)}, reading {info.cache}")
+        if options.detach:
+            _say(f"  its hosts answer for it; watch it: %ignite_tf attach {run.id}")
+            return
         _watch(run, notes)
 
 
@@ -125,7 +129,7 @@ def _watch(run: Run, notes: Sequence[str] = ()) -> None:
         RunFailed: It did not succeed.
         KeyboardInterrupt: The person stopped watching; the run goes on.
     """
-    output = LiveOutput(run.info().num_workers)
+    output, pace = LiveOutput(run.info().num_workers), _Pace()
     taken = progressed = 0.0
     try:
         for chunk in run.follow(with_pauses=True):
@@ -133,7 +137,9 @@ def _watch(run: Run, notes: Sequence[str] = ()) -> None:
             now = time.monotonic()
             if now - taken >= _TAKE_INTERVAL_S:
                 with_progress = now - progressed >= _PROGRESS_INTERVAL_S
-                _write(output.take(with_progress=with_progress))
+                text = output.take(with_progress=with_progress)
+                _write(text)
+                pace.wait(len(text))
                 taken, progressed = now, now if with_progress else progressed
     except KeyboardInterrupt:
         _write(output.finish())
@@ -144,6 +150,23 @@ def _watch(run: Run, notes: Sequence[str] = ()) -> None:
         raise
     _write(output.finish())
     _show_end(run, notes)
+
+
+class _Pace:
+    """Makes who shows a flood of output wait, so that all of it arrives."""
+
+    def __init__(self) -> None:
+        self._allowed = float(_MAX_BURST_CHARS)
+        self._at = time.monotonic()
+
+    def wait(self, num_chars: int) -> None:
+        """Wait after so many characters, if they were too many."""
+        now = time.monotonic()
+        earned = (now - self._at) * _MAX_CHARS_PER_S
+        self._allowed = min(self._allowed + earned, _MAX_BURST_CHARS) - num_chars
+        self._at = now
+        if self._allowed < 0:
+            time.sleep(-self._allowed / _MAX_CHARS_PER_S)
 
 
 def _show_end(run: Run, notes: Sequence[str]) -> None:
@@ -188,8 +211,10 @@ def _show(view: render.View) -> None:
 
 
 def _ps(options: argparse.Namespace) -> None:
-    runs = list_runs(include_ended=options.all)
-    _show(render.runs_view(runs[::-1], datetime.now(timezone.utc)))
+    listed = list_runs(include_ended=options.all)
+    for warning in listed.warnings:
+        _say(warning)
+    _show(render.runs_view(listed.runs, datetime.now(timezone.utc)))
 
 
 def _stop(options: argparse.Namespace) -> None:
@@ -202,10 +227,21 @@ def _logs(options: argparse.Namespace) -> None:
     workers = range(run.info().num_workers)
     if options.worker is not None and options.worker not in workers:
         raise ConfigError(f"run {run.id} has no worker {options.worker}; it has 0 to {workers[-1]}")
+    lost = run.fetch()
     for worker in workers if options.worker is None else [options.worker]:
         lines = run.last_lines(worker, options.lines)
         _say(f"--- worker {worker}, the last {len(lines)} lines of {run.directory.log(worker)}")
         _say("\n".join(lines))
+    for each in lost:
+        _say(str(each))
+
+
+def _describe(options: argparse.Namespace) -> None:
+    run = get_run(options.run)
+    info, failure = run.info(), run.failure()
+    _show(run_views.describe_view(info, run.record(), datetime.now(timezone.utc)))
+    if failure is not None:
+        _show(render.failure_view(info, failure))
 
 
 def _attach(options: argparse.Namespace) -> None:
@@ -306,6 +342,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], Any]] = {
     "stop": _stop,
     "logs": _logs,
     "attach": _attach,
+    "describe": _describe,
     "prune": _prune,
     "caches": _caches,
     "panel": _panel,

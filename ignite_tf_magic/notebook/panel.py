@@ -20,7 +20,7 @@ _HEADS = ["Run", "State", "Cache", "Workers", "Duration"]
 _COLUMNS = "minmax(12em,2fr) 8em minmax(6em,1fr) 5em 6em"
 _FILL = {"flex": "1 1 auto", "width": "auto", "margin": "2px 2px 2px 10px"}
 _BUTTON_WIDTH = "5.5em"
-_STOPPABLE = {RunState.STARTING, RunState.RUNNING}
+_STOPPABLE = {RunState.QUEUED, RunState.STARTING, RunState.RUNNING, RunState.RESTARTING, RunState.LOST}
 # What can go wrong with files that other processes write and remove.
 _ERRORS = (IgniteTfError, OSError, ValueError)
 
@@ -53,9 +53,9 @@ class _Row:
             f"{run.num_workers}",
             duration_text(run, now),
         ]
-        self.text.value = _grid(cells)
         self.button.disabled = run.state not in _STOPPABLE
         self.button.button_style = "" if self.button.disabled else "danger"
+        self.text.value = _grid(cells)
 
     def close(self) -> None:
         """Take the widgets out of the page."""
@@ -102,7 +102,7 @@ class _Panel:
         """Show the runs as they are now; tells whether any is live."""
         with self._lock:
             try:
-                runs = list_runs(include_ended=True)
+                runs = list_runs(include_ended=True).runs
             except _ERRORS as error:
                 self._trouble.value = f"the runs cannot be listed: {error}"
                 return False

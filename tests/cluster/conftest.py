@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from light_runs import make_plan
+from light_runs import make_plan, reach_of
 
 from ignite_tf_magic.cluster import manager
 from ignite_tf_magic.cluster.runs import Run
 from ignite_tf_magic.launch import lock
-from ignite_tf_magic.launch.local import LocalLauncher
 
 
 @pytest.fixture
@@ -32,11 +31,11 @@ def start(runs_dir, work_dir):
 
     def start(script: str, num_workers: int = 1, **options) -> Run:
         plan = make_plan(script, num_workers, **{"cwd": work_dir, **options})
-        started.append(manager.start_run(plan, runs_dir, LocalLauncher()))
+        started.append(manager.start_run(plan, runs_dir, reach_of(runs_dir)))
         return started[-1]
 
     yield start
     for run in started:
         run.stop()
-        for worker in range(run.info().num_workers):
-            assert not lock.is_held(run.directory.worker_lock(worker))
+        for path in run.directory.path.glob("jobs/*/lock"):
+            assert not lock.is_held(path)

@@ -5,10 +5,17 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from ignite_tf_magic.cluster.manager import RunPlan
+from ignite_tf_magic.cluster.orders import Seat
+from ignite_tf_magic.cluster.reach import Reach
+from ignite_tf_magic.cluster.record import HostRecord, RunSpec
 from ignite_tf_magic.cluster.runs import Run
-from ignite_tf_magic.cluster.spec import RunPlan, WorkerShare
-from ignite_tf_magic.config import ConnectOptions, Endpoint
+from ignite_tf_magic.cluster.supervisor import Plan
+from ignite_tf_magic.cluster.timings import Timings
+from ignite_tf_magic.config import ConnectOptions
 from ignite_tf_magic.launch.local import LOCAL_HOST
+
+TIMINGS = Timings(first_backoff_s=0.2)
 
 # A worker that is up as one with a TensorFlow server is: it listens at its address.
 COME_UP = """
@@ -32,14 +39,22 @@ while len(os.listdir(here)) < len(config["cluster"]["worker"]): time.sleep(0.01)
 
 
 def make_plan(script: str, num_workers: int = 1, *, cwd: Path, **options) -> RunPlan:
-    share = [
-        WorkerShare(
-            LOCAL_HOST, Endpoint("127.0.0.1", 10800 + i), (i, i + 10), {i: (100 + i, 64), i + 10: (1, 8)}
+    """A plan of workers on this machine; `options` go to the plan or to the spec."""
+    seats = tuple(
+        Seat(
+            i, LOCAL_HOST, f"127.0.0.1:{10800 + i}", (i, i + 10), {str(i): (100 + i, 64), str(i + 10): (1, 8)}
         )
         for i in range(num_workers)
-    ]
-    options = {"python": sys.executable, "connect": ConnectOptions(), "cache": "MNIST", **options}
-    return RunPlan(script=script, cwd=cwd, shares=tuple(share), **options)
+    )
+    of_plan = {name: options.pop(name) for name in ("connect", "name", "timings") if name in options}
+    options = {"cache": "MNIST", "max_restarts": 0, "python": sys.executable, **options}
+    spec = RunSpec(num_workers=num_workers, cwd=str(cwd), **options)
+    plan = Plan(seats, (HostRecord(LOCAL_HOST, python=sys.executable),))
+    return RunPlan(spec, plan, script, **{"connect": ConnectOptions(), "timings": TIMINGS, **of_plan})
+
+
+def reach_of(runs_dir: Path) -> Reach:
+    return Reach(runs_dir.parent)
 
 
 def text_of(run: Run, worker: int | None = None) -> str:

@@ -37,6 +37,7 @@ def test_the_environment_of_a_worker(start):
     assert run.wait(30).state is RunState.SUCCEEDED
     found = json.loads((run.directory.files / "found.json").read_text())
     found.pop("IGNITE_TF_HOME", None)
+    assert found.pop("IGNITE_TF_JOB")  # by which its host knows the job's processes
     assignment = json.loads(Path(found.pop("IGNITE_DATASET_ASSIGNMENT_FILE")).read_text())
     assert found == {
         "IGNITE_DATASET_HOST": "127.0.0.1",

@@ -1,4 +1,4 @@
-"""Which worker is blamed, and what is said of it. The records are made by hand: moments matter."""
+"""What is said of a run that failed."""
 
 from __future__ import annotations
 
@@ -7,82 +7,62 @@ import sys
 import pytest
 
 from ignite_tf_magic.cluster.directory import create_directory
-from ignite_tf_magic.cluster.failure import describe_exit, first_failing, normal_exit
-from ignite_tf_magic.cluster.record import WorkerRecord
-from ignite_tf_magic.cluster.task import ExitReport
-
-LOST_PEER = "tensorflow.python.framework.errors_impl.UnavailableError: Socket closed"
+from ignite_tf_magic.cluster.failure import diagnose
+from ignite_tf_magic.cluster.orders import Order, WorkerEnd
+from ignite_tf_magic.cluster.record import HostRecord, RunRecord, RunSpec, WorkerRecord
+from ignite_tf_magic.cluster.states import RunState
 
 
 @pytest.fixture
-def directory(runs_dir):
-    return create_directory(runs_dir, "x")
+def failed(runs_dir):
+    """Diagnose a run that failed so on another machine, of which nothing is here but the record."""
+    directory = create_directory(runs_dir, "x")
+
+    def failed(end, *, exit_code=1, signal=None, **options):
+        workers = (WorkerRecord(0, "db1"), WorkerRecord(1, "db2", exit_code=exit_code, signal=signal))
+        hosts = (HostRecord("db1"), HostRecord("db2", ssh="db2", python="/opt/python"))
+        known = {"failed_worker": 1, "end": end, **options}
+        record = RunRecord(
+            "x", RunSpec("c", num_workers=2), RunState.FAILED, 0.0, workers, Order(3), hosts, **known
+        )
+        return diagnose(directory, record)
+
+    return failed
 
 
-def failed(directory, worker, ended_at, *, trace="", signal=None, **options):
-    ExitReport(1, 0.0, ended_at, traceback=trace).write(directory.exit(worker))
-    return WorkerRecord(worker, "localhost", exit_code=1, signal=signal, ended_at=ended_at, **options)
+def test_the_words_come_from_the_record_not_from_files_here(failed):
+    end = WorkerEnd(
+        1,
+        "exited",
+        traceback="Traceback\nValueError: x\n",
+        last_lines=("before", "Traceback", "ValueError: x"),
+    )
+    failure = failed(end)
+    assert failure.summary == "worker 1 on db2 failed: exit code 1"
+    assert (failure.last_lines, failure.traceback) == (("before",), "Traceback\nValueError: x\n")
+    assert failure.log.endswith("worker-1.g3.log")
 
 
-def test_the_first_by_time(directory):
-    workers = [failed(directory, 0, 20.0), failed(directory, 1, 10.0), failed(directory, 2, 30.0)]
-    assert first_failing(directory, workers).worker == 1
+def test_a_hint_names_the_host_and_its_own_interpreter(failed):
+    missing = WorkerEnd(1, "exited", traceback="ModuleNotFoundError: No module named 'numpy.core'")
+    assert "/opt/python -m pip install numpy.core" in failed(missing).hint
+    full = WorkerEnd(1, "exited", last_lines=("write: No space left on device",))
+    assert failed(full).hint == "the disk of db2 is full; free some of it"
 
 
-def test_not_one_that_the_owner_ended(directory):
-    workers = [failed(directory, 0, 5.0, ended_by_owner=True), failed(directory, 1, 10.0)]
-    assert first_failing(directory, workers).worker == 1
+def test_a_kill_for_want_of_memory_is_said_when_the_system_says_so(failed):
+    killed = failed(WorkerEnd(-9, "exited", oom=True), exit_code=137, signal="SIGKILL")
+    assert killed.exit_text == "exit code 137: killed by SIGKILL (out of memory)"
 
 
-def test_not_one_that_only_lost_its_connection_to_the_one_that_failed(directory):
-    workers = [
-        failed(directory, 0, 10.0, trace=LOST_PEER),
-        failed(directory, 1, 10.5, trace="ValueError: mine"),
-    ]
-    assert first_failing(directory, workers).worker == 1
+def test_a_reason_of_the_supervisor_comes_before_what_a_worker_said(failed):
+    failure = failed(None, exit_code=None, reason="host db2 has not been heard of for 40 s")
+    assert failure.summary == "host db2 has not been heard of for 40 s"
+    assert (failure.exit_text, failure.traceback, failure.hint) == (None, None, None)
 
 
-def test_a_lost_connection_long_before_is_a_failure_of_its_own(directory):
-    workers = [
-        failed(directory, 0, 10.0, trace=LOST_PEER),
-        failed(directory, 1, 12.0, trace="ValueError: mine"),
-    ]
-    assert first_failing(directory, workers).worker == 0
-
-
-def test_a_killed_worker_is_never_a_consequence(directory):
-    workers = [
-        failed(directory, 0, 10.0, trace=LOST_PEER),
-        failed(directory, 1, 10.2, signal="SIGKILL", trace=LOST_PEER),
-    ]
-    assert first_failing(directory, workers).worker == 1
-
-
-def test_when_all_only_lost_connections_the_first_does(directory):
-    workers = [failed(directory, 0, 10.1, trace=LOST_PEER), failed(directory, 1, 10.0, trace=LOST_PEER)]
-    assert first_failing(directory, workers).worker == 1
-
-
-def test_nobody_failed(directory):
-    assert first_failing(directory, [WorkerRecord(0, "localhost", exit_code=0)]) is None
-
-
-@pytest.mark.parametrize(
-    ("return_code", "exit_code", "text"),
-    [
-        (3, 3, "exit code 3"),
-        (-9, 137, "exit code 137: killed by SIGKILL (out of memory?)"),
-        (137, 137, "exit code 137: killed by SIGKILL (out of memory?)"),
-        (-15, 143, "exit code 143: killed by SIGTERM"),
-        (-6, 134, "exit code 134: killed by SIGABRT (aborted)"),
-        (128, 128, "exit code 128"),
-        (255, 255, "exit code 255"),
-        (3221225477, 3221225477, "exit code 3221225477"),
-    ],
-)
-def test_exit_codes_in_words(return_code, exit_code, text):
-    assert normal_exit(return_code)[0] == exit_code
-    assert describe_exit(exit_code) == text
+def test_without_a_worker_to_blame_the_reason_is_all(failed):
+    assert failed(None, failed_worker=None, reason="no room").summary == "no room"
 
 
 @pytest.mark.parametrize(

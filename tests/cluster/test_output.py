@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from light_runs import COME_UP, text_of
 
-from ignite_tf_magic.cluster.output import follow, tail
+from ignite_tf_magic.cluster.output import Segment, follow, tail
 
 
 @settings(max_examples=40, deadline=None)
@@ -22,13 +22,44 @@ def test_characters_cut_anywhere_come_out_whole(tmp_path_factory, pieces, text):
             log.write(cuts.pop(0) if cuts else b"")
         return not cuts
 
-    chunks = list(follow({4: path}, write_next))
+    chunks = list(follow(lambda: [Segment(4, path)], write_next))
     assert "".join(chunk.text for chunk in chunks) == data.decode("utf-8", "replace")
     assert all(chunk.worker == 4 and chunk.text for chunk in chunks)
 
 
 def test_a_log_that_never_comes(tmp_path):
-    assert list(follow({0: tmp_path / "missing.log"}, lambda: True)) == []
+    segments = [Segment(0, tmp_path / "missing.log", "a title of nothing\n")]
+    assert list(follow(lambda: segments, lambda: True)) == []
+
+
+def test_later_logs_of_a_worker_follow_earlier_ones_and_begin_with_their_title(tmp_path):
+    """The second log is there from the first look on, and longer than one piece."""
+    first, second = tmp_path / "1.log", tmp_path / "2.log"
+    first.write_bytes(b"x" * 150_000 + b"\n")
+    second.write_bytes(b"y" * 150_000 + b"\n")
+    segments = [Segment(0, first), Segment(0, second, "--- again\n")]
+    chunks = list(follow(lambda: segments, lambda: True))
+    assert "".join(chunk.text for chunk in chunks) == f"{'x' * 150_000}\n--- again\n{'y' * 150_000}\n"
+
+
+def test_logs_may_appear_while_reading(tmp_path):
+    paths = [tmp_path / f"{i}.log" for i in range(3)]
+    segments = []
+
+    def has_ended() -> bool:
+        for path in paths[len(segments) : len(segments) + 1]:
+            path.write_text(f"{path.name}\n")
+            segments.append(Segment(0, path))
+        return len(segments) == len(paths)
+
+    chunks = follow(lambda: segments, has_ended)
+    assert "".join(chunk.text for chunk in chunks) == "0.log\n1.log\n2.log\n"
+
+
+def test_pauses_are_given_when_they_are_asked_for(tmp_path):
+    looks = iter([False, False, True])
+    chunks = list(follow(list, lambda: next(looks), with_pauses=True))
+    assert [(chunk.worker, chunk.text) for chunk in chunks] == [(0, ""), (0, "")]
 
 
 def test_tail_shows_what_a_terminal_shows(tmp_path):

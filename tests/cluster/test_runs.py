@@ -17,10 +17,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from light_runs import COME_UP, MEET, text_of
+from light_runs import COME_UP, MEET, reach_of, text_of
 
 from ignite_tf_magic.cluster.directory import RunDirectory
-from ignite_tf_magic.cluster.runs import Run, StopKind, find_run, list_runs
+from ignite_tf_magic.cluster.runs import Run, StopKind, find_run, list_runs, native_run
 from ignite_tf_magic.cluster.states import RunState
 from ignite_tf_magic.errors import DeadlineExceeded, LaunchError, RunNotFound, ScriptError
 from ignite_tf_magic.launch import lock
@@ -29,11 +29,10 @@ OWNER = """
 import os, sys, time
 from pathlib import Path
 sys.path[:0] = [sys.argv[1]]
-from light_runs import make_plan
+from light_runs import make_plan, reach_of
 from ignite_tf_magic.cluster import manager
-from ignite_tf_magic.launch.local import LocalLauncher
-script, num_workers = sys.argv[3], int(sys.argv[4])
-run = manager.start_run(make_plan(script, num_workers, cwd=Path.cwd()), Path(sys.argv[2]), LocalLauncher())
+script, num_workers, runs_dir = sys.argv[3], int(sys.argv[4]), Path(sys.argv[2])
+run = manager.start_run(make_plan(script, num_workers, cwd=Path.cwd()), runs_dir, reach_of(runs_dir))
 print(run.id, flush=True)
 if sys.argv[5] == "stay": time.sleep(60)
 """
@@ -53,7 +52,7 @@ def other_process(runs_dir, work_dir):
         argv = [sys.executable, "-c", OWNER, here, str(runs_dir), script, str(num_workers), then]
         owners.append(subprocess.Popen(argv, cwd=work_dir, stdout=subprocess.PIPE))
         run_id = owners[-1].stdout.readline().decode().strip()
-        return owners[-1], Run(RunDirectory(runs_dir / run_id))
+        return owners[-1], native_run(RunDirectory(runs_dir / run_id), reach_of(runs_dir))
 
     yield begin
     for owner in owners:
@@ -76,8 +75,8 @@ def indented(script: str) -> str:
 
 
 def assert_nothing_left(run: Run) -> None:
+    assert not any(lock.is_held(path) for path in run.directory.path.glob("jobs/*/lock"))
     for worker in run.info().workers:
-        assert not lock.is_held(run.directory.worker_lock(worker.worker))
         assert worker.pid is None or not psutil.pid_exists(worker.pid) or _is_dead(worker.pid)
 
 
@@ -195,7 +194,7 @@ def test_a_port_that_was_taken_is_replaced(start):
     configs = [json.loads(line) for line in text_of(run, 1).splitlines() if line.startswith("{")]
     assert len(configs) == 2
     assert configs[0]["cluster"] != configs[1]["cluster"]
-    assert "start again" in text_of(run, 0)
+    assert "--- started again (1): worker 1 on localhost found its port taken\n" in text_of(run, 0)
 
 
 def test_ports_are_tried_three_times(start):
@@ -247,7 +246,7 @@ def test_an_interpreter_that_is_not_there(start, runs_dir):
         start("pass", 2, python="/no-such-python")
     (info,) = list_runs(runs_dir, include_ended=True)
     assert info.state is RunState.FAILED
-    assert "no-such-python" in Run(RunDirectory(info.directory)).failure().summary
+    assert "no-such-python" in native_run(RunDirectory(info.directory), reach_of(runs_dir)).failure().summary
 
 
 # Stopping
@@ -322,7 +321,7 @@ def test_stop_when_the_owner_is_stuck(other_process):
     os.kill(owner.pid, signal.SIGSTOP)
     try:
         assert run.stop().kind is StopKind.OWNER_DID_NOT_ANSWER
-        assert not lock.is_held(run.directory.worker_lock(0))
+        assert_nothing_left(run)
     finally:
         os.kill(owner.pid, signal.SIGCONT)
     assert run.wait(30).state is RunState.STOPPED
@@ -391,7 +390,8 @@ def test_a_pid_that_was_given_to_another_process_is_left_alone(other_process):
         record = json.loads(run.directory.record.read_text())
         record["workers"][0]["pid"] = bystander.pid
         run.directory.record.write_text(json.dumps(record))
-        run.directory.worker_lock(0).write_text(str(bystander.pid))
+        for status in run.directory.path.glob("jobs/*/status.json"):
+            status.write_text(json.dumps(json.loads(status.read_text()) | {"pid": bystander.pid}))
         run.stop()
         assert bystander.poll() is None
         bystander.kill()
@@ -424,13 +424,13 @@ def test_waiting_has_a_limit_and_the_run_goes_on(start):
 def test_runs_are_listed_oldest_first_and_found_by_prefix(start, runs_dir):
     ids = [start("pass", name=name).id for name in ("zebra", "ant", "ant-hill")]
     assert [info.id for info in list_runs(runs_dir, include_ended=True)] == ids
-    assert find_run(runs_dir, "zeb").id == ids[0]
-    assert find_run(runs_dir, ids[1]).id == ids[1]
+    assert find_run(runs_dir, "zeb", reach_of(runs_dir)).id == ids[0]
+    assert find_run(runs_dir, ids[1], reach_of(runs_dir)).id == ids[1]
     with pytest.raises(RunNotFound, match=f"may be any of {ids[1]}, {ids[2]}"):
-        find_run(runs_dir, "ant")
+        find_run(runs_dir, "ant", reach_of(runs_dir))
     for hostile in ("", "..", "../../etc", "no-such", "zebra\n"):
         with pytest.raises(RunNotFound):
-            find_run(runs_dir, hostile)
+            find_run(runs_dir, hostile, reach_of(runs_dir))
 
 
 def test_only_live_runs_are_listed_by_default(start, runs_dir):
@@ -442,7 +442,7 @@ def test_only_live_runs_are_listed_by_default(start, runs_dir):
 def test_no_runs_at_all(tmp_path):
     assert list_runs(tmp_path / "never") == []
     with pytest.raises(RunNotFound, match="there are none"):
-        find_run(tmp_path / "never", "x")
+        find_run(tmp_path / "never", "x", reach_of(tmp_path / "never"))
 
 
 def test_records_of_other_versions_and_damaged_ones(start, runs_dir):
@@ -450,7 +450,7 @@ def test_records_of_other_versions_and_damaged_ones(start, runs_dir):
     run.wait(30)
     record = json.loads(run.directory.record.read_text())
     record |= {"version": 99, "added_later": {"x": 1}}
-    del record["reason"], record["generation"]
+    del record["reason"], record["order"]
     record["workers"][0]["added_later"] = 1
     run.directory.record.write_text(json.dumps(record))
     assert run.info().state is RunState.SUCCEEDED

@@ -1,70 +1,11 @@
-"""Real kernels, driven over their own protocol."""
+"""A kernel for the tests of the notebook, and data for it."""
 
 from __future__ import annotations
 
 import os
-import sys
-from dataclasses import dataclass, field
-from queue import Empty
 
 import pytest
-from jupyter_client.kernelspec import KernelSpec
-from jupyter_client.manager import KernelManager
-
-
-@dataclass
-class CellResult:
-    """What a cell gave: text streams, shown data, the error that ended it."""
-
-    stdout: str = ""
-    stderr: str = ""
-    shown: list[dict[str, object]] = field(default_factory=list)
-    error: dict[str, object] | None = None
-
-    @property
-    def text(self) -> str:
-        """All that a front end without HTML shows."""
-        return self.stdout + "".join(f"{data.get('text/plain', '')}\n" for data in self.shown)
-
-
-class Kernel:
-    """A kernel of this interpreter."""
-
-    def __init__(self, env, cwd):
-        self.manager = KernelManager(kernel_name="python3")
-        argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}", "--log-level=40"]
-        self.manager._kernel_spec = KernelSpec(argv=argv, language="python", display_name="here")
-        self.manager.start_kernel(env=env, cwd=str(cwd))
-        self.client = self.manager.client()
-        self.client.start_channels()
-        self.client.wait_for_ready(timeout=60)
-
-    def close(self):
-        self.client.stop_channels()
-        self.manager.shutdown_kernel(now=True)
-        self.manager.cleanup_resources()
-
-    def run(self, code, *, on_stdout=lambda text: None, timeout_s=120) -> CellResult:
-        """Execute a cell; `on_stdout` sees all of its text so far each time there is more."""
-        message = self.client.execute(code)
-        result = CellResult()
-        while True:
-            try:
-                reply = self.client.get_iopub_msg(timeout=timeout_s)
-            except Empty:
-                raise AssertionError(f"no answer within {timeout_s} s; so far: {result}") from None
-            if reply["parent_header"].get("msg_id") != message:
-                continue
-            kind, content = reply["msg_type"], reply["content"]
-            if kind == "stream":
-                setattr(result, content["name"], getattr(result, content["name"]) + content["text"])
-                on_stdout(result.stdout)
-            elif kind in ("display_data", "execute_result"):
-                result.shown.append(content["data"])
-            elif kind == "error":
-                result.error = content
-            elif kind == "status" and content["execution_state"] == "idle":
-                return result
+from kernels import CellResult, Kernel
 
 
 @pytest.fixture(scope="module")

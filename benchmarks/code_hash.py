@@ -1,0 +1,32 @@
+"""A hash of what some code does: comments, docstrings and layout do not count."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+PACKAGE = Path(__file__).parent.parent / "ignite_tf_magic"
+ROOMS = ("cluster", "launch")
+
+
+def hash_of_rooms(package: Path = PACKAGE, rooms: Iterable[str] = ROOMS) -> str:
+    """Hash the modules of some rooms of a package."""
+    digest = hashlib.sha256()
+    for room in rooms:
+        for path in sorted((package / room).rglob("*.py")):
+            digest.update(f"{path.relative_to(package).as_posix()}\n".encode())
+            digest.update(normal_form(path.read_text(encoding="utf-8")).encode())
+    return digest.hexdigest()[:16]
+
+
+def normal_form(source: str) -> str:
+    """Give the same text for sources that do the same line by line."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and (
+            ast.get_docstring(node, clean=False) is not None
+        ):
+            node.body = node.body[1:]
+    return ast.unparse(tree)

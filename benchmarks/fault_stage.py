@@ -1,0 +1,276 @@
+"""Where rounds of faults take place: a test bed with a cache, and what it takes to start and judge runs on it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ignite_tf_magic.client.client import Client, connect
+from ignite_tf_magic.cluster.registry import Registry
+from ignite_tf_magic.config import ConnectOptions
+from ignite_tf_magic.errors import CacheNotFound, IgniteTfError
+from ignite_tf_magic.protocol.messages import CacheConfig
+from ignite_tf_magic.protocol.ops import AtomicityMode
+from ignite_tf_magic.session import open_session
+
+ROOT = Path(__file__).parent.parent
+sys.path.append(str(ROOT / "tests" / "bed"))
+
+from bed import Bed, BedKind, Host, HostProcess  # noqa: E402
+
+__all__ = ["Bed", "BedKind", "Host", "HostProcess", "Stage"]
+
+T = TypeVar("T")
+CACHE, STATES, NUM_ROWS = "FAULTS", "FAULTS_STATES", 3000
+_STATE_DIR = ".local/state/ignite_tf_magic"
+_SETTLED_S = 90.0
+
+
+class Stage:
+    """A bed of three hosts, made again whenever a fault has left it in a state that cannot be mended. Close it.
+
+    Args:
+        folder: For the bed and for what the processes of rounds leave.
+        spare: Whether there is a fourth host, without a node as long as nobody starts one.
+        kind: Of the bed; None takes the best.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        say: Callable[[str], None],
+        *,
+        spare: bool = False,
+        kind: BedKind | None = None,
+    ) -> None:
+        self.folder = folder
+        self._say = say
+        self._spare = spare
+        self._kind = kind
+        self._bed: Bed | None = None
+        self.num_beds = 0
+
+    @property
+    def bed(self) -> Bed:
+        """The bed; made when there is none."""
+        if self._bed is None:
+            began = time.monotonic()
+            self.num_beds += 1
+            self._bed = Bed.up(
+                3 + self._spare,
+                ignite=True,
+                root_dir=self.folder / "bed",
+                kind=self._kind,
+                failure_detection_s=5.0,
+            )
+            if self._spare:
+                self.spare.kill_node()
+            self._write_config()
+            self._await_cluster(3)
+            self._fill()
+            self._say(f"a bed of {self._bed.kind.value} was made in {time.monotonic() - began:.0f} s")
+        return self._bed
+
+    @property
+    def config(self) -> Path:
+        """The configuration for whoever uses the bed."""
+        return self.folder / "ignite-tf.toml"
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        """The hosts that have nodes when a round begins."""
+        return self.bed.hosts[:3]
+
+    @property
+    def spare(self) -> Host:
+        """The fourth host."""
+        return self.bed.hosts[3]
+
+    def close(self) -> None:
+        """End the bed."""
+        if self._bed is not None:
+            self._bed.down()
+            self._bed = None
+
+    def _write_config(self) -> None:
+        bed = self.bed
+        addresses = [str(host.endpoint) for host in bed.hosts]
+        lines = [
+            f"[cluster]\naddresses = {json.dumps(addresses)}",
+            f"[ssh]\nconfig = {json.dumps(str(bed.ssh_config))}",
+            f"[launch]\npython = {json.dumps(sys.executable)}",
+        ]
+        for host in bed.hosts:
+            lines.append(
+                f'[hosts.{host.name}]\naddresses = ["{host.address}"]\nssh = "{host.ssh_name}"'
+                f"\nroot = {json.dumps(self.root_on(host))}"
+            )
+        self.config.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+    # Files of a run on its hosts, as this process sees them.
+
+    def root_on(self, host: Host) -> str:
+        """The package's state on a host, as the host sees it."""
+        return f"{host.home}/{_STATE_DIR}"
+
+    def directories(self, run_id: str) -> dict[str, Path]:
+        """Where a run's directory is on each host."""
+        return {host.name: host.disk / _STATE_DIR / "runs" / run_id for host in self.bed.hosts}
+
+    def runs_like(self, prefix: str) -> set[str]:
+        """The ids of runs that hosts know, by their beginning."""
+        folders = [host.disk / _STATE_DIR / "runs" for host in self.bed.hosts]
+        return {path.name for folder in folders if folder.is_dir() for path in folder.glob(f"{prefix}*")}
+
+    def journals(self, number: int) -> dict[str, Path]:
+        """Where workers of a round note what they have printed, by host; made when missing."""
+        found = {}
+        for host in self.bed.hosts:
+            found[host.name] = host.directory / "work" / f"round-{number}"
+            found[host.name].mkdir(mode=0o700, parents=True, exist_ok=True)
+        return found
+
+    # The cluster.
+
+    def on_cluster(self, action: Callable[[Client], T]) -> T:
+        """Do something through a node of the side of the cluster that has most of the nodes."""
+        deadline, last = time.monotonic() + _SETTLED_S, "no node was asked"
+        while time.monotonic() < deadline:
+            for host in self.bed.hosts:
+                try:
+                    with connect(ConnectOptions(endpoints=(host.endpoint,), timeout_s=3.0)) as client:
+                        if len(client.nodes()) >= 2:
+                            return action(client)
+                except (IgniteTfError, OSError) as error:
+                    last = str(error)
+            time.sleep(0.2)
+        raise RuntimeError(f"the cluster cannot be used: {last}")
+
+    def _await_cluster(self, num_nodes: int) -> None:
+        deadline = time.monotonic() + _SETTLED_S
+        while self.on_cluster(lambda client: len(client.nodes())) != num_nodes:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"there are not {num_nodes} nodes")
+            time.sleep(0.2)
+
+    def _fill(self) -> None:
+        def fill(client: Client) -> None:
+            client.get_or_create_cache(CacheConfig(STATES, backups=2, atomicity=AtomicityMode.TRANSACTIONAL))
+
+        with open_session(report=lambda _: None, config=self.config) as session:
+            session.load(CACHE, {"x": np.arange(NUM_ROWS)}, backups=1, replace=True)
+        self.on_cluster(fill)
+
+    def state_of(self, run_id: str) -> dict[str, Any]:
+        """What the first worker of a run kept last."""
+        return json.loads(self.on_cluster(lambda client: client.cache(STATES).get(run_id)) or "{}")
+
+    def forget(self, run_id: str) -> None:
+        """Remove a run from the registry and from the hosts."""
+
+        def remove(client: Client) -> None:
+            with Registry(client) as registry, suppress(IgniteTfError):
+                registry.remove(run_id)
+
+        with suppress(RuntimeError):
+            self.on_cluster(remove)
+        for host in self.bed.hosts:
+            if host.pid is not None:
+                host.run(["rm", "-rf", f"{self.root_on(host)}/runs/{run_id}"])
+
+    def mend(self) -> None:
+        """Bring all hosts back to where a round begins; a bed that cannot be is made anew."""
+        try:
+            self._mend_hosts()
+            if (
+                self._bed is not None
+                and self.on_cluster(lambda client: client.cache(CACHE).size()) != NUM_ROWS
+            ):
+                raise RuntimeError("rows are missing")
+        except (RuntimeError, OSError, CacheNotFound, subprocess.SubprocessError) as error:
+            self._say(f"the bed is made anew: {error}")
+            self.close()
+            self.bed  # noqa: B018 - it is made when asked for
+
+    def _mend_hosts(self) -> None:
+        is_real = self.bed.kind is BedKind.NAMESPACES
+        for host in self.bed.hosts:
+            if is_real and host.pid is None:
+                host.power_on(wait=False)
+            if is_real:
+                host.cable_in()
+                host.free_disk()
+            if host.service_pid("sshd") is None:
+                host.start_sshd()
+        if self._spare and self.spare.service_pid("node") is not None:
+            self.spare.kill_node()
+        apart = {host.name for host in self.hosts if not self._is_member(host)}
+        for host in self.hosts:
+            if host.name in apart:
+                host.kill_node()
+        for host in self.hosts:
+            if host.name in apart:
+                host.start_node()
+        self._await_cluster(3)
+
+    def _is_member(self, host: Host) -> bool:
+        """Whether a host's node is there and is not a cluster of its own."""
+        if host.service_pid("node") is None:
+            return False
+        deadline = time.monotonic() + 15.0
+        while time.monotonic() < deadline:
+            try:
+                with connect(ConnectOptions(endpoints=(host.endpoint,), timeout_s=3.0)) as client:
+                    return len(client.nodes()) >= 2
+            except IgniteTfError:
+                if host.service_pid("node") is None:
+                    return False
+                time.sleep(0.3)
+        return False
+
+    # Processes.
+
+    def spawn(self, words: list[str], home: Path, divisor: int, output: Path) -> subprocess.Popen[bytes]:
+        """Start one of `fault_owner`'s programs, with a state directory of its own."""
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        env = {**os.environ, "IGNITE_TF_HOME": str(home), "IGNITE_TF_TIMINGS_DIVISOR": str(divisor)}
+        env["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        with output.open("wb") as file:
+            return subprocess.Popen(
+                [sys.executable, "-m", "benchmarks.fault_owner", *words],
+                cwd=ROOT,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def processes_of(self, run_id: str) -> Iterator[tuple[Host, HostProcess]]:
+        """All processes of a run on hosts that have power: workers, keepers, reconcilers, and what they started."""
+        for host in self.bed.hosts:
+            if host.pid is None:
+                continue
+            for process in host.processes():
+                if process.marker is not None or any(run_id in word for word in process.argv):
+                    yield host, process
+
+
+def newest_record(paths: Mapping[str, Path]) -> dict[str, Any] | None:
+    """The newest of the records of one run that are in these directories."""
+    newest = None
+    for path in paths.values():
+        with suppress(OSError, ValueError):
+            found = json.loads((path / "run.json").read_bytes())
+            if newest is None or found["version"] > newest["version"]:
+                newest = found
+    return newest

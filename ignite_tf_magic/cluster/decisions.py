@@ -1,0 +1,347 @@
+"""What a run's supervisor decides. Pure: a record, what hosts report and the time in; the next record out.
+
+It may be asked any number of times with the same facts; nothing is done twice. Who supervises may change at any
+moment, so that all that matters is in the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ignite_tf_magic.cluster import verdicts
+from ignite_tf_magic.cluster.orders import HostReport, Order, Phase, Seat, WorkerEnd
+from ignite_tf_magic.cluster.record import PastGeneration, RunRecord, WorkerRecord
+from ignite_tf_magic.cluster.states import RunEvent, RunState
+from ignite_tf_magic.cluster.timings import Timings
+
+EXIT_DEADLINE, EXIT_STOPPED, EXIT_NOT_STARTED = 124, 143, 126
+_MAX_PORT_TRIES = 3
+_PORT_BACKOFF_S = 0.1
+_BUSY = (RunState.STARTING, RunState.RUNNING)
+_ENDING = (RunState.FAILING, RunState.RESTARTING, RunState.STOPPING)
+
+Reports = Mapping[str, HostReport]
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What a supervisor knows beside the record and the reports.
+
+    Attributes:
+        time: Seconds since the epoch.
+        state_age_s: For how long the run has been in its state, on the supervisor's own clock.
+        stop_asked: Whether somebody asked for the run to be stopped.
+        owners_changed: Whether the cache's primary owners have settled on being others than the order's.
+        may_lead: Whether this side of the cluster may start workers.
+    """
+
+    time: float
+    state_age_s: float = 0.0
+    stop_asked: bool = False
+    owners_changed: bool = False
+    may_lead: bool = True
+
+
+def decide(record: RunRecord, reports: Reports, moment: Moment, timings: Timings) -> RunRecord:
+    """Give the record that follows; the same one when nothing does."""
+    if record.state.has_ended:
+        return record
+    record = _observe(record, reports)
+    wants_stop = moment.stop_asked or any(report.stop_asked for report in reports.values())
+    if wants_stop and record.state in (*_BUSY, RunState.QUEUED, RunState.FAILING, RunState.RESTARTING):
+        return _end(record, RunEvent.STOP_ASKED, "it was asked to stop")
+    if record.state is RunState.QUEUED and _is_over_time(record, moment):
+        return _too_late(record, _over_time(record))
+    if record.state in _BUSY:
+        return _while_busy(record, reports, moment, timings)
+    if record.state in _ENDING:
+        return _while_ending(record, reports, moment, timings)
+    return record
+
+
+def needs_plan(record: RunRecord, reports: Reports, moment: Moment, timings: Timings) -> bool:
+    """Tell whether now is the time to find partitions and hosts for another generation."""
+    if record.state is RunState.QUEUED:
+        return True
+    if record.state is not RunState.RESTARTING or not moment.may_lead:
+        return False
+    wait_s = _PORT_BACKOFF_S if _took_a_port(record) else timings.backoff_s(record.num_failures)
+    is_due = record.num_failures == 0 or moment.state_age_s >= wait_s
+    return is_due and all_gone(record, reports, timings)
+
+
+def next_generation(record: RunRecord, seats: tuple[Seat, ...]) -> RunRecord:
+    """Order another generation, with these seats."""
+    event = RunEvent.ROOM_FOUND if record.state is RunState.QUEUED else RunEvent.STARTED_AGAIN
+    order = Order(record.generation + 1, Phase.PREPARE, seats)
+    workers = tuple(WorkerRecord(seat.worker, seat.host, seat.rows) for seat in seats)
+    return record.happened(
+        event, order=order, workers=workers, waiting_for=None, failed_worker=None, end=None, may_pass=None
+    )
+
+
+def give_up(record: RunRecord, reason: str) -> RunRecord:
+    """End a run that cannot be started again."""
+    return _too_late(record, reason)
+
+
+def all_gone(record: RunRecord, reports: Reports, timings: Timings) -> bool:
+    """Tell whether no worker of any generation can be alive: ended, as its host says, or out of its lease.
+
+    Of earlier generations this was known before the order was made.
+    """
+    was_started = bool(record.order.addresses)
+    return not was_started or all(
+        name in reports and _is_empty(reports[name], record.generation, timings)
+        for name in record.order.hosts
+    )
+
+
+def _is_empty(report: HostReport, generation: int, timings: Timings) -> bool:
+    # A host that only has no workers now may be starting one at this moment.
+    is_closed = report.fence > generation and not report.living
+    return is_closed or report.silent_s > timings.dead_after_s
+
+
+# What hosts report
+
+
+def _observe(record: RunRecord, reports: Reports) -> RunRecord:
+    for worker in record.workers:
+        report = reports.get(worker.host)
+        if report is None or report.generation != record.generation or worker.exit_code is not None:
+            continue
+        seen = replace(worker, pid=report.pids.get(worker.worker, worker.pid))
+        if (end := report.ends.get(worker.worker)) is not None:
+            seen = _ended(seen, end, asked=record.order.phase is Phase.END)
+        if seen != worker:
+            record = record.with_worker(seen)
+    return record
+
+
+def _ended(worker: WorkerRecord, end: WorkerEnd, *, asked: bool) -> WorkerRecord:
+    code = -9 if end.code is None else end.code
+    exit_code, signal_name = verdicts.normal_exit(code)
+    by_itself = end.exception is not None and exit_code != 0 and not end.asked_to_end
+    was_ended = asked or end.reason not in ("exited", "agent_lost", None)
+    return replace(
+        worker,
+        exit_code=exit_code,
+        signal=signal_name,
+        ended_at=end.ended_at,
+        ended_by_owner=was_ended and not by_itself and exit_code != 0,
+    )
+
+
+def _ends(record: RunRecord, reports: Reports) -> dict[int, WorkerEnd]:
+    found = {}
+    for worker in record.workers:
+        report = reports.get(worker.host)
+        if report and report.generation == record.generation and worker.worker in report.ends:
+            found[worker.worker] = report.ends[worker.worker]
+    return found
+
+
+# While workers run, or should
+
+
+def _while_busy(record: RunRecord, reports: Reports, moment: Moment, timings: Timings) -> RunRecord:
+    if record.workers and all(worker.exit_code == 0 for worker in record.workers):
+        return record.happened(RunEvent.ALL_SUCCEEDED, ended_at=moment.time, exit_code=0, waiting_for=None)
+    if any(worker.exit_code for worker in record.workers):
+        return _end(record, RunEvent.WORKER_FAILED)
+    if lost := _lost_host(record, reports, timings):
+        return _end(
+            record,
+            RunEvent.HOST_LOST,
+            f"host {lost} has not been heard of for {reports[lost].silent_s:.0f} s; its workers' lease is over",
+            may_pass=True,
+            failed_worker=record.order.on(lost)[0].worker,
+            exit_code=verdicts.EXIT_HOST_LOST,
+        )
+    for name in record.order.hosts:
+        report = reports.get(name)
+        if report and report.error and report.generation == record.generation:
+            return _end(
+                record,
+                RunEvent.WORKER_FAILED,
+                f"{name}: {report.error.message}",
+                may_pass=report.error.may_pass,
+                failed_worker=record.order.on(name)[0].worker,
+                exit_code=EXIT_NOT_STARTED,
+            )
+    if _is_over_time(record, moment):
+        return _too_late(record, _over_time(record))
+    if moment.owners_changed and record.spec.restarts_on_rebalance:
+        reason = "other nodes have become the primary owners of the cache's partitions"
+        return _end(record, RunEvent.OWNERS_CHANGED, reason)
+    waiting_for = _silent_hosts(record, reports)
+    if waiting_for != record.waiting_for:
+        record = replace(record, waiting_for=waiting_for)
+    return _while_starting(record, reports, moment) if record.state is RunState.STARTING else record
+
+
+def _lost_host(record: RunRecord, reports: Reports, timings: Timings) -> str | None:
+    for worker in record.workers:
+        report = reports.get(worker.host)
+        if worker.exit_code is None and report and report.silent_s > timings.dead_after_s:
+            return worker.host
+    return None
+
+
+def _silent_hosts(record: RunRecord, reports: Reports) -> str | None:
+    silent = [name for name in record.order.hosts if name in reports and not reports[name].reachable]
+    return f"{', '.join(silent)}: out of reach, trying to reconnect" if silent else None
+
+
+def _while_starting(record: RunRecord, reports: Reports, moment: Moment) -> RunRecord:
+    mine = {name: reports[name] for name in record.order.hosts if name in reports}
+    mine = {name: report for name, report in mine.items() if report.generation == record.generation}
+    if record.order.phase is Phase.PREPARE:
+        if addresses := _addresses(record.order, mine):
+            return replace(record, order=replace(record.order, phase=Phase.RUN, addresses=addresses))
+    elif _is_up(record, mine):
+        return record.happened(RunEvent.ALL_UP)
+    timeout_s = record.spec.start_timeout_s
+    if timeout_s is not None and moment.state_age_s > timeout_s:
+        missing = _missing(record, mine)
+        reason = _describe_missing(record, mine, missing, timeout_s)
+        return _too_late(record, reason, missing[0])
+    return record
+
+
+def _addresses(order: Order, reports: Reports) -> tuple[str, ...]:
+    """Where each worker will listen; empty while a host has not said so."""
+    found = []
+    for seat in order.seats:
+        report = reports.get(seat.host)
+        if report is None or seat.worker not in report.ports or report.address is None:
+            return ()
+        host = f"[{report.address}]" if ":" in report.address else report.address
+        found.append(f"{host}:{report.ports[seat.worker]}")
+    return tuple(found)
+
+
+def _is_up(record: RunRecord, reports: Reports) -> bool:
+    if len(record.workers) == 1:
+        return record.workers[0].pid is not None
+    return not _missing(record, reports)
+
+
+def _missing(record: RunRecord, reports: Reports) -> list[int]:
+    up = {worker for report in reports.values() for worker in report.up}
+    missing = [each.worker for each in record.workers if each.worker not in up and each.exit_code is None]
+    return missing if record.order.phase is Phase.RUN else [each.worker for each in record.workers]
+
+
+def _describe_missing(record: RunRecord, reports: Reports, missing: list[int], timeout_s: float) -> str:
+    if record.order.phase is not Phase.RUN:
+        late = [name for name in record.order.hosts if not reports.get(name) or not reports[name].ports]
+        return f"not prepared within {timeout_s:g} s: {', '.join(late)}; ask what is wrong with: ignite-tf doctor"
+    said = []
+    for worker in missing:
+        report = reports.get(record.workers[worker].host)
+        line = (report.last_lines.get(worker) if report else None) or "nothing"
+        said.append(f"worker {worker} (its last line: {line})")
+    return (
+        f"not up within {timeout_s:g} s: {', '.join(said)}. A worker is up when its TensorFlow server listens "
+        "at its address in TF_CONFIG, which creating tf.distribute.MultiWorkerMirroredStrategy() does. Does "
+        "the script create it, on every worker, and early? A longer limit may help on a loaded machine; use "
+        "one worker for a script that trains alone"
+    )
+
+
+def _is_over_time(record: RunRecord, moment: Moment) -> bool:
+    return record.spec.deadline_s is not None and moment.time - record.started_at > record.spec.deadline_s
+
+
+def _over_time(record: RunRecord) -> str:
+    return f"it has not ended within {record.spec.deadline_s:g} s, its deadline"
+
+
+# While workers are being ended
+
+
+def _end(
+    record: RunRecord,
+    event: RunEvent,
+    reason: str | None = None,
+    *,
+    may_pass: bool | None = None,
+    failed_worker: int | None = None,
+    exit_code: int | None = None,
+) -> RunRecord:
+    order = replace(record.order, phase=Phase.END, reason=reason or event.value)
+    changes = {"may_pass": may_pass, "failed_worker": failed_worker, "exit_code": exit_code}
+    return record.happened(event, order=order, reason=reason, waiting_for=None, **changes)
+
+
+def _too_late(record: RunRecord, reason: str, failed_worker: int | None = None) -> RunRecord:
+    return _end(
+        record,
+        RunEvent.DEADLINE_PASSED,
+        reason,
+        may_pass=False,
+        failed_worker=failed_worker,
+        exit_code=EXIT_DEADLINE,
+    )
+
+
+def _while_ending(record: RunRecord, reports: Reports, moment: Moment, timings: Timings) -> RunRecord:
+    if record.state is RunState.RESTARTING and _is_over_time(record, moment):
+        return _too_late(record, _over_time(record))
+    if not all_gone(record, reports, timings):
+        return record
+    if record.state is RunState.STOPPING:
+        return record.happened(
+            RunEvent.ALL_GONE, ended_at=moment.time, exit_code=EXIT_STOPPED, reason=None, waiting_for=None
+        )
+    if record.state is RunState.FAILING:
+        return _after_failure(record, reports, moment)
+    return _with_past(record, moment)
+
+
+def _after_failure(record: RunRecord, reports: Reports, moment: Moment) -> RunRecord:
+    ends = _ends(record, reports)
+    first = verdicts.first_failing(record.workers, ends)
+    if record.failed_worker is None and first is not None:
+        record = replace(record, failed_worker=first.worker, end=ends.get(first.worker))
+    may_pass = record.may_pass
+    if may_pass is None:
+        may_pass = first is None or verdicts.may_pass(first, ends.get(first.worker))
+    tries = max(record.spec.max_restarts, _MAX_PORT_TRIES - 1 if verdicts.took_a_port(ends) else 0)
+    if may_pass and record.num_failures < tries and not _is_over_time(record, moment):
+        num_failures, reason = record.num_failures + 1, _cause(record)
+        again = record.happened(
+            RunEvent.WORTH_A_RETRY, num_failures=num_failures, reason=reason, exit_code=None
+        )
+        return _with_past(again, moment)
+    exit_code = record.exit_code or (first and first.exit_code) or EXIT_NOT_STARTED
+    return record.happened(RunEvent.ALL_GONE, ended_at=moment.time, exit_code=exit_code, waiting_for=None)
+
+
+def _cause(record: RunRecord) -> str:
+    if record.reason is not None or record.failed_worker is None:
+        return record.reason or "its workers were ended from outside"
+    worker = record.workers[record.failed_worker]
+    oom = record.end.oom if record.end else None
+    if _took_a_port(record):
+        return f"worker {worker.worker} on {worker.host} found its port taken"
+    return (
+        f"worker {worker.worker} on {worker.host}: {verdicts.describe_exit(worker.exit_code or 0, oom=oom)}"
+    )
+
+
+def _took_a_port(record: RunRecord) -> bool:
+    return record.end is not None and verdicts.took_a_port({0: record.end})
+
+
+def _with_past(record: RunRecord, moment: Moment) -> RunRecord:
+    """Remember the generation that has ended, once."""
+    is_there = bool(record.past) and record.past[-1].generation == record.generation
+    if is_there or not record.workers:
+        return record
+    hosts = tuple(worker.host for worker in record.workers)
+    ended = PastGeneration(record.generation, hosts, record.reason or record.order.reason, moment.time)
+    return replace(record, past=(*record.past, ended))

@@ -1,0 +1,285 @@
+"""A run's directory on this machine, kept up to date from the hosts on which its workers run.
+
+Whoever reads a run reads files here and need not know where they come from. One process keeps a directory up to date;
+others that would like to only read, and take over when it ends. A host whose run directory this one is, is left alone.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+from ignite_tf_magic.closing import Closing
+from ignite_tf_magic.cluster.directory import RunDirectory, exit_name
+from ignite_tf_magic.cluster.mirror_state import (
+    STATE_FILE,
+    MirrorState,
+    RecordFile,
+    Stamp,
+    Unreachable,
+    read_record,
+)
+from ignite_tf_magic.cluster.mirrored_logs import MirroredLogs, mirror_failed
+from ignite_tf_magic.cluster.orders import place_of
+from ignite_tf_magic.errors import ConfigError, HostError, HostRefused, MirrorFailed
+from ignite_tf_magic.launch import lock
+from ignite_tf_magic.launch.files import write_private
+from ignite_tf_magic.launch.hosts import Host
+from ignite_tf_magic.launch.jobs import JobStatus
+from ignite_tf_magic.launch.watch import Contact, HostView, HostWatch
+
+__all__ = ["Mirror", "Unreachable", "seen_directory"]
+
+_LOOK_S = 0.5
+_PART_BYTES = 1 << 20
+_MAX_FILE_BYTES = 16 << 20
+_RECORDS_AT_A_TIME = 3  # hosts that are asked for the run's record in one look
+
+
+def seen_directory(state_dir: Path, run_id: str) -> RunDirectory:
+    """Give the directory for a run of other machines; made when missing.
+
+    Raises:
+        ConfigError: The id would lead elsewhere.
+    """
+    if Path(run_id).name != run_id or run_id in ("", ".."):
+        raise ConfigError(f"{run_id!r} cannot be the id of a run: it is no name of a directory")
+    path = state_dir / "seen" / run_id
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return RunDirectory(path)
+
+
+class Mirror(Closing):
+    """Keeps a run's directory up to date until it is closed. Works in a thread of its own; thread-safe.
+
+    Args:
+        directory: Where the run's files are to be.
+        hosts: Those on which it has workers; the caller closes them, after this.
+    """
+
+    def __init__(self, directory: RunDirectory, hosts: Iterable[Host]) -> None:
+        self.directory = directory
+        self._hosts = {host.name: host for host in hosts}
+        self._logs = MirroredLogs(directory)
+        self._watches: dict[str, HostWatch] = {}
+        self._is_here: dict[str, bool] = {}
+        self._fetched: set[tuple[str, str]] = set()
+        self._doubled: dict[tuple[str, str], Unreachable] = {}
+        self._failure: MirrorFailed | None = None
+        self._held: lock.HeldLock | None = None
+        self._lock_file = directory.path / "mirror.lock"
+        self._state = MirrorState()
+        self._record = RecordFile(directory.record)
+        self._offered: Mapping[str, Any] | None = None
+        self._judged: Stamp = ()
+        self._judged_at = 0.0
+        self._judging = threading.Lock()
+        self._turn = 0
+        self._wake = threading.Event()
+        self._is_closing = False
+        self._thread = threading.Thread(target=self._run, name="ignite-tf-mirror", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the mirroring; files that are here stay, and another may go on with them."""
+        self._is_closing = True
+        self._wake.set()
+        self._thread.join()
+
+    def add_host(self, host: Host) -> None:
+        """Look at one more host."""
+        self._hosts.setdefault(host.name, host)
+        self._wake.set()
+
+    def take_record(self, record: Mapping[str, Any]) -> None:
+        """Take a record of the run that was found elsewhere; it is written if none that is here is newer.
+
+        At once, unless another process keeps the directory: then when this one takes over.
+        """
+        self._offered = record
+        if self._held:
+            self._record.offer(record)
+
+    def is_complete(self) -> bool:
+        """Whether all workers on hosts that answer have ended, and all their output is here.
+
+        To be asked after the run's record, so that no worker of it can have started since.
+
+        Raises:
+            MirrorFailed: The directory is no longer kept up to date.
+        """
+        if self._failure:
+            raise self._failure
+        if self._held:
+            return self._judge()[0]
+        stamp, state = self._record.stamp(), MirrorState.read(self.directory)
+        is_current = lock.holder_pid(self._lock_file) == state.pid or not state.unreachable
+        return state.is_complete and is_current and state.record == stamp != ()
+
+    def unreachable(self) -> tuple[Unreachable, ...]:
+        """List the output that cannot be read now; for a run that has ended, once it is complete."""
+        return self._judge()[1] if self._held else MirrorState.read(self.directory).unreachable
+
+    # In the thread.
+
+    def _run(self) -> None:
+        try:
+            while not self._is_closing:
+                self._wake.clear()
+                if self._hold():
+                    self._look()
+                self._wake.wait(_LOOK_S)
+        except MirrorFailed as error:
+            self._failure = error
+        except Exception as error:  # noqa: BLE001 - those who wait for output must learn that none comes
+            self._failure = mirror_failed(self.directory, error)
+        finally:
+            for watch in self._watches.values():
+                watch.stop()
+            if self._held:
+                self._held.release()
+
+    def _hold(self) -> bool:
+        """Become the one that keeps the directory, unless another is."""
+        if self._held is None and not lock.is_held(self._lock_file):
+            with suppress(BlockingIOError):
+                self._held = lock.HeldLock(self._lock_file)
+                done = MirrorState.read(self.directory).done
+                self._publish(MirrorState(secrets.token_hex(16), done=done))
+        return self._held is not None
+
+    def _look(self) -> None:
+        if self._logs.failure:
+            raise self._logs.failure
+        for host in list(self._hosts.values()):
+            if host.name not in self._watches:
+                self._watches[host.name] = HostWatch(
+                    host, self.directory.run_id, logs={}, sink=self._logs, on_change=self._wake.set
+                )
+        if self._offered:
+            self._record.offer(self._offered)
+        with_answer = [
+            name for name, watch in self._watches.items() if watch.view.contact is Contact.REACHABLE
+        ]
+        for name in with_answer:
+            with suppress(HostError):
+                self._attend(self._hosts[name], self._watches[name])
+        self._fetch_records([name for name in with_answer if not self._is_here.get(name, True)])
+        self._publish_state()
+
+    def _attend(self, host: Host, watch: HostWatch) -> None:
+        if host.name not in self._is_here:
+            found = self._read(host, STATE_FILE) or b""
+            self._is_here[host.name] = self._state.mark.encode() in found
+        if self._is_here[host.name]:
+            return
+        for job in _workers(watch.view):
+            if self._logs.offset(host.name, job.log) is None:
+                offset = self._logs.add(host.name, job.log)
+                if offset is None:
+                    reason = "another host has a log of that name"
+                    lost = Unreachable(host.name, job.log, job.log_bytes, False, reason)
+                    self._doubled[host.name, job.log] = lost
+                else:
+                    watch.add_log(job.log, offset)
+            if job.has_ended and (host.name, job.name) not in self._fetched:
+                self._fetch_exit(host, job)
+
+    def _fetch_exit(self, host: Host, job: JobStatus) -> None:
+        place = place_of(job)
+        if place:
+            generation, worker = place
+            name = exit_name(worker, generation)
+            if content := self._read(host, name):
+                write_private(self.directory.path / name, content.decode(errors="replace"))
+        self._fetched.add((host.name, job.name))
+
+    def _fetch_records(self, names: list[str]) -> None:
+        """Ask some hosts for the run's record, others at each look."""
+        for name in islice(cycle(names), self._turn, self._turn + min(len(names), _RECORDS_AT_A_TIME)):
+            with suppress(HostError):
+                record = read_record(self._read(self._hosts[name], self.directory.record.name))
+                if record:
+                    self._record.offer(record)
+        self._turn = (self._turn + _RECORDS_AT_A_TIME) % max(len(names), 1)
+
+    def _read(self, host: Host, path: str) -> bytes | None:
+        """Read a file of the run on a host; None when there is none, or it is of an unreasonable size."""
+        content = b""
+        while len(content) < _MAX_FILE_BYTES:
+            try:
+                part = host.read(self.directory.run_id, path, len(content), _PART_BYTES)
+            except HostRefused:  # it knows no such run
+                return None
+            if part is None:
+                return None
+            content += part
+            if len(part) < _PART_BYTES:
+                return content
+        return None
+
+    # What is known of the whole.
+
+    def _judge(self) -> tuple[bool, tuple[Unreachable, ...], Stamp]:
+        with self._judging:
+            # Workers may have been started before a record that is new: what hosts said earlier is too old.
+            if (stamp := self._record.stamp()) != self._judged:
+                self._judged, self._judged_at = stamp, time.monotonic()
+            views = [watch.view for watch in dict(self._watches).values()]
+            open_views = [view for view in views if not self._is_done(view)]
+        all_known = len(views) == len(self._hosts)
+        is_complete = all_known and all(view.contact is Contact.UNREACHABLE for view in open_views)
+        lost = [each for view in open_views for each in self._unread(view)]
+        return is_complete, (*lost, *self._doubled.values()), stamp
+
+    def _is_done(self, view: HostView) -> bool:
+        """Whether a host has said, since the run's record was written, that nothing more comes, and all is here."""
+        if view.heard_at is None:  # another mirror may have heard it
+            return bool(self._judged) and self._state.done.get(view.host) == self._record.version()
+        if view.contact is not Contact.REACHABLE or view.heard_at <= self._judged_at:
+            return False
+        return view.host in self._is_here and all(
+            job.has_ended and self._is_read(view.host, job) for job in _workers(view)
+        )
+
+    def _is_read(self, host: str, job: JobStatus) -> bool:
+        if self._is_here.get(host) or (host, job.log) in self._doubled:
+            return True
+        offset = self._logs.offset(host, job.log)
+        return offset is not None and offset >= job.log_bytes and (host, job.name) in self._fetched
+
+    def _unread(self, view: HostView) -> Iterator[Unreachable]:
+        if view.contact is not Contact.UNREACHABLE or self._is_here.get(view.host):
+            return
+        reason = view.error or "it does not answer"
+        if view.heard_at is None:
+            yield Unreachable(view.host, None, 0, True, reason)
+        for job in _workers(view):
+            unread = max(job.log_bytes - (self._logs.offset(view.host, job.log) or 0), 0)
+            if unread or not job.has_ended:
+                yield Unreachable(view.host, job.log, unread, not job.has_ended, reason)
+
+    def _publish_state(self) -> None:
+        version = self._record.version()  # before it is judged: an older one does no harm
+        is_complete, lost, stamp = self._judge()
+        views = [watch.view for watch in self._watches.values()]
+        done = dict(self._state.done) | {view.host: version for view in views if self._is_done(view)}
+        self._publish(MirrorState(self._state.mark, os.getpid(), is_complete, stamp, lost, done))
+
+    def _publish(self, state: MirrorState) -> None:
+        if state != self._state:
+            state.write(self.directory)
+            self._state = state
+
+
+def _workers(view: HostView) -> list[JobStatus]:
+    """The jobs of a host that are workers and have a log of a name that can be kept here."""
+    jobs = (job for job in view.jobs.values() if place_of(job))
+    return [job for job in jobs if Path(job.log).name == job.log and job.log.endswith(".log")]

@@ -1,0 +1,172 @@
+"""Logs of other hosts, kept in files here that grow as they do.
+
+Nothing is remembered of how far a log was read: the size of the file here tells, so that a reader that was killed
+goes on where it was. Where bytes were deleted over there before they were read, the file here says so in a line of its
+own; a small file beside it notes where, as from there on its size is not the offset over there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from io import FileIO
+from pathlib import Path
+
+from ignite_tf_magic.cluster.directory import RunDirectory
+from ignite_tf_magic.errors import MirrorFailed
+from ignite_tf_magic.launch.files import write_private
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Bytes of a log that were deleted before they were read.
+
+    Attributes:
+        at: Where the line about it begins in the file here.
+        start: Offset over there of the first one.
+        end: Offset over there behind the last one.
+    """
+
+    at: int
+    start: int
+    end: int
+
+    @property
+    def mark(self) -> bytes:
+        """The line that stands for them."""
+        count = self.end - self.start
+        return f"[ignite_tf_magic: {count} bytes of output were deleted here, at the log's size bound]\n".encode()
+
+
+@dataclass(slots=True)
+class _Log:
+    path: Path
+    size: int = 0
+    gaps: list[Gap] = field(default_factory=list)
+
+    @property
+    def offset(self) -> int:
+        """Where to read on over there."""
+        return self.size + sum(gap.end - gap.start - len(gap.mark) for gap in self.gaps)
+
+    @property
+    def gaps_file(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.gaps.json")
+
+    def load(self) -> None:
+        """Find out how far it was read, and end a line about a gap that was begun."""
+        self.size = self.path.stat().st_size if self.path.exists() else 0
+        if self.gaps_file.exists():
+            noted = [Gap(*numbers) for numbers in json.loads(self.gaps_file.read_bytes())]
+            self.gaps = [gap for gap in noted if gap.at <= self.size]
+        if self.gaps and (last := self.gaps[-1]).at + len(last.mark) > self.size:
+            self.append(last.mark[self.size - last.at :])
+
+    def append(self, data: bytes) -> None:
+        """Write at the end of the file here. A reader may see a part of it before the rest."""
+        with FileIO(self.path, "ab", opener=_private) as file:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[file.write(rest) :]
+        self.size += len(data)
+
+    def note(self, gap: Gap) -> None:
+        """Take note of a gap. In this order: a line that is not noted would be taken for output."""
+        self.gaps.append(gap)
+        write_private(self.gaps_file, json.dumps([[gap.at, gap.start, gap.end] for gap in self.gaps]))
+        self.append(gap.mark)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+class MirroredLogs:
+    """The logs of a run in its directory here; a `launch.watch.LogSink`. One process at a time writes them.
+
+    What cannot be written ends it for good: a log with a hole in it would be a lie.
+
+    Attributes:
+        failure: Why it has ended.
+    """
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self._directory = directory
+        self._lock = threading.Lock()
+        self._logs: dict[tuple[str, str], _Log] = {}
+        self.failure: MirrorFailed | None = None
+
+    def add(self, host: str, name: str) -> int | None:
+        """Begin to keep a host's log; gives the offset from which to read it, None when another host has it.
+
+        Raises:
+            MirrorFailed: What is there of it cannot be read.
+        """
+        with self._lock:
+            if (host, name) in self._logs:
+                return self._logs[host, name].offset
+            if any(name == other for _, other in self._logs):
+                return None
+            log = _Log(self._directory.path / name)
+            try:
+                log.load()
+            except (OSError, ValueError, TypeError) as error:
+                raise self._failed(error) from error
+            self._logs[host, name] = log
+            return log.offset
+
+    def offset(self, host: str, name: str) -> int | None:
+        """Tell up to where a host's log was read; None when it is not kept."""
+        with self._lock:
+            log = self._logs.get((host, name))
+            return log.offset if log else None
+
+    def data(self, host: str, path: str, offset: int, data: bytes) -> None:
+        """Take bytes of a log; those that were taken already are passed over.
+
+        Raises:
+            MirrorFailed: They cannot be written, or earlier ones could not.
+        """
+        with self._writing(host, path) as log:
+            if offset > log.offset:
+                log.note(Gap(log.size, log.offset, offset))
+            if new := data[log.offset - offset :]:
+                log.append(new)
+
+    def gap(self, host: str, path: str, start: int, end: int) -> None:
+        """Take note that bytes of a log were deleted.
+
+        Raises:
+            MirrorFailed: It cannot be written, or earlier ones could not.
+        """
+        del start  # this side knows better how far it has come
+        with self._writing(host, path) as log:
+            if end > log.offset:
+                log.note(Gap(log.size, log.offset, end))
+
+    @contextmanager
+    def _writing(self, host: str, name: str) -> Iterator[_Log]:
+        with self._lock:
+            if self.failure:
+                raise self.failure
+            try:
+                yield self._logs[host, name]
+            except OSError as error:
+                raise self._failed(error) from error
+
+    def _failed(self, error: Exception) -> MirrorFailed:
+        self.failure = mirror_failed(self._directory, error)
+        return self.failure
+
+
+def mirror_failed(directory: RunDirectory, error: Exception) -> MirrorFailed:
+    """Say that nothing more can be kept of a run."""
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return MirrorFailed(
+        f"the output of run {directory.run_id} cannot be kept in {directory.path}: {reason}. The run goes on; "
+        f"make room there and attach again: ignite-tf attach {directory.run_id}"
+    )

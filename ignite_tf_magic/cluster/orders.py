@@ -1,0 +1,255 @@
+"""What whoever supervises a run asks of its hosts, and what they answer. Values that travel as JSON.
+
+An order is the wanted state, not a message: it may be lost, doubled or read late. A host that has it makes it so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from enum import Enum
+from typing import Any, TypeVar
+
+from ignite_tf_magic.launch.jobs import JobStatus
+
+T = TypeVar("T")
+
+
+class Phase(Enum):
+    """How far the workers of a generation have been asked to go."""
+
+    NONE = "none"  # nothing is asked for yet
+    PREPARE = "prepare"  # find ports; older workers have been confirmed dead
+    RUN = "run"  # every host's address is known: start
+    END = "end"  # SIGTERM, grace, SIGKILL
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """The place of one worker in one generation.
+
+    Attributes:
+        host: Name of the host on which it runs.
+        node: Ignite's node there, "host:port" as that host reaches it; the worker knocks there first.
+        partitions: Ascending; None reads the cache whole.
+        sizes: (rows, bytes of the largest row) of each partition, by its number as text.
+        local_rows: Rows that a node of its own host holds.
+    """
+
+    worker: int
+    host: str
+    node: str
+    partitions: tuple[int, ...] | None
+    sizes: Mapping[str, tuple[int, int]]
+    local_rows: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Rows that the worker reads."""
+        return sum(rows for rows, _ in self.sizes.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The wanted state of a run's hosts.
+
+    Attributes:
+        generation: Counts the launches of all workers, from 1.
+        addresses: "host:port" of each worker's TensorFlow server, in the order of the workers; known from RUN on.
+        reason: Why workers are ended, in words, in the phase END.
+    """
+
+    generation: int = 0
+    phase: Phase = Phase.NONE
+    seats: tuple[Seat, ...] = ()
+    addresses: tuple[str, ...] = ()
+    reason: str = ""
+
+    def on(self, host: str) -> tuple[Seat, ...]:
+        """The seats of one host."""
+        return tuple(seat for seat in self.seats if seat.host == host)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The hosts that have seats, in the order of the workers."""
+        return tuple(dict.fromkeys(seat.host for seat in self.seats))
+
+    def to_json(self) -> dict[str, Any]:
+        """Give a form that `json` writes."""
+        return {**asdict(self), "phase": self.phase.value}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Order:
+        """Read what `to_json` gave."""
+        seats = tuple(_seat(each) for each in found.get("seats", ()))
+        return cls(
+            **{
+                **known_fields(cls, found),
+                "phase": Phase(found.get("phase", "none")),
+                "seats": seats,
+                "addresses": tuple(found.get("addresses", ())),
+            }
+        )
+
+
+def _seat(found: Mapping[str, Any]) -> Seat:
+    partitions = found.get("partitions")
+    sizes = {name: (rows, num_bytes) for name, (rows, num_bytes) in found.get("sizes", {}).items()}
+    numbers = None if partitions is None else tuple(partitions)
+    return Seat(**{**known_fields(Seat, found), "partitions": numbers, "sizes": sizes})
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerEnd:
+    """How a worker's process ended, as its host knows.
+
+    Attributes:
+        code: As Popen gives it; negative is a signal. None: nobody saw it end.
+        reason: "exited" by itself, or why its keeper ended it.
+        oom: Whether the system killed it for want of memory.
+        ended_at: When the script ended where it told so, else the process; seconds since the epoch.
+        asked_to_end: Whether the script ended because it was sent SIGTERM.
+        exception: Name of the exception's class.
+        traceback: As Python prints it.
+        last_lines: The end of its output.
+    """
+
+    code: int | None
+    reason: str | None = None
+    oom: bool = False
+    ended_at: float = 0.0
+    asked_to_end: bool = False
+    exception: str | None = None
+    traceback: str | None = None
+    last_lines: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """What it said at its end."""
+        return "\n".join([*self.last_lines, self.traceback or ""])
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Why a host cannot do what it was asked.
+
+    Attributes:
+        kind: As agents name it ("disk_full"), or the class of the error.
+        may_pass: Whether another attempt may succeed.
+    """
+
+    kind: str
+    message: str
+    may_pass: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a host has for the workers of a run.
+
+    Attributes:
+        num_gpus: All that it has.
+        free_gpus: Those that no job has.
+        free_ports: In the range that the run may use, counted up to what it needs; None where any port will do.
+        holders: Which runs hold what, in words.
+        error: Why nothing is known.
+    """
+
+    num_gpus: int = 0
+    free_gpus: int = 0
+    free_ports: int | None = None
+    holders: tuple[str, ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostReport:
+    """What a host answers.
+
+    Attributes:
+        generation: Of the order it speaks of.
+        reachable: Whether it was heard from lately.
+        silent_s: For how long its workers have had no new lease, at most; on the reader's own clock.
+        ports: Port of each worker that has a seat there, from PREPARE on.
+        address: By which other hosts reach it.
+        up: Workers whose servers listen.
+        pids: Process of each worker of this generation.
+        ends: How workers of this generation ended.
+        last_lines: What workers that are not up have said last.
+        living: Jobs of any generation of this run that have not ended there, or whose end is not among `ends` yet.
+        fence: The host starts nothing of lower generations any more, and had not before `living` was seen.
+        stop_asked: Whether somebody asked there for the run to be stopped.
+        error: What stands in the way of the order.
+        room: What it has for workers; told while the run waits to be started.
+    """
+
+    host: str
+    generation: int = 0
+    reachable: bool = True
+    silent_s: float = 0.0
+    ports: Mapping[int, int] = field(default_factory=dict)
+    address: str | None = None
+    up: frozenset[int] = frozenset()
+    pids: Mapping[int, int] = field(default_factory=dict)
+    ends: Mapping[int, WorkerEnd] = field(default_factory=dict)
+    last_lines: Mapping[int, str] = field(default_factory=dict)
+    living: tuple[str, ...] = ()
+    fence: int = 0
+    stop_asked: bool = False
+    error: Obstacle | None = None
+    room: Room | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Give a form that `json` writes; who reads it judges silence anew."""
+        return {**asdict(self), "up": sorted(self.up)}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any], *, reachable: bool, silent_s: float) -> HostReport:
+        """Read what `to_json` gave."""
+        ends = {
+            int(worker): WorkerEnd(
+                **{**known_fields(WorkerEnd, end), "last_lines": tuple(end.get("last_lines", ()))}
+            )
+            for worker, end in found.get("ends", {}).items()
+        }
+        error, room = found.get("error"), found.get("room")
+        return cls(
+            **{
+                **known_fields(cls, found),
+                "reachable": reachable,
+                "silent_s": silent_s,
+                "ports": _by_worker(found.get("ports", {})),
+                "pids": _by_worker(found.get("pids", {})),
+                "last_lines": _by_worker(found.get("last_lines", {})),
+                "up": frozenset(found.get("up", ())),
+                "ends": ends,
+                "living": tuple(found.get("living", ())),
+                "error": error and Obstacle(**known_fields(Obstacle, error)),
+                "room": room and _room(room),
+            }
+        )
+
+
+def _room(found: Mapping[str, Any]) -> Room:
+    return Room(**{**known_fields(Room, found), "holders": tuple(found.get("holders", ()))})
+
+
+def _by_worker(found: Mapping[str, T]) -> dict[int, T]:
+    return {int(worker): value for worker, value in found.items()}
+
+
+def known_fields(kind: type[Any], found: Mapping[str, Any]) -> dict[str, Any]:
+    """Of an object that a newer version may have written, what this version knows."""
+    names = {each.name for each in fields(kind)}
+    return {name: value for name, value in found.items() if name in names}
+
+
+def job_name(generation: int, worker: int) -> str:
+    """Name of a worker's job on its host."""
+    return f"g{generation}-worker-{worker}"
+
+
+def place_of(job: JobStatus) -> tuple[int, int] | None:
+    """Generation and worker of a job; None for one that is no worker."""
+    head, _, worker = job.name.partition("-worker-")
+    return (int(head[1:]), int(worker)) if head[1:].isdigit() and worker.isdigit() else None

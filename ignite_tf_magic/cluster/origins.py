@@ -1,0 +1,168 @@
+"""Where a run is from this process's point of view: here, or elsewhere and copied here while it is looked at."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ignite_tf_magic.cluster.directory import RunDirectory
+from ignite_tf_magic.cluster.mirror import Mirror
+from ignite_tf_magic.cluster.mirror_state import Unreachable
+from ignite_tf_magic.cluster.reach import Reach
+from ignite_tf_magic.cluster.record import RunRecord
+from ignite_tf_magic.cluster.registry import Registry
+from ignite_tf_magic.errors import HostError, HostUnreachable, IgniteTfError, LaunchError
+from ignite_tf_magic.launch import lock
+from ignite_tf_magic.launch.hosts import call_all
+
+_ASK_S = 1.0
+
+
+class Copying(Protocol):
+    """A run's files while they are looked at."""
+
+    def is_complete(self) -> bool:
+        """Whether all that can be read is here."""
+        ...
+
+    def unreachable(self) -> tuple[Unreachable, ...]:
+        """List what cannot be read now."""
+        ...
+
+
+class Origin(Protocol):
+    """What of a run depends on where it is."""
+
+    def has_owner(self, record: RunRecord) -> bool:
+        """Whether somebody answers for the run."""
+        ...
+
+    def ask_to_stop(self, record: RunRecord) -> None:
+        """Ask the run's owner to stop it."""
+        ...
+
+    def copying(self, record: RunRecord) -> AbstractContextManager[Copying]:
+        """Bring the run's files here and keep them up to date."""
+        ...
+
+
+class _AllHere:
+    def is_complete(self) -> bool:
+        return True
+
+    def unreachable(self) -> tuple[Unreachable, ...]:
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """A run whose owner works in this very directory."""
+
+    directory: RunDirectory
+    reach: Reach
+
+    def has_owner(self, record: RunRecord) -> bool:
+        """Whether its lock is held."""
+        del record
+        return lock.is_held(self.directory.owner_lock)
+
+    def ask_to_stop(self, record: RunRecord) -> None:
+        """Leave the request in the directory."""
+        del record
+        self.directory.stop_request.touch(mode=0o600)
+
+    def copying(self, record: RunRecord) -> AbstractContextManager[Copying]:
+        """The owner of an attached run brings everything here; that of a detached one does not."""
+        if record.detached and len(record.hosts) > 1:
+            return _mirroring(self.directory, self.reach, record)
+        return nullcontext(_AllHere())
+
+
+@dataclass(slots=True)
+class Elsewhere:
+    """A run of other machines.
+
+    Attributes:
+        registry: Where its owner says that it lives; None when the cluster cannot be asked.
+    """
+
+    directory: RunDirectory
+    reach: Reach
+    registry: Callable[[], Registry] | None
+    _asked_at: float = field(default=float("-inf"))
+    _has_owner: bool = True
+
+    def has_owner(self, record: RunRecord) -> bool:
+        """Whether its owner has said lately that it lives; when the cluster cannot be asked, it is believed to."""
+        if self.registry is not None and time.monotonic() - self._asked_at > _ASK_S:
+            self._asked_at = time.monotonic()
+            try:
+                with self.registry() as registry:
+                    self._has_owner = registry.owner(record.run_id) is not None
+            except IgniteTfError:
+                self._has_owner = True
+        return self._has_owner
+
+    def ask_to_stop(self, record: RunRecord) -> None:
+        """Ask on every host that can be reached, and in the registry.
+
+        Raises:
+            LaunchError: Nobody could be asked.
+        """
+        reasons = []
+        with ExitStack() as opened:
+            hosts = [
+                opened.enter_context(self.reach.open(host)) for host in self.reach.seen_from_here(record)
+            ]
+            answers = call_all(hosts, lambda host: host.request_stop(record.run_id))
+        reasons += [str(answer) for answer in answers.values() if isinstance(answer, HostError)]
+        was_asked = len(reasons) < len(answers)
+        if self.registry is not None:
+            try:
+                with self.registry() as registry:
+                    registry.request(record.run_id, stop=True)
+                was_asked = True
+            except IgniteTfError as error:
+                reasons.append(str(error))
+        if not was_asked:
+            raise LaunchError(f"run {record.run_id} cannot be asked to stop: {'; '.join(reasons)}")
+
+    def copying(self, record: RunRecord) -> AbstractContextManager[Copying]:
+        """Copy from all hosts."""
+        return _mirroring(self.directory, self.reach, record)
+
+
+@contextmanager
+def _mirroring(directory: RunDirectory, reach: Reach, record: RunRecord) -> Iterator[Copying]:
+    with ExitStack() as opened:
+        hosts = [opened.enter_context(reach.open(host)) for host in reach.seen_from_here(record)]
+        yield opened.enter_context(Mirror(directory, hosts))
+
+
+def end_on_hosts(record: RunRecord, reach: Reach, grace_s: float) -> None:
+    """End a run's workers on all its hosts without its owner; blocks until they are gone.
+
+    Raises:
+        HostUnreachable: A host cannot be asked; on the others they have been ended.
+    """
+    with ExitStack() as opened:
+        hosts = [opened.enter_context(reach.open(host)) for host in reach.seen_from_here(record)]
+        answers = call_all(hosts, lambda host: host.end(record.run_id, grace_s=grace_s, reason="ended"))
+        deadline = time.monotonic() + 2 * grace_s + 2.0
+        reached = [host for host in hosts if not isinstance(answers[host.name], IgniteTfError)]
+        while time.monotonic() < deadline:
+            found = call_all(reached, lambda host: {run.run: run for run in host.list_runs()})
+            runs = [each.get(record.run_id) for each in found.values() if isinstance(each, dict)]
+            if all(run is None or all(job.has_ended for job in run.jobs) for run in runs):
+                break
+            time.sleep(0.05)
+    failed = [answer for answer in answers.values() if isinstance(answer, IgniteTfError)]
+    if failed:
+        reason = "; ".join(map(str, failed))
+        raise HostUnreachable(
+            ", ".join(host.name for host in hosts if host not in reached),
+            f"{reason}. Workers there end by themselves when their lease is over",
+        )

@@ -1,0 +1,202 @@
+"""From what the cluster says now to where the workers of a generation run, and what each of them reads."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ignite_tf_magic.client.client import Cache, Client
+from ignite_tf_magic.client.page_sizes import PartitionStats
+from ignite_tf_magic.client.router import Node
+from ignite_tf_magic.cluster.foreman import LOOPBACK
+from ignite_tf_magic.cluster.orders import Room, Seat
+from ignite_tf_magic.cluster.record import HostRecord, RunRecord, RunSpec
+from ignite_tf_magic.cluster.room import limits, needs_room, shortage
+from ignite_tf_magic.cluster.supervisor import Plan
+from ignite_tf_magic.cluster.topology import fingerprint
+from ignite_tf_magic.errors import NoRoom, PlacementError
+from ignite_tf_magic.placement import PlacementRow, explain, place
+
+Naming = Callable[[Collection[Node]], Mapping[uuid.UUID, HostRecord]]
+_NOBODYS_NODE = uuid.UUID(int=0)  # stands for the node that a host without one does not have
+# Says of hosts which cannot be used now, and why.
+Inspect = Callable[[Iterable[HostRecord]], Mapping[str, str]]
+# Says what hosts have for the workers of a run; only asked for runs that need room.
+AskRoom = Callable[[Iterable[HostRecord], RunSpec], Mapping[str, Room]]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A plan, and what a person may want to know of it.
+
+    Attributes:
+        rows: One for each worker; empty for a cache that is read whole.
+        unusable: Why hosts that hold partitions get no worker, by host.
+        topology: Where each node is reached, as "host:port".
+        shortage: Why the workers do not fit now, though they may later; the plan then has hosts and no seats.
+    """
+
+    plan: Plan
+    rows: tuple[PlacementRow, ...]
+    unusable: Mapping[str, str]
+    topology: tuple[str, ...]
+    shortage: str | None = None
+
+    def placed(self) -> Plan:
+        """Give the plan.
+
+        Raises:
+            NoRoom: There is none now.
+        """
+        if self.shortage is not None:
+            raise NoRoom(self.shortage)
+        return self.plan
+
+
+def check_room(client: Client, record: RunRecord, ask_room: AskRoom) -> None:
+    """Find out whether a run has no room now. Does not read its cache, so that it may be asked often.
+
+    Raises:
+        NoRoom: It has none, on the hosts that it knows, and no node is on another one.
+        PlacementError: It will never have any there.
+    """
+    known = set(record.topology)
+    if not needs_room(record.spec) or any(
+        known.isdisjoint(map(str, node.endpoints)) for node in client.nodes()
+    ):
+        return
+    hosts = [host for host in record.hosts if host.name in (record.spec.hosts or (host.name,))]
+    rooms = ask_room(hosts, record.spec)
+    if (reason := shortage(record.spec, [host.name for host in hosts], rooms)) is not None:
+        raise NoRoom(reason)
+
+
+def find_plan(
+    client: Client,
+    spec: RunSpec,
+    naming: Naming,
+    inspect: Inspect,
+    ask_room: AskRoom,
+    fallback: HostRecord | None = None,
+) -> Found:
+    """Decide where workers run. Reads the cache once, to count its rows.
+
+    Args:
+        client: Connected to the cluster.
+        spec: What was asked for.
+        naming: Says on which host each node runs.
+        inspect: Says which of these hosts cannot be used now.
+        ask_room: Says what these hosts have for workers.
+        fallback: Where all workers run when no host with a node can be used.
+
+    Raises:
+        CacheNotFound: There is no such cache.
+        PlacementError: The workers cannot be spread so.
+        ConfigError: A node's host cannot be told.
+    """
+    cache = client.cache(spec.cache)
+    partition_map = cache.partition_map()
+    stats = cache.partition_stats()
+    # Asked for after the count, which has found out which of a node's addresses lead to it from here.
+    nodes = {node.node_id: node for node in client.nodes()}
+    hosts = naming(nodes.values())
+    topology = tuple(sorted(str(node.endpoints[0]) for node in nodes.values()))
+    owners = {node: partitions for node, partitions in partition_map.owners.items() if node in hosts}
+    named = {host.name: host for host in hosts.values()}
+    wanted = _wanted(spec, named)
+    unusable = {**inspect(wanted), **_without_environment(spec, wanted)}
+    usable = [host.name for host in wanted if host.name not in unusable]
+    if not usable and fallback is not None and not spec.hosts:
+        usable, named[fallback.name] = [fallback.name], fallback
+        hosts = {**hosts, _NOBODYS_NODE: fallback}
+    if not usable:
+        raise PlacementError(_none_usable(unusable))
+    room, reason = _room(spec, [named[name] for name in usable], ask_room)
+    if not partition_map.partitioned:
+        chosen = max(usable, key=lambda name: room.get(name, 1))
+        seat = _whole_seat(cache, spec, stats, nodes, hosts, chosen)
+        plan = Plan((seat,) if reason is None else (), tuple(named.values()), fingerprint(partition_map))
+        return Found(plan, (), unusable, topology, reason)
+    rows = {partition: stats[partition].rows for partition in stats}
+    names = {node: host.name for node, host in hosts.items()}
+    if reason is not None:
+        place(owners, rows, names, spec.num_workers, usable_hosts=usable)  # refuses what no room will help
+        return Found(Plan((), tuple(named.values())), (), unusable, topology, reason)
+    assignments = place(owners, rows, names, spec.num_workers, usable_hosts=usable, max_workers_by_host=room)
+    seats = tuple(
+        Seat(
+            each.worker,
+            each.host,
+            str(nodes[each.node].endpoints[0]),
+            each.partitions,
+            _sizes(stats, each.partitions),
+            each.local_rows,
+        )
+        for each in assignments
+    )
+    largest = {partition: stats[partition].max_row_bytes for partition in stats}
+    table = explain(assignments, owners, rows, largest, names)
+    return Found(Plan(seats, tuple(named.values()), fingerprint(partition_map)), table, unusable, topology)
+
+
+def _wanted(spec: RunSpec, named: Mapping[str, HostRecord]) -> list[HostRecord]:
+    missing = [name for name in spec.hosts if name not in named]
+    if missing:
+        raise PlacementError(
+            f"no Ignite node runs on {', '.join(missing)}; the hosts with nodes are {', '.join(sorted(named))}"
+        )
+    return [named[name] for name in (spec.hosts or sorted(named))]
+
+
+def _without_environment(spec: RunSpec, wanted: Iterable[HostRecord]) -> dict[str, str]:
+    reason = f"the environment of {spec.requirements} is not there: it is built when a run starts"
+    return {host.name: reason for host in wanted if spec.requirements and not host.environment}
+
+
+def _room(
+    spec: RunSpec, hosts: Sequence[HostRecord], ask_room: AskRoom
+) -> tuple[Mapping[str, int], str | None]:
+    """Give how many workers have room on each host, and why that is too little."""
+    if not needs_room(spec):
+        return {}, None
+    rooms, names = ask_room(hosts, spec), [host.name for host in hosts]
+    return limits(spec, names, rooms), shortage(spec, names, rooms)
+
+
+def _none_usable(unusable: Mapping[str, str]) -> str:
+    reasons = "; ".join(f"{name}: {reason}" for name, reason in unusable.items())
+    return f"no host can be used. {reasons}"
+
+
+def _whole_seat(
+    cache: Cache,
+    spec: RunSpec,
+    stats: Mapping[int, PartitionStats],
+    nodes: Mapping[uuid.UUID, Node],
+    hosts: Mapping[uuid.UUID, HostRecord],
+    host: str,
+) -> Seat:
+    if spec.num_workers != 1:
+        raise PlacementError(
+            f"cache {cache.name!r} is replicated: every node holds all of it and it cannot be read by partition. "
+            "Use one worker, or load the data into a partitioned cache"
+        )
+    node = next((node for node in nodes if hosts[node].name == host), next(iter(nodes)))
+    return Seat(0, host, str(nodes[node].endpoints[0]), None, _sizes(stats, stats))
+
+
+def _sizes(stats: Mapping[int, PartitionStats], partitions: Iterable[int]) -> dict[str, tuple[int, int]]:
+    return {str(p): (stats[p].rows, stats[p].max_row_bytes) for p in partitions}
+
+
+def name_by_record(hosts: Iterable[HostRecord], nodes: Collection[Node]) -> dict[uuid.UUID, HostRecord]:
+    """Find nodes on hosts that a record names; a node of an unknown host is a host of its own, without SSH."""
+    known = {address: host for host in hosts for address in host.addresses}
+    found = {}
+    for node in nodes:
+        addresses = [endpoint.host for endpoint in node.endpoints]
+        telling = [address for address in addresses if address in known]
+        name = next((address for address in addresses if address != LOOPBACK), addresses[0])
+        found[node.node_id] = known[telling[0]] if telling else HostRecord(name, ssh=name)
+    return found

@@ -1,0 +1,79 @@
+"""The hosts of a detached run as their reports in the registry show them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from ignite_tf_magic.cluster.orders import HostReport, Obstacle
+from ignite_tf_magic.cluster.record import RunRecord
+from ignite_tf_magic.cluster.registry import Pulse
+
+_NEVER_HEARD_S = 15.0
+
+
+class RegistryCrew:
+    """Judges by counters that stand still, on this process's own clock. One thread feeds it; see `crew.Crew`.
+
+    Args:
+        scale: By how much all waiting times are shortened.
+    """
+
+    def __init__(self, scale: float) -> None:
+        self._scale = scale
+        self._began = time.monotonic()
+        self._pulses: dict[str, Pulse] = {}
+        self._rows: Mapping[str, Mapping[str, Any]] = {}
+        self._record: RunRecord | None = None
+        self._fed = threading.Event()
+
+    def follow(self, record: RunRecord) -> None:
+        """Note which hosts there should be; they read the record from the registry."""
+        self._record = record
+
+    def feed(self, rows: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take what the registry holds now."""
+        self._rows = rows
+        now = time.monotonic()
+        for host, row in rows.items():
+            self._pulses.setdefault(host, Pulse()).feed(row.get("counter"), now)
+        self._fed.set()
+
+    def silence_s(self, host: str) -> float | None:
+        """Tell for how long a host has not been heard of; None when it never was."""
+        row = self._rows.get(host)
+        if row is None:
+            return None
+        return self._pulses[host].feed(row.get("counter"), time.monotonic())
+
+    def reports(self) -> Mapping[str, HostReport]:
+        """Give what each host has reported last."""
+        hosts = [host.name for host in self._record.hosts] if self._record else []
+        found = {name: report for name in hosts if (report := self._report(name)) is not None}
+        return MappingProxyType(found)
+
+    def _report(self, host: str) -> HostReport | None:
+        silent_s = self.silence_s(host)
+        if silent_s is not None:
+            reachable = silent_s < self.lapse_s
+            return HostReport.from_json(self._rows[host], reachable=reachable, silent_s=silent_s)
+        if time.monotonic() - self._began < _NEVER_HEARD_S / self._scale or self._record is None:
+            return None
+        reason = "nothing was ever heard of it; it may not have been reached when the run was submitted"
+        obstacle = Obstacle("never_heard", reason, may_pass=True)
+        return HostReport(
+            host, self._record.generation, reachable=False, silent_s=float("inf"), error=obstacle
+        )
+
+    @property
+    def lapse_s(self) -> float:
+        """When a host counts as out of reach."""
+        return 8.0 / self._scale
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until the registry has been read again, or for some time."""
+        self._fed.wait(timeout_s)
+        self._fed.clear()

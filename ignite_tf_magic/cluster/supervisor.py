@@ -1,0 +1,178 @@
+"""Takes a run from its start to its end: looks at hosts and cluster, decides, orders, writes down."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from ignite_tf_magic.cluster.crew import Crew
+from ignite_tf_magic.cluster.decisions import Moment, decide, give_up, needs_plan, next_generation
+from ignite_tf_magic.cluster.orders import Seat
+from ignite_tf_magic.cluster.record import HostRecord, RunRecord
+from ignite_tf_magic.cluster.states import RunState
+from ignite_tf_magic.cluster.timings import Timings
+from ignite_tf_magic.cluster.topology import Sight
+from ignite_tf_magic.errors import IgniteTfError
+
+_STEP_S = 0.1
+_REPLAN_S = 1.0
+# For so long a run waits for the cluster and for hosts before it gives up, unless it has a deadline.
+_PATIENCE_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where the workers of a generation are to run.
+
+    Attributes:
+        seats: One for each worker.
+        hosts: All hosts that the run knows from now on.
+        owners: Fingerprint of the primary owners on which the plan stands; None where none are watched.
+    """
+
+    seats: tuple[Seat, ...]
+    hosts: tuple[HostRecord, ...]
+    owners: str | None = None
+
+
+Planner = Callable[[RunRecord], Plan]
+
+
+class RecordStore(Protocol):
+    """Where a supervisor writes the record."""
+
+    def save(self, record: RunRecord) -> None:
+        """Write the newest record.
+
+        Raises:
+            RecordChanged: Another supervisor has taken the run over.
+        """
+        ...
+
+
+class Supervisor:
+    """The loop of one run. One thread calls `run`.
+
+    Args:
+        record: The run as it stands.
+        crew: Its hosts.
+        plan: Finds places for another generation; raises IgniteTfError when there are none now.
+        store: Where the record is written at each change.
+        sight: What the cluster said last; None for runs that watch no cluster.
+        is_stop_asked: Whether somebody asked on this machine for the run to be stopped.
+    """
+
+    def __init__(
+        self,
+        record: RunRecord,
+        *,
+        crew: Crew,
+        plan: Planner,
+        store: RecordStore,
+        timings: Timings,
+        sight: Callable[[], Sight] | None,
+        is_stop_asked: Callable[[], bool],
+    ) -> None:
+        self.record = record
+        self._crew = crew
+        self._plan = plan
+        self._store = store
+        self._timings = timings
+        self._sight = sight
+        self._is_stop_asked = is_stop_asked
+        self._since = time.monotonic()
+        self._planned = float("-inf")
+        self._leaving = threading.Event()
+
+    def run(self) -> None:
+        """Supervise until the run has ended, or `leave` was called."""
+        self._crew.follow(self.record)
+        while not self.record.state.has_ended and not self._leaving.is_set():
+            if not self.step():
+                self._crew.wait(_STEP_S)
+
+    def leave(self) -> None:
+        """Let `run` return soon, whatever the run's state."""
+        self._leaving.set()
+
+    def step(self) -> bool:
+        """Decide once; tells whether anything has changed."""
+        record, moment, reports = self.record, self._moment(), self._crew.reports()
+        following = decide(record, reports, moment, self._timings)
+        if following.state is not record.state:
+            self._save(following)  # `moment` tells the age of the former state
+            return True
+        following = self._note_calm(following, moment)
+        if needs_plan(following, reports, moment, self._timings) and self._is_time_to_plan():
+            following = self._with_plan(following, moment)
+        elif following.state is RunState.RESTARTING and not moment.may_lead:
+            following = replace(following, waiting_for=self._why_not_lead())
+        if following == record:
+            return False
+        self._save(following)
+        return True
+
+    def _save(self, record: RunRecord) -> None:
+        if record.state is not self.record.state or record.generation != self.record.generation:
+            self._since = time.monotonic()
+        self.record = replace(record, version=self.record.version + 1)
+        self._store.save(self.record)
+        self._crew.follow(self.record)
+
+    def _moment(self) -> Moment:
+        sight = self._sight() if self._sight else None
+        may_lead = sight is None or sight.has_majority_of(self.record.topology)
+        return Moment(
+            time=time.time(),
+            state_age_s=time.monotonic() - self._since,
+            stop_asked=self._is_stop_asked(),
+            owners_changed=sight is not None and may_lead and self._has_settled_elsewhere(sight),
+            may_lead=may_lead,
+        )
+
+    def _has_settled_elsewhere(self, sight: Sight) -> bool:
+        before = self.record.owners
+        if before is None or sight.owners is None or sight.owners == before:
+            return False
+        return sight.settled_s >= self._timings.settle_s
+
+    def _note_calm(self, record: RunRecord, moment: Moment) -> RunRecord:
+        if (
+            record.state is RunState.RUNNING
+            and record.num_failures
+            and moment.state_age_s > self._timings.calm_s
+        ):
+            return replace(record, num_failures=0)
+        return record
+
+    # Starting again
+
+    def _is_time_to_plan(self) -> bool:
+        return time.monotonic() - self._planned >= _REPLAN_S
+
+    def _with_plan(self, record: RunRecord, moment: Moment) -> RunRecord:
+        self._planned = time.monotonic()
+        try:
+            plan = self._plan(record)
+        except IgniteTfError as error:
+            return self._wait_for(record, moment, str(error))
+        known = {host.name: host for host in (*record.hosts, *plan.hosts)}
+        return next_generation(replace(record, hosts=tuple(known.values()), owners=plan.owners), plan.seats)
+
+    def _wait_for(self, record: RunRecord, moment: Moment, reason: str) -> RunRecord:
+        is_patient = record.state is RunState.QUEUED or record.spec.deadline_s is not None
+        if moment.state_age_s > _PATIENCE_S and not is_patient:
+            return give_up(record, f"not started again within {_PATIENCE_S:g} s: {reason}")
+        return replace(record, waiting_for=reason)
+
+    def _why_not_lead(self) -> str:
+        sight = self._sight() if self._sight else None
+        if sight is not None and sight.error:
+            return f"the Ignite cluster: {sight.error}"
+        return (
+            "most of the Ignite nodes that were there when the run started are not to be seen from here; "
+            "the other side of the cluster may go on, so this one waits"
+        )

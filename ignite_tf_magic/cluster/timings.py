@@ -1,0 +1,50 @@
+"""How long a run waits for what. Pure values, all of one scale, so that fault campaigns can run faster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+# What may pass between an observation and the act upon it, on both sides together.
+_MARGIN_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Waiting times of a run, in seconds.
+
+    Attributes:
+        lease_s: How long workers live without hearing from whoever answers for them.
+        grace_s: Between SIGTERM, upon which a script may save, and SIGKILL.
+        margin_s: Added to lease and grace before workers that nobody hears of count as dead.
+        settle_s: How long the primary owners of a cache must stay as they are to count as changed.
+        owner_beat_s: How often the owner of a run says that it lives.
+        owner_lapse_s: When an owner that has not said so counts as gone.
+        supervisor_lapse_s: When another host takes over from a supervisor that does not say so.
+        first_backoff_s: Wait before the first restart; doubled with each failure in a row.
+        longest_backoff_s: Where the doubling ends.
+        calm_s: A run that ran for so long starts to count its failures anew.
+    """
+
+    lease_s: float = 30.0
+    grace_s: float = 3.0
+    margin_s: float = _MARGIN_S
+    settle_s: float = 5.0
+    owner_beat_s: float = 3.0
+    owner_lapse_s: float = 12.0
+    supervisor_lapse_s: float = 10.0
+    first_backoff_s: float = 1.0
+    longest_backoff_s: float = 30.0
+    calm_s: float = 600.0
+
+    @property
+    def dead_after_s(self) -> float:
+        """Silence after which no worker of a host can be alive any more."""
+        return self.lease_s + self.grace_s + self.margin_s
+
+    def backoff_s(self, num_failures: int) -> float:
+        """Wait before the restart after so many failures in a row."""
+        return min(self.first_backoff_s * 2.0 ** max(num_failures - 1, 0), self.longest_backoff_s)
+
+    def scaled(self, divisor: float) -> Timings:
+        """Divide every time."""
+        return Timings(**{each.name: getattr(self, each.name) / divisor for each in fields(self)})

@@ -1,0 +1,63 @@
+"""The agent: what runs on a host to hold the processes of runs there.
+
+Written as modules, shipped as one file: `agent_source` joins them. They use the standard library only, run on
+Python 3.8 and later, and import on Windows. Two programs are in it: a relay (`relay.serve`), which answers one
+client over its standard streams and keeps nothing, and keepers (`keeper.keep`), daemons of which each holds one
+job. The client imports `frames` and nothing else from here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from ignite_tf_magic.launch.agent.frames import (
+    LOADER,
+    MAGIC,
+    MAX_PAYLOAD_BYTES,
+    FrameDecoder,
+    FrameError,
+    encode_frame,
+    loader_arguments,
+)
+
+__all__ = [
+    "LOADER",
+    "MAGIC",
+    "MAX_PAYLOAD_BYTES",
+    "FrameDecoder",
+    "FrameError",
+    "agent_digest",
+    "agent_source",
+    "encode_frame",
+    "loader_arguments",
+]
+
+# In the order in which they are joined: each imports earlier ones only.
+MODULES = (
+    *("frames", "disk", "processes", "job_files", "spawning", "keeper"),
+    *("runs", "devices", "starting", "polling", "network", "facts", "unpacking", "relay"),
+)
+
+
+def agent_source() -> bytes:
+    """Give the one file that is shipped: the modules joined, without their imports of each other."""
+    here = Path(__file__).parent
+    parts = [_without_own_imports((here / f"{name}.py").read_text(encoding="utf-8")) for name in MODULES]
+    return "\n".join(["from __future__ import annotations", *parts]).encode()
+
+
+def agent_digest(source: bytes) -> str:
+    """Give the name under which hosts keep this agent."""
+    return hashlib.sha256(source).hexdigest()
+
+
+def _without_own_imports(text: str) -> str:
+    kept = []
+    in_import = False
+    for line in text.splitlines():
+        starts = line.startswith(("from ignite_tf_magic.", "from __future__ "))
+        if not starts and not in_import:
+            kept.append(line)
+        in_import = (starts or in_import) and (line.endswith("(") or (in_import and line != ")"))
+    return "\n".join(kept) + "\n"

@@ -1,0 +1,73 @@
+"""GPUs and ports of this host, handed out to jobs without overlap."""
+
+from __future__ import annotations
+
+import os
+
+from ignite_tf_magic.launch.agent.disk import Refused, names_in
+from ignite_tf_magic.launch.agent.runs import Runs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_GPU_QUERY_TIMEOUT_S = 10.0
+
+
+def list_gpus() -> list[dict[str, Any]]:
+    """Ask nvidia-smi for the GPUs; none when it is missing or fails. Takes up to some seconds."""
+    import subprocess
+
+    command = ["nvidia-smi", "--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, timeout=_GPU_QUERY_TIMEOUT_S, stdin=subprocess.DEVNULL, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return []
+    rows = [
+        [cell.strip() for cell in line.split(",")]
+        for line in done.stdout.decode(errors="replace").splitlines()
+    ]
+    return [
+        {"index": int(row[0]), "uuid": row[1], "name": row[2], "memory_mb": _number(row[3])}
+        for row in rows
+        if len(row) == 4 and row[0].isdigit()
+    ]
+
+
+def _number(text: str) -> int | None:
+    return int(float(text)) if text.replace(".", "", 1).isdigit() else None
+
+
+def list_leases(runs: Runs) -> list[dict[str, Any]]:
+    """Give what each job that lives on this host holds, of those that hold anything."""
+    found = []
+    for run in names_in(f"{runs.root}/runs"):
+        for job, status in runs.alive(run):
+            gpus, ports = job.request["gpus_given"], job.request["ports"]
+            if gpus or ports:
+                found.append({"run": run, "job": status["name"], "gpus": gpus, "ports": ports})
+    return found
+
+
+def held_devices(runs: Runs) -> tuple[set[int], set[int]]:
+    """Give the GPUs and the ports of all jobs that live on this host."""
+    leases = list_leases(runs)
+    gpus = {gpu for lease in leases for gpu in lease["gpus"]}
+    return gpus, {port for lease in leases for port in lease["ports"]}
+
+
+def choose_gpus(wanted: int, known: list[dict[str, Any]], held: set[int]) -> list[int]:
+    """Choose GPUs that no job has.
+
+    Raises:
+        Refused: `no_gpu`, there are too few.
+    """
+    free = [gpu["index"] for gpu in known if gpu["index"] not in held]
+    if len(free) < wanted:
+        message = (
+            f"{wanted} GPUs are asked for, {len(free)} of {len(known)} on {os.uname().nodename} are free"
+        )
+        raise Refused("no_gpu", message, free=len(free), total=len(known))
+    return free[:wanted]

@@ -1,0 +1,244 @@
+"""Files of an agent: opened without following links, written so that a full disk or a tear harms nothing."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import stat
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+    from typing import Any
+
+PADDED_BYTES = 4096
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
+_MAX_PATH_CHARS = 1024
+
+
+class Refused(Exception):
+    """What a relay answers instead of doing what was asked."""
+
+    def __init__(self, kind: str, message: str, **facts: Any) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.facts = facts
+
+
+def refusal(error: OSError, what: str) -> Refused:
+    """Tell an error of the system in the words of the protocol."""
+    kinds = {errno.ENOSPC: "disk_full", errno.EDQUOT: "disk_full", errno.ENOENT: "not_found"}
+    kinds.update(dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "denied"))
+    kinds.update(dict.fromkeys((errno.ELOOP, errno.ENOTDIR, errno.EISDIR), "bad_path"))
+    kind = kinds.get(error.errno or 0, "os_error")
+    return Refused(kind, f"{what}: {error.strerror or error}", errno=error.errno)
+
+
+def host_clock() -> float:
+    """Seconds on this host's clock; it goes on while the host sleeps, where the system has such a clock."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if clock is None else time.clock_gettime(clock)
+
+
+def host_identity() -> tuple[str, str]:
+    """Give hostname and boot id; the latter is empty where the system has none."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return os.uname().nodename, file.read().strip()
+    except OSError:
+        return os.uname().nodename, ""
+
+
+def checked_name(name: Any, what: str) -> str:
+    """Give back a name that is safe as that of a directory."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise Refused("bad_request", f"{name!r} is no name of a {what}")
+    return name
+
+
+def checked_path(path: Any) -> list[str]:
+    """Give the parts of a relative path that stays where it starts."""
+    parts = path.split("/") if isinstance(path, str) else []
+    wrong = any(part in ("", ".", "..") or "\0" in part or len(part) > 255 for part in parts)
+    if not parts or wrong or len(path) > _MAX_PATH_CHARS:
+        raise Refused("bad_path", f"{path!r} is no path inside the run's directory")
+    return parts
+
+
+def open_below(directory: str, parts: list[str], flags: int, mode: int = 0o600, *, make: bool = False) -> int:
+    """Open a file below a directory; no link on the way or at its end is followed."""
+    parent = open_directory(directory, parts[:-1], make=make)
+    try:
+        return os.open(parts[-1], flags | os.O_NOFOLLOW | os.O_NONBLOCK, mode, dir_fd=parent)
+    finally:
+        os.close(parent)
+
+
+def open_directory(directory: str, parts: list[str], *, make: bool = False) -> int:
+    """Open a directory below another in the same way; with `make`, missing ones are made, private."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    for part in parts:
+        try:
+            if make:
+                try:
+                    os.mkdir(part, 0o700, dir_fd=descriptor)
+                except FileExistsError:
+                    pass
+            inner = os.open(part, _DIRECTORY, dir_fd=descriptor)
+        finally:
+            os.close(descriptor)
+        descriptor = inner
+    return descriptor
+
+
+def open_regular(directory: str, parts: list[str]) -> int | None:
+    """Open a file for reading; None when there is none."""
+    try:
+        descriptor = open_below(directory, parts, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise Refused("bad_path", f"{'/'.join(parts)!r} is no file")
+
+
+def write_whole(path: str, data: bytes, mode: int = 0o600, parent: int | None = None) -> None:
+    """Make or replace a file; others see the old or the new one, also after a power cut."""
+    part = f"{path}.{os.urandom(4).hex()}.part"
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode, dir_fd=parent)
+    try:
+        try:
+            write_all(descriptor, data)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(part, path, src_dir_fd=parent, dst_dir_fd=parent)
+    except BaseException:
+        os.unlink(part, dir_fd=parent)
+        raise
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all bytes, however many calls that takes."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def write_padded(path: str, value: dict[str, Any]) -> None:
+    """Write a value over a file's old bytes, which needs no room on the disk when the file is there.
+
+    Readers may see a tear; `read_padded` notices it by the marks at both ends.
+    """
+    mark = os.urandom(4).hex()
+    text = json.dumps({"mark": mark, **value, "mark_at_end": mark}).encode()
+    if len(text) > PADDED_BYTES:
+        raise Refused("bad_request", f"{len(text)} bytes do not fit into {os.path.basename(path)}")
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        os.pwrite(descriptor, text.ljust(PADDED_BYTES), 0)
+    finally:
+        os.close(descriptor)
+
+
+def read_padded(path: str) -> dict[str, Any] | None:
+    """Read what `write_padded` wrote; None when there is nothing, or nothing whole."""
+    for _ in range(20):
+        try:
+            with open(path, "rb") as file:
+                text = file.read(PADDED_BYTES)
+        except FileNotFoundError:
+            return None
+        if not text.strip():
+            return None
+        try:
+            value = json.loads(text)
+            if value.pop("mark") == value.pop("mark_at_end"):
+                return value  # type: ignore[no-any-return]
+        except (ValueError, KeyError, AttributeError):
+            pass
+        time.sleep(0.001)
+    return None
+
+
+def read_json(path: str, max_bytes: int = 1 << 20) -> dict[str, Any] | None:
+    """Read a JSON object; None when there is none, or it is damaged or larger than that."""
+    try:
+        with open(path, "rb") as file:
+            value = json.loads(file.read(max_bytes + 1)[:max_bytes])
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def remove_tree(path: str) -> None:
+    """Delete a directory with all that is in it, as far as it lets itself be deleted; links are not followed."""
+    try:
+        with os.scandir(path) as entries:
+            for entry in list(entries):
+                if entry.is_dir(follow_symlinks=False):
+                    remove_tree(entry.path)
+                else:
+                    os.unlink(entry.path)
+        os.rmdir(path)
+    except OSError:
+        pass
+
+
+def names_in(directory: str) -> Iterator[str]:
+    """Give the names in a directory that are not hidden, in order; none when it does not exist."""
+    try:
+        names = os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return iter(())
+    return iter(sorted(name for name in names if not name.startswith(".")))
+
+
+class FileLock:
+    """A lock on an open file; released when it leaves the `with`, or when its process ends."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.descriptor = -1
+
+    def __enter__(self) -> FileLock:
+        self.take(wait=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def take(self, *, wait: bool) -> bool:
+        """Take the lock of the file that has this path now; without `wait`, tell whether that was possible."""
+        import fcntl
+
+        while True:
+            self.descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                fcntl.flock(self.descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self.release()
+                return False
+            if self._is_current():
+                return True
+            self.release()  # it was moved away while this waited
+
+    def _is_current(self) -> bool:
+        try:
+            return os.stat(self.path).st_ino == os.fstat(self.descriptor).st_ino
+        except FileNotFoundError:
+            return False
+
+    def release(self) -> None:
+        """Let go of the lock on this handle."""
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)

@@ -1,0 +1,107 @@
+"""What a host is and has: for matching hosts with nodes, for placing workers, for the doctor."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+from ignite_tf_magic.launch.agent.devices import list_gpus
+from ignite_tf_magic.launch.agent.disk import Refused
+from ignite_tf_magic.launch.agent.runs import Runs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_INTERPRETER_TIMEOUT_S = 20.0
+# Asks for versions without importing anything of what it is asked about: TensorFlow takes seconds.
+_ASK_VERSIONS = """\
+import json, sys
+del sys.path[0]
+from importlib import metadata
+def version(name):
+    for found in (name, name + "-cpu", name + "-rocm"):
+        try:
+            return metadata.version(found)
+        except metadata.PackageNotFoundError:
+            pass
+versions = {name: version(name) for name in sys.argv[1:]}
+print("\\n" + json.dumps({"version": sys.version.split()[0], "path": sys.executable, "modules": versions}))
+"""
+
+
+def greeting(runs: Runs, digest: str) -> dict[str, Any]:
+    """Give what a client should know of this host at once."""
+    system = os.uname()
+    connection = os.environ.get("SSH_CONNECTION", "").split()
+    return {
+        "hostname": runs.hostname,
+        "boot_id": runs.boot_id,
+        "uid": os.getuid(),
+        "user": _user(),
+        "python": sys.version.split()[0],
+        "platform": sys.platform,
+        "machine": system.machine,
+        "cpus": os.cpu_count(),
+        "root": runs.root,
+        "pid": os.getpid(),
+        "time": time.time(),
+        "ssh_address": connection[2] if len(connection) == 4 else None,
+        "agent": digest,
+    }
+
+
+def _user() -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container's user without a name
+        return str(os.getuid())
+
+
+def probe(runs: Runs, interpreter: str | None, modules: list[str]) -> dict[str, Any]:
+    """Look at an interpreter, the disk, the memory and the GPUs. Takes up to some seconds."""
+    disk = os.statvfs(runs.root)
+    return {
+        **_interpreter_facts(interpreter or sys.executable, modules),
+        "disk_free_bytes": disk.f_bavail * disk.f_frsize,
+        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        "gpus": list_gpus(),
+        "uv": _found("uv", [os.path.expanduser("~/.local/bin"), os.path.expanduser("~/.cargo/bin")]),
+    }
+
+
+def _found(program: str, more: list[str]) -> str | None:
+    if "/" in program:
+        return os.path.expanduser(program)
+    for directory in [*os.environ.get("PATH", os.defpath).split(os.pathsep), *more]:
+        path = os.path.join(directory, program)
+        if os.path.isfile(path) and os.access(path, os.X_OK):
+            return path
+    return None
+
+
+def _interpreter_facts(interpreter: str, modules: list[str]) -> dict[str, Any]:
+    import subprocess
+
+    path = _found(interpreter, [])
+    if path is None or not os.access(path, os.X_OK):
+        raise Refused("no_program", f"there is no interpreter {interpreter!r} on {os.uname().nodename}")
+    try:
+        done = subprocess.run(
+            [path, "-c", _ASK_VERSIONS, *modules],
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            timeout=_INTERPRETER_TIMEOUT_S,
+            check=True,
+        )
+        facts = json.loads(done.stdout.splitlines()[-1])
+    except subprocess.CalledProcessError as error:
+        last = error.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        raise Refused("probe_failed", f"{path} ends with {error.returncode}: {' '.join(last)}") from error
+    except (OSError, subprocess.TimeoutExpired, ValueError, IndexError) as error:
+        raise Refused("probe_failed", f"{path} does not answer as Python does: {error}") from error
+    return {"interpreter": facts["path"] or path, "version": facts["version"], "modules": facts["modules"]}

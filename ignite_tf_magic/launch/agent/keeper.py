@@ -1,0 +1,333 @@
+"""The keeper of one job: a daemon of two processes, outer and inner, of which each can clean up after the other.
+
+The inner one starts the job's process and looks after it. When the inner one is killed, its process dies with
+it (PDEATHSIG) and the outer one, which inherits all that the process left, kills that and writes the end down.
+When both are killed at once, the next relay that looks does so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+
+from ignite_tf_magic.launch.agent.disk import (
+    checked_path,
+    host_clock,
+    open_below,
+)
+from ignite_tf_magic.launch.agent.job_files import JobFiles, first_status
+from ignite_tf_magic.launch.agent.processes import (
+    adopt_orphans,
+    kill_children,
+    kill_descendants,
+    kill_group,
+    oom_kills,
+)
+from ignite_tf_magic.launch.agent.spawning import (
+    BLOCK_BYTES,
+    KEEPER_SIGNALS,
+    StartFailed,
+    can_punch,
+    held_port,
+    punch,
+    spawn,
+    start_failure,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+KEEPER_REPORT, KEEPER_LOCK = (
+    1,
+    3,
+)  # descriptors that a keeper is started with; 0 is the job's input, 2 for traces
+_TICK_S = 0.2
+_BEAT_S = 1.0
+_PASSES_PER_LOOK_AT_ALL = 50
+_CLEAN_PASSES = 4  # of those that leave children: keepers, or processes of other users
+_FIRST_PAUSE_S, _LAST_PAUSE_S, _GOOD_LIFE_S = 0.5, 10.0, 60.0
+
+
+def keep(directory: str) -> None:
+    """Be the keeper of the job in that directory. The calling process ends at once, the daemon goes on."""
+    os.set_inheritable(KEEPER_LOCK, False)
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    signal.pthread_sigmask(signal.SIG_BLOCK, KEEPER_SIGNALS)
+    adopt_orphans()
+    outer = os.getpid()
+    inner = os.fork()
+    if inner == 0:
+        _run_inner(directory, outer)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, KEEPER_REPORT):
+        os.dup2(nothing, descriptor)
+    _watch_inner(JobFiles(directory), inner)
+    os._exit(0)
+
+
+def _run_inner(directory: str, outer: int) -> None:
+    code = 1
+    try:
+        adopt_orphans()
+        Keeper(JobFiles(directory), outer).run()
+        code = 0
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        sys.stderr.flush()
+        raise
+    finally:
+        os._exit(code)
+
+
+def _watch_inner(files: JobFiles, inner: int) -> None:
+    """Wait for the inner process; when it was killed, kill what it left and write the end down."""
+    pid, status = os.waitpid(-1, 0)
+    while pid != inner:
+        pid, status = os.waitpid(-1, 0)
+    if status != 0:
+        end_tree(files.status()["pid"])
+        files.finish({**files.status(), "code": None, "reason": "agent_lost"})
+
+
+def end_tree(group: int | None, reaped: Any = None, between: Any = None) -> None:
+    """Kill every descendant of this process and wait until none is left.
+
+    Args:
+        group: Their process group, which is all that is known of them where there is no /proc.
+        reaped: Called with (pid, wait status) of each child that has ended.
+        between: Called between passes; a process that waits for a disk may need many.
+    """
+    num_passes = num_clean = 0
+    while num_clean < _CLEAN_PASSES:
+        if num_passes % _PASSES_PER_LOOK_AT_ALL == 0:
+            kill_descendants()
+        alive = kill_children()
+        if group is not None and not os.path.isdir("/proc/self"):
+            alive = kill_group(group)
+        for pid, status in reap():
+            alive = True
+            if reaped is not None:
+                reaped(pid, status)
+        if not alive and not _has_children():
+            return
+        num_clean = 0 if alive else num_clean + 1
+        if between is not None:
+            between()
+        num_passes += 1
+        time.sleep(0 if num_passes < _PASSES_PER_LOOK_AT_ALL else 0.02)
+
+
+def reap() -> list[tuple[int, int]]:
+    """Give (pid, wait status) of every child that has ended since the last call."""
+    found: list[tuple[int, int]] = []
+    try:
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                return found
+            found.append((pid, status))
+    except ChildProcessError:
+        return found
+
+
+def _has_children() -> bool:
+    if not hasattr(os, "waitid"):  # macOS
+        return False
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+class Keeper:
+    """The inner process: starts the job's process, and ends it for one of five reasons."""
+
+    def __init__(self, files: JobFiles, outer: int) -> None:
+        self._files = files
+        self._request = files.request
+        self._status = {**first_status(self._request), "keepers": [outer, os.getpid()]}
+        self._process: int | None = None
+        self._group: int | None = None
+        self._killed = False  # by us, as far as the present process goes
+        self._kill_at: float | None = None
+        self._beat_at = 0.0
+        self._oom_kills = oom_kills()
+        self._start_at: float | None = None  # of a kept job: when to start its process again
+        self._pause_s = _FIRST_PAUSE_S
+        self._terminated = False
+        self._log = -1
+        self._launched_at = 0.0
+        self._held: list[Any] = []
+
+    def run(self) -> None:
+        """Start the process and stay until it and all its descendants have ended."""
+        try:
+            self._prepare()
+            self._launch()
+        except StartFailed as failure:
+            self._report({"kind": failure.kind, "message": str(failure), **failure.facts})
+            return
+        self._report({})
+        while self._step():
+            self._wait()
+        self._files.finish(self._status)
+
+    def _report(self, answer: dict[str, Any]) -> None:
+        try:
+            os.write(KEEPER_REPORT, json.dumps(answer).encode() + b"\n")
+        except BrokenPipeError:
+            pass  # the relay is gone; the job is not
+        nothing = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nothing, KEEPER_REPORT)
+        os.close(nothing)
+
+    # --- start ------------------------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        parts = checked_path(self._request["log"])
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        try:
+            self._log = open_below(self._files.run_path, parts, flags, make=True)
+            os.set_blocking(self._log, True)
+        except OSError as error:
+            raise start_failure(error, f"cannot write the log {self._request['log']!r}") from error
+        if self._request["cwd_create"]:
+            try:
+                os.makedirs(self._request["cwd"], 0o700, exist_ok=True)
+            except OSError as error:
+                raise start_failure(error, f"cannot make the directory {self._request['cwd']!r}") from error
+        for port in self._request["ports"]:
+            self._held.append(held_port(port))
+        if self._is_fenced():
+            raise StartFailed("stale_generation", "the run has a later generation", fence=self._files.fence())
+
+    def _launch(self) -> None:
+        """Start the process, once more for a kept job."""
+        self._killed = False
+        self._process = self._group = spawn(self._request, self._log)
+        self._status.update(pid=self._process, code=None)
+        self._status["started_at"] = self._status["started_at"] or time.time()
+        self._launched_at = host_clock()
+        self._beat()
+
+    # --- life -------------------------------------------------------------------------------------------------
+
+    def _wait(self) -> None:
+        if not hasattr(signal, "sigtimedwait"):  # macOS
+            time.sleep(_TICK_S)
+            return
+        heard = signal.sigtimedwait(KEEPER_SIGNALS, _TICK_S)
+        self._terminated |= heard is not None and heard.si_signo == signal.SIGTERM
+
+    def _step(self) -> bool:
+        """Do what is due; False when all is over."""
+        had_process = self._process is not None
+        for pid, status in reap():
+            self._see_reaped(pid, status)
+        now = host_clock()
+        if self._process is not None or not had_process:
+            self._see_reasons(now)
+        if self._process is not None and self._kill_at is not None and now >= self._kill_at:
+            self._killed = True
+        if self._killed or (had_process and self._process is None):
+            end_tree(self._group, self._see_reaped, self._beat_if_due)
+        if self._process is None and not self._go_on_without_process(now):
+            return False
+        self._beat_if_due()
+        return True
+
+    def _see_reaped(self, pid: int, status: int) -> None:
+        if pid == self._process:
+            code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+            is_oom = code == -signal.SIGKILL and not self._killed and oom_kills() > self._oom_kills
+            self._process = None
+            self._status.update(pid=None, code=code, oom=is_oom)
+
+    def _go_on_without_process(self, now: float) -> bool:
+        """Tell whether a kept job is to have another process; start it when its time has come."""
+        if not self._request["keep"] or self._kill_at is not None or self._status["code"] == 0:
+            self._status["reason"] = self._status["reason"] or "exited"
+            return False
+        if self._start_at is None:
+            if now - self._launched_at >= _GOOD_LIFE_S:
+                self._pause_s = _FIRST_PAUSE_S
+            self._start_at = now + self._pause_s
+            self._pause_s = min(2 * self._pause_s, _LAST_PAUSE_S)
+        elif now >= self._start_at:
+            self._start_at = None
+            self._status["restarts"] += 1
+            try:
+                self._launch()
+            except StartFailed as failure:
+                os.write(2, f"{failure}\n".encode())
+                self._launched_at = now
+                self._status["code"] = 127
+        return True
+
+    def _see_reasons(self, now: float) -> None:
+        """Begin to end the job when there is a reason; a second request may only hasten the end."""
+        asked = self._files.asked_end()
+        if self._kill_at is None:
+            reason = self._reason_to_end(now)
+            if reason is None and not asked:
+                return
+            grace_s = asked["grace_s"] if asked and reason is None else self._request["grace_s"]
+            self._kill_at = now + grace_s
+            self._status.update(state="ending", reason=reason or (asked or {})["reason"])
+            self._beat()
+            if self._process is not None and grace_s > 0:
+                self._ask_process()
+        if asked:
+            self._kill_at = min(self._kill_at, asked["at"] + asked["grace_s"])
+
+    def _ask_process(self) -> None:
+        try:
+            os.kill(self._process or 0, signal.SIGTERM)
+        except PermissionError:  # it became another user's
+            pass
+
+    def _reason_to_end(self, now: float) -> str | None:
+        if self._is_fenced():
+            return "fenced"
+        deadline = self._files.deadline()
+        if deadline is not None and now >= deadline:
+            return "lease"
+        return "terminated" if self._terminated else None
+
+    def _is_fenced(self) -> bool:
+        return not self._request["keep"] and self._files.fence() > self._request["generation"]
+
+    def _beat_if_due(self) -> None:
+        if host_clock() - self._beat_at >= _BEAT_S:
+            self._beat()
+
+    def _beat(self) -> None:
+        self._beat_at = host_clock()
+        self._status["beat"] += 1
+        self._oom_kills = oom_kills() if self._process is not None else self._oom_kills
+        try:
+            self._bound_log()
+            self._files.write_status(self._status)
+        except OSError:
+            pass  # a copy-on-write file system that is full: the beat stands still, the job goes on
+
+    def _bound_log(self) -> None:
+        """Free the head of a log that is over its bound; offsets stay, `log_start` says where it begins now."""
+        limit = self._request["log_limit_bytes"]
+        size = os.fstat(self._log).st_size
+        if limit is None or size - self._status["log_start"] <= limit:
+            return
+        start = (size - limit // 2) // BLOCK_BYTES * BLOCK_BYTES
+        if start > self._status["log_start"] and can_punch(self._log):
+            self._status["log_start"] = start
+            self._files.write_status(self._status)  # before the bytes go: readers look again after reading
+            punch(self._log, start)

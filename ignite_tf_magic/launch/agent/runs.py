@@ -1,0 +1,279 @@
+"""The runs of this host: their directories, their generation fence, their jobs. Nothing here waits."""
+
+from __future__ import annotations
+
+import os
+
+from ignite_tf_magic.launch.agent.disk import (
+    FileLock,
+    Refused,
+    checked_name,
+    checked_path,
+    host_identity,
+    names_in,
+    open_below,
+    open_directory,
+    open_regular,
+    read_json,
+    remove_tree,
+    write_all,
+    write_whole,
+)
+from ignite_tf_magic.launch.agent.frames import MAX_PAYLOAD_BYTES
+from ignite_tf_magic.launch.agent.job_files import FENCE_BYTES, JobFiles, parse_fence
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Any
+
+_LIST_BYTES = 3 << 20
+_MAX_RECORD_BYTES = 256 << 10
+_OURS = ("fence", "stop", "jobs")  # written by operations of their own
+
+
+class Runs:
+    """All runs below one root directory."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.hostname, self.boot_id = host_identity()
+        self._jobs: dict[tuple[str, int], JobFiles] = {}
+
+    def path(self, run: Any) -> str:
+        """Give the directory of a run, whether it exists or not."""
+        return f"{self.root}/runs/{checked_name(run, 'run')}"
+
+    def jobs(self, run: Any) -> list[tuple[JobFiles, dict[str, Any]]]:
+        """Give the jobs of a run on this host with their status; those of other hosts are left out."""
+        directory = f"{self.path(run)}/jobs"
+        found = []
+        for name in names_in(directory):
+            job = self.job(f"{directory}/{name}")
+            status = self.look(job) if job else None
+            if job and status:
+                found.append((job, status))
+        return found
+
+    def job(self, path: str) -> JobFiles | None:
+        """Give the job in a directory; None when there is none."""
+        try:
+            key = (path, os.stat(path).st_ino)
+        except OSError:
+            return None
+        if key not in self._jobs:
+            self._jobs[key] = JobFiles(path)
+        return self._jobs[key]
+
+    def look(self, job: JobFiles) -> dict[str, Any] | None:
+        """Give the status of a job as clients see it; None when it is another host's, or just vanished."""
+        try:
+            status = job.look(self.hostname, self.boot_id)
+        except FileNotFoundError:
+            return None
+        return status and {**status, "log_bytes": _size(f"{job.run_path}/{status['log']}")}
+
+    def alive(self, run: Any) -> list[tuple[JobFiles, dict[str, Any]]]:
+        """Give the jobs that have not ended."""
+        return [(job, status) for job, status in self.jobs(run) if status["state"] in ("running", "ending")]
+
+    def fence(self, run: Any) -> int:
+        """Give the highest generation seen of a run; 0 when none was."""
+        return _read_fence(f"{self.path(run)}/fence")
+
+    def is_stop_asked(self, run: Any) -> bool:
+        """Tell whether somebody asked the owner of the run to stop it."""
+        return os.path.exists(f"{self.path(run)}/stop")
+
+
+class FenceHeld:
+    """The fence of a run while nobody else may raise it or start jobs."""
+
+    def __init__(self, run_path: str) -> None:
+        self._path = f"{run_path}/fence"
+        self._lock = FileLock(self._path)
+
+    def __enter__(self) -> FenceHeld:
+        while True:
+            os.makedirs(os.path.dirname(self._path), 0o700, exist_ok=True)
+            try:
+                self._lock.__enter__()
+                return self
+            except FileNotFoundError:  # the run was removed between the two calls
+                continue
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lock.release()
+
+    @property
+    def generation(self) -> int:
+        """The highest generation seen."""
+        return _read_fence(self._path)
+
+    def raise_to(self, generation: int) -> None:
+        """Refuse lower generations from now on, also after a power cut."""
+        if generation > self.generation or os.fstat(self._lock.descriptor).st_size == 0:
+            text = f"{max(generation, self.generation):<{FENCE_BYTES}}"
+            os.pwrite(self._lock.descriptor, text.encode(), 0)
+            os.fsync(self._lock.descriptor)
+
+
+def _read_fence(path: str) -> int:
+    try:
+        with open(path, "rb") as file:
+            return parse_fence(file.read(FENCE_BYTES))
+    except FileNotFoundError:
+        return 0
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
+# --- operations -----------------------------------------------------------------------------------------------
+
+
+def end(
+    runs: Runs, run: str, names: list[str] | None, generation: int | None, grace_s: float, reason: str
+) -> None:
+    """Ask jobs to end: those named, else all but kept ones; up to a generation."""
+    for job, status in runs.alive(run):
+        wanted = status["name"] in names if names is not None else not job.request["keep"]
+        if wanted and (generation is None or status["generation"] <= generation):
+            job.ask_to_end(float(grace_s), str(reason)[:200])
+
+
+def fence(runs: Runs, run: str, generation: int) -> int:
+    """Raise the fence; the keepers of older jobs end them."""
+    with FenceHeld(runs.path(run)) as held:
+        held.raise_to(generation)
+        seen = held.generation
+    wake_older(runs, run, seen)
+    return seen
+
+
+def wake_older(runs: Runs, run: str, generation: int) -> None:
+    """Wake the keepers of jobs older than that."""
+    for job, status in runs.alive(run):
+        if status["generation"] < generation and not job.request["keep"]:
+            job.wake()
+
+
+def stop(runs: Runs, run: str) -> None:
+    """Ask the owner of the run to stop it."""
+    path = _existing(runs, run)
+    os.close(os.open(f"{path}/stop", os.O_WRONLY | os.O_CREAT, 0o600))
+
+
+def renew(runs: Runs, run: str, generation: int, deadline: float) -> None:
+    """Move the deadline of the jobs of one generation."""
+    for job, status in runs.alive(run):
+        if status["generation"] == generation:
+            job.renew(deadline)
+
+
+def release(runs: Runs, run: str, generation: int) -> None:
+    """Take the lease of the jobs of one generation away."""
+    for job, status in runs.alive(run):
+        if status["generation"] == generation:
+            job.release()
+
+
+def read(runs: Runs, run: str, path: str, offset: int, max_bytes: int) -> tuple[dict[str, Any], bytes]:
+    """Read a piece of a file of a run."""
+    parts = checked_path(path)
+    try:
+        descriptor = open_regular(runs.path(run), parts)
+    except FileNotFoundError:
+        descriptor = None
+    if descriptor is None:
+        return {"exists": False, "file_size": 0}, b""
+    try:
+        data = os.pread(descriptor, min(max_bytes, MAX_PAYLOAD_BYTES), offset)
+        return {"exists": True, "file_size": os.fstat(descriptor).st_size}, data
+    finally:
+        os.close(descriptor)
+
+
+def write(runs: Runs, run: str, path: str, mode: int, data: bytes, *, append: bool) -> None:
+    """Write a file of a run, or append to it; its directories are made."""
+    parts = checked_path(path)
+    if parts[0] in _OURS or mode & ~0o700:
+        raise Refused("denied", f"{path!r} with mode {mode:o} may not be written")
+    directory = runs.path(run)
+    os.makedirs(directory, 0o700, exist_ok=True)
+    if append:
+        descriptor = open_below(directory, parts, os.O_WRONLY | os.O_CREAT | os.O_APPEND, mode, make=True)
+        try:
+            write_all(descriptor, data)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        return
+    parent = open_directory(directory, parts[:-1], make=True)
+    try:
+        write_whole(parts[-1], data, mode, parent)
+    finally:
+        os.close(parent)
+
+
+def remove(runs: Runs, run: str) -> None:
+    """Delete all files of a run."""
+    path = runs.path(run)
+    if not os.path.isdir(path):
+        return
+    with FenceHeld(path):
+        alive = runs.alive(run)
+        if alive:
+            names = [status["name"] for _, status in alive]
+            raise Refused("alive", f"run {run} has jobs that live: {', '.join(names)}", jobs=names)
+        gone = f"{runs.root}/runs/.{run}.{os.urandom(4).hex()}"
+        os.rename(path, gone)
+    remove_tree(gone)
+
+
+def list_runs(runs: Runs, wanted: list[str] | None) -> dict[str, Any]:
+    """Give all runs, the last changed first, as far as they fit into one answer."""
+    found: list[dict[str, Any]] = []
+    names = [name for name in names_in(f"{runs.root}/runs") if wanted is None or name in wanted]
+    names.sort(key=lambda name: _changed_at(f"{runs.root}/runs/{name}"), reverse=True)
+    num_bytes = 0
+    for name in names:
+        try:
+            entry = _listed(runs, name)
+        except (OSError, ValueError, Refused) as error:  # a run that is damaged hides no other
+            entry = {"run": name, "record": None, "fence": 0, "stop": False, "jobs": [], "error": str(error)}
+        num_bytes += len(str(entry["record"])) + 500 * len(entry["jobs"]) + 200
+        if num_bytes > _LIST_BYTES:
+            return {"runs": found, "more": True}
+        found.append(entry)
+    return {"runs": found, "more": False}
+
+
+def _listed(runs: Runs, name: str) -> dict[str, Any]:
+    return {
+        "run": name,
+        "record": read_json(f"{runs.path(name)}/run.json", _MAX_RECORD_BYTES),
+        "fence": runs.fence(name),
+        "stop": runs.is_stop_asked(name),
+        "jobs": [status for _, status in runs.jobs(name)],
+    }
+
+
+def _changed_at(path: str) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0
+
+
+def _existing(runs: Runs, run: str) -> str:
+    path = runs.path(run)
+    if not os.path.isdir(path):
+        raise Refused("no_run", f"this host has no run {run}")
+    return path

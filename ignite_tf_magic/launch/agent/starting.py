@@ -1,0 +1,293 @@
+"""Starting a job: at most once, never of an older generation, never beside an older one that lives."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sys
+import time
+
+from ignite_tf_magic.launch.agent.devices import choose_gpus, held_devices, list_gpus
+from ignite_tf_magic.launch.agent.disk import (
+    FileLock,
+    Refused,
+    checked_name,
+    checked_path,
+    host_clock,
+    open_regular,
+    refusal,
+    remove_tree,
+)
+from ignite_tf_magic.launch.agent.job_files import JobFiles
+from ignite_tf_magic.launch.agent.keeper import KEEPER_LOCK, KEEPER_REPORT
+from ignite_tf_magic.launch.agent.processes import JOB_MARK, KEEPER_MARK
+from ignite_tf_magic.launch.agent.runs import FenceHeld, Runs, wake_older
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_FIRST_FREE_DESCRIPTOR = 10
+_KEEPER_CODE = "import sys;sys.path.insert(0,sys.argv[1]);__import__(sys.argv[2]).keep(sys.argv[3])"
+_OTHER_START_S = 10.0
+
+
+class Starter:
+    """Starts jobs for a relay."""
+
+    def __init__(self, runs: Runs, digest: str, umask: int) -> None:
+        self._runs = runs
+        self._digest = digest
+        self._umask = umask
+
+    def start(self, request: dict[str, Any], stdin: bytes) -> dict[str, Any]:
+        """Start a job; give its status once its process runs. Takes some 50 ms.
+
+        Asked twice with the same words, it starts once and answers twice.
+        """
+        if isinstance(request.get("stdin"), str):
+            stdin = _sent_before(self._runs.path(checked_name(request["run"], "run")), request["stdin"])
+        asked = self._checked(request, stdin)
+        deadline = _deadline(request.get("lease"))
+        path = f"{self._runs.path(asked['run'])}/jobs/{asked['name']}"
+        while True:
+            existing = self._status_of_same(path, asked)
+            if existing:
+                return existing
+            lock = self._claim(path, asked, deadline)
+            if lock:
+                return self._launch(path, lock, stdin)
+
+    def _checked(self, request: dict[str, Any], stdin: bytes) -> dict[str, Any]:
+        argv, env = request["argv"], request.get("env") or {}
+        if not argv or not all(isinstance(word, str) for word in [*argv, *env, *env.values()]):
+            raise Refused("bad_request", "argv and env are made of strings, and argv has one at least")
+        run = checked_name(request["run"], "run")
+        checked_path(request["log"])
+        keep = bool(request.get("keep"))
+        lease = request.get("lease")
+        return {
+            "run": run,
+            "name": checked_name(request["name"], "job"),
+            "generation": 0 if keep else int(request["generation"]),
+            "argv": argv,
+            "env": env,
+            "cwd": self._directory(request.get("cwd"), run),
+            "cwd_create": bool(request.get("cwd_create")),
+            "log": request["log"],
+            "lease_s": None if lease is None else float(lease["lease_s"]),
+            "grace_s": float(request.get("grace_s", 3.0)),
+            "ports": [int(port) for port in request.get("ports") or ()],
+            "gpus": int(request.get("gpus") or 0),
+            "keep": keep,
+            "log_limit_bytes": request.get("log_limit_bytes"),
+            "stdin": _digest_of(stdin) if stdin else None,
+        }
+
+    def _directory(self, cwd: str | None, run: str) -> str:
+        if cwd is None:
+            return os.getcwd()
+        return os.path.normpath(os.path.join(self._runs.path(run), os.path.expanduser(cwd)))
+
+    def _status_of_same(self, path: str, asked: dict[str, Any]) -> dict[str, Any] | None:
+        """Give the status of the job when it was asked for before, once it runs; None when there is none."""
+        give_up_at = time.monotonic() + _OTHER_START_S
+        while time.monotonic() < give_up_at:
+            job = self._runs.job(path)
+            status = self._runs.look(job) if job else None
+            if not job or not status:
+                if job and os.path.isdir(path):
+                    raise Refused("exists", f"{asked['name']} is a job of another host or damaged")
+                return None
+            if {name: job.request.get(name) for name in asked} != asked:
+                raise Refused("exists", f"{asked['name']} exists and is another job", job=status)
+            if asked["generation"] < self._runs.fence(asked["run"]):
+                raise _stale(asked, self._runs.fence(asked["run"]))
+            if status["started_at"] is not None or status["state"] not in ("running", "ending"):
+                return status
+            time.sleep(0.01)  # another relay is starting it, and may fail
+        raise Refused("exists", f"{asked['name']} has been starting for {_OTHER_START_S:.0f} s")
+
+    def _claim(self, path: str, asked: dict[str, Any], deadline: float | None) -> FileLock | None:
+        """Make the job's directory, complete and locked, in one step; None when somebody else was first."""
+        gpus = list_gpus() if asked["gpus"] else []
+        if not (asked["ports"] or asked["gpus"]):
+            return self._claim_fenced(path, asked, gpus, deadline)
+        with FileLock(f"{self._runs.root}/devices.lock"):
+            return self._claim_fenced(path, asked, gpus, deadline)
+
+    def _claim_fenced(
+        self, path: str, asked: dict[str, Any], gpus: list[dict[str, Any]], deadline: float | None
+    ) -> FileLock | None:
+        with FenceHeld(self._runs.path(asked["run"])) as fence:
+            if asked["keep"]:
+                fence.raise_to(0)
+            else:
+                self._check_generation(asked, fence)
+            return self._lay_out(path, {**asked, **self._given(asked, gpus)}, deadline)
+
+    def _check_generation(self, asked: dict[str, Any], fence: FenceHeld) -> None:
+        if asked["generation"] < fence.generation:
+            raise _stale(asked, fence.generation)
+        fence.raise_to(asked["generation"])
+        wake_older(self._runs, asked["run"], asked["generation"])
+        older = [
+            status
+            for job, status in self._runs.alive(asked["run"])
+            if not job.request["keep"] and status["generation"] < asked["generation"]
+        ]
+        if older:
+            names = ", ".join(status["name"] for status in older)
+            raise Refused("older_alive", f"jobs of older generations still live: {names}", jobs=older)
+
+    def _given(self, asked: dict[str, Any], known_gpus: list[dict[str, Any]]) -> dict[str, Any]:
+        gpus: list[int] = []
+        gpu_env = {}
+        if asked["ports"] or asked["gpus"]:
+            held_gpus, held_ports = held_devices(self._runs)
+            for port in asked["ports"]:
+                if port in held_ports:
+                    raise Refused("port_taken", f"port {port} belongs to another job", port=port)
+            gpus = choose_gpus(asked["gpus"], known_gpus, held_gpus)
+        if gpus:
+            gpu_env = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        return {
+            "gpus_given": gpus,
+            "gpu_env": gpu_env,
+            "nonce": os.urandom(16).hex(),
+            "hostname": self._runs.hostname,
+            "boot_id": self._runs.boot_id,
+            "umask": self._umask,
+        }
+
+    def _lay_out(self, path: str, request: dict[str, Any], deadline: float | None) -> FileLock | None:
+        jobs, name = os.path.split(path)
+        os.makedirs(jobs, 0o700, exist_ok=True)
+        part = f"{jobs}/.{name}.{os.urandom(4).hex()}"
+        lock = FileLock(f"{part}/lock")
+        try:
+            os.mkdir(part, 0o700)
+            lock.take(wait=True)
+            JobFiles(part).lay_out(request, deadline)
+            os.rename(part, path)
+        except BaseException as error:
+            lock.release()
+            remove_tree(part)
+            if isinstance(error, OSError) and error.errno in (errno.EEXIST, errno.ENOTEMPTY):
+                return None
+            raise
+        return lock
+
+    def _launch(self, path: str, lock: FileLock, stdin: bytes) -> dict[str, Any]:
+        try:
+            answer = self._run_keeper(path, lock, stdin)
+        except BaseException:
+            _discard(path)
+            raise
+        finally:
+            lock.release()
+        if answer and "kind" in answer:
+            _discard(path)
+            raise Refused(answer.pop("kind"), answer.pop("message"), **answer)
+        job = self._runs.job(path)
+        status = self._runs.look(job) if job else None
+        if not status:
+            raise Refused("internal", f"the keeper of {path} is gone and so are its files")
+        return status
+
+    def _run_keeper(self, path: str, lock: FileLock, stdin: bytes) -> dict[str, Any] | None:
+        """Start the keeper; give what it reports. None: it was killed before it could."""
+        agents = f"{self._runs.root}/agents"
+        if not os.path.exists(f"{agents}/{self._digest}.py"):
+            raise Refused("disk_full", f"the disk of {self._runs.root} had no room for the agent")
+        env = {name: value for name, value in os.environ.items() if name not in (JOB_MARK, KEEPER_MARK)}
+        env[KEEPER_MARK] = JobFiles(path).request["nonce"]
+        argv = [sys.executable, "-I", "-S", "-c", _KEEPER_CODE, agents, self._digest, path]
+        told, tell = os.pipe()
+        given = [_input(path, stdin), tell, os.open(f"{path}/keeper.err", os.O_WRONLY | os.O_CREAT, 0o600)]
+        given.append(lock.descriptor)
+        high = [_moved_up(descriptor) for descriptor in given]
+        for descriptor in given[:3]:
+            os.close(descriptor)
+        targets = (0, KEEPER_REPORT, 2, KEEPER_LOCK)
+        actions = [(os.POSIX_SPAWN_DUP2, source, target) for source, target in zip(high, targets)]  # noqa: B905
+        try:
+            pid = os.posix_spawn(sys.executable, argv, env, file_actions=actions)
+        except OSError:
+            os.close(told)
+            raise
+        finally:
+            for descriptor in high:
+                os.close(descriptor)
+        os.waitpid(pid, 0)
+        with open(told, "rb") as file:
+            return json.loads(file.readline() or b"null")  # type: ignore[no-any-return]
+
+
+def _deadline(lease: dict[str, Any] | None) -> float | None:
+    if lease is None:
+        return None
+    deadline = min(float(lease["token"]), host_clock()) + float(lease["lease_s"])
+    if deadline <= host_clock():
+        raise Refused("lease_over", "the lease of this job was over before it could start")
+    return deadline
+
+
+def _stale(asked: dict[str, Any], fence: int) -> Refused:
+    message = f"generation {asked['generation']} of run {asked['run']} is over: this host has seen {fence}"
+    return Refused("stale_generation", message, fence=fence)
+
+
+def _digest_of(data: bytes) -> str:
+    import hashlib
+
+    return hashlib.sha256(data).hexdigest()
+
+
+def _sent_before(directory: str, path: str) -> bytes:
+    """Read an input that was too large to come along, and remove its file."""
+    descriptor = open_regular(directory, checked_path(path))
+    if descriptor is None:
+        raise Refused("bad_request", f"there is no input {path!r}: write it before each start")
+    with open(descriptor, "rb") as file:
+        data = file.read()
+    os.unlink(f"{directory}/{path}")
+    return data
+
+
+def _input(path: str, data: bytes) -> int:
+    """Give a descriptor from which the job reads its input; the bytes lie on no disk where that is possible."""
+    if not data:
+        return os.open(os.devnull, os.O_RDONLY)
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("stdin")
+    else:
+        descriptor = os.open(f"{path}/stdin", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        os.unlink(f"{path}/stdin")
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+    return descriptor
+
+
+def _moved_up(descriptor: int) -> int:
+    """Duplicate a descriptor to a number that no file action of a spawn overwrites."""
+    import fcntl
+
+    return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE_DESCRIPTOR)
+
+
+def _discard(path: str) -> None:
+    jobs, name = os.path.split(path)
+    gone = f"{jobs}/.{name}.{os.urandom(4).hex()}"
+    try:
+        os.rename(path, gone)
+    except FileNotFoundError:
+        return
+    remove_tree(gone)
+
+
+def as_refusal(error: OSError) -> Refused:
+    """Tell an error of the system that no operation foresaw."""
+    return refusal(error, f"cannot use {error.filename!r}" if error.filename else "the system refused")

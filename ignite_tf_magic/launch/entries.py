@@ -1,0 +1,113 @@
+"""What is to be unpacked on a host: safe names, links that stay inside, bounded size and number.
+
+Knows neither directories nor archives; `archives` and `parcels` fill it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ignite_tf_magic.errors import ParcelError
+
+MAX_ENTRIES = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a name in the archive is: a directory, a link (`target`), or a file (`source`)."""
+
+    source: Path | None = None
+    target: str | None = None
+    is_executable: bool = False
+    num_bytes: int = 0
+    mtime_ns: int = 0
+
+    @property
+    def is_directory(self) -> bool:
+        """Whether it is neither a link nor a file."""
+        return self.source is None and self.target is None
+
+
+@dataclass(slots=True)
+class Entries:
+    """The archive to be: safe names, safe links, bounded size and number."""
+
+    what: str
+    max_bytes: int
+    named: dict[str, Entry] = field(default_factory=dict)
+
+    def add(self, name: str, entry: Entry) -> None:
+        """Take an entry; one of the same name that came before is forgotten.
+
+        Raises:
+            ParcelError: A link that leads out or might, or too many entries.
+        """
+        if entry.target is not None:
+            self._check_link(name, entry.target)
+        self.named[name] = entry
+        if len(self.named) > MAX_ENTRIES:
+            raise ParcelError(f"{self.what} has more than {MAX_ENTRIES:,} entries; leave some out")
+
+    def safe_name(self, name: str) -> str:
+        """Give a name without "." and doubled slashes; "" is the top."""
+        if name.startswith("/") or re.match(r"[A-Za-z]:", name):
+            raise ParcelError(f"{self.what}: {name!r} is an absolute path; hosts unpack relative ones only")
+        if "\\" in name or "\0" in name:
+            raise ParcelError(f"{self.what}: {name!r} has a character that paths on hosts may not have")
+        parts = [part for part in name.split("/") if part not in ("", ".")]
+        if ".." in parts:
+            raise ParcelError(
+                f"{self.what}: {name!r} leads out of the directory in which it is unpacked ('..')"
+            )
+        return "/".join(parts)
+
+    def _check_link(self, name: str, target: str) -> None:
+        """Allow "../" as often as the link is deep, then names: such a path cannot leave, whatever is on it."""
+        parts = [part for part in target.split("/") if part not in ("", ".")]
+        ups = next((i for i, part in enumerate(parts) if part != ".."), len(parts))
+        stays = not target.startswith("/") and ups <= name.count("/") and ".." not in parts[ups:]
+        if not target or not stays or "\\" in target or "\0" in target or re.match(r"[A-Za-z]:", target):
+            raise ParcelError(
+                f"{self.what}: the symbolic link {name!r} leads to {target!r}. Only relative links that stay inside "
+                "('..' in front only) can be shipped: replace it by what it leads to"
+            )
+
+    def finished(self) -> list[tuple[str, Entry]]:
+        """Give all entries in order, with every directory before what is in it."""
+        for name in list(self.named):
+            parent = name.rpartition("/")[0]
+            while parent:
+                if not self.named.setdefault(parent, Entry()).is_directory:
+                    raise ParcelError(
+                        f"{self.what}: {name!r} lies below {parent!r}, which is not a directory"
+                    )
+                parent = parent.rpartition("/")[0]
+        self.check_size()
+        return sorted(self.named.items(), key=lambda item: item[0].split("/"))
+
+    def check_size(self) -> None:
+        """Raise ParcelError, which names the largest files, when there is too much."""
+        total = sum(entry.num_bytes for entry in self.named.values())
+        if total > self.max_bytes:
+            files = sorted(self.named.items(), key=lambda item: (-item[1].num_bytes, item[0]))[:5]
+            largest = ", ".join(f"{name} ({mib(entry.num_bytes)})" for name, entry in files)
+            raise ParcelError(
+                f"{self.what} has {mib(total)} of files and at most {mib(self.max_bytes)} are shipped; the largest: "
+                f"{largest}. Leave them out, or read them from Ignite or igfs://"
+            )
+
+    def stamp(self) -> str:
+        """Give a hash that changes when a file's place, size or time does; no file is read."""
+        told = [
+            (n, str(e.source), e.num_bytes, e.mtime_ns, e.target, e.is_executable) for n, e in self.finished()
+        ]
+        return hashlib.sha256(json.dumps(told).encode(errors="surrogateescape")).hexdigest()[:32]
+
+
+def mib(num_bytes: int) -> str:
+    """Write a size for people."""
+    return f"{num_bytes / (1 << 20):,.1f} MiB"

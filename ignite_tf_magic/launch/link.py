@@ -1,0 +1,255 @@
+"""One open relay: requests go out, answers come back in any order. The way to it is a `Transport`'s business.
+
+Lives on the loop's thread. A link that broke stays broken; `Host` opens another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ignite_tf_magic.errors import HostError, HostRefused, HostUnreachable, NoInterpreter
+from ignite_tf_magic.launch.agent import agent_digest, agent_source
+from ignite_tf_magic.launch.agent.frames import MAGIC, FrameDecoder, encode_frame, loader_arguments
+from ignite_tf_magic.launch.jobs import HostFacts, LinkTimings
+from ignite_tf_magic.launch.loop import loop_thread
+
+_NOISE_BYTES = 64 << 10
+_READ_BYTES = 256 << 10
+_ENDING_S = 2.0
+
+
+class Pipe(Protocol):
+    """The input and output of a program that was started on a host."""
+
+    async def read(self, limit: int) -> bytes:
+        """Give the next bytes of its output; none when it has ended, or the way to it is broken."""
+        ...
+
+    def write(self, data: bytes) -> None:
+        """Send bytes to its input; they are lost when it has ended."""
+        ...
+
+    async def drain(self) -> None:
+        """Wait until not much of what was written is still here."""
+        ...
+
+    async def ending(self) -> tuple[int | None, str]:
+        """Give its exit code, None when nobody knows it, and the last it said on its standard error."""
+        ...
+
+    async def close(self) -> None:
+        """End the program and free the way to it."""
+        ...
+
+
+class Transport(Protocol):
+    """A way to start a program on one host."""
+
+    async def open(self, argv: Sequence[str], timings: LinkTimings) -> Pipe:
+        """Start a program; its input and output come back as a pipe.
+
+        Raises:
+            HostError: The host cannot be reached, or does not let us in.
+            OSError: The system here cannot start it.
+        """
+        ...
+
+    def describe(self) -> str:
+        """Say which way this is, like "ssh db1"."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a relay answered."""
+
+    fields: Mapping[str, Any]
+    payload: bytes = field(default=b"", repr=False)
+
+
+class RelayLink:
+    """An open relay on a host."""
+
+    def __init__(self, host: str, pipe: Pipe, first_bytes: bytes) -> None:
+        self._host = host
+        self._pipe = pipe
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[Reply]] = {}
+        self._broken: str | None = None
+        self._is_closed = False
+        self._reader = asyncio.get_running_loop().create_task(self._read(first_bytes))
+        self.now: float | None = None
+        self.heard_at = 0.0
+        self.facts = HostFacts("")
+
+    @classmethod
+    async def open(
+        cls, host: str, transport: Transport, python: str, root: str | None, timings: LinkTimings
+    ) -> RelayLink:
+        """Start a relay, sending its source when the host does not have it, and say hello."""
+        source, digest = loop_thread().shared(__name__, _named_source)
+        argv = loader_arguments(digest, len(source), root, python)
+        pipe = await _opened(host, transport, argv, timings)
+        link: RelayLink | None = None
+        try:
+            word, rest = await asyncio.wait_for(_find_magic(host, python, transport, pipe), timings.connect_s)
+            if word == b"NEED":
+                pipe.write(source)
+            link = cls(host, pipe, rest)
+            link.facts = HostFacts.from_wire((await link.request("hello", {}, b"", timings.connect_s)).fields)
+            return link
+        except asyncio.TimeoutError:
+            await pipe.close()
+            raise HostUnreachable(
+                host,
+                f"{python} was started and said nothing for {timings.connect_s:g} s; {_by_hand(transport)}",
+            ) from None
+        except BaseException:
+            await (link or pipe).close()
+            raise
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests can still be sent."""
+        return self._broken is None
+
+    async def request(self, op: str, fields: Mapping[str, Any], payload: bytes, timeout_s: float) -> Reply:
+        """Send a request and wait for its answer.
+
+        Raises:
+            HostRefused: The relay answered that it did not do it.
+            HostUnreachable: The link broke, or nothing came in time; nobody knows whether it was done.
+        """
+        if self._broken is not None:
+            raise HostUnreachable(self._host, self._broken)
+        number = next(self._numbers)
+        header = {**fields, "id": number, "op": op}
+        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answer
+        try:
+            self._pipe.write(encode_frame(header, payload))
+            await self._pipe.drain()
+            return _checked(self._host, op, await asyncio.wait_for(answer, timeout_s))
+        except asyncio.TimeoutError:
+            reason = f"no answer to {op!r} within {timeout_s:g} s"
+            raise HostUnreachable(self._host, reason) from None
+        finally:
+            self._waiting.pop(number, None)
+
+    async def _read(self, first_bytes: bytes) -> None:
+        decoder = FrameDecoder()
+        reason = "the relay on it ended"
+        try:
+            data = first_bytes or await self._pipe.read(_READ_BYTES)
+            while data:
+                for header, payload in decoder.feed(data):
+                    self._deliver(header, payload)
+                data = await self._pipe.read(_READ_BYTES)
+            self._broken = f"the connection broke: {reason}"  # nothing is sent any more while we ask why
+            code, words = await self._pipe.ending()
+            if words or code:
+                reason += f" with exit code {code}: {words}"
+        except HostError as error:
+            reason = error.reason
+        except ValueError as error:
+            reason = f"its relay sent what is no answer: {error}"
+        finally:
+            self.abandon(reason)
+
+    def _deliver(self, header: Mapping[str, Any], payload: bytes) -> None:
+        self.heard_at = asyncio.get_running_loop().time()
+        self.now = header.get("now", self.now)
+        waiting = self._waiting.pop(header.get("id", 0), None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(Reply(header, payload))
+
+    def abandon(self, reason: str) -> None:
+        """Take the link for broken: whoever waits for an answer is told why."""
+        self._broken = f"the connection broke: {reason}"
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(HostUnreachable(self._host, self._broken))
+
+    async def close(self) -> None:
+        """End the relay. What it started goes on."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self.abandon("it was closed here")
+        self._reader.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._reader
+        await self._pipe.close()
+
+
+def _checked(host: str, op: str, reply: Reply) -> Reply:
+    fields = dict(reply.fields)
+    if fields.get("ok"):
+        return reply
+    kind, message = str(fields.get("kind", "error")), str(fields.get("message", "no reason given"))
+    raise HostRefused(host, kind, f"it refused {op!r} ({kind}): {message}", fields)
+
+
+async def _opened(host: str, transport: Transport, argv: Sequence[str], timings: LinkTimings) -> Pipe:
+    try:
+        return await transport.open(argv, timings)
+    except HostError:
+        raise
+    except (FileNotFoundError, PermissionError) as error:
+        raise NoInterpreter(host, f"it has no {argv[0]!r} ({error}); {_name_another(host)}") from error
+    except OSError as error:
+        raise HostUnreachable(
+            host, f"{argv[0]!r} does not start on {transport.describe()}: {error}"
+        ) from error
+
+
+def _named_source() -> tuple[bytes, str]:
+    source = agent_source()
+    return source, agent_digest(source)
+
+
+async def _find_magic(host: str, python: str, transport: Transport, pipe: Pipe) -> tuple[bytes, bytes]:
+    """Read over what a login shell prints; give the loader's word and the bytes that follow its line."""
+    seen = b""
+    while len(seen) < _NOISE_BYTES:
+        data = await pipe.read(_READ_BYTES)
+        if not data:
+            code, words = await asyncio.wait_for(pipe.ending(), _ENDING_S)
+            raise _no_relay(host, python, transport, code, words or seen[-2000:].decode(errors="replace"))
+        seen += data
+        _, magic, after = seen.partition(MAGIC.encode())
+        line, newline, rest = after.partition(b"\n")
+        if magic and newline:
+            word, _, version = line.strip().partition(b" ")
+            if word == b"OLD":
+                old = (
+                    f"{python} is Python {version.decode(errors='replace')} there, and 3.8 or newer is needed"
+                )
+                raise NoInterpreter(host, f"{old}; {_name_another(host)}")
+            return word, rest
+    quiet = "make its start-up files print nothing when no terminal is there"
+    raise HostUnreachable(host, f"its login shell prints without end: {seen[:200]!r}...; {quiet}")
+
+
+def _no_relay(host: str, python: str, transport: Transport, code: int | None, words: str) -> HostError:
+    words = words.strip()
+    missing = ("not found", "No such file", "cannot find", "not recognized")
+    if code in (126, 127) or any(sign in words for sign in missing):
+        return NoInterpreter(
+            host, f"it has no {python!r} ({words or f'exit code {code}'}); {_name_another(host)}"
+        )
+    came = f"exit code {code}, {words!r}" if words else f"exit code {code} and nothing said"
+    return HostUnreachable(host, f"{python} ended before its first word: {came}; {_by_hand(transport)}")
+
+
+def _name_another(host: str) -> str:
+    return f'name one in ignite-tf.toml: [hosts."{host}"] python = "/path/to/python3"'
+
+
+def _by_hand(transport: Transport) -> str:
+    return f"look by hand: {transport.describe()}"

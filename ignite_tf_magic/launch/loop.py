@@ -1,0 +1,89 @@
+"""One daemon thread with an event loop: the connections of this process live there.
+
+A caller hands a coroutine over and waits for it as long as it likes; the connections go on. A forked child
+makes a thread of its own at its first call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine, Hashable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """An event loop on a daemon thread, and what its users share there by key."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._shared: dict[Hashable, Any] = {}
+        self._kept: set[asyncio.Task[None]] = set()
+        self._thread = threading.Thread(target=self._run, name="ignite-tf-hosts", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    def spawn(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a coroutine on the loop; callable from any thread."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Wait for a coroutine; it is cancelled when the waiting is interrupted."""
+        if threading.current_thread() is self._thread:
+            coroutine.close()
+            raise RuntimeError("a blocking call on the loop's own thread would wait for itself for ever")
+        future = self.spawn(coroutine)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def shared(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Give what is kept under a key, made at the first call. Only on the loop's thread."""
+        if key not in self._shared:
+            self._shared[key] = make()
+        found: T = self._shared[key]
+        return found
+
+    def keep(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine that nobody waits for. Only on the loop's thread."""
+        task = self.loop.create_task(coroutine)
+        self._kept.add(task)
+        task.add_done_callback(self._kept.discard)
+
+
+class _Current:
+    """The thread of this process. That of a parent is kept: freeing its loop would disturb the parent's."""
+
+    def __init__(self) -> None:
+        self.thread: LoopThread | None = None
+        self.inherited: list[LoopThread] = []
+        self.lock = threading.Lock()
+
+    def forget(self) -> None:
+        if self.thread is not None:
+            self.inherited.append(self.thread)
+        self.thread = None
+        self.lock = threading.Lock()
+
+
+_CURRENT = _Current()
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_CURRENT.forget)
+
+
+def loop_thread() -> LoopThread:
+    """Give the thread of this process, started at the first call."""
+    with _CURRENT.lock:
+        if _CURRENT.thread is None:
+            _CURRENT.thread = LoopThread()
+        return _CURRENT.thread

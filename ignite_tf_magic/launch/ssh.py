@@ -1,0 +1,225 @@
+"""Relays over ssh: one connection for each host, kept on the loop's thread and shared by all who name it alike.
+
+Host keys are always checked, and nothing is ever asked on a terminal. ~/.ssh/config, jump hosts, agents, keys
+and certificates are honoured as `ssh` does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import shlex
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ignite_tf_magic.errors import HostError, HostUnreachable
+from ignite_tf_magic.launch.jobs import LinkTimings
+from ignite_tf_magic.launch.loop import loop_thread
+from ignite_tf_magic.launch.ssh_errors import OfferedKey, explain, key_watcher
+from ignite_tf_magic.launch.ssh_settings import (
+    Hop,
+    Settings,
+    SshOptions,
+    connect_arguments,
+    read_known_hosts,
+    read_settings,
+    stamp,
+)
+
+if TYPE_CHECKING:
+    import asyncssh
+
+__all__ = ["SshOptions", "SshTransport"]
+
+MAX_PARALLEL_LOGINS = 10
+_RETRY_S = 10.0
+_WORDS_BYTES = 4096
+_END_S = 1.0
+
+
+class SshTransport:
+    """The way to one host by its ssh name: an alias of ~/.ssh/config, a host name or an address."""
+
+    def __init__(self, name: str, options: SshOptions | None = None) -> None:
+        self._hop = Hop(name, options or SshOptions())
+
+    def describe(self) -> str:
+        """Give the command with which a user would go the same way."""
+        return self._hop.command()
+
+    async def open(self, argv: Sequence[str], timings: LinkTimings) -> SshPipe:
+        """Start a program there, over the shared connection."""
+        import asyncssh
+
+        shared = shared_connection(self._hop)
+        connection = await shared.take(timings)
+        try:
+            opening = connection.create_process(command_line(argv), encoding=None, request_pty=False)
+            process = await asyncio.wait_for(opening, timings.connect_s)
+        except (asyncssh.Error, OSError, asyncio.TimeoutError) as error:
+            shared.give_back()
+            reason = f"it lets us in and starts no program: {error or type(error).__name__}"
+            raise HostUnreachable(self._hop.name, f"{reason}; try: {self.describe()} true") from error
+        except BaseException:
+            shared.give_back()
+            raise
+        return SshPipe(self._hop, process, shared)
+
+
+def command_line(argv: Sequence[str]) -> str:
+    """Quote a command for the shell of a login there: any of sh, csh, fish. A leading "~/" is left to it."""
+    home, program = ("~/", argv[0][2:]) if argv[0].startswith("~/") else ("", argv[0])
+    return f"exec {home}{shlex.join([program, *argv[1:]])}"
+
+
+class SharedConnection:
+    """A connection to a host, opened by the first who takes it and closed when the last gives it back."""
+
+    def __init__(self, hop: Hop) -> None:
+        self._hop = hop
+        self._lock = asyncio.Lock()
+        self._connection: asyncssh.SSHClientConnection | None = None
+        self._num_users = 0
+
+    async def take(self, timings: LinkTimings, behind: tuple[str, ...] = ()) -> asyncssh.SSHClientConnection:
+        """Give the open connection. `behind` are the hosts to which this one is the way."""
+        if self._hop.name in behind:
+            circle = " -> ".join((*behind, self._hop.name))
+            raise HostUnreachable(
+                self._hop.name, f"the jump hosts of the ssh configuration form a circle: {circle}"
+            )
+        async with self._lock:
+            if self._connection is None or self._connection.is_closed():
+                self._connection = await self._connect(timings, behind)
+            self._num_users += 1
+            return self._connection
+
+    def give_back(self) -> None:
+        """Do without it from now on."""
+        self._num_users -= 1
+        if self._num_users == 0 and self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    async def _connect(self, timings: LinkTimings, behind: tuple[str, ...]) -> asyncssh.SSHClientConnection:
+        loop = asyncio.get_running_loop()
+        settings = await loop.run_in_executor(None, read_settings, self._hop)
+        if settings.jump is None:
+            return await _log_in(self._hop, settings, timings, None)
+        jump = shared_connection(settings.jump)
+        try:
+            tunnel = await jump.take(timings, (*behind, self._hop.name))
+        except HostError as error:
+            by = f"the way leads through {settings.jump.name!r}: {error.reason}"
+            raise type(error)(self._hop.name, by) from error
+        try:
+            connection = await _log_in(self._hop, settings, timings, tunnel)
+        except BaseException:
+            jump.give_back()
+            raise
+        loop_thread().keep(_give_back_after(connection, jump))
+        return connection
+
+
+async def _give_back_after(connection: asyncssh.SSHClientConnection, jump: SharedConnection) -> None:
+    await connection.wait_closed()
+    jump.give_back()
+
+
+def shared_connection(hop: Hop) -> SharedConnection:
+    """Give the connection that all who name a host alike share. Only on the loop's thread."""
+    return loop_thread().shared(hop, lambda: SharedConnection(hop))
+
+
+async def _log_in(
+    hop: Hop, settings: Settings, timings: LinkTimings, tunnel: asyncssh.SSHClientConnection | None
+) -> asyncssh.SSHClientConnection:
+    """Connect, a few at a time to one sshd or through one jump host, and again when it had too many (MaxStartups)."""
+    import asyncssh
+
+    loop = asyncio.get_running_loop()
+    paths = settings.known_hosts
+    known_hosts = loop_thread().shared(("known hosts", stamp(paths)), lambda: read_known_hosts(hop, paths))
+    arguments = connect_arguments(settings, timings)
+    gate = loop_thread().shared(
+        ("logins", settings.jump or settings.host), lambda: asyncio.Semaphore(MAX_PARALLEL_LOGINS)
+    )
+    last_try_at = loop.time() + _RETRY_S
+    pause_s = 0.1
+    while True:
+        offered = OfferedKey()
+        try:
+            async with gate:
+                return await asyncssh.connect(
+                    hop.name,
+                    tunnel=tunnel,  # None: not even one that the configuration names
+                    known_hosts=known_hosts,
+                    client_factory=key_watcher(offered),
+                    **arguments,
+                )
+        except (asyncssh.Error, OSError, ValueError, asyncio.TimeoutError) as error:
+            was_dropped = isinstance(error, asyncssh.ConnectionLost | ConnectionResetError | BrokenPipeError)
+            if was_dropped and not offered.was_greeted and loop.time() < last_try_at:
+                await asyncio.sleep(random.uniform(pause_s, 2 * pause_s))  # noqa: S311
+                pause_s = min(2 * pause_s, 1.0)
+            elif not was_dropped or not offered.was_greeted or "server_host_key_algs" in arguments:
+                raise explain(error, hop, settings, offered, timings.connect_s) from error
+            else:  # no key of a kind that we know: have it show what it has
+                arguments["server_host_key_algs"] = "default"
+
+
+class SshPipe:
+    """A program on another host; see `launch.link.Pipe`."""
+
+    def __init__(self, hop: Hop, process: asyncssh.SSHClientProcess[bytes], shared: SharedConnection) -> None:
+        self._hop = hop
+        self._process = process
+        self._shared = shared
+        self._is_open = True
+        self._words = b""
+        self._listener = asyncio.get_running_loop().create_task(self._listen())
+
+    async def _listen(self) -> None:
+        import asyncssh
+
+        with contextlib.suppress(asyncssh.Error, OSError):
+            while data := await self._process.stderr.read(_WORDS_BYTES):
+                self._words = (self._words + data)[-_WORDS_BYTES:]
+
+    async def read(self, limit: int) -> bytes:
+        """Give the next bytes of its output."""
+        import asyncssh
+
+        try:
+            return await self._process.stdout.read(limit)
+        except (asyncssh.Error, OSError) as error:
+            raise HostUnreachable(self._hop.name, f"{self._hop.command()}: {error}") from error
+
+    def write(self, data: bytes) -> None:
+        """Send bytes to its input."""
+        with contextlib.suppress(OSError):  # the reader notices the end, and says why
+            self._process.stdin.write(data)
+
+    async def drain(self) -> None:
+        """Wait until not much of what was written is still here."""
+        import asyncssh
+
+        with contextlib.suppress(asyncssh.Error, OSError):
+            await self._process.stdin.drain()
+
+    async def ending(self) -> tuple[int | None, str]:
+        """Give its exit code and its last words."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._process.wait_closed(), _END_S)
+            await asyncio.wait_for(asyncio.shield(self._listener), _END_S)
+        return self._process.exit_status, self._words.decode(errors="replace").strip()
+
+    async def close(self) -> None:
+        """End its input and let go of the connection; the relay ends by that."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        self._process.close()
+        self._listener.cancel()
+        self._shared.give_back()

@@ -1,0 +1,149 @@
+"""Says what went wrong on the way to a host by ssh, and what to do about it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ignite_tf_magic.errors import HostError, HostKeyRejected, HostUnreachable, SshAuthFailed
+from ignite_tf_magic.launch.ssh_settings import SSH_PORT, Hop, Settings
+
+if TYPE_CHECKING:
+    import asyncssh
+
+
+class OfferedKey:
+    """The key that a host showed and that is not trusted; none when it did not come so far."""
+
+    def __init__(self) -> None:
+        self.address = ""
+        self.key: asyncssh.SSHKey | None = None
+        self.connection: asyncssh.SSHClientConnection | None = None
+
+    @property
+    def was_greeted(self) -> bool:
+        """Whether an sshd spoke at all; one that has too many logins closes the connection without a word."""
+        return self.connection is not None and bool(self.connection.get_extra_info("server_version"))
+
+
+def key_watcher(offered: OfferedKey) -> Any:
+    """Give a client for asyncssh that trusts no key by itself, and keeps what was offered."""
+    import asyncssh
+
+    class Client(asyncssh.SSHClient):
+        def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
+            offered.connection = conn
+
+        def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
+            del host, port
+            offered.address, offered.key = addr, key
+            return False
+
+        def validate_host_ca_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
+            return self.validate_host_public_key(host, addr, port, key)
+
+    return Client
+
+
+def explain(error: Exception, hop: Hop, settings: Settings, offered: OfferedKey, limit_s: float) -> HostError:
+    """Turn what asyncssh raised while connecting into an error of ours."""
+    import asyncssh
+
+    where = f"{settings.host} port {settings.port}"
+    if isinstance(error, asyncssh.HostKeyNotVerifiable) or offered.key is not None:
+        return HostKeyRejected(hop.name, _about_key(error, hop, settings, offered))
+    if isinstance(error, asyncssh.KeyExchangeFailed) and _lines(settings, offered.address):
+        return HostKeyRejected(hop.name, _about_key(error, hop, settings, offered))
+    if isinstance(error, asyncssh.PermissionDenied):
+        return SshAuthFailed(hop.name, _about_login(hop, settings))
+    if isinstance(error, OSError) and error.filename:
+        return SshAuthFailed(hop.name, f"a private key cannot be read: {error}")
+    if isinstance(error, asyncssh.KeyImportError):
+        return SshAuthFailed(hop.name, f"a private key cannot be used: {error}")
+    return HostUnreachable(hop.name, f"{_about_network(error, where, limit_s)}; try: {hop.command()}")
+
+
+def _about_network(error: Exception, where: str, limit_s: float) -> str:
+    import asyncssh
+
+    if isinstance(error, socket.gaierror):
+        return f"its name does not resolve ({where}: {error.strerror})"
+    if isinstance(error, asyncio.TimeoutError):
+        return f"no answer from {where} within {limit_s:g} s"
+    if isinstance(error, ConnectionRefusedError):
+        return f"{where} refused the connection; is sshd running there?"
+    if isinstance(error, asyncssh.ChannelOpenError):
+        return f"the jump host cannot reach {where}: {error}"
+    if isinstance(error, asyncssh.ConnectionLost | ConnectionError):
+        return f"{where} closed the connection before we were in ({error or 'no reason given'})"
+    return f"{where}: {error or type(error).__name__}"
+
+
+def _about_login(hop: Hop, settings: Settings) -> str:
+    target = hop.command().removeprefix("ssh ")
+    said = f"it does not accept any of our keys for user {settings.user!r}"
+    for path in _candidate_keys(settings):
+        fault = _fault(path)
+        if fault.startswith("Passphrase"):
+            unlock = f"ssh-add {path}"
+            return f"{said}; {path} is protected by a passphrase and no agent holds it: {unlock}"
+        if fault:
+            return f"{said}; {path} cannot be used: {fault}"
+    return f"{said}; install one there: ssh-copy-id {target}"
+
+
+def _candidate_keys(settings: Settings) -> list[Path]:
+    if settings.key_files:
+        return list(settings.key_files)
+    folder = Path("~/.ssh").expanduser()
+    return sorted(path.with_suffix("") for path in folder.glob("id_*.pub") if path.with_suffix("").is_file())
+
+
+def _fault(path: Path) -> str:
+    """Say why a private key cannot be used as it stands; nothing when it can."""
+    import asyncssh
+
+    try:
+        asyncssh.read_private_key(path)
+    except asyncssh.KeyEncryptionError as error:
+        return f"Passphrase: {error}"
+    except (asyncssh.KeyImportError, OSError) as error:
+        return str(error)
+    return ""
+
+
+def _about_key(error: Exception, hop: Hop, settings: Settings, offered: OfferedKey) -> str:
+    files = [str(path) for path in settings.known_hosts]
+    shown = ""
+    if offered.key is not None:
+        shown = f" (it shows {offered.key.get_algorithm()} {offered.key.get_fingerprint()})"
+    name = settings.known_name if settings.port == SSH_PORT else f"[{settings.known_name}]:{settings.port}"
+    lines = _lines(settings, offered.address)
+    if lines:
+        path, number = lines[0]
+        forget = f"ssh-keygen -R '{name}' -f {path}; {hop.command()}"
+        return (
+            f"its key is not the one in {path} line {number}{shown}: it was set up anew, or somebody is in "
+            f"between ({error}). Ask its administrator; if the new key is right: {forget}"
+        )
+    learn = f"ssh-keyscan -p {settings.port} {settings.host} >> {files[0]}"
+    return (
+        f"its key is not known{shown}: {', '.join(files)} has no line for {name} ({error}). Log in once and "
+        f"compare the fingerprint: {hop.command()}; or, on a network that you trust: {learn}"
+    )
+
+
+def _lines(settings: Settings, address: str) -> list[tuple[Path, int]]:
+    """Find the lines with keys of a host in the files of known hosts."""
+    import asyncssh
+
+    found = []
+    port = None if settings.port == SSH_PORT else settings.port
+    for path in settings.known_hosts:
+        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+        for number, line in enumerate(text.splitlines(), 1):
+            keys, *_ = asyncssh.import_known_hosts(line).match(settings.known_name, address, port)
+            found += [(path, number)] if keys else []
+    return found

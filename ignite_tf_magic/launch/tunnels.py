@@ -1,0 +1,104 @@
+"""Connections through an ssh host to what only that host reaches; no port is opened on this machine for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from typing import TYPE_CHECKING
+
+from ignite_tf_magic.errors import HostError
+from ignite_tf_magic.launch.jobs import LinkTimings
+from ignite_tf_magic.launch.loop import loop_thread
+from ignite_tf_magic.launch.ssh import SharedConnection, SshOptions, shared_connection
+from ignite_tf_magic.launch.ssh_settings import Hop, jump_hop
+
+if TYPE_CHECKING:
+    import asyncssh
+
+_READ_BYTES = 256 << 10
+
+
+class Tunnel:
+    """The way through one ssh host. Holds nothing: the ssh connection lasts as long as connections through it.
+
+    Args:
+        way: The ssh host, as for `ssh -J`: also "user@host:port", and several with commas between them.
+        options: How ssh is used.
+        timings: How long to wait for the ssh host.
+    """
+
+    def __init__(
+        self, way: str, options: SshOptions | None = None, timings: LinkTimings | None = None
+    ) -> None:
+        self._hop: Hop = jump_hop(options or SshOptions(), way)
+        self._timings = timings or LinkTimings()
+
+    def connect(self, host: str, port: int, timeout_s: float) -> socket.socket:
+        """Connect to a port of a host, as the ssh host names it. Close the socket.
+
+        Raises:
+            HostError: The ssh host cannot be used, or forwards nothing.
+            OSError: It can, and does not reach the target.
+        """
+        return loop_thread().run(self._open(host, port, timeout_s))
+
+    async def _open(self, host: str, port: int, timeout_s: float) -> socket.socket:
+        import asyncssh
+
+        shared = shared_connection(self._hop)
+        connection = await shared.take(self._timings)
+        try:
+            opening = connection.open_connection(host, port, encoding=None)
+            far = await asyncio.wait_for(opening, timeout_s)
+        except asyncio.TimeoutError:
+            shared.give_back()
+            raise OSError(f"no answer within {timeout_s:g} s through {self._hop.name}") from None
+        except asyncssh.ChannelOpenError as error:
+            shared.give_back()
+            if error.code == asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED:
+                reason = (
+                    f"it forwards nothing ({error.reason}); its sshd_config needs: AllowTcpForwarding yes"
+                )
+                raise HostError(self._hop.name, reason) from error
+            raise OSError(f"{self._hop.name} does not reach it: {error.reason}") from error
+        except BaseException:
+            shared.give_back()
+            raise
+        ours, given = socket.socketpair()
+        loop_thread().keep(_carry_both(ours, *far, shared))
+        given.settimeout(timeout_s)
+        return given
+
+
+async def _carry_both(
+    ours: socket.socket,
+    far_reader: asyncssh.SSHReader[bytes],
+    far_writer: asyncssh.SSHWriter[bytes],
+    shared: SharedConnection,
+) -> None:
+    """Carry one connection until either side has ended, or the link is lost."""
+    import asyncssh
+
+    try:
+        near_reader, near_writer = await asyncio.open_connection(sock=ours)
+        with contextlib.closing(near_writer), contextlib.closing(far_writer):
+            ways = [_carry(near_reader, far_writer), _carry(far_reader, near_writer)]
+            tasks = [asyncio.ensure_future(way) for way in ways]
+            done, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in rest:
+                task.cancel()
+            for task in done:
+                with contextlib.suppress(OSError, asyncssh.Error):
+                    task.result()
+    finally:
+        shared.give_back()
+
+
+async def _carry(
+    reader: asyncio.StreamReader | asyncssh.SSHReader[bytes],
+    writer: asyncio.StreamWriter | asyncssh.SSHWriter[bytes],
+) -> None:
+    while data := await reader.read(_READ_BYTES):
+        writer.write(data)
+        await writer.drain()

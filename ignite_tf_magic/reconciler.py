@@ -1,0 +1,341 @@
+"""A detached run's representative on one of its hosts: obeys the registry, reports to it, supervises in its turn.
+
+Started by an agent as `python -m ignite_tf_magic.reconciler RUN_DIRECTORY` on every host of the run, and started again
+when it ends before the run. It speaks to its own host's agent and to Ignite, and needs SSH to nobody.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ignite_tf_magic.client.client import Client
+from ignite_tf_magic.cluster.directory import RunDirectory
+from ignite_tf_magic.cluster.foreman import Baggage, Foreman
+from ignite_tf_magic.cluster.orders import HostReport, Room
+from ignite_tf_magic.cluster.planning import check_room, find_plan, name_by_record
+from ignite_tf_magic.cluster.publisher import new_owner
+from ignite_tf_magic.cluster.reach import Reach
+from ignite_tf_magic.cluster.record import HostRecord, RunRecord, RunSpec
+from ignite_tf_magic.cluster.registry import Registry, Stored
+from ignite_tf_magic.cluster.registry_crew import RegistryCrew
+from ignite_tf_magic.cluster.runs import native_run
+from ignite_tf_magic.cluster.supervisor import Plan, Supervisor
+from ignite_tf_magic.cluster.timings import Timings
+from ignite_tf_magic.cluster.topology import TopologyWatch, connect_to_majority
+from ignite_tf_magic.config import ConnectOptions, Endpoint, read_credentials, tls_options
+from ignite_tf_magic.errors import IgniteTfError, RecordChanged
+from ignite_tf_magic.launch.files import write_private
+from ignite_tf_magic.launch.jobs import LinkTimings, Renewal
+from ignite_tf_magic.launch.lock import HeldLock
+from ignite_tf_magic.launch.watch import HostWatch
+from ignite_tf_magic.run_files import RunFiles
+
+INSTRUCTIONS = "reconciler.json"
+_BEAT_S = 1.0
+_FIRST_RECORD_S = 60.0
+_NUM_FAST_LOOKS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Instructions:
+    """What a reconciler is told when it is started.
+
+    Attributes:
+        host: Name of its host in the run's record.
+        endpoints: Ignite's nodes, its own host's first.
+        python_path: Where workers find this package.
+        has_credentials: Whether they lie in the run's directory.
+        is_here: Whether the run was started on this machine.
+        scale: By how much all waiting times are shortened.
+    """
+
+    host: str
+    endpoints: tuple[str, ...]
+    python_path: str | None = None
+    has_credentials: bool = False
+    is_here: bool = False
+    scale: float = 1.0
+
+    def to_text(self) -> str:
+        """Give what `read` reads."""
+        return json.dumps({name: getattr(self, name) for name in self.__slots__})
+
+    @classmethod
+    def read(cls, path: Path) -> Instructions:
+        """Read what `to_text` gave."""
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return cls(**{**found, "endpoints": tuple(found["endpoints"])})
+
+
+def connect_options(instructions: Instructions, directory: RunDirectory) -> ConnectOptions:
+    """Say how this host reaches the cluster."""
+    named = read_credentials(directory.credentials) if instructions.has_credentials else {}
+    return ConnectOptions(
+        endpoints=tuple(Endpoint.parse(each) for each in instructions.endpoints),
+        username=named.get("username"),
+        password=named.get("password"),
+        tls=tls_options(named),
+        timeout_s=10.0,
+    )
+
+
+class Reconciler:
+    """One host of one detached run.
+
+    Args:
+        directory: The run's, on this host.
+        instructions: What it was told.
+    """
+
+    def __init__(self, directory: RunDirectory, instructions: Instructions, opened: ExitStack) -> None:
+        self._directory = directory
+        self._name = instructions.host
+        self._instructions = instructions
+        self._timings = Timings().scaled(instructions.scale)
+        self._options = connect_options(instructions, directory)
+        self._registry = opened.enter_context(Registry(self._connect, timings=self._timings))
+        root = directory.path.parent.parent
+        self._reach = Reach(root, timings=LinkTimings().divided(instructions.scale))
+        host = opened.enter_context(self._reach.open(HostRecord(self._name)))
+        self._watch = HostWatch(host, directory.run_id, logs={}, sink=_NoSink())
+        opened.callback(self._watch.stop)
+        baggage = Baggage(
+            python_path=instructions.python_path,
+            is_here=instructions.is_here,
+            has_credentials=instructions.has_credentials,
+        )
+        self._foreman = Foreman(
+            host,
+            self._watch,
+            baggage=baggage,
+            timings=self._timings,
+            on_log=_ignore,
+            renews=False,
+            tells_room=True,
+        )
+        self._crew = RegistryCrew(instructions.scale)
+        self._opened = opened
+        self._owner = new_owner()
+        self._counter = int(time.time() * 1000)  # above any of an earlier life
+        self._stored: Stored | None = None
+        self._record: RunRecord | None = None
+        self._topology: TopologyWatch | None = None
+        self._files: RunFiles | None = None
+        self._supervisor: Supervisor | None = None
+        self._report: HostReport | None = None
+
+    def _connect(self) -> Client:
+        """Connect to the side of the cluster that has most of its nodes, not to one that was cut off."""
+        return connect_to_majority(self._options, self._record.topology if self._record else ())
+
+    def run(self) -> None:
+        """Work until the run has ended and nothing of it is left on this host."""
+        began = time.monotonic()
+        while not self._is_over():
+            self._beat()
+            if self._record is None and time.monotonic() - began > _FIRST_RECORD_S:
+                return  # it was never submitted
+            self._rest()
+        self._tell()
+
+    def _rest(self) -> None:
+        """Wait for the next beat; what happens on this host is told at once."""
+        deadline = time.monotonic() + _BEAT_S / self._instructions.scale
+        while time.monotonic() < deadline:
+            time.sleep(_BEAT_S / self._instructions.scale / _NUM_FAST_LOOKS)
+            if self._record is not None and self._obey() and self._report != self._told:
+                return
+
+    _told: HostReport | None = None
+
+    def _is_over(self) -> bool:
+        record, report = self._record, self._report
+        return record is not None and record.state.has_ended and report is not None and not report.living
+
+    def _beat(self) -> None:
+        token, asked_at = self._watch.view.token, time.monotonic()
+        try:
+            self._read()
+            if self._record is None:
+                return
+            if self._may_live(asked_at):
+                self._watch.set_renewal(Renewal(self._record.generation, self._timings.lease_s, token))
+            self._obey()
+            self._tell()
+            self._supervise()
+        except RecordChanged:
+            self._supervisor = None  # another one supervises
+        except IgniteTfError as error:
+            _log(str(error))
+            self._watch.set_renewal(None)
+            self._obey()
+
+    def _read(self) -> None:
+        stored = self._registry.get(self._directory.run_id)
+        if stored is None:
+            self._bring_back()
+            return
+        self._stored = stored
+        record = RunRecord.from_json(stored.record)
+        if self._record is None or record.version != self._record.version:
+            self._take(record)
+        self._crew.feed(self._registry.reports(self._directory.run_id))
+
+    def _take(self, record: RunRecord) -> None:
+        self._record = record
+        record.write(self._directory)
+        self._crew.follow(record)
+        if self._files is None:
+            run = native_run(self._directory, self._reach)
+            self._files = self._opened.enter_context(RunFiles(run, self._options, _log))
+            self._files.start()
+        if self._topology is None:
+            self._topology = self._opened.enter_context(
+                TopologyWatch(self._connect, record.spec.cache, record.topology)
+            )
+
+    def _bring_back(self) -> None:
+        """The registry has lost the run; this host has a copy of its record."""
+        if self._record is not None:
+            self._registry.rebuild([self._record.to_json()])
+
+    def _may_live(self, asked_at: float) -> bool:
+        """Whether the cluster showed a majority just now, so that workers here are not on a lost side."""
+        sight = self._topology.sight if self._topology else None
+        if sight is None or self._record is None or sight.error is not None:
+            return False
+        is_fresh = asked_at - sight.asked_at < self._timings.margin_s
+        return is_fresh and sight.has_majority_of(self._record.topology)
+
+    def _obey(self) -> bool:
+        if self._record is None:
+            return False
+        self._report = self._foreman.obey(self._record)
+        return True
+
+    def _tell(self) -> None:
+        if self._report is None:
+            return
+        self._counter += 1
+        row = {**self._report.to_json(), "counter": self._counter}
+        self._registry.report(self._directory.run_id, self._name, row)
+        self._told = self._report
+
+    # Supervising
+
+    def _supervise(self) -> None:
+        record = self._record
+        if record is None or record.state.has_ended:
+            return
+        sight = self._topology.sight if self._topology else None
+        if sight is None or not sight.has_majority_of(record.topology):
+            self._registry.close()  # what is written on this side is lost; the next call looks for the other
+            self._supervisor = None
+            return
+        if record.supervisor != self._name:
+            self._supervisor = None
+            if not self._should_take_over(record):
+                return
+            self._save(replace(record, supervisor=self._name, version=record.version + 1))
+        if self._supervisor is None:
+            self._supervisor = self._new_supervisor()
+        self._registry.touch_owner(record.run_id, self._owner)
+        while self._supervisor.step():
+            pass
+
+    def _should_take_over(self, record: RunRecord) -> bool:
+        if not record.supervisor:
+            return True
+        silent_s = self._crew.silence_s(record.supervisor)
+        return silent_s is not None and silent_s > self._timings.supervisor_lapse_s
+
+    def _new_supervisor(self) -> Supervisor:
+        if self._record is None or self._topology is None:
+            raise IgniteTfError("a run cannot be supervised before its record was read")
+        topology = self._topology
+        return Supervisor(
+            self._record,
+            crew=self._crew,
+            plan=self._plan,
+            store=_Store(self._save),
+            timings=self._timings,
+            sight=lambda: topology.sight,
+            is_stop_asked=lambda: bool(self._registry.requests(self._directory.run_id).get("stop")),
+        )
+
+    def _save(self, record: RunRecord) -> None:
+        if self._stored is None:
+            raise IgniteTfError("a record cannot be replaced before it was read")
+        self._stored = self._registry.replace(self._stored, record.to_json())
+        self._take(record)
+        self._obey()
+
+    def _plan(self, record: RunRecord) -> Plan:
+        naming = partial(name_by_record, record.hosts)
+        with self._connect() as client:
+            check_room(client, record, self._rooms)
+            return find_plan(client, record.spec, naming, self._unusable, self._rooms).placed()
+
+    def _rooms(self, hosts: Iterable[HostRecord], spec: RunSpec) -> Mapping[str, Room]:
+        """What hosts have told lately; those that have not are missing."""
+        del spec
+        reports = self._crew.reports()
+        told = ((host.name, reports.get(host.name)) for host in hosts)
+        return {name: report.room for name, report in told if report and report.reachable and report.room}
+
+    def _unusable(self, hosts: Iterable[HostRecord]) -> Mapping[str, str]:
+        found = {}
+        for host in hosts:
+            silent_s = self._crew.silence_s(host.name)
+            if silent_s is None or silent_s > self._crew.lapse_s:
+                found[host.name] = "it does not report"
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Store:
+    save: Any
+
+
+class _NoSink:
+    """Takes no output: it stays in this host's files."""
+
+    def data(self, host: str, path: str, offset: int, data: bytes) -> None:
+        """Take nothing."""
+
+    def gap(self, host: str, path: str, start: int, end: int) -> None:
+        """Take nothing."""
+
+
+def _log(line: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+def _ignore(*_: object) -> None:
+    """Nothing depends on it here."""
+
+
+def main() -> None:
+    """Work for the run whose directory is the only argument."""
+    directory = RunDirectory(Path(sys.argv[1]))
+    instructions = Instructions.read(directory.path / INSTRUCTIONS)
+    os.environ.setdefault("IGNITE_TF_HOME", str(directory.path.parent.parent))
+    with ExitStack() as opened:
+        opened.enter_context(HeldLock(directory.owner_lock))
+        reconciler = Reconciler(directory, instructions, opened)
+        reconciler.run()
+    if instructions.has_credentials:
+        write_private(directory.credentials, "")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,236 @@
+"""`ignite-tf start`, `attach`, `ps`, `describe`, `logs`, `stop`: what the shell does with runs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+from ignite_tf_magic.errors import ConfigError
+from ignite_tf_magic.live_output import LiveOutput
+from ignite_tf_magic.render import end_view, failure_view, runs_view
+from ignite_tf_magic.run_options import add_run_options, given_options
+from ignite_tf_magic.run_views import describe_view, explain_view, record_as_json, run_as_json
+from ignite_tf_magic.session import (
+    OutputChunk,
+    Run,
+    RunRequest,
+    get_run,
+    list_runs,
+    open_session,
+    stop_run,
+)
+
+_TAKE_INTERVAL_S = 0.05
+_EXIT_LOST = 1
+
+Add = Callable[[str, Callable[[argparse.Namespace], "int | None"], str], argparse.ArgumentParser]
+
+
+def add_run_commands(add: Add) -> None:
+    """Add the commands to a parser; `add` makes one and says what it does."""
+    _add_start(add("start", _start, "run a command beside the data, on hosts that answer for it themselves"))
+    ps = _with_config(add("ps", _ps, "list training runs"))
+    ps.add_argument("--all", action="store_true", help="also those that ended")
+    attach = _of_run(add("attach", _attach, "show a run's output from its beginning, until it ends"))
+    attach.epilog = "The exit code is the run's. Ctrl-C ends only the watching."
+    _of_run(add("describe", _describe, "tell all that is known of a run"))
+    _of_run(add("stop", _stop, "end a run's processes"))
+    logs = _of_run(add("logs", _logs, "print a run's output"))
+    logs.add_argument("--worker", type=int, metavar="I", help="of this worker only")
+    logs.add_argument("-f", "--follow", action="store_true", help="go on until the run has ended")
+
+
+def _with_config(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    parser.add_argument(
+        "-c", "--config", type=Path, metavar="FILE", help="ignite-tf.toml, or Ignite's Spring XML"
+    )
+    parser.add_argument("--json", action="store_true", help="for programs")
+    return parser
+
+
+def _of_run(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    _with_config(parser).add_argument(
+        "run", metavar="RUN", help="its id (CLUSTER_ID), or the beginning of it"
+    )
+    return parser
+
+
+def _add_start(start: argparse.ArgumentParser) -> None:
+    _with_config(start)
+    add_run_options(start)
+    start.add_argument("cache", metavar="CACHE_NAME")
+    start.add_argument(
+        "job",
+        nargs=argparse.REMAINDER,
+        metavar="JOB_DIR JOB_CMD [JOB_ARGS...]",
+        help="what every worker runs, where",
+    )
+    start.epilog = (
+        "JOB_DIR is a directory or an archive; every worker gets a copy of it and runs JOB_CMD there. `python` is the "
+        "run's interpreter. Our own options come before CACHE_NAME. Ctrl-C leaves the run to its hosts."
+    )
+
+
+def _start(options: argparse.Namespace) -> int | None:
+    request = _request(options)
+    with open_session(report=_say, config=options.config) as session:
+        if options.workers is None:
+            request = replace(request, num_workers=session.default_num_workers())
+        if options.explain:
+            print(explain_view(session.plan_run(request).rows).text)
+            return None
+        run = session.start_run(request)
+    _say(f"run {run.id} is in the hands of its hosts: {', '.join(run.info().hosts)}")
+    if options.detach:
+        print(json.dumps(run_as_json(run.info())) if options.json else run.id)
+        return None
+    return _watch(run, as_json=options.json)
+
+
+def _request(options: argparse.Namespace) -> RunRequest:
+    if len(options.job) < 2:
+        example = "ignite-tf start MNIST . python train.py"
+        raise ConfigError(f"start needs JOB_DIR and JOB_CMD behind CACHE_NAME, as in: {example}")
+    job_dir = Path(options.job[0])
+    if not job_dir.exists():
+        raise ConfigError(
+            f"JOB_DIR {str(job_dir)!r} is neither a directory nor an archive; give one (`.` is this directory)"
+        )
+    return RunRequest(
+        options.cache,
+        script_name=" ".join(options.job[1:]),
+        command=tuple(options.job[1:]),
+        job_dir=job_dir,
+        detach=True,
+        **given_options(options),
+    )
+
+
+def _attach(options: argparse.Namespace) -> int | None:
+    return _watch(get_run(options.run, options.config), as_json=options.json)
+
+
+def _watch(run: Run, *, as_json: bool) -> int | None:
+    """Show a run's output until it has ended; gives its exit code."""
+    try:
+        with closing(run.follow(with_pauses=True)) as chunks:
+            if as_json:
+                _print_lines(chunks)
+            else:
+                show_output(chunks, run.info().num_workers)
+    except KeyboardInterrupt:
+        _say(f"\nnot watching any more; run {run.id} goes on\n  watch it again: ignite-tf attach {run.id}")
+        _say(f"  stop it:        ignite-tf stop {run.id}")
+        raise
+    return _say_end(run, as_json=as_json)
+
+
+def _say_end(run: Run, *, as_json: bool) -> int:
+    info, failure = run.info(), run.failure()
+    if as_json:
+        print(json.dumps(run_as_json(info)))
+    else:
+        _say((failure_view(info, failure) if failure else end_view(info, ())).text)
+    return _EXIT_LOST if info.exit_code is None else info.exit_code
+
+
+def show_output(chunks: Iterator[OutputChunk], num_workers: int) -> None:
+    """Print what workers write, as it comes."""
+    output, taken = LiveOutput(num_workers, is_screen=sys.stdout.isatty()), 0.0
+    for chunk in chunks:
+        output.feed(chunk.worker, chunk.text)
+        if time.monotonic() - taken >= _TAKE_INTERVAL_S:
+            _write(output.take())
+            taken = time.monotonic()
+    _write(output.finish())
+
+
+def _print_lines(chunks: Iterator[OutputChunk]) -> None:
+    for chunk in chunks:
+        if chunk.text:
+            print(json.dumps({"worker": chunk.worker, "text": chunk.text}), flush=True)
+
+
+def _ps(options: argparse.Namespace) -> None:
+    listed = list_runs(include_ended=options.all, config=options.config)
+    for warning in listed.warnings:
+        _say(warning)
+    if options.json:
+        print(json.dumps([run_as_json(run) for run in listed.runs], indent=1))
+    elif not listed.runs:
+        print("no runs" if options.all else "no runs are going on; --all lists those that ended, too")
+    else:
+        print(runs_view(listed.runs, datetime.now(timezone.utc)).text)
+
+
+def _describe(options: argparse.Namespace) -> None:
+    run = get_run(options.run, options.config)
+    info, record = run.info(), run.record()
+    if options.json:
+        print(json.dumps(record_as_json(info, record), indent=1))
+        return
+    print(describe_view(info, record, datetime.now(timezone.utc)).text)
+    if (failure := run.failure()) is not None:
+        print(failure_view(info, failure).text)
+
+
+def _stop(options: argparse.Namespace) -> None:
+    outcome = stop_run(options.run, options.config)
+    if options.json:
+        print(json.dumps({**run_as_json(outcome.info), "outcome": outcome.kind.name.lower()}))
+        return
+    print(f"run {outcome.info.id}: {outcome.kind.value}")
+
+
+def _logs(options: argparse.Namespace) -> None:
+    run = get_run(options.run, options.config)
+    num_workers = run.info().num_workers
+    if options.worker is not None and not 0 <= options.worker < num_workers:
+        raise ConfigError(f"run {run.id} has no worker {options.worker}; it has 0 to {num_workers - 1}")
+    if options.follow or options.json:
+        chunks = (
+            run.follow(options.worker, with_pauses=True) if options.follow else _once(run, options.worker)
+        )
+        if options.json:
+            _print_lines(chunks)
+        else:
+            show_output(chunks, num_workers)
+        return
+    lost = run.fetch()
+    for worker in range(num_workers) if options.worker is None else [options.worker]:
+        for path in run.logs(worker):
+            if num_workers > 1 and options.worker is None:
+                print(f"--- worker {worker}: {path}", flush=True)
+            for text in _pieces(path):
+                _write(text)
+    for each in lost:
+        _say(str(each))
+
+
+def _once(run: Run, worker: int | None) -> Generator[OutputChunk, None, None]:
+    run.fetch()
+    for each in range(run.info().num_workers) if worker is None else [worker]:
+        for path in run.logs(each):
+            yield from (OutputChunk(each, text) for text in _pieces(path))
+
+
+def _pieces(path: Path) -> Iterator[str]:
+    with path.open(encoding="utf-8", errors="replace", newline="") as file:
+        while text := file.read(1 << 16):
+            yield text
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

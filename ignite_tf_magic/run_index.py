@@ -1,0 +1,202 @@
+"""All runs that can be seen from here: of this machine, of the cluster's registry, of hosts asked over SSH.
+
+What this machine's directories and the registry say is at hand at once. Hosts are asked over SSH only when no node of
+Ignite answers: their directories are the truth of which the registry is an index.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+from ignite_tf_magic.client.client import connect
+from ignite_tf_magic.cluster.mirror import seen_directory
+from ignite_tf_magic.cluster.origins import Elsewhere
+from ignite_tf_magic.cluster.reach import Reach
+from ignite_tf_magic.cluster.record import HostRecord, RunInfo, RunRecord, info_of
+from ignite_tf_magic.cluster.registry import Registry
+from ignite_tf_magic.cluster.runs import Run, find_run, forget_run
+from ignite_tf_magic.cluster.runs import list_runs as list_native
+from ignite_tf_magic.cluster.states import RunState
+from ignite_tf_magic.config import ConnectOptions, HostOptions
+from ignite_tf_magic.errors import ConnectionFailed, IgniteTfError, RunNotFound
+from ignite_tf_magic.launch.files import write_private
+from ignite_tf_magic.launch.hosts import Host, call_all
+
+# A listing does not wait long for a cluster that does not answer.
+_CONNECT_S = 2.0
+_KNOWN_HOSTS = "hosts.json"
+_LOST_IS_SHOWN = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Runs, oldest first, and what of the picture is missing, in words. Iterating gives the runs."""
+
+    runs: tuple[RunInfo, ...]
+    warnings: tuple[str, ...] = ()
+
+    def __iter__(self) -> Iterator[RunInfo]:
+        return iter(self.runs)
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+
+class RunIndex:
+    """Lists and finds runs.
+
+    Args:
+        state_dir: This package's state on this machine.
+        reach: How hosts are reached.
+        cluster: Where the registry is; None when no cluster is configured or runs here.
+        configured: Hosts of the configuration, asked over SSH while Ignite is down.
+    """
+
+    def __init__(
+        self,
+        state_dir: Path,
+        reach: Reach,
+        cluster: ConnectOptions | None,
+        configured: Iterable[HostOptions] = (),
+    ) -> None:
+        self._state_dir = state_dir
+        self._runs_dir = state_dir / "runs"
+        self._reach = reach
+        self._cluster = None if cluster is None else replace(cluster, timeout_s=_CONNECT_S)
+        self._configured = tuple(configured)
+
+    @property
+    def registry(self) -> Callable[[], Registry] | None:
+        """Give a way to the cluster's registry; who calls it closes what it gives."""
+        cluster = self._cluster
+        return None if cluster is None else lambda: Registry(lambda: connect(cluster), patience_s=_CONNECT_S)
+
+    def runs(self, *, include_ended: bool = False) -> Listed:
+        """List runs, oldest first."""
+        native = {info.id: info for info in list_native(self._runs_dir, include_ended=True)}
+        others, warnings = self._others()
+        found = {**{info.id: info for info in others}, **native}
+        chosen = [info for info in found.values() if include_ended or is_live(info)]
+        return Listed(tuple(sorted(chosen, key=lambda info: (info.started_at, info.id))), warnings)
+
+    def find(self, run_id: str) -> Run:
+        """Find a run by its id or the beginning of it.
+
+        Raises:
+            RunNotFound: No id begins so, or several do; the error lists them.
+        """
+        try:
+            return find_run(self._runs_dir, run_id, self._reach)
+        except RunNotFound as error:
+            if "may be any of" in str(error):
+                raise
+            nowhere = error
+        records, warnings = self._records()
+        matches = [each for each in records if run_id and each.startswith(run_id)]
+        chosen = [run_id] if run_id in records else matches
+        if len(chosen) > 1:
+            raise RunNotFound(f"run {run_id!r} may be any of {', '.join(chosen)}; write more of its id")
+        if not chosen:
+            told = f" ({'; '.join(warnings)})" if warnings else ""
+            raise RunNotFound(f"{nowhere}{told}")
+        return self._elsewhere(records[chosen[0]][0])
+
+    def _elsewhere(self, record: RunRecord) -> Run:
+        directory = seen_directory(self._state_dir, record.run_id)
+        if not directory.record.exists() or RunRecord.read(directory).version < record.version:
+            record.write(directory)
+        return Run(directory, Elsewhere(directory, self._reach, self.registry), self._reach)
+
+    def _others(self) -> tuple[list[RunInfo], tuple[str, ...]]:
+        records, warnings = self._records()
+        seen = self._state_dir / "seen"
+        infos = [
+            info_of(record, seen / record.run_id, has_owner=has_owner)
+            for record, has_owner in records.values()
+        ]
+        return infos, warnings
+
+    def _records(self) -> tuple[dict[str, tuple[RunRecord, bool]], tuple[str, ...]]:
+        """Give all records that are not of this machine alone, and whether somebody answers for each run."""
+        if self.registry is None:
+            return {}, ()
+        try:
+            with self.registry() as registry:
+                listing = registry.runs()
+        except IgniteTfError as error:
+            found, warnings = self._over_ssh()
+            reason = "no node of Ignite answers" if isinstance(error, ConnectionFailed) else str(error)
+            return found, (f"{reason}; the hosts were asked instead", *warnings)
+        records = {}
+        for entry in listing:
+            record = _read(entry.record)
+            if record is not None:
+                records[record.run_id] = record, entry.owner_alive
+        self._remember(record for record, _ in records.values())
+        return records, listing.warnings
+
+    def _over_ssh(self) -> tuple[dict[str, tuple[RunRecord, bool]], tuple[str, ...]]:
+        """Ask hosts that are configured or that earlier runs had; of each run the newest record counts."""
+        with ExitStack() as opened:
+            hosts = [opened.enter_context(self._reach.open(host)) for host in self._known_hosts()]
+            answers = call_all(hosts, Host.list_runs)
+        found: dict[str, tuple[RunRecord, bool]] = {}
+        for answer in answers.values():
+            for on_host in () if isinstance(answer, IgniteTfError) else answer:
+                record = _read(on_host.record) if on_host.record else None
+                if record is None:
+                    continue
+                lives = any(not job.has_ended for job in on_host.jobs)
+                before = found.get(record.run_id)
+                newest = record if before is None or before[0].version < record.version else before[0]
+                found[record.run_id] = newest, lives or (before is not None and before[1])
+        warnings = [str(answer) for answer in answers.values() if isinstance(answer, IgniteTfError)]
+        return found, tuple(warnings)
+
+    def _known_hosts(self) -> list[HostRecord]:
+        configured = [
+            HostRecord(each.name, ssh=each.ssh or each.name, root=each.root)
+            for each in self._configured
+            if each.ssh != "local"
+        ]
+        try:
+            remembered = json.loads((self._state_dir / _KNOWN_HOSTS).read_text())
+        except (OSError, ValueError):
+            remembered = []
+        known = {host.ssh: host for host in configured}
+        for name, ssh, root in remembered:
+            known.setdefault(ssh, HostRecord(name, ssh=ssh, root=root))
+        return list(known.values())
+
+    def _remember(self, records: Iterable[RunRecord]) -> None:
+        """Keep the names of hosts for the day when Ignite does not tell them."""
+        hosts = {host.ssh: host for record in records for host in self._reach.seen_from_here(record)}
+        rows = sorted([host.name, ssh, host.root] for ssh, host in hosts.items() if ssh is not None)
+        path = self._state_dir / _KNOWN_HOSTS
+        text = json.dumps(rows)
+        if rows and (not path.exists() or path.read_text() != text):
+            write_private(path, text)
+
+    def forget(self, run_id: str) -> None:
+        """Remove what this machine has of a run that has ended."""
+        forget_run(self._runs_dir, run_id, self._reach)
+
+
+def is_live(info: RunInfo) -> bool:
+    """Whether a listing of what goes on shows the run; a lost one is shown until it is stopped, for a day."""
+    if info.state is RunState.LOST:
+        return datetime.now(timezone.utc) - info.started_at < _LOST_IS_SHOWN
+    return not info.state.has_ended
+
+
+def _read(content: Mapping[str, Any]) -> RunRecord | None:
+    try:
+        return RunRecord.from_json(content)
+    except ValueError:
+        return None

@@ -1,0 +1,141 @@
+"""Views of one run and of where it would run. Pure, as `render`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from ignite_tf_magic.render import View, duration_text, message_view, state_text, table_view
+from ignite_tf_magic.session import PlacementRow, RunInfo, RunRecord
+
+
+def run_as_json(run: RunInfo) -> dict[str, Any]:
+    """Give what programs are told of a run in a listing."""
+    return {
+        "id": run.id,
+        "state": run.state.value,
+        "exit_code": run.exit_code,
+        "cache": run.cache,
+        "hosts": run.hosts,
+        "num_workers": run.num_workers,
+        "restarts": run.restarts,
+        "started_at": run.started_at.isoformat(),
+        "ended_at": run.ended_at.isoformat() if run.ended_at else None,
+        "detached": run.detached,
+        "waiting_for": run.waiting_for,
+        "directory": str(run.directory),
+    }
+
+
+def record_as_json(run: RunInfo, record: RunRecord) -> dict[str, Any]:
+    """Give all that is known of a run."""
+    return {
+        **run_as_json(run),
+        "owner": {
+            "host": record.owner_host,
+            "pid": record.owner_pid,
+            "supervisor": record.supervisor or None,
+        },
+        "reason": record.reason,
+        "command": list(record.spec.command),
+        "cluster_spec": {"worker": list(record.order.addresses)},
+        "workers": [
+            {
+                "worker": worker.worker,
+                "host": worker.host,
+                "pid": worker.pid,
+                "exit_code": worker.exit_code,
+                "rows": worker.rows,
+                "local_rows": next(
+                    (s.local_rows for s in record.order.seats if s.worker == worker.worker), 0
+                ),
+            }
+            for worker in record.workers
+        ],
+        "restarts_because_of": [each.cause for each in record.past],
+    }
+
+
+def describe_view(run: RunInfo, record: RunRecord, now: datetime) -> View:
+    """Tell all that is known of a run: how it stands, who answers for it, its cluster, what happened to it."""
+    owner = f"{record.owner_host}, process {record.owner_pid}"
+    if record.detached:
+        owner = f"its hosts; {record.supervisor or 'none of them yet'} decides"
+    facts = [
+        ["run", run.id],
+        ["state", state_text(run)],
+        ["waits for", run.waiting_for or ""],
+        ["cache", run.cache],
+        ["runs", " ".join(record.spec.command) or record.spec.script_name],
+        ["owner", owner],
+        [
+            "started",
+            f"{run.started_at.astimezone():%Y-%m-%d %H:%M:%S}, {duration_text(run, now)} ago or long",
+        ],
+        ["restarts", f"{run.restarts}"],
+        ["reason", record.reason or ""],
+        ["files", str(run.directory)],
+    ]
+    workers = table_view(
+        ["Worker", "Host", "PID", "State", "TensorFlow", "Rows", "Local"],
+        _worker_rows(record),
+        right={2, 5, 6},
+    )
+    plain = table_view(["", ""], [row for row in facts if row[1]])
+    history = [
+        [str(each.generation), ", ".join(dict.fromkeys(each.hosts)), each.cause] for each in record.past
+    ]
+    views = [plain, workers]
+    if history:
+        views.append(table_view(["Generation", "Hosts", "Ended because"], history))
+    return View("\n\n".join(view.text for view in views), "".join(view.html for view in views))
+
+
+def _worker_rows(record: RunRecord) -> list[list[str]]:
+    seats = {seat.worker: seat for seat in record.order.seats}
+    rows = []
+    for worker in record.workers:
+        state = "running" if worker.exit_code is None and worker.pid else "not started"
+        if worker.exit_code is not None:
+            state = f"exit code {worker.exit_code}"
+        addresses = record.order.addresses
+        seat = seats.get(worker.worker)
+        share = f"{seat.local_rows / seat.rows:.0%}" if seat and seat.rows else ""
+        address = addresses[worker.worker] if worker.worker < len(addresses) else ""
+        rows.append(
+            [
+                str(worker.worker),
+                worker.host,
+                str(worker.pid or ""),
+                state,
+                address,
+                f"{worker.rows:,}",
+                share,
+            ]
+        )
+    return rows
+
+
+def explain_view(rows: Sequence[PlacementRow]) -> View:
+    """Tell which worker would read what, and from where."""
+    if not rows:
+        return message_view("The cache is replicated: one worker reads all of it from its own host.")
+    head = ["Host", "Node", "Worker", "Partitions", "Rows", "Share", "Bytes read locally"]
+    cells = [
+        [
+            row.host,
+            str(row.node)[:8],
+            str(row.worker),
+            f"{row.num_partitions} ({_short(row.partitions)})",
+            f"{row.rows:,}",
+            f"{row.rows_share:.1%}",
+            f"{row.local_bytes_share:.0%}",
+        ]
+        for row in rows
+    ]
+    return table_view(head, cells, right={2, 4, 5, 6})
+
+
+def _short(ranges: str) -> str:
+    return ranges if len(ranges) <= 40 else f"{ranges[:36].rpartition(',')[0]}, ..."

@@ -1,0 +1,122 @@
+"""Hands a run over to its own hosts: each gets a reconciler, which obeys the registry from then on."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from ignite_tf_magic.cluster.directory import RunDirectory, new_run_id
+from ignite_tf_magic.cluster.manager import RunPlan, baggage_for, first_record
+from ignite_tf_magic.cluster.mirror import seen_directory
+from ignite_tf_magic.cluster.origins import Elsewhere, Native
+from ignite_tf_magic.cluster.publisher import new_owner
+from ignite_tf_magic.cluster.reach import Reach
+from ignite_tf_magic.cluster.record import HostRecord, RunRecord
+from ignite_tf_magic.cluster.registry import Registry
+from ignite_tf_magic.cluster.runs import Run
+from ignite_tf_magic.errors import IgniteTfError, LaunchError
+from ignite_tf_magic.launch.hosts import Host, call_all
+from ignite_tf_magic.launch.jobs import Job
+from ignite_tf_magic.reconciler import INSTRUCTIONS, Instructions
+
+_JOB = "reconciler"
+_TAKEN_OVER_S = 30.0
+_POLL_S = 0.05
+
+
+def submit(
+    plan: RunPlan, state_dir: Path, reach: Reach, registry: Callable[[], Registry], scale: float
+) -> Run:
+    """Start a run that its own hosts answer for; returns when one of them does.
+
+    Raises:
+        LaunchError: No host could be given a reconciler, or none took the run over.
+        ConnectionFailed: The registry cannot be written.
+    """
+    run_id = new_run_id(plan.name or plan.spec.cache)
+    record = first_record(plan, run_id, detached=True)
+    is_here = any(host.ssh is None for host in record.hosts)
+    directory = RunDirectory(state_dir / "runs" / run_id) if is_here else seen_directory(state_dir, run_id)
+    directory.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with registry() as index, ExitStack() as opened:
+        hosts = {host.name: opened.enter_context(reach.open(host)) for host in record.hosts}
+        greeted = call_all(hosts.values(), Host.hello)
+        record = replace(record, hosts=tuple(_with_root(host, hosts[host.name]) for host in record.hosts))
+        record.write(directory)
+        index.touch_owner(run_id, new_owner())  # until a host does
+        index.create(record.to_json())
+        failed = _errors(greeted)
+        ready = [host for name, host in hosts.items() if name not in failed]
+        failed |= _errors(call_all(ready, partial(_install, plan, record, directory, scale)))
+        if len(failed) == len(hosts):
+            index.remove(run_id)
+            raise LaunchError(f"no host took the run: {'; '.join(map(str, failed.values()))}")
+        _await_supervisor(index, run_id, failed)
+    origin = Native(directory, reach) if is_here else Elsewhere(directory, reach, registry)
+    return Run(directory, origin, reach)
+
+
+def _errors(answers: Mapping[str, object]) -> dict[str, IgniteTfError]:
+    return {name: answer for name, answer in answers.items() if isinstance(answer, IgniteTfError)}
+
+
+def _with_root(record: HostRecord, host: Host) -> HostRecord:
+    return replace(record, root=host.facts.root if host.facts else record.root)
+
+
+def _install(plan: RunPlan, record: RunRecord, directory: RunDirectory, scale: float, host: Host) -> None:
+    me = record.host(host.name)
+    baggage = baggage_for(plan, me, directory)
+    for parcel in baggage.parcels:
+        if parcel.digest not in host.has_parcels([parcel.digest]):
+            host.put_parcel(parcel)
+    python_path = (baggage.python_path or "").replace("{root}", me.root or "") or None
+    instructions = Instructions(
+        me.name, _endpoints(record, me), python_path, baggage.has_credentials, me.ssh is None, scale
+    )
+    files = {**baggage.files, INSTRUCTIONS: instructions.to_text(), "run.json": json.dumps(record.to_json())}
+    for path, text in files.items():
+        host.write(record.run_id, path, text.encode())
+    host.start(_job(record, me, python_path))
+
+
+def _endpoints(record: RunRecord, host: HostRecord) -> tuple[str, ...]:
+    """Give Ignite's nodes, those of this host first."""
+    own = [node for node in record.topology if node.rpartition(":")[0] in host.addresses]
+    return tuple(dict.fromkeys([*own, *record.topology]))
+
+
+def _job(record: RunRecord, host: HostRecord, python_path: str | None) -> Job:
+    home = f"{host.root}/runs/{record.run_id}"
+    path = {"PYTHONPATH": python_path} if python_path else {}
+    return Job(
+        run=record.run_id,
+        name=_JOB,
+        generation=0,
+        argv=(record.interpreter_on(host.name), "-m", "ignite_tf_magic.reconciler", home),
+        env={"PYTHONUNBUFFERED": "1", "IGNITE_TF_HOME": host.root or "", **path},
+        log="reconciler.log",
+        cwd=f"{home}/start",
+        create_cwd=True,
+        keep=True,
+        log_limit_bytes=16 << 20,
+    )
+
+
+def _await_supervisor(registry: Registry, run_id: str, failed: Mapping[str, IgniteTfError]) -> None:
+    deadline = time.monotonic() + _TAKEN_OVER_S
+    while time.monotonic() < deadline:
+        stored = registry.get(run_id)
+        if stored is not None and stored.record.get("supervisor"):
+            return
+        time.sleep(_POLL_S)
+    reasons = f" ({'; '.join(map(str, failed.values()))})" if failed else ""
+    raise LaunchError(
+        f"no host has taken run {run_id} over within {_TAKEN_OVER_S:g} s{reasons}. Their words are in "
+        f"reconciler.log of the run's directory there; ignite-tf stop {run_id} ends what there is of it"
+    )

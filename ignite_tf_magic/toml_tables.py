@@ -1,0 +1,149 @@
+"""Tables of a TOML file, read key by key; a fault names the file, the table and the key.
+
+Knows no option of this package: `config` says which keys there are and what they mean.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from ignite_tf_magic.errors import ConfigError
+
+T = TypeVar("T")
+_UNITS = {"": 1, "b": 1}
+_UNITS |= {f"{letter}ib": 1 << 10 * power for power, letter in enumerate("kmgt", 1)}
+_UNITS |= {f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)}
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table.
+
+    Attributes:
+        file: Where it stands; names of files in it are relative to that file's directory.
+        name: Its name with those of the tables around it, "" for the whole file.
+        values: Its keys; they never appear in a `repr`, as some are secrets.
+    """
+
+    file: Path
+    name: str = ""
+    values: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def allow(self, *known: str) -> None:
+        """Raise ConfigError when the table has other keys than these."""
+        for key in self.values:
+            if key not in known:
+                near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+                hint = f"did you mean {near[0]!r}?" if near else f"it may hold {', '.join(known)}"
+                raise ConfigError(f"{self.file}: {self._where} has no key {key!r}; {hint}")
+
+    def table(self, key: str) -> Table:
+        """Give the table of that name inside this one; an empty one when there is none."""
+        value = self.values.get(key, {})
+        name = f"{self.name}.{key}" if self.name else key
+        if not isinstance(value, dict):
+            raise ConfigError(f"{self.file}: {key} must be a table; write [{name}] and its keys below")
+        return Table(self.file, name, value)
+
+    def tables(self) -> Iterator[tuple[str, Table]]:
+        """Give the tables inside this one by their names."""
+        return ((key, self.table(key)) for key in self.values)
+
+    def text(self, key: str) -> str | None:
+        """Read a text that is not empty."""
+        return self._take(key, str, "a text in quotes", lambda value: bool(value.strip()))
+
+    def word(self, key: str) -> str | None:
+        """Read a text without blanks that no program can take for an option."""
+        return self._take(key, str, "a name without blanks, not beginning with '-'", is_word)
+
+    def words(self, key: str) -> tuple[str, ...]:
+        """Read a list of such texts; none when the key is not there."""
+        found = self._take(
+            key, list, 'a list of names, as in ["a", "b"]', lambda value: all(map(is_word, value))
+        )
+        return tuple(found or ())
+
+    def path(self, key: str) -> Path | None:
+        """Read the name of a file."""
+        text = self.text(key)
+        return None if text is None else self.file.parent / Path(text).expanduser()
+
+    def count(self, key: str) -> int | None:
+        """Read a whole number from 0 up."""
+        value = self.values.get(key)
+        if value is not None and (type(value) is not int or value < 0):
+            self.refuse(key, "a whole number from 0 up")
+        return value
+
+    def seconds(self, key: str) -> float | None:
+        """Read a number above 0."""
+        value = self.values.get(key)
+        if value is None:
+            return None
+        if type(value) not in (int, float) or not 0 < value < math.inf:
+            self.refuse(key, "a number of seconds above 0")
+        return float(value)
+
+    def num_bytes(self, key: str) -> int | None:
+        """Read a size, as "500MB", "1.5 GiB" or a number of bytes."""
+        if (value := self.values.get(key)) is None:
+            return None
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?b|)", str(value).strip().lower())
+        size = int(float(found[1]) * _UNITS.get(found[2], 0)) if found else 0
+        if size < 1:
+            self.refuse(key, 'a size above 0, as "500MB" or "1GiB",')
+        return size
+
+    def port_range(self, key: str) -> tuple[int, int] | None:
+        """Read "FIRST-LAST"."""
+        if (value := self.values.get(key)) is None:
+            return None
+        found = re.fullmatch(r"\s*(\d{1,5})\s*-\s*(\d{1,5})\s*", value) if isinstance(value, str) else None
+        first, last = (int(found[1]), int(found[2])) if found else (0, 0)
+        if not 1 <= first <= last <= 65535:
+            self.refuse(key, 'two port numbers, the lower first, as "40000-40999"')
+        return first, last
+
+    def refuse(self, key: str, needed: str) -> NoReturn:
+        """Say that a key has another value than is needed."""
+        value = "" if "password" in key else f" = {self.values.get(key)!r}"
+        raise ConfigError(f"{self.file}: {self._where} {key}{value}: {needed} is needed here")
+
+    def _take(self, key: str, kind: type[T], needed: str, fits: Callable[[T], bool]) -> T | None:
+        value = self.values.get(key)
+        if value is not None and not (isinstance(value, kind) and fits(value)):
+            self.refuse(key, needed)
+        return value
+
+    @property
+    def _where(self) -> str:
+        return f"[{self.name}]" if self.name else "the top of the file"
+
+
+def is_word(value: object) -> bool:
+    """Tell whether this is a text without blanks or commas that no program can take for an option."""
+    return isinstance(value, str) and re.fullmatch(r"[^\s,\-\x00-\x1f][^\s,\x00-\x1f]*", value) is not None
+
+
+def parse_toml(data: bytes, file: Path) -> Table:
+    """Read a whole file's content.
+
+    Raises:
+        ConfigError: It is not TOML in UTF-8.
+    """
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
+    try:
+        return Table(file, "", tomllib.loads(data.decode("utf-8-sig")))
+    except ValueError as error:
+        raise ConfigError(f"cannot read {file}: {error}") from error

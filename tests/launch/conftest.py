@@ -1,0 +1,30 @@
+"""What the tests of relays share: a host's home, and a real sshd."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sshd import Sshd, find_sshd
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """The place of our files on a host."""
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def server(tmp_path: Path, home: Path) -> Sshd:
+    """A server that is not started yet."""
+    if find_sshd() is None:
+        pytest.skip("needs OpenSSH's sshd")
+    return Sshd(tmp_path / "sshd", env={"IGNITE_TF_HOME": str(home)})
+
+
+@pytest.fixture
+def box(server: Sshd) -> Iterator[Sshd]:
+    """A running server, known to its client."""
+    with server:
+        yield server

@@ -1,0 +1,65 @@
+"""Jobs for tests of relays, and a sink that keeps what it is given and checks that nothing comes twice."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+
+from ignite_tf_magic.launch.hosts import Host
+from ignite_tf_magic.launch.jobs import Job, JobStatus
+
+
+def job(name: str, code: str, **options) -> Job:
+    options = {"generation": 1, "env": {}, "log": f"{name}.log", **options}
+    return Job(run="r1", name=name, argv=(sys.executable, "-c", code), **options)
+
+
+def shell_job(name: str, script: str, **options) -> Job:
+    """A job that starts quicker."""
+    options = {"generation": 1, "env": {}, "log": f"{name}.log", **options}
+    return Job(run="r1", name=name, argv=("/bin/sh", "-c", script), **options)
+
+
+def until(condition, timeout_s: float = 60):
+    deadline = time.monotonic() + timeout_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return found
+
+
+def status_of(host: Host, name: str) -> JobStatus:
+    return next(job for run in host.list_runs() for job in run.jobs if job.name == name)
+
+
+def end_all(host: Host) -> None:
+    host.end("r1", grace_s=0)
+    until(lambda: all(job.has_ended for run in host.list_runs() for job in run.jobs))
+
+
+class Kept:
+    def __init__(self) -> None:
+        self.logs: dict[str, bytearray] = {}
+        self.gaps: list[tuple[str, int, int]] = []
+        self.sizes: list[int] = []
+        self.news = threading.Condition()
+
+    def data(self, host: str, path: str, offset: int, data: bytes) -> None:
+        with self.news:
+            log = self.logs.setdefault(path, bytearray())
+            skipped = sum(end - start for gap, start, end in self.gaps if gap == path)
+            assert offset == len(log) + skipped, f"{path}: {offset} after {len(log)} + {skipped}"
+            log += data
+            self.sizes.append(len(data))
+            self.news.notify_all()
+
+    def gap(self, host: str, path: str, start: int, end: int) -> None:
+        with self.news:
+            self.gaps.append((path, start, end))
+
+    def wait_for(self, path: str, num_bytes: int, timeout_s: float = 60) -> bytes:
+        with self.news:
+            done = self.news.wait_for(lambda: len(self.logs.get(path, b"")) >= num_bytes, timeout_s)
+            assert done, {name: len(log) for name, log in self.logs.items()}
+            return bytes(self.logs[path])

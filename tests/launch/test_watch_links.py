@@ -1,0 +1,133 @@
+"""A watch through links that break: not a byte is lost or doubled, and silence proves nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import signal
+import sys
+import time
+
+import psutil
+import pytest
+from relay_jobs import Kept, end_all, shell_job, until
+
+from ignite_tf_magic.launch.hosts import Host
+from ignite_tf_magic.launch.jobs import JobState, LinkTimings
+from ignite_tf_magic.launch.pipe import PipeTransport
+from ignite_tf_magic.launch.ssh import SshTransport
+from ignite_tf_magic.launch.watch import Contact, HostWatch
+
+TIMINGS = LinkTimings(silence_s=1.5, poll_s=0.2, retry_min_s=0.05, retry_max_s=0.2, keepalive_s=0.5)
+COUNTING = "i=0; while [ $i -lt {n} ]; do seq $i $((i + 99)); i=$((i + 100)); sleep 0.005; done"
+
+
+def expected(num_lines: int) -> bytes:
+    return "".join(f"{i}\n" for i in range(num_lines)).encode()
+
+
+@pytest.fixture
+def host(box):
+    with Host("h1", SshTransport("box", box.options), python=sys.executable, timings=TIMINGS) as host:
+        yield host
+        end_all(host)
+
+
+@contextlib.contextmanager
+def watching(host: Host, sink: Kept):
+    watch = HostWatch(host, "r1", logs={"w0.log": 0}, sink=sink)
+    try:
+        yield watch
+    finally:
+        watch.stop()
+
+
+def test_connections_that_break_in_mid_stream(host, box):
+    sink = Kept()
+    with watching(host, sink) as watch:
+        host.start(shell_job("w0", COUNTING.format(n=20_000)))
+        whole = expected(20_000)
+        for part in range(1, 5):
+            sink.wait_for("w0.log", len(whole) * part // 6)
+            time.sleep(random.uniform(0, 0.05))
+            box.kill_sessions()
+        assert sink.wait_for("w0.log", len(whole)) == whole
+        until(lambda: watch.view.jobs["w0"].has_ended)
+        assert watch.view.jobs["w0"].code == 0
+        assert box.log.count("Accepted publickey") >= 3
+
+
+def test_relays_that_die_in_mid_stream(home):
+    sink, whole = Kept(), expected(20_000)
+    transport = PipeTransport({"IGNITE_TF_HOME": str(home)})
+    with Host("h1", transport, python=sys.executable, timings=TIMINGS) as host, watching(host, sink):
+        host.start(shell_job("w0", COUNTING.format(n=20_000)))
+        for part in range(1, 7):
+            sink.wait_for("w0.log", len(whole) * part // 8)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                psutil.Process(host.facts.pid).kill()
+        assert sink.wait_for("w0.log", len(whole)) == whole
+        end_all(host)
+
+
+def test_what_was_known_stays_and_nothing_is_invented(host, box):
+    sink = Kept()
+    with watching(host, sink) as watch:
+        host.start(shell_job("w0", "sleep 2; echo done; exit 5"))
+        until(lambda: "w0" in watch.view.jobs)
+        box.stop()
+        until(lambda: watch.view.contact is Contact.UNREACHABLE)
+        assert "refused" in watch.view.error
+        heard_at, since = watch.view.heard_at, watch.view.since
+        time.sleep(2)  # it ends meanwhile
+        assert watch.view.contact is Contact.UNREACHABLE
+        assert watch.view.jobs["w0"].state is JobState.RUNNING
+        assert (watch.view.heard_at, watch.view.since) == (heard_at, since)
+        assert watch.view.token is None or watch.view.token_heard_at <= heard_at
+        box.start()
+        until(lambda: watch.view.contact is Contact.REACHABLE and watch.view.jobs["w0"].has_ended)
+        assert (watch.view.jobs["w0"].code, watch.view.error) == (5, None)
+        assert sink.wait_for("w0.log", 5) == b"done\n"
+
+
+def test_a_relay_that_says_nothing_is_given_up_for_another(host):
+    contacts: list[Contact] = []
+    sink = Kept()
+    watch = HostWatch(
+        host, "r1", logs={"w0.log": 0}, sink=sink, on_change=lambda: contacts.append(watch.view.contact)
+    )
+    try:
+        until(lambda: watch.view.contact is Contact.REACHABLE)
+        mute = psutil.Process(host.facts.pid)
+        mute.send_signal(signal.SIGSTOP)
+        until(lambda: watch.view.contact is Contact.UNREACHABLE)
+        assert "1.5 s" in watch.view.error
+        until(lambda: watch.view.contact is Contact.REACHABLE)
+        assert host.facts.pid != mute.pid
+        mute.kill()
+    finally:
+        watch.stop()
+    assert contacts[0] is Contact.REACHABLE
+    assert Contact.UNREACHABLE in contacts
+
+
+def test_a_dead_link_is_noticed_by_the_keepalive(host, box):
+    sink = Kept()
+    with watching(host, sink) as watch:
+        until(lambda: watch.view.contact is Contact.REACHABLE)
+        sessions = box.sessions()
+        for session in sessions:
+            session.send_signal(signal.SIGSTOP)
+        until(lambda: watch.view.contact is Contact.UNREACHABLE)
+        until(lambda: watch.view.contact is Contact.REACHABLE)
+        for session in sessions:
+            session.kill()
+
+
+def test_a_host_that_cannot_be_used_says_why(home):
+    transport = PipeTransport({"IGNITE_TF_HOME": str(home)})
+    with Host("h1", transport, python="/no/such/python3", timings=TIMINGS) as host:
+        with watching(host, Kept()) as watch:
+            until(lambda: watch.view.contact is Contact.UNREACHABLE)
+            assert "/no/such/python3" in watch.view.error
+            assert (watch.view.heard_at, watch.view.facts) == (None, None)

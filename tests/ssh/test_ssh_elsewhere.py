@@ -1,0 +1,111 @@
+"""Runs as other machines of their user see them: listed, watched and stopped there, also while Ignite is down."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+
+import pytest
+from conftest import COUNT, by_worker, check_lines, load_numbers
+
+from ignite_tf_magic.session import RunRequest, RunState
+
+FIELDS = {"id", "state", "exit_code", "cache", "hosts", "restarts", "started_at"}
+
+
+def counting(session, **options):
+    return session.start_run(RunRequest("NUMBERS", COUNT, 3, start_timeout_s=None, **options))
+
+
+def test_a_detached_run(session, elsewhere):
+    run = counting(session, detach=True)
+    session.close()
+
+    (listed,) = elsewhere.json("ps")
+    assert listed.keys() >= FIELDS
+    assert {key: listed[key] for key in ("id", "exit_code", "cache", "hosts", "restarts")} == {
+        "id": run.id,
+        "exit_code": None,
+        "cache": "NUMBERS",
+        "hosts": ["bed1", "bed2", "bed3"],
+        "restarts": 0,
+    }
+    assert listed["state"] in ("starting", "running")
+
+    with elsewhere.start("attach", run.id) as interrupted:
+        interrupted.until("line 20\n")
+        interrupted.interrupt()
+        assert interrupted.end() == 130
+    assert f"run {run.id} goes on" in interrupted.err
+
+    described = elsewhere.json("describe", run.id)
+    assert [worker["host"] for worker in described["workers"]] == ["bed1", "bed2", "bed3"]
+    assert described["owner"]["supervisor"] in ("bed1", "bed2", "bed3")
+    assert re.search(r"^1 +bed2 ", elsewhere("describe", run.id).out, re.M)
+    assert check_lines(elsewhere("logs", run.id, "--worker", "1").out.rpartition("\n")[0], ended=False) > 20
+
+    with elsewhere.start("attach", run.id[:-1]) as watching:
+        watching.until("line 40\n")
+        stopped = elsewhere.json("stop", run.id)
+        assert watching.end() == stopped["exit_code"] != 0
+    assert (stopped["state"], stopped["outcome"]) == ("stopped", "stopped")
+    shown = by_worker(watching.out)
+    assert sorted(shown) == [0, 1, 2]
+    for worker, output in shown.items():
+        check_lines(output)
+        assert elsewhere("logs", run.id, "--worker", str(worker)).out == output
+    assert elsewhere.json("ps") == []
+    ended = elsewhere.json("ps", "--all")
+    assert ended[-1]["id"] == run.id
+    assert [each["started_at"] for each in ended] == sorted(each["started_at"] for each in ended)
+    assert run.info().state is RunState.STOPPED
+    assert "no run" in elsewhere("stop", "nobody", code=1).err
+
+
+def test_a_run_of_a_notebook(session, elsewhere):
+    """Its owner is this process; the other machine sees it through the registry and its hosts."""
+    run = counting(session)
+    deadline = time.monotonic() + 20
+    while not (listed := elsewhere.json("ps")):
+        assert time.monotonic() < deadline
+    assert [each["id"] for each in listed] == [run.id]
+    with elsewhere.start("attach", run.id) as watching:
+        watching.until("line 20\n")
+        assert elsewhere.json("stop", run.id)["outcome"] == "stopped"
+        watching.end()
+    for output in by_worker(watching.out).values():
+        check_lines(output)
+    assert run.wait(timeout_s=20).state is RunState.STOPPED
+    own = {0: "", 1: "", 2: ""}
+    for chunk in run.follow():
+        own[chunk.worker] += chunk.text
+    assert own == by_worker(watching.out)
+
+
+@pytest.mark.faults
+def test_while_ignite_is_down(session, elsewhere, bed):
+    run = counting(session, detach=True)
+    session.close()
+    try:
+        for host in bed.hosts:
+            host.kill_node()
+        listed = elsewhere("ps", "--json")
+        assert [each["id"] for each in json.loads(listed.out)] == [run.id]
+        assert "no node of Ignite answers; the hosts were asked instead" in listed.err
+        watching = elsewhere.start("attach", run.id)
+        watching.until("line 40\n")
+        stopped = elsewhere.json("stop", run.id)
+        assert stopped["id"] == run.id
+    finally:
+        for host in bed.hosts:
+            host.start_node(wait=False)
+        for host in bed.hosts:
+            host.await_node(len(bed.hosts))
+        load_numbers(bed)
+    with watching:
+        watching.end()
+    for worker, output in by_worker(watching.out).items():
+        check_lines(output)
+        assert elsewhere("logs", run.id, "--worker", str(worker)).out == output
+    assert elsewhere.json("ps") == []
