@@ -289,12 +289,8 @@ def is_own_address(address: str) -> bool:
 
 def rooms_of(reach: Reach, hosts: Iterable[HostRecord], spec: RunSpec) -> dict[str, Room]:
     """Ask hosts, all at once, what they have for the workers of a run."""
-    opened = [reach.open(host) for host in hosts]
-    try:
+    with reach.visiting(hosts) as opened:
         answers = call_all(opened, partial(look, spec=spec))
-    finally:
-        for host in opened:
-            host.close()
     return {
         name: Room(error=str(answer)) if isinstance(answer, IgniteTfError) else answer
         for name, answer in answers.items()
@@ -303,12 +299,8 @@ def rooms_of(reach: Reach, hosts: Iterable[HostRecord], spec: RunSpec) -> dict[s
 
 def unusable_hosts(hosts: Iterable[HostRecord], reach: Reach) -> dict[str, str]:
     """Try to reach hosts, all at once; gives the reason of those that cannot be used."""
-    remote = [reach.open(host) for host in hosts if host.ssh is not None]
-    try:
+    with reach.visiting(host for host in hosts if host.ssh is not None) as remote:
         answers = call_all(remote, Host.hello)
-    finally:
-        for host in remote:
-            host.close()
     return {
         name: answer.reason if isinstance(answer, HostError) else str(answer)
         for name, answer in answers.items()

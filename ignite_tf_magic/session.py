@@ -305,7 +305,10 @@ class Session(Closing):
             PlacementError: The workers cannot be spread so.
             LaunchError: The workers' interpreter cannot be started.
         """
-        planned = plan_run(self.client, self.options, self.config, request, reach_of(self.config))
+        return self._plan_run(request, reach_of(self.config))
+
+    def _plan_run(self, request: RunRequest, reach: Reach) -> Planned:
+        planned = plan_run(self.client, self.options, self.config, request, reach)
         for host, reason in planned.unusable.items():
             self.report(f"{host} gets no worker, and its partitions are read over the network: {reason}")
         if planned.is_far:
@@ -326,13 +329,13 @@ class Session(Closing):
             EnvironmentFailed: A host cannot be given what the requirements say.
             LaunchError: The workers cannot be started.
         """
-        reach = reach_of(self.config)
-        plan = with_environments(self.plan_run(request), request, reach, self.report)
-        if plan.waiting_for is not None:
-            self.report(f"the run is queued: {plan.waiting_for}")
-        if request.detach:
-            return submit(plan, state_dir(), reach, self._registry, timings_divisor())
-        run = manager.start_run(plan, runs_dir(), reach, partial(self._surroundings, plan, reach))
+        with reach_of(self.config).keeping() as reach:
+            plan = with_environments(self._plan_run(request, reach), request, reach, self.report)
+            if plan.waiting_for is not None:
+                self.report(f"the run is queued: {plan.waiting_for}")
+            if request.detach:
+                return submit(plan, state_dir(), reach, self._registry, timings_divisor())
+            run = manager.start_run(plan, runs_dir(), reach, partial(self._surroundings, plan, reach))
         files = RunFiles(run, self.options, self.report)
         files.start()
         self._copies.append(files)

@@ -46,9 +46,9 @@ class Cable(PipeTransport):
 class PipeReach(Reach):
     """Where SSH would be used, a pipe is."""
 
-    def open(self, host: HostRecord) -> Host:
+    def _new(self, host: HostRecord) -> Host:
         if host.ssh is None:
-            return super().open(host)
+            return super()._new(host)
         transport = Cable(cut_file(host.root))
         return Host(host.name, transport, python=host.agent_python, root=host.root, timings=self.timings)
 
