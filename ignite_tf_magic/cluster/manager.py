@@ -21,6 +21,7 @@ from ignite_tf_magic.cluster import spec as specs
 from ignite_tf_magic.cluster.crew import DirectCrew
 from ignite_tf_magic.cluster.directory import CREDENTIALS, RunDirectory, create_directory, script_path
 from ignite_tf_magic.cluster.foreman import Baggage, Foreman
+from ignite_tf_magic.cluster.mirror_state import MirrorState, unread
 from ignite_tf_magic.cluster.mirrored_logs import MirroredLogs
 from ignite_tf_magic.cluster.orders import Order, Phase
 from ignite_tf_magic.cluster.reach import Reach
@@ -33,6 +34,7 @@ from ignite_tf_magic.cluster.timings import Timings
 from ignite_tf_magic.cluster.topology import Sight
 from ignite_tf_magic.config import ConnectOptions
 from ignite_tf_magic.errors import LaunchError, MirrorFailed
+from ignite_tf_magic.launch.hosts import Host
 from ignite_tf_magic.launch.lock import HeldLock
 from ignite_tf_magic.launch.parcels import Parcel
 from ignite_tf_magic.launch.watch import Contact, HostWatch
@@ -161,12 +163,13 @@ class _Owner:
         self._lock = HeldLock(directory.owner_lock)
         self._logs = MirroredLogs(directory)
         self._watches: list[HostWatch] = []
+        self._here: set[str] = set()
         self._fault = "it was never begun"
         self._crew = DirectCrew(self._open_host)
         self._supervisor = Supervisor(
             first_record(plan, directory.run_id, detached=False),
             crew=self._crew,
-            plan=surroundings.planner or (lambda _: plan.plan),
+            plan=surroundings.planner or (lambda *_: plan.plan),
             store=self,
             timings=plan.timings,
             sight=surroundings.sight,
@@ -210,12 +213,19 @@ class _Owner:
             watch,
             baggage=baggage_for(self._plan, host, self._directory),
             timings=self._plan.timings,
-            on_log=partial(self._read_log, host, watch),
+            on_log=partial(self._read_log, host, opened, watch),
         )
         return foreman, watch
 
-    def _read_log(self, host: HostRecord, watch: HostWatch, log: str) -> None:
-        if host.ssh is None:
+    def _is_here(self, host: HostRecord, opened: Host) -> bool:
+        """Whether the host writes into this very directory, though it may have been reached over SSH."""
+        mark = self._directory.owner_lock.name, str(os.getpid()).encode()
+        if host.ssh is None or opened.read(self._directory.run_id, mark[0]) == mark[1]:
+            self._here.add(host.name)
+        return host.name in self._here
+
+    def _read_log(self, host: HostRecord, opened: Host, watch: HostWatch, log: str) -> None:
+        if self._is_here(host, opened):
             return
         with suppress(MirrorFailed):  # then no output comes here any more; the run itself goes on
             if (offset := self._logs.add(host.name, log)) is not None:
@@ -227,10 +237,22 @@ class _Owner:
         while not all(map(_has_read_all, self._watches)) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
 
+    def _note_unread(self) -> None:
+        """Write down what could not be read, for those who follow the output to its end."""
+        lost = [
+            each
+            for watch in self._watches
+            if watch.view.host not in self._here
+            for each in unread(watch.view, partial(self._logs.offset, watch.view.host))
+        ]
+        if lost:
+            MirrorState(is_complete=True, unreachable=tuple(lost)).write(self._directory)
+
     def save(self, record: RunRecord) -> None:
         """Write the newest record; the last one when all that can be read of the output has been."""
         if record.state.has_ended:
             self._await_logs()
+            self._note_unread()
             self._directory.credentials.unlink(missing_ok=True)
         self._write(record)
         self._surroundings.on_save(record)

@@ -10,8 +10,9 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from ignite_tf_magic.cluster.mirror_state import (
     Stamp,
     Unreachable,
     read_record,
+    unread,
+    workers,
 )
 from ignite_tf_magic.cluster.mirrored_logs import MirroredLogs, mirror_failed
 from ignite_tf_magic.cluster.orders import place_of
@@ -62,11 +65,19 @@ class Mirror(Closing):
     Args:
         directory: Where the run's files are to be.
         hosts: Those on which it has workers; the caller closes them, after this.
+        open_more: Opens hosts by their names in the record: a run may be given more hosts while it goes on.
     """
 
-    def __init__(self, directory: RunDirectory, hosts: Iterable[Host]) -> None:
+    def __init__(
+        self,
+        directory: RunDirectory,
+        hosts: Iterable[Host],
+        open_more: Callable[[Collection[str]], Iterable[Host]] = lambda _: (),
+    ) -> None:
         self.directory = directory
         self._hosts = {host.name: host for host in hosts}
+        self._open_more = open_more
+        self._met = set(self._hosts)
         self._logs = MirroredLogs(directory)
         self._watches: dict[str, HostWatch] = {}
         self._is_here: dict[str, bool] = {}
@@ -92,11 +103,6 @@ class Mirror(Closing):
         self._is_closing = True
         self._wake.set()
         self._thread.join()
-
-    def add_host(self, host: Host) -> None:
-        """Look at one more host."""
-        self._hosts.setdefault(host.name, host)
-        self._wake.set()
 
     def take_record(self, record: Mapping[str, Any]) -> None:
         """Take a record of the run that was found elsewhere; it is written if none that is here is newer.
@@ -158,7 +164,8 @@ class Mirror(Closing):
     def _look(self) -> None:
         if self._logs.failure:
             raise self._logs.failure
-        for host in list(self._hosts.values()):
+        self._meet()
+        for host in self._hosts.values():
             if host.name not in self._watches:
                 self._watches[host.name] = HostWatch(
                     host, self.directory.run_id, logs={}, sink=self._logs, on_change=self._wake.set
@@ -174,13 +181,19 @@ class Mirror(Closing):
         self._fetch_records([name for name in with_answer if not self._is_here.get(name, True)])
         self._publish_state()
 
+    def _meet(self) -> None:
+        """Open the hosts that the run has been given since."""
+        if new := self._record.hosts() - self._met:
+            self._hosts.update((host.name, host) for host in self._open_more(new))
+            self._met |= new
+
     def _attend(self, host: Host, watch: HostWatch) -> None:
         if host.name not in self._is_here:
             found = self._read(host, STATE_FILE) or b""
             self._is_here[host.name] = self._state.mark.encode() in found
         if self._is_here[host.name]:
             return
-        for job in _workers(watch.view):
+        for job in workers(watch.view):
             if self._logs.offset(host.name, job.log) is None:
                 offset = self._logs.add(host.name, job.log)
                 if offset is None:
@@ -234,9 +247,10 @@ class Mirror(Closing):
                 self._judged, self._judged_at = stamp, time.monotonic()
             views = [watch.view for watch in dict(self._watches).values()]
             open_views = [view for view in views if not self._is_done(view)]
-        all_known = len(views) == len(self._hosts)
+        all_known = len(views) == len(self._hosts) and self._record.hosts() <= self._met
         is_complete = all_known and all(view.contact is Contact.UNREACHABLE for view in open_views)
-        lost = [each for view in open_views for each in self._unread(view)]
+        away = [view for view in open_views if not self._is_here.get(view.host)]
+        lost = [each for view in away for each in unread(view, partial(self._logs.offset, view.host))]
         return is_complete, (*lost, *self._doubled.values()), stamp
 
     def _is_done(self, view: HostView) -> bool:
@@ -246,7 +260,7 @@ class Mirror(Closing):
         if view.contact is not Contact.REACHABLE or view.heard_at <= self._judged_at:
             return False
         return view.host in self._is_here and all(
-            job.has_ended and self._is_read(view.host, job) for job in _workers(view)
+            job.has_ended and self._is_read(view.host, job) for job in workers(view)
         )
 
     def _is_read(self, host: str, job: JobStatus) -> bool:
@@ -254,17 +268,6 @@ class Mirror(Closing):
             return True
         offset = self._logs.offset(host, job.log)
         return offset is not None and offset >= job.log_bytes and (host, job.name) in self._fetched
-
-    def _unread(self, view: HostView) -> Iterator[Unreachable]:
-        if view.contact is not Contact.UNREACHABLE or self._is_here.get(view.host):
-            return
-        reason = view.error or "it does not answer"
-        if view.heard_at is None:
-            yield Unreachable(view.host, None, 0, True, reason)
-        for job in _workers(view):
-            unread = max(job.log_bytes - (self._logs.offset(view.host, job.log) or 0), 0)
-            if unread or not job.has_ended:
-                yield Unreachable(view.host, job.log, unread, not job.has_ended, reason)
 
     def _publish_state(self) -> None:
         version = self._record.version()  # before it is judged: an older one does no harm
@@ -277,9 +280,3 @@ class Mirror(Closing):
         if state != self._state:
             state.write(self.directory)
             self._state = state
-
-
-def _workers(view: HostView) -> list[JobStatus]:
-    """The jobs of a host that are workers and have a log of a name that can be kept here."""
-    jobs = (job for job in view.jobs.values() if place_of(job))
-    return [job for job in jobs if Path(job.log).name == job.log and job.log.endswith(".log")]

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ignite_tf_magic.cluster.directory import RunDirectory
+from ignite_tf_magic.cluster.orders import place_of
 from ignite_tf_magic.launch.files import write_private
+from ignite_tf_magic.launch.jobs import JobStatus
+from ignite_tf_magic.launch.watch import Contact, HostView
 
 STATE_FILE = "mirror.json"
 Stamp = tuple[int, ...]
@@ -33,6 +36,25 @@ class Unreachable:
     unread_bytes: int
     may_have_more: bool
     reason: str
+
+
+def workers(view: HostView) -> list[JobStatus]:
+    """The jobs of a host that are workers and have a log of a name that can be kept here."""
+    jobs = (job for job in view.jobs.values() if place_of(job))
+    return [job for job in jobs if Path(job.log).name == job.log and job.log.endswith(".log")]
+
+
+def unread(view: HostView, read_up_to: Callable[[str], int | None]) -> Iterator[Unreachable]:
+    """List the output of a host that cannot be read now, given up to where each log was read."""
+    if view.contact is not Contact.UNREACHABLE and view.sink_error is None:
+        return
+    reason = view.sink_error or view.error or "it does not answer"
+    if view.heard_at is None:
+        yield Unreachable(view.host, None, 0, True, reason)
+    for job in workers(view):
+        missing = max(job.log_bytes - (read_up_to(job.log) or 0), 0)
+        if missing or not job.has_ended:
+            yield Unreachable(view.host, job.log, missing, not job.has_ended, reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +96,7 @@ class RecordFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
-        self._known: tuple[Stamp, int] = ((), 0)
+        self._known: tuple[Stamp, int, frozenset[str]] = ((), 0, frozenset())
 
     def stamp(self) -> Stamp:
         """Tell one file from another that replaced it; empty when there is none."""
@@ -86,11 +108,19 @@ class RecordFile:
 
     def version(self) -> int:
         """Give the version of the record; 0 when there is none that counts versions."""
-        stamp = self.stamp()
-        if self._known[0] != stamp:
-            record = read_record(self._path.read_bytes()) if stamp else None
-            self._known = stamp, int(record["version"]) if record else 0
-        return self._known[1]
+        return self._read()[1]
+
+    def hosts(self) -> frozenset[str]:
+        """Give the names of the hosts that the record knows."""
+        return self._read()[2]
+
+    def _read(self) -> tuple[Stamp, int, frozenset[str]]:
+        stamp, known = self.stamp(), self._known
+        if known[0] != stamp:
+            record = (read_record(self._path.read_bytes()) if stamp else None) or {"version": 0}
+            hosts = frozenset(str(host["name"]) for host in record.get("hosts", ()))
+            self._known = known = stamp, int(record["version"]), hosts
+        return known
 
     def offer(self, record: Mapping[str, Any]) -> None:
         """Write a record if it is newer than the one that is there."""

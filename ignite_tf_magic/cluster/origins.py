@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from ignite_tf_magic.cluster.directory import RunDirectory
 from ignite_tf_magic.cluster.mirror import Mirror
-from ignite_tf_magic.cluster.mirror_state import Unreachable
+from ignite_tf_magic.cluster.mirror_state import MirrorState, Unreachable
 from ignite_tf_magic.cluster.reach import Reach
 from ignite_tf_magic.cluster.record import RunRecord
 from ignite_tf_magic.cluster.registry import Registry
 from ignite_tf_magic.errors import HostError, HostUnreachable, IgniteTfError, LaunchError
 from ignite_tf_magic.launch import lock
-from ignite_tf_magic.launch.hosts import call_all
+from ignite_tf_magic.launch.hosts import Host, call_all
 
 _ASK_S = 1.0
 
@@ -49,12 +49,15 @@ class Origin(Protocol):
         ...
 
 
-class _AllHere:
+@dataclass(frozen=True, slots=True)
+class _BroughtByOwner:
+    directory: RunDirectory
+
     def is_complete(self) -> bool:
         return True
 
     def unreachable(self) -> tuple[Unreachable, ...]:
-        return ()
+        return MirrorState.read(self.directory).unreachable
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +78,17 @@ class Native:
         self.directory.stop_request.touch(mode=0o600)
 
     def copying(self, record: RunRecord) -> AbstractContextManager[Copying]:
-        """The owner of an attached run brings everything here; that of a detached one does not."""
-        if record.detached and len(record.hosts) > 1:
+        """The owner of an attached run brings everything here while it lives; that of a detached one does not."""
+        if self._must_copy(record):
             return _mirroring(self.directory, self.reach, record)
-        return nullcontext(_AllHere())
+        return nullcontext(_BroughtByOwner(self.directory))
+
+    def _must_copy(self, record: RunRecord) -> bool:
+        if record.detached:
+            return len(record.hosts) > 1
+        if all(host.ssh is None for host in record.hosts) or self.has_owner(record):
+            return False
+        return not record.state.has_ended or bool(MirrorState.read(self.directory).unreachable)
 
 
 @dataclass(slots=True)
@@ -102,9 +112,17 @@ class Elsewhere:
             try:
                 with self.registry() as registry:
                     self._has_owner = registry.owner(record.run_id) is not None
+                    self._take_newer(registry, record)
             except IgniteTfError:
                 self._has_owner = True
         return self._has_owner
+
+    def _take_newer(self, registry: Registry, record: RunRecord) -> None:
+        """Have the directory know of the run what the cluster knows, also while nobody copies from its hosts."""
+        stored = registry.get(record.run_id)
+        if stored is not None and stored.version > record.version:
+            with suppress(ValueError):
+                RunRecord.from_json(stored.record).write(self.directory)
 
     def ask_to_stop(self, record: RunRecord) -> None:
         """Ask on every host that can be reached, and in the registry.
@@ -137,9 +155,14 @@ class Elsewhere:
 
 @contextmanager
 def _mirroring(directory: RunDirectory, reach: Reach, record: RunRecord) -> Iterator[Copying]:
+    def open_hosts(record: RunRecord, names: Collection[str] | None = None) -> list[Host]:
+        wanted = [each for each in reach.seen_from_here(record) if names is None or each.name in names]
+        return [opened.enter_context(reach.open(host)) for host in wanted]
+
     with ExitStack() as opened:
-        hosts = [opened.enter_context(reach.open(host)) for host in reach.seen_from_here(record)]
-        yield opened.enter_context(Mirror(directory, hosts))
+        hosts = open_hosts(record)
+        with Mirror(directory, hosts, lambda names: open_hosts(RunRecord.read(directory), names)) as mirror:
+            yield mirror
 
 
 def end_on_hosts(record: RunRecord, reach: Reach, grace_s: float) -> None:

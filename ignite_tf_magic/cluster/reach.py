@@ -103,7 +103,7 @@ class Reach:
     def keeping(self) -> Iterator[Reach]:
         """Keep hosts connected from one visit to the next, and to who opens them to stay; then as before.
 
-        Starting a run asks its hosts several things, one after the other, and connecting is what takes most of the time.
+        Starting a run asks its hosts several things, one after the other; connecting is what takes long.
         """
         kept = KeptHosts()
         try:

@@ -30,7 +30,7 @@ from pipe_hosts import (
 from ignite_tf_magic.cluster import manager
 from ignite_tf_magic.cluster.directory import RunDirectory
 from ignite_tf_magic.cluster.manager import Surroundings
-from ignite_tf_magic.cluster.record import RunRecord
+from ignite_tf_magic.cluster.record import HostRecord, RunRecord
 from ignite_tf_magic.cluster.runs import StopKind, list_runs, native_run
 from ignite_tf_magic.cluster.states import RunState
 from ignite_tf_magic.cluster.supervisor import Plan
@@ -190,7 +190,7 @@ def test_a_stop_while_a_worker_is_being_started_leaves_nothing(runs_dir, work_di
 
 
 def test_a_run_for_which_there_is_no_place_any_more_says_what_it_waits_for(start, runs_dir, work_dir):
-    def plan(record):
+    def plan(*_):
         raise PlacementError("no node has partitions of MNIST")
 
     run = manager.start_run(make_plan("raise SystemExit(75)", cwd=work_dir, max_restarts=3), runs_dir,
@@ -325,7 +325,7 @@ def test_the_next_generation_may_have_other_hosts_and_addresses(start_on, place)
     script += "print(os.environ['TF_CONFIG'])\nif not again and 'a/runs' not in mark: raise SystemExit(0)\n"
     plan = plan_on([alone, b], script, used=[alone, alone], max_restarts=1)
     later = Plan(seats_on([a, b]), (a, b))
-    run = start_on(plan, lambda run_id: Surroundings(planner=lambda record: later))
+    run = start_on(plan, lambda run_id: Surroundings(planner=lambda *_: later))
     run.wait(60)
     record = RunRecord.read(run.directory)
     assert record.hosts_of(0) == ((1, "a"), (2, "a"))
@@ -400,6 +400,18 @@ def test_when_the_owner_is_killed_nothing_is_left_on_any_host_once_the_lease_is_
     assert run.info().state is RunState.LOST
 
 
+def test_what_workers_say_after_their_owner_was_killed_can_be_read(owner, place):
+    count = COME_UP + "for i in range(10000): print(i, flush=True); time.sleep(0.01)\n"
+    process, run = owner(count, 3.0)
+    log = place / "a" / "runs" / run.id / "worker-0.log"
+    await_that(lambda: log.exists() and log.stat().st_size > 100, "some output")
+    process.kill()
+    process.wait()
+    seen = text_of(run, 0)
+    await_that(lambda: not living_jobs(place / "a") + living_jobs(place / "b"), "the end of the lease")
+    assert seen == log.read_text()
+
+
 def test_a_lost_run_can_be_stopped_before_its_lease_is_over(owner, place):
     process, run = owner(FAMILY, 300.0)
     children = children_of(place, run)
@@ -426,7 +438,7 @@ def leaving(start_on, place):
     )
     plan = plan_on([a, b], script, used=[b], max_restarts=1, timings=SHORT)
     later = Plan(seats_on([a]), (a, b))
-    run = start_on(plan, lambda run_id: Surroundings(planner=lambda record: later))
+    run = start_on(plan, lambda run_id: Surroundings(planner=lambda *_: later))
     await_text(run, "up")
     return run, b
 
@@ -439,6 +451,33 @@ def test_a_host_that_stays_out_of_reach_is_given_up_and_the_run_goes_on_elsewher
     info = run.wait(60)
     assert (info.state, info.restarts, info.hosts) == (RunState.SUCCEEDED, 1, ("a",))
     assert "--- started again (1): host b has not been heard of for" in text_of(run)
+
+
+def test_output_that_a_host_has_kept_for_itself_is_announced_and_comes_with_the_host(leaving):
+    run, b = leaving
+    cut_file(b.root).touch()
+    for relay in relays(b.root):
+        relay.kill()
+    told = "ignite_tf_magic: output of worker-0.log cannot be read: host b: no route to host"
+    assert text_of(run).splitlines()[-1] == told
+    assert text_of(run).splitlines()[-1] == told.replace(" of worker-0.log", "")  # asked anew, b tells nothing
+    with Path(b.root, "runs", run.id, "worker-0.log").open("a") as log:
+        log.write("last words\n")
+    cut_file(b.root).unlink()
+    assert run.fetch() == ()
+    first, second, title, *rest = text_of(run).splitlines()
+    assert (first, second, rest) == ("up", "last words", ["up"])
+    assert title.startswith("--- started again")
+
+
+def test_a_host_that_is_this_very_machine_by_another_name_writes_its_output_once(start_on, runs_dir, place):
+    place.mkdir()
+    me = HostRecord(
+        "me", ssh="me", root=str(runs_dir.parent), python=sys.executable, agent_python=sys.executable
+    )
+    run = start_on(plan_on([me], "for i in range(1000): print(i, flush=True)"))
+    assert text_of(run) == "".join(f"{i}\n" for i in range(1000))
+    assert run.info().state is RunState.SUCCEEDED
 
 
 def test_a_host_that_has_lost_all_trace_of_a_worker_is_not_waited_for(leaving):
