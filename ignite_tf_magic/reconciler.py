@@ -18,15 +18,17 @@ from pathlib import Path
 from typing import Any
 
 from ignite_tf_magic.client.client import Client
+from ignite_tf_magic.cluster.decisions import Reports
 from ignite_tf_magic.cluster.directory import RunDirectory
 from ignite_tf_magic.cluster.foreman import Baggage, Foreman
-from ignite_tf_magic.cluster.orders import HostReport, Room
+from ignite_tf_magic.cluster.orders import HostReport
 from ignite_tf_magic.cluster.planning import check_room, find_plan, name_by_record
 from ignite_tf_magic.cluster.publisher import new_owner
 from ignite_tf_magic.cluster.reach import Reach
-from ignite_tf_magic.cluster.record import HostRecord, RunRecord, RunSpec
+from ignite_tf_magic.cluster.record import HostRecord, RunRecord
 from ignite_tf_magic.cluster.registry import Registry, Stored
 from ignite_tf_magic.cluster.registry_crew import RegistryCrew
+from ignite_tf_magic.cluster.room import told_rooms
 from ignite_tf_magic.cluster.runs import native_run
 from ignite_tf_magic.cluster.supervisor import Plan, Supervisor
 from ignite_tf_magic.cluster.timings import Timings
@@ -120,7 +122,6 @@ class Reconciler:
             timings=self._timings,
             on_log=_ignore,
             renews=False,
-            tells_room=True,
         )
         self._crew = RegistryCrew(instructions.scale)
         self._opened = opened
@@ -248,7 +249,7 @@ class Reconciler:
             self._save(replace(record, supervisor=self._name, version=record.version + 1))
         if self._supervisor is None:
             self._supervisor = self._new_supervisor()
-        self._registry.touch_owner(record.run_id, self._owner)
+        self._registry.touch_owner(record.run_id, self._owner, detached=True)
         while self._supervisor.step():
             pass
 
@@ -279,18 +280,11 @@ class Reconciler:
         self._take(record)
         self._obey()
 
-    def _plan(self, record: RunRecord) -> Plan:
-        naming = partial(name_by_record, record.hosts)
+    def _plan(self, record: RunRecord, reports: Reports) -> Plan:
+        naming, rooms = partial(name_by_record, record.hosts), told_rooms(reports)
         with self._connect() as client:
-            check_room(client, record, self._rooms)
-            return find_plan(client, record.spec, naming, self._unusable, self._rooms).placed()
-
-    def _rooms(self, hosts: Iterable[HostRecord], spec: RunSpec) -> Mapping[str, Room]:
-        """What hosts have told lately; those that have not are missing."""
-        del spec
-        reports = self._crew.reports()
-        told = ((host.name, reports.get(host.name)) for host in hosts)
-        return {name: report.room for name, report in told if report and report.reachable and report.room}
+            check_room(client, record, rooms)
+            return find_plan(client, record.spec, naming, self._unusable, lambda *_: rooms).placed()
 
     def _unusable(self, hosts: Iterable[HostRecord]) -> Mapping[str, str]:
         found = {}

@@ -122,19 +122,19 @@ class Pruned:
 
 def prune_runs(
     volume: Volume,
-    local: Sequence[RunInfo],
+    known: Sequence[RunInfo],
     forget: Callable[[str], None],
     *,
     keep: int,
     older_than: timedelta | None = None,
     dry_run: bool = False,
 ) -> list[Pruned]:
-    """Remove runs that have ended, in igfs and on this machine, but for the newest.
+    """Remove runs that have ended, but for the newest.
 
     Args:
         volume: The cluster's file system.
-        local: Runs of this machine; those that have not ended are never removed.
-        forget: Removes one of these runs from this machine.
+        known: Runs that are listed; those that have not ended are never removed.
+        forget: Removes one of these runs from wherever it is listed.
         keep: So many of the newest stay.
         older_than: Only runs that ended longer ago are removed.
         dry_run: Only tell what would be removed.
@@ -142,10 +142,10 @@ def prune_runs(
     Returns:
         The runs that were removed, oldest first.
     """
-    known = {run.id: run for run in local}
-    ended = {run.id: run.ended_at or run.started_at for run in local if run.state.has_ended}
+    ids = {run.id for run in known}
+    ended = {run.id: run.ended_at or run.started_at for run in known if run.state.has_ended}
     for name, created_at in _in_igfs(volume).items():
-        if name not in known and _has_ended(volume, name):
+        if name not in ids and _has_ended(volume, name):
             ended[name] = created_at
     oldest_first = sorted(ended, key=lambda name: ended[name])
     limit = datetime.now(timezone.utc) - older_than if older_than is not None else None
@@ -158,7 +158,7 @@ def prune_runs(
     for run in () if dry_run else pruned:
         with suppress(PathNotFound):  # it may never have written there
             volume.remove_directory((*RUNS, run.run_id), with_contents=True)
-        if run.run_id in known:
+        if run.run_id in ids:
             forget(run.run_id)
     return pruned
 

@@ -7,6 +7,7 @@ Ignite answers: their directories are the truth of which the registry is an inde
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -14,17 +15,17 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.cluster.mirror import seen_directory
 from ignite_tf_magic.cluster.origins import Elsewhere
 from ignite_tf_magic.cluster.reach import Reach
 from ignite_tf_magic.cluster.record import HostRecord, RunInfo, RunRecord, info_of
 from ignite_tf_magic.cluster.registry import Registry
-from ignite_tf_magic.cluster.runs import Run, find_run, forget_run
+from ignite_tf_magic.cluster.runs import Run, find_run
 from ignite_tf_magic.cluster.runs import list_runs as list_native
 from ignite_tf_magic.cluster.states import RunState
+from ignite_tf_magic.cluster.topology import connect_to_most
 from ignite_tf_magic.config import ConnectOptions, HostOptions
-from ignite_tf_magic.errors import ConnectionFailed, IgniteTfError, RunNotFound
+from ignite_tf_magic.errors import ConfigError, ConnectionFailed, HostUnreachable, IgniteTfError, RunNotFound
 from ignite_tf_magic.launch.files import write_private
 from ignite_tf_magic.launch.hosts import Host, call_all
 
@@ -70,12 +71,17 @@ class RunIndex:
         self._reach = reach
         self._cluster = None if cluster is None else replace(cluster, timeout_s=_CONNECT_S)
         self._configured = tuple(configured)
+        self._silent: set[str] = set()
 
     @property
     def registry(self) -> Callable[[], Registry] | None:
         """Give a way to the cluster's registry; who calls it closes what it gives."""
         cluster = self._cluster
-        return None if cluster is None else lambda: Registry(lambda: connect(cluster), patience_s=_CONNECT_S)
+        return (
+            None
+            if cluster is None
+            else lambda: Registry(lambda: connect_to_most(cluster), patience_s=_CONNECT_S)
+        )
 
     def runs(self, *, include_ended: bool = False) -> Listed:
         """List runs, oldest first."""
@@ -183,9 +189,27 @@ class RunIndex:
         if rows and (not path.exists() or path.read_text() != text):
             write_private(path, text)
 
-    def forget(self, run_id: str) -> None:
-        """Remove what this machine has of a run that has ended."""
-        forget_run(self._runs_dir, run_id, self._reach)
+    def forget(self, run_id: str) -> tuple[str, ...]:
+        """Remove the files that this machine and a run's hosts have of it; says, in words, what had to stay.
+
+        Hosts that did not answer once are not asked again for other runs.
+
+        Raises:
+            RunNotFound: There is none.
+            ConfigError: It has not ended.
+        """
+        run = self.find(run_id)
+        if not run.is_over():
+            raise ConfigError(f"run {run.id} has not ended; stop it first: ignite-tf stop {run.id}")
+        hosts = [host for host in self._reach.seen_from_here(run.record()) if host.ssh is not None]
+        with self._reach.visiting(host for host in hosts if host.name not in self._silent) as opened:
+            answers = call_all(opened, lambda host: host.remove(run.id))
+        failed = {name: answer for name, answer in answers.items() if isinstance(answer, IgniteTfError)}
+        self._silent |= {name for name, error in failed.items() if isinstance(error, HostUnreachable)}
+        shutil.rmtree(run.directory.path, ignore_errors=True)
+        unasked = [host.name for host in hosts if host.name not in answers]
+        kept = [*(f"{name} ({error})" for name, error in failed.items()), *unasked]
+        return (f"files of run {run.id} stay on {', '.join(kept)}",) if kept else ()
 
 
 def is_live(info: RunInfo) -> bool:

@@ -14,18 +14,20 @@ from types import MappingProxyType
 
 from ignite_tf_magic.client.client import Client
 from ignite_tf_magic.client.router import Node
-from ignite_tf_magic.cluster.environments import prepare_environments, read_requirements
+from ignite_tf_magic.cluster.decisions import Reports
+from ignite_tf_magic.cluster.environments import prepare_environments
 from ignite_tf_magic.cluster.manager import RunPlan
 from ignite_tf_magic.cluster.orders import Room
-from ignite_tf_magic.cluster.planning import Found, check_room, find_plan
+from ignite_tf_magic.cluster.planning import AskRoom, Found, check_room, find_plan
 from ignite_tf_magic.cluster.reach import Reach
 from ignite_tf_magic.cluster.record import HostRecord, RunRecord, RunSpec
-from ignite_tf_magic.cluster.room import look
+from ignite_tf_magic.cluster.requirements import read_requirements
+from ignite_tf_magic.cluster.room import look, told_rooms
 from ignite_tf_magic.cluster.spec import check_script
 from ignite_tf_magic.cluster.supervisor import Plan
 from ignite_tf_magic.cluster.timings import Timings
 from ignite_tf_magic.config import Config, ConnectOptions, OnRebalance, timings_divisor
-from ignite_tf_magic.errors import HostError, IgniteTfError, LaunchError, NoRoom, ScriptError
+from ignite_tf_magic.errors import ConfigError, HostError, IgniteTfError, LaunchError, NoRoom, ScriptError
 from ignite_tf_magic.host_names import LOCAL, HostOfNode, ThisMachine, name_hosts
 from ignite_tf_magic.launch.hosts import Host, call_all
 from ignite_tf_magic.launch.parcels import Parcel, pack_archive, pack_package, pack_tree
@@ -115,9 +117,11 @@ def plan_run(
         LaunchError: The workers' interpreter cannot be started, or the job's directory cannot be packed.
     """
     spec = _spec(config, request)
+    if request.wheels is not None and request.requirements is None:
+        raise ConfigError("--wheels says where what --requirements FILE lists comes from; give both")
     if not spec.command:
         check_script(request.script, request.script_name, spec.python)
-    found = _find(client, options, config, spec, reach)
+    found = _find(client, options, config, spec, reach, partial(rooms_of, reach))
     if found.shortage is not None and not request.wait:
         raise NoRoom(f"{found.shortage}. Wait until there is room with --wait, or ask for fewer")
     package = pack_package() if any(host.ssh is not None for host in found.plan.hosts) else None
@@ -155,21 +159,24 @@ def with_environments(
     hosts = [host for host in run.plan.hosts if host.name not in planned.unusable]
     if not request.detach:  # else every host answers for the run
         hosts = [host for host in hosts if host.name in (request.hosts or (host.name,))]
-    ready = prepare_environments(
-        hosts, requirements, reach, report, python=run.spec.python, for_detached=request.detach
-    )
+    ready = prepare_environments(hosts, requirements, reach, report, python=run.spec.python)
     known = {host.name: host for host in (*run.plan.hosts, *ready)}
     plan = replace(run.plan, hosts=tuple(known.values()))
     return replace(run, plan=plan, spec=replace(run.spec, requirements=requirements.name))
 
 
 def plan_again(
-    client: Client, options: ConnectOptions, config: Config, record: RunRecord, reach: Reach
+    client: Client, options: ConnectOptions, config: Config, record: RunRecord, reports: Reports, reach: Reach
 ) -> Plan:
     """Find places for another generation of a run that this process owns."""
-    check_room(client, record, partial(rooms_of, reach))
-    environments = {host.name: host.environment for host in record.hosts}
-    return _find(client, options, config, record.spec, reach, environments).placed()
+    told = told_rooms(reports)
+    check_room(client, record, told)
+    known = {host.name: host for host in record.hosts}
+
+    def ask_room(hosts: Iterable[HostRecord], spec: RunSpec) -> dict[str, Room]:
+        return {**told, **rooms_of(reach, [host for host in hosts if host.name not in known], spec)}
+
+    return _find(client, options, config, record.spec, reach, ask_room, known).placed()
 
 
 def _find(
@@ -178,13 +185,14 @@ def _find(
     config: Config,
     spec: RunSpec,
     reach: Reach,
-    environments: Mapping[str, str | None] = MappingProxyType({}),
+    ask_room: AskRoom,
+    known: Mapping[str, HostRecord] = MappingProxyType({}),
 ) -> Found:
     def naming(nodes: Collection[Node]) -> dict[uuid.UUID, HostRecord]:
         return {node: equipped(host) for node, host in Naming(config, options)(nodes).items()}
 
     def equipped(host: HostRecord) -> HostRecord:
-        return replace(host, environment=environments.get(host.name))
+        return replace(host, environment=known[host.name].environment if host.name in known else None)
 
     # Workers do not go through an ssh host to the cluster: where that is needed, none can run here.
     fallback = equipped(_HERE) if config.ssh.via is None else None
@@ -193,7 +201,7 @@ def _find(
         spec,
         naming,
         lambda hosts: unusable_hosts(hosts, reach),
-        partial(rooms_of, reach),
+        ask_room,
         fallback,
     )
 

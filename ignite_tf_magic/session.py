@@ -18,11 +18,12 @@ from typing import Any
 import numpy as np
 
 from ignite_tf_magic import embedded
-from ignite_tf_magic.client.client import Client, connect
+from ignite_tf_magic.client.client import Client
 from ignite_tf_magic.client.load import put_rows, table_config
 from ignite_tf_magic.client.sql import QueryResult, SqlClient
 from ignite_tf_magic.closing import Closing
 from ignite_tf_magic.cluster import manager
+from ignite_tf_magic.cluster.decisions import Reports
 from ignite_tf_magic.cluster.failure import Failure
 from ignite_tf_magic.cluster.manager import RunPlan, Surroundings
 from ignite_tf_magic.cluster.output import OutputChunk
@@ -33,7 +34,7 @@ from ignite_tf_magic.cluster.registry import Registry
 from ignite_tf_magic.cluster.runs import Run, StopKind, StopOutcome
 from ignite_tf_magic.cluster.states import RunState
 from ignite_tf_magic.cluster.supervisor import Plan
-from ignite_tf_magic.cluster.topology import TopologyWatch, connect_to_majority
+from ignite_tf_magic.cluster.topology import TopologyWatch, connect_to_majority, connect_to_most
 from ignite_tf_magic.config import (
     Config,
     ConnectOptions,
@@ -162,7 +163,7 @@ def open_session(
     if options is None:
         options = ConnectOptions() if found.ssh.via else start_embedded(report)
     options = _through(found, options)
-    return Session(options, connect(options), report, found)
+    return Session(options, connect_to_most(options), report, found)
 
 
 def _through(config: Config, options: ConnectOptions) -> ConnectOptions:
@@ -334,15 +335,13 @@ class Session(Closing):
             if plan.waiting_for is not None:
                 self.report(f"the run is queued: {plan.waiting_for}")
             if request.detach:
-                return submit(plan, state_dir(), reach, self._registry, timings_divisor())
+                registry = partial(Registry, partial(connect_to_majority, self.options, plan.topology))
+                return submit(plan, state_dir(), reach, registry, timings_divisor())
             run = manager.start_run(plan, runs_dir(), reach, partial(self._surroundings, plan, reach))
         files = RunFiles(run, self.options, self.report)
         files.start()
         self._copies.append(files)
         return run
-
-    def _registry(self) -> Registry:
-        return Registry(lambda: connect(self.options))
 
     def _surroundings(self, plan: RunPlan, reach: Reach, run_id: str) -> Surroundings:
         """Connect a run that this process owns to the cluster, for as long as it lasts."""
@@ -351,9 +350,9 @@ class Session(Closing):
         publisher = Publisher(Registry(connect_again, timings=plan.timings), run_id, plan.timings)
         topology = TopologyWatch(connect_again, plan.spec.cache, plan.topology)
 
-        def plan_anew(record: RunRecord) -> Plan:
+        def plan_anew(record: RunRecord, reports: Reports) -> Plan:
             with connect_again() as client:
-                return plan_again(client, options, config, record, reach)
+                return plan_again(client, options, config, record, reports, reach)
 
         def close() -> None:
             topology.close()
@@ -371,12 +370,23 @@ class Session(Closing):
     def prune(
         self, *, keep: int = 20, older_than: timedelta | None = None, dry_run: bool = False
     ) -> list[Pruned]:
-        """Remove runs that have ended, with their files in igfs and on this machine; see `prune_runs`."""
-        with Volume(lambda: self.options) as volume:
+        """Remove runs that have ended, with their files in igfs, here and on their hosts; see `prune_runs`."""
+        with (
+            reach_of(self.config).keeping() as reach,
+            Volume(lambda: self.options) as volume,
+            Registry(self.client) as registry,
+        ):
+            index = run_index(self.config, self.options, reach)
+
+            def forget(run_id: str) -> None:
+                for kept in index.forget(run_id):
+                    self.report(kept)
+                registry.remove(run_id)
+
             return prune_runs(
                 volume,
-                list_runs(include_ended=True).runs,
-                run_index(self.config).forget,
+                index.runs(include_ended=True).runs,
+                forget,
                 keep=keep,
                 older_than=older_than,
                 dry_run=dry_run,
@@ -466,7 +476,7 @@ def _configuration(path: Path | None, via: str | None) -> Config:
     return found if via is None else replace(found, ssh=replace(found.ssh, via=via))
 
 
-def run_index(config: Config, cluster: ConnectOptions | None = None) -> RunIndex:
+def run_index(config: Config, cluster: ConnectOptions | None = None, reach: Reach | None = None) -> RunIndex:
     """Give the index of runs, with those of a cluster's registry: of the one given, else of the configured one.
 
     An embedded cluster is not asked: its runs are all of this machine.
@@ -476,7 +486,7 @@ def run_index(config: Config, cluster: ConnectOptions | None = None) -> RunIndex
         chosen = _through(config, chosen)
     elif chosen is not None and set(chosen.endpoints) <= set(embedded_endpoints()):
         chosen = None
-    return RunIndex(state_dir(), reach_of(config), chosen, config.hosts)
+    return RunIndex(state_dir(), reach or reach_of(config), chosen, config.hosts)
 
 
 def reach_of(config: Config) -> Reach:

@@ -48,7 +48,7 @@ def submit(
         greeted = call_all(hosts.values(), Host.hello)
         record = replace(record, hosts=tuple(_with_root(host, hosts[host.name]) for host in record.hosts))
         record.write(directory)
-        index.touch_owner(run_id, new_owner())  # until a host does
+        index.touch_owner(run_id, new_owner(), detached=True)  # until a host does
         index.create(record.to_json())
         failed = _errors(greeted)
         ready = [host for name, host in hosts.items() if name not in failed]

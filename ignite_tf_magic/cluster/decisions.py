@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ignite_tf_magic.cluster import verdicts
-from ignite_tf_magic.cluster.orders import HostReport, Order, Phase, Seat, WorkerEnd
+from ignite_tf_magic.cluster.orders import NO_ROOM, PORT_TAKEN, HostReport, Order, Phase, Seat, WorkerEnd
 from ignite_tf_magic.cluster.record import PastGeneration, RunRecord, WorkerRecord
 from ignite_tf_magic.cluster.states import RunEvent, RunState
 from ignite_tf_magic.cluster.timings import Timings
@@ -310,15 +310,27 @@ def _after_failure(record: RunRecord, reports: Reports, moment: Moment) -> RunRe
     may_pass = record.may_pass
     if may_pass is None:
         may_pass = first is None or verdicts.may_pass(first, ends.get(first.worker))
-    tries = max(record.spec.max_restarts, _MAX_PORT_TRIES - 1 if verdicts.took_a_port(ends) else 0)
-    if may_pass and record.num_failures < tries and not _is_over_time(record, moment):
-        num_failures, reason = record.num_failures + 1, _cause(record)
+    obstacles = _obstacles(record, reports)
+    found_a_port_taken = PORT_TAKEN in obstacles or verdicts.took_a_port(ends)
+    # Another run was faster: one that waits for room goes on waiting.
+    was_late = record.spec.waits_for_room and bool(obstacles & NO_ROOM)
+    tries = max(record.spec.max_restarts, _MAX_PORT_TRIES - 1 if found_a_port_taken else 0)
+    if may_pass and (was_late or record.num_failures < tries) and not _is_over_time(record, moment):
         again = record.happened(
-            RunEvent.WORTH_A_RETRY, num_failures=num_failures, reason=reason, exit_code=None
+            RunEvent.WORTH_A_RETRY,
+            num_failures=record.num_failures + (not was_late),
+            reason=_cause(record),
+            exit_code=None,
         )
         return _with_past(again, moment)
     exit_code = record.exit_code or (first and first.exit_code) or EXIT_NOT_STARTED
     return record.happened(RunEvent.ALL_GONE, ended_at=moment.time, exit_code=exit_code, waiting_for=None)
+
+
+def _obstacles(record: RunRecord, reports: Reports) -> set[str]:
+    """Give what stood in the way of this generation on its hosts, by kind."""
+    mine = (reports[name] for name in record.order.hosts if name in reports)
+    return {report.error.kind for report in mine if report.error and report.generation == record.generation}
 
 
 def _cause(record: RunRecord) -> str:

@@ -1,16 +1,16 @@
 """Builds a virtual environment on a host. Standard library only, for Python 3.8 and later: it is sent there alone.
 
-Run by the interpreter on which the environment is to stand, in a directory with ORDER:
+Run by the interpreter on which the environment is to stand, in a directory of its own with ORDER:
 
     target         where the environment is to be
     requirements   a file
+    added          names of what is installed beside it, in any version
     wheels         a directory to be used instead of a package index, or null
-    uv             programs to try; without one that works pip does it
-    extras         [requirement, module] pairs: what is added when the module is missing
-    needs_extras   whether the environment is of no use without them
+    uv             a program, or null; without one that works pip does it
 
-Exit codes: 0, it is there; NO_INDEX, no package index could be reached, and HOST_FILE tells for what kind of host
-wheels would have to be brought. After anything else the last lines of the output say why.
+Everything is made in that directory and moved to its place in one step, so that who removes the directory removes all
+that is incomplete. Exit codes: 0, the environment is there; NO_INDEX, no package index could be reached, and HOST_FILE
+tells for what kind of host wheels would have to be brought. After anything else the last lines of the output say why.
 """
 
 from __future__ import annotations
@@ -30,14 +30,16 @@ if TYPE_CHECKING:
 
 ORDER, HOST_FILE = "order.json", "host.json"
 NO_INDEX = 69  # EX_UNAVAILABLE
+# Directories of builds have this name and some random bytes, in hex.
+RUN_PREFIX, NUM_RUN_BYTES = "env-", 4
 # What uv and pip say when nothing answers; an index that answers "there is no such package" is another matter.
 _SILENCE = re.compile(
     r"error sending request|dns error|tcp connect error|client error \(Connect\)|Connection refused|"
     r"Network is unreachable|Temporary failure in name resolution|Name or service not known|No route to host|"
-    r"NewConnectionError|ConnectTimeoutError|operation timed out|Network connectivity is disabled"
+    r"NewConnectionError|ConnectTimeoutError|operation timed out|network was disabled"
 )
 # Where no index answers, the wheels come another way: it need not be asked for long.
-_TEMPERATE = {"UV_HTTP_RETRIES": "1"}
+_TEMPERATE = {"UV_HTTP_RETRIES": "1", "PIP_RETRIES": "1"}
 _STALE_S = 86400.0
 _MAX_SCRIPT_BYTES = 1 << 20
 
@@ -57,93 +59,65 @@ def main() -> int:
 
     with open(ORDER, encoding="utf-8") as file:
         order = json.load(file)
-    folder, name = os.path.split(order["target"])
+    folder = os.path.dirname(order["target"])
     os.makedirs(folder, 0o700, exist_ok=True)
-    with open(f"{folder}/.{name}.lock", "w") as lock:
+    with open(f"{folder}/.lock", "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            _say("another run is building the same environment; waiting for it")
+        except BlockingIOError:
+            _say("another environment is being built there; waiting for it")
             fcntl.flock(lock, fcntl.LOCK_EX)
         if is_there(order["target"]):
-            _say("the environment has just been built by another run")
-            return 0
+            return 0  # another run has just built it
         try:
-            build(order, f"{folder}/.{name}.part")
+            build(order)
         except Failed as failed:
             if failed.is_silence and not order["wheels"]:
                 _describe_host()
                 return NO_INDEX
             return int(failed.code)
-    _remove_stale(os.path.dirname(os.getcwd()))
+        finally:
+            _remove_stale(os.path.dirname(os.getcwd()))
     return 0
 
 
 def is_there(target: str) -> bool:
     """Tell whether an environment is complete, and its interpreter still starts."""
-    python = f"{target}/bin/python"
-    try:
-        return (
-            subprocess.run([python, "-I", "-c", ""], check=False, stderr=subprocess.DEVNULL).returncode == 0
-        )
-    except OSError:
-        return False
+    return _works([f"{target}/bin/python", "-I", "-c", ""])
 
 
-def build(order: dict[str, Any], part: str) -> None:
-    """Build an environment beside its place, then move it there in one step."""
+def build(order: dict[str, Any]) -> None:
+    """Build an environment here, then move it to its place in one step."""
     began = time.monotonic()
-    _remove(part)
-    uv = next((each for each in order["uv"] if _works(each)), None)
+    part = f"{os.getcwd()}/venv"
+    uv = order["uv"] if order["uv"] and _works([order["uv"], "--version"]) else None
     _say(f"building the environment with {'uv' if uv else 'pip'}")
     if uv:
         _run([uv, "venv", "--quiet", "--python", sys.executable, part])
+        install = [uv, "pip", "install", "--python", f"{part}/bin/python"]
     else:
         _run([sys.executable, "-m", "venv", part])
-    _install(uv, part, ["-r", order["requirements"]], order["wheels"])
-    for requirement, module in order["extras"]:
-        if not _has(part, module):
-            _add(uv, part, requirement, order)
+        install = [f"{part}/bin/python", "-m", "pip", "install", "--quiet"]
+        install += ["--disable-pip-version-check", "--no-input"]
+    if order["wheels"]:
+        install += ["--no-index", "--find-links", order["wheels"]]
+    _run([*install, "-r", order["requirements"]])
+    _run([*install, *order["added"]])  # nothing is done for those that are there
     _rename_inside(part, order["target"])
-    _remove(order["target"])
+    shutil.rmtree(order["target"], ignore_errors=True)  # one that does not work any more
     os.rename(part, order["target"])
     _say(f"the environment is ready after {time.monotonic() - began:.1f} s")
 
 
-def _install(uv: str | None, part: str, what: list[str], wheels: str | None, *, tells: bool = True) -> None:
-    offline = ["--no-index", "--find-links", wheels] if wheels else []
-    python = f"{part}/bin/python"
-    if uv:
-        _run([uv, "pip", "install", "--python", python, *offline, *what], tells=tells)
-    else:
-        options = ["--disable-pip-version-check", "--no-input", "--retries", "1", "--quiet"]
-        _run([python, "-m", "pip", "install", *options, *offline, *what], tells=tells)
-
-
-def _add(uv: str | None, part: str, requirement: str, order: dict[str, Any]) -> None:
+def _works(command: list[str]) -> bool:
     try:
-        _install(uv, part, [requirement], order["wheels"], tells=order["needs_extras"])
-    except Failed:
-        if order["needs_extras"]:
-            _say(f"{requirement} is needed beside what was asked for, and cannot be had")
-            raise
-        _say(f"note: there is no {requirement}, without which workers cannot read caches")
-
-
-def _has(part: str, module: str) -> bool:
-    code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
-    return subprocess.run([f"{part}/bin/python", "-I", "-c", code], check=False).returncode == 0
-
-
-def _works(uv: str) -> bool:
-    try:
-        return subprocess.run([uv, "--version"], check=False, capture_output=True).returncode == 0
+        return subprocess.run(command, check=False, capture_output=True).returncode == 0
     except OSError:
         return False
 
 
-def _run(command: list[str], *, tells: bool = True) -> None:
-    """Run a program, and pass its words on, line by line, when it is to tell.
+def _run(command: list[str]) -> None:
+    """Run a program, and pass its words on, line by line.
 
     Raises:
         Failed: It ended with another code than 0.
@@ -155,7 +129,7 @@ def _run(command: list[str], *, tells: bool = True) -> None:
     words = b""
     for line in child.stdout or ():
         words += line
-        if tells and not line.startswith(b"Using Python"):
+        if not line.startswith((b"Using Python", b"Audited")):
             sys.stdout.buffer.write(line)
             sys.stdout.buffer.flush()
     if child.wait():
@@ -185,15 +159,16 @@ def _describe_host() -> None:
 
 def _remove_stale(runs: str) -> None:
     """Remove what is left of builds whose callers were lost."""
-    for name in os.listdir(runs):
-        path = f"{runs}/{name}"
-        if name.startswith("env-") and time.time() - os.lstat(path).st_mtime > _STALE_S:
-            _remove(path)
-
-
-def _remove(path: str) -> None:
-    if os.path.lexists(path):
-        shutil.rmtree(path, ignore_errors=True)
+    name_of_build = re.compile(f"{RUN_PREFIX}[0-9a-f]{{{2 * NUM_RUN_BYTES}}}")
+    for entry in os.scandir(runs):
+        if not name_of_build.fullmatch(entry.name):
+            continue
+        try:
+            is_stale = time.time() - entry.stat(follow_symlinks=False).st_mtime > _STALE_S
+        except FileNotFoundError:  # its caller has just removed it
+            continue
+        if is_stale:
+            shutil.rmtree(entry.path, ignore_errors=True)
 
 
 def _say(line: str) -> None:

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 
 from ignite_tf_magic.cluster.directory import CREDENTIALS, assignment_name, exit_name, log_name, task_name
 from ignite_tf_magic.cluster.orders import (
+    NO_ROOM,
+    PORT_TAKEN,
     HostReport,
     Obstacle,
     Phase,
@@ -46,7 +48,7 @@ _LISTEN_S = 0.5
 _ROOM_S = 1.0
 _WAITING = (RunState.QUEUED, RunState.RESTARTING)
 # What a host refuses now and may grant the next time.
-_PASSING_KINDS = {"disk_full", "no_ports", "port_taken", "older_alive", "stale_generation"}
+_PASSING_KINDS = {"disk_full", PORT_TAKEN, "older_alive", "stale_generation"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,6 @@ class Foreman:
         baggage: What is carried there before the first worker starts.
         on_log: Told the log of each worker that was started, or found running.
         renews: Whether the foreman renews the lease; else who made the watch does.
-        tells_room: Whether it tells what the host has for workers, while the run waits to be started.
     """
 
     def __init__(
@@ -91,7 +92,6 @@ class Foreman:
         timings: Timings,
         on_log: Callable[[str], None],
         renews: bool = True,
-        tells_room: bool = False,
     ) -> None:
         self._host = host
         self._watch = watch
@@ -99,7 +99,6 @@ class Foreman:
         self._timings = timings
         self._on_log = on_log
         self._renews = renews
-        self._tells_room = tells_room
         self._room: Room | None = None
         self._room_asked_at = float("-inf")
         self._carried = self._has_left = False
@@ -139,8 +138,8 @@ class Foreman:
             self._copy(record)
         except HostRefused as error:
             # Without --wait a first start that does not fit is refused.
-            may_fit = error.kind == "no_gpu" and (record.spec.waits_for_room or record.generation > 1)
-            may_pass = may_fit or error.kind in _PASSING_KINDS
+            may_wait = record.spec.waits_for_room or record.generation > 1
+            may_pass = error.kind in _PASSING_KINDS or (error.kind in NO_ROOM and may_wait)
             self._error = Obstacle(error.kind, str(error), may_pass=may_pass)
         except HostError as error:
             if self._watch.view.heard_at is None:  # else it was reached before, and may be again
@@ -302,7 +301,7 @@ class Foreman:
             self._ends[worker] = WorkerEnd(None, "vanished", ended_at=time.time())
 
     def _look_for_room(self, record: RunRecord) -> None:
-        if not self._tells_room or record.state not in _WAITING or not needs_room(record.spec):
+        if record.state not in _WAITING or not needs_room(record.spec):
             self._room = None
         elif time.monotonic() - self._room_asked_at > _ROOM_S:
             self._room = look(self._host, record.spec)

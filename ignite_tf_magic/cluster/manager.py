@@ -252,6 +252,7 @@ class _Owner:
         """Write the newest record; the last one when all that can be read of the output has been."""
         if record.state.has_ended:
             self._await_logs()
+            self._logs.end()
             self._note_unread()
             self._directory.credentials.unlink(missing_ok=True)
         self._write(record)

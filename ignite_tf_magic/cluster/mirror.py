@@ -83,6 +83,7 @@ class Mirror(Closing):
         self._is_here: dict[str, bool] = {}
         self._fetched: set[tuple[str, str]] = set()
         self._doubled: dict[tuple[str, str], Unreachable] = {}
+        self._first_sizes: dict[tuple[str, str], int] = {}
         self._failure: MirrorFailed | None = None
         self._held: lock.HeldLock | None = None
         self._lock_file = directory.path / "mirror.lock"
@@ -128,6 +129,26 @@ class Mirror(Closing):
         stamp, state = self._record.stamp(), MirrorState.read(self.directory)
         is_current = lock.holder_pid(self._lock_file) == state.pid or not state.unreachable
         return state.is_complete and is_current and state.record == stamp != ()
+
+    def is_caught_up(self) -> bool:
+        """Whether the output that there was when the hosts were first asked is here, of those that answer."""
+        if not self._held:
+            return lock.is_held(self._lock_file)  # another process brings it
+        views = [watch.view for watch in dict(self._watches).values()]
+        open_views = [view for view in views if view.contact is not Contact.UNREACHABLE]
+        return len(views) == len(self._hosts) and all(self._has_caught_up(view) for view in open_views)
+
+    def _has_caught_up(self, view: HostView) -> bool:
+        if view.heard_at is None or view.host not in self._is_here:
+            return False
+        if self._is_here[view.host]:
+            return True
+        wanted = {job.log: self._first_sizes.get((view.host, job.log)) for job in workers(view)}
+        return all(
+            size is not None and (self._logs.offset(view.host, log) or 0) >= size
+            for log, size in wanted.items()
+            if (view.host, log) not in self._doubled
+        )
 
     def unreachable(self) -> tuple[Unreachable, ...]:
         """List the output that cannot be read now; for a run that has ended, once it is complete."""
@@ -201,6 +222,7 @@ class Mirror(Closing):
                     lost = Unreachable(host.name, job.log, job.log_bytes, False, reason)
                     self._doubled[host.name, job.log] = lost
                 else:
+                    self._first_sizes[host.name, job.log] = job.log_bytes
                     watch.add_log(job.log, offset)
             if job.has_ended and (host.name, job.name) not in self._fetched:
                 self._fetch_exit(host, job)

@@ -98,6 +98,7 @@ class MirroredLogs:
         self._directory = directory
         self._lock = threading.Lock()
         self._logs: dict[tuple[str, str], _Log] = {}
+        self._has_ended = False
         self.failure: MirrorFailed | None = None
 
     def add(self, host: str, name: str) -> int | None:
@@ -132,6 +133,8 @@ class MirroredLogs:
             MirrorFailed: They cannot be written, or earlier ones could not.
         """
         with self._writing(host, path) as log:
+            if self._has_ended:
+                return
             if offset > log.offset:
                 log.note(Gap(log.size, log.offset, offset))
             if new := data[log.offset - offset :]:
@@ -145,8 +148,13 @@ class MirroredLogs:
         """
         del start  # this side knows better how far it has come
         with self._writing(host, path) as log:
-            if end > log.offset:
+            if end > log.offset and not self._has_ended:
                 log.note(Gap(log.size, log.offset, end))
+
+    def end(self) -> None:
+        """Write nothing more from now on, so that another process may."""
+        with self._lock:
+            self._has_ended = True
 
     @contextmanager
     def _writing(self, host: str, name: str) -> Iterator[_Log]:

@@ -14,6 +14,10 @@ from ignite_tf_magic.launch.jobs import JobStatus
 
 T = TypeVar("T")
 
+# Why a host refuses to start a worker: other jobs have the GPUs or ports of the range, or this very port.
+NO_ROOM = frozenset({"no_gpu", "no_ports"})
+PORT_TAKEN = "port_taken"
+
 
 class Phase(Enum):
     """How far the workers of a generation have been asked to go."""

@@ -28,6 +28,10 @@ class Copying(Protocol):
         """Whether all that can be read is here."""
         ...
 
+    def is_caught_up(self) -> bool:
+        """Whether what there was to read when the copying began is here."""
+        ...
+
     def unreachable(self) -> tuple[Unreachable, ...]:
         """List what cannot be read now."""
         ...
@@ -54,6 +58,9 @@ class _BroughtByOwner:
     directory: RunDirectory
 
     def is_complete(self) -> bool:
+        return True
+
+    def is_caught_up(self) -> bool:
         return True
 
     def unreachable(self) -> tuple[Unreachable, ...]:
@@ -86,9 +93,11 @@ class Native:
     def _must_copy(self, record: RunRecord) -> bool:
         if record.detached:
             return len(record.hosts) > 1
-        if all(host.ssh is None for host in record.hosts) or self.has_owner(record):
+        if all(host.ssh is None for host in record.hosts):
             return False
-        return not record.state.has_ended or bool(MirrorState.read(self.directory).unreachable)
+        if record.state.has_ended:
+            return bool(MirrorState.read(self.directory).unreachable)
+        return not self.has_owner(record)
 
 
 @dataclass(slots=True)

@@ -54,7 +54,7 @@ class Found:
         return self.plan
 
 
-def check_room(client: Client, record: RunRecord, ask_room: AskRoom) -> None:
+def check_room(client: Client, record: RunRecord, rooms: Mapping[str, Room]) -> None:
     """Find out whether a run has no room now. Does not read its cache, so that it may be asked often.
 
     Raises:
@@ -66,9 +66,8 @@ def check_room(client: Client, record: RunRecord, ask_room: AskRoom) -> None:
         known.isdisjoint(map(str, node.endpoints)) for node in client.nodes()
     ):
         return
-    hosts = [host for host in record.hosts if host.name in (record.spec.hosts or (host.name,))]
-    rooms = ask_room(hosts, record.spec)
-    if (reason := shortage(record.spec, [host.name for host in hosts], rooms)) is not None:
+    hosts = record.spec.hosts or tuple(host.name for host in record.hosts)
+    if (reason := shortage(record.spec, hosts, rooms)) is not None:
         raise NoRoom(reason)
 
 

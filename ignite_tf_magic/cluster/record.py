@@ -317,8 +317,9 @@ def read_info(
     """
     record = RunRecord.read(directory)
     lives = has_owner(record) if has_owner else lock.is_held(directory.owner_lock)
-    if not lives and not record.state.has_ended:
-        record = RunRecord.read(directory)  # an owner writes the last record, then lets go of the lock
+    if not record.state.has_ended:
+        # An owner writes the last record, then lets go of the lock; who asks for it may find a newer record, too.
+        record = RunRecord.read(directory)
     return info_of(record, directory.path, has_owner=lives), record
 
 

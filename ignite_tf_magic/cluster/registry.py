@@ -191,10 +191,11 @@ class Registry(Closing):
         version = max(old.version + 1, new.get("version", 0))
         return self._set(old.row, {**new, "run_id": old.run_id, "version": version})
 
-    def touch_owner(self, run: str, owner: Owner) -> None:
-        """Say that a run's owner lives; good for `Timings.owner_lapse_s`."""
+    def touch_owner(self, run: str, owner: Owner, *, detached: bool = False) -> None:
+        """Say that a run's owner lives; good for `Timings.owner_lapse_s`, of a detached run `Timings.crew_lapse_s`."""
         key, row = key_of("owner", run), to_text(asdict(owner))
-        self._write(lambda cache: cache.put(key, row, self._timings.owner_lapse_s))
+        good_for_s = self._timings.crew_lapse_s if detached else self._timings.owner_lapse_s
+        self._write(lambda cache: cache.put(key, row, good_for_s))
 
     def owner(self, run: str) -> Owner | None:
         """Read the owner's latest sign of life; None when there was none lately."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ignite_tf_magic.cluster.orders import Room
+from ignite_tf_magic.cluster.orders import HostReport, Room
 from ignite_tf_magic.cluster.record import RunSpec
 from ignite_tf_magic.errors import HostError, PlacementError
 from ignite_tf_magic.launch.hosts import Host
@@ -28,6 +28,11 @@ def look(host: Host, spec: RunSpec) -> Room:
     held = {gpu for lease in facts.leases for gpu in lease.gpus}
     free = [gpu for gpu in facts.gpus if gpu.index not in held]
     return Room(len(facts.gpus), len(free), facts.free_ports, _holders(facts, spec))
+
+
+def told_rooms(reports: Mapping[str, HostReport]) -> dict[str, Room]:
+    """Give what hosts have told lately; those that have not are missing."""
+    return {name: report.room for name, report in reports.items() if report.reachable and report.room}
 
 
 def limits(spec: RunSpec, hosts: Sequence[str], rooms: Mapping[str, Room]) -> dict[str, int]:
@@ -87,7 +92,7 @@ def _describe_host(spec: RunSpec, room: Room) -> str:
         first, last = spec.port_range
         words.append(f"{room.free_ports} of the ports {first}-{last} ([launch] ports) free")
     held = f" (held by {', '.join(room.holders)})" if room.holders else ""
-    return f"{', '.join(words) or 'room'}{held}"
+    return f"{', '.join(words) or 'enough'}{held}"
 
 
 def _holders(facts: DeviceFacts, spec: RunSpec) -> tuple[str, ...]:
@@ -100,6 +105,5 @@ def _holders(facts: DeviceFacts, spec: RunSpec) -> tuple[str, ...]:
 
 def _held(lease: Lease, spec: RunSpec) -> str:
     first, last = spec.port_range if _uses_range(spec) and spec.port_range else (0, -1)
-    gpus = [str(gpu) for gpu in lease.gpus if spec.num_gpus]
-    ports = [str(port) for port in lease.ports if first <= port <= last]
-    return " ".join([*(["GPU", *gpus] if gpus else []), *(["port", *ports] if ports else [])])
+    gpus = [f"GPU {gpu}" for gpu in lease.gpus if spec.num_gpus]
+    return ", ".join([*gpus, *(f"port {port}" for port in lease.ports if first <= port <= last)])

@@ -5,7 +5,6 @@ All of it works from the runs' directories alone, while Ignite is down and whoev
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Generator
 from dataclasses import dataclass, replace
@@ -22,13 +21,12 @@ from ignite_tf_magic.cluster.reach import Reach
 from ignite_tf_magic.cluster.record import RunInfo, RunRecord, read_info
 from ignite_tf_magic.cluster.states import RunEvent, RunState
 from ignite_tf_magic.cluster.task import GRACE_S
-from ignite_tf_magic.errors import ConfigError, DeadlineExceeded, RunNotFound
+from ignite_tf_magic.errors import DeadlineExceeded, RunNotFound
 from ignite_tf_magic.launch import lock
 
 _POLL_S = 0.05
 # An owner that has not stopped its run by then is itself stopped or stuck.
 _OWNER_PATIENCE_S = GRACE_S + 4.0
-_FETCH_LIVE_S = 2.0
 
 
 class StopKind(Enum):
@@ -111,10 +109,7 @@ class Run:
         with self.origin.copying(self.record()) as copying:
             while not copying.is_complete() and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
-                if (
-                    not self.info().state.has_ended
-                    and time.monotonic() > deadline - timeout_s + _FETCH_LIVE_S
-                ):
+                if not self.info().state.has_ended and copying.is_caught_up():
                     break  # of a run that goes on there is always more
             return copying.unreachable()
 
@@ -266,16 +261,3 @@ def find_run(runs_dir: Path, run_id: str, reach: Reach) -> Run:
         raise RunNotFound(f"run {run_id!r} may be any of {', '.join(matches)}; write more of its id")
     latest = f"the latest is {ids[-1]}" if ids else "there are none on this machine"
     raise RunNotFound(f"no run {run_id!r}: {latest}; %ignite_tf ps --all lists all of them")
-
-
-def forget_run(runs_dir: Path, run_id: str, reach: Reach) -> None:
-    """Remove the directory of a run that has ended, with its output.
-
-    Raises:
-        RunNotFound: There is none.
-        ConfigError: A process of it still lives.
-    """
-    run = find_run(runs_dir, run_id, reach)
-    if not run.is_over():
-        raise ConfigError(f"run {run.id} has not ended; stop it first: ignite-tf stop {run.id}")
-    shutil.rmtree(run.directory.path)

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from ignite_tf_magic.cluster.crew import Crew
-from ignite_tf_magic.cluster.decisions import Moment, decide, give_up, needs_plan, next_generation
+from ignite_tf_magic.cluster.decisions import Moment, Reports, decide, give_up, needs_plan, next_generation
 from ignite_tf_magic.cluster.orders import Seat
 from ignite_tf_magic.cluster.record import HostRecord, RunRecord
 from ignite_tf_magic.cluster.states import RunState
 from ignite_tf_magic.cluster.timings import Timings
 from ignite_tf_magic.cluster.topology import Sight
-from ignite_tf_magic.errors import IgniteTfError
+from ignite_tf_magic.errors import IgniteTfError, NoRoom
 
 _STEP_S = 0.1
 _REPLAN_S = 1.0
@@ -38,7 +38,8 @@ class Plan:
     owners: str | None = None
 
 
-Planner = Callable[[RunRecord], Plan]
+# Finds places for the workers of a record, from what its hosts report; raises IgniteTfError when there are none now.
+Planner = Callable[[RunRecord, Reports], Plan]
 
 
 class RecordStore(Protocol):
@@ -59,7 +60,7 @@ class Supervisor:
     Args:
         record: The run as it stands.
         crew: Its hosts.
-        plan: Finds places for another generation; raises IgniteTfError when there are none now.
+        plan: Finds places for another generation.
         store: Where the record is written at each change.
         sight: What the cluster said last; None for runs that watch no cluster.
         is_stop_asked: Whether somebody asked on this machine for the run to be stopped.
@@ -107,7 +108,7 @@ class Supervisor:
             return True
         following = self._note_calm(following, moment)
         if needs_plan(following, reports, moment, self._timings) and self._is_time_to_plan():
-            following = self._with_plan(following, moment)
+            following = self._with_plan(following, reports, moment)
         elif following.state is RunState.RESTARTING and not moment.may_lead:
             following = replace(following, waiting_for=self._why_not_lead())
         if following == record:
@@ -153,20 +154,21 @@ class Supervisor:
     def _is_time_to_plan(self) -> bool:
         return time.monotonic() - self._planned >= _REPLAN_S
 
-    def _with_plan(self, record: RunRecord, moment: Moment) -> RunRecord:
+    def _with_plan(self, record: RunRecord, reports: Reports, moment: Moment) -> RunRecord:
         self._planned = time.monotonic()
         try:
-            plan = self._plan(record)
+            plan = self._plan(record, reports)
         except IgniteTfError as error:
-            return self._wait_for(record, moment, str(error))
+            return self._wait_for(record, moment, error)
         known = {host.name: host for host in (*record.hosts, *plan.hosts)}
         return next_generation(replace(record, hosts=tuple(known.values()), owners=plan.owners), plan.seats)
 
-    def _wait_for(self, record: RunRecord, moment: Moment, reason: str) -> RunRecord:
-        is_patient = record.state is RunState.QUEUED or record.spec.deadline_s is not None
+    def _wait_for(self, record: RunRecord, moment: Moment, error: IgniteTfError) -> RunRecord:
+        waits_for_room = record.spec.waits_for_room and isinstance(error, NoRoom)
+        is_patient = waits_for_room or record.state is RunState.QUEUED or record.spec.deadline_s is not None
         if moment.state_age_s > _PATIENCE_S and not is_patient:
-            return give_up(record, f"not started again within {_PATIENCE_S:g} s: {reason}")
-        return replace(record, waiting_for=reason)
+            return give_up(record, f"not started again within {_PATIENCE_S:g} s: {error}")
+        return replace(record, waiting_for=str(error))
 
     def _why_not_lead(self) -> str:
         sight = self._sight() if self._sight else None

@@ -19,6 +19,8 @@ class Timings:
         settle_s: How long the primary owners of a cache must stay as they are to count as changed.
         owner_beat_s: How often the owner of a run says that it lives.
         owner_lapse_s: When an owner that has not said so counts as gone.
+        crew_lapse_s: When a detached run counts as lost, because none of its hosts has said so. Much longer: the hosts
+            succeed each other, and all of them wait while the cluster takes nodes in or out.
         supervisor_lapse_s: When another host takes over from a supervisor that does not say so.
         first_backoff_s: Wait before the first restart; doubled with each failure in a row.
         longest_backoff_s: Where the doubling ends.
@@ -31,6 +33,7 @@ class Timings:
     settle_s: float = 5.0
     owner_beat_s: float = 3.0
     owner_lapse_s: float = 12.0
+    crew_lapse_s: float = 60.0
     supervisor_lapse_s: float = 10.0
     first_backoff_s: float = 1.0
     longest_backoff_s: float = 30.0

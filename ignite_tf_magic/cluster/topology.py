@@ -91,6 +91,32 @@ def connect_to_majority(options: ConnectOptions, topology: Sequence[str]) -> Cli
     )
 
 
+def connect_to_most(options: ConnectOptions) -> Client:
+    """Connect to a cluster of which only the configured endpoints are known, not to a node that was cut off from it.
+
+    When the first node to answer sees half of as many nodes as are configured, or fewer, the others are asked, too.
+
+    Raises:
+        ConnectionFailed: No node answers.
+    """
+    found = connect(options)
+    num_seen = len(found.nodes())
+    for endpoint in options.endpoints if 2 * num_seen <= len(options.endpoints) else ():
+        try:
+            other = connect(
+                replace(options, endpoints=(endpoint,), timeout_s=min(options.timeout_s, _CONNECT_S))
+            )
+        except IgniteTfError:
+            continue
+        with ExitStack() as closing:
+            closing.callback(other.close)
+            if (num_nodes := len(other.nodes())) > num_seen:
+                closing.pop_all()
+                found.close()
+                found, num_seen = other, num_nodes
+    return found
+
+
 def all_endpoints(nodes: Iterable[Node]) -> frozenset[str]:
     """Collect every address of every node, as "host:port"."""
     return frozenset(str(endpoint) for node in nodes for endpoint in node.endpoints)

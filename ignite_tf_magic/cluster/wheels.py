@@ -1,21 +1,32 @@
-"""Wheels fetched here for a host that reaches no package index."""
+"""What this machine has for hosts that reach no package index: wheels, and uv."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
+import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ignite_tf_magic.errors import LaunchError
+from ignite_tf_magic.launch.hosts import UNPACKED_LIMIT_BYTES
+from ignite_tf_magic.launch.parcels import Parcel, pack_tree
 
 # The oldest C library that wheels of today are made for, by its minor version.
 _FIRST_GLIBC = 5
 _ALIASES = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 _NUM_LAST_LINES = 15
+_POLL_S = 0.1
+
+
+def pack_wheels(folder: Path) -> Parcel:
+    """Pack a directory of wheels for hosts."""
+    return pack_tree(folder, max_bytes=UNPACKED_LIMIT_BYTES)
 
 
 def platform_tags(host: Mapping[str, Any]) -> tuple[str, ...]:
@@ -37,38 +48,91 @@ def platform_tags(host: Mapping[str, Any]) -> tuple[str, ...]:
     return (*found, platform)
 
 
-def fetch_wheels(requirements: Path, extras: Sequence[str], host: Mapping[str, Any], folder: Path) -> None:
-    """Fetch all wheels that an environment on a host needs. Conditions in requirements are judged for this machine.
+class Supplies:
+    """What is fetched or packed here once, for all hosts that lack it. Thread-safe.
 
-    Raises:
-        LaunchError: They cannot be had, and why.
+    Args:
+        folder: An empty directory to work in.
+        cancelled: Ends what is under way.
     """
-    if importlib.util.find_spec("pip") is None:
-        raise LaunchError(
-            f"wheels cannot be fetched here: {sys.executable} has no pip. Install it (python -m ensurepip), or "
-            "fetch them elsewhere and give their directory: --wheels DIR"
-        )
-    version = ".".join(str(part) for part in host["version"])
-    tags = [word for tag in platform_tags(host) for word in ("--platform", tag)]
-    command = [
-        *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"),
-        *("--only-binary=:all:", "--python-version", version, *tags, "-d", str(folder)),
-    ]
-    _run([*command, "-r", str(requirements)])
-    for extra in extras:
-        done = _try([*command, extra])
-        if done.returncode:
-            return  # the host says what is missing, if it is
 
+    def __init__(self, folder: Path, cancelled: threading.Event) -> None:
+        self._folder = folder
+        self._cancelled = cancelled
+        self._lock = threading.Lock()
+        self._wheels: dict[str, Parcel] = {}
+        self._uv: Parcel | None = None
 
-def _run(command: Sequence[str]) -> None:
-    done = _try(command)
-    if done.returncode:
-        words = "\n  ".join(done.stderr.strip().splitlines()[-_NUM_LAST_LINES:])
-        raise LaunchError(f"the wheels cannot be fetched here either; pip said:\n  {words}")
+    def wheels(self, requirements: str, added: Sequence[str], host: Mapping[str, Any]) -> Parcel:
+        """Fetch all wheels that an environment on a kind of host needs.
 
+        Conditions ("; python_version < ...") in requirements are judged for this machine.
 
-def _try(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command, check=False, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL
-    )
+        Raises:
+            LaunchError: They cannot be had, and why.
+        """
+        kind = json.dumps(host, sort_keys=True)
+        with self._lock:
+            if kind not in self._wheels:
+                folder = self._folder / f"wheels-{len(self._wheels)}"
+                folder.mkdir()
+                self._fetch(requirements, added, host, folder)
+                self._wheels[kind] = pack_wheels(folder)
+            return self._wheels[kind]
+
+    def _fetch(self, requirements: str, added: Sequence[str], host: Mapping[str, Any], folder: Path) -> None:
+        if importlib.util.find_spec("pip") is None:
+            raise LaunchError(
+                f"wheels cannot be fetched here: {sys.executable} has no pip. Install it (python -m ensurepip), or "
+                "fetch them elsewhere and give their directory: --wheels DIR"
+            )
+        version = ".".join(str(part) for part in host["version"])
+        tags = [word for tag in platform_tags(host) for word in ("--platform", tag)]
+        command = [
+            *(
+                sys.executable,
+                "-m",
+                "pip",
+                "download",
+                "--quiet",
+                "--disable-pip-version-check",
+                "--no-input",
+            ),
+            *("--only-binary=:all:", "--python-version", version, *tags, "-d", str(folder)),
+        ]
+        listed = folder.with_suffix(".txt")
+        listed.write_text(requirements, encoding="utf-8")
+        self._run([*command, "-r", str(listed)])
+        lacking = [name for name in added if not any(folder.glob(f"{name}-*.whl"))]
+        if lacking:  # apart from the first: hashes in requirements would have to cover these, too
+            self._run([*command, *lacking])
+
+    def _run(self, command: Sequence[str]) -> None:
+        null, pipe = subprocess.DEVNULL, subprocess.PIPE
+        with subprocess.Popen(command, stdin=null, stdout=null, stderr=pipe) as child:
+            while True:
+                try:
+                    _, words = child.communicate(timeout=_POLL_S)
+                    break
+                except subprocess.TimeoutExpired:
+                    if self._cancelled.is_set():
+                        child.kill()
+        if child.returncode:
+            last = "\n  ".join(words.decode(errors="replace").strip().splitlines()[-_NUM_LAST_LINES:])
+            raise LaunchError(f"the wheels cannot be fetched here either; pip said:\n  {last}")
+
+    def own_uv(self) -> str | None:
+        """Find uv on this machine."""
+        beside = Path(sys.executable).with_name("uv.exe" if sys.platform == "win32" else "uv")
+        return str(beside) if beside.is_file() else shutil.which("uv")
+
+    def packed_uv(self) -> Parcel | None:
+        """Pack uv for hosts of this machine's kind; None when there is none."""
+        found = self.own_uv()
+        with self._lock:
+            if found is not None and self._uv is None:
+                folder = self._folder / "uv"
+                folder.mkdir()
+                shutil.copy(found, folder / "uv")
+                self._uv = pack_tree(folder)
+            return self._uv

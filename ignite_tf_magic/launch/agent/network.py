@@ -61,13 +61,14 @@ class Ports:
 
     def count_free(self, within: list[int], wanted: int) -> int:
         """Count ports that are free on all interfaces; not further than `wanted`."""
-        _, held = held_devices(self._runs)
         num_free = 0
-        for port in range(within[0], within[1] + 1):
-            bound = _bound(port) if num_free < wanted and port not in held else None
-            if bound is not None:
-                num_free += 1
-                bound.close()
+        with FileLock(f"{self._runs.root}/devices.lock"):  # what is tried here must not look taken to `reserve`
+            _, held = held_devices(self._runs)
+            for port in range(within[0], within[1] + 1):
+                bound = _bound(port) if num_free < wanted and port not in held else None
+                if bound is not None:
+                    num_free += 1
+                    bound.close()
         return num_free
 
     def unreserve(self, ports: list[int]) -> None:

@@ -1,0 +1,245 @@
+"""What the doctor found, and what it makes of it. Pure: facts in, checks with their fixes out."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from ignite_tf_magic.errors import (
+    HostError,
+    HostKeyRejected,
+    HostRefused,
+    IgniteTfError,
+    NoInterpreter,
+    SshAuthFailed,
+)
+from ignite_tf_magic.launch.jobs import DeviceFacts, HostFacts, ProbeFacts
+
+# What workers need; TensorFlow under any of its names.
+MODULES = ("tensorflow", "numpy", "fsspec")
+_MIN_DISK_BYTES = 1 << 30
+_MAX_SKEW_S = 2.0
+_OLDEST_PYTHON = (3, 10)
+
+
+class Health(Enum):
+    """What a check came to."""
+
+    GOOD = "ok"
+    DOUBTFUL = "warning"
+    BAD = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at.
+
+    Attributes:
+        host: Empty for what concerns all of them.
+        found: What came back.
+        fix: What to do about it; empty where nothing is wrong.
+    """
+
+    host: str
+    what: str
+    health: Health
+    found: str
+    fix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """All checks, host by host and then those of all together, and how long they took."""
+
+    checks: tuple[Check, ...]
+    seconds: float
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether nothing is wrong that a run would suffer from."""
+        return all(check.health is not Health.BAD for check in self.checks)
+
+
+def good(host: str, what: str, found: str) -> Check:
+    """Make a check that found nothing wrong."""
+    return Check(host, what, Health.GOOD, found)
+
+
+def doubtful(host: str, what: str, found: str, fix: str) -> Check:
+    """Make a check that found what may do harm."""
+    return Check(host, what, Health.DOUBTFUL, found, fix)
+
+
+def bad(host: str, what: str, found: str, fix: str) -> Check:
+    """Make a check that found what does harm."""
+    return Check(host, what, Health.BAD, found, fix)
+
+
+def judge_failure(host: str, error: IgniteTfError, way: str) -> list[Check]:
+    """Say what kept us from using a host; the errors of SSH hold what to do behind a semicolon."""
+    reason = error.reason if isinstance(error, HostError) else str(error)
+    found, fix = _split(reason)
+    fix = fix or f"look by hand: {way}"
+    if isinstance(error, HostKeyRejected):
+        return [bad(host, "host key", found, fix)]
+    if isinstance(error, SshAuthFailed):
+        return [good(host, "host key", "known"), bad(host, "ssh", found, fix)]
+    if isinstance(error, NoInterpreter):
+        return [good(host, "ssh", way), bad(host, "agent", found, fix)]
+    return [bad(host, "ssh", found, fix)]
+
+
+def _split(reason: str) -> tuple[str, str]:
+    """Part what came back from what to do about it."""
+    for mark in (". Log in once", ". Ask its administrator", "; "):
+        found, separator, fix = reason.partition(mark)
+        if separator:
+            return found, separator.lstrip(".; ") + fix
+    return reason, ""
+
+
+def judge_arrival(host: str, way: str, facts: HostFacts, skew_s: float) -> list[Check]:
+    """Say what a host that answers is, and whether its clock is right."""
+    checks = [good(host, "ssh", f"{way} as {facts.user}: {facts.platform}, {facts.cpus} CPUs")]
+    if way.startswith("ssh "):
+        checks.append(good(host, "host key", "known"))
+    if abs(skew_s) <= _MAX_SKEW_S:
+        return [*checks, good(host, "clock", f"{abs(skew_s) * 1000:.0f} ms from this machine's")]
+    fix = "runs do not depend on it, but times mislead: start a time service there (chrony, systemd-timesyncd)"
+    return [*checks, doubtful(host, "clock", f"{skew_s:+.1f} s from this machine's", fix)]
+
+
+def judge_probe(host: str, python: str, facts: HostFacts, probe: ProbeFacts | IgniteTfError) -> list[Check]:
+    """Say what the interpreter of the workers and the host itself offer."""
+    setting = f'[hosts."{host}"] python = "PATH" in ignite-tf.toml, or --python PATH'
+    if isinstance(probe, HostRefused):
+        said = str(probe.reason).partition("): ")[2] or probe.reason
+        return [bad(host, "python", said, f"name an interpreter that has TensorFlow: {setting}")]
+    if isinstance(probe, IgniteTfError):
+        return [bad(host, "python", str(probe), "try again: ignite-tf doctor")]
+    return [*_judge_python(host, python, setting, probe), _judge_disk(host, facts, probe), _judge_gpus(host, probe)]
+
+
+def _judge_python(host: str, python: str, setting: str, probe: ProbeFacts) -> list[Check]:
+    if probe.interpreter is None or probe.version is None:
+        return [bad(host, "python", f"{python} does not run there", f"name another: {setting}")]
+    if _numbers(probe.version)[:2] < _OLDEST_PYTHON:
+        found = f"{probe.interpreter} is Python {probe.version}"
+        return [bad(host, "python", found, f"workers need 3.10 or later; {setting}")]
+    checks = [good(host, "python", f"{probe.version}, {probe.interpreter}")]
+    for module in MODULES:
+        if version := probe.modules.get(module):
+            checks.append(good(host, module, version))
+        else:
+            install = f"there: {shlex.quote(probe.interpreter)} -m pip install {module}"
+            fix = f"{install}; or start with --requirements FILE; or name another: {setting}"
+            checks.append(bad(host, module, f"missing in {probe.interpreter}", fix))
+    return checks
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) if part.isdigit() else 0 for part in version.split("."))
+
+
+def _judge_disk(host: str, facts: HostFacts, probe: ProbeFacts) -> Check:
+    free = f"{probe.disk_free_bytes / 2**30:.1f} GiB free below {facts.root}"
+    if probe.disk_free_bytes >= _MIN_DISK_BYTES:
+        return good(host, "disk", free)
+    fix = f'output and job directories go there: make room, or set [hosts."{host}"] root = "PATH"'
+    health = Health.DOUBTFUL if probe.disk_free_bytes >= _MIN_DISK_BYTES >> 6 else Health.BAD
+    return Check(host, "disk", health, free, fix)
+
+
+def _judge_gpus(host: str, probe: ProbeFacts) -> Check:
+    return good(host, "gpus", ", ".join(gpu.name for gpu in probe.gpus) or "none")
+
+
+def judge_logout(host: str, probe: ProbeFacts) -> list[Check]:
+    """Warn when the system ends what a user has started as soon as he has logged out."""
+    if not probe.ends_at_logout:
+        return []
+    fix = "there, as root: set KillUserProcesses=no in /etc/systemd/logind.conf, systemctl restart systemd-logind"
+    found = "systemd ends all processes of a user who logs out: runs die with the connection"
+    return [bad(host, "logout", found, fix)]
+
+
+def judge_ports(
+    host: str, wanted: tuple[int, int] | None, devices: DeviceFacts | IgniteTfError
+) -> Check:
+    """Say whether there are ports for TensorFlow's servers."""
+    setting = "widen [launch] ports in ignite-tf.toml"
+    if isinstance(devices, IgniteTfError):
+        return bad(host, "ports", str(devices), "try again: ignite-tf doctor")
+    if wanted is None:
+        return good(host, "ports", "any free one")
+    first, last = wanted
+    free, size = devices.free_ports or 0, last - first + 1
+    found = f"{free:,} of {size:,} free from {first} to {last}"
+    if free:
+        return good(host, "ports", found)
+    holders = sorted({lease.run for lease in devices.leases if any(first <= p <= last for p in lease.ports)})
+    stop = f", or stop a run that holds some: ignite-tf stop {holders[0]}" if holders else ", or end what listens there"
+    return bad(host, "ports", found, setting + stop)
+
+
+def judge_same_version(probes: Mapping[str, ProbeFacts | IgniteTfError]) -> list[Check]:
+    """Compare TensorFlow's versions: servers of different ones do not work together."""
+    versions = {
+        name: version
+        for name, probe in probes.items()
+        if isinstance(probe, ProbeFacts) and (version := probe.modules.get("tensorflow"))
+    }
+    if len(set(versions.values())) < 2:
+        return []
+    found = ", ".join(f"{name}: {version}" for name, version in sorted(versions.items()))
+    newest = max(versions.values(), key=_numbers)
+    fix = f"install one version on all, as: python -m pip install tensorflow=={newest}"
+    return [bad("", "tensorflow", f"versions differ ({found})", fix)]
+
+
+def judge_ways(host: str, reasons: Mapping[str, str | None] | IgniteTfError) -> Check:
+    """Say which other hosts a host reaches; `reasons` tells of each, by "NAME at ADDRESS", why not."""
+    if isinstance(reasons, IgniteTfError):
+        return bad(host, "network", str(reasons), "try again: ignite-tf doctor")
+    failed = [f"{target} ({reason})" for target, reason in reasons.items() if reason]
+    if failed:
+        fix = (
+            "open the ports that workers listen at between the hosts ([launch] ports), or set "
+            "[hosts.NAME] tf_address to an address by which the others reach it"
+        )
+        return bad(host, "network", f"does not reach {', '.join(failed)}", fix)
+    return good(host, "network", f"reaches {', '.join(reasons)}")
+
+
+def judge_data(host: str, cache: str | None, num_partitions: int, rows: str) -> Check:
+    """Say what a host with a node has of a cache."""
+    if cache is None:
+        return good(host, "ignite", "a node runs there")
+    if num_partitions:
+        return good(host, "ignite", f"{num_partitions} primary partitions of {cache}, {rows} rows")
+    fix = "it gets no worker; partitions may still be moving, or the cache's node filter leaves it out"
+    return doubtful(host, "ignite", f"no primary partition of {cache}", fix)
+
+
+def judge_missing_node(
+    host: str, endpoint: str, reason: str, alone: int | None, listens: Sequence[str] | None
+) -> Check:
+    """Say what is wrong with a host whose node is not in the cluster.
+
+    Args:
+        host: Its name.
+        endpoint: Where its node would answer.
+        reason: Why it did not.
+        alone: How many nodes the one that answers sees, when it is in a cluster of its own.
+        listens: Where on the host something listens at the node's port; None when the host cannot be asked.
+    """
+    if alone is not None:
+        nodes = "alone" if alone == 1 else f"with {alone - 1} others"
+        found = f"its node is a cluster of its own ({nodes}): it was cut off and has only a part of the rows"
+        return bad(host, "ignite", found, "restart the Ignite node there: it does not come back by itself")
+    if listens:
+        found = f"something listens at {', '.join(listens)} there, and does not answer from here: {reason}"
+        return bad(host, "ignite", found, f"open {endpoint} for this machine, or go through SSH: --via {host}")
+    return bad(host, "ignite", f"no Ignite node at {endpoint}: {reason}", "start the Ignite node there, see its log")
