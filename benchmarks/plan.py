@@ -38,6 +38,9 @@ class Plan:
         load_rows: Rows of the loading case.
         file_mib: Size of igfs's large file.
         checkpoint_mib: Size of the checkpoint saved to igfs.
+        num_hosts: Numbers of fake hosts that are reached at once.
+        stream_mb: Output of one worker.
+        num_lines: Lines whose age is measured when they arrive.
     """
 
     effort: Effort
@@ -47,6 +50,9 @@ class Plan:
     load_rows: int
     file_mib: int
     checkpoint_mib: int
+    num_hosts: tuple[int, ...]
+    stream_mb: int
+    num_lines: int
 
 
 FULL = Plan(
@@ -57,6 +63,9 @@ FULL = Plan(
     load_rows=60_000,
     file_mib=1024,
     checkpoint_mib=100,
+    num_hosts=(10, 30, 100),
+    stream_mb=100,
+    num_lines=200,
 )
 QUICK = Plan(
     effort=Effort(seconds=0.1, rounds=2, trial_s=0.01, runs=1),
@@ -66,4 +75,7 @@ QUICK = Plan(
     load_rows=2_000,
     file_mib=16,
     checkpoint_mib=10,
+    num_hosts=(2, 4),
+    stream_mb=2,
+    num_lines=20,
 )

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks import igfs, load, scan, tables
+from benchmarks import cells, igfs, launch, load, scan, tables
 from benchmarks.cases import Case, fill, mib, mnist
 from benchmarks.plan import Effort
 from benchmarks.process import Variant, VariantFailed, python_variant
@@ -86,3 +86,22 @@ def test_a_variant_that_dies_tells_why():
     with Variant("broken", [sys.executable, "-c", "raise SystemExit('no such thing')"]) as broken:
         with pytest.raises(VariantFailed, match=r"(?s)broken ended with exit code 1.*no such thing"):
             broken.answer()
+
+
+def test_launching_is_measured_on_fake_hosts_and_in_a_cell():
+    rows = [*launch.run((2,), 1, 5, unheard), *cells.run(1, 5, 1, unheard)]
+    cases = [
+        "fan_out",
+        "stream",
+        "latency",
+        "cell",
+        "cell",
+        "cell",
+        "cell_latency",
+        "cell_stream",
+        "cell_stream",
+    ]
+    assert [row["case"] for row in rows] == cases
+    assert [row["processes_left"] for row in rows if "processes_left" in row] == [0, 0, 0]
+    assert [row["lines_lost"] for row in rows if "lines_lost" in row] == [0]
+    assert all(row["stop_s"] > 3 for row in rows if "ignore" in row["variant"])
