@@ -1,11 +1,11 @@
-# make demo | test | lint | bench; everything lives in .venv and the user's cache directory.
+# make demo | test | lint | bench | faults; everything lives in .venv and the user's cache directory.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INPUTS := setup.cfg setup.py pyproject.toml ignite_tf_magic/protocol/_rows.c \
 	ignite_tf_magic/tfplugin/_filesystem.c ignite_tf_magic/tfplugin/_filesystem.h
 
-.PHONY: demo test lint bench faults versions golden browser fuse sshd pictures clean
+.PHONY: demo test lint bench faults faults-short versions golden browser fuse sshd pictures clean
 
 demo: $(VENV)/.all
 	$(BIN)/ignite-tf demo
@@ -24,10 +24,17 @@ lint: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks
 
-# Writers and nodes killed while igfs is written to, and many writers at once for a minute; ten minutes.
+# Writers and nodes killed while igfs is written to, and many writers at once for a minute: ten minutes. Then faults that
+# hit runs on real hosts: hours. Rounds that are done count: stopped, it goes on where it was. Root may make real hosts.
 faults: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.crash
 	SHARING_S=60 $(BIN)/python -m pytest tests/igfs/test_sharing.py -k eight_writers
+	$(BIN)/python -m benchmarks.faults --tensorflow-rounds 3
+
+# A round of some faults that hit runs, with timings divided by 4: two minutes; part of `make test`.
+faults-short: $(VENV)/.dev
+	-@$(MAKE) --no-print-directory sshd
+	$(BIN)/python -m pytest tests/cluster/test_faults_short.py
 
 # One plugin binary on several TensorFlow versions, each in an environment of its own (600 MB each).
 versions: $(VENV)/.dev

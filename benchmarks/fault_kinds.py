@@ -175,8 +175,8 @@ def node_kill(scene: Scene) -> None:
 
 def node_join(scene: Scene) -> None:
     """One more node joins, of a host that was not there."""
+    scene.stage.spare.start_node()  # which takes seconds, and waits until it has joined
     scene.struck(f"node of {scene.stage.spare.name}")
-    scene.stage.spare.start_node()
 
 
 def disk_full(scene: Scene) -> None:

@@ -5,22 +5,23 @@ from __future__ import annotations
 import json
 import os
 import random
-import re
 import shutil
 import signal
-import statistics
 import subprocess
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from benchmarks.fault_kinds import Fault
-from benchmarks.fault_stage import CACHE, NUM_ROWS, STATES, Stage, newest_record
+from benchmarks.fault_observer import Observer
+from benchmarks.fault_outcome import LINE, Outcome, shown_lines
+from benchmarks.fault_stage import CACHE, NUM_ROWS, STATES, BedError, Stage, newest_record
+from ignite_tf_magic.cluster.runs import list_runs
+from ignite_tf_magic.cluster.states import RunState
+from ignite_tf_magic.errors import IgniteTfError
 
 _SCRIPTS = Path(__file__).parent / "scripts"
 _STEP_S = 0.05
@@ -29,90 +30,11 @@ _BEGIN_S = 60.0
 _FINISH_S = 240.0
 _READ_S = 60.0
 _GONE_S = 8.0
+_TAKEN_S = 5.0
 _PAUSE_S = 0.5  # a shorter one between two steps is none
 _LAST_MOMENT = 0.9  # of the time that the training takes by itself
 _STARTING_S = 2.0
 _ENDED = ("succeeded", "failed", "stopped", "lost")
-_LINE = re.compile(r"worker (\d+) gen (\d+) line (\d+) .*")
-_UNREACHABLE = re.compile(r"ignite_tf_magic: .* cannot be read: host ([^:]+):")
-
-
-@dataclass
-class Outcome:
-    """What came of a round.
-
-    Attributes:
-        problems: What was not as it must be, in words; none: the round was as stated.
-        noticed_s: From the fault until the run's record told of it; None: it never did.
-        recovered_s: From the fault until steps went on after their longest pause; 0: there was none. None: they had not
-            begun, or did not go on.
-    """
-
-    fault: str
-    round: int
-    divisor: int
-    detached: bool
-    script: str
-    seed: int
-    moment_s: float = 0.0
-    struck: str = ""
-    problems: list[str] = field(default_factory=list)
-    restarts: int = 0
-    orphans: int = 0
-    lost_lines: int = 0
-    doubled_lines: int = 0
-    unreachable_lines: int = 0
-    noticed_s: float | None = None
-    recovered_s: float | None = None
-    took_s: float = 0.0
-
-    def to_json(self) -> dict[str, Any]:
-        """Give a form that `json` writes."""
-        return asdict(self)
-
-
-@dataclass
-class _Change:
-    time: float
-    state: str
-    generation: int
-    waiting_for: str | None
-
-
-class _Observer:
-    """Notes when the run's record changes, from the files of its owner and of its hosts."""
-
-    def __init__(self, paths: Callable[[], dict[str, Path]]) -> None:
-        self._paths = paths
-        self._stamps: dict[str, tuple[int, int]] = {}
-        self._version = 0
-        self.changes: list[_Change] = []
-        self.record: dict[str, Any] | None = None
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
-
-    def _watch(self) -> None:
-        while not self._over.wait(0.01):
-            for name, path in self._paths().items():
-                with suppress(OSError, ValueError):
-                    status = (path / "run.json").stat()
-                    stamp = status.st_ino, status.st_mtime_ns
-                    if self._stamps.get(name) != stamp:
-                        self._take(json.loads((path / "run.json").read_bytes()))
-                        self._stamps[name] = stamp
-
-    def _take(self, record: dict[str, Any]) -> None:
-        if record["version"] > self._version:
-            self._version, self.record = record["version"], record
-            change = _Change(
-                time.time(), record["state"], record["order"]["generation"], record["waiting_for"]
-            )
-            self.changes.append(change)
-
-    def close(self) -> None:
-        self._over.set()
-        self._thread.join()
 
 
 class Round:
@@ -139,6 +61,7 @@ class Round:
         self._readers: list[tuple[str, subprocess.Popen[bytes]]] = []
         self._journals: dict[str, Path] = {}
         self._away: set[str] = set()
+        self._is_void = False  # its owner was killed before anybody else had the run
         self.owner: subprocess.Popen[bytes]
 
     # What faults see.
@@ -170,22 +93,28 @@ class Round:
 
     def play(self) -> Outcome:
         """Do the round. The bed may need mending afterwards."""
-        began = time.monotonic()
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)
         self._journals = self.stage.journals(self._outcome.seed)
-        observer = _Observer(
-            lambda: self._directories(self._run_id) if self.run_id() and self._run_id else {}
-        )
+        observer = Observer(lambda: self._directories(self._run_id) if self.run_id() and self._run_id else {})
         try:
-            self._start()
-            self._strike()
+            with self._outcome.phase("start"):
+                self._start()
+            with self._outcome.phase("strike"):
+                self._strike()
             self._judge(observer)
-        except (AssertionError, OSError, RuntimeError, LookupError, subprocess.SubprocessError) as error:
+        except (
+            BedError,
+            IgniteTfError,
+            OSError,
+            RuntimeError,
+            LookupError,
+            ValueError,
+            subprocess.SubprocessError,
+        ) as error:
             self._outcome.problems.append(f"{type(error).__name__}: {error}")
         finally:
             observer.close()
-            self._outcome.took_s = round(time.monotonic() - began, 1)
             (self._folder / "changes.txt").write_text("\n".join(map(str, observer.changes)))
             self._keep_evidence()
             self._end_processes()
@@ -195,7 +124,7 @@ class Round:
         outcome = self._outcome
         bed = self.stage.bed
         is_real = len({host.address for host in bed.hosts if not host.address.startswith("127.")}) > 1
-        journals = {host.address: str(self._journals[host.name]) for host in bed.hosts} if is_real else {}
+        journals = {host.name: str(self._journals[host.name]) for host in bed.hosts} if is_real else {}
         told = {
             "endpoints": [[host.endpoint.host, host.endpoint.port] for host in bed.hosts],
             "journals": journals or {"*": str(self._journals[bed.hosts[0].name])},
@@ -229,17 +158,24 @@ class Round:
         if self._fault.name == "owner_kill_detached" and self.rng.random() < 0.5:
             latest = _STARTING_S
         moment_s = self.rng.uniform(0.0, latest)
-        self._outcome.moment_s = round(moment_s, 2)
         deadline = self._began_at + moment_s
-        while time.time() < deadline:
+        while time.time() < deadline or self._is_too_early(deadline):
             self._begin_reading()
-            time.sleep(min(0.05, max(deadline - time.time(), 0.0)))
+            time.sleep(min(0.05, max(deadline - time.time(), 0.01)))
+        self._outcome.moment_s = round(time.time() - self._began_at, 2)
         self._fault.strike(self)
         self._begin_reading()
 
+    def _is_too_early(self, deadline: float) -> bool:
+        """Whether the owner's death would leave nothing to judge, as nobody else could finish or list the run yet."""
+        is_patient = time.time() < deadline + _BEGIN_S and self.owner.poll() is None
+        if not self._fault.ends_owner or not is_patient:
+            return False
+        return self.run_id() is None or (self.detached and not self._has_jobs())
+
     def _begin_reading(self) -> None:
         """Attach from another machine as soon as the owner has told the run's id."""
-        if not self._readers and self.run_id() and b"\nrun " in (self._folder / "owner.txt").read_bytes():
+        if not self._readers and self.run_id() and self._was_told():
             self._read("early")
 
     def _read(self, name: str) -> None:
@@ -258,29 +194,28 @@ class Round:
 
     # The verdict.
 
-    def _judge(self, observer: _Observer) -> None:
-        if self._fault.name == "owner_kill_attached":
-            self._judge_lost(observer)
-        else:
-            self._judge_finished(observer)
-        if self._run_id is None:
+    def _judge(self, observer: Observer) -> None:
+        with self._outcome.phase("finish"):
+            if self._fault.name == "owner_kill_attached":
+                self._judge_lost(observer)
+            else:
+                self._judge_finished(observer)
+        if self._fault.ends_owner and not self._was_told() and not self._written():
+            self._is_void = True  # nobody but its owner may have heard of it
+        if self._run_id is None or self._is_void:
             return
-        self._judge_output()
-        self._measure(observer)
+        with self._outcome.phase("read"):
+            self._judge_output()
+        if self._fault.name != "owner_kill_attached":
+            self._measure(observer)
 
-    def _judge_finished(self, observer: _Observer) -> None:
+    def _judge_finished(self, observer: Observer) -> None:
         """The run must end by itself, with all steps done."""
         problems = self._outcome.problems
         deadline = time.monotonic() + _FINISH_S
-        while (observer.record or {}).get("state") not in _ENDED:
+        while (observer.record or {}).get("state") not in _ENDED and time.monotonic() < deadline:
             self._begin_reading()
-            has_failed = self.owner.poll() is not None and not self._fault.ends_owner
-            if has_failed and not self.detached:
-                time.sleep(0.5)
-                break
-            if self.run_id() is None and self.owner.poll() is not None:
-                break
-            if time.monotonic() > deadline:
+            if self.owner.poll() is not None and self._is_in_vain(observer.record):
                 break
             time.sleep(0.05)
         record = observer.record
@@ -290,6 +225,7 @@ class Round:
         self._outcome.restarts = record["order"]["generation"] - 1
         if record["state"] != "succeeded":
             if self._was_never_taken(record):
+                self._note_void()
                 return
             problems.append(
                 f"the run is {record['state']} {record['exit_code']} (reason {record['reason']}, "
@@ -309,39 +245,65 @@ class Round:
 
     def _judge_never_begun(self) -> None:
         """Nobody knows of the run: right only if its owner was killed before it could tell anybody."""
+        self._note_void()
         self._note_away()
         if not self._fault.ends_owner:
             text = (self._folder / "owner.txt").read_text(errors="replace")
             self._outcome.problems.append(f"the run never began: {text[-500:]}")
         self._judge_orphans(_GONE_S)
 
+    def _is_in_vain(self, record: dict[str, Any] | None) -> bool:
+        """Whether nobody is left who could finish the run, now that the process that started it has ended."""
+        if not self._fault.ends_owner:
+            time.sleep(0.5)  # the record may be on its way
+            return not (self.detached and self._was_told())
+        is_late = time.time() > (self._struck_at or 0.0) + _TAKEN_S
+        return self.run_id() is None or (is_late and (record is None or self._was_never_taken(record)))
+
+    def _note_void(self) -> None:
+        self._is_void = True
+        self._outcome.struck += ", before any host had the run"
+
+    def _was_told(self) -> bool:
+        """Whether the owner has said that the run is there."""
+        return b"\nrun " in (self._folder / "owner.txt").read_bytes()
+
     def _was_never_taken(self, record: dict[str, Any]) -> bool:
         """Whether the owner was killed before any host had its reconciler: then nobody could finish the run."""
-        text = (self._folder / "owner.txt").read_text(errors="replace")
-        if not self._fault.ends_owner or "\nrun " in text or record["supervisor"]:
+        if not self._fault.ends_owner or self._was_told() or record["supervisor"]:
             return False
-        return not any(
-            (path / "jobs").exists() for path in self.stage.directories(self._run_id or "?").values()
-        )
+        return not self._has_jobs()
 
-    def _judge_lost(self, observer: _Observer) -> None:
+    def _has_jobs(self) -> bool:
+        """Whether any host has begun to work for the run."""
+        return any((path / "jobs").exists() for path in self.stage.directories(self._run_id or "?").values())
+
+    def _judge_lost(self, observer: Observer) -> None:
         """Nothing may be left after the lease and five seconds, and those who list the runs are told."""
-        problems = self._outcome.problems
-        lease_s = 30.0 / self._outcome.divisor + 5.0
-        self._judge_orphans(lease_s - (time.time() - (self._struck_at or time.time())))
-        time.sleep(max((self._struck_at or 0.0) + 13.0 / self._outcome.divisor + 1.0 - time.time(), 0.0))
+        outcome, struck_at = self._outcome, self._struck_at or time.time()
+        problems = outcome.problems
+        has_mattered = (observer.record or {}).get("state", "succeeded") not in _ENDED
+        if has_mattered:
+            self._await(lambda: self._is_lost_at_home(), _READ_S, "its own directory to say that it is lost")
+            outcome.noticed_s = round(time.time() - struck_at, 3)
+        self._judge_orphans(30.0 / outcome.divisor + 5.0 - (time.time() - struck_at))
+        outcome.recovered_s = round(time.time() - struck_at, 3) if has_mattered else None
+        time.sleep(max(struck_at + 13.0 / outcome.divisor + 1.0 - time.time(), 0.0))
         if self._run_id is None:
             return
         record = observer.record
         if record is None or record["state"] in _ENDED:
             return  # the fault came too early or too late to matter
         self._outcome.restarts = record["order"]["generation"] - 1
-        was_told = b"\nrun " in (self._folder / "owner.txt").read_bytes()
         if (seen := self._list("owner").get(self._run_id)) != "lost":
             problems.append(f"its own machine lists the run as {seen}")
         seen = self._list("elsewhere").get(self._run_id)
-        if seen != "lost" and (was_told or seen is not None):
+        if seen != "lost" and (self._was_told() or seen is not None):
             problems.append(f"another machine lists the run as {seen}")
+
+    def _is_lost_at_home(self) -> bool:
+        runs = list_runs(self._folder / "owner" / "runs", include_ended=True)
+        return [run.state for run in runs] == [RunState.LOST]
 
     def _list(self, home: str) -> dict[str, str]:
         output = self._folder / f"list-{home}.txt"
@@ -393,7 +355,7 @@ class Round:
                 outcome.problems.append(f"the {name} reader does not end")
                 process.send_signal(signal.SIGKILL)
             text = (self._folder / f"reader-{name}.txt").read_text(errors="replace")
-            lines, announced, broken = _shown(text)
+            lines, announced, broken = shown_lines(text)
             if broken:
                 outcome.problems.append(f"the {name} reader: {broken}")
             doubled = sum(count - 1 for count in lines.values() if count > 1)
@@ -419,7 +381,7 @@ class Round:
             for path in folder.iterdir():
                 for entry in path.read_text().splitlines():
                     moment, _, line = entry.partition(" ")
-                    if _LINE.fullmatch(line):
+                    if LINE.fullmatch(line):
                         found.append((host, float(moment), line))
         return found
 
@@ -437,16 +399,19 @@ class Round:
             if after[0] < before[1]
         ]
 
-    def _measure(self, observer: _Observer) -> None:
+    def _measure(self, observer: Observer) -> None:
         struck_at = self._struck_at
         if struck_at is None:
             return
+        before = [each.supervisor for each in observer.changes if each.time <= struck_at]
+        supervisor = before[-1] if before else None
         told = [
             each.time - struck_at
             for each in observer.changes
-            if each.time > struck_at and (each.waiting_for or each.state in ("failing", "restarting"))
+            if each.time > struck_at
+            and (each.waiting_for or each.state in ("failing", "restarting") or each.supervisor != supervisor)
         ]
-        self._outcome.noticed_s = round(told[0], 3) if told else None
+        self._outcome.noticed_s = round(told[0], 3) if told and before else None
         steps = sorted(moment for _, moment, line in self._noted() if line.startswith("worker 0 "))
         pauses = [(after - before, after) for before, after in pairwise(steps) if after > struck_at]
         if pauses and steps[0] < struck_at:
@@ -481,31 +446,3 @@ class Round:
             shutil.rmtree(path, ignore_errors=True)
         if not self._outcome.problems:
             shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _shown(text: str) -> tuple[dict[str, int], set[str], str]:
-    """Count the lines that a reader was shown, find hosts whose output it says is missing, and see how it ended."""
-    by_worker: dict[int, list[str]] = {}
-    broken = ""
-    for line in text.splitlines():
-        try:
-            worker, part = json.loads(line)
-        except ValueError:
-            broken = text[-500:]
-            break
-        by_worker.setdefault(worker, []).append(part)
-    lines: dict[str, int] = {}
-    announced: set[str] = set()
-    for parts in by_worker.values():
-        for line in "".join(parts).splitlines():
-            if _LINE.fullmatch(line):
-                lines[line] = lines.get(line, 0) + 1
-            elif match := _UNREACHABLE.match(line):
-                announced.add(match[1])
-    return lines, announced, broken
-
-
-def median(found: list[float | None]) -> float | None:
-    """The median of what was measured."""
-    known = [each for each in found if each is not None]
-    return round(statistics.median(known), 3) if known else None

@@ -25,14 +25,14 @@ from ignite_tf_magic.session import open_session
 ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT / "tests" / "bed"))
 
-from bed import Bed, BedKind, Host, HostProcess  # noqa: E402
+from bed import Bed, BedError, BedKind, Host, HostProcess  # noqa: E402
 
-__all__ = ["Bed", "BedKind", "Host", "HostProcess", "Stage"]
+__all__ = ["Bed", "BedError", "BedKind", "Host", "HostProcess", "Stage"]
 
 T = TypeVar("T")
 CACHE, STATES, NUM_ROWS = "FAULTS", "FAULTS_STATES", 3000
 _STATE_DIR = ".local/state/ignite_tf_magic"
-_SETTLED_S = 90.0
+_SETTLED_S, _ROWS_S = 90.0, 10.0
 
 
 class Stage:
@@ -150,6 +150,8 @@ class Stage:
                     with connect(ConnectOptions(endpoints=(host.endpoint,), timeout_s=3.0)) as client:
                         if len(client.nodes()) >= 2:
                             return action(client)
+                except CacheNotFound:
+                    raise
                 except (IgniteTfError, OSError) as error:
                     last = str(error)
             time.sleep(0.2)
@@ -191,15 +193,19 @@ class Stage:
         """Bring all hosts back to where a round begins; a bed that cannot be is made anew."""
         try:
             self._mend_hosts()
-            if (
-                self._bed is not None
-                and self.on_cluster(lambda client: client.cache(CACHE).size()) != NUM_ROWS
-            ):
-                raise RuntimeError("rows are missing")
-        except (RuntimeError, OSError, CacheNotFound, subprocess.SubprocessError) as error:
+            self._await_rows()
+        except (BedError, RuntimeError, OSError, IgniteTfError, subprocess.SubprocessError) as error:
             self._say(f"the bed is made anew: {error}")
             self.close()
             self.bed  # noqa: B018 - it is made when asked for
+
+    def _await_rows(self) -> None:
+        """Right after a node has gone a cache may seem to be smaller than it is."""
+        deadline = time.monotonic() + _ROWS_S
+        while (found := self.on_cluster(lambda client: client.cache(CACHE).size())) != NUM_ROWS:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"there are {found} rows, not {NUM_ROWS}")
+            time.sleep(0.2)
 
     def _mend_hosts(self) -> None:
         is_real = self.bed.kind is BedKind.NAMESPACES

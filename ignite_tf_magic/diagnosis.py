@@ -107,7 +107,9 @@ def judge_arrival(host: str, way: str, facts: HostFacts, skew_s: float) -> list[
         checks.append(good(host, "host key", "known"))
     if abs(skew_s) <= _MAX_SKEW_S:
         return [*checks, good(host, "clock", f"{abs(skew_s) * 1000:.0f} ms from this machine's")]
-    fix = "runs do not depend on it, but times mislead: start a time service there (chrony, systemd-timesyncd)"
+    fix = (
+        "runs do not depend on it, but times mislead: start a time service there (chrony, systemd-timesyncd)"
+    )
     return [*checks, doubtful(host, "clock", f"{skew_s:+.1f} s from this machine's", fix)]
 
 
@@ -119,7 +121,11 @@ def judge_probe(host: str, python: str, facts: HostFacts, probe: ProbeFacts | Ig
         return [bad(host, "python", said, f"name an interpreter that has TensorFlow: {setting}")]
     if isinstance(probe, IgniteTfError):
         return [bad(host, "python", str(probe), "try again: ignite-tf doctor")]
-    return [*_judge_python(host, python, setting, probe), _judge_disk(host, facts, probe), _judge_gpus(host, probe)]
+    return [
+        *_judge_python(host, python, setting, probe),
+        _judge_disk(host, facts, probe),
+        _judge_gpus(host, probe),
+    ]
 
 
 def _judge_python(host: str, python: str, setting: str, probe: ProbeFacts) -> list[Check]:
@@ -165,9 +171,7 @@ def judge_logout(host: str, probe: ProbeFacts) -> list[Check]:
     return [bad(host, "logout", found, fix)]
 
 
-def judge_ports(
-    host: str, wanted: tuple[int, int] | None, devices: DeviceFacts | IgniteTfError
-) -> Check:
+def judge_ports(host: str, wanted: tuple[int, int] | None, devices: DeviceFacts | IgniteTfError) -> Check:
     """Say whether there are ports for TensorFlow's servers."""
     setting = "widen [launch] ports in ignite-tf.toml"
     if isinstance(devices, IgniteTfError):
@@ -180,7 +184,11 @@ def judge_ports(
     if free:
         return good(host, "ports", found)
     holders = sorted({lease.run for lease in devices.leases if any(first <= p <= last for p in lease.ports)})
-    stop = f", or stop a run that holds some: ignite-tf stop {holders[0]}" if holders else ", or end what listens there"
+    stop = (
+        f", or stop a run that holds some: ignite-tf stop {holders[0]}"
+        if holders
+        else ", or end what listens there"
+    )
     return bad(host, "ports", found, setting + stop)
 
 
@@ -241,5 +249,9 @@ def judge_missing_node(
         return bad(host, "ignite", found, "restart the Ignite node there: it does not come back by itself")
     if listens:
         found = f"something listens at {', '.join(listens)} there, and does not answer from here: {reason}"
-        return bad(host, "ignite", found, f"open {endpoint} for this machine, or go through SSH: --via {host}")
-    return bad(host, "ignite", f"no Ignite node at {endpoint}: {reason}", "start the Ignite node there, see its log")
+        return bad(
+            host, "ignite", found, f"open {endpoint} for this machine, or go through SSH: --via {host}"
+        )
+    return bad(
+        host, "ignite", f"no Ignite node at {endpoint}: {reason}", "start the Ignite node there, see its log"
+    )

@@ -1,87 +1,63 @@
 """Looks at everything a run needs before one fails for want of it; says what to do about each fault.
 
-All hosts are asked at once, and nothing is started on them but an agent's relay.
+All hosts are asked at once, and nothing is started on them but an agent's relay. Works while no node of Ignite answers:
+then the configured hosts are looked at.
 """
 
 from __future__ import annotations
 
-import shlex
 import time
-import uuid
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from enum import Enum
+from typing import TypeVar
 
-from ignite_tf_magic.client.client import Client
 from ignite_tf_magic.cluster.foreman import address_of
 from ignite_tf_magic.cluster.reach import Reach
 from ignite_tf_magic.cluster.record import HostRecord
+from ignite_tf_magic.cluster_sight import Answer, ClusterSight, look_at_cluster
 from ignite_tf_magic.config import Config, ConnectOptions
+from ignite_tf_magic.diagnosis import (
+    MODULES,
+    Check,
+    Diagnosis,
+    judge_arrival,
+    judge_failure,
+    judge_logout,
+    judge_missing_node,
+    judge_ports,
+    judge_probe,
+    judge_same_version,
+    judge_ways,
+)
 from ignite_tf_magic.errors import IgniteTfError
-from ignite_tf_magic.launch.hosts import Host
+from ignite_tf_magic.launch.hosts import Host, call_all
 from ignite_tf_magic.launch.jobs import HostFacts, ProbeFacts
-from ignite_tf_magic.run_plans import Naming
 
-_MODULES = ("tensorflow", "tensorflow-cpu", "keras", "numpy", "fsspec")
-_MIN_DISK_BYTES = 1 << 30
-_MAX_SKEW_S = 2.0
-_CONNECT_S = 1.0
-_OLDEST_PYTHON = (3, 10)
+T = TypeVar("T")
 
-
-class Health(Enum):
-    """What a check came to."""
-
-    GOOD = "ok"
-    DOUBTFUL = "warning"
-    BAD = "failed"
+_WAY_S = 1.0
+_LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that was looked at.
-
-    Attributes:
-        host: Empty for what concerns all of them.
-        found: What came back.
-        fix: What to do about it; empty where nothing is wrong.
-    """
-
-    host: str
-    what: str
-    health: Health
-    found: str
-    fix: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """All checks, host by host, and how long they took."""
-
+class _Visit:
     checks: tuple[Check, ...]
-    seconds: float
-
-    @property
-    def is_healthy(self) -> bool:
-        """Whether a run can be expected to start."""
-        return all(check.health is not Health.BAD for check in self.checks)
+    facts: HostFacts | None = None
+    probe: ProbeFacts | IgniteTfError | None = None
 
 
 def examine(
-    client: Client,
-    options: ConnectOptions,
+    options: ConnectOptions | None,
     config: Config,
     reach: Reach,
-    cache: str | None,
+    cache: str | None = None,
     python: str | None = None,
 ) -> Diagnosis:
     """Look at the hosts of a cluster, at what a cache has on each, and whether they reach each other.
 
     Args:
-        client: Connected to the cluster.
-        options: How it was connected to.
+        options: How to reach the cluster; None looks at configured hosts only.
         config: What is known of hosts.
         reach: How hosts are reached.
         cache: Whose partitions to look for; None looks at no data.
@@ -89,213 +65,124 @@ def examine(
 
     Raises:
         CacheNotFound: There is no such cache.
-        ConfigError: A node's host cannot be told.
     """
     began = time.monotonic()
-    nodes = client.nodes()
-    data = _partitions_by_node(client, cache)
-    named = Naming(config, options)(nodes)
-    hosts = {host.name: host for host in named.values()}
-    partitions = dict.fromkeys(hosts, 0)
-    for node, num_partitions in data.items():
-        if node in named:
-            partitions[named[node].name] += num_partitions
+    cluster = look_at_cluster(options, config, cache)
     with ExitStack() as opened:
-        opened_hosts = {name: opened.enter_context(reach.open(host)) for name, host in hosts.items()}
-        with ThreadPoolExecutor(max(len(hosts), 1), "doctor") as pool:
-            visits = dict(
-                zip(
-                    hosts,
-                    pool.map(lambda name: _visit(opened_hosts[name], hosts[name], python, config), hosts),
-                    strict=True,
-                )
-            )
-            reached = {name: visit for name, visit in visits.items() if visit.facts}
-            pairs = _pairs(pool, {name: opened_hosts[name] for name in reached}, hosts)
-    checks = [check for name in sorted(visits) for check in visits[name].checks]
-    checks += [_node_check(name, partitions[name], cache) for name in sorted(hosts)]
-    checks += [*_same_version(visits), *pairs]
-    order = {name: place for place, name in enumerate(sorted(hosts))}
-    checks.sort(key=lambda check: order.get(check.host, len(order)))
+        hosts = {name: opened.enter_context(reach.open(each)) for name, each in cluster.hosts.items()}
+
+        def visit(host: Host) -> _Visit:
+            return _visit(host, cluster.hosts[host.name], cluster, python, config)
+
+        visits = {
+            name: each for name, each in call_all(hosts.values(), visit).items() if isinstance(each, _Visit)
+        }
+        reached = {name: hosts[name] for name, each in visits.items() if each.facts is not None}
+        ways = _look_at_ways(reached, cluster.hosts)
+    probes = {name: each.probe for name, each in visits.items() if each.probe is not None}
+    checks = [*cluster.checks, *judge_same_version(probes)]
+    for name in sorted(visits):
+        checks += [*visits[name].checks, *(each for each in ways if each.host == name)]
     return Diagnosis(tuple(checks), time.monotonic() - began)
 
 
-def _partitions_by_node(client: Client, cache: str | None) -> dict[uuid.UUID, int]:
-    if cache is None:
-        return {}
-    found = client.cache(cache).partition_map()
-    return {node: len(owned) for node, owned in found.owners.items()}
+# Hosts
 
 
-@dataclass(frozen=True, slots=True)
-class _Visit:
-    checks: tuple[Check, ...]
-    facts: HostFacts | None = None
-    probe: ProbeFacts | None = None
-
-
-def _visit(host: Host, record: HostRecord, python: str | None, config: Config) -> _Visit:
+def _visit(
+    host: Host, record: HostRecord, cluster: ClusterSight, python: str | None, config: Config
+) -> _Visit:
     way = "this machine" if record.ssh is None else f"ssh {record.ssh}"
     try:
+        host.hello()  # opens the link; the clock is compared over the open one
         sent_at = time.time()
         facts = host.hello()
         skew_s = facts.time - (sent_at + time.time()) / 2
     except IgniteTfError as error:
-        kind, _, fix = str(error).partition("; ")
-        return _Visit((Check(host.name, "reach", Health.BAD, kind, fix or f"try: {way}"),))
-    checks = [
-        Check(host.name, "reach", Health.GOOD, f"{way} as {facts.user}, {facts.platform}, {facts.cpus} CPUs"),
-        _clock(host.name, skew_s),
-    ]
+        return _Visit((*judge_failure(host.name, error, way), *_look_at_node(None, record, cluster)))
     interpreter = python or record.python
-    try:
-        probe = host.probe(interpreter, _MODULES)
-        checks += _interpreter(host.name, interpreter, probe)
-        checks.append(_disk(host.name, facts, probe))
-        checks.append(
-            Check(host.name, "gpus", Health.GOOD, ", ".join(gpu.name for gpu in probe.gpus) or "none")
-        )
-        checks.append(_ports(host, config))
-    except IgniteTfError as error:
-        checks.append(
-            Check(host.name, "python", Health.BAD, str(error), f"look at {interpreter} there: {way}")
-        )
-        return _Visit(tuple(checks), facts)
+    probe = _attempt(lambda: host.probe(interpreter, MODULES))
+    wanted = config.launch.ports
+    size = wanted[1] - wanted[0] + 1 if wanted else 0
+    devices = _attempt(lambda: host.devices(with_gpus=False, port_range=wanted, num_ports=size))
+    checks = [
+        *judge_arrival(host.name, way, facts, skew_s),
+        *judge_probe(host.name, interpreter, facts, probe),
+        *([] if isinstance(probe, IgniteTfError) or record.ssh is None else judge_logout(host.name, probe)),
+        judge_ports(host.name, wanted, devices),
+        *_look_at_node(host, record, cluster),
+    ]
     return _Visit(tuple(checks), facts, probe)
 
 
-def _clock(host: str, skew_s: float) -> Check:
-    if abs(skew_s) <= _MAX_SKEW_S:
-        return Check(host, "clock", Health.GOOD, f"{abs(skew_s) * 1000:.0f} ms from this machine's")
-    fix = "runs do not depend on it, but times in logs mislead; start a time service there (chrony)"
-    return Check(host, "clock", Health.DOUBTFUL, f"{skew_s:+.1f} s from this machine's", fix)
-
-
-def _interpreter(host: str, python: str, probe: ProbeFacts) -> list[Check]:
-    setting = f"[hosts.{host}] python = PATH in ignite-tf.toml, or --python PATH"
-    if probe.interpreter is None or probe.version is None:
-        return [Check(host, "python", Health.BAD, f"{python} does not run there", f"name another: {setting}")]
-    version = tuple(int(part) for part in probe.version.split(".")[:2])
-    if version < _OLDEST_PYTHON:
-        found = f"{probe.interpreter} is Python {probe.version}"
-        return [Check(host, "python", Health.BAD, found, f"workers need 3.10 or later; {setting}")]
-    checks = [Check(host, "python", Health.GOOD, f"{probe.interpreter}, {probe.version}")]
-    needed = {
-        "tensorflow": _tensorflow(probe),
-        "numpy": probe.modules.get("numpy"),
-        "fsspec": probe.modules.get("fsspec"),
-    }
-    for module, found_version in needed.items():
-        if found_version:
-            checks.append(Check(host, module, Health.GOOD, found_version))
-        else:
-            install = f"{shlex.quote(probe.interpreter)} -m pip install {module}"
-            checks.append(
-                Check(host, module, Health.BAD, f"missing in {probe.interpreter}", f"there: {install}")
-            )
-    return checks
-
-
-def _tensorflow(probe: ProbeFacts) -> str | None:
-    return probe.modules.get("tensorflow") or probe.modules.get("tensorflow-cpu")
-
-
-def _disk(host: str, facts: HostFacts, probe: ProbeFacts) -> Check:
-    free = f"{probe.disk_free_bytes / 2**30:.1f} GiB free below {facts.root}"
-    if probe.disk_free_bytes >= _MIN_DISK_BYTES:
-        return Check(host, "disk", Health.GOOD, free)
-    fix = f"output and job directories go there; make room, or set [hosts.{host}] root = PATH"
-    return Check(host, "disk", Health.DOUBTFUL, free, fix)
-
-
-def _ports(host: Host, config: Config) -> Check:
-    chosen = config.launch.ports
-    text = "any free port" if chosen is None else f"ports {chosen[0]}-{chosen[1]}"
+def _attempt(function: Callable[[], T]) -> T | IgniteTfError:
     try:
-        ports = host.reserve_ports(1, chosen)
-        host.unreserve_ports(ports)
+        return function()
     except IgniteTfError as error:
-        return Check(
-            host.name, "ports", Health.BAD, str(error), "widen [launch] ports in ignite-tf.toml, or stop runs"
-        )
-    return Check(host.name, "ports", Health.GOOD, f"{text}, such as {ports[0]}")
+        return error
 
 
-def _node_check(host: str, num_partitions: int, cache: str | None) -> Check:
-    if cache is None:
-        return Check(host, "ignite", Health.GOOD, "a node runs there")
-    if num_partitions:
-        return Check(host, "ignite", Health.GOOD, f"{num_partitions} primary partitions of {cache}")
-    return Check(
-        host, "ignite", Health.DOUBTFUL, f"no primary partition of {cache}", "it gets no worker by default"
-    )
-
-
-def _same_version(visits: Mapping[str, _Visit]) -> list[Check]:
-    versions = {name: _tensorflow(visit.probe) for name, visit in visits.items() if visit.probe}
-    known = {version for version in versions.values() if version}
-    if len(known) < 2:
+def _look_at_node(host: Host | None, record: HostRecord, cluster: ClusterSight) -> list[Check]:
+    """Say what Ignite has on a host, or why it has nothing; `host` is None when it cannot be asked."""
+    if record.name in cluster.data:
+        return [cluster.data[record.name]]
+    answer = cluster.missing.get(record.name)
+    if answer is None:
         return []
-    found = ", ".join(f"{name}: {version}" for name, version in sorted(versions.items()) if version)
-    newest = max(known, key=lambda text: [int(part) if part.isdigit() else 0 for part in text.split(".")])
+    if answer.nodes:
+        return [judge_missing_node(record.name, str(answer.endpoint), "", len(answer.nodes), None)]
+    reason = answer.error.removeprefix(f"{answer.endpoint}: ")
     return [
-        Check(
-            "",
-            "tensorflow",
-            Health.BAD,
-            f"versions differ ({found})",
-            f"install {newest} on all: pip install tensorflow=={newest}",
-        )
+        judge_missing_node(record.name, str(answer.endpoint), reason, None, _listening(host, record, answer))
     ]
 
 
-def _pairs(
-    pool: ThreadPoolExecutor, hosts: Mapping[str, Host], records: Mapping[str, HostRecord]
-) -> list[Check]:
+def _listening(host: Host | None, record: HostRecord, answer: Answer) -> list[str] | None:
+    if host is None:
+        return None
+    port = answer.endpoint.port
+    targets = [(address, port) for address in dict.fromkeys((*record.addresses, _LOOPBACK))]
+    reasons = _attempt(lambda: host.connect_to(targets, _WAY_S))
+    if isinstance(reasons, IgniteTfError):
+        return None
+    return [
+        f"{address}:{port}"
+        for (address, port), reason in zip(targets, reasons, strict=True)
+        if reason is None
+    ]
+
+
+# Ways
+
+
+def _look_at_ways(hosts: Mapping[str, Host], records: Mapping[str, HostRecord]) -> list[Check]:
     """Try every way from host to host."""
     if len(hosts) < 2:
         return []
-    ports = dict(zip(hosts, pool.map(_listen, hosts.values()), strict=True))
+    ports = call_all(hosts.values(), Host.listen)
     targets = {
-        name: (address, port)
-        for name, port in ports.items()
-        if port is not None and (address := records[name].tf_address or address_of(records[name]))
+        f"{name} at {address}": (name, address, port)
+        for name, port in sorted(ports.items())
+        if isinstance(port, int) and (address := _address(hosts[name], records[name]))
     }
 
-    def try_all(source: str) -> list[Check]:
-        others = {name: target for name, target in targets.items() if name != source}
-        try:
-            answers = hosts[source].connect_to(list(others.values()), _CONNECT_S)
-        except IgniteTfError as error:
-            return [Check(source, "network", Health.BAD, str(error), "try again: ignite-tf doctor")]
-        bad = [
-            f"{name} at {others[name][0]}: {why}" for name, why in zip(others, answers, strict=True) if why
-        ]
-        if not bad:
-            return [Check(source, "network", Health.GOOD, f"reaches {', '.join(others)}")]
-        fix = "open [launch] ports between the hosts, or set [hosts.NAME] tf_address to an address they share"
-        return [Check(source, "network", Health.BAD, f"does not reach {'; '.join(bad)}", fix)]
+    def try_all(host: Host) -> dict[str, str | None]:
+        others = {title: target for title, target in targets.items() if target[0] != host.name}
+        reasons = host.connect_to([(address, port) for _, address, port in others.values()], _WAY_S)
+        return dict(zip(others, reasons, strict=True))
 
     try:
-        return [check for found in pool.map(try_all, hosts) for check in found]
+        return [judge_ways(name, reasons) for name, reasons in call_all(hosts.values(), try_all).items()]
     finally:
-        list(pool.map(lambda name: _unlisten(hosts[name], ports[name]), hosts))
+        call_all(hosts.values(), lambda host: _unlisten(host, ports[host.name]))
 
 
-def _listen(host: Host) -> int | None:
-    try:
-        return host.listen()
-    except IgniteTfError:
-        return None
+def _address(host: Host, record: HostRecord) -> str | None:
+    """Give the address by which the others would reach a host's workers."""
+    facts = host.facts
+    return address_of(record) or (facts.ssh_address if facts else None)
 
 
-def _unlisten(host: Host, port: int | None) -> None:
-    if port is not None:
-        _quietly(lambda: host.unlisten(port))
-
-
-def _quietly(action: Callable[[], None]) -> None:
-    try:
-        action()
-    except IgniteTfError:
-        return
+def _unlisten(host: Host, port: int | IgniteTfError) -> None:
+    if isinstance(port, int):
+        host.unlisten(port)

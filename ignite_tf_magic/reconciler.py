@@ -30,6 +30,7 @@ from ignite_tf_magic.cluster.registry import Registry, Stored
 from ignite_tf_magic.cluster.registry_crew import RegistryCrew
 from ignite_tf_magic.cluster.room import told_rooms
 from ignite_tf_magic.cluster.runs import native_run
+from ignite_tf_magic.cluster.states import RunState
 from ignite_tf_magic.cluster.supervisor import Plan, Supervisor
 from ignite_tf_magic.cluster.timings import Timings
 from ignite_tf_magic.cluster.topology import TopologyWatch, connect_to_majority
@@ -42,9 +43,9 @@ from ignite_tf_magic.launch.watch import HostWatch
 from ignite_tf_magic.run_files import RunFiles
 
 INSTRUCTIONS = "reconciler.json"
-_BEAT_S = 1.0
+_BEAT_S, _BUSY_BEAT_S, _LOOK_S = 0.5, 0.2, 0.1
+_CALM = (RunState.QUEUED, RunState.RUNNING)
 _FIRST_RECORD_S = 60.0
-_NUM_FAST_LOOKS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +126,7 @@ class Reconciler:
         )
         self._crew = RegistryCrew(instructions.scale)
         self._opened = opened
+        self._submitted = _topology_of(directory)
         self._owner = new_owner()
         self._counter = int(time.time() * 1000)  # above any of an earlier life
         self._stored: Stored | None = None
@@ -136,7 +138,7 @@ class Reconciler:
 
     def _connect(self) -> Client:
         """Connect to the side of the cluster that has most of its nodes, not to one that was cut off."""
-        return connect_to_majority(self._options, self._record.topology if self._record else ())
+        return connect_to_majority(self._options, self._record.topology if self._record else self._submitted)
 
     def run(self) -> None:
         """Work until the run has ended and nothing of it is left on this host."""
@@ -149,12 +151,23 @@ class Reconciler:
         self._tell()
 
     def _rest(self) -> None:
-        """Wait for the next beat; what happens on this host is told at once."""
-        deadline = time.monotonic() + _BEAT_S / self._instructions.scale
+        """Wait for the next beat, which comes soon while workers are started or ended.
+
+        What happens on this host is told at once.
+        """
+        is_calm = self._record is not None and self._record.state in _CALM
+        beat_s = _BEAT_S if is_calm else _BUSY_BEAT_S
+        deadline = time.monotonic() + beat_s / self._instructions.scale
         while time.monotonic() < deadline:
-            time.sleep(_BEAT_S / self._instructions.scale / _NUM_FAST_LOOKS)
-            if self._record is not None and self._obey() and self._report != self._told:
+            time.sleep(_LOOK_S / self._instructions.scale)
+            if self._record is not None and self._obey() and self._has_news():
                 return
+
+    def _has_news(self) -> bool:
+        """Whether anything but a time has changed since the last report."""
+        if self._report is None or self._told is None:
+            return self._report is not self._told
+        return replace(self._report, silent_s=self._told.silent_s) != self._told
 
     _told: HostReport | None = None
 
@@ -256,8 +269,8 @@ class Reconciler:
     def _should_take_over(self, record: RunRecord) -> bool:
         if not record.supervisor:
             return True
-        silent_s = self._crew.silence_s(record.supervisor)
-        return silent_s is not None and silent_s > self._timings.supervisor_lapse_s
+        unheard_s = self._crew.unheard_s(record.supervisor)
+        return unheard_s is not None and unheard_s > self._timings.supervisor_lapse_s
 
     def _new_supervisor(self) -> Supervisor:
         if self._record is None or self._topology is None:
@@ -289,10 +302,18 @@ class Reconciler:
     def _unusable(self, hosts: Iterable[HostRecord]) -> Mapping[str, str]:
         found = {}
         for host in hosts:
-            silent_s = self._crew.silence_s(host.name)
-            if silent_s is None or silent_s > self._crew.lapse_s:
+            unheard_s = self._crew.unheard_s(host.name)
+            if unheard_s is None or unheard_s > self._crew.lapse_s:
                 found[host.name] = "it does not report"
         return found
+
+
+def _topology_of(directory: RunDirectory) -> tuple[str, ...]:
+    """Give the nodes of the record that came with the instructions."""
+    try:
+        return RunRecord.read(directory).topology
+    except (OSError, ValueError):
+        return ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from ignite_tf_magic.session import (
     CacheInfo,
     EmbeddedNode,
     Failure,
+    Health,
     Pruned,
     RunInfo,
     RunState,
@@ -22,7 +23,7 @@ from ignite_tf_magic.session import (
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b")
 
 # Of medium lightness: they show on a light and on a dark page. Text keeps the page's own colour.
-_RED, _GREEN, _BLUE, _GREY = "#e53935", "#43a047", "#1e88e5", "#9e9e9e"
+_RED, _GREEN, _BLUE, _GREY, _AMBER = "#e53935", "#43a047", "#1e88e5", "#9e9e9e", "#fb8c00"
 _STATE_COLOURS = {"succeeded": _GREEN, "failed": _RED, "failing": _RED, "lost": _RED, "stopped": _GREY}
 _FONT = "font-size:var(--jp-ui-font-size1,13px);line-height:1.5"
 _MARGIN = "margin:6px 0 2px 0"
@@ -243,6 +244,11 @@ def duration_text(run: RunInfo, now: datetime) -> str:
 
 def _colour(state: RunState) -> str:
     return _STATE_COLOURS.get(state.value, _BLUE)
+
+
+def health_colour(health: Health) -> str:
+    """Give the colour of what a check came to."""
+    return {Health.GOOD: _GREEN, Health.DOUBTFUL: _AMBER, Health.BAD: _RED}[health]
 
 
 def end_view(run: RunInfo, notes: Sequence[str]) -> View:

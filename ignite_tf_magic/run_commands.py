@@ -1,4 +1,4 @@
-"""`ignite-tf start`, `attach`, `ps`, `describe`, `logs`, `stop`: what the shell does with runs."""
+"""`ignite-tf start`, `attach`, `ps`, `describe`, `logs`, `stop`, `doctor`: what the shell does with runs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,21 @@ from pathlib import Path
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.live_output import LiveOutput
 from ignite_tf_magic.render import end_view, failure_view, runs_view
-from ignite_tf_magic.run_options import add_run_options, given_options
-from ignite_tf_magic.run_views import describe_view, explain_view, record_as_json, run_as_json
+from ignite_tf_magic.run_options import add_config_options, add_run_options, given_options
+from ignite_tf_magic.run_views import (
+    describe_view,
+    diagnosis_as_json,
+    diagnosis_view,
+    explain_as_json,
+    explain_view,
+    record_as_json,
+    run_as_json,
+)
 from ignite_tf_magic.session import (
     OutputChunk,
     Run,
     RunRequest,
+    diagnose,
     get_run,
     list_runs,
     open_session,
@@ -45,12 +54,14 @@ def add_run_commands(add: Add) -> None:
     logs = _of_run(add("logs", _logs, "print a run's output"))
     logs.add_argument("--worker", type=int, metavar="I", help="of this worker only")
     logs.add_argument("-f", "--follow", action="store_true", help="go on until the run has ended")
+    doctor = _with_config(add("doctor", _doctor, "look at all that runs need, and tell how to mend it"))
+    doctor.add_argument("--python", metavar="PATH", help="interpreter of the workers, on their hosts")
+    doctor.add_argument("cache", nargs="?", metavar="CACHE", help="whose data to look for")
+    doctor.epilog = "The exit code is 1 when something is wrong."
 
 
 def _with_config(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    parser.add_argument(
-        "-c", "--config", type=Path, metavar="FILE", help="ignite-tf.toml, or Ignite's Spring XML"
-    )
+    add_config_options(parser)
     parser.add_argument("--json", action="store_true", help="for programs")
     return parser
 
@@ -80,11 +91,13 @@ def _add_start(start: argparse.ArgumentParser) -> None:
 
 def _start(options: argparse.Namespace) -> int | None:
     request = _request(options)
-    with open_session(report=_say, config=options.config) as session:
+    with open_session(report=_say, config=options.config, via=options.via) as session:
         if options.workers is None:
             request = replace(request, num_workers=session.default_num_workers())
         if options.explain:
-            print(explain_view(session.plan_run(request).rows).text)
+            planned = session.plan_run(request)
+            shown = explain_view(planned.rows).text
+            print(json.dumps(explain_as_json(planned), indent=1) if options.json else shown)
             return None
         run = session.start_run(request)
     _say(f"run {run.id} is in the hands of its hosts: {', '.join(run.info().hosts)}")
@@ -114,7 +127,7 @@ def _request(options: argparse.Namespace) -> RunRequest:
 
 
 def _attach(options: argparse.Namespace) -> int | None:
-    return _watch(get_run(options.run, options.config), as_json=options.json)
+    return _watch(get_run(options.run, options.config, options.via), as_json=options.json)
 
 
 def _watch(run: Run, *, as_json: bool) -> int | None:
@@ -142,10 +155,10 @@ def _say_end(run: Run, *, as_json: bool) -> int:
 
 
 def show_output(chunks: Iterator[OutputChunk], num_workers: int) -> None:
-    """Print what workers write, as it comes."""
+    """Print what workers write, as it comes; the only one of a run, or the only one followed, is not named."""
     output, taken = LiveOutput(num_workers, is_screen=sys.stdout.isatty()), 0.0
     for chunk in chunks:
-        output.feed(chunk.worker, chunk.text)
+        output.feed(chunk.worker if num_workers > 1 else 0, chunk.text)
         if time.monotonic() - taken >= _TAKE_INTERVAL_S:
             _write(output.take())
             taken = time.monotonic()
@@ -159,7 +172,7 @@ def _print_lines(chunks: Iterator[OutputChunk]) -> None:
 
 
 def _ps(options: argparse.Namespace) -> None:
-    listed = list_runs(include_ended=options.all, config=options.config)
+    listed = list_runs(include_ended=options.all, config=options.config, via=options.via)
     for warning in listed.warnings:
         _say(warning)
     if options.json:
@@ -171,7 +184,7 @@ def _ps(options: argparse.Namespace) -> None:
 
 
 def _describe(options: argparse.Namespace) -> None:
-    run = get_run(options.run, options.config)
+    run = get_run(options.run, options.config, options.via)
     info, record = run.info(), run.record()
     if options.json:
         print(json.dumps(record_as_json(info, record), indent=1))
@@ -182,15 +195,24 @@ def _describe(options: argparse.Namespace) -> None:
 
 
 def _stop(options: argparse.Namespace) -> None:
-    outcome = stop_run(options.run, options.config)
+    outcome = stop_run(options.run, options.config, options.via)
     if options.json:
         print(json.dumps({**run_as_json(outcome.info), "outcome": outcome.kind.name.lower()}))
         return
     print(f"run {outcome.info.id}: {outcome.kind.value}")
 
 
+def _doctor(options: argparse.Namespace) -> int:
+    found = diagnose(options.cache, python=options.python, config=options.config, via=options.via)
+    if options.json:
+        print(json.dumps(diagnosis_as_json(found), indent=1))
+    else:
+        print(diagnosis_view(found).text)
+    return 0 if found.is_healthy else 1
+
+
 def _logs(options: argparse.Namespace) -> None:
-    run = get_run(options.run, options.config)
+    run = get_run(options.run, options.config, options.via)
     num_workers = run.info().num_workers
     if options.worker is not None and not 0 <= options.worker < num_workers:
         raise ConfigError(f"run {run.id} has no worker {options.worker}; it has 0 to {num_workers - 1}")
@@ -201,7 +223,7 @@ def _logs(options: argparse.Namespace) -> None:
         if options.json:
             _print_lines(chunks)
         else:
-            show_output(chunks, num_workers)
+            show_output(chunks, num_workers if options.worker is None else 1)
         return
     lost = run.fetch()
     for worker in range(num_workers) if options.worker is None else [options.worker]:

@@ -104,8 +104,10 @@ class RunIndex:
                 raise
             nowhere = error
         records, warnings = self._records()
-        matches = [each for each in records if run_id and each.startswith(run_id)]
-        chosen = [run_id] if run_id in records else matches
+        chosen = _matching(records, run_id)
+        if not chosen and run_id and self.registry is not None and not warnings:
+            records, warnings = self._over_ssh()  # the registry may not have been told of it yet
+            chosen = _matching(records, run_id)
         if len(chosen) > 1:
             raise RunNotFound(f"run {run_id!r} may be any of {', '.join(chosen)}; write more of its id")
         if not chosen:
@@ -210,6 +212,11 @@ class RunIndex:
         unasked = [host.name for host in hosts if host.name not in answers]
         kept = [*(f"{name} ({error})" for name, error in failed.items()), *unasked]
         return (f"files of run {run.id} stay on {', '.join(kept)}",) if kept else ()
+
+
+def _matching(records: Iterable[str], run_id: str) -> list[str]:
+    found = list(records)
+    return [run_id] if run_id in found else [each for each in found if run_id and each.startswith(run_id)]
 
 
 def is_live(info: RunInfo) -> bool:

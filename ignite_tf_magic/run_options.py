@@ -34,6 +34,14 @@ def seconds(text: str) -> float:
     return found
 
 
+def add_config_options(parser: argparse.ArgumentParser) -> None:
+    """Add what says which cluster is meant, and which way leads to it."""
+    parser.add_argument(
+        "-c", "--config", type=Path, metavar="FILE", help="ignite-tf.toml, or Ignite's Spring XML"
+    )
+    parser.add_argument("--via", metavar="HOST", help="SSH host through which all is reached")
+
+
 def add_run_options(start: argparse.ArgumentParser) -> None:
     """Add what both ways to start a run know."""
     start.add_argument("--workers", type=count, metavar="N", help="processes to train with")

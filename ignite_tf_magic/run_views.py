@@ -1,4 +1,4 @@
-"""Views of one run and of where it would run. Pure, as `render`."""
+"""Views of one run, of where it would run, and of what the doctor found. Pure, as `render`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from ignite_tf_magic.render import View, duration_text, message_view, state_text, table_view
-from ignite_tf_magic.session import PlacementRow, RunInfo, RunRecord
+from ignite_tf_magic.render import View, duration_text, health_colour, message_view, state_text, table_view
+from ignite_tf_magic.session import Diagnosis, Health, PlacementRow, Planned, RunInfo, RunRecord
 
 
 def run_as_json(run: RunInfo) -> dict[str, Any]:
@@ -71,7 +71,13 @@ def describe_view(run: RunInfo, record: RunRecord, now: datetime) -> View:
         ["owner", owner],
         [
             "started",
-            f"{run.started_at.astimezone():%Y-%m-%d %H:%M:%S}, {duration_text(run, now)} ago or long",
+            f"{run.started_at.astimezone():%Y-%m-%d %H:%M:%S}",
+        ],
+        [
+            "ended" if run.ended_at else "runs for",
+            f"{run.ended_at.astimezone():%Y-%m-%d %H:%M:%S}, after {duration_text(run, now)}"
+            if run.ended_at
+            else duration_text(run, now),
         ],
         ["restarts", f"{run.restarts}"],
         ["reason", record.reason or ""],
@@ -137,5 +143,69 @@ def explain_view(rows: Sequence[PlacementRow]) -> View:
     return table_view(head, cells, right={2, 4, 5, 6})
 
 
+def explain_as_json(planned: Planned) -> dict[str, Any]:
+    """Give what programs are told of who would read what."""
+    workers = [
+        {
+            "worker": row.worker,
+            "host": row.host,
+            "node": str(row.node),
+            "partitions": row.partitions,
+            "num_partitions": row.num_partitions,
+            "rows": row.rows,
+            "rows_share": row.rows_share,
+            "local_bytes_share": row.local_bytes_share,
+        }
+        for row in planned.rows
+    ]
+    return {"workers": workers, "unusable": dict(planned.unusable)}
+
+
 def _short(ranges: str) -> str:
     return ranges if len(ranges) <= 40 else f"{ranges[:36].rpartition(',')[0]}, ..."
+
+
+def diagnosis_as_json(diagnosis: Diagnosis) -> dict[str, Any]:
+    """Give what programs are told of a diagnosis."""
+    return {
+        "healthy": diagnosis.is_healthy,
+        "seconds": round(diagnosis.seconds, 3),
+        "checks": [
+            {
+                "host": check.host or None,
+                "check": check.what,
+                "status": check.health.value,
+                "found": check.found,
+                "fix": check.fix or None,
+            }
+            for check in diagnosis.checks
+        ],
+    }
+
+
+def diagnosis_view(diagnosis: Diagnosis) -> View:
+    """List what was looked at, and below it what to do about each fault."""
+    checks = diagnosis.checks
+    rows = [
+        [
+            (check.host or "all") if place == 0 or checks[place - 1].host != check.host else "",
+            check.what,
+            check.health.value,
+            check.found,
+        ]
+        for place, check in enumerate(checks)
+    ]
+    colours = [health_colour(check.health) for check in checks]
+    table = table_view(["Host", "Check", "State", "Found"], rows, dots={2: colours})
+    faults = [check for check in checks if check.health is not Health.GOOD]
+    lines = [
+        f"{check.host or 'all'}, {check.what}: {check.found}\n    {check.fix}"
+        for check in sorted(faults, key=lambda check: check.health is not Health.BAD)
+    ]
+    num_bad = sum(check.health is Health.BAD for check in faults)
+    told = f"{num_bad} of {len(checks)} checks failed" if num_bad else f"{len(checks)} checks, none failed"
+    views = (
+        [table, message_view("\n".join([*(["What to do:"] if lines else []), *lines]))] if lines else [table]
+    )
+    views.append(message_view(f"{told}; {diagnosis.seconds:.1f} s"))
+    return View("\n\n".join(view.text for view in views), "".join(view.html for view in views))

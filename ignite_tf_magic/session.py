@@ -45,8 +45,10 @@ from ignite_tf_magic.config import (
     state_dir,
     timings_divisor,
 )
+from ignite_tf_magic.diagnosis import Check, Diagnosis, Health
+from ignite_tf_magic.doctor import examine
 from ignite_tf_magic.embedded import ClusterStopped, EmbeddedCluster, EmbeddedNode, EmbeddedOptions
-from ignite_tf_magic.errors import CacheExists
+from ignite_tf_magic.errors import CacheExists, IgniteTfError
 from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.launch.jobs import LinkTimings
 from ignite_tf_magic.launch.ssh import SshOptions
@@ -61,11 +63,14 @@ from ignite_tf_magic.submission import submit
 
 __all__ = [
     "CacheInfo",
+    "Check",
     "ClusterStopped",
+    "Diagnosis",
     "EmbeddedCluster",
     "EmbeddedNode",
     "EmbeddedOptions",
     "Failure",
+    "Health",
     "Listed",
     "LoadOutcome",
     "OnRebalance",
@@ -83,6 +88,7 @@ __all__ = [
     "StopKind",
     "StopOutcome",
     "WorkerRecord",
+    "diagnose",
     "get_run",
     "list_runs",
     "load",
@@ -303,18 +309,42 @@ class Session(Closing):
         Raises:
             ScriptError: The script is not Python.
             CacheNotFound: There is no such cache.
-            PlacementError: The workers cannot be spread so.
+            PlacementError: The workers cannot be spread so, or, as NoRoom, cannot now.
             LaunchError: The workers' interpreter cannot be started.
         """
-        return self._plan_run(request, reach_of(self.config))
+        return self._plan_run(replace(request, wait=False), reach_of(self.config))
 
     def _plan_run(self, request: RunRequest, reach: Reach) -> Planned:
-        planned = plan_run(self.client, self.options, self.config, request, reach)
+        planned = self._plan_where_most_nodes_are(request, reach)
         for host, reason in planned.unusable.items():
             self.report(f"{host} gets no worker, and its partitions are read over the network: {reason}")
         if planned.is_far:
             self.report("no host with data can be used: all workers run on this machine")
         return planned
+
+    def _plan_where_most_nodes_are(self, request: RunRequest, reach: Reach) -> Planned:
+        try:
+            planned = plan_run(self.client, self.options, self.config, request, reach)
+        except IgniteTfError:
+            if not self._finds_more_nodes():
+                raise
+        else:
+            if not self._finds_more_nodes():
+                return planned
+        return plan_run(self.client, self.options, self.config, request, reach)
+
+    def _finds_more_nodes(self) -> bool:
+        """Go over to the rest of the cluster, if the node that is asked here was cut off from it meanwhile."""
+        num_seen = len(self.client.nodes())
+        if 2 * num_seen > len(self.options.endpoints):
+            return False
+        found = connect_to_most(self.options)
+        if len(found.nodes()) <= num_seen:
+            found.close()
+            return False
+        self.client.close()
+        self.client = found
+        return True
 
     def start_run(self, request: RunRequest) -> Run:
         """Start a script on workers, each with partitions of its own; returns when their processes run.
@@ -469,6 +499,37 @@ def stop_run(run_id: str, config: Path | None = None, via: str | None = None) ->
         RunNotFound: No id begins so, or several do.
     """
     return get_run(run_id, config, via).stop()
+
+
+def diagnose(
+    cache: str | None = None,
+    *,
+    python: str | None = None,
+    config: Path | None = None,
+    via: str | None = None,
+) -> Diagnosis:
+    """Look at all that a run needs: the cluster, its hosts, and the ways between them. Starts nothing.
+
+    Works while Ignite is down: then the configured hosts are looked at.
+
+    Args:
+        cache: Whose data to look for.
+        python: Interpreter of the workers; None is each host's configured one.
+        config: As for `open_session`; so is `via`.
+        via: SSH host through which all is reached.
+
+    Raises:
+        CacheNotFound: There is no such cache.
+    """
+    found = _configuration(config, via)
+    options = found.cluster
+    if options is None and found.ssh.via:
+        options = ConnectOptions()
+    elif options is None and (running := embedded.status()):
+        options = running.connect_options
+    if options is not None:
+        options = _through(found, options)
+    return examine(options, found, reach_of(found), cache, python)
 
 
 def _configuration(path: Path | None, via: str | None) -> Config:

@@ -17,7 +17,7 @@ from ignite_tf_magic.cluster.origins import Elsewhere, Native
 from ignite_tf_magic.cluster.publisher import new_owner
 from ignite_tf_magic.cluster.reach import Reach
 from ignite_tf_magic.cluster.record import HostRecord, RunRecord
-from ignite_tf_magic.cluster.registry import Registry
+from ignite_tf_magic.cluster.registry import Owner, Registry
 from ignite_tf_magic.cluster.runs import Run
 from ignite_tf_magic.errors import IgniteTfError, LaunchError
 from ignite_tf_magic.launch.hosts import Host, call_all
@@ -27,6 +27,7 @@ from ignite_tf_magic.reconciler import INSTRUCTIONS, Instructions
 _JOB = "reconciler"
 _TAKEN_OVER_S = 30.0
 _POLL_S = 0.05
+_TOUCH_S = 3.0
 
 
 def submit(
@@ -48,7 +49,7 @@ def submit(
         greeted = call_all(hosts.values(), Host.hello)
         record = replace(record, hosts=tuple(_with_root(host, hosts[host.name]) for host in record.hosts))
         record.write(directory)
-        index.touch_owner(run_id, new_owner(), detached=True)  # until a host does
+        index.touch_owner(run_id, owner := new_owner())
         index.create(record.to_json())
         failed = _errors(greeted)
         ready = [host for name, host in hosts.items() if name not in failed]
@@ -56,7 +57,7 @@ def submit(
         if len(failed) == len(hosts):
             index.remove(run_id)
             raise LaunchError(f"no host took the run: {'; '.join(map(str, failed.values()))}")
-        _await_supervisor(index, run_id, failed)
+        _await_supervisor(index, run_id, owner, failed)
     origin = Native(directory, reach) if is_here else Elsewhere(directory, reach, registry)
     return Run(directory, origin, reach)
 
@@ -108,9 +109,15 @@ def _job(record: RunRecord, host: HostRecord, python_path: str | None) -> Job:
     )
 
 
-def _await_supervisor(registry: Registry, run_id: str, failed: Mapping[str, IgniteTfError]) -> None:
-    deadline = time.monotonic() + _TAKEN_OVER_S
+def _await_supervisor(
+    registry: Registry, run_id: str, owner: Owner, failed: Mapping[str, IgniteTfError]
+) -> None:
+    """Wait for a host to answer for the run; until then this process does."""
+    deadline, touched = time.monotonic() + _TAKEN_OVER_S, float("-inf")
     while time.monotonic() < deadline:
+        if time.monotonic() - touched > _TOUCH_S:
+            registry.touch_owner(run_id, owner)
+            touched = time.monotonic()
         stored = registry.get(run_id)
         if stored is not None and stored.record.get("supervisor"):
             return

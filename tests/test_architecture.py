@@ -20,7 +20,7 @@ FLOORS: list[set[str]] = [
     {"dataset", "igfs", "cluster", "sources", "embedded", "tensorboard"},
     {
         *("session", "boards", "files", "registration", "run_files"),
-        *("run_plans", "run_index", "submission", "reconciler", "doctor"),
+        *("run_plans", "run_index", "submission", "reconciler", "diagnosis", "cluster_sight", "doctor"),
     },
     {
         "cli",
@@ -51,6 +51,8 @@ ORDER: dict[str, list[str]] = {
             "run_index",
             "reconciler",
             "submission",
+            "diagnosis",
+            "cluster_sight",
             "doctor",
             "session",
             "boards",
@@ -140,7 +142,7 @@ ORDER: dict[str, list[str]] = {
     "cluster": [
         *("timings", "states", "directory", "task", "orders", "record", "verdicts", "output", "failure"),
         *("decisions", "room", "spec", "foreman", "crew", "topology", "supervisor", "planning", "reach"),
-        *("environment_builder", "wheels", "environments"),
+        *("environment_builder", "wheels", "requirements", "environments"),
         *("registry_rows", "registry", "publisher", "registry_crew"),
         *("mirrored_logs", "mirror_state", "mirror", "origins", "runs", "manager", "bootstrap"),
     ],

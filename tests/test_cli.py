@@ -51,7 +51,20 @@ def test_version_is_that_of_the_package():
 
 @pytest.mark.parametrize(
     "words",
-    ["", "demo", "load", "local", "local up", "local down", "local status", "ps", "stop", "logs", "sql"],
+    [
+        "",
+        "demo",
+        "load",
+        "local",
+        "local up",
+        "local down",
+        "local status",
+        "ps",
+        "stop",
+        "logs",
+        "sql",
+        "doctor",
+    ],
 )
 def test_help_everywhere(words):
     assert f"usage: ignite-tf {words}".strip() in ignite_tf(*words.split(), "-h").stdout

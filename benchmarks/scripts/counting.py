@@ -17,8 +17,8 @@ from ignite_tf_magic.config import ConnectOptions, Endpoint
 from ignite_tf_magic.errors import ConnectionFailed, ConnectionLost, ServerError
 
 TOLD = json.loads(sys.argv[1])
-PEER_PATIENCE_S = 10.0  # as TensorFlow's coordination service by default
-MEETING_S = 60.0
+PEER_PATIENCE_S = 10  # without a sign of life; as TensorFlow's coordination service by default
+STEP_S = MEETING_S = 60.0  # a peer that lives may be busy
 STORE_PATIENCE_S = 30.0
 CHECKPOINT_EACH = 5
 
@@ -74,6 +74,19 @@ def save(generation, step, total, *, ended=False):
     stored(put)
 
 
+def demand_signs_of_life(peer):
+    """Have a link that broke noticed, and a peer that is only slow waited for."""
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        (socket.TCP_KEEPIDLE, 2),
+        (socket.TCP_KEEPINTVL, 2),
+        (socket.TCP_KEEPCNT, (PEER_PATIENCE_S - 2) // 2),
+        (socket.TCP_USER_TIMEOUT, 1000 * PEER_PATIENCE_S),
+    ):
+        peer.setsockopt(socket.IPPROTO_TCP, option, value)
+    peer.settimeout(STEP_S)
+
+
 def lead(journal, server, num_others, generation):
     """Take the steps: the first worker's part."""
     peers = []
@@ -89,7 +102,7 @@ def lead(journal, server, num_others, generation):
         except OSError:
             peer.close()
             continue
-        peer.settimeout(PEER_PATIENCE_S)
+        demand_signs_of_life(peer)
         peers.append(stream)
     row = json.loads(
         stored(lambda cache: cache.get(os.environ["IGNITE_TF_RUN_ID"])) or '{"step": 0, "total": 0}'
@@ -124,11 +137,10 @@ def follow(journal, address, worker):
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.1)
-    peer.settimeout(MEETING_S)
+    demand_signs_of_life(peer)
     stream = peer.makefile("rwb", buffering=0)
     stream.write(b"here\n")
     while (asked := stream.readline()) != b"end\n":
-        peer.settimeout(PEER_PATIENCE_S)
         if not asked:
             raise UnavailableError("UNAVAILABLE: Connection reset by peer")
         journal.tell(f"step {int(asked) + 1}")
@@ -146,7 +158,7 @@ def main():
     if sum(rows) != TOLD["rows"]:
         raise SystemExit(f"the workers read {sum(rows)} rows of {TOLD['rows']}")
     generation = int(assignment.name.split(".g")[1].split(".")[0]) if ".g" in assignment.name else 1
-    folder = TOLD["journals"].get(addresses[worker][0]) or TOLD["journals"]["*"]
+    folder = TOLD["journals"].get(socket.gethostname()) or TOLD["journals"]["*"]
     journal = Journal(folder, worker, generation)
     server = socket.socket()
     server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

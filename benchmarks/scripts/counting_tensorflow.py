@@ -4,16 +4,17 @@
 
 import json
 import os
+import socket
 import sys
 import time
 from pathlib import Path
 
 TOLD = json.loads(sys.argv[1])
 CONFIG = json.loads(os.environ["TF_CONFIG"])
-WORKER, ADDRESSES = CONFIG["task"]["index"], CONFIG["cluster"]["worker"]
+WORKER = CONFIG["task"]["index"]
 ASSIGNMENT = Path(os.environ["IGNITE_DATASET_ASSIGNMENT_FILE"])
 GENERATION = int(ASSIGNMENT.name.split(".g")[1].split(".")[0]) if ".g" in ASSIGNMENT.name else 1
-FOLDER = TOLD["journals"].get(ADDRESSES[WORKER].rpartition(":")[0]) or TOLD["journals"]["*"]
+FOLDER = TOLD["journals"].get(socket.gethostname()) or TOLD["journals"]["*"]
 JOURNAL = os.open(f"{FOLDER}/worker-{WORKER}.g{GENERATION}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 CHECKPOINT_EACH = 20
 num_lines = 0

@@ -23,7 +23,7 @@ from ignite_tf_magic.client.transaction import Transaction, begin
 from ignite_tf_magic.client.type_registry import TypeRegistry
 from ignite_tf_magic.closing import Closing
 from ignite_tf_magic.config import ConnectOptions
-from ignite_tf_magic.errors import CacheNotFound, IgniteTfError, ServerError
+from ignite_tf_magic.errors import CacheNotFound, ConnectionFailed, IgniteTfError, ServerError
 from ignite_tf_magic.protocol import key_value, messages
 from ignite_tf_magic.protocol.affinity import PartitionMap, TopologyVersion
 from ignite_tf_magic.protocol.messages import CacheConfig, Request
@@ -31,6 +31,7 @@ from ignite_tf_magic.protocol.ops import Concurrency, Isolation, Status
 
 T = TypeVar("T")
 _PARTITION_MAP_TIMEOUT_S = 30.0
+_JOIN_TIMEOUT_S = 30.0
 # A replicated cache has no partition map: each node holds all rows, and one scan reads them.
 WHOLE_CACHE = -1
 
@@ -95,14 +96,33 @@ class Client(Closing):
 
         Raises:
             ServerError: It exists already, or the configuration is invalid.
+            ConnectionFailed: The node that answers has not joined its cluster in time.
         """
+        self._await_joined()
         self._router.call(messages.create_cache(config, exist_ok=False), messages.parse_nothing, repeat=False)
         return Cache(self, config.name)
 
     def get_or_create_cache(self, config: CacheConfig) -> Cache:
-        """Create a cache unless one of that name exists, whatever its configuration."""
+        """Create a cache unless one of that name exists, whatever its configuration.
+
+        Raises:
+            ConnectionFailed: The node that answers has not joined its cluster in time.
+        """
+        self._await_joined()
         self._router.call(messages.create_cache(config, exist_ok=True), messages.parse_nothing)
         return Cache(self, config.name)
+
+    def _await_joined(self) -> None:
+        """Wait until the node has a place in its cluster: one that is to make a cache before that halts itself."""
+
+        def place() -> bool | None:
+            version = self.heartbeat()
+            return True if version is None or version.major > 0 else None
+
+        if wait_for(place, _JOIN_TIMEOUT_S) is None:
+            raise ConnectionFailed(
+                f"an Ignite node answers and has not joined its cluster for {_JOIN_TIMEOUT_S:g} s; look at its log"
+            )
 
     def destroy_cache(self, name: str) -> None:
         """Destroy a cache with all its rows.

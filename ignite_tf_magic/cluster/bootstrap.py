@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import faulthandler
 import os
 import shutil
@@ -28,6 +29,7 @@ from ignite_tf_magic.launch.lock import wait_until_free
 
 # Less noise from TensorFlow's libraries, unless the user has chosen.
 _DEFAULTS = {"TF_CPP_MIN_LOG_LEVEL": "2", "GRPC_VERBOSITY": "ERROR"}
+_EXIT_TEMPORARY = 75  # as in `verdicts`: another attempt may fare better
 
 
 def main() -> None:
@@ -43,10 +45,24 @@ def main() -> None:
         after_import(module, partial(call_named, function))
     script = _script_of(task)
     code, error = _run_command(task.command) if script is None else _run_script(script)
+    if code and _lacks_room(error):
+        code = _EXIT_TEMPORARY
     if os.getpid() == pid:  # a child that the script forked may come here, too
-        _report(task, code, error, started_at, leaving.asked)
+        has_room = _report(task, code, error, started_at, leaving.asked)
+        code = code if has_room or not code else _EXIT_TEMPORARY
     _flush()
     sys.exit(code)
+
+
+def _lacks_room(error: BaseException | None) -> bool:
+    """Whether a full disk is behind an error; where its words go to may be full, too, so the exit code tells."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 class _Leaving:
@@ -201,7 +217,8 @@ def _strip_own_frames(error: BaseException) -> None:
 
 def _report(
     task: Task, code: int, error: BaseException | None, started_at: float, asked_to_end: bool
-) -> None:
+) -> bool:
+    """Write down how the script ended; tells whether there was room for it."""
     ends_by_exit = error is None or isinstance(error, SystemExit)
     report = ExitReport(
         exit_code=code,
@@ -211,14 +228,23 @@ def _report(
         exception=type(error).__name__ if error else None,
         traceback=None if ends_by_exit else "".join(traceback.format_exception(error)),
     )
-    with contextlib.suppress(OSError):  # a full disk must not make a failure of a success
+    try:
         report.write(Path(task.exit_file))
+    except OSError as failure:  # a full disk must not make a failure of a success
+        return not _lacks_room(failure)
+    return True
 
 
 def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # a full disk, or closed by the script
-            stream.flush()
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        try:
+            if stream is not None:
+                stream.flush()
+        except ValueError:
+            pass  # closed by the script
+        except OSError:  # a full disk; the interpreter would try again, and end with 120
+            setattr(sys, name, None)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ class Moment:
         stop_asked: Whether somebody asked for the run to be stopped.
         owners_changed: Whether the cache's primary owners have settled on being others than the order's.
         may_lead: Whether this side of the cluster may start workers.
+        owners_changing: Whether they are others now, but have not settled.
     """
 
     time: float
@@ -41,6 +42,7 @@ class Moment:
     stop_asked: bool = False
     owners_changed: bool = False
     may_lead: bool = True
+    owners_changing: bool = False
 
 
 def decide(record: RunRecord, reports: Reports, moment: Moment, timings: Timings) -> RunRecord:
@@ -177,6 +179,8 @@ def _while_busy(record: RunRecord, reports: Reports, moment: Moment, timings: Ti
         reason = "other nodes have become the primary owners of the cache's partitions"
         return _end(record, RunEvent.OWNERS_CHANGED, reason)
     waiting_for = _silent_hosts(record, reports)
+    if waiting_for is None and moment.owners_changing and record.spec.restarts_on_rebalance:
+        waiting_for = "the primary owners of the cache's partitions are changing"
     if waiting_for != record.waiting_for:
         record = replace(record, waiting_for=waiting_for)
     return _while_starting(record, reports, moment) if record.state is RunState.STARTING else record

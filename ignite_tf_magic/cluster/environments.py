@@ -70,11 +70,11 @@ def prepare_environments(
     with ExitStack() as opened:
         folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="ignite-tf-")))
         supplies = Supplies(folder, cancelled)
-        sites = []
-        for host in wanted:
-            link = opened.enter_context(reach.open(host))
-            says = partial(say, host.name)
-            sites.append(_Site(link, requirements, supplies, says, cancelled, is_here=host.ssh is None))
+        links = opened.enter_context(reach.visiting(wanted))
+        sites = [
+            _Site(link, requirements, supplies, partial(say, host.name), cancelled, is_here=host.ssh is None)
+            for link, host in zip(links, wanted, strict=True)
+        ]
         with ThreadPoolExecutor(max(len(sites), 1), "environment") as pool:
             futures = [
                 pool.submit(site.prepare, python or host.python)

@@ -47,6 +47,9 @@ _CONNECT_S = 0.5
 _LISTEN_S = 0.5
 _ROOM_S = 1.0
 _WAITING = (RunState.QUEUED, RunState.RESTARTING)
+_NO_PROGRAM = (
+    ". Name the interpreter: --python PATH, or python in ignite-tf.toml; ignite-tf doctor looks at all"
+)
 # What a host refuses now and may grant the next time.
 _PASSING_KINDS = {"disk_full", PORT_TAKEN, "older_alive", "stale_generation"}
 
@@ -140,7 +143,8 @@ class Foreman:
             # Without --wait a first start that does not fit is refused.
             may_wait = record.spec.waits_for_room or record.generation > 1
             may_pass = error.kind in _PASSING_KINDS or (error.kind in NO_ROOM and may_wait)
-            self._error = Obstacle(error.kind, str(error), may_pass=may_pass)
+            advice = _NO_PROGRAM if error.kind == "no_program" else ""
+            self._error = Obstacle(error.kind, f"{error}{advice}", may_pass=may_pass)
         except HostError as error:
             if self._watch.view.heard_at is None:  # else it was reached before, and may be again
                 may_pass = isinstance(error, HostUnreachable)

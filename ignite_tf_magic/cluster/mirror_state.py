@@ -37,6 +37,12 @@ class Unreachable:
     may_have_more: bool
     reason: str
 
+    def __str__(self) -> str:
+        known = f"{self.unread_bytes:,} bytes" if self.unread_bytes else "output"
+        more = ", and maybe more," if self.may_have_more and self.unread_bytes else ""
+        of_log = f" of {self.log}" if self.log else ""
+        return f"{known}{of_log}{more} cannot be read: host {self.host}: {self.reason}"
+
 
 def workers(view: HostView) -> list[JobStatus]:
     """The jobs of a host that are workers and have a log of a name that can be kept here."""

@@ -19,6 +19,7 @@ from ignite_tf_magic.launch import lock
 from ignite_tf_magic.launch.hosts import Host, call_all
 
 _ASK_S = 1.0
+_DETACHED_PATIENCE_S = 15.0
 
 
 class Copying(Protocol):
@@ -112,10 +113,14 @@ class Elsewhere:
     reach: Reach
     registry: Callable[[], Registry] | None
     _asked_at: float = field(default=float("-inf"))
+    _seen_at: float = field(default=float("-inf"))
     _has_owner: bool = True
 
     def has_owner(self, record: RunRecord) -> bool:
-        """Whether its owner has said lately that it lives; when the cluster cannot be asked, it is believed to."""
+        """Whether its owner has said lately that it lives; when the cluster cannot be asked, it is believed to.
+
+        Who has seen that one of the hosts of a detached run answers for it gives the others time to succeed it.
+        """
         if self.registry is not None and time.monotonic() - self._asked_at > _ASK_S:
             self._asked_at = time.monotonic()
             try:
@@ -124,7 +129,10 @@ class Elsewhere:
                     self._take_newer(registry, record)
             except IgniteTfError:
                 self._has_owner = True
-        return self._has_owner
+            if self._has_owner:
+                self._seen_at = time.monotonic()
+        patience_s = _DETACHED_PATIENCE_S if record.detached else 0.0
+        return self._has_owner or time.monotonic() - self._seen_at < patience_s
 
     def _take_newer(self, registry: Registry, record: RunRecord) -> None:
         """Have the directory know of the run what the cluster knows, also while nobody copies from its hosts."""

@@ -47,19 +47,27 @@ class _Log:
         self.worker = segment.worker
         self._path = segment.path
         self._title = segment.title
+        self._has_begun = False
         self._file: FileIO | None = None
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
-    def next_chunk(self, *, final: bool = False) -> OutputChunk | None:
-        """Read on; None when there is nothing new. `final` gives a character that was cut off, too."""
+    def next_chunk(self, unfinished: set[int], *, final: bool = False) -> OutputChunk | None:
+        """Read on; None when there is nothing new.
+
+        Args:
+            unfinished: Workers that were shown a line without its end, as one that was killed may leave.
+            final: Give a character that was cut off, too.
+        """
         if self._file is None and self._path.exists():
             self._file = FileIO(self._path)
         data = self._file.read(_CHUNK_BYTES) if self._file else b""
         text = self._decoder.decode(data, final=final and not data)
         if not text:
             return None
-        title, self._title = self._title, ""
-        return OutputChunk(self.worker, title + text)
+        head = "" if self._has_begun else ("\n" if self.worker in unfinished else "") + self._title
+        self._has_begun = True
+        (unfinished.discard if text.endswith("\n") else unfinished.add)(self.worker)
+        return OutputChunk(self.worker, head + text)
 
     def close(self) -> None:
         if self._file:
@@ -79,12 +87,13 @@ def follow(
         with_pauses: Also give a chunk without text before each wait of 50 ms, for readers that batch.
     """
     readers: dict[Path, _Log] = {}
+    unfinished: set[int] = set()
     try:
         while True:
             ended = has_ended()  # asked before reading: what was written before is read below
             for segment in segments():
                 readers.setdefault(segment.path, _Log(segment))
-            if (yield from _read_once(readers.values())):
+            if (yield from _read_once(readers.values(), unfinished)):
                 continue
             if ended:
                 break
@@ -92,18 +101,18 @@ def follow(
                 yield OutputChunk(0, "")
             time.sleep(_POLL_S)
         for reader in readers.values():
-            while rest := reader.next_chunk(final=True):
+            while rest := reader.next_chunk(unfinished, final=True):
                 yield rest
     finally:
         for reader in readers.values():
             reader.close()
 
 
-def _read_once(readers: Iterable[_Log]) -> Generator[OutputChunk, None, bool]:
+def _read_once(readers: Iterable[_Log], unfinished: set[int]) -> Generator[OutputChunk, None, bool]:
     """Read a piece of each log; of a worker that has several, of the oldest in which there is something."""
     found: set[int] = set()
     for reader in readers:
-        if reader.worker not in found and (chunk := reader.next_chunk()):
+        if reader.worker not in found and (chunk := reader.next_chunk(unfinished)):
             found.add(reader.worker)
             yield chunk
     return bool(found)

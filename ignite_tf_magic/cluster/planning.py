@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,9 +19,11 @@ from ignite_tf_magic.cluster.supervisor import Plan
 from ignite_tf_magic.cluster.topology import fingerprint
 from ignite_tf_magic.errors import NoRoom, PlacementError
 from ignite_tf_magic.placement import PlacementRow, explain, place
+from ignite_tf_magic.protocol.affinity import PartitionMap
 
 Naming = Callable[[Collection[Node]], Mapping[uuid.UUID, HostRecord]]
 _NOBODYS_NODE = uuid.UUID(int=0)  # stands for the node that a host without one does not have
+_SETTLED_S, _MIN_COUNTS, _LOOK_S = 30.0, 4, 0.2
 # Says of hosts which cannot be used now, and why.
 Inspect = Callable[[Iterable[HostRecord]], Mapping[str, str]]
 # Says what hosts have for the workers of a run; only asked for runs that need room.
@@ -95,13 +99,10 @@ def find_plan(
         ConfigError: A node's host cannot be told.
     """
     cache = client.cache(spec.cache)
-    partition_map = cache.partition_map()
-    stats = cache.partition_stats()
-    # Asked for after the count, which has found out which of a node's addresses lead to it from here.
-    nodes = {node.node_id: node for node in client.nodes()}
+    partition_map, stats, nodes = _count(client, cache)
     hosts = naming(nodes.values())
     topology = tuple(sorted(str(node.endpoints[0]) for node in nodes.values()))
-    owners = {node: partitions for node, partitions in partition_map.owners.items() if node in hosts}
+    owners = partition_map.owners
     named = {host.name: host for host in hosts.values()}
     wanted = _wanted(spec, named)
     unusable = {**inspect(wanted), **_without_environment(spec, wanted)}
@@ -137,6 +138,36 @@ def find_plan(
     largest = {partition: stats[partition].max_row_bytes for partition in stats}
     table = explain(assignments, owners, rows, largest, names)
     return Found(Plan(seats, tuple(named.values()), fingerprint(partition_map)), table, unusable, topology)
+
+
+def _count(
+    client: Client, cache: Cache
+) -> tuple[PartitionMap, Mapping[int, PartitionStats], Mapping[uuid.UUID, Node]]:
+    """Count the rows of each partition, while the owners stay the same.
+
+    Raises:
+        PlacementError: They change all the time, or one of them cannot be reached by anybody.
+    """
+    deadline = time.monotonic() + _SETTLED_S
+    partition_map = cache.partition_map()
+    for num_counts in itertools.count(
+        1
+    ):  # one alone may take longer than that, while a node is being given up
+        stats = cache.partition_stats()
+        # Asked for after the count, which has found out which of a node's addresses lead to it from here.
+        nodes = {node.node_id: node for node in client.nodes()}
+        before, partition_map = partition_map, cache.partition_map()
+        unknown = [str(node) for node in partition_map.owners if node not in nodes]
+        if not unknown and fingerprint(before) == fingerprint(partition_map):
+            break
+        if time.monotonic() > deadline and num_counts >= _MIN_COUNTS:
+            reason = f"{', '.join(unknown)} accept no clients" if unknown else "they change all the time"
+            raise PlacementError(
+                f"the owners of the partitions of cache {cache.name!r} cannot be told after {_SETTLED_S:g} s: "
+                f"{reason}; look at the nodes' logs"
+            )
+        time.sleep(_LOOK_S)
+    return partition_map, stats, nodes
 
 
 def _wanted(spec: RunSpec, named: Mapping[str, HostRecord]) -> list[HostRecord]:

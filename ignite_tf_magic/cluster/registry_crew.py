@@ -13,6 +13,7 @@ from ignite_tf_magic.cluster.record import RunRecord
 from ignite_tf_magic.cluster.registry import Pulse
 
 _NEVER_HEARD_S = 15.0
+_READ_EACH_S = 2.0
 
 
 class RegistryCrew:
@@ -26,6 +27,9 @@ class RegistryCrew:
         self._scale = scale
         self._began = time.monotonic()
         self._pulses: dict[str, Pulse] = {}
+        self._unheard: dict[str, Pulse] = {}
+        self._fed_at = self._began
+        self._blind_s = 0.0  # for so long the registry could not be read: nobody could be heard
         self._rows: Mapping[str, Mapping[str, Any]] = {}
         self._record: RunRecord | None = None
         self._fed = threading.Event()
@@ -37,17 +41,31 @@ class RegistryCrew:
     def feed(self, rows: Mapping[str, Mapping[str, Any]]) -> None:
         """Take what the registry holds now."""
         self._rows = rows
-        now = time.monotonic()
+        self._blind_s += max(time.monotonic() - self._fed_at - self._read_each_s, 0.0)
+        self._fed_at = time.monotonic()
+        now = self._now()
         for host, row in rows.items():
+            self._unheard.setdefault(host, Pulse()).feed(row.get("counter"), self._fed_at)
             self._pulses.setdefault(host, Pulse()).feed(row.get("counter"), now)
         self._fed.set()
 
-    def silence_s(self, host: str) -> float | None:
+    def unheard_s(self, host: str) -> float | None:
         """Tell for how long a host has not been heard of; None when it never was."""
         row = self._rows.get(host)
-        if row is None:
-            return None
-        return self._pulses[host].feed(row.get("counter"), time.monotonic())
+        return None if row is None else self._unheard[host].feed(row.get("counter"), time.monotonic())
+
+    def silence_s(self, host: str) -> float | None:
+        """Tell for how long a host could have been heard of and was not; None when it never was."""
+        row = self._rows.get(host)
+        return None if row is None else self._pulses[host].feed(row.get("counter"), self._now())
+
+    @property
+    def _read_each_s(self) -> float:
+        return _READ_EACH_S / self._scale
+
+    def _now(self) -> float:
+        """Give a clock that stands still while the registry cannot be read."""
+        return min(time.monotonic(), self._fed_at + self._read_each_s) - self._blind_s
 
     def reports(self) -> Mapping[str, HostReport]:
         """Give what each host has reported last."""
@@ -56,9 +74,9 @@ class RegistryCrew:
         return MappingProxyType(found)
 
     def _report(self, host: str) -> HostReport | None:
-        silent_s = self.silence_s(host)
-        if silent_s is not None:
-            reachable = silent_s < self.lapse_s
+        silent_s, unheard_s = self.silence_s(host), self.unheard_s(host)
+        if silent_s is not None and unheard_s is not None:
+            reachable = unheard_s < self.lapse_s
             return HostReport.from_json(self._rows[host], reachable=reachable, silent_s=silent_s)
         if time.monotonic() - self._began < _NEVER_HEARD_S / self._scale or self._record is None:
             return None
@@ -71,7 +89,7 @@ class RegistryCrew:
     @property
     def lapse_s(self) -> float:
         """When a host counts as out of reach."""
-        return 8.0 / self._scale
+        return 6.0 / self._scale
 
     def wait(self, timeout_s: float) -> None:
         """Wait until the registry has been read again, or for some time."""

@@ -15,7 +15,7 @@ from ignite_tf_magic.cluster.decisions import EXIT_STOPPED
 from ignite_tf_magic.cluster.directory import RunDirectory
 from ignite_tf_magic.cluster.failure import Failure, diagnose
 from ignite_tf_magic.cluster.mirror_state import Unreachable
-from ignite_tf_magic.cluster.origins import Native, Origin, end_on_hosts
+from ignite_tf_magic.cluster.origins import Copying, Native, Origin, end_on_hosts
 from ignite_tf_magic.cluster.output import OutputChunk, Segment, follow, tail
 from ignite_tf_magic.cluster.reach import Reach
 from ignite_tf_magic.cluster.record import RunInfo, RunRecord, read_info
@@ -90,8 +90,8 @@ class Run:
             yield from follow(
                 segments, lambda: self.is_over() and copying.is_complete(), with_pauses=with_pauses
             )
-            for lost in copying.unreachable():
-                yield OutputChunk(worker or 0, f"{_describe(lost)}\n")
+            for lost in self._missing(copying):
+                yield OutputChunk(worker or 0, f"ignite_tf_magic: {lost}\n")
 
     def last_lines(self, worker: int, num_lines: int) -> tuple[str, ...]:
         """Give the end of a worker's output, as a terminal would show it; at most 64 KiB."""
@@ -111,7 +111,13 @@ class Run:
                 time.sleep(_POLL_S)
                 if not self.info().state.has_ended and copying.is_caught_up():
                     break  # of a run that goes on there is always more
-            return copying.unreachable()
+            return self._missing(copying)
+
+    def _missing(self, copying: Copying) -> tuple[Unreachable, ...]:
+        """List what cannot be read, of hosts that had workers."""
+        record = self.record()
+        used = {host for worker in range(record.spec.num_workers) for _, host in record.hosts_of(worker)}
+        return tuple(lost for lost in copying.unreachable() if lost.log is not None or lost.host in used)
 
     def wait(self, timeout_s: float | None = None) -> RunInfo:
         """Wait until the run has ended. An interrupt ends only the waiting.
@@ -189,13 +195,6 @@ class Run:
 
     def _has_living_jobs(self) -> bool:
         return any(lock.is_held(path) for path in self.directory.path.glob("jobs/g*/lock"))
-
-
-def _describe(lost: Unreachable) -> str:
-    known = f"{lost.unread_bytes:,} bytes" if lost.unread_bytes else "output"
-    more = ", and maybe more," if lost.may_have_more and lost.unread_bytes else ""
-    of_log = f" of {lost.log}" if lost.log else ""
-    return f"ignite_tf_magic: {known}{of_log}{more} cannot be read: host {lost.host}: {lost.reason}"
 
 
 class _Segments:

@@ -119,26 +119,28 @@ class Supervisor:
     def _save(self, record: RunRecord) -> None:
         if record.state is not self.record.state or record.generation != self.record.generation:
             self._since = time.monotonic()
-        self.record = replace(record, version=self.record.version + 1)
-        self._store.save(self.record)
-        self._crew.follow(self.record)
+        record = replace(record, version=self.record.version + 1)
+        self._store.save(record)
+        self.record = record  # now: who sees it here finds it written
+        self._crew.follow(record)
 
     def _moment(self) -> Moment:
         sight = self._sight() if self._sight else None
         may_lead = sight is None or sight.has_majority_of(self.record.topology)
+        is_elsewhere = sight is not None and may_lead and self._is_elsewhere(sight)
+        has_settled = sight is not None and sight.settled_s >= self._timings.settle_s
         return Moment(
             time=time.time(),
             state_age_s=time.monotonic() - self._since,
             stop_asked=self._is_stop_asked(),
-            owners_changed=sight is not None and may_lead and self._has_settled_elsewhere(sight),
+            owners_changed=is_elsewhere and has_settled,
             may_lead=may_lead,
+            owners_changing=is_elsewhere and not has_settled,
         )
 
-    def _has_settled_elsewhere(self, sight: Sight) -> bool:
-        before = self.record.owners
-        if before is None or sight.owners is None or sight.owners == before:
-            return False
-        return sight.settled_s >= self._timings.settle_s
+    def _is_elsewhere(self, sight: Sight) -> bool:
+        """Whether the partitions have other primary owners than when the workers were placed."""
+        return None not in (self.record.owners, sight.owners) and sight.owners != self.record.owners
 
     def _note_calm(self, record: RunRecord, moment: Moment) -> RunRecord:
         if (

@@ -34,7 +34,7 @@ class Timings:
     owner_beat_s: float = 3.0
     owner_lapse_s: float = 12.0
     crew_lapse_s: float = 60.0
-    supervisor_lapse_s: float = 10.0
+    supervisor_lapse_s: float = 7.0
     first_backoff_s: float = 1.0
     longest_backoff_s: float = 30.0
     calm_s: float = 600.0

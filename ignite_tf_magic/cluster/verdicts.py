@@ -20,7 +20,10 @@ _CONSEQUENCE = re.compile(
 )
 PORT_TAKEN = re.compile(r"Could not start gRPC server|Failed to add port to server|Address already in use")
 # What the world around a script does to it, and may not do the next time.
-_PASSING = re.compile(r"No space left on device|Errno 28|ENOSPC|Cannot allocate memory")
+_PASSING = re.compile(
+    r"No space left on device|Errno 28|ENOSPC|Cannot allocate memory|"
+    r"No route to host|Network is unreachable|Network is down|Connection timed out"
+)
 _PASSING_EXCEPTIONS = {
     *(
         "ConnectionLost",

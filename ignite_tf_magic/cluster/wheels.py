@@ -60,7 +60,7 @@ class Supplies:
         self._folder = folder
         self._cancelled = cancelled
         self._lock = threading.Lock()
-        self._wheels: dict[str, Parcel] = {}
+        self._wheels: dict[str, Parcel | LaunchError] = {}
         self._uv: Parcel | None = None
 
     def wheels(self, requirements: str, added: Sequence[str], host: Mapping[str, Any]) -> Parcel:
@@ -76,9 +76,15 @@ class Supplies:
             if kind not in self._wheels:
                 folder = self._folder / f"wheels-{len(self._wheels)}"
                 folder.mkdir()
-                self._fetch(requirements, added, host, folder)
-                self._wheels[kind] = pack_wheels(folder)
-            return self._wheels[kind]
+                try:
+                    self._fetch(requirements, added, host, folder)
+                    self._wheels[kind] = pack_wheels(folder)
+                except LaunchError as error:
+                    self._wheels[kind] = error
+            found = self._wheels[kind]
+        if isinstance(found, LaunchError):
+            raise found
+        return found
 
     def _fetch(self, requirements: str, added: Sequence[str], host: Mapping[str, Any], folder: Path) -> None:
         if importlib.util.find_spec("pip") is None:

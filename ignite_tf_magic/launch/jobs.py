@@ -179,6 +179,7 @@ class ProbeFacts:
         version: "3.11.7".
         modules: Installed version of each that was asked for, None when missing.
         uv: Path of uv, None when the host has none.
+        ends_at_logout: Whether the system ends all that a user has started when he logs out.
     """
 
     interpreter: str | None
@@ -188,6 +189,7 @@ class ProbeFacts:
     memory_bytes: int = 0
     gpus: tuple[Gpu, ...] = ()
     uv: str | None = None
+    ends_at_logout: bool = False
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> ProbeFacts:

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from ignite_tf_magic.boards import LOOPBACK
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.fs_commands import add_fs_commands
-from ignite_tf_magic.run_options import add_run_options, count
+from ignite_tf_magic.run_options import add_config_options, add_run_options, count
 from ignite_tf_magic.session import EmbeddedOptions
 
 _LAST_LINES = 200
@@ -63,21 +63,30 @@ def _parser() -> _Parser:
     def command(name: str, what: str) -> argparse.ArgumentParser:
         return _command(commands, name, name, what)
 
+    def of_cluster(name: str, what: str) -> argparse.ArgumentParser:
+        added = command(name, what)
+        add_config_options(added)
+        return added
+
     start = command(
         "start", "in a cell (%%%%ignite_tf start CACHE): run the script on workers beside the data"
     )
     start.add_argument("cache", metavar="CACHE")
+    add_config_options(start)
     add_run_options(start)
     start.add_argument("-o", "--output", metavar="NAME", help="variable for the run")
     start.epilog = "Words after -- are the script's sys.argv[1:]."
-    command("ps", "list runs").add_argument("--all", action="store_true", help="also those that ended")
-    command("stop", "end a run's processes").add_argument("run", metavar="RUN")
-    logs = command("logs", "show the last lines of a run's output")
+    of_cluster("ps", "list runs").add_argument("--all", action="store_true", help="also those that ended")
+    of_cluster("stop", "end a run's processes").add_argument("run", metavar="RUN")
+    logs = of_cluster("logs", "show the last lines of a run's output")
     logs.add_argument("run", metavar="RUN")
     logs.add_argument("--worker", type=int, metavar="I")
     logs.add_argument("--lines", type=count, default=_LAST_LINES, metavar="N")
-    command("attach", "watch a run again, from the beginning").add_argument("run", metavar="RUN")
-    command("describe", "tell all that is known of a run").add_argument("run", metavar="RUN")
+    of_cluster("attach", "watch a run again, from the beginning").add_argument("run", metavar="RUN")
+    of_cluster("describe", "tell all that is known of a run").add_argument("run", metavar="RUN")
+    doctor = of_cluster("doctor", "look at all that runs need, and tell how to mend it")
+    doctor.add_argument("cache", nargs="?", metavar="CACHE")
+    doctor.add_argument("--python", metavar="PATH", help="interpreter of the workers, on their hosts")
     prune = command("prune", "forget runs that ended, with their files in igfs")
     prune.add_argument("--keep", type=int, default=20, metavar="N", help="so many of the newest stay (20)")
     prune.add_argument("--older-than", type=count, metavar="DAYS", help="only those that ended longer ago")

@@ -32,6 +32,7 @@ from ignite_tf_magic.session import (
     RunRequest,
     RunState,
     Session,
+    diagnose,
     get_run,
     list_runs,
     local_down,
@@ -105,7 +106,7 @@ class IgniteMagics:
         request = RunRequest(
             options.cache, script, args=options.args, detach=options.detach, **given_options(options)
         )
-        with open_session(report=_say) as session:
+        with open_session(report=_say, config=options.config, via=options.via) as session:
             if options.explain:
                 _show(run_views.explain_view(session.plan_run(request).rows))
                 return
@@ -211,19 +212,19 @@ def _show(view: render.View) -> None:
 
 
 def _ps(options: argparse.Namespace) -> None:
-    listed = list_runs(include_ended=options.all)
+    listed = list_runs(include_ended=options.all, config=options.config, via=options.via)
     for warning in listed.warnings:
         _say(warning)
     _show(render.runs_view(listed.runs, datetime.now(timezone.utc)))
 
 
 def _stop(options: argparse.Namespace) -> None:
-    outcome = stop_run(options.run)
+    outcome = stop_run(options.run, options.config, options.via)
     _say(f"run {outcome.info.id}: {outcome.kind.value}")
 
 
 def _logs(options: argparse.Namespace) -> None:
-    run = get_run(options.run)
+    run = get_run(options.run, options.config, options.via)
     workers = range(run.info().num_workers)
     if options.worker is not None and options.worker not in workers:
         raise ConfigError(f"run {run.id} has no worker {options.worker}; it has 0 to {workers[-1]}")
@@ -237,7 +238,7 @@ def _logs(options: argparse.Namespace) -> None:
 
 
 def _describe(options: argparse.Namespace) -> None:
-    run = get_run(options.run)
+    run = get_run(options.run, options.config, options.via)
     info, failure = run.info(), run.failure()
     _show(run_views.describe_view(info, run.record(), datetime.now(timezone.utc)))
     if failure is not None:
@@ -245,7 +246,12 @@ def _describe(options: argparse.Namespace) -> None:
 
 
 def _attach(options: argparse.Namespace) -> None:
-    _watch(get_run(options.run))
+    _watch(get_run(options.run, options.config, options.via))
+
+
+def _doctor(options: argparse.Namespace) -> None:
+    found = diagnose(options.cache, python=options.python, config=options.config, via=options.via)
+    _show(run_views.diagnosis_view(found))
 
 
 def _caches(_: argparse.Namespace) -> None:
@@ -343,6 +349,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], Any]] = {
     "logs": _logs,
     "attach": _attach,
     "describe": _describe,
+    "doctor": _doctor,
     "prune": _prune,
     "caches": _caches,
     "panel": _panel,

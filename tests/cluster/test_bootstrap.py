@@ -157,6 +157,13 @@ def test_hostile_script_names(start, name):
         ("raise KeyboardInterrupt", 130, None),
         ("import atexit; atexit.register(print, 'bye')", 0, "bye\n"),
         ("import threading, time; threading.Timer(0.2, print, ['late']).start()", 0, "late\n"),
+        ("import sys; sys.stdout = open('/dev/full', 'w'); print('lost')", 0, ""),
+        ("open('/dev/full', 'w', buffering=1).write('a model\\n')", 75, None),
+        (
+            "try: open('/dev/full', 'w', buffering=1).write('x\\n')\nexcept OSError: raise ValueError",
+            75,
+            None,
+        ),
     ],
 )
 def test_exit_codes(start, statement, code, said):

@@ -172,6 +172,16 @@ def test_a_change_of_owners_restarts_without_counting_as_a_failure():
     assert decide(ignoring, {"a": report_of("a"), "b": report_of("b")}, moment, TIMINGS) == ignoring
 
 
+def test_owners_that_have_not_settled_are_told_of():
+    both, moment = {"a": report_of("a"), "b": report_of("b")}, Moment(1.0, owners_changing=True)
+    told = decide(record_of(), both, moment, TIMINGS)
+    assert (told.state, told.waiting_for) == (
+        RunState.RUNNING,
+        "the primary owners of the cache's partitions are changing",
+    )
+    assert decide(told, both, Moment(2.0), TIMINGS).waiting_for is None
+
+
 def test_a_restart_after_failures_waits_longer_each_time():
     restarting = replace(record_of("a", phase=Phase.END, state=RunState.RESTARTING), num_failures=3)
     reports = {"a": gone("a")}

@@ -270,6 +270,21 @@ def test_two_hosts_and_a_second_generation(directory, far):
         until(mirror.is_complete)
 
 
+def test_a_host_that_the_run_is_given_later(directory, far):
+    one, two = far("one"), far("two")
+    one.start("print('first')", 0)
+    one.host.write(
+        RUN, "run.json", json.dumps({"run_id": RUN, "version": 2, "hosts": [{"name": "one"}]}).encode()
+    )
+    with Mirror(directory, [one.host], lambda names: [{"two": two.host}[name] for name in names]) as mirror:
+        until(mirror.is_complete)
+        two.start("print('second')", 1, 2)
+        both = {"run_id": RUN, "version": 3, "hosts": [{"name": "one"}, {"name": "two"}]}
+        one.host.write(RUN, "run.json", json.dumps(both).encode())
+        until(lambda: json.loads(directory.record.read_text())["version"] == 3 and mirror.is_complete())
+        assert directory.log(1, 2).read_text() == "second\n"
+
+
 def test_it_is_followed_while_it_grows(directory, far):
     host = far()
     host.start(COUNT.format(num=300, letter="b", pause=0.005))

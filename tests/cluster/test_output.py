@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from light_runs import COME_UP, text_of
@@ -40,6 +41,15 @@ def test_later_logs_of_a_worker_follow_earlier_ones_and_begin_with_their_title(t
     segments = [Segment(0, first), Segment(0, second, "--- again\n")]
     chunks = list(follow(lambda: segments, lambda: True))
     assert "".join(chunk.text for chunk in chunks) == f"{'x' * 150_000}\n--- again\n{'y' * 150_000}\n"
+
+
+@pytest.mark.parametrize("title", ["", "--- again\n"])
+def test_a_line_that_was_never_finished_does_not_swallow_the_next_one(tmp_path, title):
+    first, second = tmp_path / "1.log", tmp_path / "2.log"
+    first.write_text("one\ntw")
+    second.write_text("three\n")
+    chunks = list(follow(lambda: [Segment(0, first), Segment(0, second, title)], lambda: True))
+    assert "".join(chunk.text for chunk in chunks) == f"one\ntw\n{title}three\n"
 
 
 def test_logs_may_appear_while_reading(tmp_path):

@@ -102,6 +102,12 @@ OWN = "Traceback (most recent call last):\n  ...\nValueError: of its own\n"
         ),
         (1, None, WorkerEnd(1, "exited", exception="RuntimeError", traceback=LOST_PEER), True),
         (1, None, WorkerEnd(1, "exited", exception="OSError", traceback="Address already in use"), True),
+        (
+            1,
+            None,
+            WorkerEnd(1, "exited", exception="OSError", traceback="[Errno 113] No route to host"),
+            True,
+        ),
         (1, None, WorkerEnd(1, "exited", exception="CacheNotFound"), False),
         (1, None, WorkerEnd(1, "exited", exception="SyntaxError"), False),
         (1, None, WorkerEnd(1, "exited", exception="ModuleNotFoundError"), False),

@@ -4,30 +4,31 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from bed import Bed, BedKind, Host
+from bed import Bed, BedKind
+from ssh_user import CACHE, Shell, left_on, load_numbers, settings
 
+from ignite_tf_magic.cli import main
 from ignite_tf_magic.config import read_config
-from ignite_tf_magic.protocol.affinity import hashes_of_integers, partitions_of_hashes
-from ignite_tf_magic.session import Session, open_session
-
-NUM_ROWS = 3000
-CACHE = "NUMBERS"
+from ignite_tf_magic.session import Session, list_runs, open_session, stop_run
 
 
 @pytest.fixture(scope="session")
 def bed(tmp_path_factory) -> Iterator[Bed]:
-    """One bed for all tests of this directory. A test leaves it as it was."""
-    kind = BedKind.LOOPBACK if os.environ.get("IGNITE_TF_BED") == "loopback" else None
+    """One bed for all tests of this directory. A test leaves it as it was.
+
+    IGNITE_TF_BED is "loopback", or the directory of a bed that is up (tests/bed/bed.sh).
+    """
+    chosen = os.environ.get("IGNITE_TF_BED", "")
+    if "/" in chosen:
+        yield Bed.at(Path(chosen))
+        return
+    kind = BedKind.LOOPBACK if chosen == "loopback" else None
     with Bed.up(root_dir=tmp_path_factory.mktemp("bed"), kind=kind) as made:
         yield made
 
@@ -38,47 +39,11 @@ def data(bed) -> str:
     return CACHE
 
 
-def load_numbers(bed: Bed) -> None:
-    """Make a cache of which every node has as many rows as the others, and a backup of each row."""
-    with open_session(bed.connect_options, report=print) as session:
-        session.load(CACHE, {"x": np.arange(3)}, backups=1, replace=True)
-        primary = session.client.cache(CACHE).partition_map().primary_of()
-        keys = np.arange(2 * NUM_ROWS)
-        partitions = partitions_of_hashes(hashes_of_integers(keys), len(primary))
-        by_node: dict[Any, list[int]] = {}
-        for key, partition in zip(keys, partitions, strict=True):
-            by_node.setdefault(primary[int(partition)], []).append(int(key))
-        chosen = np.array(sorted(key for keys in by_node.values() for key in keys[: NUM_ROWS // 3]))
-        session.load(CACHE, {"k": chosen, "x": chosen}, key="k", backups=1, replace=True)
-
-
 @pytest.fixture
 def namespaces(bed) -> None:
     """For tests of what only hosts of their own have."""
     if bed.kind is not BedKind.NAMESPACES:
         pytest.skip(f"not on {bed.kind.value}")
-
-
-def settings(bed: Bed, *, without: str = "", **tables: dict[str, Any]) -> str:
-    """An ignite-tf.toml for the bed; `tables` change its tables, those of hosts by the host's name.
-
-    A key with the value None is left out, as is the whole table `without`.
-    """
-    found: dict[str, dict[str, Any]] = {
-        "cluster": {"addresses": [str(endpoint) for endpoint in bed.connect_options.endpoints]},
-        "ssh": {"config": str(bed.ssh_config)},
-        "launch": {"python": sys.executable},
-        **{f"hosts.{host.name}": {"addresses": [host.address], "ssh": host.ssh_name} for host in bed.hosts},
-    }
-    for name, changes in tables.items():
-        table = f"hosts.{name}" if f"hosts.{name}" in found else name
-        found[table] = {**found[table], **changes}
-    found.pop(without, None)
-    lines = []
-    for name, table in found.items():
-        lines.append(f"[{name}]")
-        lines += [f"{key} = {json.dumps(value)}" for key, value in table.items() if value is not None]
-    return "\n".join([*lines, ""])
 
 
 @pytest.fixture
@@ -114,123 +79,46 @@ def configure(bed, home, monkeypatch) -> Callable[..., None]:
     return write
 
 
-class Command:
-    """`ignite-tf` at work. What it prints goes to a file, so that it can be looked at meanwhile."""
-
-    def __init__(self, arguments: tuple[str, ...], directory: Path, env: dict[str, str]):
-        self.argv = [sys.executable, "-m", "ignite_tf_magic", *arguments]
-        self._paths = [directory / f"{time.monotonic_ns()}.{name}" for name in ("out", "err")]
-        with self._paths[0].open("wb") as out, self._paths[1].open("wb") as err:
-            self.process = subprocess.Popen(self.argv, cwd=directory, env=env, stdout=out, stderr=err)
-
-    @property
-    def out(self) -> str:
-        return self._paths[0].read_text()
-
-    @property
-    def err(self) -> str:
-        return self._paths[1].read_text()
-
-    def until(self, text: str, timeout_s: float = 60) -> None:
-        """Wait until it has printed something."""
-        deadline = time.monotonic() + timeout_s
-        while text not in self.out:
-            assert self.process.poll() is None, (self.argv, self.out, self.err)
-            assert time.monotonic() < deadline, (self.argv, self.out[-1000:], self.err)
-            time.sleep(0.02)
-
-    def interrupt(self) -> None:
-        """Type Ctrl-C."""
-        self.process.send_signal(signal.SIGINT)
-
-    def end(self, timeout_s: float = 60) -> int:
-        """Wait for its exit code."""
-        try:
-            return self.process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            raise AssertionError((self.argv, self.out[-1000:], self.err)) from None
-
-    def __enter__(self) -> Command:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.process.kill()
-        self.process.wait()
-
-
-class Shell:
-    """Another machine of the same user, as far as this package can tell: it has a state directory of its own."""
-
-    def __init__(self, directory: Path, bed: Bed):
-        directory.mkdir()
-        (directory / "ignite-tf.toml").write_text(settings(bed))
-        self.directory = directory
-        self.env = {**os.environ, "IGNITE_TF_HOME": str(directory / "home")}
-
-    def start(self, *arguments: str) -> Command:
-        return Command(arguments, self.directory, self.env)
-
-    def __call__(self, *arguments: str, code: int = 0) -> Command:
-        with self.start(*arguments) as command:
-            assert command.end() == code, (command.argv, command.out, command.err)
-        return command
-
-    def json(self, *arguments: str) -> Any:
-        return json.loads(self(*arguments, "--json").out)
-
-
 @pytest.fixture
-def elsewhere(bed, home, tmp_path) -> Shell:
+def elsewhere(bed, data, tmp_path) -> Shell:
     return Shell(tmp_path / "elsewhere", bed)
 
 
-def left_on(host: Host) -> list[Any]:
-    """What of ours runs on a host."""
-    return [process for process in host.processes() if "ignite" in " ".join(process.argv) or process.marker]
+@pytest.fixture
+def here(elsewhere, monkeypatch, capsys) -> Callable[..., Any]:
+    """`ignite-tf` as that machine has it, in this process, which saves the time to start one; checks its exit code.
+
+    Gives (what it printed, what it said beside); with --json what it printed is read.
+    """
+    monkeypatch.chdir(elsewhere.directory)
+    monkeypatch.setenv("IGNITE_TF_HOME", elsewhere.env["IGNITE_TF_HOME"])
+    monkeypatch.delenv("IGNITE_TF_CLUSTER", raising=False)
+
+    def run(*arguments: str, code: int = 0) -> tuple[Any, str]:
+        found = main(arguments)
+        shown = capsys.readouterr()
+        assert found == code, (arguments, shown.out, shown.err)
+        return (json.loads(shown.out) if "--json" in arguments else shown.out), shown.err
+
+    return run
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left(bed) -> Iterator[None]:
+def nothing_is_left(bed, tmp_path) -> Iterator[None]:
     """No process on any host outlives the test for which it was started."""
     yield
     deadline = time.monotonic() + 20
     while left := {host.name: found for host in bed.hosts if host.pid and (found := left_on(host))}:
-        assert time.monotonic() < deadline, left
+        if time.monotonic() > deadline:
+            _stop_all_runs(bed, tmp_path)  # so that only this test fails
+            raise AssertionError(left)
         time.sleep(0.1)
 
 
-# Prints numbered lines until it is asked to end, and then how many there were.
-COUNT = """
-import itertools, os, signal, sys, time
-index, goes_on = int(os.environ.get("IGNITE_TF_WORKER", "-1")), True
-def end(*_):
-    global goes_on
-    goes_on = False
-signal.signal(signal.SIGTERM, end)
-for number in itertools.count():
-    print(f"line {number}", flush=True)
-    if not goes_on:
-        break
-    time.sleep(0.01)
-print(f"{number + 1} lines", flush=True)
-"""
-
-
-def check_lines(text: str, *, ended: bool = True) -> int:
-    """Assert that a worker's output, as COUNT writes it, is there from its beginning: no line lost or doubled."""
-    lines = text.splitlines()
-    num_lines = len(lines) - ended
-    assert lines[:num_lines] == [f"line {number}" for number in range(num_lines)]
-    assert not ended or lines[-1] == f"{num_lines} lines"
-    assert num_lines > 0
-    return num_lines
-
-
-def by_worker(text: str) -> dict[int, str]:
-    """Take the lines of each worker out of what `attach` shows."""
-    found: dict[int, str] = {}
-    for line in text.splitlines():
-        worker, mark, rest = line.removeprefix("worker ").partition(" | ")
-        assert mark, f"a line of no worker: {line!r}"
-        found[int(worker)] = found.get(int(worker), "") + f"{rest}\n"
-    return found
+def _stop_all_runs(bed: Bed, directory: Path) -> None:
+    config = directory / "all.toml"
+    config.write_text(settings(bed))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("IGNITE_TF_HOME", str(directory / "stopping"))
+        for run in list_runs(config=config):
+            stop_run(run.id, config)

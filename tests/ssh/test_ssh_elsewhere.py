@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 import time
+from contextlib import contextmanager
 
 import pytest
-from conftest import COUNT, by_worker, check_lines, load_numbers
+from ssh_user import COUNT, by_worker, check_lines, check_lines_so_far, load_numbers
 
 from ignite_tf_magic.session import RunRequest, RunState
 
@@ -43,7 +44,7 @@ def test_a_detached_run(session, elsewhere):
     assert [worker["host"] for worker in described["workers"]] == ["bed1", "bed2", "bed3"]
     assert described["owner"]["supervisor"] in ("bed1", "bed2", "bed3")
     assert re.search(r"^1 +bed2 ", elsewhere("describe", run.id).out, re.M)
-    assert check_lines(elsewhere("logs", run.id, "--worker", "1").out.rpartition("\n")[0], ended=False) > 20
+    assert check_lines_so_far(elsewhere("logs", run.id, "--worker", "1").out) > 20
 
     with elsewhere.start("attach", run.id[:-1]) as watching:
         watching.until("line 40\n")
@@ -87,25 +88,40 @@ def test_a_run_of_a_notebook(session, elsewhere):
 def test_while_ignite_is_down(session, elsewhere, bed):
     run = counting(session, detach=True)
     session.close()
+    with elsewhere.start("attach", run.id) as watching:
+        watching.until("line 40\n")
+        with no_node_answers(bed):
+            listed = elsewhere("ps", "--json")
+            assert [each["id"] for each in json.loads(listed.out)] == [run.id]
+            assert "no node of Ignite answers; the hosts were asked instead" in listed.err
+            assert check_lines_so_far(elsewhere("logs", run.id, "--worker", "0").out) > 40
+            checks = elsewhere.json("doctor", "NUMBERS", code=1)["checks"]
+            found = {(each["host"], each["check"]): each for each in checks}
+            assert found[None, "ignite"]["found"].startswith("no node answers: ")
+            for host in bed.hosts:
+                assert found[host.name, "ssh"]["status"] == found[host.name, "network"]["status"] == "ok"
+                assert found[host.name, "ignite"]["found"].startswith(f"no Ignite node at {host.endpoint}: ")
+                assert "start the Ignite node" in found[host.name, "ignite"]["fix"]
+            with elsewhere.start("attach", run.id) as second:
+                second.until("line 40\n")
+            assert elsewhere.json("stop", run.id)["id"] == run.id
+        watching.end()
+    for worker, output in by_worker(watching.out).items():
+        check_lines(output)
+        assert elsewhere("logs", run.id, "--worker", str(worker)).out == output
+    assert elsewhere.json("ps") == []
+
+
+@contextmanager
+def no_node_answers(bed):
+    """Kill all nodes, and start them again with the same data afterwards."""
     try:
         for host in bed.hosts:
             host.kill_node()
-        listed = elsewhere("ps", "--json")
-        assert [each["id"] for each in json.loads(listed.out)] == [run.id]
-        assert "no node of Ignite answers; the hosts were asked instead" in listed.err
-        watching = elsewhere.start("attach", run.id)
-        watching.until("line 40\n")
-        stopped = elsewhere.json("stop", run.id)
-        assert stopped["id"] == run.id
+        yield
     finally:
         for host in bed.hosts:
             host.start_node(wait=False)
         for host in bed.hosts:
             host.await_node(len(bed.hosts))
         load_numbers(bed)
-    with watching:
-        watching.end()
-    for worker, output in by_worker(watching.out).items():
-        check_lines(output)
-        assert elsewhere("logs", run.id, "--worker", str(worker)).out == output
-    assert elsewhere.json("ps") == []

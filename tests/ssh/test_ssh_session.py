@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from conftest import NUM_ROWS
+from ssh_user import NUM_ROWS
 
 from ignite_tf_magic.errors import CacheNotFound
 from ignite_tf_magic.session import RunRequest, RunState

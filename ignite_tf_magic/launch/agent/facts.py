@@ -8,7 +8,7 @@ import sys
 import time
 
 from ignite_tf_magic.launch.agent.devices import list_gpus
-from ignite_tf_magic.launch.agent.disk import Refused
+from ignite_tf_magic.launch.agent.disk import Refused, names_in
 from ignite_tf_magic.launch.agent.runs import Runs
 
 TYPE_CHECKING = False
@@ -70,8 +70,52 @@ def probe(runs: Runs, interpreter: str | None, modules: list[str]) -> dict[str, 
         "disk_free_bytes": disk.f_bavail * disk.f_frsize,
         "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         "gpus": list_gpus(),
+        "ends_at_logout": ends_at_logout(_user()),
         "uv": _found("uv", [os.path.expanduser("~/.local/bin"), os.path.expanduser("~/.cargo/bin")]),
     }
+
+
+def ends_at_logout(user: str, top: str = "/") -> bool:
+    """Tell whether systemd ends all that a user has started when he has logged out, as its files say."""
+    if not os.path.isdir(os.path.join(top, "run/systemd/system")):
+        return False  # another init
+    found = {"KillUserProcesses": "no", "KillOnlyUsers": "", "KillExcludeUsers": "root"}
+    for path in _logind_files(top):
+        found.update(_logind_settings(path, with_defaults=path.endswith("/logind.conf")))
+    if found["KillUserProcesses"].lower() not in ("yes", "true", "on", "1", "y", "t"):
+        return False
+    only = found["KillOnlyUsers"].split()
+    return user not in found["KillExcludeUsers"].split() and (not only or user in only)
+
+
+def _logind_files(top: str) -> list[str]:
+    """List the files of logind's settings: one, and then those that change it, by name; /etc comes first of equals."""
+    places = [
+        os.path.join(top, place, "systemd") for place in ("etc", "run", "usr/local/lib", "usr/lib", "lib")
+    ]
+    main = [f"{place}/logind.conf" for place in places if os.path.isfile(f"{place}/logind.conf")]
+    changes = {}
+    for place in reversed(places):
+        for name in names_in(f"{place}/logind.conf.d"):
+            if name.endswith(".conf"):
+                changes[name] = f"{place}/logind.conf.d/{name}"
+    return main[:1] + [changes[name] for name in sorted(changes)]
+
+
+def _logind_settings(path: str, with_defaults: bool) -> dict[str, str]:
+    """Read settings; those that stand commented out in the main file are what the system was built with."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            lines = [line.strip() for line in file]
+    except OSError:
+        return {}
+    found = {}
+    for prefix in ("#", "") if with_defaults else ("",):
+        for line in lines:
+            key, separator, value = line.partition("=")
+            if separator and key.strip().startswith(f"{prefix}Kill"):
+                found[key.strip().lstrip("#")] = value.strip()
+    return found
 
 
 def _found(program: str, more: list[str]) -> str | None:

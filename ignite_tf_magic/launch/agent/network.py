@@ -62,7 +62,8 @@ class Ports:
     def count_free(self, within: list[int], wanted: int) -> int:
         """Count ports that are free on all interfaces; not further than `wanted`."""
         num_free = 0
-        with FileLock(f"{self._runs.root}/devices.lock"):  # what is tried here must not look taken to `reserve`
+        # What is tried here must not look taken to `reserve`.
+        with FileLock(f"{self._runs.root}/devices.lock"):
             _, held = held_devices(self._runs)
             for port in range(within[0], within[1] + 1):
                 bound = _bound(port) if num_free < wanted and port not in held else None

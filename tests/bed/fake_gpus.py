@@ -1,0 +1,16 @@
+"""GPUs that are not there: an nvidia-smi that lists some, in the form of the real one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def make_nvidia_smi(folder: Path, num_gpus: int) -> Path:
+    """Make a program that answers the query of the agents, and no other; gives its directory, for PATH."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = "".join(f"{index}, GPU-{index:08x}, NVIDIA Test, 81559\\n" for index in range(num_gpus))
+    query = "--query-gpu=index,uuid,name,memory.total --format=csv,noheader,nounits"
+    program = folder / "nvidia-smi"
+    program.write_text(f'#!/bin/sh\n[ "$*" = "{query}" ] || exit 6\nprintf "{rows}"\n')
+    program.chmod(0o755)
+    return folder

@@ -1,0 +1,41 @@
+"""The fault campaign (benchmarks/faults.py) in short: a round of some faults, on one bed, with timings divided by 4."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from bed import BedKind
+
+from benchmarks.fault_kinds import FAULTS
+from benchmarks.fault_results import DIVISOR
+from benchmarks.faults import Campaign
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
+
+HAS_HOSTS = BedKind.best() is BedKind.NAMESPACES
+PLAYED = {  # each with whether the run is detached
+    "worker_kill": True,
+    "agent_kill": True,
+    "cable_3s": False,
+    "power_off": True,
+    "node_kill": False,
+    "owner_kill_attached": False,
+}
+
+
+@pytest.fixture(scope="module")
+def campaign(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Campaign]:
+    folder = tmp_path_factory.mktemp("faults")
+    folder.chmod(0o700)
+    with Campaign(folder, print) as campaign:
+        yield campaign
+
+
+@pytest.mark.parametrize("name", [name for name in PLAYED if HAS_HOSTS or not FAULTS[name].needs_hosts])
+def test_a_run_ends_as_stated_when(campaign: Campaign, name: str):
+    fault = replace(FAULTS[name], training_s=6.0)
+    outcome = campaign.play(fault, 0, DIVISOR, detached=PLAYED[name])
+    assert outcome.problems == []
+    assert outcome.struck

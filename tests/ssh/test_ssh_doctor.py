@@ -1,0 +1,226 @@
+"""`ignite-tf doctor` on real hosts: what it finds, what it advises, what it says when parts are down."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+from ssh_user import changed_ssh_config, known_hosts_without, load_numbers
+
+from ignite_tf_magic.session import open_session
+
+WAITS = "import time; print('waits', flush=True); time.sleep(600)"
+
+
+def found_by(diagnosis, host):
+    """The checks of a host, by what was looked at."""
+    return {each["check"]: each for each in diagnosis["checks"] if each["host"] == host}
+
+
+def fault(diagnosis, host, what):
+    """A check that failed, with what to do about it."""
+    check = found_by(diagnosis, host)[what]
+    assert check["status"] == "failed", check
+    assert check["fix"]
+    return check["found"], check["fix"]
+
+
+@pytest.fixture
+def doctor(here):
+    """`ignite-tf doctor --json`."""
+    return lambda *arguments, code=0: here("doctor", *arguments, "--json", code=code)[0]
+
+
+def test_a_healthy_cluster(doctor, here, bed):
+    diagnosis = doctor("NUMBERS")
+    assert diagnosis["healthy"]
+    for host in bed.hosts:
+        checks = found_by(diagnosis, host.name)
+        wanted = "ssh,host key,clock,python,tensorflow,numpy,fsspec,disk,gpus,ports,ignite,network"
+        assert set(checks) == set(wanted.split(","))
+        assert {each["status"] for what, each in checks.items() if what != "disk"} == {"ok"}
+        assert re.fullmatch(
+            r"\d+ primary partitions of NUMBERS, about [\d,]+ rows", checks["ignite"]["found"]
+        )
+        assert all(other.name in checks["network"]["found"] for other in bed.hosts if other != host)
+    assert "3,000 rows in 1,024 partitions, 1 backup" in found_by(diagnosis, None)["ignite"]["found"]
+    assert not any(each["fix"] for each in diagnosis["checks"] if each["status"] == "ok")
+
+    shown = here("doctor")[0]
+    assert "checks, none failed" in shown
+    assert re.search(r"^bed2 +ssh +ok +ssh bed2 as ", shown, re.M)
+    assert "no cache 'NUMBRES': did you mean 'NUMBERS'?" in here("doctor", "NUMBRES", code=1)[1]
+
+
+def test_ssh_that_does_not_let_us_in(doctor, here, elsewhere, bed):
+    """A key that has changed, one that is not known, and a login that accepts no key of ours."""
+    folder = elsewhere.directory
+    stranger = folder / "stranger"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", stranger], check=True)
+    changed, unknown = (
+        known_hosts_without(bed, "bed1", folder, is_changed=True),
+        known_hosts_without(bed, "bed2", folder),
+    )
+    config = changed_ssh_config(
+        bed,
+        folder,
+        bed1={bed.known_hosts: changed},
+        bed2={bed.known_hosts: unknown},
+        bed3={bed.identity: stranger},
+    )
+    elsewhere.configure(bed, ssh={"config": config})
+
+    diagnosis = doctor("NUMBERS", code=1)
+    found, fix = fault(diagnosis, "bed1", "host key")
+    assert "its key is not the one in" in found
+    assert "ssh-keygen -R" in fix
+    found, fix = fault(diagnosis, "bed2", "host key")
+    assert "its key is not known" in found
+    assert "ssh-keyscan" in fix
+    found, fix = fault(diagnosis, "bed3", "ssh")
+    assert "does not accept any of our keys" in found
+    assert "ssh-copy-id" in fix
+    # Ignite itself answers, and says what these hosts have.
+    assert all("primary partitions" in found_by(diagnosis, h.name)["ignite"]["found"] for h in bed.hosts)
+    shown = here("doctor", code=1)[0]
+    assert re.search(r"^bed3, ssh: .*\n    .*ssh-copy-id", shown, re.M)
+    assert "3 of " in shown
+
+
+def test_interpreters(doctor, elsewhere, bed):
+    """One that is not there, one without TensorFlow, one with another version than the third host."""
+    bare = shutil.which("python3", path="/usr/bin")
+    elsewhere.configure(bed, bed1={"python": "/nowhere/python"}, bed2={"python": bare})
+    diagnosis = doctor(code=1)
+    found, fix = fault(diagnosis, "bed1", "python")
+    assert "/nowhere/python" in found
+    assert "ignite-tf.toml" in fix
+    found, fix = fault(diagnosis, "bed2", "tensorflow")
+    assert found == f"missing in {bare}"
+    assert "pip install tensorflow" in fix
+
+    other = bed.hosts[0].disk / "other"
+    (other / "tensorflow-2.15.0.dist-info").mkdir(parents=True)
+    (other / "tensorflow-2.15.0.dist-info" / "METADATA").write_text("Name: tensorflow\nVersion: 2.15.0\n")
+    (other / "python").write_text(f'#!/bin/sh\nPYTHONPATH=~/other exec {sys.executable} "$@"\n')
+    (other / "python").chmod(0o755)
+    try:
+        elsewhere.configure(bed, bed1={"python": "~/other/python"})
+        found, fix = fault(doctor(code=1), None, "tensorflow")
+        assert "versions differ (bed1: 2.15.0, bed2: " in found
+        assert "pip install tensorflow==" in fix
+        # An interpreter for this look alone.
+        assert doctor("--python", sys.executable)["healthy"]
+    finally:
+        shutil.rmtree(other)
+
+
+def test_an_address_that_others_do_not_reach(doctor, elsewhere, bed):
+    elsewhere.configure(bed, bed2={"tf_address": "192.0.2.1"})
+    diagnosis = doctor(code=1)
+    for name in ("bed1", "bed3"):
+        found, fix = fault(diagnosis, name, "network")
+        assert "does not reach bed2 at 192.0.2.1" in found
+        assert "tf_address" in fix
+    assert found_by(diagnosis, "bed2")["network"]["status"] == "ok"
+
+
+def test_ports_that_a_run_holds(doctor, here, elsewhere, bed, namespaces):
+    """The doctor names who holds them; another run is refused, or waits."""
+    elsewhere.configure(bed, launch={"ports": "45200-45200"})
+    (elsewhere.directory / "job").mkdir()
+    start = ("start", "--workers", "3", "--detach", "--start-timeout", "600")
+    job = ("NUMBERS", "job", "python", "-c", WAITS)
+    run = here(*start, *job)[0].strip()
+    with elsewhere.start("attach", run) as watching:
+        watching.until("waits")
+    found, fix = fault(doctor(code=1), "bed1", "ports")
+    assert found == "0 of 1 free from 45200 to 45200"
+    assert f"ignite-tf stop {run}" in fix
+    refused = here(*start, *job, code=1)[1]
+    assert "45200" in refused
+    assert "--wait" in refused
+    here("stop", run)
+    assert doctor()["healthy"]
+
+
+def test_a_host_that_ends_processes_at_logout(doctor, elsewhere, bed, namespaces):
+    host = bed.hosts[1]
+    settings = "[Login]\nKillUserProcesses=yes\nKillExcludeUsers=\n"
+    place = "/run/systemd/logind.conf.d"
+    host.run(["mkdir", "-p", "/run/systemd/system", place])
+    host.run(["tee", f"{place}/strict.conf"], input=settings)
+    try:
+        diagnosis = doctor(code=1)
+        found, fix = fault(diagnosis, host.name, "logout")
+        assert "runs die with the connection" in found
+        assert "KillUserProcesses=no" in fix
+        assert "logout" not in found_by(diagnosis, "bed1")
+    finally:
+        host.run(["rm", "-r", "/run/systemd"])
+
+
+def test_a_full_disk_and_a_dead_sshd(doctor, elsewhere, bed, namespaces):
+    full, dead = bed.hosts[0], bed.hosts[2]
+    assert doctor()["healthy"]
+    full.fill_disk()
+    dead.kill_sshd()
+    try:
+        diagnosis = doctor("NUMBERS", code=1)
+        found, fix = fault(diagnosis, full.name, "disk")
+        assert found.startswith("0.0 GiB free")
+        assert "make room" in fix
+        found, fix = fault(diagnosis, dead.name, "ssh")
+        assert "refused the connection" in found
+        assert "sshd" in fix
+        assert "primary partitions" in found_by(diagnosis, dead.name)["ignite"]["found"]
+        assert "bed2" in found_by(diagnosis, full.name)["network"]["found"]
+    finally:
+        full.free_disk()
+        dead.start_sshd()
+
+
+def await_nodes(bed, num_nodes):
+    """Block until the others have noticed that a node is gone."""
+    with open_session(bed.connect_options, report=print) as session:
+        deadline = time.monotonic() + 30
+        while len(session.client.nodes()) != num_nodes:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+@pytest.mark.faults
+def test_nodes_that_the_cluster_lacks(doctor, elsewhere, bed, namespaces):
+    """One is dead, then goes on as a cluster of its own."""
+    host = bed.hosts[2]
+    config = host.directory / "ignite.xml"
+    whole = config.read_text()
+    alone = re.sub(r"<list>.*</list>", f"<list><value>{host.address}:47500</value></list>", whole)
+    host.kill_node()
+    try:
+        await_nodes(bed, len(bed.hosts) - 1)
+        diagnosis = doctor("NUMBERS", code=1)
+        found, fix = fault(diagnosis, host.name, "ignite")
+        assert found.startswith(f"no Ignite node at {host.endpoint}: ")
+        assert "start the Ignite node" in fix
+        assert "2 nodes" in found_by(diagnosis, None)["ignite"]["found"]
+
+        config.write_text(alone)
+        host.start_node()
+        diagnosis = doctor("NUMBERS", code=1)
+        found, fix = fault(diagnosis, host.name, "ignite")
+        assert "a cluster of its own (alone)" in found
+        assert "restart the Ignite node" in fix
+        assert found_by(diagnosis, host.name)["ssh"]["status"] == "ok"
+        assert found_by(diagnosis, "bed1")["ignite"]["status"] == "ok"
+    finally:
+        host.kill_node()
+        config.write_text(whole)
+        host.start_node(wait=False)
+        host.await_node(len(bed.hosts))
+        load_numbers(bed)
+    assert doctor("NUMBERS")["healthy"]

@@ -1,0 +1,87 @@
+"""Environments of workers on hosts that reach no package index: all that they need is sent from here."""
+
+from __future__ import annotations
+
+import shutil
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from little_wheels import make_index
+from ssh_user import CACHE
+
+from ignite_tf_magic.errors import ConfigError, LaunchError
+from ignite_tf_magic.session import RunRequest, RunState
+
+TELL = "import little, sys\nprint(little.WORD, sys.prefix)\n"
+# NumPy itself is larger than the hosts' disks; they see the one of the tests.
+SITE = sysconfig.get_path("platlib")
+REAL_NUMPY = f"import sys\nsys.path.insert(0, {SITE!r})\ndel sys.modules['numpy']\nimport numpy\n"
+
+
+@pytest.fixture(autouse=True)
+def clean_hosts(bed, namespaces) -> Iterator[None]:
+    """What is sent and built here is large for the hosts' disks."""
+    yield
+    for host in bed.hosts:
+        for folder in (
+            ".cache",
+            ".local/state/ignite_tf_magic/venvs",
+            ".local/state/ignite_tf_magic/parcels",
+        ):
+            shutil.rmtree(host.disk / folder, ignore_errors=True)
+
+
+@pytest.fixture
+def requirements(tmp_path, monkeypatch) -> Path:
+    """A file of what only this machine's package index has, which is a directory."""
+    index = make_index(tmp_path / "index", little="WORD = 'told'\n", numpy=REAL_NUMPY)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(index))
+    path = tmp_path / "requirements.txt"
+    path.write_text("little\n")
+    return path
+
+
+def built_on(bed) -> dict[str, list[str]]:
+    """The names of the environments of each host, and of what builds have left."""
+    found = {}
+    for host in bed.hosts:
+        state = host.disk / ".local/state/ignite_tf_magic"
+        folders = [*(state / "venvs").glob("*"), *(state / "runs").glob("env-*")]
+        found[host.name] = sorted(path.name for path in folders if path.name != ".lock")
+    return found
+
+
+def test_hosts_are_sent_what_they_lack_once(session, bed, said, requirements):
+    def prefixes(**options) -> set[str]:
+        request = RunRequest(CACHE, TELL, 3, requirements=requirements, start_timeout_s=None, **options)
+        run = session.start_run(request)
+        text = "".join(chunk.text for chunk in run.follow())
+        assert run.info().state is RunState.SUCCEEDED, (text, run.failure())
+        words = [line.split() for line in text.splitlines()]
+        assert [word for word, _ in words] == ["told"] * 3
+        return {prefix for _, prefix in words}
+
+    used = prefixes()
+    for name in ("bed1", "bed2", "bed3"):
+        assert f"{name}: building the environment with uv" in said
+        assert f"{name}: no package index is reached from there; the wheels are fetched here and sent" in said
+    built = built_on(bed)
+    assert {Path(prefix).name for prefix in used} == {name for names in built.values() for name in names}
+    assert [len(names) for names in built.values()] == [1, 1, 1]
+    said.clear()
+    assert prefixes(detach=True) == used
+    assert said == []
+    assert built_on(bed) == built
+
+
+def test_what_cannot_be_had_is_refused_and_leaves_nothing(session, bed, requirements, tmp_path):
+    requirements.write_text("little\nabsent\n")
+    with pytest.raises(LaunchError, match=r"(?s)cannot be fetched here either; pip said:.*absent"):
+        session.start_run(RunRequest(CACHE, TELL, 3, requirements=requirements))
+    assert not any(built_on(bed).values())
+    with pytest.raises(ConfigError, match="--requirements FILE"):
+        session.start_run(RunRequest(CACHE, TELL, 3, wheels=tmp_path / "index"))
+    assert session.runs() == []

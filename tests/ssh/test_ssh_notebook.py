@@ -1,0 +1,75 @@
+"""A run started from a notebook on hosts of a cluster, while a shell on another machine looks at it and ends it."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import pytest
+from kernels import Kernel
+from ssh_user import COUNT, by_worker, check_lines
+
+
+@pytest.fixture
+def kernel(home, tmp_path):
+    started = Kernel(dict(os.environ), tmp_path)
+    try:
+        started.run("%load_ext ignite_tf_magic")
+        yield started
+    finally:
+        started.close()
+
+
+def test_a_cell_that_another_machine_stops(kernel, elsewhere):
+    seen = {}
+
+    def look(text):
+        if seen or text.count("line 20\n") < 3:
+            return
+        (seen["listed"],) = elsewhere.json("ps")
+        run = seen["listed"]["id"]
+        seen["described"] = elsewhere.json("describe", run)
+        with elsewhere.start("attach", run) as watching:
+            watching.until("line 30\n")
+            seen["stopped"] = elsewhere.json("stop", run)
+            watching.end()
+        seen["attached"] = watching.out
+
+    cell = kernel.run(f"%%ignite_tf start NUMBERS --workers 3 -o run\n{COUNT}", on_stdout=look)
+    run = seen["listed"]["id"]
+    assert seen["listed"]["hosts"] == ["bed1", "bed2", "bed3"]
+    assert [worker["local_rows"] for worker in seen["described"]["workers"]] == [1000, 1000, 1000]
+    assert seen["stopped"]["outcome"] == "stopped"
+    attached = by_worker(seen["attached"])
+    shown = by_worker("".join(f"{line}\n" for line in cell.stdout.splitlines() if line.startswith("worker ")))
+    assert attached == shown
+    assert all(map(check_lines, shown.values()))
+    assert sorted(shown) == [0, 1, 2]
+    assert "stopped" in kernel.run("print(run.info().state.value)").stdout
+
+    logs = kernel.run(f"%ignite_tf logs {run} --worker 1 --lines 3").text
+    assert logs.rstrip().endswith(attached[1].splitlines()[-1])
+    assert run in kernel.run("%ignite_tf ps --all").text
+    described = kernel.run(f"%ignite_tf describe {run}")
+    assert re.search(r"^1 +bed2 ", described.text, re.M)
+    assert "ago or long" not in described.text
+
+
+def test_a_detached_cell_and_the_doctor(kernel, elsewhere):
+    started = kernel.run(f"%%ignite_tf start NUMBERS --workers 3 --detach -o run\n{COUNT}")
+    assert "its hosts answer for it" in started.stdout
+    kernel.run("import os; run_id = run.id")
+    doctor = kernel.run("%ignite_tf doctor NUMBERS")
+    assert "primary partitions of NUMBERS" in doctor.text
+    (view,) = doctor.shown
+    assert view["text/html"].count("<tr>") > 30
+    assert "checks, none failed" in view["text/html"]
+    assert doctor.error is None
+    ended = kernel.run("%ignite_tf stop $run_id")
+    assert "stopped" in ended.stdout
+    assert elsewhere.json("ps") == []
+    watched = kernel.run("%ignite_tf attach $run_id")
+    for text in by_worker(
+        "".join(f"{line}\n" for line in watched.stdout.splitlines() if line.startswith("worker "))
+    ).values():
+        check_lines(text)
