@@ -345,7 +345,12 @@ def main() -> None:
     instructions = Instructions.read(directory.path / INSTRUCTIONS)
     os.environ.setdefault("IGNITE_TF_HOME", str(directory.path.parent.parent))
     with ExitStack() as opened:
-        opened.enter_context(HeldLock(directory.owner_lock))
+        try:
+            opened.enter_context(HeldLock(directory.owner_lock))
+        except BlockingIOError:
+            sys.exit(
+                f"another reconciler of run {directory.run_id} lives on this host; this one leaves it alone"
+            )
         reconciler = Reconciler(directory, instructions, opened)
         reconciler.run()
     if instructions.has_credentials:

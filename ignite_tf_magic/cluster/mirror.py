@@ -41,6 +41,7 @@ from ignite_tf_magic.launch.watch import Contact, HostView, HostWatch
 __all__ = ["Mirror", "Unreachable", "seen_directory"]
 
 _LOOK_S = 0.5
+_JOIN_S = 3.0
 _PART_BYTES = 1 << 20
 _MAX_FILE_BYTES = 16 << 20
 _RECORDS_AT_A_TIME = 3  # hosts that are asked for the run's record in one look
@@ -100,10 +101,13 @@ class Mirror(Closing):
         self._thread.start()
 
     def close(self) -> None:
-        """End the mirroring; files that are here stay, and another may go on with them."""
+        """End the mirroring; files that are here stay, and another may go on with them.
+
+        Does not wait long for a host that does not answer: what is asked of it ends when its caller closes it.
+        """
         self._is_closing = True
         self._wake.set()
-        self._thread.join()
+        self._thread.join(_JOIN_S)
 
     def take_record(self, record: Mapping[str, Any]) -> None:
         """Take a record of the run that was found elsewhere; it is written if none that is here is newer.

@@ -150,9 +150,8 @@ def _count(
     """
     deadline = time.monotonic() + _SETTLED_S
     partition_map = cache.partition_map()
-    for num_counts in itertools.count(
-        1
-    ):  # one alone may take longer than that, while a node is being given up
+    # One count may take longer than the deadline, while a node is being given up.
+    for num_counts in itertools.count(1):
         stats = cache.partition_stats()
         # Asked for after the count, which has found out which of a node's addresses lead to it from here.
         nodes = {node.node_id: node for node in client.nodes()}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -321,14 +322,37 @@ def _look_at_error(task: asyncio.Task[RelayLink]) -> None:
 def call_all(
     hosts: Iterable[Host], function: Callable[[Host], T], *, max_parallel: int = 128
 ) -> Mapping[str, T | IgniteTfError]:
-    """Do something on many hosts at once; gives by name what came of it, or the error."""
+    """Do something on many hosts at once; gives by name what came of it, or the error.
 
-    def one(host: Host) -> T | IgniteTfError:
-        try:
-            return function(host)
-        except IgniteTfError as error:
-            return error
+    An interrupt ends the waiting at once; what is under way is left to end by itself.
+    """
+    waiting = deque(hosts)
+    order = [host.name for host in waiting]
+    answers: dict[str, T | IgniteTfError] = {}
+    faults: list[BaseException] = []
 
-    chosen = list(hosts)
-    with ThreadPoolExecutor(max(1, min(max_parallel, len(chosen))), "ignite-tf-call") as pool:
-        return dict(zip((host.name for host in chosen), pool.map(one, chosen), strict=True))
+    def work() -> None:
+        while waiting and not faults:
+            try:
+                host = waiting.popleft()
+            except IndexError:  # another thread was faster
+                return
+            try:
+                answers[host.name] = function(host)
+            except IgniteTfError as error:
+                answers[host.name] = error
+            except BaseException as fault:  # noqa: BLE001 - raised below, where somebody waits
+                faults.append(fault)
+
+    # Of an executor, the interpreter waits for the threads when it ends.
+    threads = [
+        threading.Thread(target=work, name="ignite-tf-call", daemon=True)
+        for _ in range(min(max_parallel, len(waiting)))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if faults:
+        raise faults[0]
+    return {name: answers[name] for name in order}
