@@ -22,12 +22,12 @@ class Outcome:
     Attributes:
         problems: What was not as it must be, in words; none: the round was as stated.
         noticed_s: From the fault until the run's record told of it; None: it never did, or there was
-            no record yet. Of a lost run: until its
-            directory on its owner's machine did.
+            no record yet. Of a lost run: until its directory on its owner's machine did.
         recovered_s: From the fault until steps went on after their longest pause; 0: there was none. None: they had not
             begun, or did not go on. Where a run is lost with its owner: until nothing of it was left.
         took_s: The whole round, with the mending of the bed.
         phases_s: What it was spent on.
+        is_void: The run's owner was killed before anybody else had the run.
     """
 
     fault: str
@@ -48,6 +48,12 @@ class Outcome:
     recovered_s: float | None = None
     took_s: float = 0.0
     phases_s: dict[str, float] = field(default_factory=dict)
+    is_void: bool = False
+
+    @property
+    def counts(self) -> bool:
+        """Whether the round shows anything: the fault struck, and a detached run had somebody who could finish it."""
+        return bool(self.problems) or (bool(self.struck) and not (self.detached and self.is_void))
 
     def to_json(self) -> dict[str, Any]:
         """Give a form that `json` writes."""

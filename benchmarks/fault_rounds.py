@@ -61,7 +61,6 @@ class Round:
         self._readers: list[tuple[str, subprocess.Popen[bytes]]] = []
         self._journals: dict[str, Path] = {}
         self._away: set[str] = set()
-        self._is_void = False  # its owner was killed before anybody else had the run
         self.owner: subprocess.Popen[bytes]
 
     # What faults see.
@@ -201,8 +200,8 @@ class Round:
             else:
                 self._judge_finished(observer)
         if self._fault.ends_owner and not self._was_told() and not self._written():
-            self._is_void = True  # nobody but its owner may have heard of it
-        if self._run_id is None or self._is_void:
+            self._outcome.is_void = True  # nobody but its owner may have heard of it
+        if self._run_id is None or self._outcome.is_void:
             return
         with self._outcome.phase("read"):
             self._judge_output()
@@ -261,7 +260,7 @@ class Round:
         return self.run_id() is None or (is_late and (record is None or self._was_never_taken(record)))
 
     def _note_void(self) -> None:
-        self._is_void = True
+        self._outcome.is_void = True
         self._outcome.struck += ", before any host had the run"
 
     def _was_told(self) -> bool:

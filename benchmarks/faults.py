@@ -24,6 +24,7 @@ from benchmarks.fault_rounds import Round
 from benchmarks.fault_stage import BedKind, Stage
 
 _NUM_ROUNDS, _NUM_DEFAULT = 20, 3
+_MAX_TRIES = 100
 
 
 class Campaign:
@@ -81,7 +82,7 @@ class Campaign:
         with outcome.phase("clean"):
             playing.clean()
         self._tell(outcome)
-        if self._rounds is not None:
+        if self._rounds is not None and outcome.counts:
             self._rounds.add(outcome)
         return outcome
 
@@ -91,6 +92,7 @@ class Campaign:
             f"{outcome.fault} {outcome.round} (/{outcome.divisor}, {who}, {outcome.script}): at {outcome.moment_s} s "
             f"{outcome.struck}; {outcome.restarts} restarts, noticed {outcome.noticed_s}, recovered "
             f"{outcome.recovered_s}, unreachable {outcome.unreachable_lines}, {outcome.took_s} s {outcome.phases_s}"
+            + ("" if outcome.counts else "; it shows nothing, and is played again")
             + "".join(f"\n    PROBLEM {each}" for each in outcome.problems)
         )
 
@@ -158,9 +160,15 @@ def _play(given: argparse.Namespace, rounds: Rounds, folder: Path) -> None:
     deadline = time.monotonic() + 60 * given.minutes
     with Campaign(folder, _say, rounds) as campaign:
         for fault in _playable(given.only.split(",")):
-            for number, divisor, script in list(plan(fault, rounds, given)):
+            for _ in range(
+                _MAX_TRIES
+            ):  # a round in which the fault came too early or too late is played again
+                missing = next(iter(plan(fault, rounds, given)), None)
+                if missing is None:
+                    break
                 if time.monotonic() > deadline:
                     return
+                number, divisor, script = missing
                 campaign.play(fault, number, divisor, detached=is_detached(fault, number), script=script)
 
 

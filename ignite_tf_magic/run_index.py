@@ -87,7 +87,9 @@ class RunIndex:
         """List runs, oldest first."""
         native = {info.id: info for info in list_native(self._runs_dir, include_ended=True)}
         others, warnings = self._others()
-        found = {**{info.id: info for info in others}, **native}
+        found = {info.id: info for info in others}
+        # Of a detached run this machine is one of several hosts, and others may go on without it.
+        found |= {name: info for name, info in native.items() if name not in found or not _is_lost(info)}
         chosen = [info for info in found.values() if include_ended or is_live(info)]
         return Listed(tuple(sorted(chosen, key=lambda info: (info.started_at, info.id))), warnings)
 
@@ -98,7 +100,7 @@ class RunIndex:
             RunNotFound: No id begins so, or several do; the error lists them.
         """
         try:
-            return find_run(self._runs_dir, run_id, self._reach)
+            return self._with_successors(find_run(self._runs_dir, run_id, self._reach))
         except RunNotFound as error:
             if "may be any of" in str(error):
                 raise
@@ -114,6 +116,13 @@ class RunIndex:
             told = f" ({'; '.join(warnings)})" if warnings else ""
             raise RunNotFound(f"{nowhere}{told}")
         return self._elsewhere(records[chosen[0]][0])
+
+    def _with_successors(self, run: Run) -> Run:
+        """Have a detached run judged by all its hosts, of which this machine is one."""
+        record = run.record()
+        if not record.detached or len(record.hosts) == 1 or self.registry is None:
+            return run
+        return replace(run, origin=Elsewhere(run.directory, self._reach, self.registry))
 
     def _elsewhere(self, record: RunRecord) -> Run:
         directory = seen_directory(self._state_dir, record.run_id)
@@ -219,9 +228,13 @@ def _matching(records: Iterable[str], run_id: str) -> list[str]:
     return [run_id] if run_id in found else [each for each in found if run_id and each.startswith(run_id)]
 
 
+def _is_lost(info: RunInfo) -> bool:
+    return info.state is RunState.LOST
+
+
 def is_live(info: RunInfo) -> bool:
     """Whether a listing of what goes on shows the run; a lost one is shown until it is stopped, for a day."""
-    if info.state is RunState.LOST:
+    if _is_lost(info):
         return datetime.now(timezone.utc) - info.started_at < _LOST_IS_SHOWN
     return not info.state.has_ended
 
