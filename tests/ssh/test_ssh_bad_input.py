@@ -141,7 +141,7 @@ def test_two_owners_at_once(session, bed):
     home = f"{record.host(host.name).root}/runs/{run.id}"
     second = host.run([sys.executable, "-m", "ignite_tf_magic.reconciler", home])
     assert second.returncode != 0
-    assert "another process" in second.stderr
+    assert "another reconciler of run" in second.stderr
 
     with Registry(session.client) as registry:
         seen = registry.get(run.id)
