@@ -63,6 +63,7 @@ def run(num_rounds: int, num_stamps: int, megabytes: int, report: Report) -> lis
             {"case": "cell", "variant": "3 hosts, the first run", **first},
             {"case": "cell", "variant": "3 hosts, median of later ones", **_medians(later)},
             {"case": "cell", "variant": "3 hosts, workers that ignore SIGTERM", **deaf},
+            _doctor(kernel, report),
             _latency(kernel, num_stamps, report),
             _stream(kernel, megabytes, report),
             _interrupted(kernel, megabytes, report),
@@ -110,6 +111,12 @@ def _start_and_stop(stage: Stage, kernel: Kernel, more: str, report: Report) -> 
     }
     report(f"3 hosts: {row}")
     return row
+
+
+def _doctor(kernel: Kernel, report: Report) -> dict[str, Any]:
+    seconds, _ = _timed(kernel, f"%ignite_tf doctor {CACHE}")
+    report(f"doctor, 3 hosts: {seconds:.2f} s")
+    return {"case": "doctor", "variant": "3 hosts", "seconds": round(seconds, 3)}
 
 
 def _ups(text: str) -> int:

@@ -251,7 +251,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     sql.add_argument("--limit", type=_whole, default=1000, metavar="N", help="most rows (1000; 0 is all)")
     _add_tensorboard(_add(commands, "tensorboard", _tensorboard, "show and compare runs in TensorBoard"))
-    add_fs_commands(_add(commands, "fs", _fs, "files in igfs, the file system inside Ignite"))
+    add_fs_commands(_add(commands, "fs", _fs, "files in igfs, the file system inside Ignite"), _add_version)
     return parser
 
 

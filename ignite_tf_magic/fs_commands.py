@@ -230,8 +230,12 @@ def _mkfs(options: argparse.Namespace, screen: Screen) -> None:
     )
 
 
-def add_fs_commands(fs: argparse.ArgumentParser, **options: Any) -> None:
-    """Give a parser the commands; `options` are those of `add_subparsers`."""
+def add_fs_commands(
+    fs: argparse.ArgumentParser,
+    complete: Callable[[argparse.ArgumentParser], None] = lambda _: None,
+    **options: Any,
+) -> None:
+    """Give a parser the commands; `complete` adds what all have, `options` are those of `add_subparsers`."""
     fs.epilog = (
         "PATH is igfs:///path or /path in the configured or the embedded cluster, or igfs://HOST:PORT/path; "
         "in it * ? [a-z] stand for parts of names, and ** for directories at any depth."
@@ -243,6 +247,7 @@ def add_fs_commands(fs: argparse.ArgumentParser, **options: Any) -> None:
     ) -> argparse.ArgumentParser:
         added: argparse.ArgumentParser = commands.add_parser(name, help=what, description=what)
         added.set_defaults(fs=act)
+        complete(added)
         return added
 
     ls = _with_paths(add("ls", _ls, "list a directory"), "*", _ROOT)

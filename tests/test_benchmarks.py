@@ -97,6 +97,7 @@ def test_launching_is_measured_on_fake_hosts_and_in_a_cell():
         "cell",
         "cell",
         "cell",
+        "doctor",
         "cell_latency",
         "cell_stream",
         "cell_stream",

@@ -84,6 +84,22 @@ def test_a_run_of_a_notebook(session, elsewhere):
     assert own == by_worker(watching.out)
 
 
+def test_prune_forgets_runs_wherever_something_of_them_is(session, elsewhere, bed):
+    run = session.start_run(RunRequest("NUMBERS", "print('here')", 3, start_timeout_s=None))
+    run.wait(60)
+    session.wait_for_copies(30)
+    homes = [host.disk / ".local/state/ignite_tf_magic/runs" / run.id for host in bed.hosts]
+    assert all(home.is_dir() for home in homes)
+    assert run.id in [each["id"] for each in elsewhere.json("ps", "--all")]
+    pruned = elsewhere.json("prune", "--keep", "0")
+    assert run.id in [each["id"] for each in pruned]
+    assert not any(home.exists() for home in homes)
+    assert elsewhere.json("ps", "--all") == []
+    assert [each.id for each in session.runs(include_ended=True)] == [run.id]  # its own machine has its files
+    session.prune(keep=0)
+    assert session.runs(include_ended=True) == []
+
+
 @pytest.mark.faults
 def test_while_ignite_is_down(session, elsewhere, bed):
     run = counting(session, detach=True)
