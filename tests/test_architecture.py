@@ -21,6 +21,7 @@ FLOORS: list[set[str]] = [
     {
         *("session", "boards", "files", "registration", "run_files"),
         *("run_plans", "run_index", "submission", "reconciler", "diagnosis", "cluster_sight", "doctor"),
+        *("ways", "loading"),
     },
     {
         "cli",
@@ -29,7 +30,7 @@ FLOORS: list[set[str]] = [
         "live_output",
         "render",
         "run_views",
-        "run_options",
+        "shared_options",
         "fs_commands",
         "run_commands",
     },
@@ -54,11 +55,13 @@ ORDER: dict[str, list[str]] = {
             "diagnosis",
             "cluster_sight",
             "doctor",
+            "ways",
+            "loading",
             "session",
             "boards",
             "files",
         ),
-        *("live_output", "render", "run_views", "run_options", "fs_commands", "run_commands"),
+        *("live_output", "render", "run_views", "shared_options", "fs_commands", "run_commands"),
         *("demo", "cli", "__main__"),
     ],
     "protocol": [
@@ -151,7 +154,7 @@ ORDER: dict[str, list[str]] = {
         *("readiness", "nodes", "starting", "guardian", "lifecycle"),
     ],
     "tensorboard": ["record", "log_tree", "server", "lifecycle"],
-    "notebook": ["arguments", "sql", "panel", "magics"],
+    "notebook": ["arguments", "sql", "panel", "screen", "watching", "magics"],
 }
 
 # What a view may import: the facade, each other's helpers, and values of the lowest floor.
@@ -161,7 +164,7 @@ VIEWS_MAY_IMPORT = {
         "live_output",
         "render",
         "run_views",
-        "run_options",
+        "shared_options",
         "fs_commands",
         "run_commands",
         "demo",

@@ -21,7 +21,7 @@ from ignite_tf_magic.cluster import spec as specs
 from ignite_tf_magic.cluster.crew import DirectCrew
 from ignite_tf_magic.cluster.directory import CREDENTIALS, RunDirectory, create_directory, script_path
 from ignite_tf_magic.cluster.foreman import Baggage, Foreman
-from ignite_tf_magic.cluster.mirror_state import MirrorState, unread
+from ignite_tf_magic.cluster.mirror_state import MirrorState, is_given_up, unread
 from ignite_tf_magic.cluster.mirrored_logs import MirroredLogs
 from ignite_tf_magic.cluster.orders import Order, Phase
 from ignite_tf_magic.cluster.reach import Reach
@@ -37,7 +37,7 @@ from ignite_tf_magic.errors import LaunchError, MirrorFailed
 from ignite_tf_magic.launch.hosts import Host
 from ignite_tf_magic.launch.lock import HeldLock
 from ignite_tf_magic.launch.parcels import Parcel
-from ignite_tf_magic.launch.watch import Contact, HostWatch
+from ignite_tf_magic.launch.watch import HostWatch
 
 _POLL_S = 0.02
 _LAST_OUTPUT_S = 15.0
@@ -293,7 +293,7 @@ class _Owner:
 
 def _has_read_all(watch: HostWatch) -> bool:
     view, offsets = watch.view, watch.offsets
-    if view.contact is Contact.UNREACHABLE or view.sink_error:
+    if is_given_up(view) or view.sink_error:
         return True
     return all(offsets[job.log] >= job.log_bytes for job in view.jobs.values() if job.log in offsets)
 

@@ -25,6 +25,7 @@ from ignite_tf_magic.cluster.mirror_state import (
     RecordFile,
     Stamp,
     Unreachable,
+    is_given_up,
     read_record,
     unread,
     workers,
@@ -274,7 +275,7 @@ class Mirror(Closing):
             views = [watch.view for watch in dict(self._watches).values()]
             open_views = [view for view in views if not self._is_done(view)]
         all_known = len(views) == len(self._hosts) and self._record.hosts() <= self._met
-        is_complete = all_known and all(view.contact is Contact.UNREACHABLE for view in open_views)
+        is_complete = all_known and all(map(is_given_up, open_views))
         away = [view for view in open_views if not self._is_here.get(view.host)]
         lost = [each for view in away for each in unread(view, partial(self._logs.offset, view.host))]
         return is_complete, (*lost, *self._doubled.values()), stamp

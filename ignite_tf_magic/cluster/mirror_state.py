@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from ignite_tf_magic.launch.jobs import JobStatus
 from ignite_tf_magic.launch.watch import Contact, HostView
 
 STATE_FILE = "mirror.json"
+_PATIENCE_S = 10.0
 Stamp = tuple[int, ...]
 
 
@@ -48,6 +50,13 @@ def workers(view: HostView) -> list[JobStatus]:
     """The jobs of a host that are workers and have a log of a name that can be kept here."""
     jobs = (job for job in view.jobs.values() if place_of(job))
     return [job for job in jobs if Path(job.log).name == job.log and job.log.endswith(".log")]
+
+
+def is_given_up(view: HostView) -> bool:
+    """Whether a host's output is waited for no longer: links that were just lost often come back."""
+    if view.contact is not Contact.UNREACHABLE:
+        return False
+    return view.heard_at is None or time.monotonic() - view.since > _PATIENCE_S
 
 
 def unread(view: HostView, read_up_to: Callable[[str], int | None]) -> Iterator[Unreachable]:

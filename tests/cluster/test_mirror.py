@@ -411,6 +411,20 @@ def test_a_host_that_cannot_be_reached_is_named(directory, far):
     assert directory.log(1).read_bytes() == b"one\ntwo\n"
 
 
+def test_a_host_that_was_just_lost_is_waited_for(directory, far):
+    host = far()
+    host.start("import time; print('one'); time.sleep(1); print('two')")
+    with Mirror(directory, [host.host]) as mirror:
+        until(lambda: directory.log(0).exists() and directory.log(0).read_bytes() == b"one\n")
+        host.cable.cut()
+        until(mirror.unreachable)
+        assert not mirror.is_complete()
+        host.cable.is_cut = False
+        until(mirror.is_complete)
+        assert mirror.unreachable() == ()
+    assert directory.log(0).read_bytes() == b"one\ntwo\n"
+
+
 def test_nothing_is_known_of_a_host_that_never_answered(directory, far):
     host = far()
     host.cable.cut()
