@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ignite_tf_magic.config import configured_cluster, state_dir
-from ignite_tf_magic.session import get_run, runs_dir
+from ignite_tf_magic.session import get_run
 from ignite_tf_magic.tensorboard.lifecycle import list_boards, open_board, stop_boards
 from ignite_tf_magic.tensorboard.record import BoardSpec, LogSource, TensorBoardInfo, log_sources
+from ignite_tf_magic.ways import runs_dir
 
 __all__ = [
     "LOOPBACK",

@@ -1,6 +1,6 @@
 """The command `ignite-tf`: reads arguments, calls `session`, prints.
 
-Exit codes: 0, 1 error, 2 usage, 130 interrupted, or the run's own.
+Exit codes: 0, 1 error, 2 usage, 130 interrupted, or, of `start` and `attach`, the run's own.
 """
 
 from __future__ import annotations
@@ -12,35 +12,34 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
 from shutil import which
 from typing import Any
 
-from ignite_tf_magic import __version__
-from ignite_tf_magic.boards import LOOPBACK, list_tensorboards, open_tensorboard, stop_tensorboard
+from ignite_tf_magic.boards import list_tensorboards, open_tensorboard, stop_tensorboard
 from ignite_tf_magic.demo import run_demo
 from ignite_tf_magic.errors import IgniteTfError
 from ignite_tf_magic.files import CopyProgress
 from ignite_tf_magic.fs_commands import add_fs_commands, bar_after_a_while, run_fs
-from ignite_tf_magic.render import (
-    View,
-    caches_view,
-    nodes_view,
-    pruned_text,
-    table_view,
-    tensorboards_view,
-)
+from ignite_tf_magic.render import View, caches_view, nodes_view, table_view, tensorboards_view
 from ignite_tf_magic.run_commands import add_run_commands
 from ignite_tf_magic.session import (
     EmbeddedNode,
     EmbeddedOptions,
     LoadProgress,
+    Session,
     get_run,
     local_down,
     local_status,
     local_up,
     open_session,
+)
+from ignite_tf_magic.shared_options import (
+    add_board_options,
+    add_config_options,
+    add_node_options,
+    add_version,
+    whole,
 )
 
 
@@ -113,8 +112,12 @@ def _print_nodes(nodes: Sequence[EmbeddedNode], *, as_json: bool) -> None:
     print(nodes_view(nodes).text)
 
 
+def _open(options: argparse.Namespace) -> Session:
+    return open_session(report=_report, config=options.config, via=options.via)
+
+
 def _load(options: argparse.Namespace) -> None:
-    with open_session(report=_report) as session, _progress_bar(options.cache) as progress:
+    with _open(options) as session, _progress_bar(options.cache) as progress:
         outcome = session.load(
             options.cache,
             options.source,
@@ -139,24 +142,14 @@ def _progress_bar(title: str) -> Iterator[LoadProgress]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def _prune(options: argparse.Namespace) -> None:
-    older_than = None if options.older_than is None else timedelta(days=options.older_than)
-    with open_session(report=_report) as session:
-        pruned = session.prune(keep=options.keep, older_than=older_than, dry_run=options.dry_run)
-    if options.json:
-        print(json.dumps([{"id": run.run_id, "bytes": run.num_bytes} for run in pruned], indent=1))
-        return
-    print(pruned_text(pruned, options.keep, dry_run=options.dry_run))
-
-
-def _caches(_: argparse.Namespace) -> None:
-    with open_session(report=_report) as session:
+def _caches(options: argparse.Namespace) -> None:
+    with _open(options) as session:
         caches = session.caches()
     print(caches_view(caches).text)
 
 
 def _sql(options: argparse.Namespace) -> None:
-    with open_session(report=_report) as session:
+    with _open(options) as session:
         result = session.query(options.statement, options.param, options.limit or None)
     cells = [["NULL" if value is None else str(value) for value in row] for row in result.rows]
     print(table_view([column.name for column in result.columns], cells, upper=False).text)
@@ -232,36 +225,17 @@ def _parser() -> argparse.ArgumentParser:
         epilog="The cluster is IGNITE_TF_CLUSTER=HOST:PORT,... or the [cluster] of ignite-tf.toml; without "
         "them it is one of Ignite nodes on this machine, started when needed.",
     )
-    _add_version(parser)
+    add_version(parser)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add(commands, "demo", _demo, "start nodes, load digits, execute the quick start notebook")
     _add_local(_add(commands, "local", None, "Ignite nodes on this machine: up, status, down"))
     _add_load(_add(commands, "load", _load, "create a cache from data"))
+    add_config_options(_add(commands, "caches", _caches, "list the cluster's caches"))
+    _add_sql(_add(commands, "sql", _sql, "run a SQL statement"))
     add_run_commands(lambda name, act, what: _add(commands, name, act, what))
-    prune = _add(commands, "prune", _prune, "forget runs that ended, with their files in igfs")
-    prune.add_argument("--keep", type=_whole, default=20, metavar="N", help="so many of the newest stay (20)")
-    prune.add_argument("--older-than", type=_whole, metavar="DAYS", help="only those that ended longer ago")
-    prune.add_argument("--dry-run", action="store_true", help="only list them")
-    prune.add_argument("--json", action="store_true")
-    _add(commands, "caches", _caches, "list the cluster's caches")
-    sql = _add(commands, "sql", _sql, "run a SQL statement")
-    sql.add_argument("statement", metavar="STATEMENT")
-    sql.add_argument(
-        "-p", "--param", action="append", default=[], metavar="VALUE", help="for the next ?, as text"
-    )
-    sql.add_argument("--limit", type=_whole, default=1000, metavar="N", help="most rows (1000; 0 is all)")
-    _add_tensorboard(_add(commands, "tensorboard", _tensorboard, "show and compare runs in TensorBoard"))
-    add_fs_commands(_add(commands, "fs", _fs, "files in igfs, the file system inside Ignite"), _add_version)
+    add_board_options(_add(commands, "tensorboard", _tensorboard, "show and compare runs in TensorBoard"))
+    add_fs_commands(_add(commands, "fs", _fs, "files in igfs, the file system inside Ignite"), add_version)
     return parser
-
-
-def _add_tensorboard(board: argparse.ArgumentParser) -> None:
-    board.add_argument("run", nargs="*", metavar="RUN", help="the runs to show (all)")
-    board.add_argument("--logdir", action="append", default=[], metavar="URI", help="other event files")
-    board.add_argument("--port", type=_whole, metavar="N", help="where it listens (the first free from 6006)")
-    board.add_argument("--host", default=LOOPBACK, help=f"where it is reached ({LOOPBACK}: from here only)")
-    board.add_argument("--list", action="store_true", help="list those that run")
-    board.add_argument("--stop", action="store_true", help="end the one that shows this; without RUN, all")
 
 
 def _add(
@@ -269,30 +243,23 @@ def _add(
 ) -> argparse.ArgumentParser:
     added: argparse.ArgumentParser = commands.add_parser(name, help=what, description=what)
     added.set_defaults(act=act)
-    _add_version(added)
+    add_version(added)
     return added
-
-
-def _add_version(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-V", "--version", action="version", version=f"ignite-tf {__version__}")
 
 
 def _add_local(local: argparse.ArgumentParser) -> None:
     commands = local.add_subparsers(required=True, metavar="up|status|down")
-    default = EmbeddedOptions()
     up = _add(commands, "up", _local_up, "start nodes; they stay until down")
-    up.add_argument("--nodes", type=int, default=default.num_nodes, metavar="N")
-    up.add_argument("--heap", default=default.heap, help=f"Java heap of a node ({default.heap})")
-    up.add_argument("--region", default=default.region, help=f"memory for a node's data ({default.region})")
-    up.add_argument("--persist", action="store_true", help="keep the data on disk, over down")
-    up.add_argument("--json", action="store_true", help="print the nodes as JSON")
+    add_node_options(up)
     status = _add(commands, "status", _local_status, "list the nodes")
-    status.add_argument("--json", action="store_true", help="host, port, pid, log, alive of each")
+    for parser in (up, status):
+        parser.add_argument("--json", action="store_true", help="print host, port, pid, log, alive of each")
     end = _add(commands, "down", _local_down, "stop the nodes")
     end.add_argument("--delete-data", action="store_true", help="also what --persist kept")
 
 
 def _add_load(load: argparse.ArgumentParser) -> None:
+    add_config_options(load)
     load.add_argument("cache", metavar="CACHE")
     load.add_argument(
         "source",
@@ -301,17 +268,20 @@ def _add_load(load: argparse.ArgumentParser) -> None:
         "keras:mnist (needs internet), or digits",
     )
     load.add_argument(
-        "--backups", type=_whole, metavar="N", help="copies beside the first (1 if several nodes)"
+        "--backups", type=whole, metavar="N", help="copies beside the first (1 if several nodes)"
     )
     load.add_argument("--key", metavar="COLUMN", help="column with the keys (rows are numbered)")
     load.add_argument("--split", choices=["train", "test"], help="part of a divided source")
     load.add_argument("--replace", action="store_true", help="destroy a cache of that name first")
 
 
-def _whole(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
-    return int(text)
+def _add_sql(sql: argparse.ArgumentParser) -> None:
+    add_config_options(sql)
+    sql.add_argument("statement", metavar="STATEMENT")
+    sql.add_argument(
+        "-p", "--param", action="append", default=[], metavar="VALUE", help="for the next ?, as text"
+    )
+    sql.add_argument("--limit", type=whole, default=1000, metavar="N", help="most rows (1000; 0 is all)")
 
 
 if __name__ == "__main__":

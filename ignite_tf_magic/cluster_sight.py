@@ -15,7 +15,7 @@ from ignite_tf_magic.cluster.record import HostRecord
 from ignite_tf_magic.config import Config, ConnectOptions, Endpoint, HostOptions
 from ignite_tf_magic.diagnosis import Check, bad, doubtful, good, judge_data
 from ignite_tf_magic.errors import ConfigError, IgniteTfError
-from ignite_tf_magic.run_plans import Naming, is_own_address
+from ignite_tf_magic.run_hosts import NamedHosts, hosts_of_nodes, is_own_address
 
 _ANSWER_S = 2.0
 
@@ -87,7 +87,7 @@ def _without_cluster(config: Config, answers: Sequence[Answer]) -> ClusterSight:
     hosts = {each.name: _record(each, config) for each in config.hosts}
     missing: dict[str, Answer] = {}
     for answer in answers:
-        host = _host_at(answer.endpoint, hosts.values()) or _unknown_host(answer.endpoint, config)
+        host = _host_of(answer, hosts.values(), config)
         hosts.setdefault(host.name, host)
         missing[host.name] = answer
     return ClusterSight((bad("", "ignite", f"no node answers: {tried}", fix),), hosts, {}, missing)
@@ -100,29 +100,37 @@ def _with_cluster(
     checks += _open_all(client)
     nodes = client.nodes()  # anew: by now it is known which addresses lead to each
     try:
-        named = Naming(config, options)(nodes)
+        found = hosts_of_nodes(config, nodes)
     except ConfigError as error:
         checks.append(bad("", "hosts", *_first_line(str(error))))
-        named = {}
-    hosts = {host.name: host for host in named.values()}
-    present = set(hosts)
+        found = NamedHosts({})
+    named, advice = found.records, "list an address there that no other machine has, or its node_ids"
+    checks += [doubtful("", "hosts", warning, advice) for warning in found.warnings]
+    present = {host.name: host for host in named.values()}
+    absent: dict[str, HostRecord] = {}
     missing: dict[str, Answer] = {}
     for answer in _those_without(options, config, answers, named, {node.node_id for node in nodes}):
-        host = _host_at(answer.endpoint, [*hosts.values(), *(_record(each, config) for each in config.hosts)])
-        host = host or _unknown_host(answer.endpoint, config)
+        host = _host_of(answer, [*present.values(), *absent.values()], config)
         if host.name not in present:
-            hosts.setdefault(host.name, host)
+            absent.setdefault(host.name, host)
             missing.setdefault(host.name, answer)
-    of_host = dict.fromkeys(sorted(present), 0)
+    judged = _judge_data(cache, named, data, rows)
+    return ClusterSight(tuple(checks), {**present, **absent}, judged, missing)
+
+
+def _judge_data(
+    cache: str | None, named: Mapping[uuid.UUID, HostRecord], data: Mapping[uuid.UUID, int], rows: int
+) -> dict[str, Check]:
+    """Say what each host with a node has of the cache; its rows are estimated from its partitions."""
+    counts = dict.fromkeys(sorted({host.name for host in named.values()}), 0)
     for node, count in data.items():
         if node in named:
-            of_host[named[node].name] += count
+            counts[named[node].name] += count
     total = sum(data.values())
-    judged = {
+    return {
         name: judge_data(name, cache, count, f"about {round(rows * count / total):,}" if total else "no")
-        for name, count in of_host.items()
+        for name, count in counts.items()
     }
-    return ClusterSight(tuple(checks), hosts, judged, missing)
 
 
 def _first_line(text: str) -> tuple[str, str]:
@@ -185,6 +193,12 @@ def _those_without(
         for answer in [*answers, *_ask_all(options, more)]
         if answer.node is None or answer.node not in cluster
     ]
+
+
+def _host_of(answer: Answer, hosts: Iterable[HostRecord], config: Config) -> HostRecord:
+    """Say on which host the node should be that was asked, as Ignite or the configuration know it."""
+    known = [*hosts, *(_record(each, config) for each in config.hosts)]
+    return _host_at(answer.endpoint, known) or _unknown_host(answer.endpoint, config)
 
 
 def _host_at(endpoint: Endpoint, hosts: Iterable[HostRecord]) -> HostRecord | None:

@@ -124,15 +124,17 @@ class _Seen:
         consistent_ids: Mapping[uuid.UUID, str],
     ) -> None:
         self.consistent_ids = consistent_ids
-        self.own = frozenset(map(_plain, here.addresses))
-        self._reached = {node: _plain(address) for node, address in here.reached.items() if node in nodes}
+        self.own = frozenset(map(plain_address, here.addresses))
+        self._reached = {
+            node: plain_address(address) for node, address in here.reached.items() if node in nodes
+        }
         self._ports = {node: self._ports_of(node, endpoints) for node, endpoints in nodes.items()}
         self.listed = {node: tuple(ports) for node, ports in self._ports.items()}
         self.ambiguous = self._ambiguous()
         self.tells = {node: self._telling(node) for node in nodes}
 
     def _ports_of(self, node: uuid.UUID, endpoints: Sequence[Endpoint]) -> dict[str, int]:
-        ports = {_plain(each.host): each.port for each in endpoints}
+        ports = {plain_address(each.host): each.port for each in endpoints}
         if (reached := self._reached.get(node)) is not None:
             ports.setdefault(reached, 0)
         return ports
@@ -156,8 +158,8 @@ class _Seen:
 
     def _telling(self, node: uuid.UUID) -> tuple[str, ...]:
         reached = self._reached.get(node)
-        found = (a for a in self.listed[node] if a not in self.ambiguous and not _is_nobodys(a))
-        return tuple(sorted(found, key=lambda address: (address != reached, *_rank(address))))
+        found = (a for a in self.listed[node] if a not in self.ambiguous and not is_nobodys(a))
+        return tuple(sorted(found, key=lambda address: (address != reached, *rank(address))))
 
     def is_here(self, node: uuid.UUID) -> bool:
         """Tell whether the node runs on this machine, as far as its addresses tell."""
@@ -167,7 +169,7 @@ class _Seen:
         return self._only_loopback(node) and self._is_over_loopback()
 
     def _only_loopback(self, node: uuid.UUID) -> bool:
-        return all(_is_nobodys(address) for address in self.listed[node])
+        return all(is_nobodys(address) for address in self.listed[node])
 
     def _is_over_loopback(self) -> bool:
         """Whether a node that answered on loopback lists nothing of another machine."""
@@ -192,7 +194,7 @@ def _entry(seen: _Seen, node: uuid.UUID, configured: Sequence[HostOptions]) -> H
 
 
 def _plain_addresses(entry: HostOptions) -> set[str]:
-    return {_plain(address) for address in (*entry.addresses, entry.name)}
+    return {plain_address(address) for address in (*entry.addresses, entry.name)}
 
 
 def _groups(seen: _Seen, entries: Mapping[uuid.UUID, HostOptions | None]) -> list[list[uuid.UUID]]:
@@ -224,14 +226,14 @@ def _host(seen: _Seen, group: Sequence[uuid.UUID], entry: HostOptions | None) ->
     if not (addresses or is_here or entry):
         return None
     # The name is the same wherever one stands, so it does not depend on which address was reached.
-    options = entry or HostOptions(min(addresses, key=_rank, default=_LOCAL_NAME))
+    options = entry or HostOptions(min(addresses, key=rank, default=_LOCAL_NAME))
     # A configured SSH name of a node that lists only loopback says that it is not this machine's loopback.
     ssh_name = options.ssh or (entry.name if entry else addresses[0] if addresses else LOCAL)
     is_local = is_here and (bool(addresses) or options.ssh is None)
     return HostOfNode(
         name=options.name,
         ssh_name=LOCAL if is_local or options.ssh == LOCAL.value else ssh_name,
-        addresses=addresses or options.addresses,
+        addresses=addresses or tuple(a for a in options.addresses if plain_address(a) not in seen.ambiguous),
         python=options.python,
         root=options.root,
         tf_address=options.tf_address,
@@ -240,7 +242,7 @@ def _host(seen: _Seen, group: Sequence[uuid.UUID], entry: HostOptions | None) ->
 
 def _warnings(seen: _Seen, configured: Sequence[HostOptions]) -> Iterator[str]:
     for entry in configured:
-        for address in sorted(set(map(_plain, entry.addresses)) & seen.ambiguous):
+        for address in sorted(set(map(plain_address, entry.addresses)) & seen.ambiguous):
             yield (
                 f"[hosts.{entry.name}] of {CONFIG_FILE} lists {address}, which several machines have: it tells "
                 "no host and was passed over"
@@ -295,7 +297,7 @@ def _ip(address: str) -> _Ip | None:
         return None
 
 
-def _plain(address: str) -> str:
+def plain_address(address: str) -> str:
     """Write an address in one way: no brackets or zone, lower case, IPv4 as IPv4."""
     text = address.strip().strip("[]").lower()
     ip = _ip(text.partition("%")[0])
@@ -309,13 +311,13 @@ def _is_loopback(address: str) -> bool:
     return address in _NAMES_OF_NOBODY if ip is None else ip.is_loopback
 
 
-def _is_nobodys(address: str) -> bool:
+def is_nobodys(address: str) -> bool:
     """Tell whether an address means another machine to everybody who uses it."""
     ip = _ip(address)
     return _is_loopback(address) or bool(ip and (ip.is_link_local or ip.is_unspecified or ip.is_multicast))
 
 
-def _rank(address: str) -> tuple[int, str]:
+def rank(address: str) -> tuple[int, str]:
     """Order: IPv4, IPv6, Docker's usual bridge, names, which may be known only to the machine itself."""
     ip = _ip(address)
     if ip is None:

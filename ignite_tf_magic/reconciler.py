@@ -11,14 +11,14 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ignite_tf_magic.client.client import Client
-from ignite_tf_magic.cluster.decisions import Reports
+from ignite_tf_magic.cluster.decisions import Reports, close_books
 from ignite_tf_magic.cluster.directory import RunDirectory
 from ignite_tf_magic.cluster.foreman import Baggage, Foreman
 from ignite_tf_magic.cluster.orders import HostReport
@@ -122,15 +122,16 @@ class Reconciler:
             baggage=baggage,
             timings=self._timings,
             on_log=_ignore,
-            renews=False,
+            proof=lambda: self._proof,
         )
         self._crew = RegistryCrew(instructions.scale)
         self._opened = opened
-        self._submitted = _topology_of(directory)
         self._owner = new_owner()
         self._counter = int(time.time() * 1000)  # above any of an earlier life
         self._stored: Stored | None = None
-        self._record: RunRecord | None = None
+        self._record = _record_of(directory)
+        self._proof: float | None = None  # this host's clock when it last had a standing in the cluster
+        self._lost_at: float | None = None
         self._topology: TopologyWatch | None = None
         self._files: RunFiles | None = None
         self._supervisor: Supervisor | None = None
@@ -138,7 +139,7 @@ class Reconciler:
 
     def _connect(self) -> Client:
         """Connect to the side of the cluster that has most of its nodes, not to one that was cut off."""
-        return connect_to_majority(self._options, self._record.topology if self._record else self._submitted)
+        return connect_to_majority(self._options, self._record.topology if self._record else ())
 
     def run(self) -> None:
         """Work until the run has ended and nothing of it is left on this host."""
@@ -147,8 +148,23 @@ class Reconciler:
             self._beat()
             if self._record is None and time.monotonic() - began > _FIRST_RECORD_S:
                 return  # it was never submitted
+            if self._is_given_up():
+                self._close_books()
+                return
             self._rest()
-        self._tell()
+        with suppress(IgniteTfError):  # then the run's files here tell it
+            self._tell()
+
+    def _is_given_up(self) -> bool:
+        """Whether the run was stopped while no cluster could be asked, and nothing of it is left here."""
+        if self._lost_at is None or not self._watch.view.stop_asked or self._report is None:
+            return False
+        return not self._report.living and time.monotonic() - self._lost_at > self._timings.dead_after_s
+
+    def _close_books(self) -> None:
+        if self._record is not None:
+            with suppress(OSError):
+                close_books(self._record, time.time()).write(self._directory)
 
     def _rest(self) -> None:
         """Wait for the next beat, which comes soon while workers are started or ended.
@@ -176,22 +192,33 @@ class Reconciler:
         return record is not None and record.state.has_ended and report is not None and not report.living
 
     def _beat(self) -> None:
-        token, asked_at = self._watch.view.token, time.monotonic()
+        token, topology = self._watch.view.token, self._record.topology if self._record else ()
         try:
+            node = self._registry.standing(topology)
             self._read()
             if self._record is None:
                 return
-            if self._may_live(asked_at):
-                self._watch.set_renewal(Renewal(self._record.generation, self._timings.lease_s, token))
             self._obey()
             self._tell()
+            # Workers live only by what all can read: told, and afterwards still on the side that counts.
+            if node is None or self._registry.standing(self._record.topology) != node:
+                self._lose_standing()
+                return
+            self._lost_at, self._proof = None, token
+            self._watch.set_renewal(Renewal(self._record.generation, self._timings.lease_s, token))
             self._supervise()
         except RecordChanged:
             self._supervisor = None  # another one supervises
         except IgniteTfError as error:
             _log(str(error))
-            self._watch.set_renewal(None)
+            self._lose_standing()
             self._obey()
+
+    def _lose_standing(self) -> None:
+        """Renew nothing until the cluster shows most of its nodes again; the next call looks for these."""
+        self._lost_at = self._lost_at or time.monotonic()
+        self._watch.set_renewal(None)
+        self._registry.close()
 
     def _read(self) -> None:
         stored = self._registry.get(self._directory.run_id)
@@ -200,13 +227,17 @@ class Reconciler:
             return
         self._stored = stored
         record = RunRecord.from_json(stored.record)
-        if self._record is None or record.version != self._record.version:
+        if self._record is not None and record.version < self._record.version:
+            self._bring_back()  # it was built again from an older copy
+            return
+        if self._record is None or self._topology is None or record.version != self._record.version:
             self._take(record)
         self._crew.feed(self._registry.reports(self._directory.run_id))
 
     def _take(self, record: RunRecord) -> None:
         self._record = record
-        record.write(self._directory)
+        with suppress(OSError):  # a full disk; the registry has it
+            record.write(self._directory)
         self._crew.follow(record)
         if self._files is None:
             run = native_run(self._directory, self._reach)
@@ -221,14 +252,6 @@ class Reconciler:
         """The registry has lost the run; this host has a copy of its record."""
         if self._record is not None:
             self._registry.rebuild([self._record.to_json()])
-
-    def _may_live(self, asked_at: float) -> bool:
-        """Whether the cluster showed a majority just now, so that workers here are not on a lost side."""
-        sight = self._topology.sight if self._topology else None
-        if sight is None or self._record is None or sight.error is not None:
-            return False
-        is_fresh = asked_at - sight.asked_at < self._timings.margin_s
-        return is_fresh and sight.has_majority_of(self._record.topology)
 
     def _obey(self) -> bool:
         if self._record is None:
@@ -249,11 +272,6 @@ class Reconciler:
     def _supervise(self) -> None:
         record = self._record
         if record is None or record.state.has_ended:
-            return
-        sight = self._topology.sight if self._topology else None
-        if sight is None or not sight.has_majority_of(record.topology):
-            self._registry.close()  # what is written on this side is lost; the next call looks for the other
-            self._supervisor = None
             return
         if record.supervisor != self._name:
             self._supervisor = None
@@ -295,9 +313,16 @@ class Reconciler:
 
     def _plan(self, record: RunRecord, reports: Reports) -> Plan:
         naming, rooms = partial(name_by_record, record.hosts), told_rooms(reports)
+        fallback = self._fallback(record)
         with self._connect() as client:
             check_room(client, record, rooms)
-            return find_plan(client, record.spec, naming, self._unusable, lambda *_: rooms).placed()
+            return find_plan(client, record.spec, naming, self._unusable, lambda *_: rooms, fallback).placed()
+
+    def _fallback(self, record: RunRecord) -> HostRecord | None:
+        """Give the host where all workers were because none with a node could be used, if it reports."""
+        used = {worker.host for worker in record.workers}
+        found = next((host for host in record.hosts if host.ssh is None and used == {host.name}), None)
+        return None if found is None or self._unusable([found]) else found
 
     def _unusable(self, hosts: Iterable[HostRecord]) -> Mapping[str, str]:
         found = {}
@@ -308,12 +333,12 @@ class Reconciler:
         return found
 
 
-def _topology_of(directory: RunDirectory) -> tuple[str, ...]:
-    """Give the nodes of the record that came with the instructions."""
+def _record_of(directory: RunDirectory) -> RunRecord | None:
+    """Give the record that came with the instructions, or that an earlier life of this reconciler has left."""
     try:
-        return RunRecord.read(directory).topology
+        return RunRecord.read(directory)
     except (OSError, ValueError):
-        return ()
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,7 +357,8 @@ class _NoSink:
 
 
 def _log(line: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)  # noqa: T201
+    with suppress(OSError):  # a full disk
+        print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def _ignore(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""`ignite-tf start`, `attach`, `ps`, `describe`, `logs`, `stop`, `doctor`: what the shell does with runs."""
+"""`ignite-tf start`, `attach`, `ps`, `describe`, `logs`, `stop`, `prune`, `doctor`: what the shell does with runs."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.live_output import LiveOutput
-from ignite_tf_magic.render import end_view, failure_view, runs_view
-from ignite_tf_magic.run_options import add_config_options, add_run_options, given_options
+from ignite_tf_magic.render import end_view, failure_view, pruned_text, runs_view
 from ignite_tf_magic.run_views import (
     describe_view,
     diagnosis_as_json,
@@ -35,6 +34,16 @@ from ignite_tf_magic.session import (
     open_session,
     stop_run,
 )
+from ignite_tf_magic.shared_options import (
+    add_config_options,
+    add_doctor_options,
+    add_prune_options,
+    add_run,
+    add_run_options,
+    chosen_workers,
+    given_options,
+    whole,
+)
 
 _TAKE_INTERVAL_S = 0.05
 _EXIT_LOST = 1
@@ -45,38 +54,40 @@ Add = Callable[[str, Callable[[argparse.Namespace], "int | None"], str], argpars
 def add_run_commands(add: Add) -> None:
     """Add the commands to a parser; `add` makes one and says what it does."""
     _add_start(add("start", _start, "run a command beside the data, on hosts that answer for it themselves"))
-    ps = _with_config(add("ps", _ps, "list training runs"))
+    ps = _with_config(add("ps", _ps, "list runs"))
     ps.add_argument("--all", action="store_true", help="also those that ended")
     attach = _of_run(add("attach", _attach, "show a run's output from its beginning, until it ends"))
     attach.epilog = "The exit code is the run's. Ctrl-C ends only the watching."
     _of_run(add("describe", _describe, "tell all that is known of a run"))
     _of_run(add("stop", _stop, "end a run's processes"))
     logs = _of_run(add("logs", _logs, "print a run's output"))
-    logs.add_argument("--worker", type=int, metavar="I", help="of this worker only")
+    logs.add_argument("--worker", type=whole, metavar="I", help="of this worker only, counted from 0")
     logs.add_argument("-f", "--follow", action="store_true", help="go on until the run has ended")
+    prune = _with_config(
+        add("prune", _prune, "forget runs that ended, with their files in igfs and on hosts")
+    )
+    add_prune_options(prune)
     doctor = _with_config(add("doctor", _doctor, "look at all that runs need, and tell how to mend it"))
-    doctor.add_argument("--python", metavar="PATH", help="interpreter of the workers, on their hosts")
-    doctor.add_argument("cache", nargs="?", metavar="CACHE", help="whose data to look for")
+    add_doctor_options(doctor)
     doctor.epilog = "The exit code is 1 when something is wrong."
 
 
 def _with_config(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     add_config_options(parser)
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
 
 def _of_run(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    _with_config(parser).add_argument(
-        "run", metavar="RUN", help="its id (CLUSTER_ID), or the beginning of it"
-    )
+    add_run(_with_config(parser))
     return parser
 
 
 def _add_start(start: argparse.ArgumentParser) -> None:
     _with_config(start)
-    add_run_options(start)
-    start.add_argument("cache", metavar="CACHE_NAME")
+    add_run_options(start, default_workers="one for each node")
+    start.usage = "ignite-tf start [-c FILE] [OPTIONS] CACHE_NAME JOB_DIR JOB_CMD [JOB_ARGS...]"
+    start.add_argument("cache", metavar="CACHE_NAME", help="the cache that is read")
     start.add_argument(
         "job",
         nargs=argparse.REMAINDER,
@@ -85,7 +96,8 @@ def _add_start(start: argparse.ArgumentParser) -> None:
     )
     start.epilog = (
         "JOB_DIR is a directory or an archive; every worker gets a copy of it and runs JOB_CMD there. `python` is the "
-        "run's interpreter. Our own options come before CACHE_NAME. Ctrl-C leaves the run to its hosts."
+        "run's interpreter. Our own options come before CACHE_NAME. The exit code is the run's. Ctrl-C leaves the run "
+        "to its hosts."
     )
 
 
@@ -134,10 +146,7 @@ def _watch(run: Run, *, as_json: bool) -> int | None:
     """Show a run's output until it has ended; gives its exit code."""
     try:
         with closing(run.follow(with_pauses=True)) as chunks:
-            if as_json:
-                _print_lines(chunks)
-            else:
-                show_output(chunks, run.info().num_workers)
+            _print_chunks(chunks, run.info().num_workers, as_json=as_json)
     except KeyboardInterrupt:
         _say(f"\nnot watching any more; run {run.id} goes on\n  watch it again: ignite-tf attach {run.id}")
         _say(f"  stop it:        ignite-tf stop {run.id}")
@@ -154,7 +163,14 @@ def _say_end(run: Run, *, as_json: bool) -> int:
     return _EXIT_LOST if info.exit_code is None else info.exit_code
 
 
-def show_output(chunks: Iterator[OutputChunk], num_workers: int) -> None:
+def _print_chunks(chunks: Iterator[OutputChunk], num_workers: int, *, as_json: bool) -> None:
+    if as_json:
+        _print_lines(chunks)
+    else:
+        _show_output(chunks, num_workers)
+
+
+def _show_output(chunks: Iterator[OutputChunk], num_workers: int) -> None:
     """Print what workers write, as it comes; the only one of a run, or the only one followed, is not named."""
     output, taken = LiveOutput(num_workers, is_screen=sys.stdout.isatty()), 0.0
     for chunk in chunks:
@@ -211,36 +227,45 @@ def _doctor(options: argparse.Namespace) -> int:
     return 0 if found.is_healthy else 1
 
 
+def _prune(options: argparse.Namespace) -> None:
+    older_than = None if options.older_than is None else timedelta(days=options.older_than)
+    with open_session(report=_say, config=options.config, via=options.via) as session:
+        pruned = session.prune(keep=options.keep, older_than=older_than, dry_run=options.dry_run)
+    if options.json:
+        print(json.dumps([{"id": run.run_id, "bytes": run.num_bytes} for run in pruned], indent=1))
+    else:
+        print(pruned_text(pruned, options.keep, dry_run=options.dry_run))
+
+
 def _logs(options: argparse.Namespace) -> None:
     run = get_run(options.run, options.config, options.via)
-    num_workers = run.info().num_workers
-    if options.worker is not None and not 0 <= options.worker < num_workers:
-        raise ConfigError(f"run {run.id} has no worker {options.worker}; it has 0 to {num_workers - 1}")
-    if options.follow or options.json:
-        chunks = (
-            run.follow(options.worker, with_pauses=True) if options.follow else _once(run, options.worker)
-        )
-        if options.json:
-            _print_lines(chunks)
-        else:
-            show_output(chunks, num_workers if options.worker is None else 1)
+    workers = chosen_workers(run, options.worker)
+    if options.follow:
+        with closing(run.follow(options.worker, with_pauses=True)) as chunks:
+            _print_chunks(chunks, len(workers), as_json=options.json)
         return
     lost = run.fetch()
-    for worker in range(num_workers) if options.worker is None else [options.worker]:
-        for path in run.logs(worker):
-            if num_workers > 1 and options.worker is None:
-                print(f"--- worker {worker}: {path}", flush=True)
-            for text in _pieces(path):
-                _write(text)
+    if options.json:
+        _print_lines(_written(run, workers))
+    else:
+        _print_files(run, workers)
     for each in lost:
         _say(str(each))
 
 
-def _once(run: Run, worker: int | None) -> Generator[OutputChunk, None, None]:
-    run.fetch()
-    for each in range(run.info().num_workers) if worker is None else [worker]:
-        for path in run.logs(each):
-            yield from (OutputChunk(each, text) for text in _pieces(path))
+def _written(run: Run, workers: Sequence[int]) -> Iterator[OutputChunk]:
+    for worker in workers:
+        for path in run.logs(worker):
+            yield from (OutputChunk(worker, text) for text in _pieces(path))
+
+
+def _print_files(run: Run, workers: Sequence[int]) -> None:
+    for worker in workers:
+        for path in run.logs(worker):
+            if len(workers) > 1:
+                print(f"--- worker {worker}: {path}", flush=True)
+            for text in _pieces(path):
+                _write(text)
 
 
 def _pieces(path: Path) -> Iterator[str]:

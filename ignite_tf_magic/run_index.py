@@ -6,9 +6,10 @@ Ignite answers: their directories are the truth of which the registry is an inde
 
 from __future__ import annotations
 
+import difflib
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
@@ -101,20 +102,18 @@ class RunIndex:
         """
         try:
             return self._with_successors(find_run(self._runs_dir, run_id, self._reach))
-        except RunNotFound as error:
-            if "may be any of" in str(error):
-                raise
-            nowhere = error
+        except RunNotFound:
+            own = [info.id for info in list_native(self._runs_dir, include_ended=True)]
+            if _matching(own, run_id):
+                raise  # several begin so
         records, warnings = self._records()
-        chosen = _matching(records, run_id)
-        if not chosen and run_id and self.registry is not None and not warnings:
+        if not _matching(records, run_id) and run_id and self.registry is not None and not warnings:
             records, warnings = self._over_ssh()  # the registry may not have been told of it yet
-            chosen = _matching(records, run_id)
+        chosen = _matching(records, run_id)
         if len(chosen) > 1:
             raise RunNotFound(f"run {run_id!r} may be any of {', '.join(chosen)}; write more of its id")
         if not chosen:
-            told = f" ({'; '.join(warnings)})" if warnings else ""
-            raise RunNotFound(f"{nowhere}{told}")
+            raise RunNotFound(_nowhere(run_id, [*own, *records], warnings))
         return self._elsewhere(records[chosen[0]][0])
 
     def _with_successors(self, run: Run) -> Run:
@@ -228,6 +227,13 @@ def _matching(records: Iterable[str], run_id: str) -> list[str]:
     return [run_id] if run_id in found else [each for each in found if run_id and each.startswith(run_id)]
 
 
+def _nowhere(run_id: str, known: Sequence[str], warnings: Iterable[str]) -> str:
+    near = difflib.get_close_matches(run_id, known, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    hint += "`ps --all` lists all" if known else "none is known here; another cluster is named by -c FILE"
+    return "; ".join([f"no run {run_id!r}: {hint}", *warnings])
+
+
 def _is_lost(info: RunInfo) -> bool:
     return info.state is RunState.LOST
 
@@ -235,8 +241,14 @@ def _is_lost(info: RunInfo) -> bool:
 def is_live(info: RunInfo) -> bool:
     """Whether a listing of what goes on shows the run; a lost one is shown until it is stopped, for a day."""
     if _is_lost(info):
-        return datetime.now(timezone.utc) - info.started_at < _LOST_IS_SHOWN
+        return datetime.now(timezone.utc) - _last_sign(info) < _LOST_IS_SHOWN
     return not info.state.has_ended
+
+
+def _last_sign(info: RunInfo) -> datetime:
+    """Tell when a run's workers last wrote something that is here, else when it was started."""
+    written = [path.stat().st_mtime for path in info.directory.glob("worker-*.log")]
+    return max([info.started_at, *(datetime.fromtimestamp(each, timezone.utc) for each in written)])
 
 
 def _read(content: Mapping[str, Any]) -> RunRecord | None:

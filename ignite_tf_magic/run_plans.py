@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import socket
 import sys
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -22,16 +20,15 @@ from ignite_tf_magic.cluster.planning import AskRoom, Found, check_room, find_pl
 from ignite_tf_magic.cluster.reach import Reach
 from ignite_tf_magic.cluster.record import HostRecord, RunRecord, RunSpec
 from ignite_tf_magic.cluster.requirements import read_requirements
-from ignite_tf_magic.cluster.room import look, told_rooms
+from ignite_tf_magic.cluster.room import told_rooms
 from ignite_tf_magic.cluster.spec import check_script
 from ignite_tf_magic.cluster.supervisor import Plan
 from ignite_tf_magic.cluster.timings import Timings
 from ignite_tf_magic.config import Config, ConnectOptions, OnRebalance, timings_divisor
-from ignite_tf_magic.errors import ConfigError, HostError, IgniteTfError, LaunchError, NoRoom, ScriptError
-from ignite_tf_magic.host_names import LOCAL, HostOfNode, ThisMachine, name_hosts
-from ignite_tf_magic.launch.hosts import Host, call_all
-from ignite_tf_magic.launch.parcels import Parcel, pack_archive, pack_package, pack_tree
+from ignite_tf_magic.errors import ConfigError, NoRoom
+from ignite_tf_magic.launch.parcels import pack_job, pack_package
 from ignite_tf_magic.placement import PlacementRow
+from ignite_tf_magic.run_hosts import hosts_of_nodes, rooms_of, unusable_hosts
 
 # What workers do when they have imported a module: it then knows igfs://.
 _AFTER_IMPORT = {
@@ -54,7 +51,8 @@ class RunRequest:
         args: The script's arguments.
         start_timeout_s: Several workers that are not all up by then end the run; None has no limit.
         name: First part of the run's id; the cache's name by default.
-        python: Interpreter of the workers; by default the host's configured one, on this machine this process's.
+        python: Interpreter of the workers: a path on their hosts, or a name in the PATH there. By default the host's
+            configured one, on this machine this process's.
         hosts: Only these get workers; empty allows all that hold partitions.
         max_restarts: So many failures in a row lead to a restart; None takes the configured number.
         deadline_s: How long the run may take in all; None takes the configured time.
@@ -111,21 +109,22 @@ def plan_run(
 
     Raises:
         ScriptError: The script is not Python.
+        ConfigError: Options contradict each other, or a node's host cannot be told.
         CacheNotFound: There is no such cache.
         PlacementError: The workers cannot be spread so.
         NoRoom: The hosts have too few free GPUs or ports, and the run was not to wait.
-        LaunchError: The workers' interpreter cannot be started, or the job's directory cannot be packed.
+        ParcelError: The job's directory cannot be packed.
     """
     spec = _spec(config, request)
     if request.wheels is not None and request.requirements is None:
         raise ConfigError("--wheels says where what --requirements FILE lists comes from; give both")
     if not spec.command:
         check_script(request.script, request.script_name, spec.python)
-    found = _find(client, options, config, spec, reach, partial(rooms_of, reach))
+    found = _find(client, config, spec, reach, partial(rooms_of, reach))
     if found.shortage is not None and not request.wait:
         raise NoRoom(f"{found.shortage}. Wait until there is room with --wait, or ask for fewer")
     package = pack_package() if any(host.ssh is not None for host in found.plan.hosts) else None
-    job = _pack_job(request.job_dir) if request.job_dir is not None else None
+    job = pack_job(request.job_dir) if request.job_dir is not None else None
     spec = replace(spec, package=package.digest if package else None, job_parcel=job.digest if job else None)
     run = RunPlan(
         spec=spec,
@@ -165,9 +164,7 @@ def with_environments(
     return replace(run, plan=plan, spec=replace(run.spec, requirements=requirements.name))
 
 
-def plan_again(
-    client: Client, options: ConnectOptions, config: Config, record: RunRecord, reports: Reports, reach: Reach
-) -> Plan:
+def plan_again(client: Client, config: Config, record: RunRecord, reports: Reports, reach: Reach) -> Plan:
     """Find places for another generation of a run that this process owns."""
     told = told_rooms(reports)
     check_room(client, record, told)
@@ -176,12 +173,11 @@ def plan_again(
     def ask_room(hosts: Iterable[HostRecord], spec: RunSpec) -> dict[str, Room]:
         return {**told, **rooms_of(reach, [host for host in hosts if host.name not in known], spec)}
 
-    return _find(client, options, config, record.spec, reach, ask_room, known).placed()
+    return _find(client, config, record.spec, reach, ask_room, known).placed()
 
 
 def _find(
     client: Client,
-    options: ConnectOptions,
     config: Config,
     spec: RunSpec,
     reach: Reach,
@@ -189,7 +185,7 @@ def _find(
     known: Mapping[str, HostRecord] = MappingProxyType({}),
 ) -> Found:
     def naming(nodes: Collection[Node]) -> dict[uuid.UUID, HostRecord]:
-        return {node: equipped(host) for node, host in Naming(config, options)(nodes).items()}
+        return {node: equipped(host) for node, host in hosts_of_nodes(config, nodes).records.items()}
 
     def equipped(host: HostRecord) -> HostRecord:
         return replace(host, environment=known[host.name].environment if host.name in known else None)
@@ -207,8 +203,6 @@ def _find(
 
 
 def _spec(config: Config, request: RunRequest) -> RunSpec:
-    if bool(request.script) == bool(request.command) and not request.script_name:
-        raise ScriptError("there is nothing to run: give a script or a command")
     launch = config.launch
     on_rebalance = request.on_rebalance or launch.on_rebalance
     return RunSpec(
@@ -233,84 +227,7 @@ def _spec(config: Config, request: RunRequest) -> RunSpec:
 
 
 def _interpreter(python: str | None) -> str | None:
-    """Make a relative path of this machine's absolute; a path is looked for on the hosts themselves."""
-    if python is None or Path(python).is_absolute() or python.startswith("~"):
+    """Make a relative path one of this machine; a name is looked for in each host's PATH, any other path there."""
+    if python is None or python.startswith("~") or Path(python).name == python:
         return python
-    found = shutil.which(python)
-    if found is None:
-        raise LaunchError(
-            f"{python!r} is not a program that can be started; give the path of a Python interpreter"
-        )
-    return str(Path.cwd() / found)
-
-
-def _pack_job(path: Path) -> Parcel:
-    return pack_tree(path) if path.is_dir() else pack_archive(path)
-
-
-class Naming:
-    """Says on which host each node runs, and how that host is reached."""
-
-    def __init__(self, config: Config, options: ConnectOptions) -> None:
-        self._config = config
-        self._options = options
-
-    def __call__(self, nodes: Collection[Node]) -> dict[uuid.UUID, HostRecord]:
-        """Name the host of each node.
-
-        Raises:
-            ConfigError: A node's host cannot be told.
-        """
-        listed = {node.node_id: node.endpoints for node in nodes}
-        is_tunnelled = self._config.ssh.via is not None
-        addresses = {endpoint.host for endpoints in listed.values() for endpoint in endpoints}
-        here = ThisMachine(
-            () if is_tunnelled else [address for address in addresses if is_own_address(address)],
-            {} if is_tunnelled else {node.node_id: node.endpoints[0].host for node in nodes},
-        )
-        names = name_hosts(listed, self._config.hosts, here)
-        return {node: self._record(host) for node, host in names.hosts.items()}
-
-    def _record(self, host: HostOfNode) -> HostRecord:
-        is_here = host.ssh_name is LOCAL
-        default = sys.executable if is_here else self._config.launch.python or "python3"
-        return HostRecord(
-            name=host.name,
-            ssh=None if is_here else str(host.ssh_name),
-            root=None if is_here else host.root,
-            python=host.python or default,
-            addresses=host.addresses,
-            tf_address=host.tf_address,
-        )
-
-
-def is_own_address(address: str) -> bool:
-    """Tell whether an address is one of this machine's: packets to it would leave from it."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((address, 9))
-            return bool(probe.getsockname()[0] == address)
-    except OSError:
-        return False
-
-
-def rooms_of(reach: Reach, hosts: Iterable[HostRecord], spec: RunSpec) -> dict[str, Room]:
-    """Ask hosts, all at once, what they have for the workers of a run."""
-    with reach.visiting(hosts) as opened:
-        answers = call_all(opened, partial(look, spec=spec))
-    return {
-        name: Room(error=str(answer)) if isinstance(answer, IgniteTfError) else answer
-        for name, answer in answers.items()
-    }
-
-
-def unusable_hosts(hosts: Iterable[HostRecord], reach: Reach) -> dict[str, str]:
-    """Try to reach hosts, all at once; gives the reason of those that cannot be used."""
-    with reach.visiting(host for host in hosts if host.ssh is not None) as remote:
-        answers = call_all(remote, Host.hello)
-    return {
-        name: answer.reason if isinstance(answer, HostError) else str(answer)
-        for name, answer in answers.items()
-        if isinstance(answer, IgniteTfError)
-    }
+    return str(Path.cwd() / python)

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from ignite_tf_magic.render import View, duration_text, health_colour, message_view, state_text, table_view
-from ignite_tf_magic.session import Diagnosis, Health, PlacementRow, Planned, RunInfo, RunRecord
+from ignite_tf_magic.session import Check, Diagnosis, Health, PlacementRow, Planned, RunInfo, RunRecord
 
 
 def run_as_json(run: RunInfo) -> dict[str, Any]:
@@ -30,6 +30,7 @@ def run_as_json(run: RunInfo) -> dict[str, Any]:
 
 def record_as_json(run: RunInfo, record: RunRecord) -> dict[str, Any]:
     """Give all that is known of a run."""
+    local_rows = {seat.worker: seat.local_rows for seat in record.order.seats}
     return {
         **run_as_json(run),
         "owner": {
@@ -39,7 +40,7 @@ def record_as_json(run: RunInfo, record: RunRecord) -> dict[str, Any]:
         },
         "reason": record.reason,
         "command": list(record.spec.command),
-        "cluster_spec": {"worker": list(record.order.addresses)},
+        "cluster_spec": {"worker": list(_servers(record))} if _servers(record) else None,
         "workers": [
             {
                 "worker": worker.worker,
@@ -47,9 +48,7 @@ def record_as_json(run: RunInfo, record: RunRecord) -> dict[str, Any]:
                 "pid": worker.pid,
                 "exit_code": worker.exit_code,
                 "rows": worker.rows,
-                "local_rows": next(
-                    (s.local_rows for s in record.order.seats if s.worker == worker.worker), 0
-                ),
+                "local_rows": local_rows.get(worker.worker, 0),
             }
             for worker in record.workers
         ],
@@ -59,43 +58,51 @@ def record_as_json(run: RunInfo, record: RunRecord) -> dict[str, Any]:
 
 def describe_view(run: RunInfo, record: RunRecord, now: datetime) -> View:
     """Tell all that is known of a run: how it stands, who answers for it, its cluster, what happened to it."""
+    views = [
+        table_view(["", ""], [row for row in _facts(run, record, now) if row[1]]),
+        table_view(
+            ["Worker", "Host", "PID", "State", "TensorFlow", "Rows", "Local"],
+            _worker_rows(record),
+            right={2, 5, 6},
+        ),
+    ]
+    if record.past:
+        rows = [
+            [str(each.generation), ", ".join(dict.fromkeys(each.hosts)), each.cause] for each in record.past
+        ]
+        views.append(table_view(["Generation", "Hosts", "Ended because"], rows))
+    text = "\n\n".join(view.text for view in views).lstrip("\n")  # the facts have no heads
+    return View(text, "".join(view.html for view in views))
+
+
+def _facts(run: RunInfo, record: RunRecord, now: datetime) -> list[list[str]]:
     owner = f"{record.owner_host}, process {record.owner_pid}"
     if record.detached:
         owner = f"its hosts; {record.supervisor or 'none of them yet'} decides"
-    facts = [
+    lasted = duration_text(run, now)
+    end = ["ended", f"{_time(run.ended_at)}, after {lasted}"] if run.ended_at else ["runs for", lasted]
+    return [
         ["run", run.id],
         ["state", state_text(run)],
         ["waits for", run.waiting_for or ""],
         ["cache", run.cache],
         ["runs", " ".join(record.spec.command) or record.spec.script_name],
         ["owner", owner],
-        [
-            "started",
-            f"{run.started_at.astimezone():%Y-%m-%d %H:%M:%S}",
-        ],
-        [
-            "ended" if run.ended_at else "runs for",
-            f"{run.ended_at.astimezone():%Y-%m-%d %H:%M:%S}, after {duration_text(run, now)}"
-            if run.ended_at
-            else duration_text(run, now),
-        ],
+        ["started", _time(run.started_at)],
+        end,
         ["restarts", f"{run.restarts}"],
         ["reason", record.reason or ""],
         ["files", str(run.directory)],
     ]
-    workers = table_view(
-        ["Worker", "Host", "PID", "State", "TensorFlow", "Rows", "Local"],
-        _worker_rows(record),
-        right={2, 5, 6},
-    )
-    plain = table_view(["", ""], [row for row in facts if row[1]])
-    history = [
-        [str(each.generation), ", ".join(dict.fromkeys(each.hosts)), each.cause] for each in record.past
-    ]
-    views = [plain, workers]
-    if history:
-        views.append(table_view(["Generation", "Hosts", "Ended because"], history))
-    return View("\n\n".join(view.text for view in views), "".join(view.html for view in views))
+
+
+def _time(moment: datetime) -> str:
+    return f"{moment.astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+def _servers(record: RunRecord) -> tuple[str, ...]:
+    """Give where TensorFlow's servers listen; a worker that trains alone has none."""
+    return record.order.addresses if len(record.order.addresses) > 1 else ()
 
 
 def _worker_rows(record: RunRecord) -> list[list[str]]:
@@ -105,7 +112,7 @@ def _worker_rows(record: RunRecord) -> list[list[str]]:
         state = "running" if worker.exit_code is None and worker.pid else "not started"
         if worker.exit_code is not None:
             state = f"exit code {worker.exit_code}"
-        addresses = record.order.addresses
+        addresses = _servers(record)
         seat = seats.get(worker.worker)
         share = f"{seat.local_rows / seat.rows:.0%}" if seat and seat.rows else ""
         address = addresses[worker.worker] if worker.worker < len(addresses) else ""
@@ -186,26 +193,23 @@ def diagnosis_as_json(diagnosis: Diagnosis) -> dict[str, Any]:
 def diagnosis_view(diagnosis: Diagnosis) -> View:
     """List what was looked at, and below it what to do about each fault."""
     checks = diagnosis.checks
-    rows = [
-        [
-            (check.host or "all") if place == 0 or checks[place - 1].host != check.host else "",
-            check.what,
-            check.health.value,
-            check.found,
-        ]
-        for place, check in enumerate(checks)
-    ]
-    colours = [health_colour(check.health) for check in checks]
-    table = table_view(["Host", "Check", "State", "Found"], rows, dots={2: colours})
-    faults = [check for check in checks if check.health is not Health.GOOD]
-    lines = [
-        f"{check.host or 'all'}, {check.what}: {check.found}\n    {check.fix}"
-        for check in sorted(faults, key=lambda check: check.health is not Health.BAD)
-    ]
-    num_bad = sum(check.health is Health.BAD for check in faults)
-    told = f"{num_bad} of {len(checks)} checks failed" if num_bad else f"{len(checks)} checks, none failed"
-    views = (
-        [table, message_view("\n".join([*(["What to do:"] if lines else []), *lines]))] if lines else [table]
+    table = table_view(
+        ["Host", "Check", "State", "Found"],
+        [[_host_once(checks, place), c.what, c.health.value, c.found] for place, c in enumerate(checks)],
+        dots={2: [health_colour(check.health) for check in checks]},
     )
+    faults = [check for check in checks if check.health is not Health.GOOD]
+    faults.sort(key=lambda check: check.health is not Health.BAD)
+    advice = [f"{check.host or 'all'}, {check.what}: {check.found}\n    {check.fix}" for check in faults]
+    num_bad = sum(check.health is Health.BAD for check in faults)
+    num = "1 check" if len(checks) == 1 else f"{len(checks)} checks"
+    told = f"{num_bad} of {num} failed" if num_bad else f"{num}, none failed"
+    views = [table, message_view("\n".join(["What to do:", *advice]))] if advice else [table]
     views.append(message_view(f"{told}; {diagnosis.seconds:.1f} s"))
     return View("\n\n".join(view.text for view in views), "".join(view.html for view in views))
+
+
+def _host_once(checks: Sequence[Check], place: int) -> str:
+    """Name a host where its checks begin."""
+    host = checks[place].host
+    return "" if place and checks[place - 1].host == host else host or "all"

@@ -5,9 +5,7 @@ The notebook and the shell are thin views of this module; they take no decisions
 
 from __future__ import annotations
 
-import itertools
 import re
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -15,11 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ignite_tf_magic import embedded
 from ignite_tf_magic.client.client import Client
-from ignite_tf_magic.client.load import put_rows, table_config
 from ignite_tf_magic.client.sql import QueryResult, SqlClient
 from ignite_tf_magic.closing import Closing
 from ignite_tf_magic.cluster import manager
@@ -35,31 +30,20 @@ from ignite_tf_magic.cluster.runs import Run, StopKind, StopOutcome
 from ignite_tf_magic.cluster.states import RunState
 from ignite_tf_magic.cluster.supervisor import Plan
 from ignite_tf_magic.cluster.topology import TopologyWatch, connect_to_majority, connect_to_most
-from ignite_tf_magic.config import (
-    Config,
-    ConnectOptions,
-    OnRebalance,
-    embedded_endpoints,
-    load_config_file,
-    read_config,
-    state_dir,
-    timings_divisor,
-)
+from ignite_tf_magic.config import Config, ConnectOptions, OnRebalance, state_dir, timings_divisor
 from ignite_tf_magic.diagnosis import Check, Diagnosis, Health
 from ignite_tf_magic.doctor import examine
 from ignite_tf_magic.embedded import ClusterStopped, EmbeddedCluster, EmbeddedNode, EmbeddedOptions
-from ignite_tf_magic.errors import CacheExists, IgniteTfError
+from ignite_tf_magic.errors import IgniteTfError
 from ignite_tf_magic.igfs.volume import Volume
-from ignite_tf_magic.launch.jobs import LinkTimings
-from ignite_tf_magic.launch.ssh import SshOptions
-from ignite_tf_magic.launch.tunnels import Tunnel
+from ignite_tf_magic.loading import LoadOutcome, LoadProgress, load_columns
 from ignite_tf_magic.placement import PlacementRow
-from ignite_tf_magic.protocol.encode import RowEncoder
 from ignite_tf_magic.run_files import Pruned, RunFiles, prune_runs
-from ignite_tf_magic.run_index import Listed, RunIndex
+from ignite_tf_magic.run_index import Listed
 from ignite_tf_magic.run_plans import Planned, RunRequest, plan_again, plan_run, with_environments
-from ignite_tf_magic.sources import Columns, read_source, value_type_name
+from ignite_tf_magic.sources import read_source
 from ignite_tf_magic.submission import submit
+from ignite_tf_magic.ways import configuration, named_cluster, reach_of, run_index, runs_dir, through
 
 __all__ = [
     "CacheInfo",
@@ -73,6 +57,7 @@ __all__ = [
     "Health",
     "Listed",
     "LoadOutcome",
+    "LoadProgress",
     "OnRebalance",
     "OutputChunk",
     "PlacementRow",
@@ -101,7 +86,6 @@ __all__ = [
 ]
 
 Report = Callable[[str], None]
-LoadProgress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,24 +102,6 @@ class CacheInfo:
     mode: str
     backups: int
     tables: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class LoadOutcome:
-    """What was loaded.
-
-    Attributes:
-        seconds: Time for writing; reading the source is not counted.
-    """
-
-    cache: str
-    rows: int
-    backups: int
-    seconds: float
-
-    def __str__(self) -> str:
-        copies = {0: "without backups", 1: "with 1 backup"}.get(self.backups, f"with {self.backups} backups")
-        return f"{self.rows:,} rows in cache {self.cache} ({copies}), written in {self.seconds:.1f} s"
 
 
 def open_session(
@@ -158,26 +124,17 @@ def open_session(
         report: Called with one line at a time about what takes long.
 
     Raises:
+        ConfigError: The configuration cannot be read.
         ConnectionFailed: No node answers.
+        AuthenticationError: The cluster wants a password, or another one.
         HostError: The host to go through cannot be used.
         EmbeddedError: No cluster is configured and the embedded one cannot be started.
     """
-    found = _configuration(config, via)
+    found = configuration(config, via)
     for note in found.notes:
         report(note)
-    options = options or found.cluster
-    if options is None:
-        options = ConnectOptions() if found.ssh.via else start_embedded(report)
-    options = _through(found, options)
+    options = through(found, options or named_cluster(found) or start_embedded(report))
     return Session(options, connect_to_most(options), report, found)
-
-
-def _through(config: Config, options: ConnectOptions) -> ConnectOptions:
-    """Have the cluster reached through the ssh host that the configuration names, if it does."""
-    if config.ssh.via is None:
-        return options
-    reach = reach_of(config)
-    return replace(options, dial=Tunnel(config.ssh.via, reach.ssh, reach.timings).connect)
 
 
 def start_embedded(report: Report) -> ConnectOptions:
@@ -234,7 +191,18 @@ class Session(Closing):
         return found
 
     def query(self, statement: str, args: Sequence[Any] = (), limit: int | None = None) -> QueryResult:
-        """Run one SQL statement; see `SqlClient.query`."""
+        """Run one SQL statement.
+
+        Args:
+            statement: With a `?` for each of `args`.
+            args: Bound on the server, never spliced into the text.
+            limit: At most so many rows are fetched; None has no limit.
+
+        Raises:
+            QueryError: The statement or an argument was refused.
+            ConnectionFailed: No node could be reached.
+            ConnectionLost: The node went away before the last row.
+        """
         return SqlClient(self.options).query(statement, args, limit)
 
     def load(
@@ -264,43 +232,10 @@ class Session(Closing):
             CacheExists: The cache has rows and `replace` is not set.
         """
         columns = read_source(source, key=key, split=split)
-        began = time.monotonic()
-        if cache in self.client.cache_names():
-            rows = self.client.cache(cache).size()
-            if rows and not replace:
-                raise CacheExists(cache, rows)
-            self.client.destroy_cache(cache)
-        if backups is None:
-            backups = int(len(self.client.nodes()) > 1)
-        encoder = self._encoder(cache, columns)
-        has_text_keys = columns.keys is not None and columns.keys.dtype == object
-        config = table_config(cache, encoder, backups, text_keys=has_text_keys)
-        done = 0
-
-        def advance(more: int) -> None:
-            nonlocal done
-            done += more
-            if progress:
-                progress(done, len(columns))
-
-        rows = put_rows(self.client.create_cache(config), encoder, advance)
-        return LoadOutcome(cache, rows, backups, time.monotonic() - began)
-
-    def _encoder(self, cache: str, columns: Columns) -> RowEncoder:
-        """Encode rows with a type of the cache's name, or that and a number when it means another type."""
-        keys = np.arange(len(columns)) if columns.keys is None else columns.keys
-        name = value_type_name(cache)
-        for number in itertools.count(2):
-            encoder = RowEncoder(name, columns.values, keys)
-            fields = encoder.binary_type.fields
-            known = self.client.types.find(encoder.binary_type.type_id, refresh=True)
-            if known is None or all(known.fields.get(each, fields[each]) == fields[each] for each in fields):
-                break
-            name = f"{value_type_name(cache)}_{number}"
-        return encoder
+        return load_columns(self.client, cache, columns, backups=backups, replace=replace, progress=progress)
 
     def default_num_workers(self) -> int:
-        """Give one worker for each node of the cluster."""
+        """Tell how many workers `ignite-tf start` takes by default: one for each node of the cluster."""
         return len(self.client.nodes())
 
     def plan_run(self, request: RunRequest) -> Planned:
@@ -308,9 +243,10 @@ class Session(Closing):
 
         Raises:
             ScriptError: The script is not Python.
+            ConfigError: Options contradict each other, or a node's host cannot be told.
             CacheNotFound: There is no such cache.
             PlacementError: The workers cannot be spread so, or, as NoRoom, cannot now.
-            LaunchError: The workers' interpreter cannot be started.
+            ParcelError: The job's directory cannot be shipped.
         """
         return self._plan_run(replace(request, wait=False), reach_of(self.config))
 
@@ -323,6 +259,7 @@ class Session(Closing):
         return planned
 
     def _plan_where_most_nodes_are(self, request: RunRequest, reach: Reach) -> Planned:
+        """Plan again when the node that was asked turns out to be on the smaller side of a cut."""
         try:
             planned = plan_run(self.client, self.options, self.config, request, reach)
         except IgniteTfError:
@@ -347,18 +284,22 @@ class Session(Closing):
         return True
 
     def start_run(self, request: RunRequest) -> Run:
-        """Start a script on workers, each with partitions of its own; returns when their processes run.
+        """Start a script or a command on workers, each with partitions of its own.
 
-        Reads the cache once, to count its rows. The run ends with this process, unless it was detached; follow it
-        with `Run.follow`.
+        Returns when their processes run, when the run is queued (`RunRequest.wait`), or when one of its hosts has taken
+        it over (`RunRequest.detach`). Reads the cache once, to count its rows. A run that was not detached ends with
+        this process. Follow it with `Run.follow`.
 
         Raises:
             ScriptError: The script is not Python.
+            ConfigError: Options contradict each other, requirements cannot be read, or a node's host cannot be told.
             CacheNotFound: There is no such cache.
             PlacementError: Fewer partitions hold rows than workers were asked for, or, as NoRoom, the hosts have too
                 few free GPUs or ports.
             EnvironmentFailed: A host cannot be given what the requirements say.
-            LaunchError: The workers cannot be started.
+            LaunchError: The workers cannot be started; none is left running. As ParcelError, the job's directory
+                cannot be shipped.
+            ConnectionFailed: No node takes a detached run into the registry.
         """
         with reach_of(self.config).keeping() as reach:
             plan = with_environments(self._plan_run(request, reach), request, reach, self.report)
@@ -375,14 +316,14 @@ class Session(Closing):
 
     def _surroundings(self, plan: RunPlan, reach: Reach, run_id: str) -> Surroundings:
         """Connect a run that this process owns to the cluster, for as long as it lasts."""
-        options, config = self.options, self.config
-        connect_again = partial(connect_to_majority, options, plan.topology)
+        config = self.config
+        connect_again = partial(connect_to_majority, self.options, plan.topology)
         publisher = Publisher(Registry(connect_again, timings=plan.timings), run_id, plan.timings)
         topology = TopologyWatch(connect_again, plan.spec.cache, plan.topology)
 
         def plan_anew(record: RunRecord, reports: Reports) -> Plan:
             with connect_again() as client:
-                return plan_again(client, options, config, record, reports, reach)
+                return plan_again(client, config, record, reports, reach)
 
         def close() -> None:
             topology.close()
@@ -400,7 +341,18 @@ class Session(Closing):
     def prune(
         self, *, keep: int = 20, older_than: timedelta | None = None, dry_run: bool = False
     ) -> list[Pruned]:
-        """Remove runs that have ended, with their files in igfs, here and on their hosts; see `prune_runs`."""
+        """Remove runs that have ended, with their files in igfs, here and on their hosts.
+
+        What has to stay, on hosts that do not answer, is told to `report`.
+
+        Args:
+            keep: So many of the newest stay.
+            older_than: Only runs that ended longer ago are removed.
+            dry_run: Only tell which would be.
+
+        Returns:
+            The runs that were removed, oldest first.
+        """
         with (
             reach_of(self.config).keeping() as reach,
             Volume(lambda: self.options) as volume,
@@ -423,15 +375,27 @@ class Session(Closing):
             )
 
     def runs(self, *, include_ended: bool = False) -> list[RunInfo]:
-        """List the runs of this machine and of the cluster, oldest first."""
+        """List the runs of this machine and of the cluster, oldest first.
+
+        `list_runs` works without a session, and tells what is missing from the picture.
+        """
         return list(run_index(self.config, self.options).runs(include_ended=include_ended).runs)
 
     def run(self, run_id: str) -> Run:
-        """Find a run by its id or the beginning of it."""
+        """Find a run by its id or the beginning of it.
+
+        Raises:
+            RunNotFound: No id begins so, or several do.
+        """
         return run_index(self.config, self.options).find(run_id)
 
     def stop_run(self, run_id: str) -> StopOutcome:
-        """End a run's processes; blocks until they are gone."""
+        """End a run's processes: SIGTERM, 3 s to save, SIGKILL. Blocks until they are gone.
+
+        Raises:
+            RunNotFound: No id begins so, or several do.
+            HostUnreachable: A host cannot be asked; what runs there ends when its lease is over.
+        """
         return self.run(run_id).stop()
 
 
@@ -451,7 +415,10 @@ def load(
     options: ConnectOptions | None = None,
     report: Report = print,
 ) -> LoadOutcome:
-    """Create a cache from data, in the given, the configured or the embedded cluster; see `Session.load`."""
+    """Create a cache from data, in the given, the configured or the embedded cluster.
+
+    Arguments and errors are those of `Session.load` and `open_session`.
+    """
     with open_session(options, report=report) as session:
         outcome = session.load(cache, source, key=key, split=split, backups=backups, replace=replace)
     report(str(outcome))
@@ -479,24 +446,39 @@ def local_down(*, delete_data: bool = False, report: Report) -> ClusterStopped |
 
 
 def list_runs(*, include_ended: bool = False, config: Path | None = None, via: str | None = None) -> Listed:
-    """List the runs of this machine and of the configured cluster, oldest first. Works while Ignite is down."""
-    return run_index(_configuration(config, via)).runs(include_ended=include_ended)
+    """List the runs of this machine and of the configured cluster, oldest first.
+
+    Works while Ignite is down: then the hosts are asked over SSH. `Listed.warnings` tells what could not be.
+
+    Args:
+        include_ended: Also those that have ended.
+        config: As for `open_session`; so is `via`.
+        via: SSH host through which all is reached.
+
+    Raises:
+        ConfigError: The configuration cannot be read.
+    """
+    return run_index(configuration(config, via)).runs(include_ended=include_ended)
 
 
 def get_run(run_id: str, config: Path | None = None, via: str | None = None) -> Run:
     """Find a run by its id or the beginning of it. Works while Ignite is down.
 
     Raises:
+        ConfigError: The configuration cannot be read.
         RunNotFound: No id begins so, or several do.
     """
-    return run_index(_configuration(config, via)).find(run_id)
+    return run_index(configuration(config, via)).find(run_id)
 
 
 def stop_run(run_id: str, config: Path | None = None, via: str | None = None) -> StopOutcome:
-    """End a run's processes: SIGTERM, 3 s to save, SIGKILL. Blocks until they are gone.
+    """End a run's processes: SIGTERM, 3 s to save, SIGKILL. Blocks until they are gone. Works while Ignite is down.
 
     Raises:
+        ConfigError: The configuration cannot be read.
         RunNotFound: No id begins so, or several do.
+        HostUnreachable: A host cannot be asked; what runs there ends when its lease is over.
+        LaunchError: Nobody could be asked to stop it.
     """
     return get_run(run_id, config, via).stop()
 
@@ -519,50 +501,11 @@ def diagnose(
         via: SSH host through which all is reached.
 
     Raises:
+        ConfigError: The configuration cannot be read.
         CacheNotFound: There is no such cache.
     """
-    found = _configuration(config, via)
-    options = found.cluster
-    if options is None and found.ssh.via:
-        options = ConnectOptions()
-    elif options is None and (running := embedded.status()):
+    found = configuration(config, via)
+    options = named_cluster(found)
+    if options is None and (running := embedded.status()):
         options = running.connect_options
-    if options is not None:
-        options = _through(found, options)
     return examine(options, found, reach_of(found), cache, python)
-
-
-def _configuration(path: Path | None, via: str | None) -> Config:
-    found = read_config() if path is None else load_config_file(path)
-    return found if via is None else replace(found, ssh=replace(found.ssh, via=via))
-
-
-def run_index(config: Config, cluster: ConnectOptions | None = None, reach: Reach | None = None) -> RunIndex:
-    """Give the index of runs, with those of a cluster's registry: of the one given, else of the configured one.
-
-    An embedded cluster is not asked: its runs are all of this machine.
-    """
-    chosen = cluster or config.cluster or (ConnectOptions() if config.ssh.via else None)
-    if chosen is not None and config.ssh.via is not None:
-        chosen = _through(config, chosen)
-    elif chosen is not None and set(chosen.endpoints) <= set(embedded_endpoints()):
-        chosen = None
-    return RunIndex(state_dir(), reach or reach_of(config), chosen, config.hosts)
-
-
-def reach_of(config: Config) -> Reach:
-    """Say how hosts are reached, by the configuration."""
-    options = config.ssh
-    ssh = SshOptions(
-        config_files=None if options.config is None else (str(options.config),),
-        known_hosts=None if options.known_hosts is None else (str(options.known_hosts),),
-        user=options.user,
-        via=options.via,
-    )
-    timings = replace(LinkTimings(), connect_s=options.connect_timeout_s).divided(timings_divisor())
-    return Reach(state_dir(), ssh, timings)
-
-
-def runs_dir() -> Path:
-    """Where the directories of this user's runs are."""
-    return state_dir() / "runs"

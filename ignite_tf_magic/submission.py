@@ -19,7 +19,9 @@ from ignite_tf_magic.cluster.reach import Reach
 from ignite_tf_magic.cluster.record import HostRecord, RunRecord
 from ignite_tf_magic.cluster.registry import Owner, Registry
 from ignite_tf_magic.cluster.runs import Run
+from ignite_tf_magic.config import Endpoint
 from ignite_tf_magic.errors import IgniteTfError, LaunchError
+from ignite_tf_magic.host_names import plain_address
 from ignite_tf_magic.launch.hosts import Host, call_all
 from ignite_tf_magic.launch.jobs import Job
 from ignite_tf_magic.reconciler import INSTRUCTIONS, Instructions
@@ -78,7 +80,7 @@ def _install(plan: RunPlan, record: RunRecord, directory: RunDirectory, scale: f
             host.put_parcel(parcel)
     python_path = (baggage.python_path or "").replace("{root}", me.root or "") or None
     instructions = Instructions(
-        me.name, _endpoints(record, me), python_path, baggage.has_credentials, me.ssh is None, scale
+        me.name, _endpoints(plan, record, me), python_path, baggage.has_credentials, me.ssh is None, scale
     )
     files = {**baggage.files, INSTRUCTIONS: instructions.to_text(), "run.json": json.dumps(record.to_json())}
     for path, text in files.items():
@@ -86,10 +88,10 @@ def _install(plan: RunPlan, record: RunRecord, directory: RunDirectory, scale: f
     host.start(_job(record, me, python_path))
 
 
-def _endpoints(record: RunRecord, host: HostRecord) -> tuple[str, ...]:
-    """Give Ignite's nodes, those of this host first."""
-    own = [node for node in record.topology if node.rpartition(":")[0] in host.addresses]
-    return tuple(dict.fromkeys([*own, *record.topology]))
+def _endpoints(plan: RunPlan, record: RunRecord, host: HostRecord) -> tuple[str, ...]:
+    """Give Ignite's nodes: those of this host, what was dialled here, and what nodes list, which may lead nowhere."""
+    own = [node for node in record.topology if plain_address(Endpoint.parse(node).host) in host.addresses]
+    return tuple(dict.fromkeys([*own, *map(str, plan.connect.endpoints), *record.topology]))
 
 
 def _job(record: RunRecord, host: HostRecord, python_path: str | None) -> Job:

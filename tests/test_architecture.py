@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +22,7 @@ FLOORS: list[set[str]] = [
     {
         *("session", "boards", "files", "registration", "run_files"),
         *("run_plans", "run_index", "submission", "reconciler", "diagnosis", "cluster_sight", "doctor"),
-        *("ways", "loading"),
+        *("ways", "loading", "run_hosts"),
     },
     {
         "cli",
@@ -48,6 +49,7 @@ ORDER: dict[str, list[str]] = {
             "after_import",
             "registration",
             "run_files",
+            "run_hosts",
             "run_plans",
             "run_index",
             "reconciler",
@@ -284,6 +286,14 @@ def test_libraries_stay_in_their_rooms(module):
         allowed = ROOMS_OF_LIBRARY.get(library)
         assert allowed is None or room(module) in allowed, f"{module} imports {library}"
         assert library not in NEVER_IN.get(room(module), set()), f"{module} imports {library}"
+
+
+def test_the_tree_of_the_document_has_every_room():
+    tree = (PACKAGE.parent / "ARCHITECTURE.md").read_text().partition("**Import rule.**")[0]
+    rooms = {room(module) for module in CHECKED}
+    assert {
+        each for each in rooms if not {f"`{each}.py`", f"`{each}/`"} & set(re.findall("`[^`]+`", tree))
+    } == set()
 
 
 def test_sizes():

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ignite_tf_magic.cli import main
 from ignite_tf_magic.session import RunRequest, open_session
 
 HEAVY = ["tensorflow", "IPython", "pandas", "pyignite", "asyncssh", "ipywidgets", "sklearn", "rich", "jgo"]
@@ -49,25 +50,29 @@ def test_version_is_that_of_the_package():
     assert ignite_tf("--version").stdout == f"ignite-tf {ignite_tf_magic.__version__}\n"
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "",
-        "demo",
-        "load",
-        "local",
-        "local up",
-        "local down",
-        "local status",
-        "ps",
-        "stop",
-        "logs",
-        "sql",
-        "doctor",
-    ],
-)
-def test_help_everywhere(words):
-    assert f"usage: ignite-tf {words}".strip() in ignite_tf(*words.split(), "-h").stdout
+COMMANDS = ["demo", "local", "local up", "local status", "local down", "load", "caches", "sql"]
+COMMANDS += [
+    "start",
+    "ps",
+    "attach",
+    "describe",
+    "stop",
+    "logs",
+    "prune",
+    "doctor",
+    "tensorboard",
+    "fs",
+    "fs ls",
+]
+
+
+@pytest.mark.parametrize("words", ["", *COMMANDS])
+def test_help_and_version_everywhere(words, capsys):
+    for option, told in (("-h", f"usage: ignite-tf {words}".strip()), ("-V", "ignite-tf ")):
+        with pytest.raises(SystemExit) as end:
+            main([*words.split(), option])
+        assert end.value.code == 0
+        assert capsys.readouterr().out.startswith(told)
 
 
 @pytest.mark.parametrize(

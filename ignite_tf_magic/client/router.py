@@ -22,10 +22,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A server node and the endpoints under which it may be reached, best guess first."""
+    """A server node.
+
+    Attributes:
+        endpoints: Under which it may be reached, best guess first.
+        dialled: The first of these, where it has answered us there and does not list it itself.
+    """
 
     node_id: uuid.UUID
     endpoints: tuple[Endpoint, ...]
+    dialled: Endpoint | None = None
+
+    @property
+    def listed(self) -> tuple[Endpoint, ...]:
+        """What the node says of itself: the same for all who ask."""
+        return tuple(endpoint for endpoint in self.endpoints if endpoint != self.dialled)
 
 
 class Router:
@@ -101,7 +112,8 @@ class Router:
         endpoints = [Endpoint(address, entry.port) for address in entry.addresses]
         good = self._known_good.get(entry.node_id)
         ordered = ([good] if good else []) + [e for e in endpoints if e != good]
-        return Node(entry.node_id, tuple(dict.fromkeys(ordered)))
+        dialled = None if good in endpoints else good
+        return Node(entry.node_id, tuple(dict.fromkeys(ordered)), dialled)
 
     def open_to(self, node: Node) -> Channel:
         """Open a channel to one node, or give an idle one; the caller closes it or gives it back.

@@ -88,6 +88,16 @@ def give_up(record: RunRecord, reason: str) -> RunRecord:
     return _too_late(record, reason)
 
 
+def close_books(record: RunRecord, now: float) -> RunRecord:
+    """End a run that was stopped while nobody supervised it, and of which nothing is left."""
+    if record.state.has_ended:
+        return record
+    if record.state is not RunState.STOPPING:
+        record = record.happened(RunEvent.STOP_ASKED)
+    ended = record.happened(RunEvent.ALL_GONE, ended_at=now, exit_code=EXIT_STOPPED)
+    return replace(ended, version=ended.version + 1)
+
+
 def all_gone(record: RunRecord, reports: Reports, timings: Timings) -> bool:
     """Tell whether no worker of any generation can be alive: ended, as its host says, or out of its lease.
 

@@ -82,8 +82,9 @@ class Foreman:
         host: The relay; who made it closes it.
         watch: Polls that host for the run.
         baggage: What is carried there before the first worker starts.
-        on_log: Told the log of each worker that was started, or found running.
-        renews: Whether the foreman renews the lease; else who made the watch does.
+        on_log: Told the log of each worker that was started, or found running; again when it raised.
+        proof: Gives the host's clock when it was last known that it may have workers; their leases count from
+            then, and who gives it renews them. None: the foreman itself does, as the owner is this process.
     """
 
     def __init__(
@@ -94,14 +95,14 @@ class Foreman:
         baggage: Baggage,
         timings: Timings,
         on_log: Callable[[str], None],
-        renews: bool = True,
+        proof: Callable[[], float | None] | None = None,
     ) -> None:
         self._host = host
         self._watch = watch
         self._baggage = baggage
         self._timings = timings
         self._on_log = on_log
-        self._renews = renews
+        self._proof = proof
         self._room: Room | None = None
         self._room_asked_at = float("-inf")
         self._carried = self._has_left = False
@@ -129,7 +130,7 @@ class Foreman:
         """
         if record.generation != self._generation:
             self._begin(record.generation)
-            if self._renews and record.generation:
+            if self._proof is None and record.generation:
                 self._watch.set_renewal(Renewal(record.generation, self._timings.lease_s))
         self._view = self._watch.view
         if self._view.contact is Contact.UNREACHABLE and self._view.heard_at is not None:
@@ -167,7 +168,8 @@ class Foreman:
             if seats and not self._ports:
                 self._prepare(record, seats)
             # From then on the watch's silence tells how long the leases can last.
-            if order.phase is Phase.RUN and self._watch.view.fence >= order.generation:
+            is_allowed = self._proof is None or self._proof() is not None
+            if order.phase is Phase.RUN and is_allowed and self._watch.view.fence >= order.generation:
                 self._start(record, seats)
 
     # Before workers start
@@ -223,8 +225,8 @@ class Foreman:
                 continue
             if job_name(record.generation, seat.worker) not in self._watch.view.jobs:
                 self._start_worker(record, seat)
-            self._started.add(seat.worker)
             self._on_log(log_name(seat.worker, record.generation))
+            self._started.add(seat.worker)  # only now: who is told may need the host, and be told once more
         self._free_ports()
 
     def _start_worker(self, record: RunRecord, seat: Seat) -> None:
@@ -246,7 +248,7 @@ class Foreman:
         port = self._ports.get(seat.worker) or None
         python_path = (baggage.python_path or "").replace("{root}", root) or None
         job = worker_job(record, seat, root, port=port, python_path=python_path, timings=self._timings)
-        self._host.start(job)
+        self._host.start(job, token=self._proof() if self._proof else None)
 
     def _root(self, record: RunRecord) -> str:
         facts = self._host.facts or self._host.hello()

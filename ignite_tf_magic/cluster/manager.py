@@ -11,7 +11,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,7 +21,7 @@ from ignite_tf_magic.cluster import spec as specs
 from ignite_tf_magic.cluster.crew import DirectCrew
 from ignite_tf_magic.cluster.directory import CREDENTIALS, RunDirectory, create_directory, script_path
 from ignite_tf_magic.cluster.foreman import Baggage, Foreman
-from ignite_tf_magic.cluster.mirror_state import MirrorState, is_given_up, unread
+from ignite_tf_magic.cluster.mirror_state import MirrorState, Unreachable, is_given_up, unread, workers
 from ignite_tf_magic.cluster.mirrored_logs import MirroredLogs
 from ignite_tf_magic.cluster.orders import Order, Phase
 from ignite_tf_magic.cluster.reach import Reach
@@ -37,7 +37,7 @@ from ignite_tf_magic.errors import LaunchError, MirrorFailed
 from ignite_tf_magic.launch.hosts import Host
 from ignite_tf_magic.launch.lock import HeldLock
 from ignite_tf_magic.launch.parcels import Parcel
-from ignite_tf_magic.launch.watch import HostWatch
+from ignite_tf_magic.launch.watch import HostView, HostWatch
 
 _POLL_S = 0.02
 _LAST_OUTPUT_S = 15.0
@@ -243,10 +243,19 @@ class _Owner:
             each
             for watch in self._watches
             if watch.view.host not in self._here
-            for each in unread(watch.view, partial(self._logs.offset, watch.view.host))
+            for each in self._unread(watch.view)
         ]
         if lost:
             MirrorState(is_complete=True, unreachable=tuple(lost)).write(self._directory)
+
+    def _unread(self, view: HostView) -> Iterator[Unreachable]:
+        lost = list(unread(view, partial(self._logs.offset, view.host)))
+        yield from lost
+        told = {each.log for each in lost}
+        for job in workers(view):
+            if job.log_bytes and job.log not in told and self._logs.offset(view.host, job.log) is None:
+                reason = "its link was lost before this log could be asked for"
+                yield Unreachable(view.host, job.log, job.log_bytes, not job.has_ended, reason)
 
     def save(self, record: RunRecord) -> None:
         """Write the newest record; the last one when all that can be read of the output has been."""

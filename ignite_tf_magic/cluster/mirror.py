@@ -11,7 +11,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
@@ -173,10 +173,16 @@ class Mirror(Closing):
         except Exception as error:  # noqa: BLE001 - those who wait for output must learn that none comes
             self._failure = mirror_failed(self.directory, error)
         finally:
-            for watch in self._watches.values():
-                watch.stop()
+            self._end()
+
+    def _end(self) -> None:
+        """Leave the directory to others, whatever fails."""
+        with ExitStack() as ending:
             if self._held:
-                self._held.release()
+                ending.callback(self._held.release)
+            ending.callback(self._logs.end)
+            for watch in self._watches.values():
+                ending.callback(watch.stop)
 
     def _hold(self) -> bool:
         """Become the one that keeps the directory, unless another is."""
@@ -275,7 +281,7 @@ class Mirror(Closing):
             views = [watch.view for watch in dict(self._watches).values()]
             open_views = [view for view in views if not self._is_done(view)]
         all_known = len(views) == len(self._hosts) and self._record.hosts() <= self._met
-        is_complete = all_known and all(map(is_given_up, open_views))
+        is_complete = all_known and all(is_given_up(view, self._judged_at) for view in open_views)
         away = [view for view in open_views if not self._is_here.get(view.host)]
         lost = [each for view in away for each in unread(view, partial(self._logs.offset, view.host))]
         return is_complete, (*lost, *self._doubled.values()), stamp

@@ -52,11 +52,16 @@ def workers(view: HostView) -> list[JobStatus]:
     return [job for job in jobs if Path(job.log).name == job.log and job.log.endswith(".log")]
 
 
-def is_given_up(view: HostView) -> bool:
-    """Whether a host's output is waited for no longer: links that were just lost often come back."""
+def is_given_up(view: HostView, since: float = 0.0) -> bool:
+    """Whether a host's output is waited for no longer: links that were just lost often come back.
+
+    Args:
+        view: What is known of it.
+        since: When there was news of its run from elsewhere, after which it may be back, on the monotonic clock.
+    """
     if view.contact is not Contact.UNREACHABLE:
         return False
-    return view.heard_at is None or time.monotonic() - view.since > _PATIENCE_S
+    return view.heard_at is None or time.monotonic() - max(view.since, since) > _PATIENCE_S
 
 
 def unread(view: HostView, read_up_to: Callable[[str], int | None]) -> Iterator[Unreachable]:

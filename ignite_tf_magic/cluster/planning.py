@@ -5,19 +5,20 @@ from __future__ import annotations
 import itertools
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ignite_tf_magic.client.client import Cache, Client
 from ignite_tf_magic.client.page_sizes import PartitionStats
 from ignite_tf_magic.client.router import Node
-from ignite_tf_magic.cluster.foreman import LOOPBACK
 from ignite_tf_magic.cluster.orders import Room, Seat
 from ignite_tf_magic.cluster.record import HostRecord, RunRecord, RunSpec
 from ignite_tf_magic.cluster.room import limits, needs_room, shortage
 from ignite_tf_magic.cluster.supervisor import Plan
-from ignite_tf_magic.cluster.topology import fingerprint
+from ignite_tf_magic.cluster.topology import fingerprint, topology_of
 from ignite_tf_magic.errors import NoRoom, PlacementError
+from ignite_tf_magic.host_names import is_nobodys, plain_address, rank
 from ignite_tf_magic.placement import PlacementRow, explain, place
 from ignite_tf_magic.protocol.affinity import PartitionMap
 
@@ -37,7 +38,7 @@ class Found:
     Attributes:
         rows: One for each worker; empty for a cache that is read whole.
         unusable: Why hosts that hold partitions get no worker, by host.
-        topology: Where each node is reached, as "host:port".
+        topology: What tells each node from the others, as "host:port".
         shortage: Why the workers do not fit now, though they may later; the plan then has hosts and no seats.
     """
 
@@ -66,9 +67,7 @@ def check_room(client: Client, record: RunRecord, rooms: Mapping[str, Room]) -> 
         PlacementError: It will never have any there.
     """
     known = set(record.topology)
-    if not needs_room(record.spec) or any(
-        known.isdisjoint(map(str, node.endpoints)) for node in client.nodes()
-    ):
+    if not needs_room(record.spec) or any(known.isdisjoint(map(str, node.listed)) for node in client.nodes()):
         return
     hosts = record.spec.hosts or tuple(host.name for host in record.hosts)
     if (reason := shortage(record.spec, hosts, rooms)) is not None:
@@ -101,7 +100,7 @@ def find_plan(
     cache = client.cache(spec.cache)
     partition_map, stats, nodes = _count(client, cache)
     hosts = naming(nodes.values())
-    topology = tuple(sorted(str(node.endpoints[0]) for node in nodes.values()))
+    topology = topology_of(nodes.values())
     owners = partition_map.owners
     named = {host.name: host for host in hosts.values()}
     wanted = _wanted(spec, named)
@@ -219,13 +218,29 @@ def _sizes(stats: Mapping[int, PartitionStats], partitions: Iterable[int]) -> di
     return {str(p): (stats[p].rows, stats[p].max_row_bytes) for p in partitions}
 
 
-def name_by_record(hosts: Iterable[HostRecord], nodes: Collection[Node]) -> dict[uuid.UUID, HostRecord]:
+def name_by_record(hosts: Collection[HostRecord], nodes: Collection[Node]) -> dict[uuid.UUID, HostRecord]:
     """Find nodes on hosts that a record names; a node of an unknown host is a host of its own, without SSH."""
-    known = {address: host for host in hosts for address in host.addresses}
+    by_id = {node: host for host in hosts for node in host.nodes}
+    by_address = {plain_address(address): host for host in hosts for address in host.addresses}
+    untold = [host for host in hosts if not host.addresses]
+    told = {node.node_id: _telling(node) for node in nodes}
+    listers = Counter(itertools.chain.from_iterable(told.values()))
     found = {}
     for node in nodes:
-        addresses = [endpoint.host for endpoint in node.endpoints]
-        telling = [address for address in addresses if address in known]
-        name = next((address for address in addresses if address != LOOPBACK), addresses[0])
-        found[node.node_id] = known[telling[0]] if telling else HostRecord(name, ssh=name)
+        # What one node alone lists comes first: others may have come to list the rest since the run started.
+        telling = sorted(told[node.node_id], key=lambda each: (listers[each], *rank(each)))
+        host = by_id.get(str(node.node_id)) or next((by_address[a] for a in telling if a in by_address), None)
+        if host is None and len(untold) == 1 and _is_on_loopback(node):
+            host = untold[0]  # nodes that list nothing else are all on one machine
+        found[node.node_id] = host or HostRecord(telling[0], ssh=telling[0])
     return found
+
+
+def _telling(node: Node) -> list[str]:
+    """Give a node's addresses; those of loopback only if it lists nothing else."""
+    addresses = list(dict.fromkeys(plain_address(each.host) for each in node.endpoints))
+    return addresses if _is_on_loopback(node) else [each for each in addresses if not is_nobodys(each)]
+
+
+def _is_on_loopback(node: Node) -> bool:
+    return all(is_nobodys(plain_address(each.host)) for each in node.listed)

@@ -83,6 +83,7 @@ class HostRecord:
         addresses: Those that tell it from other hosts, best first.
         tf_address: By which other hosts reach it, where that was configured.
         environment: Directory of the virtual environment whose interpreter runs the workers there; None uses `python`.
+        nodes: Ids of its nodes which list no address that tells it, as they were when the workers were placed.
     """
 
     name: str
@@ -93,6 +94,7 @@ class HostRecord:
     addresses: tuple[str, ...] = ()
     tf_address: str | None = None
     environment: str | None = None
+    nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +146,7 @@ class RunRecord:
         order: What its hosts have been asked for last.
         hosts: All that the run may use, or has used.
         past: Earlier generations, oldest first.
-        topology: Ignite's nodes when the run started, as "host:port".
+        topology: Ignite's nodes when the run started, each as a "host:port" that it lists.
         owners: Fingerprint of the cache's primary owners for which the order was made.
         num_failures: Failures in a row.
         failed_worker: The worker whose failure is shown first.
@@ -260,7 +262,8 @@ def _spec(found: Mapping[str, Any]) -> RunSpec:
 
 
 def _host(found: Mapping[str, Any]) -> HostRecord:
-    return HostRecord(**{**known_fields(HostRecord, found), "addresses": tuple(found.get("addresses", ()))})
+    listed = {name: tuple(found.get(name, ())) for name in ("addresses", "nodes")}
+    return HostRecord(**{**known_fields(HostRecord, found), **listed})
 
 
 def _past(found: Mapping[str, Any]) -> PastGeneration:

@@ -20,7 +20,8 @@ import random
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, TypeVar
@@ -44,6 +45,7 @@ from ignite_tf_magic.cluster.registry_rows import (
     to_text,
 )
 from ignite_tf_magic.cluster.timings import Timings
+from ignite_tf_magic.cluster.topology import Sight, listed_by
 from ignite_tf_magic.errors import (
     CacheNotFound,
     ConnectionFailed,
@@ -127,6 +129,17 @@ class Registry(Closing):
             client, self._client = self._client, None
         if client:
             client.close()
+
+    def standing(self, topology: Sequence[str]) -> uuid.UUID | None:
+        """Give the node that answers here, if it sees most of these nodes now; None if it does not.
+
+        What was read and written between two calls that give the same node is on the side that counts.
+        """
+        client = self._connected()
+        node = client.router.control_node_id()
+        seen = Sight(nodes=listed_by(client.nodes()))
+        same = client.router.control_node_id() == node
+        return node if same and seen.has_majority_of(topology) else None
 
     def runs(self) -> Listing:
         """List all runs, in two requests. A run that is being created or removed may be missing."""

@@ -40,7 +40,7 @@ class RegistryCrew:
 
     def feed(self, rows: Mapping[str, Mapping[str, Any]]) -> None:
         """Take what the registry holds now."""
-        self._rows = rows
+        self._rows = {**self._rows, **rows}  # a row that has gone is a host that says nothing new
         self._blind_s += max(time.monotonic() - self._fed_at - self._read_each_s, 0.0)
         self._fed_at = time.monotonic()
         now = self._now()
@@ -82,9 +82,8 @@ class RegistryCrew:
             return None
         reason = "nothing was ever heard of it; it may not have been reached when the run was submitted"
         obstacle = Obstacle("never_heard", reason, may_pass=True)
-        return HostReport(
-            host, self._record.generation, reachable=False, silent_s=float("inf"), error=obstacle
-        )
+        silent_s = self._now() - self._began  # who supervised before may have heard of it until then
+        return HostReport(host, self._record.generation, reachable=False, silent_s=silent_s, error=obstacle)
 
     @property
     def lapse_s(self) -> float:

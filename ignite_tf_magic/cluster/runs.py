@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from ignite_tf_magic.cluster.decisions import EXIT_STOPPED
+from ignite_tf_magic.cluster.decisions import close_books
 from ignite_tf_magic.cluster.directory import RunDirectory
 from ignite_tf_magic.cluster.failure import Failure, diagnose
 from ignite_tf_magic.cluster.mirror_state import Unreachable
@@ -19,7 +19,7 @@ from ignite_tf_magic.cluster.origins import Copying, Native, Origin, end_on_host
 from ignite_tf_magic.cluster.output import OutputChunk, Segment, follow, tail
 from ignite_tf_magic.cluster.reach import Reach
 from ignite_tf_magic.cluster.record import RunInfo, RunRecord, read_info
-from ignite_tf_magic.cluster.states import RunEvent, RunState
+from ignite_tf_magic.cluster.states import RunState
 from ignite_tf_magic.cluster.task import GRACE_S
 from ignite_tf_magic.errors import DeadlineExceeded, RunNotFound
 from ignite_tf_magic.launch import lock
@@ -182,12 +182,8 @@ class Run:
     def _close_books(self) -> None:
         """Write the end of a run down that nobody answers for."""
         record = self.record()
-        if record.state.has_ended:
-            return  # its owner had just gone
-        if record.state is not RunState.STOPPING:
-            record = record.happened(RunEvent.STOP_ASKED)
-        ended = record.happened(RunEvent.ALL_GONE, ended_at=time.time(), exit_code=EXIT_STOPPED)
-        replace(ended, version=ended.version + 1).write(self.directory)
+        if (ended := close_books(record, time.time())) is not record:  # else its owner had just gone
+            ended.write(self.directory)
 
     def is_over(self) -> bool:
         """Whether the run has ended and no process of it is left on this machine."""

@@ -19,6 +19,7 @@ from ignite_tf_magic.errors import IgniteTfError, NoRoom
 
 _STEP_S = 0.1
 _REPLAN_S = 1.0
+_SOON_S = 0.2  # a plan that is made within this is used in the same step
 # For so long a run waits for the cluster and for hosts before it gives up, unless it has a deadline.
 _PATIENCE_S = 600.0
 
@@ -40,6 +41,36 @@ class Plan:
 
 # Finds places for the workers of a record, from what its hosts report; raises IgniteTfError when there are none now.
 Planner = Callable[[RunRecord, Reports], Plan]
+
+
+class _Planning:
+    """A plan that is being made, in a thread: to count the rows of a cache may take minutes."""
+
+    def __init__(self, plan: Planner, record: RunRecord, reports: Reports) -> None:
+        self._plan = plan
+        self._error: Exception | None = None
+        self._made: Plan | None = None
+        self._thread = threading.Thread(
+            target=self._work, args=(record, reports), name=f"plan-{record.run_id}", daemon=True
+        )
+        self._thread.start()
+
+    def _work(self, record: RunRecord, reports: Reports) -> None:
+        try:
+            self._made = self._plan(record, reports)
+        except Exception as error:  # noqa: BLE001 - raised below, where it is asked for
+            self._error = error
+
+    def result(self, timeout_s: float) -> Plan | None:
+        """Give the plan; None while it is being made.
+
+        Raises:
+            IgniteTfError: There is none now.
+        """
+        self._thread.join(timeout_s)
+        if self._error is not None:
+            raise self._error
+        return self._made
 
 
 class RecordStore(Protocol):
@@ -86,6 +117,7 @@ class Supervisor:
         self._is_stop_asked = is_stop_asked
         self._since = time.monotonic()
         self._planned = float("-inf")
+        self._planning: _Planning | None = None
         self._leaving = threading.Event()
 
     def run(self) -> None:
@@ -107,7 +139,10 @@ class Supervisor:
             self._save(following)  # `moment` tells the age of the former state
             return True
         following = self._note_calm(following, moment)
-        if needs_plan(following, reports, moment, self._timings) and self._is_time_to_plan():
+        wants_plan = needs_plan(following, reports, moment, self._timings)
+        if not wants_plan:
+            self._planning = None  # what is being made is for another day
+        if wants_plan and self._is_time_to_plan():
             following = self._with_plan(following, reports, moment)
         elif following.state is RunState.RESTARTING and not moment.may_lead:
             following = replace(following, waiting_for=self._why_not_lead())
@@ -157,11 +192,16 @@ class Supervisor:
         return time.monotonic() - self._planned >= _REPLAN_S
 
     def _with_plan(self, record: RunRecord, reports: Reports, moment: Moment) -> RunRecord:
-        self._planned = time.monotonic()
+        if self._planning is None:
+            self._planning = _Planning(self._plan, record, reports)
         try:
-            plan = self._plan(record, reports)
+            plan = self._planning.result(_SOON_S)
         except IgniteTfError as error:
+            self._planning, self._planned = None, time.monotonic()
             return self._wait_for(record, moment, error)
+        if plan is None:
+            return replace(record, waiting_for="the rows of the cache are being counted")
+        self._planning = None
         known = {host.name: host for host in (*record.hosts, *plan.hosts)}
         return next_generation(replace(record, hosts=tuple(known.values()), owners=plan.owners), plan.seats)
 

@@ -6,21 +6,26 @@ Asked in a thread of its own: a cluster that changes may take long to answer.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ignite_tf_magic.client.client import Client, connect
 from ignite_tf_magic.client.router import Node
 from ignite_tf_magic.closing import Closing
 from ignite_tf_magic.config import ConnectOptions, Endpoint
 from ignite_tf_magic.errors import ConnectionFailed, IgniteTfError
+from ignite_tf_magic.host_names import is_nobodys, plain_address, rank
 from ignite_tf_magic.protocol.affinity import PartitionMap
 
 _POLL_S = 0.5
 _CONNECT_S = 5.0
+_LAST_IP_KIND = 6  # of `rank`: behind it come what every machine has, and names
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,24 +36,84 @@ class Sight:
         asked_at: When the question was sent, on the monotonic clock.
         owners: Fingerprint of the cache's primary owners; None when they could not be asked for.
         settled_s: For how long they have been these.
-        endpoints: Every address of every node, as "host:port".
+        nodes: What each node lists, as "host:port".
         error: Why nothing could be asked, in words.
     """
 
     asked_at: float = 0.0
     owners: str | None = None
     settled_s: float = 0.0
-    endpoints: frozenset[str] = frozenset()
+    nodes: tuple[frozenset[str], ...] = ()
     error: str | None = None
 
     def has_majority_of(self, topology: Sequence[str]) -> bool:
-        """Tell whether most of these nodes are there; of exactly half, the half with the first one counts."""
+        """Tell whether most of these nodes are there; of exactly half, the half with the first one counts.
+
+        Each node that is there stands for one of them at most. Where the first one cannot be told from another, half
+        is not enough: both halves could take theirs for the first one.
+        """
         if not topology:
             return self.error is None
-        present = [node for node in topology if node in self.endpoints]
-        return 2 * len(present) > len(topology) or (
-            2 * len(present) == len(topology) and topology[0] in self.endpoints
-        )
+        present = _present(topology, self.nodes)
+        is_first_there = 0 in present and topology.count(topology[0]) == 1
+        return 2 * len(present) > len(topology) or (2 * len(present) == len(topology) and is_first_there)
+
+
+def _present(topology: Sequence[str], nodes: Sequence[frozenset[str]]) -> set[int]:
+    """Find as many of these nodes as can be there at once, earlier ones first; gives their places in `topology`."""
+    stands_for: dict[int, int] = {}
+
+    def find(wanted: int, tried: set[int]) -> bool:
+        for node, listed in enumerate(nodes):
+            if node in tried or not _may_be(topology[wanted], listed):
+                continue
+            tried.add(node)
+            if node not in stands_for or find(stands_for[node], tried):
+                stands_for[node] = wanted
+                return True
+        return False
+
+    return {wanted for wanted in range(len(topology)) if find(wanted, set())}
+
+
+def _may_be(wanted: str, listed: frozenset[str]) -> bool:
+    """Whether a node that lists these may be the wanted one. Beside real addresses, loopback tells nothing."""
+    return wanted in listed and (not _tells_nothing(wanted) or all(map(_tells_nothing, listed)))
+
+
+def _tells_nothing(endpoint: str) -> bool:
+    return is_nobodys(plain_address(endpoint.rpartition(":")[0]))
+
+
+def topology_of(nodes: Collection[Node]) -> tuple[str, ...]:
+    """Choose for each node what tells it from the others, from now on and to everybody who asks.
+
+    It is a "host:port" that the node lists, not the one that was dialled; no other node's, where there is such a one;
+    loopback only if there is nothing else; of several, one that probably leads to the node from other machines, too.
+    The first one is no other node's, or else is there twice: `Sight.has_majority_of` relies on that.
+    """
+    candidates = [_outward(node) for node in nodes]
+    listers = Counter(itertools.chain.from_iterable(candidates))
+    machines = Counter(host for listed in candidates for host in {each.host for each in listed})
+
+    def order(best_guess: Endpoint, endpoint: Endpoint) -> tuple[int, int, bool, int, str]:
+        kind, text = rank(plain_address(endpoint.host))
+        return max(kind, _LAST_IP_KIND), machines[endpoint.host], endpoint != best_guess, kind, text
+
+    found = []
+    for node, listed in zip(nodes, candidates, strict=True):
+        own = [endpoint for endpoint in listed if listers[endpoint] == 1]
+        # Where all are shared, those who share the commonest all choose it, so that it is seen to be shared.
+        commonest = min(listed, key=lambda each: (-listers[each], str(each)))
+        found.append(min(own, key=partial(order, node.endpoints[0]), default=commonest))
+    times = Counter(found)
+    return tuple(map(str, sorted(found, key=lambda each: (listers[each] > 1, -times[each], str(each)))))
+
+
+def _outward(node: Node) -> list[Endpoint]:
+    """Give what a node lists; loopback only if it lists nothing else."""
+    listed = list(dict.fromkeys(node.listed or node.endpoints))
+    return [each for each in listed if not is_nobodys(plain_address(each.host))] or listed
 
 
 def fingerprint(partition_map: PartitionMap) -> str:
@@ -65,7 +130,7 @@ def connect_to_majority(options: ConnectOptions, topology: Sequence[str]) -> Cli
 
     Args:
         options: How to reach the cluster; its endpoints are tried first, in their order.
-        topology: "host:port" of the nodes that make the whole; empty accepts any node.
+        topology: "host:port" of the nodes that make the whole, as `topology_of` chose them; empty accepts any node.
 
     Raises:
         ConnectionFailed: No node sees so many.
@@ -81,7 +146,7 @@ def connect_to_majority(options: ConnectOptions, topology: Sequence[str]) -> Cli
             continue
         with ExitStack() as failed:
             failed.callback(client.close)
-            if Sight(endpoints=all_endpoints(client.nodes())).has_majority_of(topology):
+            if Sight(nodes=listed_by(client.nodes())).has_majority_of(topology):
                 failed.pop_all()
                 return client
             answered += 1
@@ -117,9 +182,9 @@ def connect_to_most(options: ConnectOptions) -> Client:
     return found
 
 
-def all_endpoints(nodes: Iterable[Node]) -> frozenset[str]:
-    """Collect every address of every node, as "host:port"."""
-    return frozenset(str(endpoint) for node in nodes for endpoint in node.endpoints)
+def listed_by(nodes: Iterable[Node]) -> tuple[frozenset[str], ...]:
+    """Give what each node lists, as "host:port"."""
+    return tuple(frozenset(map(str, node.listed)) for node in nodes)
 
 
 class TopologyWatch(Closing):
@@ -160,7 +225,7 @@ class TopologyWatch(Closing):
             return Sight(asked_at, error=str(error))
         if owners != self.sight.owners:
             self._since = asked_at
-        return Sight(asked_at, owners, asked_at - self._since, all_endpoints(nodes))
+        return Sight(asked_at, owners, asked_at - self._since, listed_by(nodes))
 
     def _forget(self) -> None:
         client, self._client = self._client, None

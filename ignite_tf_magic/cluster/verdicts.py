@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 from collections.abc import Mapping, Sequence
 
 from ignite_tf_magic.cluster.orders import WorkerEnd
@@ -12,6 +11,15 @@ from ignite_tf_magic.cluster.record import WorkerRecord
 EXIT_TEMPORARY = 75  # EX_TEMPFAIL of sysexits.h: the script itself asks for another attempt
 EXIT_HOST_LOST = 113  # errno EHOSTUNREACH
 EXIT_KILLED = 128 + 9
+# Linux', whatever the system of who looks: workers run there.
+_SIGNALS = dict(
+    enumerate(
+        "SIGHUP SIGINT SIGQUIT SIGILL SIGTRAP SIGABRT SIGBUS SIGFPE SIGKILL SIGUSR1 SIGSEGV SIGUSR2 SIGPIPE SIGALRM "
+        "SIGTERM SIGSTKFLT SIGCHLD SIGCONT SIGSTOP SIGTSTP SIGTTIN SIGTTOU SIGURG SIGXCPU SIGXFSZ SIGVTALRM SIGPROF "
+        "SIGWINCH SIGIO SIGPWR SIGSYS".split(),
+        start=1,
+    )
+) | {34: "SIGRTMIN", 64: "SIGRTMAX"}
 # A worker that fails within this time before another may have failed because of it.
 _CONSEQUENCE_S = 1.0
 _CONSEQUENCE = re.compile(
@@ -41,11 +49,8 @@ _PASSING_EXCEPTIONS = {
 def normal_exit(return_code: int) -> tuple[int, str | None]:
     """Turn a process's return code into the exit code a shell shows and the signal's name."""
     number = -return_code if return_code < 0 else return_code - 128 if 128 < return_code < 160 else 0
-    try:
-        name = signal.Signals(number).name
-    except ValueError:
-        return return_code & 0xFFFFFFFF, None
-    return 128 + number, name
+    name = _SIGNALS.get(number)
+    return (return_code & 0xFFFFFFFF, None) if name is None else (128 + number, name)
 
 
 def describe_exit(exit_code: int, *, oom: bool | None = None) -> str:

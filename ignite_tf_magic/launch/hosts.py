@@ -149,11 +149,17 @@ class Host(Closing):
         """Ask the host who it is."""
         return HostFacts.from_wire(self.call("hello").fields)
 
-    def start(self, job: Job, *, timeout_s: float = 20.0) -> JobStatus:
-        """Start a job; gives its status once its process runs. May be repeated after a lost answer."""
-        return loop_thread().run(self.astart(job, timeout_s))
+    def start(self, job: Job, *, token: float | None = None, timeout_s: float = 20.0) -> JobStatus:
+        """Start a job; gives its status once its process runs. May be repeated after a lost answer.
 
-    async def astart(self, job: Job, timeout_s: float = 20.0) -> JobStatus:
+        Args:
+            job: What to start.
+            token: The reading of the host's clock from which its lease counts; None is one of now.
+            timeout_s: Limit for the answer.
+        """
+        return loop_thread().run(self.astart(job, token, timeout_s))
+
+    async def astart(self, job: Job, token: float | None = None, timeout_s: float = 20.0) -> JobStatus:
         """As `start`, for coroutines on the loop's thread."""
         fields = job.to_wire()
         stdin = b"" if job.stdin_text is None else job.stdin_text.encode()
@@ -162,9 +168,9 @@ class Host(Closing):
             fields["stdin"] = f"stdin-{job.name}"
             await self._awrite(job.run, fields["stdin"], stdin)
             stdin = b""
-        fields["lease"] = (
-            None if job.lease_s is None else {"token": await self._token(), "lease_s": job.lease_s}
-        )
+        if job.lease_s is not None:
+            began = await self._token() if token is None else token
+            fields["lease"] = {"token": began, "lease_s": job.lease_s}
         reply = await self.acall("start", stdin, timeout_s=timeout_s, **fields)
         return JobStatus.from_wire(reply.fields["job"])
 

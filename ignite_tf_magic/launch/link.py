@@ -6,7 +6,6 @@ Lives on the loop's thread. A link that broke stays broken; `Host` opens another
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from ignite_tf_magic.errors import HostError, HostRefused, HostUnreachable, NoIn
 from ignite_tf_magic.launch.agent import agent_digest, agent_source
 from ignite_tf_magic.launch.agent.frames import MAGIC, FrameDecoder, encode_frame, loader_arguments
 from ignite_tf_magic.launch.jobs import HostFacts, LinkTimings
-from ignite_tf_magic.launch.loop import loop_thread
+from ignite_tf_magic.launch.loop import end_task, loop_thread
 
 _NOISE_BYTES = 64 << 10
 _READ_BYTES = 256 << 10
@@ -81,7 +80,7 @@ class RelayLink:
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[Reply]] = {}
         self._broken: str | None = None
-        self._is_closed = False
+        self._closing: asyncio.Task[None] | None = None
         self._reader = asyncio.get_running_loop().create_task(self._read(first_bytes))
         self.now: float | None = None
         self.heard_at = 0.0
@@ -134,12 +133,14 @@ class RelayLink:
         try:
             self._pipe.write(encode_frame(header, payload))
             await self._pipe.drain()
-            return _checked(self._host, op, await asyncio.wait_for(answer, timeout_s))
-        except asyncio.TimeoutError:
-            reason = f"no answer to {op!r} within {timeout_s:g} s"
-            raise HostUnreachable(self._host, reason) from None
+            await asyncio.wait([answer], timeout=timeout_s)  # `wait_for` may pass over a cancel
+            if not answer.done():
+                raise HostUnreachable(self._host, f"no answer to {op!r} within {timeout_s:g} s")
+            return _checked(self._host, op, answer.result())
         finally:
             self._waiting.pop(number, None)
+            if not answer.cancel():
+                answer.exception()  # it may have come together with a cancel, and nobody else looks at it
 
     async def _read(self, first_bytes: bytes) -> None:
         decoder = FrameDecoder()
@@ -176,14 +177,14 @@ class RelayLink:
                 waiting.set_exception(HostUnreachable(self._host, self._broken))
 
     async def close(self) -> None:
-        """End the relay. What it started goes on."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        self.abandon("it was closed here")
-        self._reader.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._reader
+        """End the relay, even if who waits for that is cancelled. What it started goes on."""
+        if self._closing is None:
+            self.abandon("it was closed here")
+            self._closing = asyncio.get_running_loop().create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        await end_task(self._reader)
         await self._pipe.close()
 
 

@@ -31,8 +31,10 @@ class HeldLock:
         self._descriptor: int | None = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             _take(self._descriptor, path)
-            os.truncate(self._descriptor, 0)
-            os.write(self._descriptor, str(os.getpid()).encode())
+            pid = str(os.getpid()).encode()
+            os.lseek(self._descriptor, 0, os.SEEK_SET)
+            os.write(self._descriptor, pid)  # over the last one's, for which a full disk has room
+            os.truncate(self._descriptor, len(pid))
         except BaseException:
             self.release()
             raise

@@ -15,6 +15,18 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+_AGAIN_S = 0.1
+
+
+async def end_task(task: asyncio.Task[Any]) -> None:
+    """Cancel a task until it has ended; its result is left where it is.
+
+    Once may not do: up to Python 3.11 `asyncio.wait_for` passes over a cancel that comes together with its answer.
+    """
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=_AGAIN_S)
+
 
 class LoopThread:
     """An event loop on a daemon thread, and what its users share there by key."""

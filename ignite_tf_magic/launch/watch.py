@@ -19,10 +19,9 @@ from ignite_tf_magic.errors import HostError, HostRefused, HostUnreachable, Igni
 from ignite_tf_magic.launch.hosts import Host
 from ignite_tf_magic.launch.jobs import HostFacts, JobStatus, Renewal
 from ignite_tf_magic.launch.link import RelayLink, Reply
-from ignite_tf_magic.launch.loop import loop_thread
+from ignite_tf_magic.launch.loop import end_task, loop_thread
 
 MAX_CHUNK_BYTES = 1 << 20
-_STOP_S = 10.0
 
 
 class LogSink(Protocol):
@@ -141,11 +140,10 @@ class HostWatch:
         loop_thread().run(self._stop())
 
     async def _stop(self) -> None:
+        if self._task is not None and self._task.get_loop() is asyncio.get_running_loop():
+            await end_task(self._task)
         if self._alarm is not None:
             self._alarm.cancel()
-        if self._task is not None and self._task.get_loop() is asyncio.get_running_loop():
-            self._task.cancel()
-            await asyncio.wait([self._task])
 
     # On the loop's thread.
 

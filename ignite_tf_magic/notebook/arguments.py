@@ -6,11 +6,20 @@ import argparse
 import shlex
 from typing import Any, NoReturn
 
-from ignite_tf_magic.boards import LOOPBACK
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.fs_commands import add_fs_commands
-from ignite_tf_magic.run_options import add_config_options, add_run_options, count
-from ignite_tf_magic.session import EmbeddedOptions
+from ignite_tf_magic.shared_options import (
+    add_board_options,
+    add_config_options,
+    add_doctor_options,
+    add_node_options,
+    add_prune_options,
+    add_run,
+    add_run_options,
+    add_version,
+    count,
+    whole,
+)
 
 _LAST_LINES = 200
 
@@ -43,7 +52,7 @@ def parse_line(line: str) -> argparse.Namespace | None:
 
 
 class _HelpShown(Exception):
-    """--help has printed its text."""
+    """--help, or --version, has printed its text."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -58,71 +67,67 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> _Parser:
     parser = _Parser("%ignite_tf", description="Train TensorFlow on the Ignite nodes that hold the data.")
+    add_version(parser)
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
-
-    def command(name: str, what: str) -> argparse.ArgumentParser:
-        return _command(commands, name, name, what)
-
-    def of_cluster(name: str, what: str) -> argparse.ArgumentParser:
-        added = command(name, what)
-        add_config_options(added)
-        return added
-
-    start = command(
-        "start", "in a cell (%%%%ignite_tf start CACHE): run the script on workers beside the data"
+    _add_start(commands)
+    _add_run_commands(commands)
+    add_config_options(_add(commands, "caches", "list the cluster's caches"))
+    _add_tensorboard(
+        _add(commands, "tensorboard", "show and compare runs in TensorBoard, inside the notebook")
     )
-    start.add_argument("cache", metavar="CACHE")
-    add_config_options(start)
-    add_run_options(start)
-    start.add_argument("-o", "--output", metavar="NAME", help="variable for the run")
-    start.epilog = "Words after -- are the script's sys.argv[1:]."
-    of_cluster("ps", "list runs").add_argument("--all", action="store_true", help="also those that ended")
-    of_cluster("stop", "end a run's processes").add_argument("run", metavar="RUN")
-    logs = of_cluster("logs", "show the last lines of a run's output")
-    logs.add_argument("run", metavar="RUN")
-    logs.add_argument("--worker", type=int, metavar="I")
-    logs.add_argument("--lines", type=count, default=_LAST_LINES, metavar="N")
-    of_cluster("attach", "watch a run again, from the beginning").add_argument("run", metavar="RUN")
-    of_cluster("describe", "tell all that is known of a run").add_argument("run", metavar="RUN")
-    doctor = of_cluster("doctor", "look at all that runs need, and tell how to mend it")
-    doctor.add_argument("cache", nargs="?", metavar="CACHE")
-    doctor.add_argument("--python", metavar="PATH", help="interpreter of the workers, on their hosts")
-    prune = command("prune", "forget runs that ended, with their files in igfs")
-    prune.add_argument("--keep", type=int, default=20, metavar="N", help="so many of the newest stay (20)")
-    prune.add_argument("--older-than", type=count, metavar="DAYS", help="only those that ended longer ago")
-    prune.add_argument("--dry-run", action="store_true", help="only tell which")
-    command("caches", "list the cluster's caches")
-    _add_tensorboard(command("tensorboard", "show and compare runs in TensorBoard, inside the notebook"))
-    add_fs_commands(command("fs", "files in igfs, the file system inside Ignite"), parser_class=_Parser)
-    command("panel", "a widget to see and stop runs")
-    command("help", "this text")
-    local = command("local", "Ignite nodes on this machine: up, down, status")
-    _add_local(local.add_subparsers(required=True, metavar="up|down|status", parser_class=_Parser))
+    fs = _add(commands, "fs", "files in igfs, the file system inside Ignite")
+    add_fs_commands(fs, add_version, parser_class=_Parser)
+    _add(commands, "panel", "a widget to see and stop runs")
+    _add(commands, "help", "this text")
+    local = _add(commands, "local", "Ignite nodes on this machine: up, status, down")
+    _add_local(local.add_subparsers(required=True, metavar="up|status|down", parser_class=_Parser))
     return parser
 
 
-def _command(commands: Any, name: str, command: str, what: str) -> argparse.ArgumentParser:
-    added: argparse.ArgumentParser = commands.add_parser(name, help=what, description=what)
-    added.set_defaults(command=command)
+def _add(commands: Any, name: str, what: str, command: str | None = None) -> argparse.ArgumentParser:
+    added: argparse.ArgumentParser = commands.add_parser(name, help=what, description=what.replace("%%", "%"))
+    added.set_defaults(command=command or name)
+    add_version(added)
     return added
 
 
+def _add_start(commands: Any) -> None:
+    what = "in a cell (%%%%ignite_tf start CACHE): run the script on workers beside the data"
+    start = _add(commands, "start", what)
+    start.add_argument("cache", metavar="CACHE", help="the cache that is read")
+    add_config_options(start)
+    add_run_options(start, default_workers="1")
+    start.add_argument("-o", "--output", metavar="NAME", help="variable for the run")
+    start.epilog = "Words after -- are the script's sys.argv[1:]."
+
+
+def _add_run_commands(commands: Any) -> None:
+    def add(name: str, what: str, *, of_run: bool = False) -> argparse.ArgumentParser:
+        added = _add(commands, name, what)
+        add_config_options(added)
+        if of_run:
+            add_run(added)
+        return added
+
+    add("ps", "list runs").add_argument("--all", action="store_true", help="also those that ended")
+    add("attach", "show a run's output from its beginning, until it ends", of_run=True)
+    add("describe", "tell all that is known of a run", of_run=True)
+    add("stop", "end a run's processes", of_run=True)
+    logs = add("logs", "show the last lines of a run's output", of_run=True)
+    logs.add_argument("--worker", type=whole, metavar="I", help="of this worker only, counted from 0")
+    logs.add_argument(
+        "--lines", type=count, default=_LAST_LINES, metavar="N", help=f"how many ({_LAST_LINES})"
+    )
+    add_prune_options(add("prune", "forget runs that ended, with their files in igfs and on hosts"))
+    add_doctor_options(add("doctor", "look at all that runs need, and tell how to mend it"))
+
+
 def _add_tensorboard(board: argparse.ArgumentParser) -> None:
-    board.add_argument("run", nargs="*", metavar="RUN", help="the runs to show (all)")
-    board.add_argument("--logdir", action="append", default=[], metavar="URI", help="other event files")
-    board.add_argument("--port", type=count, metavar="N", help="where it listens (the first free from 6006)")
-    board.add_argument("--host", default=LOOPBACK, help=f"where it is reached ({LOOPBACK}: from here only)")
+    add_board_options(board)
     board.add_argument("--height", type=count, default=800, metavar="PX", help="height in the page (800)")
-    board.add_argument("--list", action="store_true", help="list those that run")
-    board.add_argument("--stop", action="store_true", help="end the one that shows this; without RUN, all")
 
 
 def _add_local(commands: Any) -> None:
-    up = _command(commands, "up", "local up", "start nodes; they stay until down")
-    default = EmbeddedOptions()
-    up.add_argument("--nodes", type=count, default=default.num_nodes, metavar="N")
-    up.add_argument("--heap", default=default.heap, help="Java heap of a node, as 512m")
-    up.add_argument("--region", default=default.region, help="memory for the data of a node, as 1g")
-    up.add_argument("--persist", action="store_true", help="keep the data on disk")
-    _command(commands, "down", "local down", "stop them")
-    _command(commands, "status", "local status", "list them")
+    add_node_options(_add(commands, "up", "start nodes; they stay until down", "local up"))
+    _add(commands, "status", "list the nodes", "local status")
+    _add(commands, "down", "stop the nodes", "local down")

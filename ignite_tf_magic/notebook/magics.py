@@ -6,31 +6,25 @@ Only here do errors of this package become short messages; whoever calls `sessio
 from __future__ import annotations
 
 import argparse
-import codecs
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from ignite_tf_magic import render, run_views
 from ignite_tf_magic.boards import list_tensorboards, open_tensorboard, stop_tensorboard
-from ignite_tf_magic.errors import ConfigError, IgniteTfError, RunFailed
-from ignite_tf_magic.files import CopyProgress
-from ignite_tf_magic.fs_commands import bar_after_a_while, run_fs
-from ignite_tf_magic.live_output import LiveOutput
+from ignite_tf_magic.errors import ConfigError, IgniteTfError
+from ignite_tf_magic.fs_commands import run_fs
 from ignite_tf_magic.notebook.arguments import parse_line
 from ignite_tf_magic.notebook.panel import runs_panel
+from ignite_tf_magic.notebook.screen import NotebookScreen, say, show
 from ignite_tf_magic.notebook.sql import USAGE as SQL_USAGE
 from ignite_tf_magic.notebook.sql import bind_names, parse_sql_magic
+from ignite_tf_magic.notebook.watching import watch
 from ignite_tf_magic.registration import register_on_import
-from ignite_tf_magic.run_options import given_options
 from ignite_tf_magic.session import (
     EmbeddedOptions,
-    Run,
     RunRequest,
-    RunState,
     Session,
     diagnose,
     get_run,
@@ -41,13 +35,7 @@ from ignite_tf_magic.session import (
     open_session,
     stop_run,
 )
-
-_TAKE_INTERVAL_S = 0.05
-_PROGRESS_INTERVAL_S = 0.25
-_MAX_SHOWN_BYTES = 1024 * 1024
-# Jupyter's server drops the output of kernels that write more than 1 MB a second for some seconds.
-_MAX_CHARS_PER_S = 800_000
-_MAX_BURST_CHARS = 2_000_000
+from ignite_tf_magic.shared_options import chosen_workers, given_options
 
 
 def load_ipython_extension(ipython: Any) -> None:
@@ -83,32 +71,32 @@ class IgniteMagics:
         with _short_errors():
             request = parse_sql_magic(line, cell)
             if request.help:
-                _say(SQL_USAGE)
+                say(SQL_USAGE)
                 return None
             statement, values = bind_names(request.statement, self._shell.user_ns)
-            with open_session(report=_say) as session:
+            with open_session(report=say) as session:
                 result = session.query(statement, values, request.limit)
             frame = result.to_pandas()
             if result.truncated:
-                _say(f"the first {len(frame):,} rows; there are more: --limit N fetches N, --limit 0 all")
+                say(f"the first {len(frame):,} rows; there are more: --limit N fetches N, --limit 0 all")
             if request.output is None:
                 return frame
             self._shell.user_ns[request.output] = frame
-            _say(f"{request.output}: {len(frame):,} rows of {', '.join(map(str, frame.columns))}")
+            say(f"{request.output}: {len(frame):,} rows of {', '.join(map(str, frame.columns))}")
             return None
 
     # Python text in braces is IPython's way to splice; SQL gets values bound instead.
     ignite_sql._ipython_magic_no_var_expand = True  # type: ignore[attr-defined]
 
     def _start(self, options: argparse.Namespace, script: str | None) -> None:
-        if script is None:
+        if script is None and not options.explain:
             raise ConfigError("start needs a cell: %%ignite_tf start CACHE, and the script below it")
         request = RunRequest(
-            options.cache, script, args=options.args, detach=options.detach, **given_options(options)
+            options.cache, script or "", args=options.args, detach=options.detach, **given_options(options)
         )
-        with open_session(report=_say, config=options.config, via=options.via) as session:
+        with open_session(report=say, config=options.config, via=options.via) as session:
             if options.explain:
-                _show(run_views.explain_view(session.plan_run(request).rows))
+                show(run_views.explain_view(session.plan_run(request).rows))
                 return
             run = session.start_run(request)
             notes = _notes_on(session)
@@ -116,71 +104,11 @@ class IgniteMagics:
             self._shell.user_ns[options.output] = run
         info = run.info()
         workers = "1 worker" if info.num_workers == 1 else f"{info.num_workers} workers"
-        _say(f"run {run.id}: {workers} on {', '.join(info.hosts)}, reading {info.cache}")
+        say(f"run {run.id}: {workers} on {', '.join(info.hosts)}, reading {info.cache}")
         if options.detach:
-            _say(f"  its hosts answer for it; watch it: %ignite_tf attach {run.id}")
+            say(f"  its hosts answer for it; watch it: %ignite_tf attach {run.id}")
             return
-        _watch(run, notes)
-
-
-def _watch(run: Run, notes: Sequence[str] = ()) -> None:
-    """Show a run's output until it has ended, then how it ended.
-
-    Raises:
-        RunFailed: It did not succeed.
-        KeyboardInterrupt: The person stopped watching; the run goes on.
-    """
-    output, pace = LiveOutput(run.info().num_workers), _Pace()
-    taken = progressed = 0.0
-    try:
-        for chunk in run.follow(with_pauses=True):
-            output.feed(chunk.worker, chunk.text)
-            now = time.monotonic()
-            if now - taken >= _TAKE_INTERVAL_S:
-                with_progress = now - progressed >= _PROGRESS_INTERVAL_S
-                text = output.take(with_progress=with_progress)
-                _write(text)
-                pace.wait(len(text))
-                taken, progressed = now, now if with_progress else progressed
-    except KeyboardInterrupt:
-        _write(output.finish())
-        _say(
-            f"not watching any more; run {run.id} goes on\n"
-            f"  watch it again: %ignite_tf attach {run.id}\n  stop it:        %ignite_tf stop {run.id}"
-        )
-        raise
-    _write(output.finish())
-    _show_end(run, notes)
-
-
-class _Pace:
-    """Makes who shows a flood of output wait, so that all of it arrives."""
-
-    def __init__(self) -> None:
-        self._allowed = float(_MAX_BURST_CHARS)
-        self._at = time.monotonic()
-
-    def wait(self, num_chars: int) -> None:
-        """Wait after so many characters, if they were too many."""
-        now = time.monotonic()
-        earned = (now - self._at) * _MAX_CHARS_PER_S
-        self._allowed = min(self._allowed + earned, _MAX_BURST_CHARS) - num_chars
-        self._at = now
-        if self._allowed < 0:
-            time.sleep(-self._allowed / _MAX_CHARS_PER_S)
-
-
-def _show_end(run: Run, notes: Sequence[str]) -> None:
-    info, failure = run.info(), run.failure()
-    if failure is not None:
-        _show(render.failure_view(info, failure))
-        what = failure.summary.partition(". ")[0]
-        if failure.traceback:
-            what += f": {failure.traceback.rstrip().rpartition(chr(10))[2]}"
-        raise RunFailed(run.id, info.exit_code, f"did not succeed: {what}")
-    _show(render.end_view(info, notes))
-    if info.state is not RunState.SUCCEEDED:
-        raise RunFailed(run.id, info.exit_code, f"did not succeed: it is {info.state.value}")
+        watch(run, notes)
 
 
 def _notes_on(session: Session) -> list[str]:
@@ -192,126 +120,73 @@ def _notes_on(session: Session) -> list[str]:
     return [f"Ignite: {len(cluster.nodes)} embedded node{plural}; to stop: %ignite_tf local down"]
 
 
-def _write(text: str) -> None:
-    if text:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-
-
-def _say(line: str) -> None:
-    _write(f"{line}\n")
-
-
-def _show(view: render.View) -> None:
-    from IPython.display import display
-
-    display(view.bundle(), raw=True)
-
-
 # The commands of %ignite_tf
 
 
 def _ps(options: argparse.Namespace) -> None:
     listed = list_runs(include_ended=options.all, config=options.config, via=options.via)
     for warning in listed.warnings:
-        _say(warning)
-    _show(render.runs_view(listed.runs, datetime.now(timezone.utc)))
+        say(warning)
+    show(render.runs_view(listed.runs, datetime.now(timezone.utc)))
 
 
 def _stop(options: argparse.Namespace) -> None:
     outcome = stop_run(options.run, options.config, options.via)
-    _say(f"run {outcome.info.id}: {outcome.kind.value}")
+    say(f"run {outcome.info.id}: {outcome.kind.value}")
 
 
 def _logs(options: argparse.Namespace) -> None:
     run = get_run(options.run, options.config, options.via)
-    workers = range(run.info().num_workers)
-    if options.worker is not None and options.worker not in workers:
-        raise ConfigError(f"run {run.id} has no worker {options.worker}; it has 0 to {workers[-1]}")
+    workers = chosen_workers(run, options.worker)
     lost = run.fetch()
-    for worker in workers if options.worker is None else [options.worker]:
+    for worker in workers:
         lines = run.last_lines(worker, options.lines)
-        _say(f"--- worker {worker}, the last {len(lines)} lines of {run.directory.log(worker)}")
-        _say("\n".join(lines))
+        say(f"--- worker {worker}, the last {len(lines)} lines of {run.directory.log(worker)}")
+        say("\n".join(lines))
     for each in lost:
-        _say(str(each))
+        say(str(each))
 
 
 def _describe(options: argparse.Namespace) -> None:
     run = get_run(options.run, options.config, options.via)
     info, failure = run.info(), run.failure()
-    _show(run_views.describe_view(info, run.record(), datetime.now(timezone.utc)))
+    show(run_views.describe_view(info, run.record(), datetime.now(timezone.utc)))
     if failure is not None:
-        _show(render.failure_view(info, failure))
+        show(render.failure_view(info, failure))
 
 
 def _attach(options: argparse.Namespace) -> None:
-    _watch(get_run(options.run, options.config, options.via))
+    watch(get_run(options.run, options.config, options.via))
 
 
 def _doctor(options: argparse.Namespace) -> None:
     found = diagnose(options.cache, python=options.python, config=options.config, via=options.via)
-    _show(run_views.diagnosis_view(found))
+    show(run_views.diagnosis_view(found))
 
 
-def _caches(_: argparse.Namespace) -> None:
-    with open_session(report=_say) as session:
-        _show(render.caches_view(session.caches()))
+def _caches(options: argparse.Namespace) -> None:
+    with open_session(report=say, config=options.config, via=options.via) as session:
+        show(render.caches_view(session.caches()))
 
 
 def _tensorboard(options: argparse.Namespace) -> None:
     if options.list:
-        _show(render.tensorboards_view(list_tensorboards()))
+        show(render.tensorboards_view(list_tensorboards()))
     elif options.stop:
-        stopped = stop_tensorboard(options.run, logdirs=options.logdir, port=options.port, report=_say)
-        _say(
+        stopped = stop_tensorboard(options.run, logdirs=options.logdir, port=options.port, report=say)
+        say(
             "\n".join(f"stopped the TensorBoard at {each.url}" for each in stopped)
             or "no such TensorBoard runs"
         )
     else:
         board = open_tensorboard(
-            options.run, logdirs=options.logdir, host=options.host, port=options.port, report=_say
+            options.run, logdirs=options.logdir, host=options.host, port=options.port, report=say
         )
-        _show(render.tensorboard_view(board, options.height))
+        show(render.tensorboard_view(board, options.height))
 
 
 def _fs(options: argparse.Namespace) -> None:
-    run_fs(options, _Notebook())
-
-
-class _Notebook:
-    """The screen of a notebook. Of long content it shows the beginning."""
-
-    own_name = "%ignite_tf"
-    mounts_in_background = True
-
-    def __init__(self) -> None:
-        self._left_bytes = _MAX_SHOWN_BYTES
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-
-    def show(self, view: render.View) -> None:
-        _show(view)
-
-    def say(self, line: str) -> None:
-        _say(line)
-
-    def note(self, line: str) -> None:
-        _say(line)
-
-    def write(self, data: memoryview) -> None:
-        _write(self._decoder.decode(data[: self._left_bytes]))
-        self._left_bytes -= len(data)
-        if self._left_bytes < 0:
-            raise ConfigError(
-                f"these are the first {render.size_text(_MAX_SHOWN_BYTES)}; copy the file: %ignite_tf fs get"
-            )
-
-    @contextmanager
-    def progress(self) -> Iterator[CopyProgress | None]:
-        from rich.console import Console
-
-        with bar_after_a_while(Console()) as progress:
-            yield progress
+    run_fs(options, NotebookScreen())
 
 
 def _panel(_: argparse.Namespace) -> Any:
@@ -322,25 +197,25 @@ def _local_up(options: argparse.Namespace) -> None:
     asked = EmbeddedOptions(
         num_nodes=options.nodes, heap=options.heap, region=options.region, persist=options.persist
     )
-    _show(render.nodes_view(local_up(asked, report=_say).nodes))
+    show(render.nodes_view(local_up(asked, report=say).nodes))
 
 
 def _local_down(_: argparse.Namespace) -> None:
-    stopped = local_down(report=_say)
+    stopped = local_down(report=say)
     num_nodes = stopped.num_nodes if stopped else 0
-    _say(f"{num_nodes} Ignite node{'s' * (num_nodes != 1)} stopped" if stopped else "no embedded nodes ran")
+    say(f"{num_nodes} Ignite node{'s' * (num_nodes != 1)} stopped" if stopped else "no embedded nodes ran")
 
 
 def _local_status(_: argparse.Namespace) -> None:
     cluster = local_status()
-    _show(render.nodes_view(cluster.nodes if cluster else ()))
+    show(render.nodes_view(cluster.nodes if cluster else ()))
 
 
 def _prune(options: argparse.Namespace) -> None:
     older_than = None if options.older_than is None else timedelta(days=options.older_than)
-    with open_session(report=_say) as session:
-        pruned = session.prune(keep=max(options.keep, 0), older_than=older_than, dry_run=options.dry_run)
-    _say(render.pruned_text(pruned, options.keep, dry_run=options.dry_run))
+    with open_session(report=say, config=options.config, via=options.via) as session:
+        pruned = session.prune(keep=options.keep, older_than=older_than, dry_run=options.dry_run)
+    say(render.pruned_text(pruned, options.keep, dry_run=options.dry_run))
 
 
 _COMMANDS: dict[str, Callable[[argparse.Namespace], Any]] = {

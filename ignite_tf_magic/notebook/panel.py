@@ -1,4 +1,4 @@
-"""A widget: the runs of this user on this machine, with a button to stop each. It keeps itself up to date."""
+"""A widget: the runs of this machine and of the cluster, with a button to stop each. It keeps itself up to date."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HEADS = ["Run", "State", "Cache", "Workers", "Duration"]
 _COLUMNS = "minmax(12em,2fr) 8em minmax(6em,1fr) 5em 6em"
 _FILL = {"flex": "1 1 auto", "width": "auto", "margin": "2px 2px 2px 10px"}
 _BUTTON_WIDTH = "5.5em"
-_STOPPABLE = {RunState.QUEUED, RunState.STARTING, RunState.RUNNING, RunState.RESTARTING, RunState.LOST}
+_UNSTOPPABLE = {RunState.STOPPING, RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED}
 # What can go wrong with files that other processes write and remove.
 _ERRORS = (IgniteTfError, OSError, ValueError)
 
@@ -53,7 +53,7 @@ class _Row:
             f"{run.num_workers}",
             duration_text(run, now),
         ]
-        self.button.disabled = run.state not in _STOPPABLE
+        self.button.disabled = run.state in _UNSTOPPABLE
         self.button.button_style = "" if self.button.disabled else "danger"
         self.text.value = _grid(cells)
 

@@ -7,14 +7,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from light_runs import text_of
-from pipe_hosts import PipeReach, await_text, await_that, host_at, living_jobs, plan_on
+from light_runs import COME_UP, text_of
+from pipe_hosts import PipeReach, await_text, await_that, cut_file, host_at, living_jobs, plan_on, relays
 
 from ignite_tf_magic.cluster import manager
 from ignite_tf_magic.cluster.foreman import address_of, last_lines
+from ignite_tf_magic.cluster.mirror_state import MirrorState
 from ignite_tf_magic.cluster.record import HostRecord
 from ignite_tf_magic.cluster.states import RunState
 from ignite_tf_magic.config import ConnectOptions
+from ignite_tf_magic.launch.hosts import Host
 from ignite_tf_magic.launch.parcels import pack_package, pack_tree
 
 
@@ -182,6 +184,57 @@ def test_a_record_that_cannot_be_left_on_a_host_ends_no_worker(start_on, far):
 def test_output_beyond_a_megabyte_comes_whole_from_another_host(start_on, far):
     run = start_on(plan_on([far], "for i in range(300_000): print(f'{i:09d}')"))
     assert text_of(run).split() == [f"{i:09d}" for i in range(300_000)]
+
+
+@pytest.fixture
+def breaking(far, monkeypatch):
+    """The link to the host breaks whenever it is asked whose directory it has, until the list is emptied."""
+    breaks = [None]
+
+    class Breaking(Host):
+        def read(self, run, path, *args, **options):
+            if path != "owner.lock" or self.name != far.name or not breaks:
+                return super().read(run, path, *args, **options)
+            if breaks == ["once"]:
+                breaks.clear()
+            cut_file(far.root).touch()
+            for relay in relays(far.root):
+                relay.kill()
+            try:
+                return super().read(run, path, *args, **options)
+            finally:
+                cut_file(far.root).unlink()
+
+    monkeypatch.setattr("pipe_hosts.Host", Breaking)
+    return breaks
+
+
+def test_a_link_that_breaks_when_a_worker_was_started_costs_none_of_its_output(start_on, far, breaking):
+    breaking[:] = ["once"]
+    run = start_on(plan_on([far], "print('said')"))
+    assert text_of(run) == "said\n"
+    assert (run.info().state, breaking) == (RunState.SUCCEEDED, [])
+
+
+def test_output_that_was_never_asked_for_is_told_and_read_later(start_on, far, place, breaking):
+    """The run is over before the link to one host holds."""
+    near = host_at(place, "near")
+    script = COME_UP + (
+        "if index == 0:\n"
+        "    print('said', flush=True)\n"
+        "    time.sleep(60)\n"
+        f"while not os.path.exists({str(place / 'go')!r}): time.sleep(0.02)\n"
+        "raise SystemExit(3)\n"
+    )
+    run = start_on(plan_on([far, near], script))
+    log = Path(far.root, "runs", run.id, "worker-0.log")
+    await_that(lambda: log.exists() and log.read_bytes() == b"said\n", "the worker's words")
+    (place / "go").touch()
+    assert run.wait(60).exit_code == 3
+    (lost,) = MirrorState.read(run.directory).unreachable
+    assert str(lost).startswith("5 bytes of worker-0.log cannot be read: host far: ")
+    breaking.clear()
+    assert text_of(run, 0) == "said\n"
 
 
 def test_the_address_by_which_others_know_a_host():

@@ -29,6 +29,7 @@ from ignite_tf_magic.launch.files import write_private
 from ignite_tf_magic.launch.hosts import Host
 from ignite_tf_magic.launch.jobs import Job, LinkTimings
 from ignite_tf_magic.launch.pipe import PipeTransport
+from ignite_tf_magic.launch.watch import HostWatch
 
 RUN = "mnist-1121-0412-k3f"
 QUICK = LinkTimings(silence_s=2.0, poll_s=0.25)
@@ -520,3 +521,20 @@ def test_closing_leaves_no_thread(directory, far):
     with Mirror(directory, [far().host]):
         pass
     assert not [each for each in set(threading.enumerate()) - before if each.name == "ignite-tf-mirror"]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_watch_that_cannot_be_stopped_leaves_the_directory_to_others(directory, far, monkeypatch):
+    stop, stopped = HostWatch.stop, []
+
+    def stop_and_fail(watch):
+        stop(watch)
+        stopped.append(watch)
+        raise RuntimeError("a fault of ours")
+
+    one, two = far("one"), far("two")
+    with Mirror(directory, [one.host, two.host]) as mirror:
+        until(mirror.is_complete)
+        monkeypatch.setattr(HostWatch, "stop", stop_and_fail)
+    until(lambda: not lock.is_held(directory.path / "mirror.lock"))
+    assert len(stopped) == 2

@@ -203,6 +203,42 @@ def test_a_run_for_which_there_is_no_place_any_more_says_what_it_waits_for(start
     assert run.stop().info.state is RunState.STOPPED
 
 
+@pytest.fixture
+def counted():
+    """What a planner waits for before it has a plan."""
+    done = threading.Event()
+    yield done
+    done.set()
+
+
+def counting_long(counted, runs_dir, work_dir):
+    """A run whose worker asks for another attempt, for which the rows of the cache are counted until told."""
+    plan = make_plan("import os; raise SystemExit(75 * (not os.path.exists('again')))", cwd=work_dir)
+    plan = replace(plan, spec=replace(plan.spec, max_restarts=3))
+
+    def count(*_):
+        Path(work_dir, "again").touch()
+        counted.wait(60)
+        return plan.plan
+
+    return manager.start_run(plan, runs_dir, reach_of(runs_dir), lambda _: Surroundings(planner=count))
+
+
+def test_a_run_goes_on_once_its_rows_have_been_counted_however_long_that_takes(counted, runs_dir, work_dir):
+    run = counting_long(counted, runs_dir, work_dir)
+    await_that(lambda: run.info().waiting_for, "a reason")
+    assert run.info().waiting_for == "the rows of the cache are being counted"
+    counted.set()
+    info = run.wait(60)
+    assert (info.state, info.restarts, info.waiting_for) == (RunState.SUCCEEDED, 1, None)
+
+
+def test_a_run_can_be_stopped_while_its_rows_are_counted(counted, runs_dir, work_dir):
+    run = counting_long(counted, runs_dir, work_dir)
+    await_that(lambda: run.info().waiting_for, "a reason")
+    assert run.stop().info.state is RunState.STOPPED
+
+
 def test_the_supervisors_own_fault_ends_the_start(runs_dir, work_dir, monkeypatch):
     def broken(self, record):
         raise KeyError("a fault of ours")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import signal
 
 import pytest
@@ -160,3 +161,15 @@ def test_a_signal_is_the_same_however_it_is_told(number):
 @given(st.integers(0, 255).filter(lambda code: not 128 < code < 160))
 def test_other_codes_stay_as_they_are(code):
     assert normal_exit(code) == (code, None)
+
+
+def test_a_client_with_other_signals_sees_those_of_the_hosts(monkeypatch):
+    """As Windows', where 0 and 1 are a console's events and most others are missing."""
+    windows = enum.IntEnum(
+        "Signals", {"CTRL_C_EVENT": 0, "CTRL_BREAK_EVENT": 1, "SIGINT": 2, "SIGTERM": 15, "SIGBREAK": 21}
+    )
+    monkeypatch.setattr(signal, "Signals", windows)
+    assert [normal_exit(code) for code in (0, 1, 128)] == [(0, None), (1, None), (128, None)]
+    assert normal_exit(-9) == normal_exit(137) == (137, "SIGKILL")
+    assert normal_exit(-21) == (149, "SIGTTIN")
+    assert describe_exit(0) == "exit code 0"

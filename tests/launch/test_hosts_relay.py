@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -16,7 +17,7 @@ from relay_jobs import end_all, job, shell_job, status_of, until
 from ignite_tf_magic.errors import HostRefused, HostUnreachable, NoInterpreter
 from ignite_tf_magic.launch.hosts import Host, call_all
 from ignite_tf_magic.launch.jobs import JobState, LinkTimings
-from ignite_tf_magic.launch.loop import loop_thread
+from ignite_tf_magic.launch.loop import end_task, loop_thread
 from ignite_tf_magic.launch.parcels import pack_tree
 from ignite_tf_magic.launch.pipe import PipeTransport
 from ignite_tf_magic.launch.ssh import SshTransport
@@ -244,6 +245,39 @@ def test_closing_ends_the_relay_and_leaves_the_job(host):
     assert psutil.pid_exists(started.pid)
     with pytest.raises(HostUnreachable, match="closed"):
         other.hello()
+
+
+def test_who_closes_a_link_can_be_cancelled_and_the_link_is_closed_all_the_same(host):
+    relay = psutil.Process(host.hello().pid)
+
+    async def close() -> bool:
+        link = await host.link()
+        closing = asyncio.get_running_loop().create_task(link.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.wait([closing])
+        await link.close()
+        return closing.cancelled()
+
+    assert loop_thread().run(close())
+    with contextlib.suppress(psutil.NoSuchProcess):
+        relay.wait(20)
+    assert host.hello().pid != relay.pid
+
+
+def test_a_task_that_passes_over_a_cancel_is_ended():
+    async def end() -> bool:
+        async def stubborn() -> None:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(600)
+            await asyncio.sleep(600)
+
+        task = asyncio.get_running_loop().create_task(stubborn())
+        await asyncio.sleep(0)
+        await end_task(task)
+        return task.cancelled()
+
+    assert loop_thread().run(end())
 
 
 def test_a_call_on_the_loop_thread_itself_is_an_error(host):

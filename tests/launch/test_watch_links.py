@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
 import signal
@@ -14,6 +15,7 @@ from relay_jobs import Kept, end_all, shell_job, until
 
 from ignite_tf_magic.launch.hosts import Host
 from ignite_tf_magic.launch.jobs import JobState, LinkTimings
+from ignite_tf_magic.launch.link import RelayLink
 from ignite_tf_magic.launch.pipe import PipeTransport
 from ignite_tf_magic.launch.ssh import SshTransport
 from ignite_tf_magic.launch.watch import Contact, HostWatch
@@ -131,3 +133,26 @@ def test_a_host_that_cannot_be_used_says_why(home):
             until(lambda: watch.view.contact is Contact.UNREACHABLE)
             assert "/no/such/python3" in watch.view.error
             assert (watch.view.heard_at, watch.view.facts) == (None, None)
+
+
+def test_a_stop_that_comes_together_with_an_answer_is_heard(home, monkeypatch):
+    """In the same turn of the loop: until Python 3.11 `asyncio.wait_for` gives the answer then, and no cancel."""
+    stopping: list[asyncio.Task[None]] = []
+    deliver = RelayLink._deliver
+
+    def deliver_and_stop(link, header, payload):
+        deliver(link, header, payload)
+        if watch.view.contact is Contact.REACHABLE and not stopping:
+            stopping.append(asyncio.get_running_loop().create_task(watch._stop()))
+
+    monkeypatch.setattr(RelayLink, "_deliver", deliver_and_stop)
+    transport = PipeTransport({"IGNITE_TF_HOME": str(home)})
+    with Host("h1", transport, python=sys.executable, timings=TIMINGS) as host:
+        watch = HostWatch(host, "r1", logs={}, sink=Kept())
+        try:
+            until(lambda: stopping and stopping[0].done(), 20)
+            heard_at = watch.view.heard_at
+            time.sleep(3 * TIMINGS.poll_s)
+            assert watch.view.heard_at == heard_at
+        finally:
+            watch.stop()

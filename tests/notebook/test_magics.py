@@ -182,6 +182,13 @@ def test_logs_shows_the_last_lines(kernel, digits):
     )
 
 
+def test_explain_needs_no_cell(kernel, digits):
+    result = kernel.run(f"%ignite_tf start {digits} --workers 2 --explain")
+    assert result.error is None, result
+    assert "BYTES READ LOCALLY" in result.text
+    assert result.text.count("100%") == 2
+
+
 @pytest.mark.parametrize(
     ("code", "words"),
     [

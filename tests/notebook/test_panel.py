@@ -91,7 +91,8 @@ def test_stopping_a_run_that_is_gone_is_said(panel_kernel, digits):
         "[row] = [row for row in runs.children if run.id in row.children[1].value]\n"
         "stop_run(run.id)\n"
         "shutil.rmtree(run.directory.path)\n"
-        "with session._registry() as registry: registry.remove(run.id)\n"
+        "from ignite_tf_magic.cluster.registry import Registry\n"
+        "with open_session(report=print) as session: Registry(session.client).remove(run.id)\n"
         "row.children[0].click()\n"
         "print(outcome.value)\n"
     )

@@ -71,7 +71,7 @@ class Starter:
             "run": run,
             "name": checked_name(request["name"], "job"),
             "generation": 0 if keep else int(request["generation"]),
-            "argv": argv,
+            "argv": [os.path.expanduser(argv[0]), *argv[1:]],
             "env": env,
             "cwd": self._directory(request.get("cwd"), run),
             "cwd_create": bool(request.get("cwd_create")),

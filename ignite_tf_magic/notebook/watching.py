@@ -1,0 +1,78 @@
+"""Watching a run from a cell: its output as it comes, at a pace that Jupyter can follow, then how it ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from ignite_tf_magic.errors import RunFailed
+from ignite_tf_magic.live_output import LiveOutput
+from ignite_tf_magic.notebook.screen import say, show, write
+from ignite_tf_magic.render import end_view, failure_view
+from ignite_tf_magic.session import Run, RunState
+
+_TAKE_INTERVAL_S = 0.05
+_PROGRESS_INTERVAL_S = 0.25
+# Jupyter's server drops the output of kernels that write more than 1 MB a second for some seconds.
+_MAX_CHARS_PER_S = 800_000
+_MAX_BURST_CHARS = 2_000_000
+
+
+def watch(run: Run, notes: Sequence[str] = ()) -> None:
+    """Show a run's output until it has ended, then how it ended.
+
+    Raises:
+        RunFailed: It did not succeed.
+        KeyboardInterrupt: The person stopped watching; the run goes on.
+    """
+    output, pace = LiveOutput(run.info().num_workers), _Pace()
+    taken = progressed = 0.0
+    try:
+        for chunk in run.follow(with_pauses=True):
+            output.feed(chunk.worker, chunk.text)
+            now = time.monotonic()
+            if now - taken >= _TAKE_INTERVAL_S:
+                with_progress = now - progressed >= _PROGRESS_INTERVAL_S
+                text = output.take(with_progress=with_progress)
+                write(text)
+                pace.wait(len(text))
+                taken, progressed = now, now if with_progress else progressed
+    except KeyboardInterrupt:
+        write(output.finish())
+        say(
+            f"not watching any more; run {run.id} goes on\n"
+            f"  watch it again: %ignite_tf attach {run.id}\n  stop it:        %ignite_tf stop {run.id}"
+        )
+        raise
+    write(output.finish())
+    _show_end(run, notes)
+
+
+class _Pace:
+    """Makes who shows a flood of output wait, so that all of it arrives."""
+
+    def __init__(self) -> None:
+        self._allowed = float(_MAX_BURST_CHARS)
+        self._at = time.monotonic()
+
+    def wait(self, num_chars: int) -> None:
+        """Wait after so many characters, if they were too many."""
+        now = time.monotonic()
+        earned = (now - self._at) * _MAX_CHARS_PER_S
+        self._allowed = min(self._allowed + earned, _MAX_BURST_CHARS) - num_chars
+        self._at = now
+        if self._allowed < 0:
+            time.sleep(-self._allowed / _MAX_CHARS_PER_S)
+
+
+def _show_end(run: Run, notes: Sequence[str]) -> None:
+    info, failure = run.info(), run.failure()
+    if failure is not None:
+        show(failure_view(info, failure))
+        what = failure.summary.partition(". ")[0]
+        if failure.traceback:
+            what += f": {failure.traceback.rstrip().rpartition(chr(10))[2]}"
+        raise RunFailed(run.id, info.exit_code, f"did not succeed: {what}")
+    show(end_view(info, notes))
+    if info.state is not RunState.SUCCEEDED:
+        raise RunFailed(run.id, info.exit_code, f"did not succeed: it is {info.state.value}")

@@ -1,0 +1,154 @@
+"""Options that a cell and a shell share, by the same words. Does nothing but read."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ignite_tf_magic import __version__
+from ignite_tf_magic.boards import LOOPBACK
+from ignite_tf_magic.errors import ConfigError
+from ignite_tf_magic.session import EmbeddedOptions, OnRebalance, Run
+
+
+def count(text: str) -> int:
+    """Read a whole number from 1 up."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 up")
+    return int(text)
+
+
+def whole(text: str) -> int:
+    """Read a whole number from 0 up."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+    return int(text)
+
+
+def seconds(text: str) -> float:
+    """Read a number of seconds above 0."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return found
+
+
+def add_config_options(parser: argparse.ArgumentParser) -> None:
+    """Add what says which cluster is meant, and which way leads to it."""
+    parser.add_argument(
+        "-c", "--config", type=Path, metavar="FILE", help="ignite-tf.toml, or Ignite's Spring XML"
+    )
+    parser.add_argument("--via", metavar="HOST", help="SSH host through which all is reached")
+
+
+def add_version(parser: argparse.ArgumentParser) -> None:
+    """Add -V."""
+    parser.add_argument("-V", "--version", action="version", version=f"ignite-tf {__version__}")
+
+
+def add_run(parser: argparse.ArgumentParser) -> None:
+    """Add which run is meant."""
+    parser.add_argument("run", metavar="RUN", help="its id (CLUSTER_ID), or the beginning of it")
+
+
+def chosen_workers(run: Run, worker: int | None) -> Sequence[int]:
+    """Give the worker that was asked for, or all.
+
+    Raises:
+        ConfigError: The run has no such worker.
+    """
+    workers = range(run.info().num_workers)
+    if worker is not None and worker not in workers:
+        raise ConfigError(f"run {run.id} has no worker {worker}; it has 0 to {workers[-1]}")
+    return workers if worker is None else [worker]
+
+
+def add_run_options(start: argparse.ArgumentParser, *, default_workers: str) -> None:
+    """Add what both ways to start a run know."""
+    add = start.add_argument
+    workers = f"processes to train with ({default_workers})"
+    _add_place(start, workers)
+    add("--requirements", type=Path, metavar="FILE", help="what their Python has, built once on each host")
+    add("--wheels", type=Path, metavar="DIR", help="where that comes from, for hosts without a package index")
+    add("--start-timeout", type=seconds, metavar="S", help="seconds for several to come up (180)")
+    add("--max-restarts", type=whole, metavar="N", help="failures in a row that are retried (10)")
+    add("--deadline", type=seconds, metavar="S", help="seconds that the run may take in all (no limit)")
+    choices = [each.value for each in OnRebalance]
+    add("--on-rebalance", choices=choices, help="when partitions have moved (restart)")
+    add("--wait", action="store_true", help="queue the run until there are free GPUs and ports for it")
+    add("--explain", action="store_true", help="only tell who would read what, from where")
+    add("--detach", action="store_true", help="the hosts answer for the run; it outlives this process")
+
+
+def _add_place(start: argparse.ArgumentParser, workers: str) -> None:
+    add = start.add_argument
+    add("--workers", type=count, metavar="N", help=workers)
+    add("--hosts", metavar="A,B", help="only these get workers (all that hold partitions)")
+    add("--gpus", type=whole, default=0, metavar="N", help="GPUs of each worker alone (0: all see all)")
+    add("--python", metavar="PATH", help="interpreter of the workers, on their hosts")
+    add("--name", metavar="NAME", help="the beginning of the run's id (the cache)")
+
+
+def given_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Give the fields of a `RunRequest` that these options say; what was not given is left out."""
+    found = {
+        "num_workers": options.workers,
+        "hosts": tuple(part for part in (options.hosts or "").split(",") if part) or None,
+        "python": options.python,
+        "name": options.name,
+        "num_gpus": options.gpus,
+        "requirements": options.requirements,
+        "wheels": options.wheels,
+        "wait": options.wait,
+        "start_timeout_s": options.start_timeout,
+        "max_restarts": options.max_restarts,
+        "deadline_s": options.deadline,
+        "on_rebalance": OnRebalance(options.on_rebalance) if options.on_rebalance else None,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def add_doctor_options(doctor: argparse.ArgumentParser) -> None:
+    """Add what to look at."""
+    doctor.add_argument("cache", nargs="?", metavar="CACHE", help="whose data to look for")
+    doctor.add_argument("--python", metavar="PATH", help="interpreter of the workers, on their hosts")
+
+
+def add_prune_options(prune: argparse.ArgumentParser) -> None:
+    """Add which runs are forgotten."""
+    prune.add_argument("--keep", type=whole, default=20, metavar="N", help="so many of the newest stay (20)")
+    prune.add_argument("--older-than", type=whole, metavar="DAYS", help="only those that ended longer ago")
+    prune.add_argument("--dry-run", action="store_true", help="only list them")
+
+
+def add_board_options(board: argparse.ArgumentParser) -> None:
+    """Add what a TensorBoard shows, and where."""
+    board.add_argument("run", nargs="*", metavar="RUN", help="the runs to show (all)")
+    board.add_argument("--logdir", action="append", default=[], metavar="URI", help="other event files")
+    board.add_argument("--port", type=count, metavar="N", help="where it listens (the first free from 6006)")
+    board.add_argument("--host", default=LOOPBACK, help=f"where it is reached ({LOOPBACK}: from here only)")
+    board.add_argument("--list", action="store_true", help="list those that run")
+    board.add_argument("--stop", action="store_true", help="end the one that shows this; without RUN, all")
+
+
+def add_node_options(up: argparse.ArgumentParser) -> None:
+    """Add what embedded nodes are like."""
+    default = EmbeddedOptions()
+    up.add_argument(
+        "--nodes", type=whole, default=default.num_nodes, metavar="N", help=f"how many ({default.num_nodes})"
+    )
+    up.add_argument(
+        "--heap", default=default.heap, metavar="SIZE", help=f"Java heap of a node ({default.heap})"
+    )
+    up.add_argument(
+        "--region",
+        default=default.region,
+        metavar="SIZE",
+        help=f"memory for a node's data ({default.region})",
+    )
+    up.add_argument("--persist", action="store_true", help="keep the data on disk, over down")
