@@ -241,7 +241,7 @@ class Reconciler:
         self._crew.follow(record)
         if self._files is None:
             run = native_run(self._directory, self._reach)
-            self._files = self._opened.enter_context(RunFiles(run, self._options, _log))
+            self._files = self._opened.enter_context(RunFiles(run, self._options, _log, host=self._name))
             self._files.start()
         if self._topology is None:
             self._topology = self._opened.enter_context(

@@ -8,9 +8,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from io import FileIO
 from pathlib import Path
 
 from ignite_tf_magic.closing import Closing
+from ignite_tf_magic.cluster.gaps import Gap, Gaps, read_on
 from ignite_tf_magic.cluster.record import RunInfo
 from ignite_tf_magic.cluster.runs import Run
 from ignite_tf_magic.config import ConnectOptions
@@ -32,14 +34,18 @@ class RunFiles(Closing):
     """Makes a run's directories in igfs and keeps a copy of its workers' output there, in a thread of its own.
 
     A run never fails for it: what cannot be copied is told to `report`, once, and stays in the run's own directory.
+
+    Args:
+        host: Only the output of workers on this host is copied: of a detached run, each host copies its own.
     """
 
-    def __init__(self, run: Run, options: ConnectOptions, report: Report) -> None:
+    def __init__(self, run: Run, options: ConnectOptions, report: Report, *, host: str | None = None) -> None:
         self._run = run
         self._report = report
         self._volume = Volume(lambda: options)
         self._path = (*RUNS, run.id)
-        self._logs: dict[str, tuple[FileWriter, int]] = {}
+        self._host = host
+        self._logs: dict[str, _LogCopy] = {}
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._copy, name=f"files-{run.id}", daemon=True)
 
@@ -71,39 +77,65 @@ class RunFiles(Closing):
             self._report(f"the output of run {self._run.id} is not copied to igfs any more: {error}")
         except FileNotFoundError:
             return  # somebody has removed the run
+        except (OSError, ValueError, TypeError) as error:  # no note of a gap can be written, or it is damaged
+            self._report(f"the output of run {self._run.id} is not copied to igfs any more: {error}")
         finally:
             atexit.unregister(self.close)
 
     def _copy_logs(self) -> None:
         for worker in range(self._run.info().num_workers):
-            for path in self._run.logs(worker):
-                self._copy_log(path)
+            for path in self._own_logs(worker):
+                if path.name not in self._logs and path.stat().st_size > 0:
+                    writer = self._volume.open_write((*self._path, "logs", path.name), WriteMode.APPEND)
+                    self._logs[path.name] = _LogCopy(path, writer)
+        for copy in self._logs.values():
+            copy.go_on()
 
-    def _copy_log(self, path: Path) -> None:
-        name = path.name
-        while chunk := _read(path, self._logs[name][1] if name in self._logs else 0):
-            if name not in self._logs:
-                target = (*self._path, "logs", name)
-                self._logs[name] = self._volume.open_write(target, WriteMode.APPEND), 0
-            writer, position = self._logs[name]
-            writer.write(chunk)
-            writer.flush()
-            self._logs[name] = writer, position + len(chunk)
+    def _own_logs(self, worker: int) -> list[Path]:
+        if self._host is None:
+            return self._run.logs(worker)
+        launches = self._run.record().hosts_of(worker)
+        paths = [self._run.directory.log(worker, number) for number, host in launches if host == self._host]
+        return [path for path in paths if path.exists()]
 
     def _end(self) -> None:
-        for writer, _ in self._logs.values():
-            writer.close()
+        for copy in self._logs.values():
+            copy.writer.close()
         record = self._run.directory.record.read_bytes()
         self._volume.write_file((*self._path, "run.json"), record)
 
 
-def _read(path: Path, position: int) -> bytes:
-    try:
-        with path.open("rb") as file:
-            file.seek(position)
-            return file.read(_MAX_COPY_BYTES)
-    except FileNotFoundError:
-        return b""
+class _LogCopy:
+    """A log and its copy in igfs, whose size tells how far it was copied, also by one that was killed.
+
+    Nobody else writes the copy.
+    Where bytes were deleted before they were copied, the copy says so in a line; a small file beside the log notes it.
+    """
+
+    def __init__(self, log: Path, writer: FileWriter) -> None:
+        self._log = log
+        self.writer = writer
+        self._gaps = Gaps.read(log.with_name(f"{log.name}.igfs.json"), writer.tell())
+        writer.write(self._gaps.rest_of_mark(writer.tell()))
+
+    def go_on(self) -> None:
+        """Copy what there is by now."""
+        while chunk := self._next():
+            self.writer.write(chunk)
+            self.writer.flush()
+
+    def _next(self) -> bytes:
+        position = self._gaps.offset(self.writer.tell())
+        try:
+            with FileIO(self._log) as file:
+                begin, data = read_on(file, position, _MAX_COPY_BYTES)
+        except FileNotFoundError:
+            return b""
+        if begin == position:
+            return data
+        gap = Gap(self.writer.tell(), position, begin)
+        self._gaps.note(gap)
+        return gap.mark + data
 
 
 @dataclass(frozen=True, slots=True)

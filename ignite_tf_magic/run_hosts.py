@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 import uuid
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -41,15 +42,23 @@ def hosts_of_nodes(config: Config, nodes: Collection[Node]) -> NamedHosts:
         own = [address for address in addresses if is_own_address(address)]
         here = ThisMachine(own, {node.node_id: node.endpoints[0].host for node in nodes})
     names = name_hosts(listed, config.hosts, here)
-    untold: dict[str, list[str]] = {}
-    for node in nodes:
-        host = names.hosts[node.node_id]
-        if not {plain_address(endpoint.host) for endpoint in node.listed} & set(host.addresses):
-            untold.setdefault(host.name, []).append(str(node.node_id))
+    untold = _untold(names.hosts, nodes)
     records = {
         node: _record(host, config, sorted(untold.get(host.name, ()))) for node, host in names.hosts.items()
     }
     return NamedHosts(records, names.warnings)
+
+
+def _untold(hosts: Mapping[uuid.UUID, HostOfNode], nodes: Iterable[Node]) -> dict[str, list[str]]:
+    """Give, by host, the ids of nodes that list no address of which only their host is known."""
+    by_name = {host.name: host for host in hosts.values()}
+    hosts_with = Counter(address for host in by_name.values() for address in host.addresses)
+    found: dict[str, list[str]] = {}
+    for node in nodes:
+        host, listed = hosts[node.node_id], {plain_address(endpoint.host) for endpoint in node.listed}
+        if not any(address in listed and hosts_with[address] == 1 for address in host.addresses):
+            found.setdefault(host.name, []).append(str(node.node_id))
+    return found
 
 
 def _record(host: HostOfNode, config: Config, nodes: Iterable[str]) -> HostRecord:

@@ -16,7 +16,7 @@ from ignite_tf_magic.cluster.decisions import Reports
 from ignite_tf_magic.cluster.environments import prepare_environments
 from ignite_tf_magic.cluster.manager import RunPlan
 from ignite_tf_magic.cluster.orders import Room
-from ignite_tf_magic.cluster.planning import AskRoom, Found, check_room, find_plan
+from ignite_tf_magic.cluster.planning import AskRoom, Found, Inspect, check_room, find_plan
 from ignite_tf_magic.cluster.reach import Reach
 from ignite_tf_magic.cluster.record import HostRecord, RunRecord, RunSpec
 from ignite_tf_magic.cluster.requirements import read_requirements
@@ -37,6 +37,7 @@ _AFTER_IMPORT = {
 }
 # Where workers run when none can beside the data.
 _HERE = HostRecord("localhost", python=sys.executable)
+_NOT_PACKED = "this package was not packed for other machines when the run started"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,7 @@ def plan_run(
         raise ConfigError("--wheels says where what --requirements FILE lists comes from; give both")
     if not spec.command:
         check_script(request.script, request.script_name, spec.python)
-    found = _find(client, config, spec, reach, partial(rooms_of, reach))
+    found = _find(client, config, spec, partial(unusable_hosts, reach=reach), partial(rooms_of, reach))
     if found.shortage is not None and not request.wait:
         raise NoRoom(f"{found.shortage}. Wait until there is room with --wait, or ask for fewer")
     package = pack_package() if any(host.ssh is not None for host in found.plan.hosts) else None
@@ -173,14 +174,22 @@ def plan_again(client: Client, config: Config, record: RunRecord, reports: Repor
     def ask_room(hosts: Iterable[HostRecord], spec: RunSpec) -> dict[str, Room]:
         return {**told, **rooms_of(reach, [host for host in hosts if host.name not in known], spec)}
 
-    return _find(client, config, record.spec, reach, ask_room, known).placed()
+    def inspect(hosts: Iterable[HostRecord]) -> dict[str, str]:
+        asked = list(hosts)
+        if (
+            record.spec.package is None
+        ):  # it began on this machine alone, and its workers elsewhere need the package
+            return {host.name: _NOT_PACKED for host in asked if host.ssh is not None}
+        return unusable_hosts(asked, reach)
+
+    return _find(client, config, record.spec, inspect, ask_room, known).placed()
 
 
 def _find(
     client: Client,
     config: Config,
     spec: RunSpec,
-    reach: Reach,
+    inspect: Inspect,
     ask_room: AskRoom,
     known: Mapping[str, HostRecord] = MappingProxyType({}),
 ) -> Found:
@@ -196,7 +205,7 @@ def _find(
         client,
         spec,
         naming,
-        lambda hosts: unusable_hosts(hosts, reach),
+        inspect,
         ask_room,
         fallback,
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 from ignite_tf_magic.cluster.directory import RunDirectory, new_run_id
 from ignite_tf_magic.cluster.manager import RunPlan, baggage_for, first_record
 from ignite_tf_magic.cluster.mirror import seen_directory
-from ignite_tf_magic.cluster.origins import Elsewhere, Native
+from ignite_tf_magic.cluster.origins import Elsewhere, Native, Origin
 from ignite_tf_magic.cluster.publisher import new_owner
 from ignite_tf_magic.cluster.reach import Reach
 from ignite_tf_magic.cluster.record import HostRecord, RunRecord
@@ -60,8 +60,15 @@ def submit(
             index.remove(run_id)
             raise LaunchError(f"no host took the run: {'; '.join(map(str, failed.values()))}")
         _await_supervisor(index, run_id, owner, failed)
-    origin = Native(directory, reach) if is_here else Elsewhere(directory, reach, registry)
-    return Run(directory, origin, reach)
+    return Run(directory, _origin(record, directory, reach, registry), reach)
+
+
+def _origin(
+    record: RunRecord, directory: RunDirectory, reach: Reach, registry: Callable[[], Registry]
+) -> Origin:
+    """Say where the run is: of several hosts, others may go on without this machine."""
+    is_only_here = [host.ssh for host in record.hosts] == [None]
+    return Native(directory, reach) if is_only_here else Elsewhere(directory, reach, registry)
 
 
 def _errors(answers: Mapping[str, object]) -> dict[str, IgniteTfError]:

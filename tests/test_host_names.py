@@ -163,6 +163,19 @@ def test_configured_by_address_or_by_a_name_that_is_one():
     assert found.hosts[C].python == "py"
 
 
+def test_an_address_that_several_machines_have_is_not_the_host_s_though_it_is_configured():
+    nodes = {A: node("172.18.0.1"), B: node("172.18.0.1"), C: node("10.0.0.3")}
+    tables = (
+        HostOptions("one", addresses=("172.18.0.1", "10.0.0.1"), node_ids=(str(A),)),
+        HostOptions("two", node_ids=(str(B),)),
+    )
+    assert [host.addresses for host in name_hosts(nodes, tables).hosts.values()] == [
+        ("10.0.0.1",),
+        (),
+        ("10.0.0.3",),
+    ]
+
+
 def test_nodes_beside_a_configured_one_are_on_its_host():
     nodes = {A: node("10.0.0.1", port=10801), B: node("10.0.0.1"), C: node("10.0.0.2")}
     found = name_hosts(nodes, (HostOptions("db1", node_ids=(str(B),)),))

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 
 import pytest
 
+from ignite_tf_magic.cluster.directory import RunDirectory
+from ignite_tf_magic.cluster.orders import Order
+from ignite_tf_magic.cluster.reach import Reach
+from ignite_tf_magic.cluster.record import PastGeneration, RunRecord, RunSpec, WorkerRecord
+from ignite_tf_magic.cluster.runs import native_run
+from ignite_tf_magic.cluster.states import RunState
 from ignite_tf_magic.igfs.volume import Volume
+from ignite_tf_magic.launch.agent.spawning import punch
 from ignite_tf_magic.protocol.messages import CacheConfig
-from ignite_tf_magic.run_files import PARTS
+from ignite_tf_magic.run_files import PARTS, RunFiles
 from ignite_tf_magic.session import RunRequest, list_runs, open_session
 
+BLOCK = 4096
 SCRIPT = """
 import os, sys, time
 print("uri", os.environ["IGNITE_TF_RUN_URI"], flush=True)
@@ -99,3 +108,69 @@ def test_a_run_goes_on_where_igfs_cannot_be_written(session, volume):
     finally:
         volume.remove_file(("runs",))
         volume.rename(("old-runs",), ("runs",))
+
+
+@pytest.fixture
+def detached(tmp_path, volume):
+    """A run of two hosts, each with one worker, that changed places; as its directory is on the host db1."""
+    name = f"run-files-{time.time_ns()}"
+    directory = RunDirectory(tmp_path / "runs" / name)
+    directory.path.mkdir(parents=True)
+    workers = (WorkerRecord(0, "db2"), WorkerRecord(1, "db1"))
+    past = (PastGeneration(1, ("db1", "db2"), "a test", 1.0),)
+    order = Order(2)
+    RunRecord(name, RunSpec("RUN_FILES", 2), RunState.FAILED, 1.0, workers, order, past=past).write(directory)
+    yield directory
+    volume.remove_directory(("runs", name), with_contents=True)
+
+
+def copied(ignite, tmp_path, directory):
+    """What the reconciler of db1 copies; it ends when all that there is by now was copied."""
+    said = []
+    files = RunFiles(native_run(directory, Reach(tmp_path)), ignite.connect_options, said.append, host="db1")
+    files.start()
+    files.wait(60)
+    assert said == []
+
+
+def test_a_host_of_a_detached_run_copies_the_output_of_its_own_workers_only(
+    ignite, tmp_path, volume, detached
+):
+    for worker in range(2):
+        for generation in (1, 2):
+            detached.log(worker, generation).write_text(f"{worker} {generation}\n")
+    copied(ignite, tmp_path, detached)
+    logs = ("runs", detached.run_id, "logs")
+    assert {name for page in volume.entries(logs) for name, _ in page} == {"worker-0.log", "worker-1.g2.log"}
+    assert content(volume, *logs, "worker-1.g2.log") == "1 2\n"
+
+
+def test_who_is_started_again_copies_what_is_new(ignite, tmp_path, volume, detached):
+    path = ("runs", detached.run_id, "logs", "worker-0.log")
+    said = ""
+    for number in range(3):
+        said += f"line {number}\n"
+        detached.log(0).write_text(said)
+        copied(ignite, tmp_path, detached)
+        assert content(volume, *path) == said
+
+
+def test_what_was_deleted_before_it_was_copied_leaves_a_line(ignite, tmp_path, volume, detached):
+    """The keeper frees the head of a log twice, and the copying begins again each time."""
+    path, log = ("runs", detached.run_id, "logs", "worker-0.log"), detached.log(0)
+    log.write_bytes(b"a" * BLOCK + b"b" * BLOCK + b"c\n")
+    expected = ""
+    for end, rest in ((BLOCK, "b" * BLOCK + "c\n"), (4 * BLOCK, "d" * (BLOCK - 2) + "\ne")):
+        with log.open("r+b") as file:
+            punch(file.fileno(), end)
+        deleted = end - (2 * BLOCK + 2 if expected else 0)
+        expected += (
+            f"[ignite_tf_magic: {deleted} bytes of output were deleted here, at the log's size bound]\n"
+        )
+        expected += rest
+        copied(ignite, tmp_path, detached)
+        assert content(volume, *path) == expected
+        copied(ignite, tmp_path, detached)
+        assert content(volume, *path) == expected
+        with log.open("ab") as file:
+            file.write(b"-" * (2 * BLOCK - 2) + b"d" * (BLOCK - 2) + b"\ne")

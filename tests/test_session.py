@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
+from dataclasses import replace
 
 import pytest
 
+from ignite_tf_magic.config import Endpoint
 from ignite_tf_magic.errors import CacheNotFound, LaunchError, PlacementError, RunNotFound, ScriptError
 from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.protocol.ops import CacheMode
+from ignite_tf_magic.reconciler import INSTRUCTIONS, Instructions
 from ignite_tf_magic.session import RunRequest, RunState, get_run, list_runs, open_session, stop_run
 
 # Reads what the environment says, with the client alone: no TensorFlow to import.
@@ -33,6 +39,18 @@ print(json.dumps({
     "as_told": told["partitions"] == {str(p): [s.rows, s.max_row_bytes] for p, s in stats.items()},
     "endpoint": str(endpoint),
 }))
+"""
+
+
+# Waits to be killed in its first life.
+FALL_ONCE = """
+import os, time
+told = os.path.join({home!r}, "pid")
+if not os.path.exists(told):
+    with open(told + ".new", "w") as file: file.write(str(os.getpid()))
+    os.rename(told + ".new", told)
+    time.sleep(600)
+print("again")
 """
 
 
@@ -160,6 +178,47 @@ def test_a_second_process_sees_the_runs(session, numbers, home):
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.split() == [run.id, "running", "stopped"]
+
+
+def fall_once(session, home):
+    """Start a detached run, kill its worker, and give its end."""
+    run = session.start_run(RunRequest("SESSION_NUMBERS", FALL_ONCE.format(home=str(home)), detach=True))
+    try:
+        deadline = time.monotonic() + 60
+        while not (home / "pid").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os.kill(int((home / "pid").read_text()), signal.SIGKILL)
+        info = run.wait(60)
+        return info, "".join(chunk.text for chunk in run.follow()) if info.state.has_ended else run.record()
+    finally:
+        run.stop()
+
+
+def test_a_detached_run_on_this_machine_is_started_again(ignite, numbers, home, monkeypatch):
+    """Though it was started through an address that no node lists."""
+    monkeypatch.setenv("IGNITE_TF_TIMINGS_DIVISOR", "4")
+    listed = ignite.connect_options.endpoints
+    dialled = tuple(Endpoint("localhost", each.port) for each in listed)
+    with open_session(replace(ignite.connect_options, endpoints=dialled), report=print) as session:
+        info, told = fall_once(session, home)
+    assert (info.state, info.restarts) == (RunState.SUCCEEDED, 1), told
+    assert told.endswith("again\n")
+    instructions = Instructions.read(info.directory / INSTRUCTIONS)
+    assert instructions.endpoints == tuple(map(str, (*dialled, *listed)))
+
+
+def test_a_detached_run_starts_again_here_when_no_host_with_a_node_can_be_used(
+    ignite, numbers, client, home, monkeypatch
+):
+    """Its nodes are on a host that no SSH leads to."""
+    monkeypatch.setenv("IGNITE_TF_TIMINGS_DIVISOR", "4")
+    (home / "ssh_config").write_text("Host far\n  HostName 127.0.0.1\n  Port 1\n")
+    ids = json.dumps([str(node.node_id) for node in client.nodes()])
+    config = home / "ignite-tf.toml"
+    config.write_text(f'[ssh]\nconfig = "ssh_config"\n[hosts.far]\nnode_ids = {ids}\nssh = "far"\n')
+    with open_session(ignite.connect_options, report=print, config=config) as session:
+        info, told = fall_once(session, home)
+    assert (info.state, info.restarts, info.hosts) == (RunState.SUCCEEDED, 1, ("localhost",)), told
 
 
 def test_importing_the_session_loads_no_heavy_library():

@@ -7,64 +7,38 @@ own; a small file beside it notes where, as from there on its size is not the of
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
 from ignite_tf_magic.cluster.directory import RunDirectory
+from ignite_tf_magic.cluster.gaps import Gap, Gaps
 from ignite_tf_magic.errors import MirrorFailed
-from ignite_tf_magic.launch.files import write_private
-
-
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """Bytes of a log that were deleted before they were read.
-
-    Attributes:
-        at: Where the line about it begins in the file here.
-        start: Offset over there of the first one.
-        end: Offset over there behind the last one.
-    """
-
-    at: int
-    start: int
-    end: int
-
-    @property
-    def mark(self) -> bytes:
-        """The line that stands for them."""
-        count = self.end - self.start
-        return f"[ignite_tf_magic: {count} bytes of output were deleted here, at the log's size bound]\n".encode()
 
 
 @dataclass(slots=True)
 class _Log:
     path: Path
-    size: int = 0
-    gaps: list[Gap] = field(default_factory=list)
+    size: int
+    gaps: Gaps
+
+    @classmethod
+    def open(cls, path: Path) -> _Log:
+        """Find out how far it was read, and end a line about a gap that was begun."""
+        size = path.stat().st_size if path.exists() else 0
+        log = cls(path, size, Gaps.read(path.with_name(f"{path.name}.gaps.json"), size))
+        if rest := log.gaps.rest_of_mark(size):
+            log.append(rest)
+        return log
 
     @property
     def offset(self) -> int:
         """Where to read on over there."""
-        return self.size + sum(gap.end - gap.start - len(gap.mark) for gap in self.gaps)
-
-    @property
-    def gaps_file(self) -> Path:
-        return self.path.with_name(f"{self.path.name}.gaps.json")
-
-    def load(self) -> None:
-        """Find out how far it was read, and end a line about a gap that was begun."""
-        self.size = self.path.stat().st_size if self.path.exists() else 0
-        if self.gaps_file.exists():
-            noted = [Gap(*numbers) for numbers in json.loads(self.gaps_file.read_bytes())]
-            self.gaps = [gap for gap in noted if gap.at <= self.size]
-        if self.gaps and (last := self.gaps[-1]).at + len(last.mark) > self.size:
-            self.append(last.mark[self.size - last.at :])
+        return self.gaps.offset(self.size)
 
     def append(self, data: bytes) -> None:
         """Write at the end of the file here. A reader may see a part of it before the rest."""
@@ -75,9 +49,8 @@ class _Log:
         self.size += len(data)
 
     def note(self, gap: Gap) -> None:
-        """Take note of a gap. In this order: a line that is not noted would be taken for output."""
-        self.gaps.append(gap)
-        write_private(self.gaps_file, json.dumps([[gap.at, gap.start, gap.end] for gap in self.gaps]))
+        """Take note of a gap."""
+        self.gaps.note(gap)
         self.append(gap.mark)
 
 
@@ -112,9 +85,8 @@ class MirroredLogs:
                 return self._logs[host, name].offset
             if any(name == other for _, other in self._logs):
                 return None
-            log = _Log(self._directory.path / name)
             try:
-                log.load()
+                log = _Log.open(self._directory.path / name)
             except (OSError, ValueError, TypeError) as error:
                 raise self._failed(error) from error
             self._logs[host, name] = log

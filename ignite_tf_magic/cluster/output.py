@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
+from ignite_tf_magic.cluster.gaps import Gap, read_on
+
 _CHUNK_BYTES = 64 << 10
 _POLL_S = 0.05
 
@@ -49,6 +51,7 @@ class _Log:
         self._title = segment.title
         self._has_begun = False
         self._file: FileIO | None = None
+        self._position = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def next_chunk(self, unfinished: set[int], *, final: bool = False) -> OutputChunk | None:
@@ -60,7 +63,7 @@ class _Log:
         """
         if self._file is None and self._path.exists():
             self._file = FileIO(self._path)
-        data = self._file.read(_CHUNK_BYTES) if self._file else b""
+        data = self._read_on(self._file) if self._file else b""
         text = self._decoder.decode(data, final=final and not data)
         if not text:
             return None
@@ -68,6 +71,12 @@ class _Log:
         self._has_begun = True
         (unfinished.discard if text.endswith("\n") else unfinished.add)(self.worker)
         return OutputChunk(self.worker, head + text)
+
+    def _read_on(self, file: FileIO) -> bytes:
+        begin, data = read_on(file, self._position, _CHUNK_BYTES)
+        mark = Gap(0, self._position, begin).mark if begin > self._position else b""
+        self._position = begin + len(data)
+        return mark + data
 
     def close(self) -> None:
         if self._file:
@@ -121,10 +130,9 @@ def _read_once(readers: Iterable[_Log], unfinished: set[int]) -> Generator[Outpu
 def tail(path: Path, num_lines: int) -> tuple[str, ...]:
     """The last lines of a log as a terminal would show them; reads at most 64 KiB."""
     try:
-        with path.open("rb") as file:
+        with FileIO(path) as file:
             size = file.seek(0, 2)
-            file.seek(max(0, size - _CHUNK_BYTES))
-            text = file.read().decode("utf-8", "replace")
+            text = read_on(file, max(0, size - _CHUNK_BYTES), _CHUNK_BYTES)[1].decode("utf-8", "replace")
     except FileNotFoundError:
         return ()
     lines = (line.rstrip("\r").rpartition("\r")[2].rstrip() for line in text.rstrip().split("\n"))

@@ -7,7 +7,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ignite_tf_magic.client.client import Cache, Client
 from ignite_tf_magic.client.page_sizes import PartitionStats
@@ -19,7 +19,7 @@ from ignite_tf_magic.cluster.supervisor import Plan
 from ignite_tf_magic.cluster.topology import fingerprint, topology_of
 from ignite_tf_magic.errors import NoRoom, PlacementError
 from ignite_tf_magic.host_names import is_nobodys, plain_address, rank
-from ignite_tf_magic.placement import PlacementRow, explain, place
+from ignite_tf_magic.placement import Assignment, PlacementRow, explain, place
 from ignite_tf_magic.protocol.affinity import PartitionMap
 
 Naming = Callable[[Collection[Node]], Mapping[uuid.UUID, HostRecord]]
@@ -122,7 +122,12 @@ def find_plan(
     if reason is not None:
         place(owners, rows, names, spec.num_workers, usable_hosts=usable)  # refuses what no room will help
         return Found(Plan((), tuple(named.values())), (), unusable, topology, reason)
-    assignments = place(owners, rows, names, spec.num_workers, usable_hosts=usable, max_workers_by_host=room)
+    assignments = [
+        _with_node(each, owners)
+        for each in place(
+            owners, rows, names, spec.num_workers, usable_hosts=usable, max_workers_by_host=room
+        )
+    ]
     seats = tuple(
         Seat(
             each.worker,
@@ -137,6 +142,14 @@ def find_plan(
     largest = {partition: stats[partition].max_row_bytes for partition in stats}
     table = explain(assignments, owners, rows, largest, names)
     return Found(Plan(seats, tuple(named.values()), fingerprint(partition_map)), table, unusable, topology)
+
+
+def _with_node(assignment: Assignment, owners: Mapping[uuid.UUID, Collection[int]]) -> Assignment:
+    """Have a worker on a host without a node ask the one that holds most of its partitions."""
+    if assignment.node != _NOBODYS_NODE:
+        return assignment
+    mine = set(assignment.partitions)
+    return replace(assignment, node=max(owners, key=lambda node: len(mine.intersection(owners[node]))))
 
 
 def _count(
@@ -221,7 +234,13 @@ def _sizes(stats: Mapping[int, PartitionStats], partitions: Iterable[int]) -> di
 def name_by_record(hosts: Collection[HostRecord], nodes: Collection[Node]) -> dict[uuid.UUID, HostRecord]:
     """Find nodes on hosts that a record names; a node of an unknown host is a host of its own, without SSH."""
     by_id = {node: host for host in hosts for node in host.nodes}
-    by_address = {plain_address(address): host for host in hosts for address in host.addresses}
+    hosts_with = Counter(address for host in hosts for address in host.addresses)
+    by_address = {
+        plain_address(address): host
+        for host in hosts
+        for address in host.addresses
+        if hosts_with[address] == 1
+    }
     untold = [host for host in hosts if not host.addresses]
     told = {node.node_id: _telling(node) for node in nodes}
     listers = Counter(itertools.chain.from_iterable(told.values()))

@@ -83,7 +83,7 @@ class HostRecord:
         addresses: Those that tell it from other hosts, best first.
         tf_address: By which other hosts reach it, where that was configured.
         environment: Directory of the virtual environment whose interpreter runs the workers there; None uses `python`.
-        nodes: Ids of its nodes which list no address that tells it, as they were when the workers were placed.
+        nodes: Ids of those of its nodes that no address tells, as they were when the workers were placed.
     """
 
     name: str

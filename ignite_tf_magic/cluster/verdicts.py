@@ -12,14 +12,13 @@ EXIT_TEMPORARY = 75  # EX_TEMPFAIL of sysexits.h: the script itself asks for ano
 EXIT_HOST_LOST = 113  # errno EHOSTUNREACH
 EXIT_KILLED = 128 + 9
 # Linux', whatever the system of who looks: workers run there.
-_SIGNALS = dict(
-    enumerate(
-        "SIGHUP SIGINT SIGQUIT SIGILL SIGTRAP SIGABRT SIGBUS SIGFPE SIGKILL SIGUSR1 SIGSEGV SIGUSR2 SIGPIPE SIGALRM "
-        "SIGTERM SIGSTKFLT SIGCHLD SIGCONT SIGSTOP SIGTSTP SIGTTIN SIGTTOU SIGURG SIGXCPU SIGXFSZ SIGVTALRM SIGPROF "
-        "SIGWINCH SIGIO SIGPWR SIGSYS".split(),
-        start=1,
-    )
-) | {34: "SIGRTMIN", 64: "SIGRTMAX"}
+_SIGNAL_NAMES = [
+    *("SIGHUP", "SIGINT", "SIGQUIT", "SIGILL", "SIGTRAP", "SIGABRT", "SIGBUS", "SIGFPE"),
+    *("SIGKILL", "SIGUSR1", "SIGSEGV", "SIGUSR2", "SIGPIPE", "SIGALRM", "SIGTERM", "SIGSTKFLT"),
+    *("SIGCHLD", "SIGCONT", "SIGSTOP", "SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGURG", "SIGXCPU"),
+    *("SIGXFSZ", "SIGVTALRM", "SIGPROF", "SIGWINCH", "SIGIO", "SIGPWR", "SIGSYS"),
+]
+_SIGNALS = {**dict(enumerate(_SIGNAL_NAMES, start=1)), 34: "SIGRTMIN", 64: "SIGRTMAX"}
 # A worker that fails within this time before another may have failed because of it.
 _CONSEQUENCE_S = 1.0
 _CONSEQUENCE = re.compile(

@@ -234,7 +234,12 @@ class Host(Closing):
 
     def list_runs(self) -> list[RunOnHost]:
         """List the runs that this host knows."""
-        return [RunOnHost.from_wire(run) for run in self.call("list").fields["runs"]]
+        found: list[RunOnHost] = []
+        while True:
+            answer = self.call("list", known=[run.run for run in found]).fields
+            found += [RunOnHost.from_wire(run) for run in answer["runs"]]
+            if not answer["more"]:
+                return found
 
     def has_parcels(self, digests: Iterable[str]) -> set[str]:
         """Tell which of these trees the host has."""

@@ -83,7 +83,9 @@ records = st.builds(
     times,
     workers=st.lists(st.builds(WorkerRecord, workers, names, numbers), max_size=2).map(tuple),
     order=orders,
-    hosts=st.lists(st.builds(HostRecord, names, optional_names, addresses=lines), max_size=2).map(tuple),
+    hosts=st.lists(
+        st.builds(HostRecord, names, optional_names, addresses=lines, nodes=lines), max_size=2
+    ).map(tuple),
     past=st.lists(st.builds(PastGeneration, numbers, lines, names, times), max_size=2).map(tuple),
     topology=lines,
     end=st.none() | ends,

@@ -8,6 +8,9 @@ from hypothesis import strategies as st
 from light_runs import COME_UP, text_of
 
 from ignite_tf_magic.cluster.output import Segment, follow, tail
+from ignite_tf_magic.launch.agent.spawning import can_punch, punch
+
+BLOCK = 4096
 
 
 @settings(max_examples=40, deadline=None)
@@ -81,6 +84,41 @@ def test_tail_shows_what_a_terminal_shows(tmp_path):
     assert tail(path, 3) == ("two", "100%", "bad �")
     path.write_bytes(b"x" * 200_000 + b"\nlast\n")
     assert tail(path, 1) == ("last",)
+
+
+def deleted(count: int) -> str:
+    return f"[ignite_tf_magic: {count} bytes of output were deleted here, at the log's size bound]\n"
+
+
+@pytest.mark.parametrize("read_first", [0, 1])
+def test_the_head_that_its_keeper_has_deleted_is_told_and_not_shown_as_zeros(tmp_path, read_first):
+    """Read from the beginning; or the reader is in the middle of what is deleted then."""
+    path = tmp_path / "worker.log"
+    path.write_bytes(b"a" * 100 if read_first else b"a" * 40 * BLOCK + b"end\n")
+    steps = iter(range(3))
+
+    def go_on() -> bool:
+        step = next(steps)
+        if step == read_first:
+            with path.open("r+b") as file:
+                assert can_punch(file.fileno())
+                file.seek(100 * read_first)
+                file.write(b"a" * (40 * BLOCK - 100 * read_first) + b"end\n")
+                file.flush()
+                punch(file.fileno(), 33 * BLOCK)
+        return step == 2
+
+    text = "".join(chunk.text for chunk in follow(lambda: [Segment(0, path)], go_on))
+    begin = 100 * read_first
+    assert text == "a" * begin + deleted(33 * BLOCK - begin) + "a" * 7 * BLOCK + "end\n"
+    assert tail(path, 1) == ("a" * 7 * BLOCK + "end",)
+
+
+def test_zeros_that_a_script_writes_are_its_output(tmp_path):
+    path = tmp_path / "worker.log"
+    path.write_bytes(bytes(3 * BLOCK) + b"end\n")
+    chunks = list(follow(lambda: [Segment(0, path)], lambda: True))
+    assert "".join(chunk.text for chunk in chunks) == "\0" * 3 * BLOCK + "end\n"
 
 
 def test_output_comes_while_the_script_runs(start, work_dir):

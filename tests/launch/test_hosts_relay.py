@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -111,6 +112,21 @@ def test_runs_are_listed_with_their_record_and_removed(host):
     )
     host.remove("r1")
     assert host.list_runs() == []
+
+
+def test_runs_with_large_records_hide_no_other(host):
+    """As of caches with 20,000 partitions; the four of them do not fit into one answer."""
+    sizes = {str(number): [1_000_000, 1000] for number in range(20_000)}
+    records = {
+        f"run{number}": {"number": number, "sizes": sizes, "name": "\u00fc" * 100_000} for number in range(4)
+    }
+    for name, record in records.items():
+        host.write(name, "run.json", json.dumps(record, indent=1).encode())
+    host.write("huge", "run.json", json.dumps(["x" * (3 << 20)]).encode())
+    host.write("huger", "run.json", json.dumps({"x": "x" * (3 << 20)}).encode())
+    assert {run.run: run.record for run in host.list_runs()} == {**records, "huge": None, "huger": None}
+    for name in (*records, "huge", "huger"):
+        host.remove(name)
 
 
 def test_a_tree_is_sent_once(host, tmp_path, home):

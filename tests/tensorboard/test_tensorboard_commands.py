@@ -13,7 +13,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from ignite_tf_magic import boards
 from ignite_tf_magic.cli import main
 from ignite_tf_magic.cluster.directory import create_directory
-from ignite_tf_magic.cluster.record import RunRecord
+from ignite_tf_magic.cluster.record import RunRecord, RunSpec
 from ignite_tf_magic.cluster.states import RunState
 from ignite_tf_magic.config import jupyter_proxy_url
 from ignite_tf_magic.errors import ConfigError, RunNotFound
@@ -35,9 +35,7 @@ def make_run(home, name: str) -> str:
     """A run that has ended and left event files among its own."""
     directory = create_directory(home / "runs", name)
     now = time.time()
-    RunRecord(directory.run_id, "MNIST", "cell", "", "", RunState.SUCCEEDED, now, (), ended_at=now).write(
-        directory
-    )
+    RunRecord(directory.run_id, RunSpec("MNIST"), RunState.SUCCEEDED, now, ended_at=now).write(directory)
     EventFile(f"{directory.files}/logs").scalar("loss", 1.0, 3)
     return directory.run_id
 

@@ -188,7 +188,7 @@ class Relay:
         return {
             "start": lambda asked, stdin: {"job": self._starter.start(asked, stdin)},
             "remove": lambda asked, _: remove(runs, asked["run"]),
-            "list": lambda asked, _: list_runs(runs, asked.get("runs")),
+            "list": lambda asked, _: list_runs(runs, asked.get("runs"), asked.get("known") or []),
             "probe": lambda asked, _: probe(runs, asked.get("interpreter"), asked.get("modules") or []),
             "devices": lambda asked, _: self._devices(asked),
             "reserve": lambda asked, _: {"ports": ports.reserve(int(asked["count"]), asked.get("range"))},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 from ignite_tf_magic.launch.agent.disk import (
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any
 
-_LIST_BYTES = 3 << 20
-_MAX_RECORD_BYTES = 256 << 10
+_LIST_BYTES = 3 << 20  # of one answer, whose header is bounded by frames
+_MAX_RECORD_BYTES = (
+    8 << 20
+)  # a cache has up to 65,000 partitions, which take some 4 MiB with indents, 2 MiB without
 _OURS = ("fence", "stop", "jobs")  # written by operations of their own
 
 
@@ -237,10 +240,11 @@ def remove(runs: Runs, run: str) -> None:
     remove_tree(gone)
 
 
-def list_runs(runs: Runs, wanted: list[str] | None) -> dict[str, Any]:
-    """Give all runs, the last changed first, as far as they fit into one answer."""
+def list_runs(runs: Runs, wanted: list[str] | None, known: list[str]) -> dict[str, Any]:
+    """Give all runs but those that are known, the last changed first, as far as they fit into one answer."""
     found: list[dict[str, Any]] = []
-    names = [name for name in names_in(f"{runs.root}/runs") if wanted is None or name in wanted]
+    there = set(names_in(f"{runs.root}/runs")).difference(known)
+    names = [name for name in sorted(there) if wanted is None or name in wanted]
     names.sort(key=lambda name: _changed_at(f"{runs.root}/runs/{name}"), reverse=True)
     num_bytes = 0
     for name in names:
@@ -248,7 +252,10 @@ def list_runs(runs: Runs, wanted: list[str] | None) -> dict[str, Any]:
             entry = _listed(runs, name)
         except (OSError, ValueError, Refused) as error:  # a run that is damaged hides no other
             entry = {"run": name, "record": None, "fence": 0, "stop": False, "jobs": [], "error": str(error)}
-        num_bytes += len(str(entry["record"])) + 500 * len(entry["jobs"]) + 200
+        size = len(json.dumps(entry))
+        if size > _LIST_BYTES:
+            entry, size = {**entry, "record": None}, 0
+        num_bytes += size
         if num_bytes > _LIST_BYTES:
             return {"runs": found, "more": True}
         found.append(entry)
