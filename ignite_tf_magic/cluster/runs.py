@@ -154,7 +154,7 @@ class Run:
             kind = self._await_owner(record)
         if kind is not StopKind.STOPPED:
             end_on_hosts(self.record(), self.reach, GRACE_S)
-            self._await_keepers()
+        self._await_keepers()
         if kind is StopKind.OWNER_WAS_GONE:
             self._close_books()
         return StopOutcome(kind, self.info())
@@ -163,7 +163,8 @@ class Run:
         deadline = time.monotonic() + _OWNER_PATIENCE_S
         while self._may_live_elsewhere(record) or not self.is_over():
             if not self.origin.has_owner(record):
-                return StopKind.OWNER_WAS_GONE
+                # It may have gone after its work was done, a moment before its workers' keepers.
+                return StopKind.STOPPED if self.record().state.has_ended else StopKind.OWNER_WAS_GONE
             if time.monotonic() > deadline:
                 return StopKind.OWNER_DID_NOT_ANSWER
             time.sleep(_POLL_S)

@@ -15,7 +15,7 @@ from ignite_tf_magic.client.client import Cache, connect
 from ignite_tf_magic.client.row_scan import scan_rows
 from ignite_tf_magic.cluster.registry import CACHE, Owner, Pulse, Registry
 from ignite_tf_magic.cluster.timings import Timings
-from ignite_tf_magic.cluster.topology import identities
+from ignite_tf_magic.cluster.topology import topology_of
 from ignite_tf_magic.config import ConnectOptions, Endpoint
 from ignite_tf_magic.errors import (
     ConfigError,
@@ -420,7 +420,7 @@ def test_nodes_die_while_it_is_written(new_cluster):
 
 
 def test_who_answers_has_a_standing_only_where_most_nodes_are(registry, client):
-    nodes = [str(each) for each in identities(client.nodes()).values()]
+    nodes = [*topology_of(client.nodes())]
     standing = registry.standing(nodes)
     assert standing == client.router.control_node_id() == registry.standing(())
     assert registry.standing([nodes[0], "10.1.1.1:10800", "10.1.1.2:10800"]) is None
