@@ -14,7 +14,7 @@ test: $(VENV)/.dev
 	-@$(MAKE) --no-print-directory browser
 	-@$(MAKE) --no-print-directory fuse
 	-@$(MAKE) --no-print-directory sshd
-	$(BIN)/python -m pytest
+	$(BIN)/python tests/side_by_side.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
