@@ -137,7 +137,8 @@ def test_sshd_is_killed_with_its_sessions_but_not_what_ran_in_them(any_bed):
         socket.create_connection((host.address, host.ssh_port), 5)
     assert "sleep 3600" in argvs(host)
     host.start_sshd()
-    assert any_bed.ssh(host, "pkill sleep").returncode == 0
+    pids = " ".join(str(process.pid) for process in host.processes())
+    assert any_bed.ssh(host, f"kill {pids}").returncode == 0
     wait_for(lambda: host.processes() == [], "the daemon to end")
 
 
