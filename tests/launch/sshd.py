@@ -95,10 +95,12 @@ class Sshd:
         """The processes of sshd that serve connections, the eldest first."""
         if self.process is None:
             return []
-        with contextlib.suppress(psutil.NoSuchProcess):
-            found = psutil.Process(self.process.pid).children(recursive=True)
-            return [process for process in found if process.name().startswith("sshd")]
-        return []
+        found = []
+        for process in psutil.Process(self.process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
+                if process.name().startswith("sshd"):
+                    found.append(process)
+        return found
 
     def kill_sessions(self) -> None:
         """Break every connection, as a crash would; what was started there lives on."""
