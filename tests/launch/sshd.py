@@ -95,8 +95,10 @@ class Sshd:
         """The processes of sshd that serve connections, the eldest first."""
         if self.process is None:
             return []
-        found = []
-        for process in psutil.Process(self.process.pid).children(recursive=True):
+        found, children = [], []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            children = psutil.Process(self.process.pid).children(recursive=True)
+        for process in children:
             with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
                 if process.name().startswith("sshd"):
                     found.append(process)
