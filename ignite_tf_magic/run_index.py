@@ -16,12 +16,13 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+from ignite_tf_magic.cluster.directory import RunDirectory, the_one
 from ignite_tf_magic.cluster.mirror import seen_directory
 from ignite_tf_magic.cluster.origins import Elsewhere
 from ignite_tf_magic.cluster.reach import Reach
 from ignite_tf_magic.cluster.record import HostRecord, RunInfo, RunRecord, info_of
 from ignite_tf_magic.cluster.registry import Registry
-from ignite_tf_magic.cluster.runs import Run, find_run
+from ignite_tf_magic.cluster.runs import Run, native_run
 from ignite_tf_magic.cluster.runs import list_runs as list_native
 from ignite_tf_magic.cluster.states import RunState
 from ignite_tf_magic.cluster.topology import connect_to_most
@@ -100,21 +101,17 @@ class RunIndex:
         Raises:
             RunNotFound: No id begins so, or several do; the error lists them.
         """
-        try:
-            return self._with_successors(find_run(self._runs_dir, run_id, self._reach))
-        except RunNotFound:
-            own = [info.id for info in list_native(self._runs_dir, include_ended=True)]
-            if _matching(own, run_id):
-                raise  # several begin so
+        own = [info.id for info in list_native(self._runs_dir, include_ended=True)]
+        if (chosen := the_one(own, run_id)) is not None:
+            return self._with_successors(native_run(RunDirectory(self._runs_dir / chosen), self._reach))
         records, warnings = self._records()
-        if not _matching(records, run_id) and run_id and self.registry is not None and not warnings:
+        chosen = the_one(records, run_id)
+        if chosen is None and run_id and self.registry is not None and not warnings:
             records, warnings = self._over_ssh()  # the registry may not have been told of it yet
-        chosen = _matching(records, run_id)
-        if len(chosen) > 1:
-            raise RunNotFound(f"run {run_id!r} may be any of {', '.join(chosen)}; write more of its id")
-        if not chosen:
+            chosen = the_one(records, run_id)
+        if chosen is None:
             raise RunNotFound(_nowhere(run_id, [*own, *records], warnings))
-        return self._elsewhere(records[chosen[0]][0])
+        return self._elsewhere(records[chosen][0])
 
     def _with_successors(self, run: Run) -> Run:
         """Have a detached run judged by all its hosts, of which this machine is one."""
@@ -220,11 +217,6 @@ class RunIndex:
         unasked = [host.name for host in hosts if host.name not in answers]
         kept = [*(f"{name} ({error})" for name, error in failed.items()), *unasked]
         return (f"files of run {run.id} stay on {', '.join(kept)}",) if kept else ()
-
-
-def _matching(records: Iterable[str], run_id: str) -> list[str]:
-    found = list(records)
-    return [run_id] if run_id in found else [each for each in found if run_id and each.startswith(run_id)]
 
 
 def _nowhere(run_id: str, known: Sequence[str], warnings: Iterable[str]) -> str:

@@ -29,7 +29,6 @@ from ignite_tf_magic.reconciler import INSTRUCTIONS, Instructions
 _JOB = "reconciler"
 _TAKEN_OVER_S = 30.0
 _POLL_S = 0.05
-_TOUCH_S = 3.0
 
 
 def submit(
@@ -59,7 +58,7 @@ def submit(
         if len(failed) == len(hosts):
             index.remove(run_id)
             raise LaunchError(f"no host took the run: {'; '.join(map(str, failed.values()))}")
-        _await_supervisor(index, run_id, owner, failed)
+        _await_supervisor(index, run_id, owner, plan.timings.owner_beat_s, failed)
     return Run(directory, _origin(record, directory, reach, registry), reach)
 
 
@@ -119,12 +118,12 @@ def _job(record: RunRecord, host: HostRecord, python_path: str | None) -> Job:
 
 
 def _await_supervisor(
-    registry: Registry, run_id: str, owner: Owner, failed: Mapping[str, IgniteTfError]
+    registry: Registry, run_id: str, owner: Owner, beat_s: float, failed: Mapping[str, IgniteTfError]
 ) -> None:
     """Wait for a host to answer for the run; until then this process does."""
     deadline, touched = time.monotonic() + _TAKEN_OVER_S, float("-inf")
     while time.monotonic() < deadline:
-        if time.monotonic() - touched > _TOUCH_S:
+        if time.monotonic() - touched > beat_s:
             registry.touch_owner(run_id, owner)
             touched = time.monotonic()
         stored = registry.get(run_id)

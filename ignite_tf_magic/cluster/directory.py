@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 import secrets
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+from ignite_tf_magic.errors import RunNotFound
 
 _MAX_NAME = 40
 _MARK_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"  # none that look alike
@@ -118,6 +121,21 @@ def new_run_id(name: str) -> str:
     """Make an id up, like mnist-1121-0412-k3f."""
     mark = "".join(secrets.choice(_MARK_LETTERS) for _ in range(3))
     return f"{slug(name) or 'run'}-{time.strftime('%m%d-%H%M')}-{mark}"
+
+
+def the_one(ids: Iterable[str], beginning: str) -> str | None:
+    """Choose the id that is this, or the only one that begins so; None when none does.
+
+    Raises:
+        RunNotFound: Several do; the error lists them.
+    """
+    known = list(ids)
+    if beginning in known:
+        return beginning
+    matches = [each for each in known if beginning and each.startswith(beginning)]
+    if len(matches) > 1:
+        raise RunNotFound(f"run {beginning!r} may be any of {', '.join(matches)}; write more of its id")
+    return matches[0] if matches else None
 
 
 def slug(text: str, *, lower: bool = True) -> str:

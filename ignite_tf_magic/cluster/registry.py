@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 
 from ignite_tf_magic.client.client import Cache, Client
 from ignite_tf_magic.closing import Closing
+from ignite_tf_magic.cluster.directory import the_one
 from ignite_tf_magic.cluster.registry_rows import (
     CACHE,
     Entry,
@@ -174,10 +175,8 @@ class Registry(Closing):
             RunNotFound: None does, or several; the error lists them.
         """
         ids = read_names(self._get(_INDEX), _INDEX, [])
-        matches = [prefix] if prefix in ids else [run for run in ids if prefix and run.startswith(prefix)]
-        if len(matches) > 1:
-            raise RunNotFound(f"run {prefix!r} may be any of {', '.join(matches)}; write more of its id")
-        stored = self.get(matches[0]) if matches else None
+        chosen = the_one(ids, prefix)
+        stored = self.get(chosen) if chosen is not None else None
         if stored is None:
             raise RunNotFound(f"the cluster knows no run {prefix!r}; ignite-tf ps --all lists all runs")
         return stored

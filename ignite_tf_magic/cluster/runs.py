@@ -12,7 +12,7 @@ from enum import Enum
 from pathlib import Path
 
 from ignite_tf_magic.cluster.decisions import close_books
-from ignite_tf_magic.cluster.directory import RunDirectory
+from ignite_tf_magic.cluster.directory import RunDirectory, the_one
 from ignite_tf_magic.cluster.failure import Failure, diagnose
 from ignite_tf_magic.cluster.mirror_state import Unreachable
 from ignite_tf_magic.cluster.origins import Copying, Native, Origin, end_on_hosts
@@ -250,10 +250,7 @@ def find_run(runs_dir: Path, run_id: str, reach: Reach) -> Run:
         RunNotFound: No id begins so, or several do; the error lists them.
     """
     ids = [info.id for info in list_runs(runs_dir, include_ended=True)]
-    matches = [run_id] if run_id in ids else [each for each in ids if run_id and each.startswith(run_id)]
-    if len(matches) == 1:
-        return native_run(RunDirectory(runs_dir / matches[0]), reach)
-    if matches:
-        raise RunNotFound(f"run {run_id!r} may be any of {', '.join(matches)}; write more of its id")
+    if (chosen := the_one(ids, run_id)) is not None:
+        return native_run(RunDirectory(runs_dir / chosen), reach)
     latest = f"the latest is {ids[-1]}" if ids else "there are none on this machine"
     raise RunNotFound(f"no run {run_id!r}: {latest}; %ignite_tf ps --all lists all of them")

@@ -138,11 +138,7 @@ def connect_to_majority(options: ConnectOptions, topology: Sequence[str]) -> Cli
     others = [Endpoint.parse(node) for node in topology]
     answered = 0
     for endpoint in dict.fromkeys((*options.endpoints, *others)):
-        try:
-            client = connect(
-                replace(options, endpoints=(endpoint,), timeout_s=min(options.timeout_s, _CONNECT_S))
-            )
-        except IgniteTfError:
+        if (client := _connect_to(endpoint, options)) is None:
             continue
         with ExitStack() as failed:
             failed.callback(client.close)
@@ -167,11 +163,7 @@ def connect_to_most(options: ConnectOptions) -> Client:
     found = connect(options)
     num_seen = len(found.nodes())
     for endpoint in options.endpoints if 2 * num_seen <= len(options.endpoints) else ():
-        try:
-            other = connect(
-                replace(options, endpoints=(endpoint,), timeout_s=min(options.timeout_s, _CONNECT_S))
-            )
-        except IgniteTfError:
+        if (other := _connect_to(endpoint, options)) is None:
             continue
         with ExitStack() as closing:
             closing.callback(other.close)
@@ -180,6 +172,14 @@ def connect_to_most(options: ConnectOptions) -> Client:
                 found.close()
                 found, num_seen = other, num_nodes
     return found
+
+
+def _connect_to(endpoint: Endpoint, options: ConnectOptions) -> Client | None:
+    """Connect to one node of several, without waiting long for it; None when it cannot be used."""
+    try:
+        return connect(replace(options, endpoints=(endpoint,), timeout_s=min(options.timeout_s, _CONNECT_S)))
+    except IgniteTfError:
+        return None
 
 
 def listed_by(nodes: Iterable[Node]) -> tuple[frozenset[str], ...]:
