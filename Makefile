@@ -56,12 +56,12 @@ fuse:
 	  sudo=$$(test "$$(id -u)" = 0 || echo sudo -n); \
 	  $$sudo apt-get update -qq && $$sudo apt-get install -y -qq --no-install-recommends fuse3; }
 
-# What the hosts of tests/bed are made of. Without it, the tests of runs over SSH cannot be run.
+# What the hosts of tests/bed are made of, and other login shells. Without it, the tests of runs over SSH cannot be run.
 sshd:
-	@(PATH=$$PATH:/usr/sbin:/sbin; for program in sshd ssh ip nsenter ps; do command -v $$program || exit; done) >/dev/null || { \
+	@(PATH=$$PATH:/usr/sbin:/sbin; for program in sshd ssh ip nsenter ps dash tcsh fish zsh; do command -v $$program || exit; done) >/dev/null || { \
 	  sudo=$$(test "$$(id -u)" = 0 || echo sudo -n); \
 	  $$sudo apt-get update -qq && $$sudo apt-get install -y -qq --no-install-recommends \
-	    openssh-server openssh-client iproute2 util-linux procps; }
+	    openssh-server openssh-client iproute2 util-linux procps dash tcsh fish zsh; }
 
 # docs/quickstart.png and docs/panel.png, from nodes, a JupyterLab and a browser started for them.
 pictures: $(VENV)/.dev browser

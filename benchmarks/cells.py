@@ -55,7 +55,7 @@ print("the end")
 
 def run(num_rounds: int, num_stamps: int, megabytes: int, report: Report) -> list[dict[str, Any]]:
     """Measure a few starts and stops, then the age of lines in the cell, then a stream."""
-    with _desk(report) as (stage, kernel):
+    with _desk(4 * megabytes + 64, report) as (stage, kernel):
         rounds = [_start_and_stop(stage, kernel, "", report) for _ in range(num_rounds)]
         deaf = _start_and_stop(stage, kernel, _DEAF, report)
         first, later = rounds[0], rounds[1:] or rounds
@@ -71,11 +71,11 @@ def run(num_rounds: int, num_stamps: int, megabytes: int, report: Report) -> lis
 
 
 @contextmanager
-def _desk(report: Report) -> Iterator[tuple[Stage, Kernel]]:
+def _desk(disk_mb: int, report: Report) -> Iterator[tuple[Stage, Kernel]]:
     """Three hosts, and a notebook beside their configuration."""
     with tempfile.TemporaryDirectory(prefix="cells-") as name:
         folder = Path(name)
-        stage = Stage(folder, report)
+        stage = Stage(folder, report, disk_mb=disk_mb)
         kernel = None
         try:
             home = folder / "home"

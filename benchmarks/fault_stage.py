@@ -42,6 +42,7 @@ class Stage:
         folder: For the bed and for what the processes of rounds leave.
         spare: Whether there is a fourth host, without a node as long as nobody starts one.
         kind: Of the bed; None takes the best.
+        disk_mb: Size of each host's disk. What runs write goes there; Ignite's data does not.
     """
 
     def __init__(
@@ -51,11 +52,13 @@ class Stage:
         *,
         spare: bool = False,
         kind: BedKind | None = None,
+        disk_mb: int = 64,
     ) -> None:
         self.folder = folder
         self._say = say
         self._spare = spare
         self._kind = kind
+        self._disk_mb = disk_mb
         self._bed: Bed | None = None
         self.num_beds = 0
 
@@ -71,6 +74,7 @@ class Stage:
                 root_dir=self.folder / "bed",
                 kind=self._kind,
                 failure_detection_s=5.0,
+                disk_mb=self._disk_mb,
             )
             if self._spare:
                 self.spare.kill_node()

@@ -46,6 +46,9 @@ def test_oldest_first(index):
         ("cifra-1121-0902-abc", "did you mean 'cifar-1121-0902-abc'? `ps --all` lists all"),
         ("other", "no run 'other': `ps --all` lists all"),
         ("", "no run ''"),
+        ("..", "no run '..'"),
+        ("../../etc", "no run '../../etc'"),
+        ("mnist-1121-0900-abc\n", "no run"),
     ],
 )
 def test_not_found(index, wanted, words):

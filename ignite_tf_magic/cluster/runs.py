@@ -12,7 +12,7 @@ from enum import Enum
 from pathlib import Path
 
 from ignite_tf_magic.cluster.decisions import close_books
-from ignite_tf_magic.cluster.directory import RunDirectory, the_one
+from ignite_tf_magic.cluster.directory import RunDirectory
 from ignite_tf_magic.cluster.failure import Failure, diagnose
 from ignite_tf_magic.cluster.mirror_state import Unreachable
 from ignite_tf_magic.cluster.origins import Copying, Native, Origin, end_on_hosts
@@ -21,7 +21,7 @@ from ignite_tf_magic.cluster.reach import Reach
 from ignite_tf_magic.cluster.record import RunInfo, RunRecord, read_info
 from ignite_tf_magic.cluster.states import RunState
 from ignite_tf_magic.cluster.task import GRACE_S
-from ignite_tf_magic.errors import DeadlineExceeded, RunNotFound
+from ignite_tf_magic.errors import DeadlineExceeded
 from ignite_tf_magic.launch import lock
 
 _POLL_S = 0.05
@@ -241,16 +241,3 @@ def list_runs(runs_dir: Path, *, include_ended: bool = False) -> list[RunInfo]:
         if include_ended or not info.state.has_ended:
             found.append(info)
     return sorted(found, key=lambda info: (info.started_at, info.id))
-
-
-def find_run(runs_dir: Path, run_id: str, reach: Reach) -> Run:
-    """Find a run by its id or the beginning of it.
-
-    Raises:
-        RunNotFound: No id begins so, or several do; the error lists them.
-    """
-    ids = [info.id for info in list_runs(runs_dir, include_ended=True)]
-    if (chosen := the_one(ids, run_id)) is not None:
-        return native_run(RunDirectory(runs_dir / chosen), reach)
-    latest = f"the latest is {ids[-1]}" if ids else "there are none on this machine"
-    raise RunNotFound(f"no run {run_id!r}: {latest}; %ignite_tf ps --all lists all of them")

@@ -23,7 +23,7 @@ from ignite_tf_magic.errors import ConnectionFailed, IgniteTfError
 from ignite_tf_magic.host_names import is_nobodys, plain_address, rank
 from ignite_tf_magic.protocol.affinity import PartitionMap
 
-_POLL_S = 0.5
+_POLL_S = 0.25
 _CONNECT_S = 5.0
 _LAST_IP_KIND = 6  # of `rank`: behind it come what every machine has, and names
 
@@ -188,7 +188,7 @@ def listed_by(nodes: Iterable[Node]) -> tuple[frozenset[str], ...]:
 
 
 class TopologyWatch(Closing):
-    """Looks at the cluster twice a second.
+    """Looks at the cluster four times a second.
 
     Args:
         connect: Connects to the cluster; called anew after it was lost, and when too little of it was seen.

@@ -44,7 +44,7 @@ def left_on_server(host: Host, words: str = "sleep 3600") -> list[str]:
     """Start a daemon on the host and give its command line as `processes` tells it."""
     started = host.bed.ssh(host, f"IGNITE_TF_JOB=job-1 setsid {words} </dev/null >/dev/null 2>&1 &")
     assert started.returncode == 0, started.stderr
-    wait_for(lambda: argvs(host) != [], "the daemon")
+    wait_for(lambda: words in argvs(host), "the daemon, no longer `setsid` or a shell")
     return argvs(host)
 
 

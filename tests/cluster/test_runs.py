@@ -20,9 +20,9 @@ import pytest
 from light_runs import COME_UP, MEET, reach_of, text_of
 
 from ignite_tf_magic.cluster.directory import RunDirectory
-from ignite_tf_magic.cluster.runs import Run, StopKind, find_run, list_runs, native_run
+from ignite_tf_magic.cluster.runs import Run, StopKind, list_runs, native_run
 from ignite_tf_magic.cluster.states import RunState
-from ignite_tf_magic.errors import DeadlineExceeded, LaunchError, RunNotFound, ScriptError
+from ignite_tf_magic.errors import DeadlineExceeded, LaunchError, ScriptError
 from ignite_tf_magic.launch import lock
 
 OWNER = """
@@ -421,16 +421,9 @@ def test_waiting_has_a_limit_and_the_run_goes_on(start):
     assert run.info().state is RunState.RUNNING
 
 
-def test_runs_are_listed_oldest_first_and_found_by_prefix(start, runs_dir):
+def test_runs_are_listed_oldest_first(start, runs_dir):
     ids = [start("pass", name=name).id for name in ("zebra", "ant", "ant-hill")]
     assert [info.id for info in list_runs(runs_dir, include_ended=True)] == ids
-    assert find_run(runs_dir, "zeb", reach_of(runs_dir)).id == ids[0]
-    assert find_run(runs_dir, ids[1], reach_of(runs_dir)).id == ids[1]
-    with pytest.raises(RunNotFound, match=f"may be any of {ids[1]}, {ids[2]}"):
-        find_run(runs_dir, "ant", reach_of(runs_dir))
-    for hostile in ("", "..", "../../etc", "no-such", "zebra\n"):
-        with pytest.raises(RunNotFound):
-            find_run(runs_dir, hostile, reach_of(runs_dir))
 
 
 def test_only_live_runs_are_listed_by_default(start, runs_dir):
@@ -441,8 +434,6 @@ def test_only_live_runs_are_listed_by_default(start, runs_dir):
 
 def test_no_runs_at_all(tmp_path):
     assert list_runs(tmp_path / "never") == []
-    with pytest.raises(RunNotFound, match="there are none"):
-        find_run(tmp_path / "never", "x", reach_of(tmp_path / "never"))
 
 
 def test_records_of_other_versions_and_damaged_ones(start, runs_dir):
