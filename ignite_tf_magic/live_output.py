@@ -42,6 +42,10 @@ class LiveOutput:
             elif piece:
                 self._write(worker, piece)
 
+    def say(self, line: str) -> None:
+        """Take a line that no worker wrote."""
+        self._waiting.append(line)
+
     def take(self, *, with_progress: bool = True) -> str:
         """Give what to write now; empty when nothing changed.
 

@@ -44,6 +44,7 @@ from ignite_tf_magic.shared_options import (
     given_options,
     whole,
 )
+from ignite_tf_magic.standstill import telling
 
 _TAKE_INTERVAL_S = 0.05
 _EXIT_LOST = 1
@@ -146,7 +147,7 @@ def _watch(run: Run, *, as_json: bool) -> int | None:
     """Show a run's output until it has ended; gives its exit code."""
     try:
         with closing(run.follow(with_pauses=True)) as chunks:
-            _print_chunks(chunks, run.info().num_workers, as_json=as_json)
+            _print_chunks(run, chunks, run.info().num_workers, as_json=as_json)
     except KeyboardInterrupt:
         _say(f"\nnot watching any more; run {run.id} goes on\n  watch it again: ignite-tf attach {run.id}")
         _say(f"  stop it:        ignite-tf stop {run.id}")
@@ -163,16 +164,19 @@ def _say_end(run: Run, *, as_json: bool) -> int:
     return _EXIT_LOST if info.exit_code is None else info.exit_code
 
 
-def _print_chunks(chunks: Iterator[OutputChunk], num_workers: int, *, as_json: bool) -> None:
+def _print_chunks(run: Run, chunks: Iterator[OutputChunk], num_workers: int, *, as_json: bool) -> None:
+    is_screen = sys.stdout.isatty() and not as_json
+    output = LiveOutput(num_workers, is_screen=is_screen)
+    told = telling(run, chunks, output.say if is_screen else _say)
     if as_json:
-        _print_lines(chunks)
+        _print_lines(told)
     else:
-        _show_output(chunks, num_workers)
+        _show_output(told, output, num_workers)
 
 
-def _show_output(chunks: Iterator[OutputChunk], num_workers: int) -> None:
+def _show_output(chunks: Iterator[OutputChunk], output: LiveOutput, num_workers: int) -> None:
     """Print what workers write, as it comes; the only one of a run, or the only one followed, is not named."""
-    output, taken = LiveOutput(num_workers, is_screen=sys.stdout.isatty()), 0.0
+    taken = 0.0
     for chunk in chunks:
         output.feed(chunk.worker if num_workers > 1 else 0, chunk.text)
         if time.monotonic() - taken >= _TAKE_INTERVAL_S:
@@ -242,7 +246,7 @@ def _logs(options: argparse.Namespace) -> None:
     workers = chosen_workers(run, options.worker)
     if options.follow:
         with closing(run.follow(options.worker, with_pauses=True)) as chunks:
-            _print_chunks(chunks, len(workers), as_json=options.json)
+            _print_chunks(run, chunks, len(workers), as_json=options.json)
         return
     lost = run.fetch()
     if options.json:

@@ -29,6 +29,7 @@ FLOORS: list[set[str]] = [
         "notebook",
         "demo",
         "live_output",
+        "standstill",
         "render",
         "run_views",
         "shared_options",
@@ -63,7 +64,15 @@ ORDER: dict[str, list[str]] = {
             "boards",
             "files",
         ),
-        *("live_output", "render", "run_views", "shared_options", "fs_commands", "run_commands"),
+        *(
+            "live_output",
+            "standstill",
+            "render",
+            "run_views",
+            "shared_options",
+            "fs_commands",
+            "run_commands",
+        ),
         *("demo", "cli", "__main__"),
     ],
     "protocol": [
@@ -175,6 +184,7 @@ VIEWS_MAY_IMPORT = {
     *("session", "boards", "files", "registration", "errors", "config"),
     *(
         "live_output",
+        "standstill",
         "render",
         "run_views",
         "shared_options",

@@ -22,6 +22,16 @@ def write(text: str) -> None:
         sys.stdout.flush()
 
 
+def write_through(text: str) -> None:
+    """Write text past the copy that IPython keeps of all that a cell prints: it would grow with a run's output.
+
+    For that copy `InteractiveShell` sets another `write` on the stream itself, while a cell runs.
+    """
+    if text:
+        type(sys.stdout).write(sys.stdout, text)
+        sys.stdout.flush()
+
+
 def say(line: str) -> None:
     """Write a line."""
     write(f"{line}\n")

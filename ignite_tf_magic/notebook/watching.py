@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 from ignite_tf_magic.errors import RunFailed
 from ignite_tf_magic.live_output import LiveOutput
-from ignite_tf_magic.notebook.screen import say, show, write
+from ignite_tf_magic.notebook.screen import say, show, write_through
 from ignite_tf_magic.render import end_view, failure_view
 from ignite_tf_magic.session import Run, RunState
+from ignite_tf_magic.standstill import telling
 
 _TAKE_INTERVAL_S = 0.05
 _PROGRESS_INTERVAL_S = 0.25
@@ -28,23 +29,23 @@ def watch(run: Run, notes: Sequence[str] = ()) -> None:
     output, pace = LiveOutput(run.info().num_workers), _Pace()
     taken = progressed = 0.0
     try:
-        for chunk in run.follow(with_pauses=True):
+        for chunk in telling(run, run.follow(with_pauses=True), output.say):
             output.feed(chunk.worker, chunk.text)
             now = time.monotonic()
             if now - taken >= _TAKE_INTERVAL_S:
                 with_progress = now - progressed >= _PROGRESS_INTERVAL_S
                 text = output.take(with_progress=with_progress)
-                write(text)
+                write_through(text)
                 pace.wait(len(text))
                 taken, progressed = now, now if with_progress else progressed
     except KeyboardInterrupt:
-        write(output.finish())
+        write_through(output.finish())
         say(
             f"not watching any more; run {run.id} goes on\n"
             f"  watch it again: %ignite_tf attach {run.id}\n  stop it:        %ignite_tf stop {run.id}"
         )
         raise
-    write(output.finish())
+    write_through(output.finish())
     _show_end(run, notes)
 
 

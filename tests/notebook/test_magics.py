@@ -99,6 +99,8 @@ def test_of_a_flood_of_output_no_line_is_lost(kernel, digits):
     shown = [line.rpartition("\r")[2].rstrip() for line in result.stdout.split("\n")]
     lines = [line for line in shown if line.startswith("a line")]
     assert lines == [f"a line of output, number {i}" for i in range(100_000)]
+    kept = "sum(len(str(each.bundle)) for kept in _shell.history_manager.outputs.values() for each in kept)"
+    assert int(kernel.run(f"_shell = get_ipython(); print({kept})").stdout) < 100_000
 
 
 def test_failure_is_explained_and_ends_the_cell(kernel, digits):

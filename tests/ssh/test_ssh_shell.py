@@ -9,6 +9,18 @@ import pytest
 from ssh_user import COUNT, NUM_ROWS, by_worker, check_lines
 
 SHOW = "import json, os; print(json.loads(os.environ['TF_CONFIG'])['task']['index'], sorted(os.listdir()), flush=True)"
+# The third wait before it is started again takes four seconds.
+DIES_THRICE = """
+import os, signal
+from pathlib import Path
+tries = Path.home() / "tries"
+with tries.open("a") as file:
+    print("once", file=file)
+if tries.read_text().count("once") < 4:
+    os.kill(os.getpid(), signal.SIGKILL)
+tries.unlink()
+print("the fourth")
+"""
 
 
 @pytest.fixture
@@ -47,6 +59,14 @@ def test_explain(here, job, bed):
     assert {each["host"] for each in found["workers"]} == {"bed1", "bed3"}
     assert sum(each["num_partitions"] for each in found["workers"]) == 1024
     assert here("ps", "--json")[0] == []
+
+
+def test_why_nothing_moves_is_told(here, job):
+    (job / "dies.py").write_text(DIES_THRICE)
+    out, err = here("start", "--workers", "1", "NUMBERS", "job", "python", "dies.py")
+    assert out.splitlines()[-1] == "the fourth"
+    assert err.count("ignite_tf_magic: the run is being started again") == 1
+    assert "succeeded" in err
 
 
 def test_ctrl_c_detaches(elsewhere, here, job):
