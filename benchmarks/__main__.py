@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         for name, rows in _results(QUICK if arguments.quick else FULL, arguments.only, _reporter(console)):
             tables.write(folder, name, rows)
         console.print(f"{time.monotonic() - began:.0f} s; results are in {folder}")
-    tables.show(console, folder, ("machine", *NAMES))
+    tables.show(console, folder, ("machine", *arguments.only))
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:

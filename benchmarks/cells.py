@@ -222,12 +222,17 @@ def _stream(kernel: Kernel, megabytes: int, report: Report) -> dict[str, Any]:
 
 
 def _interrupted(kernel: Kernel, megabytes: int, report: Report) -> dict[str, Any]:
-    asked_at: float | None = None
-    for _ in _output(kernel, f"%%ignite_tf start {CACHE} --workers 1\n{_STREAM.format(megabytes=megabytes)}"):
-        if asked_at is None:
+    asked_at, num_chars = None, 0
+    for text in _output(
+        kernel, f"%%ignite_tf start {CACHE} --workers 1\n{_STREAM.format(megabytes=megabytes)}"
+    ):
+        num_chars += len(text)
+        if asked_at is None and num_chars > megabytes * 50_000:
             asked_at = time.monotonic()
             kernel.manager.interrupt_kernel()
-    ended_s = time.monotonic() - (asked_at or 0.0)
+    if asked_at is None:
+        raise RuntimeError(f"the stream ended after {num_chars} characters")
+    ended_s = time.monotonic() - asked_at
     report(f"an interrupted stream frees the kernel after {ended_s:.2f} s")
     return {"case": "cell_stream", "variant": "interrupted in the middle", "seconds": round(ended_s, 3)}
 

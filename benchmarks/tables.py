@@ -6,6 +6,7 @@ import json
 import os
 import platform
 from importlib.metadata import version
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -70,19 +71,18 @@ def console() -> Console:
 
 
 def show(screen: Console, folder: Path, names: tuple[str, ...]) -> None:
-    """Print a table for each benchmark that has results."""
+    """Print the results that there are: a table for cases that have the same columns."""
     for name in names:
         rows = read(folder, name)
-        if rows:
-            screen.print(_table(name, rows))
+        for columns, alike in groupby(rows, _columns):
+            screen.print(_table(name, columns, list(alike)))
 
 
-def _table(name: str, rows: list[dict[str, Any]]) -> Table:
-    columns = list(
-        dict.fromkeys(
-            key for row in rows for key, value in row.items() if not isinstance(value, (list, dict))
-        )
-    )
+def _columns(row: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(key for key, value in row.items() if not isinstance(value, (list, dict)))
+
+
+def _table(name: str, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> Table:
     table = Table(title=f"{name}.json", title_justify="left")
     for column in columns:
         is_name = column in ("case", "variant")
@@ -92,7 +92,7 @@ def _table(name: str, rows: list[dict[str, Any]]) -> Table:
         if previous not in (None, row.get("case")):
             table.add_section()
         previous = row.get("case")
-        table.add_row(*(_cell(row.get(column)) for column in columns))
+        table.add_row(*(_cell(row[column]) for column in columns))
     return table
 
 
