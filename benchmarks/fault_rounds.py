@@ -61,6 +61,7 @@ class Round:
         self._readers: list[tuple[str, subprocess.Popen[bytes]]] = []
         self._journals: dict[str, Path] = {}
         self._away: set[str] = set()
+        self._over_at = 0.0
         self.owner: subprocess.Popen[bytes]
 
     # What faults see.
@@ -163,6 +164,7 @@ class Round:
             time.sleep(min(0.05, max(deadline - time.time(), 0.01)))
         self._outcome.moment_s = round(time.time() - self._began_at, 2)
         self._fault.strike(self)
+        self._over_at = time.time()
         self._begin_reading()
 
     def _is_too_early(self, deadline: float) -> bool:
@@ -316,6 +318,11 @@ class Round:
         if self._fault.leaves_host and " of " in self._outcome.struck:
             self._away = {self._outcome.struck.rsplit(" ", 1)[-1]}
 
+    def _cut_off_at(self, moment: float) -> set[str]:
+        """Give the host whose cable was still out then, as it may be when a run, and its readers with it, ends."""
+        is_out = self._fault.breaks_link and (self._struck_at or moment) < moment < self._over_at
+        return {self._outcome.struck.rsplit(" ", 1)[-1]} if is_out else set()
+
     def _judge_orphans(self, within_s: float) -> None:
         run_id = self.run_id() or self._name
         deadline = time.monotonic() + max(within_s, 0.0)
@@ -353,13 +360,14 @@ class Round:
             except subprocess.TimeoutExpired:
                 outcome.problems.append(f"the {name} reader does not end")
                 process.send_signal(signal.SIGKILL)
-            text = (self._folder / f"reader-{name}.txt").read_text(errors="replace")
-            lines, announced, broken = shown_lines(text)
+            output = self._folder / f"reader-{name}.txt"
+            lines, announced, broken = shown_lines(output.read_text(errors="replace"))
+            out_of_reach = self._away | self._cut_off_at(output.stat().st_mtime)
             if broken:
                 outcome.problems.append(f"the {name} reader: {broken}")
             doubled = sum(count - 1 for count in lines.values() if count > 1)
-            lost = [line for line, host in written.items() if line not in lines and host not in self._away]
-            away = [line for line, host in written.items() if line not in lines and host in self._away]
+            lost = [line for line, host in written.items() if line not in lines and host not in out_of_reach]
+            away = [line for line, host in written.items() if line not in lines and host in out_of_reach]
             unannounced = {written[line] for line in away} - announced
             outcome.doubled_lines += doubled
             outcome.lost_lines += len(lost)
