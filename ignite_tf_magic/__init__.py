@@ -15,17 +15,19 @@ if TYPE_CHECKING:
     from ignite_tf_magic.notebook.magics import load_ipython_extension as load_ipython_extension
     from ignite_tf_magic.registration import register as register
     from ignite_tf_magic.session import load as load
+    from ignite_tf_magic.training.keras_hooks import independent as independent
 
 __version__ = "0.1.0"
 
 _HOME_OF_NAME = {
     "IgniteDataset": "ignite_tf_magic.dataset.ignite",
+    "independent": "ignite_tf_magic.training.keras_hooks",
     "load": "ignite_tf_magic.session",
     "load_ipython_extension": "ignite_tf_magic.notebook.magics",
     "register": "ignite_tf_magic.registration",
 }
 
-__all__ = ["IgniteDataset", "__version__", "load", "load_ipython_extension", "register"]
+__all__ = ["IgniteDataset", "__version__", "independent", "load", "load_ipython_extension", "register"]
 
 
 def __getattr__(name: str) -> Any:

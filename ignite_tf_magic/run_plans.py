@@ -34,6 +34,8 @@ from ignite_tf_magic.run_hosts import hosts_of_nodes, rooms_of, unusable_hosts
 _AFTER_IMPORT = {
     "tensorflow": "ignite_tf_magic.registration:register_or_warn",
     "fsspec": "ignite_tf_magic.registration:register_fsspec",
+    "keras": "ignite_tf_magic.training.keras_hooks:install_keras",
+    "tf_keras": "ignite_tf_magic.training.keras_hooks:install_tf_keras",
 }
 # Where workers run when none can beside the data.
 _HERE = HostRecord("localhost", python=sys.executable)

@@ -17,8 +17,8 @@ NAME = PACKAGE.name
 FLOORS: list[set[str]] = [
     {"errors", "closing", "toml_tables", "spring_xml", "config", "after_import"},
     {"protocol", "launch"},
-    {"client", "host_names", "placement", "tfplugin"},
-    {"dataset", "igfs", "cluster", "sources", "embedded", "tensorboard"},
+    {"client", "host_names", "placement", "tfplugin", "batches"},
+    {"dataset", "training", "igfs", "cluster", "sources", "embedded", "tensorboard"},
     {
         *("session", "boards", "files", "registration", "run_files"),
         *("run_plans", "run_index", "submission", "reconciler", "diagnosis", "cluster_sight", "doctor"),
@@ -149,7 +149,7 @@ ORDER: dict[str, list[str]] = {
     ],
     "tfplugin": ["handler", "codes", "table", "registration", "local_guard"],
     "dataset": [
-        *("options", "pool", "kept_client", "snapshot", "source", "reader"),
+        *("deal", "options", "pool", "kept_client", "snapshot", "source", "reader"),
         *("record_address", "record_page", "record_files"),
         *("generator", "paged", "structure", "record_pages", "reading_process", "ignite"),
     ],
@@ -175,6 +175,7 @@ ORDER: dict[str, list[str]] = {
         *("options", "config_xml", "lock", "java", "jars", "archive", "processes", "data", "record"),
         *("readiness", "nodes", "starting", "guardian", "lifecycle"),
     ],
+    "training": ["group", "frameworks", "together", "shares", "callbacks", "keras_hooks"],
     "tensorboard": ["record", "log_tree", "server", "lifecycle"],
     "notebook": ["arguments", "sql", "panel", "screen", "watching", "magics"],
 }
@@ -199,7 +200,7 @@ VIEWS_MAY_IMPORT = {
 # Third-party packages and the only rooms that may import them.
 ROOMS_OF_LIBRARY: dict[str, set[str]] = {
     "asyncssh": {"launch"},
-    "tensorflow": {"dataset", "sources", "tfplugin"},
+    "tensorflow": {"batches", "dataset", "sources", "tfplugin", "training"},
     "pyignite": {"client"},
     "pandas": {"client", "sources", "notebook"},
     "pyarrow": {"sources"},

@@ -11,8 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from ignite_tf_magic.config import DEFAULT_PORT, Endpoint
+from ignite_tf_magic.dataset.deal import EqualSteps
 from ignite_tf_magic.dataset.generator import ArrayDataset
-from ignite_tf_magic.dataset.options import EqualSteps, parse_partitions, read_options
+from ignite_tf_magic.dataset.options import parse_partitions, read_options
 from ignite_tf_magic.dataset.paged import PagedDataset, Pages, Recipe, ShuffleOrder
 from ignite_tf_magic.dataset.reader import ChunkReader
 from ignite_tf_magic.dataset.reading_process import ReadBy, is_graph_mode, reading_process
@@ -66,9 +67,8 @@ class IgniteDataset(PagedDataset):
         fields: Dotted names of the value's fields to keep; None keeps all.
         fill: What a null becomes, by field name.
         variable: Arrays of varying length where the sampled rows do not show it, by field name.
-        equal_steps: How `batch` gives all workers of a run the same number of full batches: "repeat"
-            (default: no row is left out, those with fewer rows read some again), "drop", or "pad"
-            (rows of zeros, and a weight column that is 0 for them).
+        equal_steps: What `batch` makes of the last batch of an epoch in a run, when the rows do not fill it: "pad"
+            (default: it stays smaller, every row is there once), "drop" leaves it out, "repeat" fills it up.
         assigned: False reads the whole cache also inside a run.
         element_spec: Structure of a row, needed only for a cache that may be empty.
         read_by: "worker" or "caller" (this process) where the choice described above is wrong.
@@ -98,7 +98,7 @@ class IgniteDataset(PagedDataset):
         fields: Sequence[str] | None = None,
         fill: Mapping[str, Any] | None = None,
         variable: Sequence[str] = (),
-        equal_steps: str = "repeat",
+        equal_steps: str = "pad",
         assigned: bool = True,
         element_spec: Any = None,
         read_by: str | None = None,

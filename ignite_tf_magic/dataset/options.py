@@ -10,7 +10,6 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from pathlib import Path
 
 from ignite_tf_magic.client.page_sizes import MAX_PAGE_ROWS, PartitionStats
@@ -46,18 +45,6 @@ _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
 
 
-class EqualSteps(str, Enum):
-    """How workers with unequal rows get equal numbers of full batches.
-
-    REPEAT reads rows again from the start on the workers that have fewer; DROP ends all workers with
-    the one that has fewest; PAD adds rows of zeros that carry weight 0.
-    """
-
-    REPEAT = "repeat"
-    DROP = "drop"
-    PAD = "pad"
-
-
 @dataclass(frozen=True, slots=True)
 class Assignment:
     """A worker's share of a cache, as its launcher decided it.
@@ -71,17 +58,6 @@ class Assignment:
     worker: int
     rows_by_worker: tuple[int, ...]
     stats: Mapping[int, PartitionStats]
-
-    @property
-    def rows(self) -> int:
-        """Rows of this worker's share."""
-        return self.rows_by_worker[self.worker]
-
-    def steps(self, batch_rows: int, policy: EqualSteps) -> int:
-        """Full batches each worker gets, the same number on all."""
-        if policy is EqualSteps.DROP:
-            return min(rows // batch_rows for rows in self.rows_by_worker)
-        return max(-(-rows // batch_rows) for rows in self.rows_by_worker)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from ignite_tf_magic.dataset.options import Assignment, EqualSteps
+from ignite_tf_magic.batches import empty_like
+from ignite_tf_magic.dataset.deal import Deal, EqualSteps
+from ignite_tf_magic.dataset.options import Assignment
 
 Pages = Any
 Transform = Callable[[Pages], Pages]
@@ -46,7 +48,7 @@ class Recipe:
     transforms: tuple[Transform, ...] = ()
     order: ShuffleOrder | None = None
     assignment: Assignment | None = None
-    equal_steps: EqualSteps = EqualSteps.REPEAT
+    equal_steps: EqualSteps = EqualSteps.PAD
 
     def pages(self) -> Pages:
         """Build the dataset of pages."""
@@ -85,16 +87,19 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
         deterministic: bool | None = None,
         name: str | None = None,
     ) -> tf.data.Dataset:
-        """Put rows into batches of this worker's own rows, by re-batching whole pages.
+        """Put rows into batches, by re-batching whole pages.
 
-        In a run with several workers, `batch_size` counts the rows of one worker, all batches are
-        full, and every worker gets the same number of them, by the dataset's `equal_steps`.
+        In a run with several workers `batch_size` counts the rows of all of them together. Each worker gets its own
+        part of every batch, in proportion to its rows, so all make the same number of steps. With very uneven rows
+        some of its batches may be empty. See `deal`.
         """
         del num_parallel_calls, deterministic
         assignment = self._recipe.assignment
         if assignment is None or len(assignment.rows_by_worker) < 2:
             return self._pages.rebatch(batch_size, drop_remainder=drop_remainder, name=name)
-        return equal_batches(self._pages, int(batch_size), assignment, self._recipe.equal_steps)
+        policy = EqualSteps.DROP if drop_remainder else self._recipe.equal_steps
+        deal = Deal(assignment.rows_by_worker, int(batch_size), policy)
+        return dealt_batches(self._pages, deal, assignment.worker)
 
     def map(
         self,
@@ -218,44 +223,20 @@ def _num_rows(page: Any) -> Any:
     return first.nrows() if isinstance(first, tf.RaggedTensor) else tf.shape(first)[0]
 
 
-def equal_batches(pages: Pages, batch_rows: int, assignment: Assignment, policy: EqualSteps) -> Pages:
-    """Give full batches, the same number on every worker."""
-    steps = assignment.steps(batch_rows, policy)
-    if policy is EqualSteps.REPEAT:
-        if not assignment.rows and steps:
-            raise ValueError(
-                f"worker {assignment.worker} holds no rows and has nothing to repeat; start fewer workers, or use "
-                "equal_steps='pad' or 'drop'"
-            )
+def dealt_batches(pages: Pages, deal: Deal, worker: int) -> Pages:
+    """Give a worker's part of each global batch: so many rows, or none, as the deal says.
+
+    The number of steps does not depend on what is read, so that no worker waits for another that has ended: rows that
+    have gone since they were counted are missing from the last steps, rows that have come are left out.
+    """
+    sizes = deal.sizes(worker)
+    has_rows = sizes > 0
+    empty = tf.data.Dataset.from_tensors(empty_like(pages.element_spec)).repeat()
+    if deal.policy is EqualSteps.REPEAT and deal.rows_by_worker[worker]:
         pages = pages.repeat()
-    if policy is EqualSteps.PAD:
-        pages = _weighted(pages, 1.0).concatenate(_padding(pages, steps * batch_rows - assignment.rows))
-    batches = pages.rebatch(batch_rows, drop_remainder=True).take(steps)
-    return batches.apply(tf.data.experimental.assert_cardinality(steps))
-
-
-def _weighted(pages: Pages, weight: float) -> Pages:
-    """Add a column of weights: as "weight" to a dict, as third item to (x, y), else as second of a pair."""
-
-    def add(*page: Any) -> Any:
-        element = page if len(page) > 1 else page[0]
-        column = tf.fill([_num_rows(element)], tf.constant(weight, tf.float32))
-        if isinstance(element, dict):
-            return {**element, "weight": column}
-        return (*page, column)
-
-    return pages.map(add)
-
-
-def _padding(pages: Pages, num_rows: int) -> Pages:
-    def zeros(spec: Any) -> Any:
-        return tf.zeros([0 if size is None else size for size in spec.shape.as_list()], spec.dtype)
-
-    element = tf.nest.map_structure(lambda spec: zeros(_one_row(spec)), pages.element_spec)
-    return _weighted(tf.data.Dataset.from_tensors(element).repeat(num_rows), 0.0)
-
-
-def _one_row(spec: Any) -> Any:
-    if not isinstance(spec, tf.TensorSpec) or spec.shape.rank is None:
-        raise TypeError(f"equal_steps='pad' needs columns of fixed shape; found {spec}")
-    return tf.TensorSpec([1, *spec.shape.as_list()[1:]], spec.dtype)
+    batches = pages.rebatch(sizes[has_rows]).take(int(has_rows.sum())) if has_rows.any() else empty.take(0)
+    if not has_rows.all():
+        which = tf.data.Dataset.from_tensor_slices(tf.cast(~has_rows, tf.int64))
+        batches = tf.data.Dataset.choose_from_datasets([batches, empty], which, stop_on_empty_dataset=False)
+    batches = batches.concatenate(empty).take(deal.num_steps)
+    return batches.apply(tf.data.experimental.assert_cardinality(deal.num_steps))

@@ -1,4 +1,4 @@
-"""Workers with unequal shares: equal numbers of full batches, and no row lost to sharding."""
+"""Workers with unequal shares: equal numbers of steps, and no row lost to sharding."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ import pytest
 
 from ignite_tf_magic import IgniteDataset
 from ignite_tf_magic.client.client import connect
-from ignite_tf_magic.dataset.options import Assignment, EqualSteps
 
 
 @pytest.fixture
 def as_worker(digits, ignite, tmp_path, monkeypatch):
-    """Become a worker with some partitions of the digits."""
-    with connect(ignite.connect_options) as client:
-        stats = client.cache(digits.name).partition_stats()
+    """Become a worker with some partitions of a cache, by default of the digits."""
 
-    def become(worker: int, shares: list[range]) -> list[int]:
-        rows = [sum(stats[p].rows for p in share) for share in shares]
+    def become(worker: int, shares: list[range], cache: str = digits.name, more_rows: int = 0) -> list[int]:
+        with connect(ignite.connect_options) as client:
+            stats = client.cache(cache).partition_stats()
+        rows = [sum(stats[p].rows + more_rows for p in share if p in stats) for share in shares]
         record = {
-            "cache": digits.name,
+            "cache": cache,
             "worker": worker,
             "rows_by_worker": rows,
-            "partitions": {str(p): [stats[p].rows, stats[p].max_row_bytes] for p in shares[worker]},
+            "partitions": {
+                str(p): [stats[p].rows, stats[p].max_row_bytes] for p in shares[worker] if p in stats
+            },
         }
         path = tmp_path / f"assignment-{worker}.json"
         path.write_text(json.dumps(record))
@@ -36,7 +37,7 @@ def as_worker(digits, ignite, tmp_path, monkeypatch):
             "HOST": digits.endpoint.host,
             "PORT": str(digits.endpoint.port),
             "PART": f"{share.start}-{share.stop - 1}" if share else "none",
-            "ASSIGNED_CACHE": digits.name,
+            "ASSIGNED_CACHE": cache,
             "ASSIGNMENT_FILE": str(path),
         }.items():
             monkeypatch.setenv(f"IGNITE_DATASET_{name}", value)
@@ -48,39 +49,62 @@ def as_worker(digits, ignite, tmp_path, monkeypatch):
 TEN_TO_ONE = [range(930), range(930, 1024)]
 
 
-@pytest.mark.parametrize("policy", ["repeat", "drop", "pad"])
-def test_ten_to_one_gives_equal_full_batches(as_worker, digits, policy):
-    batches = {}
-    for worker in (0, 1):
-        rows = as_worker(worker, TEN_TO_ONE)
-        dataset = IgniteDataset(digits.name, equal_steps=policy).batch(64)
-        batches[worker] = list(dataset.as_numpy_iterator())
-        assert {len(batch["key"]) for batch in batches[worker]} == {64}
-        assert int(dataset.cardinality()) == len(batches[worker])
-    assert len(batches[0]) == len(batches[1])
-    expected = min(rows) // 64 if policy == "drop" else -(-max(rows) // 64)
-    assert len(batches[0]) == expected
-    if policy != "drop":
-        seen = np.concatenate([batch["key"] for worker in (0, 1) for batch in batches[worker]])
-        if policy == "pad":
-            weights = np.concatenate([batch["weight"] for worker in (0, 1) for batch in batches[worker]])
-            assert sorted(seen[weights > 0].tolist()) == digits.keys.tolist()
-        else:
-            assert set(seen.tolist()) == set(digits.keys.tolist())
+def read(become, cache: str, shares: list[range], batch: int, **options) -> list[list[dict]]:
+    """The batches of each worker."""
+    found = []
+    for worker in range(len(shares)):
+        become(worker, shares)
+        dataset = IgniteDataset(cache, **options).batch(batch)
+        found.append(list(dataset.as_numpy_iterator()))
+        assert int(dataset.cardinality()) == len(found[-1])
+    return found
 
 
-def test_padding_gives_pairs_a_weight(as_worker, digits):
-    as_worker(1, TEN_TO_ONE)
-    dataset = IgniteDataset(digits.name, equal_steps="pad")
-    pairs = dataset.map(lambda row: (row["val"]["pixels"], row["val"]["label"])).batch(64)
-    x, y, weight = next(iter(pairs))
-    assert (x.shape, y.shape, weight.shape) == ((64, 64), (64,), (64,))
+def keys_by_step(found: list[list[dict]]) -> list[np.ndarray]:
+    assert len({len(batches) for batches in found}) == 1
+    return [np.concatenate([batch["key"] for batch in step]) for step in zip(*found, strict=True)]
+
+
+@pytest.mark.parametrize(
+    "shares", [TEN_TO_ONE, [range(1024), range(0)], [range(400), range(400, 401), range(401, 1024)]]
+)
+def test_global_batches_have_every_row_once(as_worker, digits, shares):
+    steps = keys_by_step(read(as_worker, digits.name, shares, 64))
+    assert [len(keys) for keys in steps[:-1]] == [64] * (len(steps) - 1)
+    assert sorted(np.concatenate(steps).tolist()) == digits.keys.tolist()
+
+
+def test_drop_and_repeat_have_full_batches_only(as_worker, digits):
+    steps = keys_by_step(read(as_worker, digits.name, TEN_TO_ONE, 100, equal_steps="drop"))
+    assert [len(keys) for keys in steps] == [100] * (len(digits.keys) // 100)
+    seen = np.concatenate(steps).tolist()
+    assert len(set(seen)) == len(seen)
+    steps = keys_by_step(read(as_worker, digits.name, TEN_TO_ONE, 100, equal_steps="repeat"))
+    assert [len(keys) for keys in steps] == [100] * -(-len(digits.keys) // 100)
+    assert set(np.concatenate(steps).tolist()) == set(digits.keys.tolist())
+
+
+def test_rows_that_have_gone_since_they_were_counted_end_nothing_early(as_worker, make_cache):
+    cache = make_cache({"x": np.arange(3000, dtype=np.int32)})
+    rows = as_worker(0, [range(512), range(512, 1024)], cache.name, more_rows=1)
+    dataset = IgniteDataset(cache.name).batch(100)
+    sizes = [len(batch["key"]) for batch in dataset.as_numpy_iterator()]
+    assert len(sizes) == int(dataset.cardinality()) == -(-sum(rows) // 100)
+    assert sum(sizes) < rows[0]
+    assert sizes[-1] == 0
+
+
+def test_strings_and_arrays_of_any_length_in_an_empty_batch(as_worker, make_cache):
+    cache = make_cache({"name": np.array(["a", "bc"], object), "x": np.arange(2, dtype=np.int32)})
+    as_worker(1, [range(1024), range(0)], cache.name)
+    (batch,) = IgniteDataset(cache.name).batch(64)
+    assert batch["val"]["name"].shape == (0,)
 
 
 def test_shuffled_shares_keep_equal_steps(as_worker, digits):
-    rows = as_worker(1, TEN_TO_ONE)
+    as_worker(1, TEN_TO_ONE)
     dataset = IgniteDataset(digits.name).shuffle(100, seed=1).batch(64)
-    assert len(list(dataset)) == -(-max(rows) // 64)
+    assert len(list(dataset)) == -(-len(digits.keys) // 64)
 
 
 def test_another_cache_is_read_whole(as_worker, digits, make_cache):
@@ -89,25 +113,6 @@ def test_another_cache_is_read_whole(as_worker, digits, make_cache):
     assert sum(len(b["key"]) for b in IgniteDataset(other.name).batch(7)) == 100
     whole = IgniteDataset(digits.name, assigned=False)
     assert sum(len(b["key"]) for b in whole.batch(1000)) == len(digits.keys)
-
-
-def test_a_worker_without_rows_is_told_what_to_do(as_worker, digits):
-    as_worker(1, [range(1024), range(0)])
-    with pytest.raises(ValueError, match="worker 1 holds no rows.*equal_steps='pad'"):
-        IgniteDataset(digits.name).batch(64)
-
-
-@pytest.mark.parametrize(
-    ("rows", "policy", "steps"),
-    [
-        ((100, 99), EqualSteps.REPEAT, 10),
-        ((101, 99), EqualSteps.PAD, 11),
-        ((101, 99), EqualSteps.DROP, 9),
-        ((0, 30), EqualSteps.DROP, 0),
-    ],
-)
-def test_steps(rows, policy, steps):
-    assert Assignment(0, rows, {}).steps(10, policy) == steps
 
 
 WORKER = """
@@ -138,7 +143,7 @@ def test_two_workers_count_every_row_exactly_once(as_worker, digits, monkeypatch
     ports = [free_port(), free_port()]
     workers = []
     for index in (0, 1):
-        rows = as_worker(index, shares)
+        as_worker(index, shares)
         spec = {"worker": [f"127.0.0.1:{port}" for port in ports]}
         monkeypatch.setenv(
             "TF_CONFIG", json.dumps({"cluster": spec, "task": {"type": "worker", "index": index}})
@@ -162,10 +167,4 @@ def test_two_workers_count_every_row_exactly_once(as_worker, digits, monkeypatch
         assert worker.returncode == 0, err[-2000:]
         found.append(json.loads(out.strip().splitlines()[-1])["keys"])
     seen = [key for keys in found for key in keys]
-    assert set(seen) == set(digits.keys.tolist())
-    # Each worker also repeats rows to fill its last batch; without those, every row came once.
-    steps = -(-max(rows) // 64)
-    assert len(seen) == 2 * steps * 64
-    for share, keys in zip(rows, found, strict=True):
-        assert len(set(keys)) == share
-        assert sorted(keys[:share]) == sorted(set(keys))
+    assert sorted(seen) == digits.keys.tolist()

@@ -309,7 +309,7 @@ def test_an_empty_cache_needs_a_schema(ignite, client):
         ({"part": "x"}, "'x'"),
         ({"part": 5000}, "no partition 5000; it has 0-1023"),
         ({"page_size": 0}, "page_size=0"),
-        ({"equal_steps": "maybe"}, "'repeat', 'drop', 'pad'"),
+        ({"equal_steps": "maybe"}, "'pad', 'drop', 'repeat'"),
     ],
 )
 def test_bad_arguments(digits, options, match):

@@ -1,0 +1,111 @@
+"""How the rows of all workers become global batches: who brings how many rows to each step. Pure.
+
+A batch of B rows is one batch of the whole run. To each step every worker brings rows of its own, in proportion to how
+many it has, so that all come to their end in the same step. With R rows in all an epoch has R / B steps, as it has in
+one process, and each row is in it once, however unevenly the rows are spread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from ignite_tf_magic.errors import ConfigError
+
+
+class EqualSteps(str, Enum):
+    """What becomes of the last batch of an epoch, when the rows do not fill it.
+
+    PAD keeps it as it is: every row counts once. DROP leaves it out. REPEAT fills it up with rows from the beginning.
+    """
+
+    PAD = "pad"
+    DROP = "drop"
+    REPEAT = "repeat"
+
+
+@dataclass(frozen=True, slots=True)
+class Deal:
+    """One epoch of global batches.
+
+    Attributes:
+        rows_by_worker: Rows that each worker has.
+        batch_rows: Rows of a batch, of all workers together.
+
+    Raises:
+        ConfigError: A batch has fewer rows than there are workers.
+    """
+
+    rows_by_worker: tuple[int, ...]
+    batch_rows: int
+    policy: EqualSteps = EqualSteps.PAD
+
+    def __post_init__(self) -> None:
+        if self.batch_rows < len(self.rows_by_worker):
+            raise ConfigError(
+                f"batch({self.batch_rows}) with {len(self.rows_by_worker)} workers: a batch is shared by all workers, "
+                f"so it needs at least {len(self.rows_by_worker)} rows"
+            )
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of an epoch, the same for every worker."""
+        rows = sum(self.rows_by_worker)
+        return rows // self.batch_rows if self.policy is EqualSteps.DROP else -(-rows // self.batch_rows)
+
+    def sizes(self, worker: int) -> np.ndarray:
+        """Give the rows that a worker brings to each step, as int64[num_steps]; a step may have none of it."""
+        steps = (counts[worker] for counts in self._steps())
+        return np.fromiter(steps, np.int64, self.num_steps)
+
+    def _steps(self) -> Iterator[Sequence[int]]:
+        rows = sum(self.rows_by_worker)
+        given = [0] * len(self.rows_by_worker)
+        for step in range(self.num_steps):
+            end = (step + 1) * self.batch_rows
+            if end > rows and self.policy is EqualSteps.REPEAT:
+                yield self._filled(given)
+                return
+            counts = _next_counts(self.rows_by_worker, given, min(end, rows))
+            given = [before + count for before, count in zip(given, counts, strict=True)]
+            yield counts
+
+    def _filled(self, given: Sequence[int]) -> list[int]:
+        """Give the last batch, filled up by those who have rows, in proportion."""
+        rest = [rows - before for rows, before in zip(self.rows_by_worker, given, strict=True)]
+        extra = [0] * len(rest)
+        rows, missing = sum(self.rows_by_worker), self.batch_rows - sum(rest)
+        while missing:
+            part = min(missing, rows)
+            counts = _next_counts(self.rows_by_worker, [0] * len(rest), part)
+            extra = [before + count for before, count in zip(extra, counts, strict=True)]
+            missing -= part
+        return [own + more for own, more in zip(rest, extra, strict=True)]
+
+
+def _next_counts(rows_by_worker: Sequence[int], given: Sequence[int], end: int) -> list[int]:
+    """Tell how many rows each worker brings so that all together have brought `end`, each about its share of them.
+
+    Whole numbers only, so that every worker comes to the same result.
+    """
+    rows = sum(rows_by_worker)
+    whole = [own * end // rows for own in rows_by_worker]
+    counts = [max(share - before, 0) for share, before in zip(whole, given, strict=True)]
+    missing = end - sum(given) - sum(counts)
+    # Who is furthest behind its share comes first; who has been rounded up before is ahead of it.
+    behind = [own * end - rows * before for own, before in zip(rows_by_worker, given, strict=True)]
+    order = sorted(range(len(counts)), key=lambda worker: -(behind[worker] - rows * counts[worker]))
+    while missing > 0:
+        for worker in order:
+            if missing and given[worker] + counts[worker] < rows_by_worker[worker]:
+                counts[worker] += 1
+                missing -= 1
+    while missing < 0:
+        for worker in reversed(order):
+            if missing and counts[worker]:
+                counts[worker] -= 1
+                missing += 1
+    return counts

@@ -1,0 +1,212 @@
+"""The workers of a run as one group: what all of them add up to, inside and outside of graphs.
+
+Values go round by TensorFlow's own collective operations (`tf.raw_ops.CollectiveReduceV2`), over the servers that
+TF_CONFIG names. There is no strategy around it: variables are those of one process, and what is reduced, and when, is
+written down where it happens. Each call of `sum` is an operation that every worker must come by, in the same order.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager import context as eager  # the public way, a strategy, also waits for all workers
+
+from ignite_tf_magic.errors import ConfigError
+
+_GROUP_KEY = 41_001  # strategies count theirs from 1
+_TOO_LATE = (
+    "TensorFlow was at work before Keras was imported, so this worker cannot join the others any more. Import keras at "
+    "the top of the script, before the first tensor, variable or tf.data dataset is made"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where this process is among the workers.
+
+    Attributes:
+        addresses: "host:port" of each worker's TensorFlow server, in their order; one alone has none.
+        index: This worker's number.
+    """
+
+    addresses: tuple[str, ...] = ("",)
+    index: int = 0
+
+    @property
+    def size(self) -> int:
+        """Number of workers."""
+        return len(self.addresses)
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this worker is the one that saves and reports."""
+        return self.index == 0
+
+
+def place_from(environment: Mapping[str, str]) -> Place:
+    """Read TF_CONFIG; a process without it, or a cluster with other tasks than workers, is one alone.
+
+    Raises:
+        ConfigError: It cannot be read.
+    """
+    text = environment.get("TF_CONFIG", "")
+    if not text:
+        return Place()
+    try:
+        config = json.loads(text)
+        cluster, task = config.get("cluster", {}), config.get("task", {})
+        if set(cluster) != {"worker"} or len(cluster["worker"]) < 2:
+            return Place()
+        return Place(tuple(map(str, cluster["worker"])), int(task["index"]))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"TF_CONFIG cannot be read: {error!r}: {text[:200]}") from error
+
+
+class WorkerGroup:
+    """All workers. One for a process; `connect` comes before TensorFlow does anything else.
+
+    Not thread-safe: another thread needs a channel of its own.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self._is_connected = False
+        self._key = _GROUP_KEY
+        self._num_channels = 0
+        self._number: Any = None
+        self._lock = threading.Lock()
+
+    def connect(self) -> None:
+        """Start this worker's server, which takes milliseconds and waits for nobody. A second call does nothing.
+
+        Raises:
+            ConfigError: TensorFlow has been at work already.
+        """
+        with self._lock:
+            if self.place.size == 1 or self._is_connected:
+                return
+            _enable(self.place)
+            self._is_connected = True
+
+    def channel(self) -> WorkerGroup:
+        """Give a way to add up beside this one, for another thread. All workers make theirs in the same order."""
+        self._num_channels += 1
+        beside = WorkerGroup(self.place)
+        beside._key = self._key + self._num_channels
+        return beside
+
+    def sum(self, tensors: Sequence[Any]) -> list[Any]:
+        """Add up tensors over all workers, position by position; to the bit the same on each of them.
+
+        Inside a tf.function or outside. Blocks until every worker has called. One operation for each dtype.
+
+        Args:
+            tensors: Of numbers; of the same shapes on all workers.
+
+        Raises:
+            tf.errors.OpError: A worker has gone; the rest cannot go on without it.
+        """
+        tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+        if self.place.size == 1 or not tensors:
+            return tensors
+        found: list[Any] = [None] * len(tensors)
+        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+            places = [at for at, tensor in enumerate(tensors) if tensor.dtype == dtype]
+            sums = self._sum_of_one_dtype([tensors[at] for at in places])
+            for at, total in zip(places, sums, strict=True):
+                found[at] = total
+        return found
+
+    def sum_arrays(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Add up arrays over all workers, outside of graphs."""
+        return [total.numpy() for total in self.sum(arrays)]
+
+    def from_chief(self, tensors: Sequence[Any]) -> list[Any]:
+        """Give every worker the chief's values. Boolean and unsigned ones travel as int64."""
+        tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+        if self.place.size == 1:
+            return tensors
+        numbers = [tf.cast(each, tf.int64) if _needs_cast(each.dtype) else each for each in tensors]
+        own = numbers if self.place.is_chief else [tf.zeros_like(each) for each in numbers]
+        sums = self.sum(own)
+        return [tf.cast(total, each.dtype) for total, each in zip(sums, tensors, strict=True)]
+
+    def _sum_of_one_dtype(self, tensors: list[Any]) -> list[Any]:
+        flat = tensors[0] if len(tensors) == 1 else tf.concat([tf.reshape(each, [-1]) for each in tensors], 0)
+        total = self._reduce(flat)
+        if len(tensors) == 1:
+            return [total]
+        parts = tf.split(total, [tf.size(each) for each in tensors], num=len(tensors))
+        return [
+            tf.ensure_shape(tf.reshape(part, tf.shape(each)), each.shape)
+            for part, each in zip(parts, tensors, strict=True)
+        ]
+
+    def _reduce(self, tensor: Any) -> Any:
+        with tf.device("CPU:0"):  # the same kind of device on every worker, whatever else it has
+            return tf.raw_ops.CollectiveReduceV2(
+                input=tensor,
+                group_size=self.place.size,
+                group_key=self._key,
+                instance_key=self._next_number(),
+                ordering_token=[],
+                merge_op="Add",
+                final_op="Id",
+            )
+
+    def _next_number(self) -> Any:
+        """Number the operations, so that each meets its own on the other workers; a variable counts in graphs, too."""
+        if self._number is None:
+            with tf.init_scope(), tf.device("CPU:0"):
+                self._number = tf.Variable(0, trainable=False, dtype=tf.int32)
+        return self._number.assign_add(1)
+
+
+def _needs_cast(dtype: Any) -> bool:
+    return bool(dtype.is_bool or dtype.is_unsigned)
+
+
+def _enable(place: Place) -> None:
+    """Let TensorFlow of this process reach that of the others, as `MultiWorkerMirroredStrategy` does but for one thing.
+
+    That also starts a coordination service, which makes a worker wait for all others at its start, and ends those that
+    still run when the first one has ended. A script that trains nothing together must not be bound so.
+    """
+    found = eager.context()
+    leader = "/job:worker/replica:0/task:0"
+    try:
+        found.configure_collective_ops(
+            collective_leader=leader,
+            scoped_allocator_enabled_ops=("CollectiveReduce",),
+            device_filters=(f"/job:worker/task:{place.index}",),
+        )
+    except RuntimeError:
+        raise ConfigError(_TOO_LATE) from None
+    session = copy.deepcopy(found.config)
+    session.experimental.collective_group_leader = leader
+    cluster = tf.train.ClusterSpec({"worker": list(place.addresses)})
+    server = tf.train.ServerDef(
+        cluster=cluster.as_cluster_def(),
+        default_session_config=session,
+        job_name="worker",
+        task_index=place.index,
+        protocol="grpc",
+    )
+    found.enable_collective_ops(server)
+    found.ensure_initialized()
+
+
+_groups: dict[str, WorkerGroup] = {}
+
+
+def worker_group() -> WorkerGroup:
+    """Give the group of this process."""
+    return _groups.setdefault("own", WorkerGroup(place_from(os.environ)))

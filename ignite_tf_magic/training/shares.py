@@ -1,0 +1,120 @@
+"""This worker's part of what `fit` and `evaluate` are given.
+
+- A dataset over the partitions that the run has assigned to this worker is that part already.
+- Of any other dataset, and of arrays, all workers have the whole. Its batches are global ones: each worker takes every
+  n-th row of each, so the workers together see exactly the batches that one process would.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from ignite_tf_magic.batches import empty_like, num_rows, part_of
+from ignite_tf_magic.errors import ConfigError
+from ignite_tf_magic.training.group import WorkerGroup
+
+_KERAS_BATCH_ROWS = 32
+
+
+def share_of(dataset: Any, group: WorkerGroup) -> Any:
+    """Give this worker's part of a dataset of batches."""
+    if is_share(dataset):
+        return dataset
+    place = group.place
+    return dataset.map(
+        lambda *parts: part_of(parts if len(parts) > 1 else parts[0], place.index, place.size),
+        tf.data.AUTOTUNE,
+    )
+
+
+def is_share(dataset: Any) -> bool:
+    """Whether a dataset must not be divided again. IgniteDataset says so of what a run has assigned."""
+    policy = dataset.options().experimental_distribute.auto_shard_policy
+    return bool(policy == tf.data.experimental.AutoShardPolicy.OFF)
+
+
+def of_arrays(arrays: Any, batch_rows: int | None, *, shuffle: bool, group: WorkerGroup) -> Any:
+    """Give the global batches of arrays as Keras makes them; shuffled the same on all workers.
+
+    Raises:
+        ConfigError: A batch has fewer rows than there are workers.
+    """
+    batch_rows = batch_rows or _KERAS_BATCH_ROWS
+    check_batch(batch_rows, group)
+    tensors = tf.nest.map_structure(tf.convert_to_tensor, arrays)
+    total = int(num_rows(tensors))
+    order = tf.data.Dataset.range(total)
+    if shuffle:
+        (seed,) = group.from_chief([tf.random.uniform([], maxval=2**31 - 1, dtype=tf.int32)])
+        order = order.shuffle(max(total, 1), seed=int(seed))
+
+    def rows(numbers: Any) -> Any:
+        return tf.nest.map_structure(lambda tensor: tf.gather(tensor, numbers), tensors)
+
+    return order.batch(batch_rows).map(rows, tf.data.AUTOTUNE)
+
+
+def check_batch(batch_rows: int, group: WorkerGroup) -> None:
+    """Refuse a batch that cannot be shared."""
+    if batch_rows < group.place.size:
+        raise ConfigError(
+            f"batch_size={batch_rows} with {group.place.size} workers: a batch is shared by all workers, so it needs "
+            f"at least {group.place.size} rows"
+        )
+
+
+def in_step(dataset: Any, group: WorkerGroup) -> Any:
+    """Make a dataset end in the same step on all workers, wherever its own rows end.
+
+    Where all have the same known number of batches, there is nothing to do. Else who has no more goes on with batches
+    without rows, and before each step the workers agree whether anyone has a batch.
+    """
+    cardinality = int(dataset.cardinality())
+    known = cardinality >= 0
+    numbers = [
+        tf.constant([int(known), cardinality if known else 0, cardinality**2 if known else 0], tf.int64)
+    ]
+    num_known, total, squares = (int(number) for number in group.sum(numbers)[0])
+    size = group.place.size
+    if num_known == size and squares * size == total**2:
+        return dataset
+    if cardinality == tf.data.INFINITE_CARDINALITY:
+        return dataset
+    return _agreed(dataset, group.channel())
+
+
+def _agreed(dataset: Any, channel: WorkerGroup) -> Any:
+    empty = tf.data.Dataset.from_tensors(empty_like(_any_rows(dataset.element_spec))).repeat()
+    flagged = _flagged(dataset, 1).concatenate(_flagged(empty, 0))
+
+    def ask(mine: Any) -> Any:
+        return channel.sum([mine])[0]
+
+    def agree(mine: Any, *parts: Any) -> tuple[Any, ...]:
+        total = tf.py_function(ask, [mine], tf.int64)
+        return (tf.ensure_shape(total, []), *parts)
+
+    together = flagged.map(agree).take_while(lambda total, *_: total > 0)
+    return together.map(lambda _, *parts: parts if len(parts) > 1 else parts[0])
+
+
+def _flagged(dataset: Any, flag: int) -> Any:
+    return dataset.map(lambda *parts: (tf.constant(flag, tf.int64), *parts))
+
+
+def _any_rows(spec: Any) -> Any:
+    """Give the spec of batches with any number of rows."""
+
+    def relax(one: Any) -> Any:
+        return tf.TensorSpec([None, *one.shape[1:]], one.dtype) if isinstance(one, tf.TensorSpec) else one
+
+    return tf.nest.map_structure(relax, spec)
+
+
+def with_a_batch(dataset: Any) -> Any:
+    """Give a dataset that has a batch at least, if without rows: Keras' `evaluate` knows no metrics of nothing."""
+    if int(dataset.cardinality()) > 0:
+        return dataset
+    return dataset.concatenate(tf.data.Dataset.from_tensors(empty_like(_any_rows(dataset.element_spec))))

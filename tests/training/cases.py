@@ -1,0 +1,343 @@
+"""What Keras can do, as functions that train small models: in one process, or in several with the same global batches.
+
+As a program: cases.py FRAMEWORK FOLDER NAME... runs cases one after the other as the worker that TF_CONFIG names, and
+leaves what each came to in FOLDER/NAME-WORKER.npz.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+Case = Callable[[Any], dict[str, Any]]
+CASES: dict[str, Case] = {}
+_SHARES = {1: (1.0,), 2: (0.9, 0.1), 3: (0.6, 0.3, 0.1)}
+
+
+def case(function: Case) -> Case:
+    CASES[function.__name__] = function
+    return function
+
+
+class Setting:
+    """What cases need: the framework, data, and the worker that this process is."""
+
+    def __init__(self, framework: str, shares: tuple[float, ...]) -> None:
+        import tensorflow as tf
+
+        from ignite_tf_magic.training.group import worker_group
+
+        self.tf = tf
+        self.keras = sys.modules[framework]
+        self.framework = framework
+        self.place = worker_group().place
+        self.shares = shares
+        random = np.random.default_rng(5)
+        self.images = random.normal(size=(500, 8, 8, 1)).astype(np.float32)
+        self.labels = (np.abs(self.images.sum(axis=(1, 2, 3))) % 10).astype(np.int32)
+        self.test = self.images[:133], self.labels[:133]
+
+    def dealt(self, batch: int = 64, *, flat: bool = False, more: Callable[..., Any] | None = None) -> Any:
+        """The images as a dataset of (x, y): each worker has its own part of each batch, as its shares say."""
+        from ignite_tf_magic.dataset.deal import Deal
+
+        tf = self.tf
+        total = len(self.images)
+        bounds = np.round(np.cumsum((0.0, *self.shares)) * total).astype(int)
+        rows = tuple(int(number) for number in np.diff(bounds))
+        deal = Deal(rows, batch)
+        sizes = np.stack([deal.sizes(worker) for worker in range(len(rows))])
+        ends = bounds[:-1, None] + sizes.cumsum(axis=1)
+        workers = range(len(rows)) if self.place.size == 1 else [self.place.index]
+        x = self.images.reshape(total, -1) if flat else self.images
+
+        def batches() -> Any:
+            for step in range(deal.num_steps):
+                chosen = np.concatenate(
+                    [np.arange(ends[w, step] - sizes[w, step], ends[w, step]) for w in workers]
+                )
+                yield x[chosen], self.labels[chosen]
+
+        spec = (tf.TensorSpec([None, *x.shape[1:]], tf.float32), tf.TensorSpec([None], tf.int32))
+        options = tf.data.Options()
+        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+        dataset = tf.data.Dataset.from_generator(batches, output_signature=spec).with_options(options)
+        if more:
+            dataset = dataset.map(more)
+        return dataset.apply(tf.data.experimental.assert_cardinality(deal.num_steps))
+
+    def whole(self, batch: int = 64, *, flat: bool = False) -> Any:
+        """The images as a dataset that every worker has the whole of."""
+        x = self.images.reshape(len(self.images), -1) if flat else self.images
+        return self.tf.data.Dataset.from_tensor_slices((x, self.labels)).batch(batch)
+
+    def tests(self, *, flat: bool = False) -> Any:
+        x, y = self.test
+        return self.tf.data.Dataset.from_tensor_slices((x.reshape(len(x), -1) if flat else x, y)).batch(50)
+
+    def seeded(self) -> None:
+        """Each worker has another seed; the chief's weights are those that count."""
+        self.keras.utils.set_random_seed(11 + self.place.index)
+
+    def dense(self, **options: Any) -> Any:
+        self.seeded()
+        layers = self.keras.layers
+        model = self.keras.Sequential([self.keras.Input([64]), layers.Dense(32, "relu"), layers.Dense(10)])
+        return self.compiled(model, **options)
+
+    def conv(self, *between: Any, **options: Any) -> Any:
+        self.seeded()
+        layers = self.keras.layers
+        model = self.keras.Sequential(
+            [
+                self.keras.Input([8, 8, 1]),
+                layers.Conv2D(8, 3, activation="relu"),
+                *between,
+                layers.Flatten(),
+                layers.Dense(10),
+            ]
+        )
+        return self.compiled(model, **options)
+
+    def compiled(
+        self, model: Any, optimizer: Any = None, metrics: Any = ("accuracy",), **options: Any
+    ) -> Any:
+        keras = self.keras
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        optimizer = optimizer or keras.optimizers.Adam(0.003)
+        model.compile(optimizer, options.pop("loss", loss), metrics=list(metrics) or None, **options)
+        return model
+
+
+def result(model: Any, history: Any = None, **more: Any) -> dict[str, Any]:
+    found = {f"weight {at}": weight for at, weight in enumerate(model.get_weights())}
+    if history is not None:
+        found |= {f"history {name}": np.array(values) for name, values in history.history.items()}
+    return found | {name: np.asarray(value) for name, value in more.items()}
+
+
+@case
+def dense(s: Setting) -> dict[str, Any]:
+    model = s.dense()
+    history = model.fit(s.dealt(flat=True), epochs=3, validation_data=s.tests(flat=True), verbose=0)
+    return result(model, history)
+
+
+@case
+def convolutional(s: Setting) -> dict[str, Any]:
+    model = s.conv()
+    history = model.fit(s.dealt(), epochs=3, validation_data=s.tests(), verbose=0)
+    return result(model, history)
+
+
+@case
+def synchronised_batch_normalization(s: Setting) -> dict[str, Any]:
+    model = s.conv(s.keras.layers.BatchNormalization(synchronized=True))
+    history = model.fit(s.dealt(), epochs=3, validation_data=s.tests(), verbose=0)
+    return result(model, history)
+
+
+@case
+def whole_dataset(s: Setting) -> dict[str, Any]:
+    model = s.conv()
+    return result(model, model.fit(s.whole(), epochs=2, verbose=0))
+
+
+@case
+def arrays(s: Setting) -> dict[str, Any]:
+    model = s.conv()
+    history = model.fit(
+        s.images, s.labels, batch_size=50, epochs=2, shuffle=False, validation_split=0.2, verbose=0
+    )
+    return result(model, history)
+
+
+@case
+def sample_weight(s: Setting) -> dict[str, Any]:
+    model = s.conv(weighted_metrics=["accuracy"])
+    data = s.dealt(more=lambda x, y: (x, y, s.tf.cast(y + 1, s.tf.float32) / 5))
+    return result(model, model.fit(data, epochs=2, verbose=0))
+
+
+@case
+def class_weight(s: Setting) -> dict[str, Any]:
+    model = s.conv()
+    weights = {label: 0.5 + label / 10 for label in range(10)}
+    return result(model, model.fit(s.dealt(), epochs=2, class_weight=weights, verbose=0))
+
+
+@case
+def steps_per_epoch(s: Setting) -> dict[str, Any]:
+    model = s.conv()
+    return result(model, model.fit(s.dealt().repeat(), epochs=3, steps_per_epoch=5, verbose=0))
+
+
+@case
+def steps_per_execution(s: Setting) -> dict[str, Any]:
+    model = s.conv(steps_per_execution=3)
+    return result(model, model.fit(s.dealt(), epochs=2, validation_data=s.tests(), verbose=0))
+
+
+@case
+def run_eagerly(s: Setting) -> dict[str, Any]:
+    model = s.conv(run_eagerly=True)
+    return result(model, model.fit(s.dealt(), epochs=1, verbose=0))
+
+
+@case
+def clipping(s: Setting) -> dict[str, Any]:
+    model = s.conv(optimizer=s.keras.optimizers.Adam(0.003, global_clipnorm=0.1))
+    return result(model, model.fit(s.dealt(), epochs=2, verbose=0))
+
+
+@case
+def regularized(s: Setting) -> dict[str, Any]:
+    s.seeded()
+    keras = s.keras
+    layer = keras.layers.Dense(10, kernel_regularizer=keras.regularizers.L2(0.01))
+    model = s.compiled(keras.Sequential([keras.Input([64]), layer]))
+    return result(model, model.fit(s.dealt(flat=True), epochs=2, verbose=0))
+
+
+@case
+def functional(s: Setting) -> dict[str, Any]:
+    s.seeded()
+    keras = s.keras
+    x = keras.Input([64])
+    first = keras.layers.Dense(16, "relu")(x)
+    second = keras.layers.Dense(16, "tanh")(x)
+    model = s.compiled(keras.Model(x, keras.layers.Dense(10)(keras.layers.Concatenate()([first, second]))))
+    return result(model, model.fit(s.dealt(flat=True), epochs=2, verbose=0))
+
+
+@case
+def subclassed(s: Setting) -> dict[str, Any]:
+    s.seeded()
+    keras = s.keras
+
+    class Net(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = keras.layers.Dense(16, "relu")
+            self.last = keras.layers.Dense(10)
+
+        def call(self, x: Any) -> Any:
+            return self.last(self.first(x))
+
+    model = s.compiled(Net())
+    return result(model, model.fit(s.dealt(flat=True), epochs=2, verbose=0))
+
+
+@case
+def unbuilt_sequential(s: Setting) -> dict[str, Any]:
+    s.seeded()
+    model = s.compiled(s.keras.Sequential([s.keras.layers.Dense(16, "relu"), s.keras.layers.Dense(10)]))
+    return result(model, model.fit(s.dealt(flat=True), epochs=2, verbose=0))
+
+
+@case
+def own_train_step(s: Setting) -> dict[str, Any]:
+    s.seeded()
+    keras, tf = s.keras, s.tf
+
+    class Net(keras.Model):
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                predicted = self(x, training=True)
+                losses = keras.losses.sparse_categorical_crossentropy(y, predicted, from_logits=True)
+                loss = tf.reduce_mean(losses)
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            return {"own_loss": loss, "largest": tf.reduce_mean(tf.reduce_max(predicted, axis=1))}
+
+    x = keras.Input([64])
+    model = s.compiled(Net(x, keras.layers.Dense(10)(keras.layers.Dense(16, "relu")(x))), metrics=())
+    return result(model, model.fit(s.dealt(flat=True), epochs=2, verbose=0))
+
+
+@case
+def early_stopping(s: Setting) -> dict[str, Any]:
+    keras = s.keras
+    model = s.dense(optimizer=keras.optimizers.Adam(0.05))
+    callbacks = [
+        keras.callbacks.EarlyStopping("val_loss", patience=1, restore_best_weights=True),
+        keras.callbacks.ReduceLROnPlateau("loss", patience=1),
+    ]
+    data = s.dealt(flat=True)
+    history = model.fit(data, epochs=30, validation_data=s.tests(flat=True), callbacks=callbacks, verbose=0)
+    return result(model, history)
+
+
+@case
+def evaluate(s: Setting) -> dict[str, Any]:
+    model = s.conv()
+    model.fit(s.dealt(), epochs=1, verbose=0)
+    found = model.evaluate(s.dealt(), return_dict=True, verbose=0)
+    whole = model.evaluate(*s.test, batch_size=40, return_dict=True, verbose=0)
+    return result(
+        model, loss=found["loss"], accuracy=found["accuracy"], whole=[whole["loss"], whole["accuracy"]]
+    )
+
+
+@case
+def predict(s: Setting) -> dict[str, Any]:
+    model = s.conv()
+    model.fit(s.dealt(), epochs=1, verbose=0)
+    return result(model, predicted=model.predict(s.test[0], verbose=0))
+
+
+@case
+def unknown_cardinality(s: Setting) -> dict[str, Any]:
+    """Rows are filtered out, so that nobody knows how many batches there are; the order within one process differs."""
+    model = s.dense(optimizer=s.keras.optimizers.SGD(0.1))
+    data = s.dealt(500, flat=True).unbatch().filter(lambda x, y: y != 3).batch(500)
+    return result(model, model.fit(data, epochs=3, verbose=0))
+
+
+@case
+def a_stop_that_one_worker_wants(s: Setting) -> dict[str, Any]:
+    keras, place = s.keras, s.place
+
+    class Stop(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if place.index == place.size - 1 and batch == 2:
+                self.model.stop_training = True
+
+    model = s.dense()
+    history = model.fit(s.dealt(flat=True), epochs=3, callbacks=[Stop()], verbose=0)
+    return {"epochs": np.array(len(history.epoch))}
+
+
+def main(framework: str, folder: str, *names: str) -> None:
+    from ignite_tf_magic.after_import import after_import
+    from ignite_tf_magic.training import keras_hooks
+
+    install = {"keras": keras_hooks.install_keras, "tf_keras": keras_hooks.install_tf_keras}[framework]
+    after_import(framework, install)
+    __import__(framework)
+    from ignite_tf_magic.training.group import worker_group
+
+    shares = _SHARES[int(os.environ["CASES_WORKERS"])]
+    for name in names:
+        setting = Setting(framework, shares)
+        path = Path(folder) / f"{name}-{worker_group().place.index}"
+        try:
+            found = CASES[name](setting)
+        except Exception:
+            path.with_suffix(".error").write_text(traceback.format_exc())
+            raise
+        np.savez(path.with_suffix(".npz"), **found)
+        print(name, "done", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,100 @@
+"""Starts cases.py as one process, and as several workers that find each other by TF_CONFIG; compares the results."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).parents[2]
+_CASES = Path(__file__).with_name("cases.py")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A case by several workers, and by one process.
+
+    Attributes:
+        identical: Whether all workers have come to the same, to the bit.
+        differences: The largest difference to the one process, by weight and by value of the history.
+    """
+
+    identical: bool
+    differences: dict[str, float]
+
+    @property
+    def of_weights(self) -> float:
+        return max(
+            (found for name, found in self.differences.items() if name.startswith("weight")), default=0.0
+        )
+
+    @property
+    def largest(self) -> float:
+        return max(self.differences.values(), default=0.0)
+
+
+def run_cases(
+    framework: str,
+    num_workers: int,
+    names: Sequence[str],
+    folder: Path,
+    *,
+    together: bool = True,
+    python: str = sys.executable,
+    timeout_s: float = 600.0,
+) -> None:
+    """Run cases one after the other; `together` False runs them in one process, with the batches of so many workers.
+
+    Raises:
+        RuntimeError: A process failed; its last words are told.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    size = num_workers if together else 1
+    addresses = [f"127.0.0.1:{port}" for port in _free_ports(size)]
+    with ExitStack() as ending:
+        processes = []
+        for index in range(size):
+            env = {
+                **os.environ,
+                "CASES_WORKERS": str(num_workers),
+                "PYTHONPATH": str(ROOT),
+                "CUDA_VISIBLE_DEVICES": "-1",
+            }
+            if size > 1:
+                task = {"type": "worker", "index": index}
+                env["TF_CONFIG"] = json.dumps({"cluster": {"worker": addresses}, "task": task})
+            output = ending.enter_context((folder / f"output-{index}.txt").open("w+"))
+            argv = [python, str(_CASES), framework, str(folder), *names]
+            process = subprocess.Popen(argv, env=env, stdout=output, stderr=subprocess.STDOUT)
+            ending.callback(process.wait)
+            ending.callback(process.kill)
+            processes.append((process, output))
+        for process, output in processes:
+            if process.wait(timeout_s):
+                output.seek(0)
+                raise RuntimeError(f"{framework}, {num_workers} workers: {output.read()[-3000:]}")
+
+
+def compare(name: str, alone: Path, together: Path, num_workers: int) -> Comparison:
+    """Compare what processes have left."""
+    one = dict(np.load(alone / f"{name}-0.npz"))
+    found = [dict(np.load(together / f"{name}-{index}.npz")) for index in range(num_workers)]
+    identical = all(np.array_equal(found[0][key], each[key]) for each in found for key in one)
+    differences = {key: float(np.abs(found[0][key] - value).max(initial=0.0)) for key, value in one.items()}
+    return Comparison(identical, differences)
+
+
+def _free_ports(number: int) -> list[int]:
+    with ExitStack() as closing:
+        probes = [closing.enter_context(socket.socket()) for _ in range(number)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]

@@ -1,0 +1,46 @@
+"""Keras on several workers comes to what one process comes to with the same batches. Rows are spread 9:1 and 6:3:1."""
+
+from __future__ import annotations
+
+import pytest
+from cases import CASES
+from processes import compare, run_cases
+
+# Several cases share the processes that run them: TensorFlow takes seconds to start.
+SHORT = ("dense", "convolutional", "synchronised_batch_normalization", "own_train_step", "evaluate")
+CHAOTIC = {"early_stopping": 1e-3}  # many epochs at a high rate
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """Run cases once: gives (framework, workers, folder of the one process, folder of the workers)."""
+    found = {}
+
+    def run(framework: str, num_workers: int, names):
+        key = framework, num_workers
+        if key not in found:
+            alone, together = tmp_path_factory.mktemp("alone"), tmp_path_factory.mktemp("together")
+            run_cases(framework, num_workers, names, alone, together=False)
+            run_cases(framework, num_workers, names, together)
+            found[key] = alone, together
+        return found[key]
+
+    return run
+
+
+def check(name: str, alone, together, num_workers: int) -> None:
+    found = compare(name, alone, together, num_workers)
+    assert found.identical
+    assert found.largest < CHAOTIC.get(name, 1e-5), found.differences
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", CASES)
+def test_keras_on_two_workers(done, name):
+    check(name, *done("keras", 2, list(CASES)), 2)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", SHORT)
+def test_tf_keras_on_three_workers(done, name):
+    check(name, *done("tf_keras", 3, SHORT), 3)
