@@ -17,7 +17,7 @@ NAME = PACKAGE.name
 FLOORS: list[set[str]] = [
     {"errors", "closing", "toml_tables", "spring_xml", "config", "after_import"},
     {"protocol", "launch"},
-    {"client", "host_names", "placement", "tfplugin", "batches"},
+    {"client", "host_names", "placement", "tfplugin", "batches", "passes"},
     {"dataset", "training", "igfs", "cluster", "sources", "embedded", "tensorboard"},
     {
         *("session", "boards", "files", "registration", "run_files"),
@@ -175,7 +175,7 @@ ORDER: dict[str, list[str]] = {
         *("options", "config_xml", "lock", "java", "jars", "archive", "processes", "data", "record"),
         *("readiness", "nodes", "starting", "guardian", "lifecycle"),
     ],
-    "training": ["group", "frameworks", "together", "shares", "callbacks", "keras_hooks"],
+    "training": ["group", "frameworks", "together", "shares", "callbacks", "checkpoints", "keras_hooks"],
     "tensorboard": ["record", "log_tree", "server", "lifecycle"],
     "notebook": ["arguments", "sql", "panel", "screen", "watching", "magics"],
 }
@@ -214,7 +214,7 @@ ROOMS_OF_LIBRARY: dict[str, set[str]] = {
     "rich": {"cli", "notebook", "demo", "fs_commands"},
     "tensorboard": {"tensorboard"},
     "mfusepy": {"igfs"},
-    "fsspec": {"igfs", "registration", "tensorboard"},
+    "fsspec": {"igfs", "registration", "tensorboard", "training"},
     "platformdirs": {"config"},
 }
 NEVER_IN = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,13 +14,14 @@ from ignite_tf_magic.dataset.deal import EqualSteps
 from ignite_tf_magic.dataset.generator import ArrayDataset
 from ignite_tf_magic.dataset.options import parse_partitions, read_options
 from ignite_tf_magic.dataset.paged import PagedDataset, Pages, Recipe, ShuffleOrder
-from ignite_tf_magic.dataset.reader import ChunkReader
+from ignite_tf_magic.dataset.reader import ChunkReader, PartitionOrder
 from ignite_tf_magic.dataset.reading_process import ReadBy, is_graph_mode, reading_process
 from ignite_tf_magic.dataset.record_address import ALL, ASSIGNED, THIS_PROCESS, RecordAddress, part_text
 from ignite_tf_magic.dataset.record_pages import record_pages
 from ignite_tf_magic.dataset.source import Source, open_source
 from ignite_tf_magic.dataset.structure import arranged, no_pages, page_spec, row_spec, with_ragged
 from ignite_tf_magic.errors import ConfigError, EmptyCache
+from ignite_tf_magic.passes import Passes, PassSeed
 from ignite_tf_magic.protocol.columns import Column, RaggedColumn
 
 
@@ -125,7 +125,9 @@ class IgniteDataset(PagedDataset):
         if reader is ReadBy.CALLER:
             is_share = options.partitions is not None or options.local
             recipe = Recipe(
-                lambda order: _finished(_generated(source, spec, order), spec, is_share=is_share),
+                lambda order, passes: _finished(
+                    _generated(source, spec, order, passes), spec, is_share=is_share
+                ),
                 assignment=options.assignment,
                 equal_steps=policy,
             )
@@ -141,7 +143,8 @@ class IgniteDataset(PagedDataset):
                 source.snapshot.to_text() if source.snapshot else None,
             )
             recipe = Recipe(
-                lambda order: _finished(_recorded(source, spec, address, order), spec, is_share=True)
+                lambda order, _: _finished(_recorded(source, spec, address, order), spec, is_share=True),
+                is_elsewhere=True,
             )
         super().__init__(recipe)
 
@@ -165,15 +168,15 @@ def _row_spec(source: Source, given: Any) -> Any:
     return given
 
 
-def _generated(source: Source, spec: Any, order: ShuffleOrder | None) -> Pages:
+def _generated(source: Source, spec: Any, order: ShuffleOrder | None, passes: Passes | None) -> Pages:
     """Give pages that a generator of this process reads."""
-    draw = _PartitionOrder(order)
+    draw = _partition_order(order, passes or Passes())
     layout = source.layout
     if layout is None:
         return no_pages(spec)
 
     def read() -> Iterator[Any]:
-        with ChunkReader(source, draw.next()) as reader:
+        with ChunkReader(source, draw()) as reader:
             for chunk in reader.chunks():
                 yield tf.nest.flatten(arranged(layout, [_arrays(column) for column in chunk.columns()]))
 
@@ -204,20 +207,14 @@ def _arrays(column: Column) -> Any:
     return (column.values, column.row_lengths) if isinstance(column, RaggedColumn) else column
 
 
-class _PartitionOrder:
-    """Draws the order of partitions for each pass: by (seed, pass) when shuffled, else as they are."""
+def _partition_order(order: ShuffleOrder | None, passes: Passes) -> Callable[[], PartitionOrder | None]:
+    """Draw the order of partitions for each pass: by its number when shuffled, else as they are."""
+    if order is None:
+        return lambda: None
+    seed = PassSeed(order.seed, passes, "partitions", reshuffle=order.reshuffle)
 
-    def __init__(self, order: ShuffleOrder | None) -> None:
-        self._order = order
-        self._passes = 0
-        self._base = random.SystemRandom().getrandbits(32) if order and order.seed is None else 0
-
-    def next(self) -> Callable[[Sequence[int]], Sequence[int]] | None:
-        order = self._order
-        if order is None:
-            return None
-        seed = self._base if order.seed is None else order.seed
-        number = self._passes if order.reshuffle else 0
-        self._passes += 1
-        generator = np.random.default_rng([seed & 0xFFFFFFFF, number])
+    def draw() -> PartitionOrder:
+        generator = np.random.default_rng(int(seed()))
         return lambda partitions: [int(p) for p in generator.permutation(np.asarray(partitions))]
+
+    return draw

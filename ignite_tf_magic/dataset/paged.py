@@ -12,19 +12,23 @@ Everything else is tf.data's own, on rows. What comes out is the same rows eithe
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from ignite_tf_magic.batches import empty_like
 from ignite_tf_magic.dataset.deal import Deal, EqualSteps
 from ignite_tf_magic.dataset.options import Assignment
+from ignite_tf_magic.passes import Passes, PassSeed
 
 Pages = Any
-Transform = Callable[[Pages], Pages]
+_parts = itertools.count()
+Transform = Callable[[Pages, Passes | None], Pages]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +44,25 @@ class Recipe:
     """How the pages of a dataset come about: a source, then transformations of pages.
 
     Attributes:
-        open_pages: Makes the dataset of pages, in the partition order asked for.
+        open_pages: Makes the dataset of pages, in the partition order asked for, which may depend on the pass.
+        is_elsewhere: Whether another process may read the rows.
         assignment: Set when a launcher assigned this worker's share; batches are then made equal.
     """
 
-    open_pages: Callable[[ShuffleOrder | None], Pages]
+    open_pages: Callable[[ShuffleOrder | None, Passes | None], Pages]
     transforms: tuple[Transform, ...] = ()
     order: ShuffleOrder | None = None
+    is_elsewhere: bool = False
     assignment: Assignment | None = None
     equal_steps: EqualSteps = EqualSteps.PAD
 
-    def pages(self) -> Pages:
-        """Build the dataset of pages."""
-        pages = self.open_pages(self.order)
+    def pages(self) -> tuple[Pages, Passes | None]:
+        """Build the dataset of pages, over a source of its own, whose passes are numbered if this process reads it."""
+        passes = None if self.is_elsewhere else Passes()
+        pages = self.open_pages(self.order, passes)
         for transform in self.transforms:
-            pages = transform(pages)
-        return pages
+            pages = transform(pages, passes)
+        return pages, passes
 
     def then(self, transform: Transform) -> Recipe:
         """Add a transformation of pages."""
@@ -65,9 +72,9 @@ class Recipe:
 class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
     """Rows in front, pages behind."""
 
-    def __init__(self, recipe: Recipe, pages: Pages | None = None) -> None:
+    def __init__(self, recipe: Recipe, pages: Pages | None = None, passes: Passes | None = None) -> None:
         self._recipe = recipe
-        self._pages = recipe.pages() if pages is None else pages
+        self._pages, self._passes = recipe.pages() if pages is None else (pages, passes)
         self._rows = self._pages.unbatch()
         super().__init__(self._rows._variant_tensor)
 
@@ -95,11 +102,16 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
         """
         del num_parallel_calls, deterministic
         assignment = self._recipe.assignment
-        if assignment is None or len(assignment.rows_by_worker) < 2:
+        if assignment is None:
             return self._pages.rebatch(batch_size, drop_remainder=drop_remainder, name=name)
+        pages, passes = (
+            self._recipe.pages()
+        )  # not shared with others: a training may begin in the middle of it
+        if len(assignment.rows_by_worker) < 2:
+            return resumable(pages.rebatch(batch_size, drop_remainder=drop_remainder, name=name), passes)
         policy = EqualSteps.DROP if drop_remainder else self._recipe.equal_steps
         deal = Deal(assignment.rows_by_worker, int(batch_size), policy)
-        return dealt_batches(self._pages, deal, assignment.worker)
+        return resumable(dealt_batches(pages, deal, assignment.worker), passes)
 
     def map(
         self,
@@ -124,13 +136,14 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
         """
         on_page = _vectorized(map_func, self.element_spec)
 
-        def transform(pages: Pages) -> Pages:
+        def transform(pages: Pages, passes: Passes | None) -> Pages:
+            del passes
             return pages.map(on_page, num_parallel_calls, deterministic, name=name)
 
         if vectorize:
             try:
                 recipe = self._recipe.then(transform)
-                return PagedDataset(recipe, transform(self._pages))
+                return PagedDataset(recipe, transform(self._pages, self._passes), self._passes)
             except (ValueError, TypeError, NotImplementedError, tf.errors.OpError) as error:
                 _hint_row_by_row(map_func, error)
         extra = {"synchronous": synchronous, "use_unbounded_threadpool": use_unbounded_threadpool}
@@ -152,29 +165,29 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
         reshuffle = reshuffle_each_iteration is not False
         rows = tf.cast(buffer_size, tf.int64)
 
-        def transform(pages: Pages) -> Pages:
-            return permute_blocks(pages, rows, seed, reshuffle, name)
+        def transform(pages: Pages, passes: Passes | None) -> Pages:
+            return permute_blocks(pages, rows, ShuffleOrder(seed, reshuffle), passes, name)
 
         return PagedDataset(replace(self._recipe.then(transform), order=ShuffleOrder(seed, reshuffle)))
 
     def repeat(self, count: Any = None, name: str | None = None) -> tf.data.Dataset:
         """Repeat the rows; batches may then span the end of a pass, as in tf.data."""
-        return self._paged(lambda pages: pages.repeat(count, name=name))
+        return self._paged(lambda pages, _: pages.repeat(count, name=name))
 
     def prefetch(self, buffer_size: Any, name: str | None = None) -> tf.data.Dataset:
         """Read ahead; counted in pages here, which is more rows than asked for."""
-        return self._paged(lambda pages: pages.prefetch(buffer_size, name=name))
+        return self._paged(lambda pages, _: pages.prefetch(buffer_size, name=name))
 
     def cache(self, filename: str = "", name: str | None = None) -> tf.data.Dataset:
         """Keep the pages of the first pass in memory or in a file."""
-        return self._paged(lambda pages: pages.cache(filename, name=name))
+        return self._paged(lambda pages, _: pages.cache(filename, name=name))
 
     def with_options(self, options: tf.data.Options, name: str | None = None) -> tf.data.Dataset:
         """Set tf.data options."""
-        return self._paged(lambda pages: pages.with_options(options, name=name))
+        return self._paged(lambda pages, _: pages.with_options(options, name=name))
 
     def _paged(self, transform: Transform) -> PagedDataset:
-        return PagedDataset(self._recipe.then(transform), transform(self._pages))
+        return PagedDataset(self._recipe.then(transform), transform(self._pages, self._passes), self._passes)
 
 
 def _vectorized(function: Callable[..., Any], row_spec: Any) -> Callable[..., Any]:
@@ -205,22 +218,63 @@ def _hint_row_by_row(function: Callable[..., Any], error: Exception) -> None:
         )
 
 
-def permute_blocks(pages: Pages, rows: Any, seed: int | None, reshuffle: bool, name: str | None) -> Pages:
+def permute_blocks(
+    pages: Pages, rows: Any, order: ShuffleOrder, passes: Passes | None, name: str | None
+) -> Pages:
     """Re-batch pages to blocks of that many rows and permute each block."""
     blocks = pages.rebatch(rows)
-    seeds = tf.data.Dataset.random(seed, rerandomize_each_iteration=reshuffle).batch(2, drop_remainder=True)
 
-    def permute(block: Any, block_seed: Any) -> Any:
-        num_rows = _num_rows(block)
-        index = tf.random.experimental.stateless_shuffle(tf.range(num_rows), block_seed)
+    def permute(block: Any, seed: Any) -> Any:
+        index = tf.random.experimental.stateless_shuffle(tf.range(_num_rows(block)), seed)
         return tf.nest.map_structure(lambda column: tf.gather(column, index), block)
 
-    return tf.data.Dataset.zip(blocks, seeds).map(permute, name=name)
+    return tf.data.Dataset.zip(blocks, _seeds(order, passes)).map(permute, name=name)
+
+
+def _seeds(order: ShuffleOrder, passes: Passes | None) -> Any:
+    """Give a seed for each block of a pass."""
+    if passes is None:
+        random = tf.data.Dataset.random(order.seed, rerandomize_each_iteration=order.reshuffle)
+        return random.batch(2, drop_remainder=True)
+    draw = PassSeed(order.seed, passes, f"blocks {next(_parts)}", reshuffle=order.reshuffle)
+
+    def of_pass(_: Any) -> Any:
+        seed = tf.ensure_shape(tf.numpy_function(draw, [], tf.int64), [])
+        return tf.data.Dataset.counter().map(lambda block: tf.stack([seed, block]))
+
+    return tf.data.Dataset.from_tensors(0).flat_map(of_pass)
 
 
 def _num_rows(page: Any) -> Any:
     first = tf.nest.flatten(page)[0]
     return first.nrows() if isinstance(first, tf.RaggedTensor) else tf.shape(first)[0]
+
+
+def resumable(batches: Pages, passes: Passes | None) -> Pages:
+    """Let a pass begin in its middle: batches that are left out are there, but without rows."""
+    if passes is None:
+        return batches
+    try:
+        empty = tf.data.Dataset.from_tensors(empty_like(batches.element_spec))
+    except TypeError:  # nothing stands for what is left out
+        return batches
+    part = f"batches {next(_parts)}"
+
+    def draw() -> Any:
+        return np.int64(passes.next_skip(part))
+
+    def of_pass(_: Any) -> Any:
+        skipped = tf.ensure_shape(tf.numpy_function(draw, [], tf.int64), [])
+        return empty.repeat(skipped).concatenate(batches.skip(skipped))
+
+    found = tf.data.Dataset.from_tensors(0).flat_map(of_pass)
+    if (cardinality := int(batches.cardinality())) != tf.data.UNKNOWN_CARDINALITY:
+        found = found.apply(tf.data.experimental.assert_cardinality(cardinality))
+    found = found.with_options(
+        batches.options()
+    )  # which stay behind in the function: that nobody divides a share again
+    found.passes = passes
+    return found
 
 
 def dealt_batches(pages: Pages, deal: Deal, worker: int) -> Pages:

@@ -25,13 +25,13 @@ from ignite_tf_magic.protocol.page_run import PageRun
 
 QUEUED_CHUNKS = 2
 
-Order = Callable[[Sequence[int]], Sequence[int]]
+PartitionOrder = Callable[[Sequence[int]], Sequence[int]]
 
 
 class ChunkReader(Closing):
     """One reading of a source. Iterate once; `close` ends the threads, also in the middle."""
 
-    def __init__(self, source: Source, order: Order | None = None) -> None:
+    def __init__(self, source: Source, order: PartitionOrder | None = None) -> None:
         if source.layout is None:
             raise EmptyCache(f"cache {source.cache!r} holds no rows to tell what they look like")
         self._source = source
@@ -66,7 +66,7 @@ class ChunkReader(Closing):
                 waiting.append(owner)
                 yield chunk
 
-    def _start_owners(self, order: Order) -> list[_OwnerThread]:
+    def _start_owners(self, order: PartitionOrder) -> list[_OwnerThread]:
         cache = Cache(self._client, self._source.cache)
         groups: dict[uuid.UUID, list[int]] = {}
         current = cache.partition_map()

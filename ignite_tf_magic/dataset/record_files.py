@@ -20,7 +20,7 @@ import numpy as np
 
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.dataset.options import ReadOptions, read_options
-from ignite_tf_magic.dataset.reader import ChunkReader, Order
+from ignite_tf_magic.dataset.reader import ChunkReader, PartitionOrder
 from ignite_tf_magic.dataset.record_address import (
     ALL,
     ASSIGNED,
@@ -238,7 +238,7 @@ def _partitions(address: RecordAddress) -> list[int]:
         return sorted(client.cache(options.cache).baseline().owners)
 
 
-def _order(seed: int | None) -> Order:
+def _order(seed: int | None) -> PartitionOrder:
     if seed is None:
         return lambda partitions: partitions
 
