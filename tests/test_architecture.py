@@ -175,7 +175,16 @@ ORDER: dict[str, list[str]] = {
         *("options", "config_xml", "lock", "java", "jars", "archive", "processes", "data", "record"),
         *("readiness", "nodes", "starting", "guardian", "lifecycle"),
     ],
-    "training": ["group", "frameworks", "together", "shares", "callbacks", "checkpoints", "keras_hooks"],
+    "training": [
+        "group",
+        "frameworks",
+        "together",
+        "shares",
+        "checkpoints",
+        "resume",
+        "callbacks",
+        "keras_hooks",
+    ],
     "tensorboard": ["record", "log_tree", "server", "lifecycle"],
     "notebook": ["arguments", "sql", "panel", "screen", "watching", "magics"],
 }

@@ -89,10 +89,19 @@ class CheckpointDirectory:
         """
         for step in reversed(self._steps()):
             try:
-                return Checkpoint.from_bytes(self._files.cat_file(f"{self._path}/step-{step}.npz"))
+                return self.read(step)
             except (ValueError, FileNotFoundError):
                 continue
         return None
+
+    def read(self, step: int) -> Checkpoint:
+        """Read the checkpoint of a step.
+
+        Raises:
+            OSError: It is not there.
+            ValueError: It is damaged.
+        """
+        return Checkpoint.from_bytes(self._files.cat_file(f"{self._path}/step-{step}.npz"))
 
     def _steps(self) -> list[int]:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -50,13 +50,13 @@ class Framework(ABC):
     ) -> tuple[list[Any], Callable[[list[Any]], Sequence[Any]]]:
         """Find the gradients in the arguments of `apply_name`; also gives how to put others in their place."""
 
+    @abstractmethod
+    def steps_per_execution(self, model: Any) -> int:
+        """Tell how many steps a call of the train function does."""
+
     def is_optimizer(self, thing: Any) -> bool:
         """Whether something is an optimizer."""
         return isinstance(thing, self.module.optimizers.Optimizer)
-
-    def is_layer(self, thing: Any, name: str) -> bool:
-        """Whether something is a layer of a kind."""
-        return isinstance(thing, getattr(self.module.layers, name))
 
 
 class Keras3(Framework):
@@ -99,6 +99,9 @@ class Keras3(Framework):
     ) -> tuple[list[Any], Callable[[list[Any]], Sequence[Any]]]:
         gradients, *rest = arguments
         return list(gradients), lambda others: [others, *rest]
+
+    def steps_per_execution(self, model: Any) -> int:
+        return int(model.steps_per_execution)
 
 
 class TfKeras(Framework):
@@ -152,6 +155,9 @@ class TfKeras(Framework):
             *rest,
         ]
 
+    def steps_per_execution(self, model: Any) -> int:
+        return int(model._steps_per_execution)
+
     def is_optimizer(self, thing: Any) -> bool:
         kinds = (self.module.optimizers.Optimizer, self.module.optimizers.legacy.Optimizer)
         return isinstance(thing, kinds)
@@ -165,3 +171,9 @@ def framework_of(model: Any) -> Framework:
             found: Framework = kind(module)
             return found
     raise ConfigError(f"{type(model).__name__} is neither a model of Keras 3 nor of tf_keras")
+
+
+def optimizers_of(model: Any, framework: Framework) -> Iterator[Any]:
+    """Give all optimizers that a model has, each once: those of a `train_step` of its own are attributes."""
+    found = [model.optimizer, *vars(model).values()]
+    yield from {id(each): each for each in found if framework.is_optimizer(each)}.values()

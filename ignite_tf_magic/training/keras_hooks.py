@@ -11,6 +11,8 @@ import contextlib
 import contextvars
 import functools
 import inspect
+import itertools
+import os
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -21,14 +23,17 @@ import tensorflow as tf
 
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.training import shares
-from ignite_tf_magic.training.callbacks import ending_together, for_worker
-from ignite_tf_magic.training.frameworks import Framework, framework_of
+from ignite_tf_magic.training.callbacks import for_worker, leading
+from ignite_tf_magic.training.checkpoints import CheckpointDirectory
+from ignite_tf_magic.training.frameworks import Framework, framework_of, optimizers_of
 from ignite_tf_magic.training.group import WorkerGroup, worker_group
+from ignite_tf_magic.training.resume import Asked, Progress, begin_at, skipping
 from ignite_tf_magic.training.together import Together
 
 _is_at_work: contextvars.ContextVar[bool] = contextvars.ContextVar("at_work", default=False)
 _models: weakref.WeakKeyDictionary[Any, Together] = weakref.WeakKeyDictionary()
 _installed: set[str] = set()
+_fits = itertools.count()
 
 
 def install_keras() -> None:
@@ -44,13 +49,13 @@ def install_tf_keras() -> None:
 def _install(name: str) -> None:
     group = worker_group()
     module = sys.modules[name]
-    if group.place.size == 1 or name in _installed or not _is_on_tensorflow(module):
+    if name in _installed or not _is_on_tensorflow(module):
         return
     _installed.add(name)
     group.connect()
-    model = module.Model
-    for method, together in (("fit", _fit), ("evaluate", _evaluate)):
-        setattr(model, method, _wrapped(getattr(model, method), together))
+    methods = {"fit": _fit} if group.place.size == 1 else {"fit": _fit, "evaluate": _evaluate}
+    for method, together in methods.items():
+        setattr(module.Model, method, _wrapped(getattr(module.Model, method), together))
 
 
 def _is_on_tensorflow(module: Any) -> bool:
@@ -105,16 +110,45 @@ def _has_strategy(model: Any) -> bool:
 
 def _fit(model: Any, original: Callable[..., Any], given: dict[str, Any]) -> Any:
     framework, group = framework_of(model), worker_group()
-    together = _together(model, framework, group)
+    together, asked = _together(model, framework, group), Asked()
+    progress = Progress(model, framework, group, _directory())
+    progress.find()
     data = _training_data(given, group)
     callbacks = for_worker(given.pop("callbacks", None), framework, group)
-    callbacks.append(ending_together(framework, together, group, model))
+    history = framework.module.callbacks.History()
+    progress.callbacks = list(callbacks)
+    callbacks += [history, leading(framework, together, group, progress, asked)]
     if not group.place.is_chief:
         given["verbose"] = 0
     with together.installed():
-        _build(model, data["x"])
+        _build(model, data["x"], framework, needs_all=progress.was_found)
+        progress.restore()
         together.start()
-        return original(**given, **data, callbacks=callbacks)
+        if progress.is_done:
+            return _result(model, history, progress)
+        given["initial_epoch"] = max(given.get("initial_epoch", 0), progress.epoch)
+        begin_at(data["x"], progress.epoch, progress.num_batches_done)
+        with _skipping(model, framework, progress.num_batches_done), asked.listening():
+            return original(**given, **data, callbacks=callbacks)
+
+
+def _result(model: Any, history: Any, progress: Progress) -> Any:
+    """Give what a training has come to that was done before its run was started again."""
+    history.set_model(model)
+    progress.restore_history(history)
+    model.history = history
+    return history
+
+
+def _skipping(model: Any, framework: Framework, num_batches: int) -> contextlib.AbstractContextManager[None]:
+    steps = framework.steps_per_execution(model)
+    return skipping(model, num_batches // steps, steps) if num_batches else contextlib.nullcontext()
+
+
+def _directory() -> CheckpointDirectory | None:
+    """Say where this `fit` of the script is saved; None outside of runs."""
+    run = os.environ.get("IGNITE_TF_RUN_URI")
+    return CheckpointDirectory(f"{run}/training/fit-{next(_fits)}") if run else None
 
 
 def _evaluate(model: Any, original: Callable[..., Any], given: dict[str, Any]) -> Any:
@@ -176,8 +210,17 @@ def _share(x: Any, y: Any, weights: Any, batch_rows: int | None, shuffle: bool, 
         return shares.share_of(x, group)
     if _is_source(x):
         return x  # a generator's batches are this worker's own
-    parts = (x, y, weights) if weights is not None else (x, y) if y is not None else (x,)
+    parts = _without_lists((x, y, weights) if weights is not None else (x, y) if y is not None else (x,))
     return shares.share_of(shares.of_arrays(parts, batch_rows, shuffle=shuffle, group=group), group)
+
+
+def _without_lists(arrays: Any) -> Any:
+    """Make tuples of lists, which datasets take for tensors."""
+    if isinstance(arrays, (list, tuple)):
+        return tuple(map(_without_lists, arrays))
+    return (
+        {name: _without_lists(each) for name, each in arrays.items()} if isinstance(arrays, dict) else arrays
+    )
 
 
 def _split(x: Any, y: Any, weights: Any, share: float) -> tuple[tuple[Any, Any, Any], tuple[Any, ...]]:
@@ -195,9 +238,10 @@ def _split(x: Any, y: Any, weights: Any, share: float) -> tuple[tuple[Any, Any, 
     return (x, y, weights), cut(slice(at, None))
 
 
-def _build(model: Any, data: Any) -> None:
-    """Make the variables of a model that knows its inputs only now; nothing is computed."""
-    if model.built or not isinstance(data, tf.data.Dataset):
-        return
-    step = model.train_step
-    tf.function(step).get_concrete_function(data.element_spec)
+def _build(model: Any, data: Any, framework: Framework, *, needs_all: bool) -> None:
+    """Make the variables of a model that knows its inputs only now, and of all else; nothing is computed."""
+    if isinstance(data, tf.data.Dataset) and (needs_all or not model.built):
+        tf.function(model.train_step).get_concrete_function(data.element_spec)
+    if model.built:
+        for optimizer in optimizers_of(model, framework):
+            framework.build_optimizer(optimizer, model.trainable_variables)

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from ignite_tf_magic.batches import empty_like, num_rows, part_of
 from ignite_tf_magic.errors import ConfigError
+from ignite_tf_magic.passes import Passes, PassSeed
 from ignite_tf_magic.training.group import WorkerGroup
 
 _KERAS_BATCH_ROWS = 32
@@ -20,7 +21,7 @@ _KERAS_BATCH_ROWS = 32
 
 def share_of(dataset: Any, group: WorkerGroup) -> Any:
     """Give this worker's part of a dataset of batches."""
-    if is_share(dataset):
+    if group.place.size == 1 or is_share(dataset):
         return dataset
     place = group.place
     return dataset.map(
@@ -45,15 +46,23 @@ def of_arrays(arrays: Any, batch_rows: int | None, *, shuffle: bool, group: Work
     check_batch(batch_rows, group)
     tensors = tf.nest.map_structure(tf.convert_to_tensor, arrays)
     total = int(num_rows(tensors))
-    order = tf.data.Dataset.range(total)
-    if shuffle:
-        (seed,) = group.from_chief([tf.random.uniform([], maxval=2**31 - 1, dtype=tf.int32)])
-        order = order.shuffle(max(total, 1), seed=int(seed))
+    passes = Passes()
+    draw = PassSeed(None, passes, "order")
+
+    def order(_: Any) -> Any:
+        seed = tf.ensure_shape(tf.numpy_function(draw, [], tf.int64), [])
+        numbers = tf.range(total, dtype=tf.int64)
+        if shuffle:
+            numbers = tf.random.experimental.stateless_shuffle(numbers, tf.stack([seed, 0]))
+        return tf.data.Dataset.from_tensor_slices(numbers).batch(batch_rows)
 
     def rows(numbers: Any) -> Any:
         return tf.nest.map_structure(lambda tensor: tf.gather(tensor, numbers), tensors)
 
-    return order.batch(batch_rows).map(rows, tf.data.AUTOTUNE)
+    found = tf.data.Dataset.from_tensors(0).flat_map(order).map(rows, tf.data.AUTOTUNE)
+    found = found.apply(tf.data.experimental.assert_cardinality(-(-total // batch_rows)))
+    found.passes = passes
+    return found
 
 
 def check_batch(batch_rows: int, group: WorkerGroup) -> None:
@@ -71,6 +80,8 @@ def in_step(dataset: Any, group: WorkerGroup) -> Any:
     Where all have the same known number of batches, there is nothing to do. Else who has no more goes on with batches
     without rows, and before each step the workers agree whether anyone has a batch.
     """
+    if group.place.size == 1:
+        return dataset
     cardinality = int(dataset.cardinality())
     known = cardinality >= 0
     numbers = [

@@ -21,7 +21,7 @@ from typing import Any
 import tensorflow as tf
 
 from ignite_tf_magic.batches import num_rows, or_one_row
-from ignite_tf_magic.training.frameworks import Framework
+from ignite_tf_magic.training.frameworks import Framework, optimizers_of
 from ignite_tf_magic.training.group import WorkerGroup
 
 _FITTING = ("train_step", "test_step", "get_metrics_result", "reset_metrics")
@@ -41,17 +41,20 @@ class Together:
         self._functions: dict[str, Any] = {}
         self._compiled: tuple[int, ...] = ()
         self._wishes = tf.Variable(tf.zeros([3]), trainable=False, name="wishes")
-        self.agreed = tf.Variable(tf.zeros([3]), trainable=False, name="agreed")
+        self._agreed = tf.Variable(tf.zeros([3]), trainable=False, name="agreed")
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Take the model's seams, and give them back."""
+        """Take the model's seams, and give them back; one worker alone needs none of them."""
+        if self._group.place.size == 1:
+            yield
+            return
         model = self._model
         compiled = tuple(map(id, [model.optimizer, *model.metrics]))
         if compiled != self._compiled:
             self._functions, self._shadows, self._compiled = {}, {}, compiled
         before = {name: getattr(model, name) for name in ("train_function", "test_function", "jit_compile")}
-        optimizers = list(_optimizers(model, self._framework))
+        optimizers = list(optimizers_of(model, self._framework))
         hooks = [(optimizer, self._framework.apply_name, self._apply(optimizer)) for optimizer in optimizers]
         hooks += [(model, name, getattr(self, f"_{name}")(getattr(model, name))) for name in _FITTING]
         try:
@@ -71,9 +74,9 @@ class Together:
     def start(self) -> None:
         """Give every worker the chief's variables; the model is built by then."""
         self._wishes.assign(tf.zeros([3]))
-        self.agreed.assign(tf.zeros([3]))
+        self._agreed.assign(tf.zeros([3]))
         variables = list(self._model.variables)
-        for optimizer in _optimizers(self._model, self._framework):
+        for optimizer in optimizers_of(self._model, self._framework):
             self._framework.build_optimizer(optimizer, self._model.trainable_variables)
             variables += self._framework.optimizer_variables(optimizer)
         unique = list({id(variable): variable for variable in variables}.values())
@@ -82,9 +85,13 @@ class Together:
             variable.assign(value)
         self._spread_seeds()
 
-    def wish(self, what: int) -> None:
-        """Ask all workers to stop or save, with the next step."""
-        self._wishes.scatter_nd_update([[what]], [1.0])
+    def wish(self, what: int, *, wanted: bool = True) -> None:
+        """Ask all workers to stop or save with the next step, or not any more."""
+        self._wishes.scatter_nd_update([[what]], [float(wanted)])
+
+    def agreed_on(self, what: int) -> bool:
+        """Whether in the last step any worker asked for that."""
+        return bool(self._agreed[what] > 0)
 
     def wishes_for(self, what: int) -> bool:
         """Whether this worker has asked for that."""
@@ -147,11 +154,15 @@ class Together:
                 self._shadows[id(variable)] = tf.Variable(zeros, trainable=False)
         return self._shadows[id(variable)]
 
+    def keep_metrics(self) -> None:
+        """Take what metrics have counted now for what they had before the next step."""
+        for variable in self._framework.metric_variables(self._model):
+            self._shadow(variable).assign(self._framework.tensor(variable))
+
     def _reset_metrics(self, original: Callable[[], None]) -> Callable[[], None]:
         def reset_metrics() -> None:
             original()
-            for variable in self._framework.metric_variables(self._model):
-                self._shadow(variable).assign(self._framework.tensor(variable))
+            self.keep_metrics()
 
         return reset_metrics
 
@@ -235,7 +246,7 @@ class _Step:
         seen = tf.tensor_scatter_nd_update(together._wishes, [[ROWS]], [self.rows])
         sums = together._group.sum([*sent, *changes, seen])
         agreed = sums[-1]
-        together.agreed.assign(agreed)
+        together._agreed.assign(agreed)
         for variable, before, change in zip(self._kept, self._before, sums[len(sent) : -1], strict=True):
             variable.assign(before + change / tf.cast(agreed[0], change.dtype))
         return sums[: len(sent)], agreed[0]
@@ -283,9 +294,3 @@ class _Context(tf.distribute.ReplicaContext):  # type: ignore[misc]
         if tf.distribute.ReduceOp(getattr(reduce_op, "value", reduce_op)) is tf.distribute.ReduceOp.MEAN:
             sums = [each / self._step.together._group.place.size for each in sums]
         return tf.nest.pack_sequence_as(value, sums)
-
-
-def _optimizers(model: Any, framework: Framework) -> Iterator[Any]:
-    """Give all optimizers that a model has, each once: those of a `train_step` of its own are attributes."""
-    found = [model.optimizer, *(value for value in vars(model).values())]
-    yield from {id(each): each for each in found if framework.is_optimizer(each)}.values()

@@ -58,19 +58,11 @@ def run_cases(
     """
     folder.mkdir(parents=True, exist_ok=True)
     size = num_workers if together else 1
-    addresses = [f"127.0.0.1:{port}" for port in _free_ports(size)]
+    ports = free_ports(size)
     with ExitStack() as ending:
         processes = []
         for index in range(size):
-            env = {
-                **os.environ,
-                "CASES_WORKERS": str(num_workers),
-                "PYTHONPATH": str(ROOT),
-                "CUDA_VISIBLE_DEVICES": "-1",
-            }
-            if size > 1:
-                task = {"type": "worker", "index": index}
-                env["TF_CONFIG"] = json.dumps({"cluster": {"worker": addresses}, "task": task})
+            env = {**os.environ, "CASES_WORKERS": str(num_workers), **worker_environment(index, ports)}
             output = ending.enter_context((folder / f"output-{index}.txt").open("w+"))
             argv = [python, str(_CASES), framework, str(folder), *names]
             process = subprocess.Popen(argv, env=env, stdout=output, stderr=subprocess.STDOUT)
@@ -92,7 +84,16 @@ def compare(name: str, alone: Path, together: Path, num_workers: int) -> Compari
     return Comparison(identical, differences)
 
 
-def _free_ports(number: int) -> list[int]:
+def worker_environment(index: int, ports: Sequence[int]) -> dict[str, str]:
+    """Give the variables by which a worker finds this package and the others; one alone has no others."""
+    found = {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "-1"}
+    if len(ports) > 1:
+        cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
+        found["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}})
+    return found
+
+
+def free_ports(number: int) -> list[int]:
     with ExitStack() as closing:
         probes = [closing.enter_context(socket.socket()) for _ in range(number)]
         for probe in probes:

@@ -1,0 +1,262 @@
+"""A `fit` that goes on where it was when its run is started again.
+
+What it needs is saved now and then in the run's directory: variables of model and optimizers, what metrics have counted
+so far in the epoch, the state of callbacks, and how many batches of which epoch are done. The workers agree on the step
+after which they save, so that all of it is of one moment. On SIGTERM they save first, and end then.
+
+The n-th `fit` of a script goes on with what the n-th `fit` saved; one that was done gives its result at once.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from ignite_tf_magic.errors import IgniteTfError
+from ignite_tf_magic.passes import passes_of
+from ignite_tf_magic.training.checkpoints import Checkpoint, CheckpointDirectory
+from ignite_tf_magic.training.frameworks import Framework, optimizers_of
+from ignite_tf_magic.training.group import WorkerGroup
+
+# Saving may take a twentieth of the time, and what can be lost is bounded.
+_SHARE_OF_TIME, _SHORTEST_S, _LONGEST_S = 0.05, 2.0, 60.0
+_KEPT_OF_CALLBACKS = (bool, int, float, str, type(None), np.number)
+
+
+class Progress:
+    """How far one `fit` has come, and the way to its checkpoints.
+
+    Args:
+        model: The model; built, and its optimizers too, before `restore`.
+        directory: Where checkpoints are; None saves nothing.
+        group: The workers; the chief writes, all read.
+    """
+
+    def __init__(
+        self, model: Any, framework: Framework, group: WorkerGroup, directory: CheckpointDirectory | None
+    ) -> None:
+        self._model = model
+        self._framework = framework
+        self._group = group
+        self._directory = directory
+        self._found: Checkpoint | None = None
+        self._saved_at = time.monotonic()
+        self._pause_s = _SHORTEST_S
+        self.callbacks: list[Any] = []
+
+    # Before the training
+
+    def find(self) -> None:
+        """Look for the last checkpoint; all workers take the one that the chief has found."""
+        if self._directory is None:
+            return
+        found = self._guarded(self._directory.latest) if self._group.place.is_chief else None
+        (step,) = self._group.from_chief([tf.constant(-1 if found is None else found.step, tf.int64)])
+        if int(step) >= 0 and found is None:
+            found = self._directory.read(int(step))
+        self._found = found
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the training begins or goes on with."""
+        return 0 if self._found is None else int(self._found.facts["epoch"])
+
+    @property
+    def num_batches_done(self) -> int:
+        """Batches of that epoch that are done."""
+        return 0 if self._found is None else int(self._found.facts["batches"])
+
+    @property
+    def step(self) -> int:
+        """Steps done since the beginning."""
+        return 0 if self._found is None else self._found.step
+
+    @property
+    def was_found(self) -> bool:
+        """Whether there is anything to go on with."""
+        return self._found is not None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the training had come to its end."""
+        return self._found is not None and bool(self._found.facts["is_done"])
+
+    def restore(self) -> None:
+        """Give all variables the values that they had."""
+        if self._found is not None:
+            for name, variable in self._variables():
+                variable.assign(self._found.arrays[name].astype(tf.as_dtype(variable.dtype).as_numpy_dtype))
+
+    def restore_metrics(self) -> None:
+        """Give metrics what they had counted: to the chief, as later all workers' counts are added up."""
+        if self._found is None:
+            return
+        for at, variable in enumerate(self._framework.metric_variables(self._model)):
+            value = self._found.arrays.get(f"metric {at}")
+            if value is not None and self._group.place.is_chief:
+                variable.assign(value)
+
+    def restore_callbacks(self) -> None:
+        """Give callbacks what they remembered."""
+        if self._found is None:
+            return
+        for at, (callback, state) in enumerate(
+            zip(self.callbacks, self._found.facts["callbacks"], strict=False)
+        ):
+            if state["kind"] == type(callback).__name__:
+                vars(callback).update(state["values"])
+                weights = [self._found.arrays[f"callback {at} {n}"] for n in range(state["num_weights"])]
+                if weights:
+                    callback.best_weights = weights
+
+    def restore_history(self, history: Any) -> None:
+        """Put earlier epochs into the history."""
+        if self._found is not None:
+            history.history = {name: list(values) for name, values in self._found.facts["history"].items()}
+            history.epoch = list(self._found.facts["epochs"])
+
+    # During the training
+
+    def wants_to_save(self) -> bool:
+        """Whether it is time to save."""
+        return self._directory is not None and time.monotonic() - self._saved_at >= self._pause_s
+
+    def save(self, epoch: int, num_batches: int, step: int, *, is_done: bool = False) -> None:
+        """Save; all workers call. `epoch` and `num_batches` say where to go on."""
+        if self._directory is None:
+            return
+        began = time.monotonic()
+        metrics = self._framework.metric_variables(self._model) if num_batches else []
+        counts = self._group.sum([self._framework.tensor(variable) for variable in metrics])
+        if self._group.place.is_chief:
+            checkpoint = self._checkpoint(epoch, num_batches, step, counts, is_done=is_done)
+            self._guarded(partial(self._directory.write, checkpoint))
+        self._saved_at = time.monotonic()
+        pause_s = (self._saved_at - began) / _SHARE_OF_TIME
+        self._pause_s = min(max(pause_s, _SHORTEST_S), _LONGEST_S)
+
+    def _checkpoint(
+        self, epoch: int, num_batches: int, step: int, counts: list[Any], *, is_done: bool
+    ) -> Checkpoint:
+        arrays = {name: self._framework.tensor(variable).numpy() for name, variable in self._variables()}
+        arrays |= {f"metric {at}": count.numpy() for at, count in enumerate(counts)}
+        states = []
+        for at, callback in enumerate(self.callbacks):
+            weights = getattr(callback, "best_weights", None) or []
+            arrays |= {f"callback {at} {n}": np.asarray(weight) for n, weight in enumerate(weights)}
+            values = {name: _plain(value) for name, value in vars(callback).items() if _is_kept(name, value)}
+            states.append({"kind": type(callback).__name__, "num_weights": len(weights), "values": values})
+        history = self._model.history
+        facts: Mapping[str, Any] = {
+            "epoch": epoch,
+            "batches": num_batches,
+            "is_done": is_done,
+            "callbacks": states,
+            "history": {name: [float(value) for value in values] for name, values in history.history.items()},
+            "epochs": list(history.epoch),
+        }
+        return Checkpoint(step, arrays, facts)
+
+    def _variables(self) -> Iterator[tuple[str, Any]]:
+        for at, variable in enumerate(self._model.variables):
+            yield f"model {at}", variable
+        for number, optimizer in enumerate(optimizers_of(self._model, self._framework)):
+            for at, variable in enumerate(self._framework.optimizer_variables(optimizer)):
+                yield f"optimizer {number} {at}", variable
+
+    def _guarded(self, call: Callable[[], Any]) -> Any:
+        """Do something with files; a training does not end because it cannot be saved."""
+        try:
+            return call()
+        except (OSError, IgniteTfError) as error:
+            url = self._directory.url if self._directory else ""
+            warnings.warn(f"the training cannot be saved at {url}: {error}. It goes on", stacklevel=2)
+            self._directory = None
+            return None
+
+
+def _is_kept(name: str, value: Any) -> bool:
+    return not name.startswith("_") and isinstance(value, _KEPT_OF_CALLBACKS)
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.number) else value
+
+
+@contextmanager
+def skipping(model: Any, num_calls: int, num_batches: int) -> Iterator[None]:
+    """Let the first calls of the train function take batches without doing anything."""
+    original = model.make_train_function
+    left = num_calls
+
+    def make_train_function(force: bool = False) -> Any:
+        nonlocal left
+        original(force=force)
+        function = model.train_function
+
+        def train_function(iterator: Any) -> Any:
+            nonlocal left
+            if not left:
+                return function(iterator)
+            left -= 1
+            for _ in range(num_batches):
+                next(iterator)
+            return {}
+
+        model.train_function = train_function
+        return train_function
+
+    model.make_train_function = make_train_function
+    try:
+        yield
+    finally:
+        del model.make_train_function
+
+
+class Asked:
+    """Whether this process was asked to end while a training goes on. Then the training saves, and ends it."""
+
+    def __init__(self) -> None:
+        self.is_asked = False
+        self._previous: Any = None
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Take SIGTERM; only the main thread can."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        self._previous = signal.signal(signal.SIGTERM, self._on_signal)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, self._previous)
+
+    def _on_signal(self, number: int, frame: Any) -> None:
+        del number, frame
+        self.is_asked = True
+
+    def end(self) -> None:
+        """End the process as it would have ended without this."""
+        signal.signal(signal.SIGTERM, self._previous)
+        if callable(self._previous):
+            self._previous(signal.SIGTERM, None)
+        else:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def begin_at(data: Any, epoch: int, num_batches: int) -> None:
+    """Let the data of a run begin with a certain pass, in its middle."""
+    if isinstance(data, tf.data.Dataset):
+        for passes in passes_of(data):
+            passes.begin(epoch, num_batches)

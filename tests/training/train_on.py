@@ -1,0 +1,54 @@
+"""A training that takes some seconds and can be interrupted: train_on.py FOLDER leaves its weights and history there.
+
+Every step writes a line to a file, so that who interrupts knows how far it has come.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+
+from ignite_tf_magic.after_import import after_import
+from ignite_tf_magic.training import keras_hooks
+
+after_import("keras", keras_hooks.install_keras)
+
+import keras  # noqa: E402 - the bootstrap of a run, too, is there first
+
+from ignite_tf_magic.training.group import worker_group  # noqa: E402
+
+EPOCHS, ROWS, BATCH = 5, 1000, 50
+
+folder = Path(sys.argv[1])
+place = worker_group().place
+keras.utils.set_random_seed(7)
+random = np.random.default_rng(1)
+x = random.normal(size=(ROWS, 16)).astype(np.float32)
+y = (x.sum(axis=1) > 0).astype(np.int32)
+
+
+class Steps(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        with (folder / f"steps-{place.index}").open("a") as file:
+            print(int(self.model.optimizer.iterations), file=file)
+        time.sleep(float(os.environ.get("STEP_S", "0")))
+
+
+layers = keras.layers
+model = keras.Sequential([layers.Dense(16, "relu"), layers.BatchNormalization(), layers.Dense(2)])
+loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+model.compile(keras.optimizers.Adam(0.01), loss, metrics=["accuracy"])
+callbacks = [Steps(), keras.callbacks.ReduceLROnPlateau("loss", patience=1)]
+history = model.fit(x, y, batch_size=BATCH, epochs=EPOCHS, callbacks=callbacks, verbose=0)
+np.savez(
+    folder / f"result-{place.index}.npz",
+    *model.get_weights(),
+    steps=int(model.optimizer.iterations),
+    **{f"history {name}": values for name, values in history.history.items()},
+)
