@@ -17,6 +17,7 @@ from bed import BedKind
 
 from ignite_tf_magic.embedded import EmbeddedCluster, EmbeddedOptions, Lifetime, down, ensure_up
 from ignite_tf_magic.embedded.java import find_java
+from ignite_tf_magic.embedded.record import read_cluster, take_end
 from ignite_tf_magic.errors import EmbeddedError
 
 if TYPE_CHECKING:
@@ -46,6 +47,9 @@ def ignite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster
     home = _private_tmp(tmp_path_factory, "ignite")
     try:
         yield ensure_up(EmbeddedOptions(heap=HEAP), Lifetime.UNTIL_IDLE, home=home).cluster
+        left = read_cluster(home)
+        assert left is not None, f"the nodes have been ended: {take_end(home)}"
+        assert not left.deaths(), "\n".join(map(str, left.deaths()))
     finally:
         down(home)
 

@@ -1,4 +1,4 @@
-"""All tests, in two processes at once: those of runs on hosts mostly wait, the others mostly compute.
+"""All tests, in two processes at once, about as long as each other: those of runs on hosts mostly wait.
 
 `make test` does this. Arguments are passed on to both. Everything is also run by plain `pytest`, one after the other.
 """
@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 TESTS = Path(__file__).parent
-ON_HOSTS = [str(TESTS / name) for name in ("launch", "cluster", "ssh", "bed")]
+ON_HOSTS = [str(TESTS / name) for name in ("launch", "cluster", "ssh", "bed", "training")]
 OTHERS = [str(TESTS), *(f"--ignore={path}" for path in ON_HOSTS)]
 
 

@@ -92,6 +92,7 @@ def test_no_secret_is_in_a_notebook(trusted, home):
                 "%load_ext ignite_tf_magic",
                 cell,
                 "run, run.record()",
+                "any('found it' in chunk.text for chunk in run.follow())",
                 "%ignite_tf ps",
                 "%ignite_tf describe $run.id",
                 "%ignite_tf stop $run.id",

@@ -77,25 +77,27 @@ def check(found: list[dict[str, np.ndarray]], undisturbed: dict[str, np.ndarray]
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("num_workers", [1, 2])
-def test_asked_to_end_it_saves_first(tmp_path, undisturbed, num_workers):
-    workers = Workers(tmp_path, num_workers)
+def test_asked_to_end_it_saves_first_and_what_is_done_is_given_at_once(tmp_path, undisturbed):
+    workers = Workers(tmp_path, 2)
     processes = workers.start(step_s=0.05)
     workers.until(random.randrange(5, 60), processes)
     for process in processes:
         process.send_signal(signal.SIGTERM)
-    assert [process.wait(20) for process in processes] == [-signal.SIGTERM] * num_workers, workers.words()
-    done = max(int((tmp_path / f"steps-{index}").read_text().split()[-1]) for index in range(num_workers))
+    assert [process.wait(20) for process in processes] == [-signal.SIGTERM] * 2, workers.words()
+    done = max(int((tmp_path / f"steps-{index}").read_text().split()[-1]) for index in range(2))
     saved = [
         int(path.stem.partition("-")[2]) for path in (tmp_path / "igfs" / "training" / "fit-0").iterdir()
     ]
     assert max(saved) == done < NUM_STEPS
     check(workers.finish(), undisturbed)
+    (tmp_path / "steps-0").unlink()
+    check(workers.finish(), undisturbed)
+    assert not (tmp_path / "steps-0").exists()
 
 
 @pytest.mark.timeout(300)
 def test_killed_it_goes_on_from_the_last_checkpoint(tmp_path, undisturbed):
-    workers = Workers(tmp_path, 2)
+    workers = Workers(tmp_path, 1)
     for step in (40, 80):
         processes = workers.start(step_s=0.1)
         workers.until(step, processes)
@@ -104,12 +106,3 @@ def test_killed_it_goes_on_from_the_last_checkpoint(tmp_path, undisturbed):
             process.wait()
     assert list((tmp_path / "igfs" / "training" / "fit-0").glob("step-*.npz"))
     check(workers.finish(), undisturbed)
-
-
-@pytest.mark.timeout(300)
-def test_what_was_done_is_given_at_once(tmp_path, undisturbed):
-    workers = Workers(tmp_path, 1)
-    check(workers.finish(), undisturbed)
-    (tmp_path / "steps-0").unlink()
-    check(workers.finish(), undisturbed)
-    assert not (tmp_path / "steps-0").exists()

@@ -41,7 +41,9 @@ class Steps(keras.callbacks.Callback):
 
 
 layers = keras.layers
-model = keras.Sequential([layers.Dense(16, "relu"), layers.BatchNormalization(), layers.Dense(2)])
+model = keras.Sequential(
+    [layers.Dense(16, "relu"), layers.BatchNormalization(synchronized=True), layers.Dense(2)]
+)
 loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 model.compile(keras.optimizers.Adam(0.01), loss, metrics=["accuracy"])
 callbacks = [Steps(), keras.callbacks.ReduceLROnPlateau("loss", patience=1)]
