@@ -16,18 +16,31 @@ if TYPE_CHECKING:
     from ignite_tf_magic.registration import register as register
     from ignite_tf_magic.session import load as load
     from ignite_tf_magic.training.keras_hooks import independent as independent
+    from ignite_tf_magic.training.loops import checkpoint as checkpoint
+    from ignite_tf_magic.training.loops import strategy as strategy
 
 __version__ = "0.1.0"
 
 _HOME_OF_NAME = {
     "IgniteDataset": "ignite_tf_magic.dataset.ignite",
+    "checkpoint": "ignite_tf_magic.training.loops",
     "independent": "ignite_tf_magic.training.keras_hooks",
     "load": "ignite_tf_magic.session",
     "load_ipython_extension": "ignite_tf_magic.notebook.magics",
     "register": "ignite_tf_magic.registration",
+    "strategy": "ignite_tf_magic.training.loops",
 }
 
-__all__ = ["IgniteDataset", "__version__", "independent", "load", "load_ipython_extension", "register"]
+__all__ = [
+    "IgniteDataset",
+    "__version__",
+    "checkpoint",
+    "independent",
+    "load",
+    "load_ipython_extension",
+    "register",
+    "strategy",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -14,6 +14,7 @@ import inspect
 import itertools
 import os
 import sys
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -27,7 +28,7 @@ from ignite_tf_magic.training.callbacks import for_worker, leading
 from ignite_tf_magic.training.checkpoints import CheckpointDirectory
 from ignite_tf_magic.training.frameworks import Framework, framework_of, optimizers_of
 from ignite_tf_magic.training.group import WorkerGroup, worker_group
-from ignite_tf_magic.training.resume import Asked, Progress, begin_at, skipping
+from ignite_tf_magic.training.resume import Asked, Progress, Saving, begin_at, skipping
 from ignite_tf_magic.training.together import Together
 
 _is_at_work: contextvars.ContextVar[bool] = contextvars.ContextVar("at_work", default=False)
@@ -99,6 +100,12 @@ def _has_strategy(model: Any) -> bool:
     """
     strategy = model.distribute_strategy
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        if strategy.num_replicas_in_sync > 1 and worker_group().place.size > 1:
+            warnings.warn(
+                f"the model was made for {type(strategy).__name__}: each worker trains a model of its own. To train "
+                "one on all workers, make it outside of the strategy's scope",
+                stacklevel=4,
+            )
         return bool(strategy.num_replicas_in_sync > 1)
     if type(model).__module__.partition(".")[0] != "tf_keras" and "keras" in _installed:
         raise ConfigError(
@@ -111,7 +118,7 @@ def _has_strategy(model: Any) -> bool:
 def _fit(model: Any, original: Callable[..., Any], given: dict[str, Any]) -> Any:
     framework, group = framework_of(model), worker_group()
     together, asked = _together(model, framework, group), Asked()
-    progress = Progress(model, framework, group, _directory())
+    progress = Progress(model, framework, group, Saving(_directory(), group))
     progress.find()
     data = _training_data(given, group)
     callbacks = for_worker(given.pop("callbacks", None), framework, group)

@@ -33,38 +33,85 @@ _SHARE_OF_TIME, _SHORTEST_S, _LONGEST_S = 0.05, 2.0, 60.0
 _KEPT_OF_CALLBACKS = (bool, int, float, str, type(None), np.number)
 
 
+class Saving:
+    """Where a training is saved, and when it is time to. The chief writes; all workers call.
+
+    Args:
+        directory: Where checkpoints are; None saves nothing.
+        group: The workers.
+    """
+
+    def __init__(self, directory: CheckpointDirectory | None, group: WorkerGroup) -> None:
+        self._directory = directory
+        self._group = group
+        self._is_broken = False
+        self._saved_at = time.monotonic()
+        self._pause_s = _SHORTEST_S
+
+    def find(self) -> Checkpoint | None:
+        """Look for the last checkpoint; all workers take the one that the chief has found."""
+        if self._directory is None:
+            return None
+        found = self._guarded(self._directory.latest) if self._group.place.is_chief else None
+        (step,) = self._group.from_chief([tf.constant(-1 if found is None else found.step, tf.int64)])
+        if int(step) >= 0 and found is None:
+            return self._directory.read(int(step))
+        return found
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is to be saved at all; the same on all workers."""
+        return self._directory is not None
+
+    def is_time(self) -> bool:
+        """Whether to save again: saving may take a small share of the time, and little may be lost."""
+        is_able = self.is_on and not self._is_broken
+        return is_able and time.monotonic() - self._saved_at >= self._pause_s
+
+    def save(self, make: Callable[[], Checkpoint]) -> None:
+        """Save what a function gives; only the chief calls it."""
+        if self._directory is None:
+            return
+        began = time.monotonic()
+        if self._group.place.is_chief and not self._is_broken:
+            self._guarded(partial(self._directory.write, make()))
+        self._saved_at = time.monotonic()
+        pause_s = (self._saved_at - began) / _SHARE_OF_TIME
+        self._pause_s = min(max(pause_s, _SHORTEST_S), _LONGEST_S)
+
+    def _guarded(self, call: Callable[[], Any]) -> Any:
+        """Do something with files; a training does not end because it cannot be saved."""
+        try:
+            return call()
+        except (OSError, IgniteTfError) as error:
+            url = self._directory.url if self._directory else ""
+            warnings.warn(f"the training cannot be saved at {url}: {error}. It goes on", stacklevel=2)
+            self._is_broken = True
+            return None
+
+
 class Progress:
     """How far one `fit` has come, and the way to its checkpoints.
 
     Args:
         model: The model; built, and its optimizers too, before `restore`.
-        directory: Where checkpoints are; None saves nothing.
-        group: The workers; the chief writes, all read.
+        group: The workers.
+        saving: Where to.
     """
 
-    def __init__(
-        self, model: Any, framework: Framework, group: WorkerGroup, directory: CheckpointDirectory | None
-    ) -> None:
+    def __init__(self, model: Any, framework: Framework, group: WorkerGroup, saving: Saving) -> None:
         self._model = model
         self._framework = framework
         self._group = group
-        self._directory = directory
+        self._saving = saving
         self._found: Checkpoint | None = None
-        self._saved_at = time.monotonic()
-        self._pause_s = _SHORTEST_S
         self.callbacks: list[Any] = []
 
     # Before the training
 
     def find(self) -> None:
-        """Look for the last checkpoint; all workers take the one that the chief has found."""
-        if self._directory is None:
-            return
-        found = self._guarded(self._directory.latest) if self._group.place.is_chief else None
-        (step,) = self._group.from_chief([tf.constant(-1 if found is None else found.step, tf.int64)])
-        if int(step) >= 0 and found is None:
-            found = self._directory.read(int(step))
-        self._found = found
+        """Look for the last checkpoint."""
+        self._found = self._saving.find()
 
     @property
     def epoch(self) -> int:
@@ -129,21 +176,15 @@ class Progress:
 
     def wants_to_save(self) -> bool:
         """Whether it is time to save."""
-        return self._directory is not None and time.monotonic() - self._saved_at >= self._pause_s
+        return self._saving.is_time()
 
     def save(self, epoch: int, num_batches: int, step: int, *, is_done: bool = False) -> None:
         """Save; all workers call. `epoch` and `num_batches` say where to go on."""
-        if self._directory is None:
+        if not self._saving.is_on:
             return
-        began = time.monotonic()
         metrics = self._framework.metric_variables(self._model) if num_batches else []
         counts = self._group.sum([self._framework.tensor(variable) for variable in metrics])
-        if self._group.place.is_chief:
-            checkpoint = self._checkpoint(epoch, num_batches, step, counts, is_done=is_done)
-            self._guarded(partial(self._directory.write, checkpoint))
-        self._saved_at = time.monotonic()
-        pause_s = (self._saved_at - began) / _SHARE_OF_TIME
-        self._pause_s = min(max(pause_s, _SHORTEST_S), _LONGEST_S)
+        self._saving.save(lambda: self._checkpoint(epoch, num_batches, step, counts, is_done=is_done))
 
     def _checkpoint(
         self, epoch: int, num_batches: int, step: int, counts: list[Any], *, is_done: bool
@@ -173,16 +214,6 @@ class Progress:
         for number, optimizer in enumerate(optimizers_of(self._model, self._framework)):
             for at, variable in enumerate(self._framework.optimizer_variables(optimizer)):
                 yield f"optimizer {number} {at}", variable
-
-    def _guarded(self, call: Callable[[], Any]) -> Any:
-        """Do something with files; a training does not end because it cannot be saved."""
-        try:
-            return call()
-        except (OSError, IgniteTfError) as error:
-            url = self._directory.url if self._directory else ""
-            warnings.warn(f"the training cannot be saved at {url}: {error}. It goes on", stacklevel=2)
-            self._directory = None
-            return None
 
 
 def _is_kept(name: str, value: Any) -> bool:

@@ -79,7 +79,8 @@ class Together:
         for optimizer in optimizers_of(self._model, self._framework):
             self._framework.build_optimizer(optimizer, self._model.trainable_variables)
             variables += self._framework.optimizer_variables(optimizer)
-        unique = list({id(variable): variable for variable in variables}.values())
+        numbers = [each for each in variables if tf.as_dtype(each.dtype) not in (tf.string, tf.variant)]
+        unique = list({id(variable): variable for variable in numbers}.values())
         values = self._group.from_chief([self._framework.tensor(variable) for variable in unique])
         for variable, value in zip(unique, values, strict=True):
             variable.assign(value)

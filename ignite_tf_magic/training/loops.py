@@ -1,0 +1,137 @@
+"""Training loops of a script's own: the strategy for them, and going on where one was after a restart."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from ignite_tf_magic.errors import ConfigError
+from ignite_tf_magic.training.checkpoints import Checkpoint, CheckpointDirectory
+from ignite_tf_magic.training.group import WorkerGroup, worker_group
+from ignite_tf_magic.training.resume import Asked, Saving, begin_at
+
+# How long a wish to save waits until all workers ask each other.
+_ASK_EVERY_S = 0.2
+_loops = itertools.count()
+_strategies: list[Any] = []
+
+
+def strategy() -> Any:
+    """Give the strategy for a loop of one's own: over all workers of the run, or that of one process alone.
+
+    Call it at the top of the script. Batches of an `IgniteDataset` are this worker's parts of global ones, of different
+    sizes: divide the sum of a batch's losses by the global batch size, as `tf.nn.compute_average_loss` does.
+    """
+    if worker_group().place.size == 1:
+        return tf.distribute.get_strategy()
+    if not _strategies:
+        _strategies.append(tf.distribute.MultiWorkerMirroredStrategy())
+    return _strategies[0]
+
+
+def checkpoint(**objects: Any) -> Loop:
+    """Let a loop go on where it was when the run is started again.
+
+    Example:
+        for batch in checkpoint(model=model, optimizer=optimizer).over(dataset, epochs=5):
+            train_step(batch)
+
+    Args:
+        objects: What is trained: models, optimizers, variables; whatever has `variables`, all of which are there.
+    """
+    return Loop(objects, worker_group())
+
+
+class Loop:
+    """A training loop. Every worker has one, and goes through the same steps.
+
+    Attributes:
+        epoch: The epoch under way, from 0.
+        step: Steps done since the beginning.
+    """
+
+    def __init__(self, objects: dict[str, Any], group: WorkerGroup) -> None:
+        self._objects = objects
+        self._group = group
+        run = os.environ.get("IGNITE_TF_RUN_URI")
+        self._directory = CheckpointDirectory(f"{run}/training/loop-{next(_loops)}") if run else None
+        self._saving = Saving(self._directory, group)
+        self._asked = Asked()
+        self._steps_until_asked = 1
+        self._asked_at, self._asked_step = time.monotonic(), 0
+        self.epoch = self.step = 0
+
+    def over(self, dataset: Any, epochs: int) -> Iterator[Any]:
+        """Give the batches of all epochs, but for those that were done before the run was started again.
+
+        What is trained is put back to where it was before the first batch; now and then, and when the process is asked
+        to end, it is saved after a batch has been used.
+        """
+        found = self._saving.find()
+        first, skipped = (int(found.facts["epoch"]), int(found.facts["batches"])) if found else (0, 0)
+        if found:
+            self._restore(found)
+        begin_at(dataset, first, skipped)
+        with self._asked.listening():
+            for self.epoch in range(first, epochs):
+                for number, batch in enumerate(dataset):
+                    if self.epoch == first and number < skipped:
+                        continue
+                    yield batch
+                    self.step += 1
+                    self._after(self.epoch, number + 1)
+            self._save(epochs, 0)
+
+    def _after(self, epoch: int, num_batches: int) -> None:
+        """Ask from time to time whether anybody wants to save; the chief says after how many steps again."""
+        self._steps_until_asked -= 1
+        if self._steps_until_asked:
+            return
+        is_chief = self._group.place.is_chief
+        wants = self._asked.is_asked or (is_chief and self._saving.is_time())
+        told = np.array([wants, self._pause() if is_chief else 0], np.float32)
+        wanted, pause = self._group.sum_arrays([told])[0]
+        self._steps_until_asked = max(int(pause), 1)
+        if wanted:
+            self._save(epoch, num_batches)
+        if self._asked.is_asked:
+            self._asked.end()
+
+    def _pause(self) -> int:
+        """Give the steps that take about as long as may pass until all ask again."""
+        now = time.monotonic()
+        step_s = (now - self._asked_at) / max(self.step - self._asked_step, 1)
+        self._asked_at, self._asked_step = now, self.step
+        return min(int(_ASK_EVERY_S / max(step_s, 1e-6)), 1000)
+
+    def _save(self, epoch: int, num_batches: int) -> None:
+        facts = {"epoch": epoch, "batches": num_batches}
+        self._saving.save(lambda: Checkpoint(self.step, self._arrays(), facts))
+
+    def _restore(self, found: Checkpoint) -> None:
+        self.step = found.step
+        variables = dict(self._variables())
+        if missing := sorted(found.arrays.keys() - variables.keys()):
+            raise ConfigError(
+                f"the checkpoint has {', '.join(missing[:5])}, which are not there yet: build models and optimizers "
+                "(optimizer.build(model.trainable_variables)) before the loop"
+            )
+        for name, value in found.arrays.items():
+            variables[name].assign(value)
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        return {name: np.asarray(variable) for name, variable in self._variables()}
+
+    def _variables(self) -> Iterator[tuple[str, Any]]:
+        for name, thing in self._objects.items():
+            if not hasattr(thing, "variables"):
+                yield name, thing
+                continue
+            found = thing.variables() if callable(thing.variables) else thing.variables
+            yield from ((f"{name} {at}", variable) for at, variable in enumerate(found))
