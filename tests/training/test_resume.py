@@ -14,16 +14,17 @@ import numpy as np
 import pytest
 from processes import free_ports, worker_environment
 
-SCRIPT = Path(__file__).with_name("train_on.py")
+FIT, LOOP = (Path(__file__).with_name(name) for name in ("train_on.py", "loop_on.py"))
 NUM_STEPS = 100
 
 
 class Workers:
     """The workers of a run, started again and again in one directory."""
 
-    def __init__(self, folder: Path, num_workers: int) -> None:
+    def __init__(self, folder: Path, num_workers: int, script: Path = FIT) -> None:
         self.folder = folder
         self.num_workers = num_workers
+        self.script = script
 
     def start(self, step_s: float = 0.0) -> list[subprocess.Popen[bytes]]:
         ports = free_ports(self.num_workers)
@@ -36,7 +37,7 @@ class Workers:
         for index in range(self.num_workers):
             env = {**os.environ, **run, **worker_environment(index, ports)}
             with (self.folder / f"output-{index}.txt").open("ab") as output:
-                argv = [sys.executable, str(SCRIPT), str(self.folder)]
+                argv = [sys.executable, str(self.script), str(self.folder)]
                 processes.append(subprocess.Popen(argv, env=env, stdout=output, stderr=output))
         return processes
 
@@ -105,4 +106,22 @@ def test_killed_it_goes_on_from_the_last_checkpoint(tmp_path, undisturbed):
             process.kill()
             process.wait()
     assert list((tmp_path / "igfs" / "training" / "fit-0").glob("step-*.npz"))
+    check(workers.finish(), undisturbed)
+
+
+@pytest.mark.timeout(300)
+def test_a_loop_of_ones_own(tmp_path):
+    (tmp_path / "alone").mkdir()
+    undisturbed = Workers(tmp_path / "alone", 1, LOOP).finish()[0]
+    workers = Workers(tmp_path, 2, LOOP)
+    processes = workers.start(step_s=0.05)
+    workers.until(random.randrange(5, 60), processes)
+    for process in processes:
+        process.send_signal(signal.SIGTERM)
+    for process in processes:
+        process.wait(20)
+    saved = [
+        int(path.stem.partition("-")[2]) for path in (tmp_path / "igfs" / "training" / "loop-0").iterdir()
+    ]
+    assert 0 < max(saved) < NUM_STEPS
     check(workers.finish(), undisturbed)

@@ -1,0 +1,64 @@
+"""A loop of its own that takes some seconds and can be interrupted: loop_on.py FOLDER; see train_on.py."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+
+from ignite_tf_magic.after_import import after_import
+from ignite_tf_magic.training import keras_hooks
+
+after_import("keras", keras_hooks.install_keras)
+
+import keras  # noqa: E402
+import tensorflow as tf  # noqa: E402
+
+import ignite_tf_magic as itf  # noqa: E402
+from ignite_tf_magic.training.group import worker_group  # noqa: E402
+
+EPOCHS, ROWS, BATCH = 5, 1000, 50
+
+folder = Path(sys.argv[1])
+place = worker_group().place
+strategy = itf.strategy()
+keras.utils.set_random_seed(7)
+random = np.random.default_rng(1)
+x = random.normal(size=(ROWS, 16)).astype(np.float32)
+y = (x.sum(axis=1) > 0).astype(np.int32)
+batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
+batches = batches.map(lambda x, y: (x[place.index :: place.size], y[place.index :: place.size]))
+
+with strategy.scope():
+    layers = keras.layers
+    model = keras.Sequential([keras.Input([16]), layers.Dense(16, "relu"), layers.Dense(2)])
+    optimizer = keras.optimizers.Adam(0.01)
+    optimizer.build(model.trainable_variables)
+
+
+@tf.function
+def train_step(x, y):
+    def on_each(x, y):
+        with tf.GradientTape() as tape:
+            losses = keras.losses.sparse_categorical_crossentropy(y, model(x), from_logits=True)
+            loss = tf.nn.compute_average_loss(losses, global_batch_size=BATCH)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return loss
+
+    return strategy.reduce("SUM", strategy.run(on_each, args=(x, y)), axis=None)
+
+
+loop = itf.checkpoint(model=model, optimizer=optimizer)
+for batch in loop.over(batches, epochs=EPOCHS):
+    loss = train_step(*batch)
+    with (folder / f"steps-{place.index}").open("a") as file:
+        print(loop.step + 1, file=file)
+    time.sleep(float(os.environ.get("STEP_S", "0")))
+weights = [np.asarray(weight) for weight in model.weights]
+np.savez(folder / f"result-{place.index}.npz", *weights, steps=loop.step)
