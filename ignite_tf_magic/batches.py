@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -53,3 +54,12 @@ def empty_like(spec: Any) -> Any:
         return tf.zeros(shape, one.dtype)
 
     return tf.nest.map_structure(empty, spec)
+
+
+def anew_each_pass(draw: Callable[[], Any], make: Callable[[Any], Any]) -> Any:
+    """Give a dataset that is made anew for each pass, from an int64 that Python draws when the pass begins."""
+
+    def of_pass(_: Any) -> Any:
+        return make(tf.ensure_shape(tf.numpy_function(draw, [], tf.int64), []))
+
+    return tf.data.Dataset.from_tensors(0).flat_map(of_pass)

@@ -184,27 +184,14 @@ ORDER: dict[str, list[str]] = {
         "resume",
         "callbacks",
         "keras_hooks",
+        "loops",
     ],
     "tensorboard": ["record", "log_tree", "server", "lifecycle"],
     "notebook": ["arguments", "sql", "panel", "screen", "watching", "magics"],
 }
 
 # What a view may import: the facade, each other's helpers, and values of the lowest floor.
-VIEWS_MAY_IMPORT = {
-    *("session", "boards", "files", "registration", "errors", "config"),
-    *(
-        "live_output",
-        "standstill",
-        "render",
-        "run_views",
-        "shared_options",
-        "fs_commands",
-        "run_commands",
-        "demo",
-        "notebook",
-        "cli",
-    ),
-}
+VIEWS_MAY_IMPORT = {"session", "boards", "files", "registration", "errors", "config", *FLOORS[-1]}
 
 # Third-party packages and the only rooms that may import them.
 ROOMS_OF_LIBRARY: dict[str, set[str]] = {

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from ignite_tf_magic.batches import empty_like
+from ignite_tf_magic.batches import anew_each_pass, empty_like, num_rows
 from ignite_tf_magic.dataset.deal import Deal, EqualSteps
 from ignite_tf_magic.dataset.options import Assignment
 from ignite_tf_magic.passes import Passes, PassSeed
@@ -225,7 +225,7 @@ def permute_blocks(
     blocks = pages.rebatch(rows)
 
     def permute(block: Any, seed: Any) -> Any:
-        index = tf.random.experimental.stateless_shuffle(tf.range(_num_rows(block)), seed)
+        index = tf.random.experimental.stateless_shuffle(tf.range(num_rows(block)), seed)
         return tf.nest.map_structure(lambda column: tf.gather(column, index), block)
 
     return tf.data.Dataset.zip(blocks, _seeds(order, passes)).map(permute, name=name)
@@ -238,16 +238,9 @@ def _seeds(order: ShuffleOrder, passes: Passes | None) -> Any:
         return random.batch(2, drop_remainder=True)
     draw = PassSeed(order.seed, passes, f"blocks {next(_parts)}", reshuffle=order.reshuffle)
 
-    def of_pass(_: Any) -> Any:
-        seed = tf.ensure_shape(tf.numpy_function(draw, [], tf.int64), [])
-        return tf.data.Dataset.counter().map(lambda block: tf.stack([seed, block]))
-
-    return tf.data.Dataset.from_tensors(0).flat_map(of_pass)
-
-
-def _num_rows(page: Any) -> Any:
-    first = tf.nest.flatten(page)[0]
-    return first.nrows() if isinstance(first, tf.RaggedTensor) else tf.shape(first)[0]
+    return anew_each_pass(
+        draw, lambda seed: tf.data.Dataset.counter().map(lambda block: tf.stack([seed, block]))
+    )
 
 
 def resumable(batches: Pages, passes: Passes | None) -> Pages:
@@ -263,11 +256,7 @@ def resumable(batches: Pages, passes: Passes | None) -> Pages:
     def draw() -> Any:
         return np.int64(passes.next_skip(part))
 
-    def of_pass(_: Any) -> Any:
-        skipped = tf.ensure_shape(tf.numpy_function(draw, [], tf.int64), [])
-        return empty.repeat(skipped).concatenate(batches.skip(skipped))
-
-    found = tf.data.Dataset.from_tensors(0).flat_map(of_pass)
+    found = anew_each_pass(draw, lambda skipped: empty.repeat(skipped).concatenate(batches.skip(skipped)))
     if (cardinality := int(batches.cardinality())) != tf.data.UNKNOWN_CARDINALITY:
         found = found.apply(tf.data.experimental.assert_cardinality(cardinality))
     found = found.with_options(

@@ -56,8 +56,9 @@ def leading(
             self.last_batch = batch
             if self.epoch == progress.epoch and batch < progress.num_batches_done:
                 return  # it was done before
-            self._agree_to_stop()
-            if together.agreed_on(SAVE) or (group.place.size == 1 and self._wants_to_save()):
+            agreed = together.agreed()
+            self._agree_to_stop(bool(agreed[STOP]))
+            if agreed[SAVE] or (group.place.size == 1 and self._wants_to_save()):
                 together.wish(SAVE, wanted=False)
                 progress.save(self.epoch, batch + 1, self.step)
                 if asked.is_asked:
@@ -88,8 +89,8 @@ def leading(
         def _wants_to_save(self) -> bool:
             return asked.is_asked or (group.place.is_chief and progress.wants_to_save())
 
-        def _agree_to_stop(self) -> None:
-            if together.agreed_on(STOP):
+        def _agree_to_stop(self, is_agreed: bool) -> None:
+            if is_agreed:
                 self.model.stop_training = True
             elif self.model.stop_training and group.place.size > 1:
                 together.wish(STOP)

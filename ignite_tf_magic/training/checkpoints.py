@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import zipfile
 from collections.abc import Mapping
@@ -110,3 +111,9 @@ class CheckpointDirectory:
         except FileNotFoundError:
             return []
         return sorted(int(match[1]) for name in names if (match := _NAME.fullmatch(name)))
+
+
+def directory_in_run(name: str) -> CheckpointDirectory | None:
+    """Give the place for a training of this name in the run that this process is a worker of; None outside of runs."""
+    run = os.environ.get("IGNITE_TF_RUN_URI")
+    return CheckpointDirectory(f"{run}/training/{name}") if run else None

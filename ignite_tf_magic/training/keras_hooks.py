@@ -12,7 +12,6 @@ import contextvars
 import functools
 import inspect
 import itertools
-import os
 import sys
 import warnings
 import weakref
@@ -25,7 +24,7 @@ import tensorflow as tf
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.training import shares
 from ignite_tf_magic.training.callbacks import for_worker, leading
-from ignite_tf_magic.training.checkpoints import CheckpointDirectory
+from ignite_tf_magic.training.checkpoints import directory_in_run
 from ignite_tf_magic.training.frameworks import Framework, framework_of, optimizers_of
 from ignite_tf_magic.training.group import WorkerGroup, worker_group
 from ignite_tf_magic.training.resume import Asked, Progress, Saving, begin_at, skipping
@@ -118,7 +117,7 @@ def _has_strategy(model: Any) -> bool:
 def _fit(model: Any, original: Callable[..., Any], given: dict[str, Any]) -> Any:
     framework, group = framework_of(model), worker_group()
     together, asked = _together(model, framework, group), Asked()
-    progress = Progress(model, framework, group, Saving(_directory(), group))
+    progress = Progress(model, framework, group, Saving(directory_in_run(f"fit-{next(_fits)}"), group))
     progress.find()
     data = _training_data(given, group)
     callbacks = for_worker(given.pop("callbacks", None), framework, group)
@@ -150,12 +149,6 @@ def _result(model: Any, history: Any, progress: Progress) -> Any:
 def _skipping(model: Any, framework: Framework, num_batches: int) -> contextlib.AbstractContextManager[None]:
     steps = framework.steps_per_execution(model)
     return skipping(model, num_batches // steps, steps) if num_batches else contextlib.nullcontext()
-
-
-def _directory() -> CheckpointDirectory | None:
-    """Say where this `fit` of the script is saved; None outside of runs."""
-    run = os.environ.get("IGNITE_TF_RUN_URI")
-    return CheckpointDirectory(f"{run}/training/fit-{next(_fits)}") if run else None
 
 
 def _evaluate(model: Any, original: Callable[..., Any], given: dict[str, Any]) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from ignite_tf_magic.errors import ConfigError
-from ignite_tf_magic.training.checkpoints import Checkpoint, CheckpointDirectory
+from ignite_tf_magic.training.checkpoints import Checkpoint, directory_in_run
 from ignite_tf_magic.training.group import WorkerGroup, worker_group
 from ignite_tf_magic.training.resume import Asked, Saving, begin_at
 
@@ -59,9 +58,7 @@ class Loop:
     def __init__(self, objects: dict[str, Any], group: WorkerGroup) -> None:
         self._objects = objects
         self._group = group
-        run = os.environ.get("IGNITE_TF_RUN_URI")
-        self._directory = CheckpointDirectory(f"{run}/training/loop-{next(_loops)}") if run else None
-        self._saving = Saving(self._directory, group)
+        self._saving = Saving(directory_in_run(f"loop-{next(_loops)}"), group)
         self._asked = Asked()
         self._steps_until_asked = 1
         self._asked_at, self._asked_step = time.monotonic(), 0

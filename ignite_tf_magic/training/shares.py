@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from ignite_tf_magic.batches import empty_like, num_rows, part_of
+from ignite_tf_magic.batches import anew_each_pass, empty_like, num_rows, part_of
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.passes import Passes, PassSeed
 from ignite_tf_magic.training.group import WorkerGroup
@@ -49,8 +49,7 @@ def of_arrays(arrays: Any, batch_rows: int | None, *, shuffle: bool, group: Work
     passes = Passes()
     draw = PassSeed(None, passes, "order")
 
-    def order(_: Any) -> Any:
-        seed = tf.ensure_shape(tf.numpy_function(draw, [], tf.int64), [])
+    def order(seed: Any) -> Any:
         numbers = tf.range(total, dtype=tf.int64)
         if shuffle:
             numbers = tf.random.experimental.stateless_shuffle(numbers, tf.stack([seed, 0]))
@@ -59,7 +58,7 @@ def of_arrays(arrays: Any, batch_rows: int | None, *, shuffle: bool, group: Work
     def rows(numbers: Any) -> Any:
         return tf.nest.map_structure(lambda tensor: tf.gather(tensor, numbers), tensors)
 
-    found = tf.data.Dataset.from_tensors(0).flat_map(order).map(rows, tf.data.AUTOTUNE)
+    found = anew_each_pass(draw, order).map(rows, tf.data.AUTOTUNE)
     found = found.apply(tf.data.experimental.assert_cardinality(-(-total // batch_rows)))
     found.passes = passes
     return found

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from ignite_tf_magic.batches import num_rows, or_one_row
@@ -72,12 +73,13 @@ class Together:
                 setattr(model, name, value)
 
     def start(self) -> None:
-        """Give every worker the chief's variables; the model is built by then."""
+        """Give every worker the chief's variables; the model and its optimizers are built by then."""
         self._wishes.assign(tf.zeros([3]))
         self._agreed.assign(tf.zeros([3]))
+        if self._group.place.size == 1:
+            return
         variables = list(self._model.variables)
         for optimizer in optimizers_of(self._model, self._framework):
-            self._framework.build_optimizer(optimizer, self._model.trainable_variables)
             variables += self._framework.optimizer_variables(optimizer)
         numbers = [each for each in variables if tf.as_dtype(each.dtype) not in (tf.string, tf.variant)]
         unique = list({id(variable): variable for variable in numbers}.values())
@@ -90,9 +92,9 @@ class Together:
         """Ask all workers to stop or save with the next step, or not any more."""
         self._wishes.scatter_nd_update([[what]], [float(wanted)])
 
-    def agreed_on(self, what: int) -> bool:
-        """Whether in the last step any worker asked for that."""
-        return bool(self._agreed[what] > 0)
+    def agreed(self) -> np.ndarray:
+        """Give what the workers agreed on in the last step; more than 0 where any of them asked for it."""
+        return np.zeros(3) if self._group.place.size == 1 else self._agreed.numpy()
 
     def wishes_for(self, what: int) -> bool:
         """Whether this worker has asked for that."""
