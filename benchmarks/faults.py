@@ -106,7 +106,8 @@ def is_detached(fault: Fault, number: int) -> bool:
 
 def plan(fault: Fault, rounds: Rounds, given: argparse.Namespace) -> Iterable[tuple[int, int, str]]:
     """Give number, divisor and script of the rounds that are missing."""
-    for divisor, wanted in ((DIVISOR, given.rounds - given.default_rounds), (1, given.default_rounds)):
+    num_full = given.rounds if fault.full_timings else given.default_rounds
+    for divisor, wanted in ((DIVISOR, given.rounds - num_full), (1, num_full)):
         for number in range(len(rounds.of(fault.name, divisor=divisor)), wanted):
             yield number, divisor, "light"
     for number in range(len(rounds.of(fault.name, script="tensorflow")), given.tensorflow_rounds):

@@ -33,7 +33,7 @@ from ignite_tf_magic.cluster.runs import native_run
 from ignite_tf_magic.cluster.states import RunState
 from ignite_tf_magic.cluster.supervisor import Plan, Supervisor
 from ignite_tf_magic.cluster.timings import Timings
-from ignite_tf_magic.cluster.topology import TopologyWatch, connect_to_majority
+from ignite_tf_magic.cluster.topology import Sight, TopologyWatch, connect_to_majority
 from ignite_tf_magic.config import ConnectOptions, Endpoint, read_credentials, tls_options
 from ignite_tf_magic.errors import IgniteTfError, RecordChanged
 from ignite_tf_magic.launch.files import write_private
@@ -180,12 +180,15 @@ class Reconciler:
                 return
 
     def _has_news(self) -> bool:
-        """Whether anything but a time has changed since the last report."""
+        """Whether anything but a time has changed since the last report; for who supervises, also in the cluster."""
+        if self._supervisor and self._topology and not self._topology.sight.shows_what(self._acted_on):
+            return True
         if self._report is None or self._told is None:
             return self._report is not self._told
         return replace(self._report, silent_s=self._told.silent_s) != self._told
 
     _told: HostReport | None = None
+    _acted_on = Sight()
 
     def _is_over(self) -> bool:
         record, report = self._record, self._report
@@ -281,6 +284,8 @@ class Reconciler:
         if self._supervisor is None:
             self._supervisor = self._new_supervisor()
         self._registry.touch_owner(record.run_id, self._owner, detached=True)
+        if self._topology is not None:
+            self._acted_on = self._topology.sight
         while self._supervisor.step():
             pass
 

@@ -37,7 +37,7 @@ from ignite_tf_magic.errors import LaunchError, MirrorFailed
 from ignite_tf_magic.launch.hosts import Host
 from ignite_tf_magic.launch.lock import HeldLock
 from ignite_tf_magic.launch.parcels import Parcel
-from ignite_tf_magic.launch.watch import HostView, HostWatch
+from ignite_tf_magic.launch.watch import Contact, HostView, HostWatch
 
 _POLL_S = 0.02
 _LAST_OUTPUT_S = 15.0
@@ -232,9 +232,12 @@ class _Owner:
                 watch.add_log(log, offset)
 
     def _await_logs(self) -> None:
-        """Wait until all output that can be read has been, but not for hosts that do not answer."""
-        deadline = time.monotonic() + _LAST_OUTPUT_S
-        while not all(map(_has_read_all, self._watches)) and time.monotonic() < deadline:
+        """Wait until all output that can be read has been, for a while also for hosts that were lost lately."""
+        ended_at = time.monotonic()
+        deadline = ended_at + _LAST_OUTPUT_S
+        while (
+            not all(_has_read_all(each, ended_at) for each in self._watches) and time.monotonic() < deadline
+        ):
             time.sleep(_POLL_S)
 
     def _note_unread(self) -> None:
@@ -300,10 +303,12 @@ class _Owner:
         self._thread.join(GRACE_S + 2.0)
 
 
-def _has_read_all(watch: HostWatch) -> bool:
+def _has_read_all(watch: HostWatch, ended_at: float) -> bool:
     view, offsets = watch.view, watch.offsets
-    if is_given_up(view) or view.sink_error:
+    if view.heard_at is None or view.sink_error or is_given_up(view, ended_at):
         return True
+    if view.contact is not Contact.REACHABLE and not all(job.has_ended for job in view.jobs.values()):
+        return False  # there may be more than is known of
     return all(offsets[job.log] >= job.log_bytes for job in view.jobs.values() if job.log in offsets)
 
 

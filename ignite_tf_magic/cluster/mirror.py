@@ -94,6 +94,7 @@ class Mirror(Closing):
         self._offered: Mapping[str, Any] | None = None
         self._judged: Stamp = ()
         self._judged_at = 0.0
+        self._news_at: float | None = None
         self._judging = threading.Lock()
         self._turn = 0
         self._wake = threading.Event()
@@ -277,11 +278,13 @@ class Mirror(Closing):
         with self._judging:
             # Workers may have been started before a record that is new: what hosts said earlier is too old.
             if (stamp := self._record.stamp()) != self._judged:
-                self._judged, self._judged_at = stamp, time.monotonic()
+                self._judged_at = time.monotonic()
+                self._news_at = self._judged_at if self._judged else None
+                self._judged = stamp
             views = [watch.view for watch in dict(self._watches).values()]
             open_views = [view for view in views if not self._is_done(view)]
         all_known = len(views) == len(self._hosts) and self._record.hosts() <= self._met
-        is_complete = all_known and all(is_given_up(view, self._judged_at) for view in open_views)
+        is_complete = all_known and all(is_given_up(view, self._news_at) for view in open_views)
         away = [view for view in open_views if not self._is_here.get(view.host)]
         lost = [each for view in away for each in unread(view, partial(self._logs.offset, view.host))]
         return is_complete, (*lost, *self._doubled.values()), stamp

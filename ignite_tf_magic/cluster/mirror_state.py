@@ -19,6 +19,7 @@ from ignite_tf_magic.launch.watch import Contact, HostView
 
 STATE_FILE = "mirror.json"
 _PATIENCE_S = 10.0
+_LONG_S = 60.0
 Stamp = tuple[int, ...]
 
 
@@ -52,16 +53,20 @@ def workers(view: HostView) -> list[JobStatus]:
     return [job for job in jobs if Path(job.log).name == job.log and job.log.endswith(".log")]
 
 
-def is_given_up(view: HostView, since: float = 0.0) -> bool:
-    """Whether a host's output is waited for no longer: links that were just lost often come back.
+def is_given_up(view: HostView, since: float | None = None) -> bool:
+    """Whether a host's output is waited for no longer: links that were lost often come back.
 
     Args:
         view: What is known of it.
-        since: When there was news of its run from elsewhere, after which it may be back, on the monotonic clock.
+        since: When its run ended, on the monotonic clock: a link that was lost lately may be back in a moment.
+            None when it had ended before anybody asked; a host that never answered is then not waited for.
     """
     if view.contact is not Contact.UNREACHABLE:
         return False
-    return view.heard_at is None or time.monotonic() - max(view.since, since) > _PATIENCE_S
+    if since is None and view.heard_at is None:
+        return True
+    lost_s = time.monotonic() - view.since
+    return lost_s > _LONG_S or min(lost_s, time.monotonic() - (since or 0.0)) > _PATIENCE_S
 
 
 def unread(view: HostView, read_up_to: Callable[[str], int | None]) -> Iterator[Unreachable]:

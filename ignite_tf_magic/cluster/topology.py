@@ -23,7 +23,7 @@ from ignite_tf_magic.errors import ConnectionFailed, IgniteTfError
 from ignite_tf_magic.host_names import is_nobodys, plain_address, rank
 from ignite_tf_magic.protocol.affinity import PartitionMap
 
-_POLL_S = 0.25
+_POLL_S = 0.1
 _CONNECT_S = 5.0
 _LAST_IP_KIND = 6  # of `rank`: behind it come what every machine has, and names
 
@@ -45,6 +45,10 @@ class Sight:
     settled_s: float = 0.0
     nodes: tuple[frozenset[str], ...] = ()
     error: str | None = None
+
+    def shows_what(self, other: Sight) -> bool:
+        """Whether nothing has changed between the two."""
+        return (self.owners, self.nodes, self.error) == (other.owners, other.nodes, other.error)
 
     def has_majority_of(self, topology: Sequence[str]) -> bool:
         """Tell whether most of these nodes are there; of exactly half, the half with the first one counts.
@@ -188,7 +192,7 @@ def listed_by(nodes: Iterable[Node]) -> tuple[frozenset[str], ...]:
 
 
 class TopologyWatch(Closing):
-    """Looks at the cluster four times a second.
+    """Looks at the cluster ten times a second.
 
     Args:
         connect: Connects to the cluster; called anew after it was lost, and when too little of it was seen.

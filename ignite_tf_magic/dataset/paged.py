@@ -104,9 +104,8 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
         assignment = self._recipe.assignment
         if assignment is None:
             return self._pages.rebatch(batch_size, drop_remainder=drop_remainder, name=name)
-        pages, passes = (
-            self._recipe.pages()
-        )  # not shared with others: a training may begin in the middle of it
+        # A source of its own: a training may begin in the middle of it.
+        pages, passes = self._recipe.pages()
         if len(assignment.rows_by_worker) < 2:
             return resumable(pages.rebatch(batch_size, drop_remainder=drop_remainder, name=name), passes)
         policy = EqualSteps.DROP if drop_remainder else self._recipe.equal_steps
@@ -237,7 +236,6 @@ def _seeds(order: ShuffleOrder, passes: Passes | None) -> Any:
         random = tf.data.Dataset.random(order.seed, rerandomize_each_iteration=order.reshuffle)
         return random.batch(2, drop_remainder=True)
     draw = PassSeed(order.seed, passes, f"blocks {next(_parts)}", reshuffle=order.reshuffle)
-
     return anew_each_pass(
         draw, lambda seed: tf.data.Dataset.counter().map(lambda block: tf.stack([seed, block]))
     )
@@ -259,9 +257,8 @@ def resumable(batches: Pages, passes: Passes | None) -> Pages:
     found = anew_each_pass(draw, lambda skipped: empty.repeat(skipped).concatenate(batches.skip(skipped)))
     if (cardinality := int(batches.cardinality())) != tf.data.UNKNOWN_CARDINALITY:
         found = found.apply(tf.data.experimental.assert_cardinality(cardinality))
-    found = found.with_options(
-        batches.options()
-    )  # which stay behind in the function: that nobody divides a share again
+    # Options stay behind in the function, above all that nobody divides a share again.
+    found = found.with_options(batches.options())
     found.passes = passes
     return found
 

@@ -30,70 +30,85 @@ def for_worker(callbacks: Any, framework: Framework, group: WorkerGroup) -> list
 def leading(
     framework: Framework, together: Together, group: WorkerGroup, progress: Progress, asked: Asked
 ) -> Any:
-    """Make the callback that must be the last one, behind the history.
+    """Make the callback that must be the last one, behind the history."""
+    kind = type("Leading", (Leading, framework.module.callbacks.Callback), {})
+    return kind(together, group, progress, asked)
+
+
+class Leading:
+    """Leads a training through its steps; with the `Callback` of either framework as its second base.
 
     It lets all workers stop, and save, in the same step: within an epoch a wish of any of them travels with the next
     step, at its end it is asked for. And it puts a training that goes on back to where it was.
     """
 
-    class Leading(framework.module.callbacks.Callback):  # type: ignore[misc, name-defined]
-        epoch = step = 0
-        last_batch = -1
+    model: Any
 
-        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-            del logs
-            self.epoch, self.last_batch = epoch, -1
-            if epoch == progress.epoch and progress.was_found:
-                self.step = progress.step - progress.num_batches_done
-                progress.restore_callbacks()
-                progress.restore_history(self.model.history)
-                progress.restore_metrics()
-                together.keep_metrics()
+    def __init__(self, together: Together, group: WorkerGroup, progress: Progress, asked: Asked) -> None:
+        super().__init__()
+        self._together = together
+        self._group = group
+        self._progress = progress
+        self._asked = asked
+        self.epoch = self.step = 0
+        self.last_batch = -1
 
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            del logs
-            self.step += batch - self.last_batch
-            self.last_batch = batch
-            if self.epoch == progress.epoch and batch < progress.num_batches_done:
-                return  # it was done before
-            agreed = together.agreed()
-            self._agree_to_stop(bool(agreed[STOP]))
-            if agreed[SAVE] or (group.place.size == 1 and self._wants_to_save()):
-                together.wish(SAVE, wanted=False)
-                progress.save(self.epoch, batch + 1, self.step)
-                if asked.is_asked:
-                    asked.end()
-            elif self._wants_to_save():
-                together.wish(SAVE)
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Put the training back to where it was, if it goes on in this epoch."""
+        del logs
+        self.epoch, self.last_batch = epoch, -1
+        if epoch == self._progress.epoch and self._progress.was_found:
+            self.step = self._progress.step - self._progress.num_batches_done
+            self._progress.restore_callbacks()
+            self._progress.restore_history(self.model.history)
+            self._progress.restore_metrics()
+            self._together.keep_metrics()
 
-        def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
-            del batch, logs
-            if asked.is_asked:
-                asked.end()
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Stop and save with the others."""
+        self.step += batch - self.last_batch
+        self.last_batch = batch
+        if self.epoch == self._progress.epoch and batch < self._progress.num_batches_done:
+            return  # it was done before
+        agreed = self._together.agreed()
+        self._agree_to_stop(bool(agreed[STOP]))
+        if agreed[SAVE] or (self._group.place.size == 1 and self._wants_to_save()):
+            self._together.wish(SAVE, wanted=False)
+            self._progress.save(self.epoch, batch + 1, self.step, logs=logs)
+            if self._asked.is_asked:
+                self._asked.end()
+        elif self._wants_to_save():
+            self._together.wish(SAVE)
 
-        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            del logs
-            wishes = [self.model.stop_training or together.wishes_for(STOP), self._wants_to_save()]
-            stop, save = group.sum_arrays([np.array(wishes, np.float32)])[0]
-            if stop:
-                self.model.stop_training = True
-            if save:
-                progress.save(epoch + 1, 0, self.step)
-            if asked.is_asked:
-                asked.end()
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        """End when asked to: there is nothing new to save."""
+        del batch, logs
+        if self._asked.is_asked:
+            self._asked.end()
 
-        def on_train_end(self, logs: Any = None) -> None:
-            del logs
-            progress.save(self.epoch + 1, 0, self.step, is_done=True)
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Ask whether anybody wants to stop or to save."""
+        del logs
+        wishes = [self.model.stop_training or self._together.wishes_for(STOP), self._wants_to_save()]
+        stop, save = self._group.sum_arrays([np.array(wishes, np.float32)])[0]
+        if stop:
+            self.model.stop_training = True
+        if save:
+            self._progress.save(epoch + 1, 0, self.step)
+        if self._asked.is_asked:
+            self._asked.end()
 
-        def _wants_to_save(self) -> bool:
-            return asked.is_asked or (group.place.is_chief and progress.wants_to_save())
+    def on_train_end(self, logs: Any = None) -> None:
+        """Save that the training is done."""
+        del logs
+        self._progress.save(self.epoch + 1, 0, self.step, is_done=True)
 
-        def _agree_to_stop(self, is_agreed: bool) -> None:
-            if is_agreed:
-                self.model.stop_training = True
-            elif self.model.stop_training and group.place.size > 1:
-                together.wish(STOP)
-                self.model.stop_training = False
+    def _wants_to_save(self) -> bool:
+        return self._asked.is_asked or (self._group.place.is_chief and self._progress.wants_to_save())
 
-    return Leading()
+    def _agree_to_stop(self, is_agreed: bool) -> None:
+        if is_agreed:
+            self.model.stop_training = True
+        elif self.model.stop_training and self._group.place.size > 1:
+            self._together.wish(STOP)
+            self.model.stop_training = False

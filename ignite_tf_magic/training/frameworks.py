@@ -34,7 +34,7 @@ class Framework(ABC):
 
     @abstractmethod
     def optimizer_variables(self, optimizer: Any) -> list[Any]:
-        """List an optimizer's own variables, made for these trainable variables when they are not there yet."""
+        """List an optimizer's own variables; none before it is built."""
 
     @abstractmethod
     def build_optimizer(self, optimizer: Any, variables: Sequence[Any]) -> None:

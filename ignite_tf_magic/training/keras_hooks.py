@@ -134,7 +134,7 @@ def _fit(model: Any, original: Callable[..., Any], given: dict[str, Any]) -> Any
             return _result(model, history, progress)
         given["initial_epoch"] = max(given.get("initial_epoch", 0), progress.epoch)
         begin_at(data["x"], progress.epoch, progress.num_batches_done)
-        with _skipping(model, framework, progress.num_batches_done), asked.listening():
+        with _skipping(model, framework, progress), asked.listening():
             return original(**given, **data, callbacks=callbacks)
 
 
@@ -146,9 +146,13 @@ def _result(model: Any, history: Any, progress: Progress) -> Any:
     return history
 
 
-def _skipping(model: Any, framework: Framework, num_batches: int) -> contextlib.AbstractContextManager[None]:
+def _skipping(
+    model: Any, framework: Framework, progress: Progress
+) -> contextlib.AbstractContextManager[None]:
+    if not progress.num_batches_done:
+        return contextlib.nullcontext()
     steps = framework.steps_per_execution(model)
-    return skipping(model, num_batches // steps, steps) if num_batches else contextlib.nullcontext()
+    return skipping(model, progress.num_batches_done // steps, steps, progress.logs)
 
 
 def _evaluate(model: Any, original: Callable[..., Any], given: dict[str, Any]) -> Any:

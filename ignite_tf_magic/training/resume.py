@@ -124,6 +124,11 @@ class Progress:
         return 0 if self._found is None else int(self._found.facts["batches"])
 
     @property
+    def logs(self) -> Mapping[str, Any]:
+        """What the last step that was done gave."""
+        return {} if self._found is None else self._found.facts["logs"]
+
+    @property
     def step(self) -> int:
         """Steps done since the beginning."""
         return 0 if self._found is None else self._found.step
@@ -178,17 +183,29 @@ class Progress:
         """Whether it is time to save."""
         return self._saving.is_time()
 
-    def save(self, epoch: int, num_batches: int, step: int, *, is_done: bool = False) -> None:
-        """Save; all workers call. `epoch` and `num_batches` say where to go on."""
+    def save(
+        self,
+        epoch: int,
+        num_batches: int,
+        step: int,
+        *,
+        is_done: bool = False,
+        logs: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Save; all workers call. `epoch` and `num_batches` say where to go on; `logs` are those of the last step."""
         if not self._saving.is_on:
             return
         metrics = self._framework.metric_variables(self._model) if num_batches else []
         counts = self._group.sum([self._framework.tensor(variable) for variable in metrics])
-        self._saving.save(lambda: self._checkpoint(epoch, num_batches, step, counts, is_done=is_done))
+        facts = {
+            "epoch": epoch,
+            "batches": num_batches,
+            "is_done": is_done,
+            "logs": {name: np.asarray(value).tolist() for name, value in (logs or {}).items()},
+        }
+        self._saving.save(lambda: self._checkpoint(step, counts, facts))
 
-    def _checkpoint(
-        self, epoch: int, num_batches: int, step: int, counts: list[Any], *, is_done: bool
-    ) -> Checkpoint:
+    def _checkpoint(self, step: int, counts: list[Any], facts: Mapping[str, Any]) -> Checkpoint:
         arrays = {name: self._framework.tensor(variable).numpy() for name, variable in self._variables()}
         arrays |= {f"metric {at}": count.numpy() for at, count in enumerate(counts)}
         states = []
@@ -198,15 +215,12 @@ class Progress:
             values = {name: _plain(value) for name, value in vars(callback).items() if _is_kept(name, value)}
             states.append({"kind": type(callback).__name__, "num_weights": len(weights), "values": values})
         history = self._model.history
-        facts: Mapping[str, Any] = {
-            "epoch": epoch,
-            "batches": num_batches,
-            "is_done": is_done,
+        more = {
             "callbacks": states,
             "history": {name: [float(value) for value in values] for name, values in history.history.items()},
             "epochs": list(history.epoch),
         }
-        return Checkpoint(step, arrays, facts)
+        return Checkpoint(step, arrays, {**facts, **more})
 
     def _variables(self) -> Iterator[tuple[str, Any]]:
         for at, variable in enumerate(self._model.variables):
@@ -225,8 +239,11 @@ def _plain(value: Any) -> Any:
 
 
 @contextmanager
-def skipping(model: Any, num_calls: int, num_batches: int) -> Iterator[None]:
-    """Let the first calls of the train function take batches without doing anything."""
+def skipping(model: Any, num_calls: int, num_batches: int, logs: Mapping[str, Any]) -> Iterator[None]:
+    """Let the first calls of the train function take batches without doing anything, and give what was given last.
+
+    Keras looks at its names at the end of an epoch, of which there may be nothing left to do.
+    """
     original = model.make_train_function
     left = num_calls
 
@@ -242,7 +259,7 @@ def skipping(model: Any, num_calls: int, num_batches: int) -> Iterator[None]:
             left -= 1
             for _ in range(num_batches):
                 next(iterator)
-            return {}
+            return dict(logs)
 
         model.train_function = train_function
         return train_function

@@ -27,7 +27,7 @@ from pipe_hosts import (
     seats_on,
 )
 
-from ignite_tf_magic.cluster import manager
+from ignite_tf_magic.cluster import manager, mirror_state
 from ignite_tf_magic.cluster.directory import RunDirectory
 from ignite_tf_magic.cluster.manager import Surroundings
 from ignite_tf_magic.cluster.record import HostRecord, RunRecord
@@ -374,7 +374,7 @@ import sys, time
 from pathlib import Path
 sys.path[:0] = [sys.argv[1]]
 from pipe_hosts import PipeReach, host_at, plan_on
-from ignite_tf_magic.cluster import manager
+from ignite_tf_magic.cluster import manager, mirror_state
 from ignite_tf_magic.cluster.timings import Timings
 place, runs_dir, script = Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
 timings = Timings(lease_s=float(sys.argv[5]), grace_s=0.5)
@@ -504,6 +504,34 @@ def test_output_that_a_host_has_kept_for_itself_is_announced_and_comes_with_the_
     first, second, title, *rest = text_of(run).splitlines()
     assert (first, second, rest) == ("up", "last words", ["up"])
     assert title.startswith("--- started again")
+
+
+def test_a_host_that_was_lost_is_waited_for_once_more_when_the_run_has_ended(
+    start_on, place, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(mirror_state, "_PATIENCE_S", 4.0)
+    a, b = host_at(place, "a"), host_at(place, "b")
+    script = (
+        "import os, time\nprint('up', flush=True)\n"
+        f"if os.environ['IGNITE_TF_RUN_DIR'].startswith({b.root!r}): time.sleep(100)\n"
+        f"while not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.02)\n"
+    )
+    plan = plan_on([a, b], script, used=[b], max_restarts=1, timings=SHORT)
+    later = Plan(seats_on([a]), (a, b))
+    run = start_on(plan, lambda run_id: Surroundings(planner=lambda *_: later))
+    await_text(run, "up")
+    log = Path(b.root, "runs", run.id, "worker-0.log")
+    cut_file(b.root).touch()
+    for relay in relays(b.root):
+        relay.kill()
+    cut_at = time.monotonic()
+    with log.open("a") as words:
+        words.write("last words\n")
+    await_that(lambda: time.monotonic() > cut_at + 4.5 and run.info().restarts == 1, "its place to be taken")
+    (tmp_path / "go").touch()
+    await_that(lambda: not living_jobs(Path(a.root)), "the end on the other host")
+    cut_file(b.root).unlink()
+    assert sorted(text_of(run).splitlines())[1:] == ["last words", "up", "up"]
 
 
 def test_a_host_that_is_this_very_machine_by_another_name_writes_its_output_once(start_on, runs_dir, place):

@@ -199,6 +199,7 @@ def test_output_is_appended_to_what_another_job_wrote(relay):
 
 def test_noise_of_a_login_shell_and_an_agent_that_is_there(relay, home, tmp_path):
     assert relay.word == "NEED"
+    relay.call("hello")  # the agent that was sent has been written
     noisy = tmp_path / "noisy"
     noisy.write_text(f'#!/bin/sh\nprintf "Welcome! \\377\\nLast login: IGNITE"\nexec {sys.executable} "$@"\n')
     noisy.chmod(0o755)

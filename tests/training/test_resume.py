@@ -26,12 +26,13 @@ class Workers:
         self.num_workers = num_workers
         self.script = script
 
-    def start(self, step_s: float = 0.0) -> list[subprocess.Popen[bytes]]:
+    def start(self, step_s: float = 0.0, asked_at: int = 0) -> list[subprocess.Popen[bytes]]:
         ports = free_ports(self.num_workers)
         run = {
             "IGNITE_TF_RUN_ID": "run",
             "IGNITE_TF_RUN_URI": str(self.folder / "igfs"),
             "STEP_S": str(step_s),
+            "ASKED_AT": str(asked_at),
         }
         processes = []
         for index in range(self.num_workers):
@@ -94,6 +95,17 @@ def test_asked_to_end_it_saves_first_and_what_is_done_is_given_at_once(tmp_path,
     (tmp_path / "steps-0").unlink()
     check(workers.finish(), undisturbed)
     assert not (tmp_path / "steps-0").exists()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("asked_at", [19, 20])
+def test_asked_to_end_when_an_epoch_ends(tmp_path, undisturbed, asked_at):
+    """All of it is done, and what Keras does at its end is not; or that is done, too."""
+    workers = Workers(tmp_path, 2)
+    processes = workers.start(asked_at=asked_at)
+    assert [process.wait(60) for process in processes] == [-signal.SIGTERM] * 2, workers.words()
+    assert [path.name for path in (tmp_path / "igfs" / "training" / "fit-0").iterdir()] == ["step-20.npz"]
+    check(workers.finish(), undisturbed)
 
 
 @pytest.mark.timeout(300)

@@ -6,6 +6,7 @@ Every step writes a line to a file, so that who interrupts knows how far it has 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -36,7 +37,9 @@ y = (x.sum(axis=1) > 0).astype(np.int32)
 class Steps(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         with (folder / f"steps-{place.index}").open("a") as file:
-            print(int(self.model.optimizer.iterations), file=file)
+            print(step := int(self.model.optimizer.iterations), file=file)
+        if step == int(os.environ.get("ASKED_AT", "0")):
+            signal.raise_signal(signal.SIGTERM)
         time.sleep(float(os.environ.get("STEP_S", "0")))
 
 
