@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INPUTS := setup.cfg setup.py pyproject.toml ignite_tf_magic/protocol/_rows.c \
 	ignite_tf_magic/tfplugin/_filesystem.c ignite_tf_magic/tfplugin/_filesystem.h
 
-.PHONY: demo test lint bench faults faults-short versions golden browser fuse sshd pictures clean
+.PHONY: demo test lint bench faults faults-short matrix versions golden browser fuse sshd pictures clean
 
 demo: $(VENV)/.all
 	$(BIN)/ignite-tf demo
@@ -35,6 +35,11 @@ faults: $(VENV)/.dev
 faults-short: $(VENV)/.dev
 	-@$(MAKE) --no-print-directory sshd
 	$(BIN)/python -m pytest tests/cluster/test_faults_short.py
+
+# What Keras can do on several workers, with every supported TensorFlow, each in an environment of its own (1 GB each): an
+# hour or two. Rows that are there stay.
+matrix: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.matrix
 
 # One plugin binary on several TensorFlow versions, each in an environment of its own (600 MB each).
 versions: $(VENV)/.dev

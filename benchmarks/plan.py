@@ -41,6 +41,9 @@ class Plan:
         num_hosts: Numbers of fake hosts that are reached at once.
         stream_mb: Output of one worker.
         num_lines: Lines whose age is measured when they arrive.
+        num_kills: Trainings of which a worker is killed.
+        train_rows: Rows of a small net's training.
+        train_rounds: Epochs by each way.
     """
 
     effort: Effort
@@ -53,6 +56,9 @@ class Plan:
     num_hosts: tuple[int, ...]
     stream_mb: int
     num_lines: int
+    num_kills: int
+    train_rows: int
+    train_rounds: int
 
 
 FULL = Plan(
@@ -66,6 +72,9 @@ FULL = Plan(
     num_hosts=(10, 30, 100),
     stream_mb=100,
     num_lines=200,
+    num_kills=20,
+    train_rows=20_000,
+    train_rounds=7,
 )
 QUICK = Plan(
     effort=Effort(seconds=0.1, rounds=2, trial_s=0.01, runs=1),
@@ -78,4 +87,7 @@ QUICK = Plan(
     num_hosts=(2, 4),
     stream_mb=2,
     num_lines=20,
+    num_kills=1,
+    train_rows=1_000,
+    train_rounds=2,
 )

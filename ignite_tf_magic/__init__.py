@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from ignite_tf_magic.dataset.ignite import IgniteDataset as IgniteDataset
     from ignite_tf_magic.notebook.magics import load_ipython_extension as load_ipython_extension
     from ignite_tf_magic.registration import register as register
+    from ignite_tf_magic.run_function import run as run
+    from ignite_tf_magic.run_values import result as result
     from ignite_tf_magic.session import load as load
     from ignite_tf_magic.training.keras_hooks import independent as independent
     from ignite_tf_magic.training.loops import checkpoint as checkpoint
@@ -28,6 +30,8 @@ _HOME_OF_NAME = {
     "load": "ignite_tf_magic.session",
     "load_ipython_extension": "ignite_tf_magic.notebook.magics",
     "register": "ignite_tf_magic.registration",
+    "result": "ignite_tf_magic.run_values",
+    "run": "ignite_tf_magic.run_function",
     "strategy": "ignite_tf_magic.training.loops",
 }
 
@@ -39,6 +43,8 @@ __all__ = [
     "load",
     "load_ipython_extension",
     "register",
+    "result",
+    "run",
     "strategy",
 ]
 

@@ -9,6 +9,7 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
+from typing import Any
 
 
 def after_import(module: str, call: Callable[[], None]) -> None:
@@ -22,10 +23,10 @@ def after_import(module: str, call: Callable[[], None]) -> None:
         sys.meta_path.insert(0, _Finder(module, call))
 
 
-def call_named(name: str) -> None:
-    """Call a function given as "package.module:function"."""
+def call_named(name: str) -> Any:
+    """Call a function given as "package.module:function"; gives what it gives."""
     module, _, function = name.partition(":")
-    getattr(importlib.import_module(module), function)()
+    return getattr(importlib.import_module(module), function)()
 
 
 class _Finder(MetaPathFinder):

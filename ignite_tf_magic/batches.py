@@ -56,10 +56,19 @@ def empty_like(spec: Any) -> Any:
     return tf.nest.map_structure(empty, spec)
 
 
-def anew_each_pass(draw: Callable[[], Any], make: Callable[[Any], Any]) -> Any:
-    """Give a dataset that is made anew for each pass, from an int64 that Python draws when the pass begins."""
+def anew_each_pass(
+    draw: Callable[[], Any], make: Callable[[Any], Any], *, num_drawn: int | None = None
+) -> Any:
+    """Give a dataset that is made anew for each pass, from int64 that Python draws when the pass begins.
+
+    Args:
+        draw: Draws one number, or `num_drawn` as an array.
+        make: Makes the dataset of the tensor of what was drawn.
+        num_drawn: How many; None for one that is no array.
+    """
+    shape = [] if num_drawn is None else [num_drawn]
 
     def of_pass(_: Any) -> Any:
-        return make(tf.ensure_shape(tf.numpy_function(draw, [], tf.int64), []))
+        return make(tf.ensure_shape(tf.numpy_function(draw, [], tf.int64), shape))
 
     return tf.data.Dataset.from_tensors(0).flat_map(of_pass)

@@ -277,6 +277,10 @@ class MirrorFailed(IgniteTfError):
     """The output of a run could not be kept on this machine; the run itself goes on."""
 
 
+class TrainingDiverged(IgniteTfError, ArithmeticError):
+    """The loss of a training is no finite number any more."""
+
+
 class RunFailed(IgniteTfError, RuntimeError):
     """A run that was waited for did not succeed.
 

@@ -30,6 +30,7 @@ class LiveOutput:
         self._unfinished = [""] * num_workers
         self._returned = [False] * num_workers
         self._waiting: list[str] = []
+        self._note = ""
         self._on_screen = ""
 
     def feed(self, worker: int, text: str) -> None:
@@ -45,6 +46,10 @@ class LiveOutput:
     def say(self, line: str) -> None:
         """Take a line that no worker wrote."""
         self._waiting.append(line)
+
+    def note(self, text: str) -> None:
+        """Take what stands behind the last line from now on: no line, and on screens only."""
+        self._note = text
 
     def take(self, *, with_progress: bool = True) -> str:
         """Give what to write now; empty when nothing changed.
@@ -67,6 +72,7 @@ class LiveOutput:
 
     def finish(self) -> str:
         """Give all that is left, unfinished lines as whole ones."""
+        self._note = ""
         for worker, line in enumerate(self._unfinished):
             if line:
                 self._finish_line(worker)
@@ -98,4 +104,4 @@ class LiveOutput:
             if line
         ]
         room = _PROGRESS_CHARS // max(len(busy), 1)
-        return "   ".join(line[:room] for line in busy)
+        return "   ".join([*(line[:room].rstrip() for line in busy), *([self._note] if self._note else [])])

@@ -1,7 +1,8 @@
-"""Which pass over a dataset is the next one.
+"""Which pass over a dataset is the next one, and which partitions are read in it, in which order.
 
 What is random in a pass depends on its number, so that a training that was interrupted goes on in the order in which it
-had begun.
+had begun. What else the order depends on is who reads which partitions with which others. That may be different after
+a restart, so it can be recorded, and a pass can be read as it was recorded.
 """
 
 from __future__ import annotations
@@ -11,40 +12,219 @@ import os
 import random
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+# In a record a partition says: 1 + worker * _GROUPS + group.
+_GROUPS = 1 << 20
+_NO_MEASURES: Mapping[int, tuple[int, int]] = {}
 
-class Passes:
-    """Numbers the passes over one source of rows. Thread-safe.
 
-    Each part of a pipeline that depends on the number asks for it when a pass begins; all parts begin passes in step.
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """What the order of one worker's rows in a pass follows from, besides what is random in it.
+
+    Attributes:
+        groups: Its partitions. Groups are read side by side, and chunks of their rows taken in turn.
+        chunk_rows: Rows of a chunk.
+        measured: Rows of partitions, and bytes of the largest of them, as far as they are known; only for speed.
     """
 
-    def __init__(self) -> None:
-        self._first = self._skipped = 0
+    groups: tuple[tuple[int, ...], ...]
+    chunk_rows: int
+    measured: Mapping[int, tuple[int, int]] = field(default_factory=dict, compare=False, repr=False)
+
+    @classmethod
+    def by_owner(cls, owners: Mapping[int, Any], partitions: Iterable[int], chunk_rows: int) -> Stream:
+        """Make a group of the partitions of each owner."""
+        groups: dict[Any, list[int]] = {}
+        for partition in partitions:
+            groups.setdefault(owners[partition], []).append(partition)
+        return cls(tuple(tuple(sorted(groups[owner])) for owner in sorted(groups)), chunk_rows)
+
+    @property
+    def partitions(self) -> list[int]:
+        """All partitions, ascending."""
+        return sorted(partition for group in self.groups for partition in group)
+
+    def ordered(self, order: Callable[[Sequence[int]], Iterable[int]]) -> list[list[int]]:
+        """Give the groups, each in the order that a function gives to all partitions."""
+        group_of = {partition: number for number, group in enumerate(self.groups) for partition in group}
+        found: list[list[int]] = [[] for _ in self.groups]
+        for partition in order(self.partitions):
+            found[group_of[partition]].append(partition)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A worker's share of a source that all workers of a run read together.
+
+    Attributes:
+        worker: This worker's number.
+        rows_by_worker: Rows of every worker's share.
+        num_partitions: Of the source; 0 where nothing depends on who reads what.
+        stream: Its partitions, as they may be read when nothing was read of them yet.
+        measure: Gives what is known of partitions by now, as in `Stream.measured`.
+    """
+
+    worker: int
+    rows_by_worker: tuple[int, ...]
+    num_partitions: int
+    stream: Stream
+    measure: Callable[[], Mapping[int, tuple[int, int]]] = lambda: _NO_MEASURES
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The streams of all workers in one pass.
+
+    Attributes:
+        streams: By worker.
+        rows_by_worker: Rows of every worker's share.
+        num_partitions: Of the source.
+    """
+
+    streams: tuple[Stream, ...]
+    rows_by_worker: tuple[int, ...]
+    num_partitions: int
+
+    def fits(self, share: Share) -> bool:
+        """Whether a pass over the same source, now shared in another way, can be read as it was recorded."""
+        return (
+            self.num_partitions == share.num_partitions
+            and len(self.rows_by_worker) == len(share.rows_by_worker)
+            and sum(self.rows_by_worker) == sum(share.rows_by_worker)
+        )
+
+
+def record_part(share: Share, stream: Stream | None) -> np.ndarray:
+    """Give a worker's part of a record, as int64[n]; the sum of all workers' parts is the record.
+
+    Args:
+        share: The worker's.
+        stream: What it reads; None where that cannot be told, which makes the record void.
+    """
+    size = share.num_partitions
+    # Of each partition: who reads it; its rows and one more, where they are known; bytes of the largest.
+    table = np.zeros((3, size), np.int64)
+    chunks = np.zeros(len(share.rows_by_worker), np.int64)
+    if stream is not None:
+        for number, group in enumerate(stream.groups):
+            table[0, list(group)] = 1 + share.worker * _GROUPS + number
+        for partition, (rows, largest) in share.measure().items():
+            if table[0, partition]:
+                table[1:, partition] = rows + 1, largest
+        chunks[share.worker] = stream.chunk_rows
+    return np.concatenate([table.ravel(), chunks, [stream is None]], dtype=np.int64)
+
+
+def read_record(total: np.ndarray, rows_by_worker: Sequence[int]) -> Record | None:
+    """Read the sum of all parts; None when it is void."""
+    num_workers = len(rows_by_worker)
+    size, rest = divmod(len(total) - num_workers - 1, 3)
+    if rest or size < 0 or total[-1] or not total[3 * size : -1].all():
+        return None
+    streams = tuple(_read_stream(total, size, worker) for worker in range(num_workers))
+    return Record(streams, tuple(map(int, rows_by_worker)), size)
+
+
+def _read_stream(total: np.ndarray, size: int, worker: int) -> Stream:
+    places, rows, largest = total[: 3 * size].reshape(3, size)
+    mine = np.flatnonzero((places > 0) & ((places - 1) // _GROUPS == worker)).tolist()
+    numbers = {partition: int(places[partition] - 1) % _GROUPS for partition in mine}
+    measured = {p: (int(rows[p]) - 1, int(largest[p])) for p in mine if rows[p]}
+    stream = Stream.by_owner(numbers, mine, int(total[3 * size + worker]))
+    return Stream(stream.groups, stream.chunk_rows, measured)
+
+
+class Passes:
+    """Numbers the passes over one source of rows, and knows who reads what in them. Thread-safe.
+
+    Each part of a pipeline that depends on the number asks for it when it begins to read. Where one part leads, the
+    last one, it begins each pass with `start`; else all parts begin passes in step.
+
+    Args:
+        share: Set where the workers of a run share the source.
+    """
+
+    def __init__(self, share: Share | None = None) -> None:
+        self.share = share
+        self._first = self._skipped = self._started = 0
+        self._replayed: Record | None = None
         self._begun: Counter[str] = Counter()
+        self._streams: dict[int, Stream] = {}
         self._lock = threading.Lock()
 
-    def begin(self, first: int, skipped_batches: int = 0) -> None:
-        """Say which number the next pass has, and how many of its batches are left out."""
+    def begin(self, first: int, skipped_batches: int = 0, replayed: Record | None = None) -> None:
+        """Say which number the next pass has, how many of its batches are left out, and how it is read.
+
+        Args:
+            first: The number.
+            skipped_batches: How many, from the beginning.
+            replayed: A record that fits; this pass is read as it says, later ones as the share says.
+        """
         with self._lock:
-            self._first, self._skipped = first, skipped_batches
+            self._first, self._skipped, self._started = first, skipped_batches, 0
+            self._replayed = replayed
             self._begun.clear()
+            self._streams.clear()
+            if replayed and self.share:
+                self._streams[first] = replayed.streams[self.share.worker]
 
-    def next_number(self, part: str) -> int:
-        """Give the number of the pass that a part of the pipeline now begins."""
+    def start(self) -> int:
+        """Begin the next pass; gives how many of its batches are left out. Only the leading part calls it."""
+        with self._lock:
+            self._started += 1
+            self._begun.clear()
+            return self._skipped if self._started == 1 else 0
+
+    def next_number(self, part: str) -> tuple[int, int]:
+        """Give the number of the pass that a part begins to read, and how often it has read in this pass before."""
         with self._lock:
             self._begun[part] += 1
-            return self._first + self._begun[part] - 1
+            if self._started:
+                return self._number(), self._begun[part] - 1
+            return self._first + self._begun[part] - 1, 0
 
-    def next_skip(self, part: str) -> int:
-        """Give how many batches a part of the pipeline leaves out of the pass that it now begins."""
+    def stream(self) -> Stream | None:
+        """Give the stream that the pass under way has; None when nothing was read in it yet."""
         with self._lock:
-            self._begun[part] += 1
-            return self._skipped if self._begun[part] == 1 else 0
+            return self._streams.get(self._number()) if self._started else None
+
+    def note(self, stream: Stream) -> None:
+        """Note the stream of the pass under way, before its first row is given."""
+        with self._lock:
+            if not self._started:
+                return
+            number = self._number()
+            # Who reads ahead may have begun a pass before the one under way is at its end.
+            self._streams = {at: each for at, each in self._streams.items() if at == number - 1}
+            self._streams[number] = stream
+
+    def rows_by_worker(self, number: int | None = None) -> tuple[int, ...]:
+        """Give how many rows each worker reads in a pass of a source that is shared; by default in that under way."""
+        with self._lock:
+            number = self._number() if number is None else number
+            if self._replayed and number == self._first:
+                return self._replayed.rows_by_worker
+        return self.share.rows_by_worker if self.share else ()
+
+    def record_part(self, number: int) -> np.ndarray | None:
+        """Give this worker's part of the record of a pass that was begun; None where there is nothing to record."""
+        share = self.share
+        if share is None or not share.num_partitions:
+            return None
+        with self._lock:
+            is_under_way = self._started and number == self._number()
+            stream = self._streams.get(number, share.stream if is_under_way else None)
+        return record_part(share, stream)
+
+    def _number(self) -> int:
+        return self._first + self._started - 1
 
 
 class PassSeed:
@@ -65,8 +245,8 @@ class PassSeed:
 
     def __call__(self) -> Any:
         """Give the seed of the pass that now begins, an int64 from 0 up."""
-        number = self._passes.next_number(self._part) if self._reshuffle else 0
-        state = np.random.SeedSequence([self._seed & 0xFFFFFFFF, number]).generate_state(1, np.uint64)
+        numbers = self._passes.next_number(self._part) if self._reshuffle else (0, 0)
+        state = np.random.SeedSequence([self._seed & 0xFFFFFFFF, *numbers]).generate_state(1, np.uint64)
         return np.int64(state[0] >> 1)
 
 
@@ -77,17 +257,31 @@ def _base_seed(environment: Mapping[str, str]) -> int:
     return int.from_bytes(hashlib.sha256(run.encode()).digest()[:4], "big")
 
 
-def passes_of(dataset: Any) -> list[Passes]:
-    """Find the sources that a tf.data dataset reads."""
-    found: dict[int, Passes] = {}
-    waiting, seen = [dataset], set()
+# Kinds of datasets that give one batch for each batch of their input, in its order.
+_ONE_FOR_ONE = frozenset(
+    f"_{name}Dataset"
+    for name in ("Map", "ParallelMap", "Prefetch", "Options", "AssertCardinality", "Concatenate", "TakeWhile")
+)
+
+
+def passes_of(dataset: Any) -> dict[Passes, bool]:
+    """Find the sources that a tf.data dataset reads anew in each pass.
+
+    Returns:
+        For each whether the n-th batch of the dataset is made of the n-th batch of the source.
+    """
+    found: dict[Passes, bool] = {}
+    waiting, seen = [(dataset, dataset.options().deterministic is not False)], set()
     while waiting:
-        one = waiting.pop()
-        if id(one) in seen:
+        one, is_aligned = waiting.pop()
+        kind = type(one).__name__
+        if id(one) in seen or kind == "CacheDataset":  # what was kept is of the first pass
             continue
         seen.add(id(one))
         passes = getattr(one, "passes", None)
         if isinstance(passes, Passes):
-            found[id(passes)] = passes
-        waiting += one._inputs()
-    return list(found.values())
+            found[passes] = is_aligned
+            continue
+        is_aligned = is_aligned and kind in _ONE_FOR_ONE and getattr(one, "_deterministic", "") != "false"
+        waiting += [(each, is_aligned) for each in one._inputs()]
+    return found

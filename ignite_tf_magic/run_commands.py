@@ -1,4 +1,4 @@
-"""`ignite-tf start`, `attach`, `ps`, `describe`, `logs`, `stop`, `prune`, `doctor`: what the shell does with runs."""
+"""`ignite-tf start`, `attach`, `ps`, `describe`, `logs`, `stop`, `history`, `prune`, `doctor`: what the shell does."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from pathlib import Path
 
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.live_output import LiveOutput
+from ignite_tf_magic.metrics_views import as_json as records_as_json
+from ignite_tf_magic.metrics_views import comparison_view, history_view, last_words, speed_text
 from ignite_tf_magic.render import end_view, failure_view, pruned_text, runs_view
 from ignite_tf_magic.run_views import (
     describe_view,
@@ -25,9 +27,11 @@ from ignite_tf_magic.run_views import (
     run_as_json,
 )
 from ignite_tf_magic.session import (
+    MetricsTail,
     OutputChunk,
     Run,
     RunRequest,
+    TrainingRun,
     diagnose,
     get_run,
     list_runs,
@@ -37,6 +41,7 @@ from ignite_tf_magic.session import (
 from ignite_tf_magic.shared_options import (
     add_config_options,
     add_doctor_options,
+    add_history_options,
     add_prune_options,
     add_run,
     add_run_options,
@@ -61,6 +66,8 @@ def add_run_commands(add: Add) -> None:
     attach.epilog = "The exit code is the run's. Ctrl-C ends only the watching."
     _of_run(add("describe", _describe, "tell all that is known of a run"))
     _of_run(add("stop", _stop, "end a run's processes"))
+    history = _with_config(add("history", _history, "show what runs have told of their training"))
+    add_history_options(history)
     logs = _of_run(add("logs", _logs, "print a run's output"))
     logs.add_argument("--worker", type=whole, metavar="I", help="of this worker only, counted from 0")
     logs.add_argument("-f", "--follow", action="store_true", help="go on until the run has ended")
@@ -143,41 +150,55 @@ def _attach(options: argparse.Namespace) -> int | None:
     return _watch(get_run(options.run, options.config, options.via), as_json=options.json)
 
 
-def _watch(run: Run, *, as_json: bool) -> int | None:
+def _watch(run: TrainingRun, *, as_json: bool) -> int | None:
     """Show a run's output until it has ended; gives its exit code."""
     try:
-        with closing(run.follow(with_pauses=True)) as chunks:
-            _print_chunks(run, chunks, run.info().num_workers, as_json=as_json)
+        with run.tail() as tail, closing(run.follow(with_pauses=True)) as chunks:
+            _print_chunks(run, chunks, run.info().num_workers, as_json=as_json, tail=tail)
+            tail.catch_up()
+            words = last_words(tail.records())
     except KeyboardInterrupt:
         _say(f"\nnot watching any more; run {run.id} goes on\n  watch it again: ignite-tf attach {run.id}")
         _say(f"  stop it:        ignite-tf stop {run.id}")
         raise
-    return _say_end(run, as_json=as_json)
+    return _say_end(run, words, as_json=as_json)
 
 
-def _say_end(run: Run, *, as_json: bool) -> int:
+def _say_end(run: Run, words: Sequence[str], *, as_json: bool) -> int:
     info, failure = run.info(), run.failure()
     if as_json:
         print(json.dumps(run_as_json(info)))
     else:
-        _say((failure_view(info, failure) if failure else end_view(info, ())).text)
+        _say((failure_view(info, failure) if failure else end_view(info, words)).text)
     return _EXIT_LOST if info.exit_code is None else info.exit_code
 
 
-def _print_chunks(run: Run, chunks: Iterator[OutputChunk], num_workers: int, *, as_json: bool) -> None:
+def _print_chunks(
+    run: Run,
+    chunks: Iterator[OutputChunk],
+    num_workers: int,
+    *,
+    as_json: bool,
+    tail: MetricsTail | None = None,
+) -> None:
     is_screen = sys.stdout.isatty() and not as_json
     output = LiveOutput(num_workers, is_screen=is_screen)
     told = telling(run, chunks, output.say if is_screen else _say)
     if as_json:
         _print_lines(told)
     else:
-        _show_output(told, output, num_workers)
+        _show_output(told, output, num_workers, tail)
 
 
-def _show_output(chunks: Iterator[OutputChunk], output: LiveOutput, num_workers: int) -> None:
+def _show_output(
+    chunks: Iterator[OutputChunk], output: LiveOutput, num_workers: int, tail: MetricsTail | None
+) -> None:
     """Print what workers write, as it comes; the only one of a run, or the only one followed, is not named."""
-    taken = 0.0
+    taken, known = 0.0, 0
     for chunk in chunks:
+        if tail and tail.num_records > known:
+            known = tail.num_records
+            output.note(speed_text(tail.records()[-1]))
         output.feed(chunk.worker if num_workers > 1 else 0, chunk.text)
         if time.monotonic() - taken >= _TAKE_INTERVAL_S:
             _write(output.take())
@@ -212,6 +233,15 @@ def _describe(options: argparse.Namespace) -> None:
     print(describe_view(info, record, datetime.now(timezone.utc)).text)
     if (failure := run.failure()) is not None:
         print(failure_view(info, failure).text)
+
+
+def _history(options: argparse.Namespace) -> None:
+    runs = [get_run(name, options.config, options.via) for name in options.run]
+    found = [(run, run.records()) for run in runs]
+    if options.json:
+        print(json.dumps([records_as_json(run, records) for run, records in found], indent=1))
+    else:
+        print((history_view(found[0][1]) if len(found) == 1 else comparison_view(found)).text)
 
 
 def _stop(options: argparse.Namespace) -> None:

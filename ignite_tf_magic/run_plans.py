@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from ignite_tf_magic.client.client import Client
 from ignite_tf_magic.client.router import Node
@@ -37,6 +38,7 @@ _AFTER_IMPORT = {
     "keras": "ignite_tf_magic.training.keras_hooks:install_keras",
     "tf_keras": "ignite_tf_magic.training.keras_hooks:install_tf_keras",
 }
+_PUSHED = "ignite_tf_magic.run_values:pushed"
 # Where workers run when none can beside the data.
 _HERE = HostRecord("localhost", python=sys.executable)
 _NOT_PACKED = "this package was not packed for other machines when the run started"
@@ -64,6 +66,8 @@ class RunRequest:
         requirements: File of what the workers' interpreter is to have; it is then that of a virtual environment, built
             once on each host by uv or pip on `python`, and used again for the same words.
         wheels: Directory with all wheels for that, where hosts are to ask no package index.
+        push: Variables that the script finds, by name; see `values` for what they may be.
+        stop_on_nan: Whether a training whose loss is not a number any more fails, instead of going on.
         wait: Whether the run waits, queued, for GPUs and ports that other runs hold; else it is refused.
         detach: Whether the run's hosts answer for it, so that it outlives this process.
     """
@@ -85,6 +89,8 @@ class RunRequest:
     num_gpus: int = 0
     requirements: Path | None = None
     wheels: Path | None = None
+    push: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    stop_on_nan: bool = False
     wait: bool = False
     detach: bool = False
 
@@ -121,6 +127,10 @@ def plan_run(
     spec = _spec(config, request)
     if request.wheels is not None and request.requirements is None:
         raise ConfigError("--wheels says where what --requirements FILE lists comes from; give both")
+    if request.push and spec.command and not spec.runs_script:
+        raise ConfigError(
+            f"--push gives variables to a Python script, and {spec.command[0]!r} is none; write them to igfs:// instead"
+        )
     if not spec.command:
         check_script(request.script, request.script_name, spec.python)
     found = _find(client, config, spec, partial(unusable_hosts, reach=reach), partial(rooms_of, reach))
@@ -225,6 +235,8 @@ def _spec(config: Config, request: RunRequest) -> RunSpec:
         cwd=str(Path.cwd()),
         python=_interpreter(request.python),
         after_import=_AFTER_IMPORT,
+        variables_from=_PUSHED if request.push else "",
+        environment={"IGNITE_TF_STOP_ON_NAN": "1"} if request.stop_on_nan else {},
         start_timeout_s=request.start_timeout_s,
         max_restarts=launch.max_restarts if request.max_restarts is None else request.max_restarts,
         deadline_s=launch.deadline_s if request.deadline_s is None else request.deadline_s,

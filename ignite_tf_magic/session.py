@@ -35,14 +35,19 @@ from ignite_tf_magic.diagnosis import Check, Diagnosis, Health
 from ignite_tf_magic.doctor import examine
 from ignite_tf_magic.embedded import ClusterStopped, EmbeddedCluster, EmbeddedNode, EmbeddedOptions
 from ignite_tf_magic.errors import IgniteTfError
+from ignite_tf_magic.function_source import source_of
 from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.loading import LoadOutcome, LoadProgress, load_columns
 from ignite_tf_magic.placement import PlacementRow
 from ignite_tf_magic.run_files import Pruned, RunFiles, prune_runs
 from ignite_tf_magic.run_index import Listed
 from ignite_tf_magic.run_plans import Planned, RunRequest, plan_again, plan_run, with_environments
+from ignite_tf_magic.run_values import push
 from ignite_tf_magic.sources import read_source
 from ignite_tf_magic.submission import submit
+from ignite_tf_magic.training.records import Record, mean_data_wait
+from ignite_tf_magic.training_run import MetricsTail, TrainingRun
+from ignite_tf_magic.values import encode
 from ignite_tf_magic.ways import configuration, named_cluster, reach_of, run_index, runs_dir, through
 
 __all__ = [
@@ -58,12 +63,14 @@ __all__ = [
     "Listed",
     "LoadOutcome",
     "LoadProgress",
+    "MetricsTail",
     "OnRebalance",
     "OutputChunk",
     "PlacementRow",
     "Planned",
     "Pruned",
     "QueryResult",
+    "Record",
     "Run",
     "RunInfo",
     "RunRecord",
@@ -72,6 +79,7 @@ __all__ = [
     "Session",
     "StopKind",
     "StopOutcome",
+    "TrainingRun",
     "WorkerRecord",
     "diagnose",
     "get_run",
@@ -80,7 +88,9 @@ __all__ = [
     "local_down",
     "local_status",
     "local_up",
+    "mean_data_wait",
     "open_session",
+    "source_of",
     "start_embedded",
     "stop_run",
 ]
@@ -283,7 +293,7 @@ class Session(Closing):
         self.client = found
         return True
 
-    def start_run(self, request: RunRequest) -> Run:
+    def start_run(self, request: RunRequest) -> TrainingRun:
         """Start a script or a command on workers, each with partitions of its own.
 
         Returns when their processes run, when the run is queued (`RunRequest.wait`), or when one of its hosts has taken
@@ -292,7 +302,8 @@ class Session(Closing):
 
         Raises:
             ScriptError: The script is not Python.
-            ConfigError: Options contradict each other, requirements cannot be read, or a node's host cannot be told.
+            ConfigError: Options contradict each other, requirements cannot be read, a node's host cannot be told, or a
+                variable that is to be sent along has no safe form or is too large.
             CacheNotFound: There is no such cache.
             PlacementError: Fewer partitions hold rows than workers were asked for, or, as NoRoom, the hosts have too
                 few free GPUs or ports.
@@ -301,21 +312,29 @@ class Session(Closing):
                 cannot be shipped.
             ConnectionFailed: No node takes a detached run into the registry.
         """
+        inputs = encode(request.push) if request.push else None
         with reach_of(self.config).keeping() as reach:
             plan = with_environments(self._plan_run(request, reach), request, reach, self.report)
             if plan.waiting_for is not None:
                 self.report(f"the run is queued: {plan.waiting_for}")
             if request.detach:
                 registry = partial(Registry, partial(connect_to_majority, self.options, plan.topology))
-                return submit(plan, state_dir(), reach, registry, timings_divisor())
-            run = manager.start_run(plan, runs_dir(), reach, partial(self._surroundings, plan, reach))
+                prepare = partial(self._push, inputs)
+                run = submit(plan, state_dir(), reach, registry, timings_divisor(), prepare)
+                return TrainingRun.of(run, lambda: self.options)
+            run = manager.start_run(plan, runs_dir(), reach, partial(self._surroundings, plan, reach, inputs))
         files = RunFiles(run, self.options, self.report)
         files.start()
         self._copies.append(files)
-        return run
+        return TrainingRun.of(run, lambda: self.options)
 
-    def _surroundings(self, plan: RunPlan, reach: Reach, run_id: str) -> Surroundings:
+    def _push(self, inputs: bytes | None, run_id: str) -> None:
+        if inputs is not None:
+            push(self.options, run_id, inputs)
+
+    def _surroundings(self, plan: RunPlan, reach: Reach, inputs: bytes | None, run_id: str) -> Surroundings:
         """Connect a run that this process owns to the cluster, for as long as it lasts."""
+        self._push(inputs, run_id)
         config = self.config
         connect_again = partial(connect_to_majority, self.options, plan.topology)
         publisher = Publisher(Registry(connect_again, timings=plan.timings), run_id, plan.timings)
@@ -381,13 +400,13 @@ class Session(Closing):
         """
         return list(run_index(self.config, self.options).runs(include_ended=include_ended).runs)
 
-    def run(self, run_id: str) -> Run:
+    def run(self, run_id: str) -> TrainingRun:
         """Find a run by its id or the beginning of it.
 
         Raises:
             RunNotFound: No id begins so, or several do.
         """
-        return run_index(self.config, self.options).find(run_id)
+        return TrainingRun.of(run_index(self.config, self.options).find(run_id), lambda: self.options)
 
     def stop_run(self, run_id: str) -> StopOutcome:
         """End a run's processes: SIGTERM, 3 s to save, SIGKILL. Blocks until they are gone.
@@ -461,14 +480,23 @@ def list_runs(*, include_ended: bool = False, config: Path | None = None, via: s
     return run_index(configuration(config, via)).runs(include_ended=include_ended)
 
 
-def get_run(run_id: str, config: Path | None = None, via: str | None = None) -> Run:
+def get_run(run_id: str, config: Path | None = None, via: str | None = None) -> TrainingRun:
     """Find a run by its id or the beginning of it. Works while Ignite is down.
 
     Raises:
         ConfigError: The configuration cannot be read.
         RunNotFound: No id begins so, or several do.
     """
-    return run_index(configuration(config, via)).find(run_id)
+    found = configuration(config, via)
+    return TrainingRun.of(run_index(found).find(run_id), lambda: _cluster_that_runs(found))
+
+
+def _cluster_that_runs(config: Config) -> ConnectOptions | None:
+    """Give the configured cluster, else the embedded one if it runs."""
+    if (options := named_cluster(config)) is not None:
+        return options
+    running = embedded.status()
+    return running.connect_options if running else None
 
 
 def stop_run(run_id: str, config: Path | None = None, via: str | None = None) -> StopOutcome:
@@ -505,7 +533,4 @@ def diagnose(
         CacheNotFound: There is no such cache.
     """
     found = configuration(config, via)
-    options = named_cluster(found)
-    if options is None and (running := embedded.status()):
-        options = running.connect_options
-    return examine(options, found, reach_of(found), cache, python)
+    return examine(_cluster_that_runs(found), found, reach_of(found), cache, python)

@@ -80,6 +80,7 @@ def add_run_options(start: argparse.ArgumentParser, *, default_workers: str) -> 
     add("--deadline", type=seconds, metavar="S", help="seconds that the run may take in all (no limit)")
     choices = [each.value for each in OnRebalance]
     add("--on-rebalance", choices=choices, help="when partitions have moved (restart)")
+    add("--stop-on-nan", action="store_true", help="fail when the loss is not a number any more")
     add("--wait", action="store_true", help="queue the run until there are free GPUs and ports for it")
     add("--explain", action="store_true", help="only tell who would read what, from where")
     add("--detach", action="store_true", help="the hosts answer for the run; it outlives this process")
@@ -105,6 +106,7 @@ def given_options(options: argparse.Namespace) -> dict[str, Any]:
         "requirements": options.requirements,
         "wheels": options.wheels,
         "wait": options.wait,
+        "stop_on_nan": options.stop_on_nan,
         "start_timeout_s": options.start_timeout,
         "max_restarts": options.max_restarts,
         "deadline_s": options.deadline,
@@ -124,6 +126,11 @@ def add_prune_options(prune: argparse.ArgumentParser) -> None:
     prune.add_argument("--keep", type=whole, default=20, metavar="N", help="so many of the newest stay (20)")
     prune.add_argument("--older-than", type=whole, metavar="DAYS", help="only those that ended longer ago")
     prune.add_argument("--dry-run", action="store_true", help="only list them")
+
+
+def add_history_options(history: argparse.ArgumentParser) -> None:
+    """Add which runs are looked at."""
+    history.add_argument("run", nargs="+", metavar="RUN", help="one, or several side by side")
 
 
 def add_board_options(board: argparse.ArgumentParser) -> None:

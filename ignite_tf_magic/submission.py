@@ -32,15 +32,23 @@ _POLL_S = 0.05
 
 
 def submit(
-    plan: RunPlan, state_dir: Path, reach: Reach, registry: Callable[[], Registry], scale: float
+    plan: RunPlan,
+    state_dir: Path,
+    reach: Reach,
+    registry: Callable[[], Registry],
+    scale: float,
+    prepare: Callable[[str], None] = lambda _: None,
 ) -> Run:
     """Start a run that its own hosts answer for; returns when one of them does.
+
+    `prepare` is called with the run's id before anything of it is there.
 
     Raises:
         LaunchError: No host could be given a reconciler, or none took the run over.
         ConnectionFailed: The registry cannot be written.
     """
     run_id = new_run_id(plan.name or plan.spec.cache)
+    prepare(run_id)
     record = first_record(plan, run_id, detached=True)
     is_here = any(host.ssh is None for host in record.hosts)
     directory = RunDirectory(state_dir / "runs" / run_id) if is_here else seen_directory(state_dir, run_id)

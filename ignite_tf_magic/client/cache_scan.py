@@ -7,6 +7,7 @@ import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice, takewhile
 from typing import Protocol
 
 from ignite_tf_magic.client.channel import Channel
@@ -127,6 +128,7 @@ class CacheScan:
     def runs(self) -> Iterator[ScannedRun]:
         """Yield runs of pages until all partitions were read; each is valid until the next is asked for.
 
+        Partitions come in the order asked for; those of one owner in a row are read several at a time.
         Blocks. A lost node is waited for and replaced by the new owners of its partitions.
 
         Raises:
@@ -151,8 +153,9 @@ class CacheScan:
 
     def _read_first_owner(self, owners: Mapping[int, uuid.UUID]) -> Iterator[ScannedRun]:
         node_id = owners[self._pending[0]]
-        mine = deque(p for p in self._pending if owners[p] == node_id)
-        others = [p for p in self._pending if owners[p] != node_id]
+        # Up to the next owner only: the order asked for holds wherever the partitions lie.
+        mine = deque(takewhile(lambda partition: owners[partition] == node_id, self._pending))
+        others = list(islice(self._pending, len(mine), None))
         channel = self._open(node_id)
         scan = OwnerScan(channel, self._cache.cache_id, mine, self._progress, self._sizes)
         try:

@@ -88,6 +88,11 @@ class PageSizes:
         """Note what a partition read to its end showed."""
         self._known[partition] = stats
 
+    def learn(self, known: Mapping[int, PartitionStats]) -> None:
+        """Take over what others have measured, of partitions that were not read here."""
+        for partition, stats in known.items():
+            self._known.setdefault(partition, stats)
+
     @staticmethod
     def _fitting(row_bytes: int) -> int:
         return PAGE_BYTES // row_bytes if row_bytes else MAX_PAGE_ROWS

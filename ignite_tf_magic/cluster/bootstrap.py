@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType, ModuleType, TracebackType
 
 from ignite_tf_magic.after_import import after_import, call_named
-from ignite_tf_magic.cluster.task import GRACE_S, ExitReport, Task
+from ignite_tf_magic.cluster.task import GRACE_S, ExitReport, Task, is_python_script
 from ignite_tf_magic.launch.groups import kill_group
 from ignite_tf_magic.launch.lock import wait_until_free
 
@@ -44,7 +44,10 @@ def main() -> None:
     for module, function in task.after_import.items():
         after_import(module, partial(call_named, function))
     script = _script_of(task)
-    code, error = _run_command(task.command) if script is None else _run_script(script)
+    if script is None:
+        code, error = _run_command(task.command)
+    else:
+        code, error = _run_script(script, task.variables_from)
     if code and _lacks_room(error):
         code = _EXIT_TEMPORARY
     if os.getpid() == pid:  # a child that the script forked may come here, too
@@ -155,13 +158,13 @@ def _script_of(task: Task) -> Path | None:
     """Give the script to run in this process, which can tell how it ends; None for any other command."""
     if not task.command:
         return Path(task.script)
-    program, *rest = task.command
-    if program in ("python", "python3") and rest and rest[0].endswith(".py") and not rest[0].startswith("-"):
-        sys.argv = rest
-        if not getattr(sys.flags, "safe_path", False):
-            sys.path[0] = str(Path(rest[0]).absolute().parent)
-        return Path(rest[0]).absolute()
-    return None
+    if not is_python_script(task.command):
+        return None
+    _, *rest = task.command
+    sys.argv = rest
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = str(Path(rest[0]).absolute().parent)
+    return Path(rest[0]).absolute()
 
 
 def _run_command(command: tuple[str, ...]) -> tuple[int, BaseException | None]:
@@ -181,13 +184,15 @@ def _run_command(command: tuple[str, ...]) -> tuple[int, BaseException | None]:
     return (code if code >= 0 else 128 - code), None
 
 
-def _run_script(script: Path) -> tuple[int, BaseException | None]:
+def _run_script(script: Path, variables_from: str) -> tuple[int, BaseException | None]:
     """Run the script as the main module, and keep that module: threads and atexit handlers need it."""
     module = ModuleType("__main__")
     module.__file__ = str(script)
     module.__dict__["__builtins__"] = __builtins__
     sys.modules["__main__"] = module
     try:
+        if variables_from:
+            module.__dict__.update(call_named(variables_from))
         code = compile(script.read_text(encoding="utf-8"), str(script), "exec", dont_inherit=True)
         exec(code, module.__dict__)  # noqa: S102 - what this program is for
     except SystemExit as error:

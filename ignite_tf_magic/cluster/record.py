@@ -18,6 +18,7 @@ from typing import Any
 from ignite_tf_magic.cluster.directory import RunDirectory
 from ignite_tf_magic.cluster.orders import Order, WorkerEnd, known_fields
 from ignite_tf_magic.cluster.states import RunEvent, RunState, after
+from ignite_tf_magic.cluster.task import is_python_script
 from ignite_tf_magic.launch import lock
 from ignite_tf_magic.launch.files import write_private
 
@@ -37,6 +38,8 @@ class RunSpec:
         package: Digest of the parcel with this package for hosts of other machines.
         job_parcel: Digest of the parcel with the job's directory.
         after_import: Functions, as "package.module:function", that workers call when a module has been imported.
+        variables_from: A function, named likewise, whose dict a script finds as variables; empty for none.
+        environment: More variables of the workers' processes.
         start_timeout_s: How long the workers of a run with several may take to come up; None has no limit.
         max_restarts: So many failures in a row lead to a restart.
         deadline_s: How long the run may take in all.
@@ -59,6 +62,8 @@ class RunSpec:
     package: str | None = None
     job_parcel: str | None = None
     after_import: Mapping[str, str] = field(default_factory=dict)
+    variables_from: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
     start_timeout_s: float | None = 180.0
     max_restarts: int = 10
     deadline_s: float | None = None
@@ -69,6 +74,11 @@ class RunSpec:
     log_limit_bytes: int | None = 1 << 30
     requirements: str | None = None
     waits_for_room: bool = False
+
+    @property
+    def runs_script(self) -> bool:
+        """Whether its workers run Python code in their own process, not a program beside it."""
+        return not self.command or is_python_script(self.command)
 
 
 @dataclass(frozen=True, slots=True)

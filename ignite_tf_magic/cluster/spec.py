@@ -63,6 +63,7 @@ def worker_environment(
     node = Endpoint.parse(seat.node)
     config = tf_config(record.order.addresses, seat.worker)
     return {
+        **record.spec.environment,
         "TF_CONFIG": config,
         # Lets TensorFlow's server share a port with the socket that keeps it free for this run.
         "TF_GRPC_REUSE_PORT": "1" if config else None,
@@ -107,6 +108,7 @@ def worker_task(
         command=spec.command,
         copy_from=copy_from,
         after_import=spec.after_import,
+        variables_from=spec.variables_from,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,13 @@ from typing import Any
 from ignite_tf_magic.launch.files import write_private
 
 GRACE_S = 3.0  # between SIGTERM, upon which a script may save, and SIGKILL
+
+
+def is_python_script(command: Sequence[str]) -> bool:
+    """Whether a command runs a file of Python code, as `python train.py`: the worker's own process then runs it."""
+    program, *rest = command
+    is_file = bool(rest) and rest[0].endswith(".py") and not rest[0].startswith("-")
+    return program in ("python", "python3") and is_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +36,7 @@ class Task:
         exit_file: Where the process writes its `ExitReport`.
         owner_lock: Lock that the run's owner holds; the worker ends when it is free. Empty: its keeper does that.
         after_import: Functions, as "package.module:function", to be called when a module has been imported.
+        variables_from: A function, named likewise, whose dict the script finds as variables; empty for none.
     """
 
     worker: int
@@ -42,6 +50,7 @@ class Task:
     command: tuple[str, ...] = ()
     copy_from: str = ""
     after_import: Mapping[str, str] = field(default_factory=dict)
+    variables_from: str = ""
 
     def to_text(self) -> str:
         """Give what `read` reads."""

@@ -12,7 +12,7 @@ import tensorflow as tf
 from ignite_tf_magic.config import DEFAULT_PORT, Endpoint
 from ignite_tf_magic.dataset.deal import EqualSteps
 from ignite_tf_magic.dataset.generator import ArrayDataset
-from ignite_tf_magic.dataset.options import parse_partitions, read_options
+from ignite_tf_magic.dataset.options import ReadOptions, parse_partitions, read_options
 from ignite_tf_magic.dataset.paged import PagedDataset, Pages, Recipe, ShuffleOrder
 from ignite_tf_magic.dataset.reader import ChunkReader, PartitionOrder
 from ignite_tf_magic.dataset.reading_process import ReadBy, is_graph_mode, reading_process
@@ -21,7 +21,7 @@ from ignite_tf_magic.dataset.record_pages import record_pages
 from ignite_tf_magic.dataset.source import Source, open_source
 from ignite_tf_magic.dataset.structure import arranged, no_pages, page_spec, row_spec, with_ragged
 from ignite_tf_magic.errors import ConfigError, EmptyCache
-from ignite_tf_magic.passes import Passes, PassSeed
+from ignite_tf_magic.passes import Passes, PassSeed, Share, Stream
 from ignite_tf_magic.protocol.columns import Column, RaggedColumn
 
 
@@ -128,7 +128,7 @@ class IgniteDataset(PagedDataset):
                 lambda order, passes: _finished(
                     _generated(source, spec, order, passes), spec, is_share=is_share
                 ),
-                assignment=options.assignment,
+                share=_share(options, source),
                 equal_steps=policy,
             )
         else:
@@ -147,6 +147,15 @@ class IgniteDataset(PagedDataset):
                 is_elsewhere=True,
             )
         super().__init__(recipe)
+
+
+def _share(options: ReadOptions, source: Source) -> Share | None:
+    assignment = options.assignment
+    if assignment is None:
+        return None
+    stream = Stream((source.partitions,), source.chunk_rows)
+    num_partitions = max(source.baseline.owners) + 1  # a replicated cache has but -1, the whole of it
+    return Share(assignment.worker, assignment.rows_by_worker, num_partitions, stream, source.measured)
 
 
 def _policy(text: str) -> EqualSteps:
@@ -170,13 +179,15 @@ def _row_spec(source: Source, given: Any) -> Any:
 
 def _generated(source: Source, spec: Any, order: ShuffleOrder | None, passes: Passes | None) -> Pages:
     """Give pages that a generator of this process reads."""
-    draw = _partition_order(order, passes or Passes())
+    passes = passes or Passes()
+    draw = _partition_order(order, passes)
     layout = source.layout
     if layout is None:
         return no_pages(spec)
 
     def read() -> Iterator[Any]:
-        with ChunkReader(source, draw()) as reader:
+        with ChunkReader(source, draw(), passes.stream()) as reader:
+            passes.note(reader.stream)
             for chunk in reader.chunks():
                 yield tf.nest.flatten(arranged(layout, [_arrays(column) for column in chunk.columns()]))
 

@@ -23,8 +23,7 @@ import tensorflow as tf
 
 from ignite_tf_magic.batches import anew_each_pass, empty_like, num_rows
 from ignite_tf_magic.dataset.deal import Deal, EqualSteps
-from ignite_tf_magic.dataset.options import Assignment
-from ignite_tf_magic.passes import Passes, PassSeed
+from ignite_tf_magic.passes import Passes, PassSeed, Share
 
 Pages = Any
 _parts = itertools.count()
@@ -46,19 +45,21 @@ class Recipe:
     Attributes:
         open_pages: Makes the dataset of pages, in the partition order asked for, which may depend on the pass.
         is_elsewhere: Whether another process may read the rows.
-        assignment: Set when a launcher assigned this worker's share; batches are then made equal.
+        share: Set when a launcher assigned this worker's share; batches are then made equal.
+        is_kept: Whether pages are kept, once a pass has come to their end.
     """
 
     open_pages: Callable[[ShuffleOrder | None, Passes | None], Pages]
     transforms: tuple[Transform, ...] = ()
     order: ShuffleOrder | None = None
     is_elsewhere: bool = False
-    assignment: Assignment | None = None
+    share: Share | None = None
     equal_steps: EqualSteps = EqualSteps.PAD
+    is_kept: bool = False
 
     def pages(self) -> tuple[Pages, Passes | None]:
         """Build the dataset of pages, over a source of its own, whose passes are numbered if this process reads it."""
-        passes = None if self.is_elsewhere else Passes()
+        passes = None if self.is_elsewhere else Passes(self.share)
         pages = self.open_pages(self.order, passes)
         for transform in self.transforms:
             pages = transform(pages, passes)
@@ -101,16 +102,20 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
         some of its batches may be empty. See `deal`.
         """
         del num_parallel_calls, deterministic
-        assignment = self._recipe.assignment
-        if assignment is None:
+        share = self._recipe.share
+        if share is None:
             return self._pages.rebatch(batch_size, drop_remainder=drop_remainder, name=name)
         # A source of its own: a training may begin in the middle of it.
         pages, passes = self._recipe.pages()
-        if len(assignment.rows_by_worker) < 2:
+        is_alone = len(share.rows_by_worker) < 2
+        if passes is None or (is_alone and self._recipe.is_kept):
+            # What is kept stays in the order of the first pass. Several workers keep nothing: they never see its end.
+            passes = Passes(replace(share, num_partitions=0))
+        if is_alone:
             return resumable(pages.rebatch(batch_size, drop_remainder=drop_remainder, name=name), passes)
         policy = EqualSteps.DROP if drop_remainder else self._recipe.equal_steps
-        deal = Deal(assignment.rows_by_worker, int(batch_size), policy)
-        return resumable(dealt_batches(pages, deal, assignment.worker), passes)
+        deal = Deal(share.rows_by_worker, int(batch_size), policy)
+        return dealt_batches(pages, deal, share.worker, passes)
 
     def map(
         self,
@@ -179,14 +184,15 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
 
     def cache(self, filename: str = "", name: str | None = None) -> tf.data.Dataset:
         """Keep the pages of the first pass in memory or in a file."""
-        return self._paged(lambda pages, _: pages.cache(filename, name=name))
+        return self._paged(lambda pages, _: pages.cache(filename, name=name), is_kept=True)
 
     def with_options(self, options: tf.data.Options, name: str | None = None) -> tf.data.Dataset:
         """Set tf.data options."""
         return self._paged(lambda pages, _: pages.with_options(options, name=name))
 
-    def _paged(self, transform: Transform) -> PagedDataset:
-        return PagedDataset(self._recipe.then(transform), transform(self._pages, self._passes), self._passes)
+    def _paged(self, transform: Transform, **changes: Any) -> PagedDataset:
+        recipe = replace(self._recipe.then(transform), **changes)
+        return PagedDataset(recipe, transform(self._pages, self._passes), self._passes)
 
 
 def _vectorized(function: Callable[..., Any], row_spec: Any) -> Callable[..., Any]:
@@ -241,42 +247,48 @@ def _seeds(order: ShuffleOrder, passes: Passes | None) -> Any:
     )
 
 
-def resumable(batches: Pages, passes: Passes | None) -> Pages:
+def resumable(batches: Pages, passes: Passes) -> Pages:
     """Let a pass begin in its middle: batches that are left out are there, but without rows."""
-    if passes is None:
-        return batches
     try:
         empty = tf.data.Dataset.from_tensors(empty_like(batches.element_spec))
     except TypeError:  # nothing stands for what is left out
         return batches
-    part = f"batches {next(_parts)}"
 
     def draw() -> Any:
-        return np.int64(passes.next_skip(part))
+        return np.int64(passes.start())
 
     found = anew_each_pass(draw, lambda skipped: empty.repeat(skipped).concatenate(batches.skip(skipped)))
-    if (cardinality := int(batches.cardinality())) != tf.data.UNKNOWN_CARDINALITY:
-        found = found.apply(tf.data.experimental.assert_cardinality(cardinality))
-    # Options stay behind in the function, above all that nobody divides a share again.
-    found = found.with_options(batches.options())
-    found.passes = passes
-    return found
+    return _led_by(passes, found, int(batches.cardinality()), batches.options())
 
 
-def dealt_batches(pages: Pages, deal: Deal, worker: int) -> Pages:
-    """Give a worker's part of each global batch: so many rows, or none, as the deal says.
+def dealt_batches(pages: Pages, deal: Deal, worker: int, passes: Passes) -> Pages:
+    """Give a worker's part of each global batch: so many rows, or none, as the deal says; resumable, too.
 
     The number of steps does not depend on what is read, so that no worker waits for another that has ended: rows that
     have gone since they were counted are missing from the last steps, rows that have come are left out.
     """
-    sizes = deal.sizes(worker)
-    has_rows = sizes > 0
     empty = tf.data.Dataset.from_tensors(empty_like(pages.element_spec)).repeat()
-    if deal.policy is EqualSteps.REPEAT and deal.rows_by_worker[worker]:
-        pages = pages.repeat()
-    batches = pages.rebatch(sizes[has_rows]).take(int(has_rows.sum())) if has_rows.any() else empty.take(0)
-    if not has_rows.all():
-        which = tf.data.Dataset.from_tensor_slices(tf.cast(~has_rows, tf.int64))
-        batches = tf.data.Dataset.choose_from_datasets([batches, empty], which, stop_on_empty_dataset=False)
-    batches = batches.concatenate(empty).take(deal.num_steps)
-    return batches.apply(tf.data.experimental.assert_cardinality(deal.num_steps))
+    endless = pages.repeat() if deal.policy is EqualSteps.REPEAT else pages
+    own, num_steps = deal.sizes(worker), deal.num_steps
+
+    def draw() -> Any:
+        skipped, rows = passes.start(), passes.rows_by_worker()
+        sizes = own if rows == deal.rows_by_worker else replace(deal, rows_by_worker=rows).sizes(worker)
+        return np.concatenate([[skipped], sizes, [1]])  # a size more, as there must be one; it is not used
+
+    def of_pass(drawn: Any) -> Pages:
+        skipped, sizes = drawn[0], drawn[1:]
+        full = endless.rebatch(sizes).skip(skipped)
+        return empty.take(skipped).concatenate(full).concatenate(empty).take(num_steps)
+
+    found = anew_each_pass(draw, of_pass, num_drawn=num_steps + 2)
+    return _led_by(passes, found, num_steps, pages.options())
+
+
+def _led_by(passes: Passes, batches: Pages, cardinality: int, options: tf.data.Options) -> Pages:
+    """Put back what stays behind in a function: the number of batches, and options, so that nobody divides a share."""
+    if cardinality != tf.data.UNKNOWN_CARDINALITY:
+        batches = batches.apply(tf.data.experimental.assert_cardinality(cardinality))
+    batches = batches.with_options(options)
+    batches.passes = passes
+    return batches

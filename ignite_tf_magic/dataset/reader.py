@@ -2,14 +2,14 @@
 
 Each owner's partitions are read in the order given; chunks of a fixed number of rows are taken from the
 owners in turn. The sequence of rows therefore depends on the data, the owners and the order asked for,
-not on timing and not on page sizes.
+not on timing and not on page sizes. A sequence that came of other owners can be read again: it is a
+`Stream`, whose groups were each one owner's once.
 """
 
 from __future__ import annotations
 
 import queue
 import threading
-import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -19,6 +19,7 @@ from ignite_tf_magic.client.client import Cache, Client
 from ignite_tf_magic.closing import Closing
 from ignite_tf_magic.dataset.source import Source, check_complete
 from ignite_tf_magic.errors import EmptyCache
+from ignite_tf_magic.passes import Stream
 from ignite_tf_magic.protocol.columns import ColumnChunk, PageDecoder, UnknownSchema
 from ignite_tf_magic.protocol.layout import Leaf, Node, ObjectNode, RowLayout
 from ignite_tf_magic.protocol.page_run import PageRun
@@ -29,17 +30,28 @@ PartitionOrder = Callable[[Sequence[int]], Sequence[int]]
 
 
 class ChunkReader(Closing):
-    """One reading of a source. Iterate once; `close` ends the threads, also in the middle."""
+    """One reading of a source. Iterate once; `close` ends the threads, also in the middle.
 
-    def __init__(self, source: Source, order: PartitionOrder | None = None) -> None:
+    Args:
+        source: What is read.
+        order: In which order; None ascending.
+        stream: Partitions and groups as another reading had them; None reads the source's by their owners now.
+
+    Attributes:
+        stream: What is read.
+    """
+
+    def __init__(
+        self, source: Source, order: PartitionOrder | None = None, stream: Stream | None = None
+    ) -> None:
         if source.layout is None:
             raise EmptyCache(f"cache {source.cache!r} holds no rows to tell what they look like")
         self._source = source
         self._layout = source.layout
         self._client = source.clients.take()
         try:
-            check_complete(source, self._client)
-            self._owners = self._start_owners(order or (lambda partitions: partitions))
+            check_complete(source, self._client, stream.partitions if stream else source.partitions)
+            self.stream, self._owners = self._start_owners(order or (lambda partitions: partitions), stream)
         except BaseException:
             self._client.close()
             raise
@@ -66,33 +78,41 @@ class ChunkReader(Closing):
                 waiting.append(owner)
                 yield chunk
 
-    def _start_owners(self, order: PartitionOrder) -> list[_OwnerThread]:
-        cache = Cache(self._client, self._source.cache)
-        groups: dict[uuid.UUID, list[int]] = {}
+    def _start_owners(
+        self, order: PartitionOrder, stream: Stream | None
+    ) -> tuple[Stream, list[_OwnerThread]]:
+        source = self._source
+        cache = Cache(self._client, source.cache)
         current = cache.partition_map()
-        owners = current.primary_of() if current.partitioned else self._source.baseline.owners
-        for partition in order(self._source.partitions):
-            groups.setdefault(owners[partition], []).append(partition)
-        baseline = self._source.baseline.at(
-            owners, (node.node_id for node in self._client.router.known_nodes)
-        )
-        threads = []
-        for number, node in enumerate(sorted(groups)):
-            scan = cache.scan(groups[node], self._source.sizes, baseline)
-            threads.append(_OwnerThread(self._client, scan, self._source, self._layout, number))
-        return threads
+        owners = current.primary_of() if current.partitioned else source.baseline.owners
+        baseline = source.baseline.at(owners, (node.node_id for node in self._client.router.known_nodes))
+        if stream is None:
+            stream = Stream.by_owner(owners, source.partitions, source.chunk_rows)
+        source.learn(stream)
+        scans = [cache.scan(group, source.sizes, baseline) for group in stream.ordered(order)]
+        threads = [
+            _OwnerThread(self._client, scan, source, self._layout, stream.chunk_rows, number)
+            for number, scan in enumerate(scans)
+        ]
+        return stream, threads
 
 
 class _OwnerThread:
     """Reads one owner's partitions and decodes them into chunks, a few chunks ahead."""
 
     def __init__(
-        self, client: Client, scan: CacheScan, source: Source, layout: RowLayout, number: int
+        self,
+        client: Client,
+        scan: CacheScan,
+        source: Source,
+        layout: RowLayout,
+        chunk_rows: int,
+        number: int,
     ) -> None:
         self._client = client
         self._scan = scan
         self._layout = layout
-        self._chunk_rows = source.chunk_rows
+        self._chunk_rows = chunk_rows
         self._pool = source.pool
         self._decoder = PageDecoder(self._layout)
         self._chunks: queue.Queue[ColumnChunk | BaseException | None] = queue.Queue(QUEUED_CHUNKS)

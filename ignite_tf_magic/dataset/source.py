@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ignite_tf_magic.client.cache_scan import Baseline
 from ignite_tf_magic.client.client import Cache, Client
-from ignite_tf_magic.client.page_sizes import PageSizes
+from ignite_tf_magic.client.page_sizes import PageSizes, PartitionStats
 from ignite_tf_magic.client.router import wait_for
 from ignite_tf_magic.dataset.kept_client import KeptClient
 from ignite_tf_magic.dataset.options import ReadOptions
 from ignite_tf_magic.dataset.pool import BufferPool
 from ignite_tf_magic.dataset.snapshot import Snapshot
 from ignite_tf_magic.errors import ConfigError, PartitionsLost, format_ranges
+from ignite_tf_magic.passes import Stream
 from ignite_tf_magic.protocol.layout import LayoutFinder, Leaf, RowLayout, declared_layout
 
 CHUNK_BYTES = 4 * 1024 * 1024
@@ -59,6 +60,17 @@ class Source:
             width = max(width, self.row_bytes)  # or chunks of large strings would fill the memory
         fitting = max(1, min(MAX_CHUNK_ROWS, CHUNK_BYTES * 9 // 8 // max(width, 1)))
         return 1 << (fitting.bit_length() - 1)
+
+    def measured(self) -> dict[int, tuple[int, int]]:
+        """Give rows and the largest row's bytes of the partitions that were measured."""
+        return {
+            partition: (stats.rows, stats.max_row_bytes) for partition, stats in self.sizes.known().items()
+        }
+
+    def learn(self, stream: Stream) -> None:
+        """Take over what others have measured of the partitions of a stream."""
+        if stream.measured:
+            self.sizes.learn({p: PartitionStats(*measures) for p, measures in stream.measured.items()})
 
     @property
     def snapshot(self) -> Snapshot | None:
@@ -115,7 +127,7 @@ def _look_at(
 
 
 def _choose(options: ReadOptions, client: Client, baseline: Baseline) -> tuple[int, ...]:
-    chosen = sorted(baseline.owners) if options.partitions is None else list(options.partitions)
+    chosen = sorted(baseline.owners if options.partitions is None else options.partitions)
     unknown = [partition for partition in chosen if partition not in baseline.owners]
     if unknown:
         raise ConfigError(
@@ -150,7 +162,9 @@ def _sample(cache: Cache, partitions: Sequence[int], baseline: Baseline, finder:
     """
     step = max(1, len(partitions) // SAMPLED_PARTITIONS)
     ordered = dict.fromkeys((*partitions[::step], *partitions, *sorted(baseline.owners)))
-    scan = cache.scan(ordered, PageSizes(), baseline)
+    # Owner after owner, as fewer connections are needed then.
+    rank = {owner: at for at, owner in enumerate(dict.fromkeys(baseline.owners[p] for p in ordered))}
+    scan = cache.scan(sorted(ordered, key=lambda p: rank[baseline.owners[p]]), PageSizes(), baseline)
     try:
         num_partitions = num_bytes = 0
         last = None
@@ -166,10 +180,10 @@ def _sample(cache: Cache, partitions: Sequence[int], baseline: Baseline, finder:
     return num_bytes
 
 
-def check_complete(source: Source, client: Client) -> None:
+def check_complete(source: Source, client: Client, partitions: Iterable[int]) -> None:
     """Refuse to read fewer rows than there were because nodes have left since the source was opened."""
     alive = (node.node_id for node in client.router.known_nodes)
-    lost = source.baseline.lost(alive, source.partitions)
+    lost = source.baseline.lost(alive, partitions)
     if not lost:
         return
     cache = client.cache(source.cache)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from pathlib import Path
 from typing import Any, NoReturn
 
 from ignite_tf_magic.errors import ConfigError
@@ -12,6 +13,7 @@ from ignite_tf_magic.shared_options import (
     add_board_options,
     add_config_options,
     add_doctor_options,
+    add_history_options,
     add_node_options,
     add_prune_options,
     add_run,
@@ -98,7 +100,13 @@ def _add_start(commands: Any) -> None:
     add_config_options(start)
     add_run_options(start, default_workers="1")
     start.add_argument("-o", "--output", metavar="NAME", help="variable for the run")
-    start.epilog = "Words after -- are the script's sys.argv[1:]."
+    start.add_argument("--push", metavar="A,B", help="variables of the notebook that the script finds")
+    start.add_argument("--script", type=Path, metavar="FILE", help="the script, instead of a cell")
+    start.add_argument("--no-chart", action="store_true", help="draw no chart of the training")
+    start.epilog = (
+        "Words after -- are the script's sys.argv[1:]. NAME.history, NAME.model() and NAME.result are what the run has "
+        "left. --push sends numbers, texts, containers, arrays and tables, up to 256 MiB."
+    )
 
 
 def _add_run_commands(commands: Any) -> None:
@@ -113,11 +121,15 @@ def _add_run_commands(commands: Any) -> None:
     add("attach", "show a run's output from its beginning, until it ends", of_run=True)
     add("describe", "tell all that is known of a run", of_run=True)
     add("stop", "end a run's processes", of_run=True)
+    model = add("model", "load the model that a run's fit has left", of_run=True)
+    model.add_argument("--model", metavar="NAME", help="of several the one of that name in Keras (the last)")
+    model.add_argument("-o", "--output", metavar="NAME", help="variable for it")
     logs = add("logs", "show the last lines of a run's output", of_run=True)
     logs.add_argument("--worker", type=whole, metavar="I", help="of this worker only, counted from 0")
     logs.add_argument(
         "--lines", type=count, default=_LAST_LINES, metavar="N", help=f"how many ({_LAST_LINES})"
     )
+    add_history_options(add("history", "show what runs have told of their training, and compare them"))
     add_prune_options(add("prune", "forget runs that ended, with their files in igfs and on hosts"))
     add_doctor_options(add("doctor", "look at all that runs need, and tell how to mend it"))
 

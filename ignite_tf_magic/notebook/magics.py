@@ -15,9 +15,11 @@ from ignite_tf_magic import render, run_views
 from ignite_tf_magic.boards import list_tensorboards, open_tensorboard, stop_tensorboard
 from ignite_tf_magic.errors import ConfigError, IgniteTfError
 from ignite_tf_magic.fs_commands import run_fs
+from ignite_tf_magic.metrics_views import comparison_view, history_view
 from ignite_tf_magic.notebook.arguments import parse_line
+from ignite_tf_magic.notebook.chart import picture_of
 from ignite_tf_magic.notebook.panel import runs_panel
-from ignite_tf_magic.notebook.screen import NotebookScreen, say, show
+from ignite_tf_magic.notebook.screen import NotebookScreen, say, show, show_picture
 from ignite_tf_magic.notebook.sql import USAGE as SQL_USAGE
 from ignite_tf_magic.notebook.sql import bind_names, parse_sql_magic
 from ignite_tf_magic.notebook.watching import watch
@@ -60,6 +62,8 @@ class IgniteMagics:
                 return None
             if options.command == "start":
                 return self._start(options, cell)
+            if options.command == "model" and cell is None:
+                return self._model(options)
             if cell is not None:
                 raise ConfigError(
                     f"%%ignite_tf {options.command} takes no cell; write %ignite_tf {options.command}"
@@ -88,11 +92,14 @@ class IgniteMagics:
     # Python text in braces is IPython's way to splice; SQL gets values bound instead.
     ignite_sql._ipython_magic_no_var_expand = True  # type: ignore[attr-defined]
 
-    def _start(self, options: argparse.Namespace, script: str | None) -> None:
-        if script is None and not options.explain:
-            raise ConfigError("start needs a cell: %%ignite_tf start CACHE, and the script below it")
+    def _start(self, options: argparse.Namespace, cell: str | None) -> None:
         request = RunRequest(
-            options.cache, script or "", args=options.args, detach=options.detach, **given_options(options)
+            options.cache,
+            args=options.args,
+            detach=options.detach,
+            push=self._variables(options.push),
+            **_script(options, cell),
+            **given_options(options),
         )
         with open_session(report=say, config=options.config, via=options.via) as session:
             if options.explain:
@@ -108,7 +115,38 @@ class IgniteMagics:
         if options.detach:
             say(f"  its hosts answer for it; watch it: %ignite_tf attach {run.id}")
             return
-        watch(run, notes)
+        watch(run, notes, with_chart=not options.no_chart)
+
+    def _variables(self, names: str | None) -> dict[str, Any]:
+        chosen = [name.strip() for name in (names or "").split(",") if name.strip()]
+        if missing := [name for name in chosen if name not in self._shell.user_ns]:
+            raise ConfigError(f"--push: the notebook has no variable {', '.join(missing)}")
+        return {name: self._shell.user_ns[name] for name in chosen}
+
+    def _model(self, options: argparse.Namespace) -> Any:
+        run = get_run(options.run, options.config, options.via)
+        model = run.model(options.model)
+        if options.output is None:
+            return model
+        self._shell.user_ns[options.output] = model
+        say(f"{options.output}: the model {model.name} of run {run.id}, {model.count_params():,} parameters")
+        return None
+
+
+def _script(options: argparse.Namespace, cell: str | None) -> dict[str, Any]:
+    """Give the fields of a `RunRequest` for what is to run."""
+    if options.script is None:
+        if cell is None and not options.explain:
+            raise ConfigError(
+                "start needs a script: %%ignite_tf start CACHE and the script below it, or --script FILE"
+            )
+        return {"script": cell or ""}
+    if cell and cell.strip():
+        raise ConfigError("the cell and --script FILE are both a script; leave one out")
+    try:
+        return {"script": options.script.read_text(encoding="utf-8"), "script_name": options.script.name}
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--script {options.script} cannot be read: {error}") from error
 
 
 def _notes_on(session: Session) -> list[str]:
@@ -157,6 +195,13 @@ def _describe(options: argparse.Namespace) -> None:
 
 def _attach(options: argparse.Namespace) -> None:
     watch(get_run(options.run, options.config, options.via))
+
+
+def _history(options: argparse.Namespace) -> None:
+    runs = [get_run(name, options.config, options.via) for name in options.run]
+    found = [(run, run.records()) for run in runs]
+    show(history_view(found[0][1]) if len(found) == 1 else comparison_view(found))
+    show_picture(picture_of([(run.id if len(found) > 1 else "", records) for run, records in found]))
 
 
 def _doctor(options: argparse.Namespace) -> None:
@@ -224,6 +269,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], Any]] = {
     "logs": _logs,
     "attach": _attach,
     "describe": _describe,
+    "history": _history,
     "doctor": _doctor,
     "prune": _prune,
     "caches": _caches,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import codecs
 import sys
 from collections.abc import Iterator
@@ -42,6 +43,14 @@ def show(view: View) -> None:
     from IPython.display import display
 
     display(view.bundle(), raw=True)
+
+
+def show_picture(png: bytes | None, text: str = "a chart") -> None:
+    """Show a picture; None shows nothing."""
+    from IPython.display import display
+
+    if png is not None:
+        display({"image/png": base64.b64encode(png).decode(), "text/plain": text}, raw=True)
 
 
 class NotebookScreen:

@@ -1,4 +1,4 @@
-"""Watching a run from a cell: its output as it comes, at a pace that Jupyter can follow, then how it ended."""
+"""Watching a run from a cell: its output at a pace that Jupyter can follow, a chart of its training, how it ended."""
 
 from __future__ import annotations
 
@@ -7,46 +7,64 @@ from collections.abc import Sequence
 
 from ignite_tf_magic.errors import RunFailed
 from ignite_tf_magic.live_output import LiveOutput
+from ignite_tf_magic.metrics_views import last_words, speed_text
+from ignite_tf_magic.notebook.chart import LiveChart
 from ignite_tf_magic.notebook.screen import say, show, write_through
 from ignite_tf_magic.render import end_view, failure_view
-from ignite_tf_magic.session import Run, RunState
+from ignite_tf_magic.session import MetricsTail, RunState, TrainingRun
 from ignite_tf_magic.standstill import telling
 
 _TAKE_INTERVAL_S = 0.05
 _PROGRESS_INTERVAL_S = 0.25
+_LOOK_INTERVAL_S = 1.0
 # Jupyter's server drops the output of kernels that write more than 1 MB a second for some seconds.
 _MAX_CHARS_PER_S = 800_000
 _MAX_BURST_CHARS = 2_000_000
 
 
-def watch(run: Run, notes: Sequence[str] = ()) -> None:
+def watch(run: TrainingRun, notes: Sequence[str] = (), *, with_chart: bool = True) -> None:
     """Show a run's output until it has ended, then how it ended.
 
     Raises:
         RunFailed: It did not succeed.
         KeyboardInterrupt: The person stopped watching; the run goes on.
     """
-    output, pace = LiveOutput(run.info().num_workers), _Pace()
-    taken = progressed = 0.0
-    try:
-        for chunk in telling(run, run.follow(with_pauses=True), output.say):
-            output.feed(chunk.worker, chunk.text)
-            now = time.monotonic()
-            if now - taken >= _TAKE_INTERVAL_S:
-                with_progress = now - progressed >= _PROGRESS_INTERVAL_S
-                text = output.take(with_progress=with_progress)
-                write_through(text)
-                pace.wait(len(text))
-                taken, progressed = now, now if with_progress else progressed
-    except KeyboardInterrupt:
+    output, chart = LiveOutput(run.info().num_workers), LiveChart() if with_chart else None
+    with run.tail() as tail:
+        try:
+            _show_output(run, output, tail, chart)
+        except KeyboardInterrupt:
+            write_through(output.finish())
+            say(
+                f"not watching any more; run {run.id} goes on\n"
+                f"  watch it again: %ignite_tf attach {run.id}\n  stop it:        %ignite_tf stop {run.id}"
+            )
+            raise
         write_through(output.finish())
-        say(
-            f"not watching any more; run {run.id} goes on\n"
-            f"  watch it again: %ignite_tf attach {run.id}\n  stop it:        %ignite_tf stop {run.id}"
-        )
-        raise
-    write_through(output.finish())
-    _show_end(run, notes)
+        if run.info().state is RunState.SUCCEEDED:
+            tail.catch_up()
+        if chart:
+            chart.draw(tail.records())
+        _show_end(run, [*last_words(tail.records()), *notes])
+
+
+def _show_output(run: TrainingRun, output: LiveOutput, tail: MetricsTail, chart: LiveChart | None) -> None:
+    pace, taken, progressed, looked, known = _Pace(), 0.0, 0.0, 0.0, 0
+    for chunk in telling(run, run.follow(with_pauses=True), output.say):
+        output.feed(chunk.worker, chunk.text)
+        now = time.monotonic()
+        if now - looked >= _LOOK_INTERVAL_S and tail.num_records > known:
+            looked, known = now, tail.num_records
+            records = tail.records()
+            output.note(speed_text(records[-1]))
+            if chart:
+                chart.draw(records)
+        if now - taken >= _TAKE_INTERVAL_S:
+            with_progress = now - progressed >= _PROGRESS_INTERVAL_S
+            text = output.take(with_progress=with_progress)
+            write_through(text)
+            pace.wait(len(text))
+            taken, progressed = now, now if with_progress else progressed
 
 
 class _Pace:
@@ -66,7 +84,7 @@ class _Pace:
             time.sleep(-self._allowed / _MAX_CHARS_PER_S)
 
 
-def _show_end(run: Run, notes: Sequence[str]) -> None:
+def _show_end(run: TrainingRun, notes: Sequence[str]) -> None:
     info, failure = run.info(), run.failure()
     if failure is not None:
         show(failure_view(info, failure))

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
+import os
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from ignite_tf_magic.errors import TrainingDiverged
 from ignite_tf_magic.training.frameworks import Framework
 from ignite_tf_magic.training.group import WorkerGroup
+from ignite_tf_magic.training.reporting import Reporter
 from ignite_tf_magic.training.resume import Asked, Progress
-from ignite_tf_magic.training.together import SAVE, STOP, Together
+from ignite_tf_magic.training.together import REPORT, SAVE, STOP, Together
 
 # What they write is the same on every worker; one writes it.
 _CHIEFS = ("ModelCheckpoint", "TensorBoard", "CSVLogger", "RemoteMonitor")
@@ -28,27 +33,36 @@ def for_worker(callbacks: Any, framework: Framework, group: WorkerGroup) -> list
 
 
 def leading(
-    framework: Framework, together: Together, group: WorkerGroup, progress: Progress, asked: Asked
+    framework: Framework,
+    together: Together,
+    group: WorkerGroup,
+    progress: Progress,
+    reporter: Reporter,
+    asked: Asked,
 ) -> Any:
     """Make the callback that must be the last one, behind the history."""
     kind = type("Leading", (Leading, framework.module.callbacks.Callback), {})
-    return kind(together, group, progress, asked)
+    return kind(together, group, progress, reporter, asked)
 
 
 class Leading:
     """Leads a training through its steps; with the `Callback` of either framework as its second base.
 
-    It lets all workers stop, and save, in the same step: within an epoch a wish of any of them travels with the next
-    step, at its end it is asked for. And it puts a training that goes on back to where it was.
+    It lets all workers stop, save and report in the same step: within an epoch a wish of any of them travels with the
+    next step, at its end it is asked for. And it puts a training that goes on back to where it was.
     """
 
     model: Any
+    params: dict[str, Any]
 
-    def __init__(self, together: Together, group: WorkerGroup, progress: Progress, asked: Asked) -> None:
+    def __init__(
+        self, together: Together, group: WorkerGroup, progress: Progress, reporter: Reporter, asked: Asked
+    ) -> None:
         super().__init__()
         self._together = together
         self._group = group
         self._progress = progress
+        self._reporter = reporter
         self._asked = asked
         self.epoch = self.step = 0
         self.last_batch = -1
@@ -63,9 +77,14 @@ class Leading:
             self._progress.restore_history(self.model.history)
             self._progress.restore_metrics()
             self._together.keep_metrics()
+        self._reporter.go()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Stop and save with the others."""
+        """Stop, save and report with the others."""
+        if steps := self.params.get("steps"):
+            batch = min(
+                batch, steps - 1
+            )  # of several steps in one call, the last ones may not have been there
         self.step += batch - self.last_batch
         self.last_batch = batch
         if self.epoch == self._progress.epoch and batch < self._progress.num_batches_done:
@@ -79,6 +98,17 @@ class Leading:
                 self._asked.end()
         elif self._wants_to_save():
             self._together.wish(SAVE)
+        self._report_if_agreed(bool(agreed[REPORT]), logs or {})
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        """Validation is not training."""
+        del logs
+        self._reporter.pause()
+
+    def on_test_end(self, logs: Any = None) -> None:
+        """The training goes on."""
+        del logs
+        self._reporter.go()
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         """End when asked to: there is nothing new to save."""
@@ -87,8 +117,9 @@ class Leading:
             self._asked.end()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Ask whether anybody wants to stop or to save."""
-        del logs
+        """Report the epoch, and ask whether anybody wants to stop or to save."""
+        self._check(logs or {})
+        self._reporter.report(epoch, self.last_batch + 1, self.step, logs or {}, is_epoch=True)
         wishes = [self.model.stop_training or self._together.wishes_for(STOP), self._wants_to_save()]
         stop, save = self._group.sum_arrays([np.array(wishes, np.float32)])[0]
         if stop:
@@ -102,6 +133,24 @@ class Leading:
         """Save that the training is done."""
         del logs
         self._progress.save(self.epoch + 1, 0, self.step, is_done=True)
+
+    def _report_if_agreed(self, is_agreed: bool, logs: Mapping[str, Any]) -> None:
+        if is_agreed or (self._group.place.size == 1 and self._reporter.is_time()):
+            self._together.wish(REPORT, wanted=False)
+            values = {**logs, **self.model.get_metrics_result()}
+            self._check(values)
+            self._reporter.report(self.epoch, self.last_batch + 1, self.step, values, is_epoch=False)
+        elif self._group.place.is_chief and self._reporter.is_time():
+            self._together.wish(REPORT)
+
+    def _check(self, values: Mapping[str, Any]) -> None:
+        """End the training of all workers, if that was asked for, when its loss has been lost; all see the same."""
+        loss = float(values.get("loss", 0.0))
+        if os.environ.get("IGNITE_TF_STOP_ON_NAN") and not math.isfinite(loss):
+            raise TrainingDiverged(
+                f"the loss is {loss} in step {self.step} of epoch {self.epoch + 1}. A smaller learning rate, clipnorm, "
+                "or a look at the data may help"
+            )
 
     def _wants_to_save(self) -> bool:
         return self._asked.is_asked or (self._group.place.is_chief and self._progress.wants_to_save())

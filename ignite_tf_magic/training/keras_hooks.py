@@ -23,12 +23,16 @@ import tensorflow as tf
 
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.training import shares
+from ignite_tf_magic.training.advice import warn_of_own_statistics
 from ignite_tf_magic.training.callbacks import for_worker, leading
 from ignite_tf_magic.training.checkpoints import directory_in_run
 from ignite_tf_magic.training.frameworks import Framework, framework_of, optimizers_of
 from ignite_tf_magic.training.group import WorkerGroup, worker_group
-from ignite_tf_magic.training.resume import Asked, Progress, Saving, begin_at, skipping
+from ignite_tf_magic.training.models import leave_model
+from ignite_tf_magic.training.reporting import Reporter, writer_of_run
+from ignite_tf_magic.training.resume import Asked, Progress, Saving, skipping
 from ignite_tf_magic.training.together import Together
+from ignite_tf_magic.training.waiting import timed
 
 _is_at_work: contextvars.ContextVar[bool] = contextvars.ContextVar("at_work", default=False)
 _models: weakref.WeakKeyDictionary[Any, Together] = weakref.WeakKeyDictionary()
@@ -117,15 +121,19 @@ def _has_strategy(model: Any) -> bool:
 def _fit(model: Any, original: Callable[..., Any], given: dict[str, Any]) -> Any:
     framework, group = framework_of(model), worker_group()
     together, asked = _together(model, framework, group), Asked()
-    progress = Progress(model, framework, group, Saving(directory_in_run(f"fit-{next(_fits)}"), group))
+    name = f"fit-{next(_fits)}"
+    progress = Progress(model, framework, group, Saving(directory_in_run(name), group))
     progress.find()
     data = _training_data(given, group)
+    reporter = _reporter(name, group, given, data["x"])
     callbacks = for_worker(given.pop("callbacks", None), framework, group)
     history = framework.module.callbacks.History()
     progress.callbacks = list(callbacks)
-    callbacks += [history, leading(framework, together, group, progress, asked)]
+    callbacks += [history, leading(framework, together, group, progress, reporter, asked)]
     if not group.place.is_chief:
         given["verbose"] = 0
+    elif group.place.size > 1:
+        warn_of_own_statistics(model)
     with together.installed():
         _build(model, data["x"], framework, needs_all=progress.was_found)
         progress.restore()
@@ -133,9 +141,21 @@ def _fit(model: Any, original: Callable[..., Any], given: dict[str, Any]) -> Any
         if progress.is_done:
             return _result(model, history, progress)
         given["initial_epoch"] = max(given.get("initial_epoch", 0), progress.epoch)
-        begin_at(data["x"], progress.epoch, progress.num_batches_done)
+        progress.begin(data["x"], given["initial_epoch"])
+        if reporter.is_on and isinstance(data["x"], tf.data.Dataset):
+            data["x"] = timed(data["x"])
         with _skipping(model, framework, progress), asked.listening():
-            return original(**given, **data, callbacks=callbacks)
+            found = original(**given, **data, callbacks=callbacks)
+    if group.place.is_chief:
+        leave_model(model)
+    return found
+
+
+def _reporter(name: str, group: WorkerGroup, given: dict[str, Any], data: Any) -> Reporter:
+    batches = given.get("steps_per_epoch")
+    if batches is None and isinstance(data, tf.data.Dataset) and int(data.cardinality()) > 0:
+        batches = int(data.cardinality())
+    return Reporter(name, group, writer_of_run(), epochs=given.get("epochs", 1), batches=batches)
 
 
 def _result(model: Any, history: Any, progress: Progress) -> Any:
@@ -151,8 +171,7 @@ def _skipping(
 ) -> contextlib.AbstractContextManager[None]:
     if not progress.num_batches_done:
         return contextlib.nullcontext()
-    steps = framework.steps_per_execution(model)
-    return skipping(model, progress.num_batches_done // steps, steps, progress.logs)
+    return skipping(model, progress.num_batches_done, framework.steps_per_execution(model), progress.logs)
 
 
 def _evaluate(model: Any, original: Callable[..., Any], given: dict[str, Any]) -> Any:
@@ -165,7 +184,7 @@ def _evaluate(model: Any, original: Callable[..., Any], given: dict[str, Any]) -
 
 
 def _together(model: Any, framework: Framework, group: WorkerGroup) -> Together:
-    if model.optimizer is None and not getattr(model, "compiled", True):
+    if getattr(model, "optimizer", None) is None and not getattr(model, "compiled", False):
         raise ConfigError("compile the model before fit: model.compile(optimizer, loss)")
     if model not in _models:
         _models[model] = Together(model, framework, group)

@@ -13,7 +13,8 @@ import tensorflow as tf
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.training.checkpoints import Checkpoint, directory_in_run
 from ignite_tf_magic.training.group import WorkerGroup, worker_group
-from ignite_tf_magic.training.resume import Asked, Saving, begin_at
+from ignite_tf_magic.training.reading import begin_at, is_record, record_sources
+from ignite_tf_magic.training.resume import Asked, Saving
 
 # How long a wish to save waits until all workers ask each other.
 _ASK_EVERY_S = 0.2
@@ -60,6 +61,7 @@ class Loop:
         self._group = group
         self._saving = Saving(directory_in_run(f"loop-{next(_loops)}"), group)
         self._asked = Asked()
+        self._dataset: Any = None
         self._steps_until_asked = 1
         self._asked_at, self._asked_step = time.monotonic(), 0
         self.epoch = self.step = 0
@@ -74,7 +76,8 @@ class Loop:
         first, skipped = (int(found.facts["epoch"]), int(found.facts["batches"])) if found else (0, 0)
         if found:
             self._restore(found)
-        begin_at(dataset, first, skipped)
+        self._dataset = dataset
+        begin_at(dataset, first, skipped, found, self._group)
         with self._asked.listening():
             for self.epoch in range(first, epochs):
                 for number, batch in enumerate(dataset):
@@ -108,18 +111,22 @@ class Loop:
         return min(int(_ASK_EVERY_S / max(step_s, 1e-6)), 1000)
 
     def _save(self, epoch: int, num_batches: int) -> None:
-        facts = {"epoch": epoch, "batches": num_batches}
-        self._saving.save(lambda: Checkpoint(self.step, self._arrays(), facts))
+        if not self._saving.is_on:
+            return
+        read, sources = record_sources(self._dataset if num_batches else None, epoch, self._group)
+        facts = {"epoch": epoch, "batches": num_batches, "sources": sources}
+        self._saving.save(lambda: Checkpoint(self.step, {**self._arrays(), **read}, facts))
 
     def _restore(self, found: Checkpoint) -> None:
         self.step = found.step
         variables = dict(self._variables())
-        if missing := sorted(found.arrays.keys() - variables.keys()):
+        trained = {name: value for name, value in found.arrays.items() if not is_record(name)}
+        if missing := sorted(trained.keys() - variables.keys()):
             raise ConfigError(
                 f"the checkpoint has {', '.join(missing[:5])}, which are not there yet: build models and optimizers "
                 "(optimizer.build(model.trainable_variables)) before the loop"
             )
-        for name, value in found.arrays.items():
+        for name, value in trained.items():
             variables[name].assign(value)
 
     def _arrays(self) -> dict[str, np.ndarray]:

@@ -23,10 +23,10 @@ import numpy as np
 import tensorflow as tf
 
 from ignite_tf_magic.errors import IgniteTfError
-from ignite_tf_magic.passes import passes_of
 from ignite_tf_magic.training.checkpoints import Checkpoint, CheckpointDirectory
 from ignite_tf_magic.training.frameworks import Framework, optimizers_of
 from ignite_tf_magic.training.group import WorkerGroup
+from ignite_tf_magic.training.reading import begin_at, record_sources
 
 # Saving may take a twentieth of the time, and what can be lost is bounded.
 _SHARE_OF_TIME, _SHORTEST_S, _LONGEST_S = 0.05, 2.0, 60.0
@@ -105,6 +105,7 @@ class Progress:
         self._group = group
         self._saving = saving
         self._found: Checkpoint | None = None
+        self._data: Any = None
         self.callbacks: list[Any] = []
 
     # Before the training
@@ -142,6 +143,11 @@ class Progress:
     def is_done(self) -> bool:
         """Whether the training had come to its end."""
         return self._found is not None and bool(self._found.facts["is_done"])
+
+    def begin(self, data: Any, epoch: int) -> None:
+        """Let the data begin with the epoch with which the training begins or goes on, where it was in it."""
+        self._data = data
+        begin_at(data, epoch, self.num_batches_done, self._found, self._group)
 
     def restore(self) -> None:
         """Give all variables the values that they had."""
@@ -197,16 +203,21 @@ class Progress:
             return
         metrics = self._framework.metric_variables(self._model) if num_batches else []
         counts = self._group.sum([self._framework.tensor(variable) for variable in metrics])
+        read, sources = record_sources(self._data if num_batches else None, epoch, self._group)
         facts = {
             "epoch": epoch,
             "batches": num_batches,
             "is_done": is_done,
             "logs": {name: np.asarray(value).tolist() for name, value in (logs or {}).items()},
+            "sources": sources,
         }
-        self._saving.save(lambda: self._checkpoint(step, counts, facts))
+        self._saving.save(lambda: self._checkpoint(step, counts, read, facts))
 
-    def _checkpoint(self, step: int, counts: list[Any], facts: Mapping[str, Any]) -> Checkpoint:
+    def _checkpoint(
+        self, step: int, counts: list[Any], read: Mapping[str, np.ndarray], facts: Mapping[str, Any]
+    ) -> Checkpoint:
         arrays = {name: self._framework.tensor(variable).numpy() for name, variable in self._variables()}
+        arrays |= read
         arrays |= {f"metric {at}": count.numpy() for at, count in enumerate(counts)}
         states = []
         for at, callback in enumerate(self.callbacks):
@@ -239,13 +250,13 @@ def _plain(value: Any) -> Any:
 
 
 @contextmanager
-def skipping(model: Any, num_calls: int, num_batches: int, logs: Mapping[str, Any]) -> Iterator[None]:
+def skipping(model: Any, num_batches: int, batches_per_call: int, logs: Mapping[str, Any]) -> Iterator[None]:
     """Let the first calls of the train function take batches without doing anything, and give what was given last.
 
     Keras looks at its names at the end of an epoch, of which there may be nothing left to do.
     """
     original = model.make_train_function
-    left = num_calls
+    left = num_batches
 
     def make_train_function(force: bool = False) -> Any:
         nonlocal left
@@ -256,8 +267,9 @@ def skipping(model: Any, num_calls: int, num_batches: int, logs: Mapping[str, An
             nonlocal left
             if not left:
                 return function(iterator)
-            left -= 1
-            for _ in range(num_batches):
+            taken = min(batches_per_call, left)
+            left -= taken
+            for _ in range(taken):
                 next(iterator)
             return dict(logs)
 
@@ -301,10 +313,3 @@ class Asked:
             self._previous(signal.SIGTERM, None)
         else:
             os.kill(os.getpid(), signal.SIGTERM)
-
-
-def begin_at(data: Any, epoch: int, num_batches: int) -> None:
-    """Let the data of a run begin with a certain pass, in its middle."""
-    if isinstance(data, tf.data.Dataset):
-        for passes in passes_of(data):
-            passes.begin(epoch, num_batches)

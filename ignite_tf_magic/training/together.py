@@ -27,7 +27,8 @@ from ignite_tf_magic.training.group import WorkerGroup
 
 _FITTING = ("train_step", "test_step", "get_metrics_result", "reset_metrics")
 # Places in what the workers agree on in each step.
-ROWS, STOP, SAVE = range(3)
+ROWS, STOP, SAVE, REPORT = range(4)
+_NUM_FLAGS = 4
 
 
 class Together:
@@ -41,8 +42,8 @@ class Together:
         self._shadows: dict[int, Any] = {}
         self._functions: dict[str, Any] = {}
         self._compiled: tuple[int, ...] = ()
-        self._wishes = tf.Variable(tf.zeros([3]), trainable=False, name="wishes")
-        self._agreed = tf.Variable(tf.zeros([3]), trainable=False, name="agreed")
+        self._wishes = tf.Variable(tf.zeros([_NUM_FLAGS]), trainable=False, name="wishes")
+        self._agreed = tf.Variable(tf.zeros([_NUM_FLAGS]), trainable=False, name="agreed")
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -74,8 +75,8 @@ class Together:
 
     def start(self) -> None:
         """Give every worker the chief's variables; the model and its optimizers are built by then."""
-        self._wishes.assign(tf.zeros([3]))
-        self._agreed.assign(tf.zeros([3]))
+        self._wishes.assign(tf.zeros([_NUM_FLAGS]))
+        self._agreed.assign(tf.zeros([_NUM_FLAGS]))
         if self._group.place.size == 1:
             return
         variables = list(self._model.variables)
@@ -89,12 +90,12 @@ class Together:
         self._spread_seeds()
 
     def wish(self, what: int, *, wanted: bool = True) -> None:
-        """Ask all workers to stop or save with the next step, or not any more."""
+        """Ask all workers to do something with the next step, or not any more."""
         self._wishes.scatter_nd_update([[what]], [float(wanted)])
 
     def agreed(self) -> np.ndarray:
         """Give what the workers agreed on in the last step; more than 0 where any of them asked for it."""
-        return np.zeros(3) if self._group.place.size == 1 else self._agreed.numpy()
+        return np.zeros(_NUM_FLAGS) if self._group.place.size == 1 else self._agreed.numpy()
 
     def wishes_for(self, what: int) -> bool:
         """Whether this worker has asked for that."""

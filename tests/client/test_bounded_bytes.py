@@ -36,7 +36,7 @@ def small_nodes(tmp_path_factory):
 def keys_of(cache, sizes):
     """Read the whole cache owner by owner and give all keys."""
     baseline = cache.baseline()
-    scan = cache.scan(sorted(baseline.owners), sizes, baseline)
+    scan = cache.scan(sorted(baseline.owners, key=lambda p: baseline.owners[p]), sizes, baseline)
     keys = []
     for scanned in scan.pages():
         for start in scanned.row_starts()[:-1].tolist():

@@ -62,13 +62,15 @@ def test_with_a_backup_every_row_arrives_once(loaded, sizes_of):
     baseline = cache.baseline()
     victim = baseline.owners[0]
     order = sorted(baseline.owners, key=lambda p: (baseline.owners[p] != victim, p))
-    found = []
+    found, partitions = [], []
     for number, page in enumerate(cache.scan(order, sizes, baseline).pages()):
         found += keys_on(page)
+        partitions.append(page.partition)
         if number == 40:
             kill(cluster, client, victim)
     assert len(found) == ROWS
     assert sorted(found) == list(range(ROWS))
+    assert list(dict.fromkeys(partitions)) == order
 
 
 def test_a_partition_cut_in_the_middle_is_not_doubled(loaded):

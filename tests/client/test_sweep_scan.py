@@ -23,8 +23,9 @@ def cache(client):
 
 
 def rows_of(cache, sizes):
-    """All rows as (partition, bytes), in the order in which they come."""
-    scan = cache.scan(range(1024), sizes, cache.baseline())
+    """All rows as (partition, bytes), in the order in which they come, owner by owner."""
+    baseline = cache.baseline()
+    scan = cache.scan(sorted(range(1024), key=lambda p: baseline.owners[p]), sizes, baseline)
     found = []
     for scanned in scan.pages():
         starts = scanned.row_starts().tolist()
@@ -58,6 +59,14 @@ def test_both_ways_give_the_same_rows_in_the_same_order(cache, known, sweeps, mo
     assert rows_of(cache, known) == slow
     assert sweeps
     assert len(slow) == 3000
+
+
+def test_the_order_asked_for_holds_wherever_the_partitions_lie(cache, known):
+    baseline = cache.baseline()
+    order = [p for p in range(1023, -1, -1) if p % 5]
+    for sizes in (known, PageSizes()):
+        found = [page.partition for page in cache.scan(order, sizes, baseline).pages() if page.page.num_rows]
+        assert list(dict.fromkeys(found)) == order
 
 
 def test_rows_added_changed_and_removed_since_the_partitions_were_measured(cache, known, monkeypatch):

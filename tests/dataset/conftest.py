@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,3 +77,41 @@ def make_cache(
     with connect(ignite.connect_options) as client:
         for name in made:
             client.destroy_cache(name)
+
+
+@pytest.fixture
+def as_worker(digits, ignite, tmp_path, monkeypatch):
+    """Become a worker with some partitions of a cache, by default of the digits."""
+
+    def become(
+        worker: int,
+        shares: Sequence[Sequence[int]],
+        cache: str = digits.name,
+        more_rows: int = 0,
+        cluster: EmbeddedCluster = ignite,
+    ) -> list[int]:
+        with connect(cluster.connect_options) as client:
+            stats = client.cache(cache).partition_stats()
+        rows = [sum(stats[p].rows + more_rows for p in share if p in stats) for share in shares]
+        record = {
+            "cache": cache,
+            "worker": worker,
+            "rows_by_worker": rows,
+            "partitions": {
+                str(p): [stats[p].rows, stats[p].max_row_bytes] for p in shares[worker] if p in stats
+            },
+        }
+        path = tmp_path / f"assignment-{worker}.json"
+        path.write_text(json.dumps(record))
+        endpoint = cluster.connect_options.endpoints[0]
+        for name, value in {
+            "HOST": endpoint.host,
+            "PORT": str(endpoint.port),
+            "PART": ",".join(map(str, shares[worker])) or "none",
+            "ASSIGNED_CACHE": cache,
+            "ASSIGNMENT_FILE": str(path),
+        }.items():
+            monkeypatch.setenv(f"IGNITE_DATASET_{name}", value)
+        return rows
+
+    return become

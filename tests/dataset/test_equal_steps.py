@@ -11,40 +11,6 @@ import numpy as np
 import pytest
 
 from ignite_tf_magic import IgniteDataset
-from ignite_tf_magic.client.client import connect
-
-
-@pytest.fixture
-def as_worker(digits, ignite, tmp_path, monkeypatch):
-    """Become a worker with some partitions of a cache, by default of the digits."""
-
-    def become(worker: int, shares: list[range], cache: str = digits.name, more_rows: int = 0) -> list[int]:
-        with connect(ignite.connect_options) as client:
-            stats = client.cache(cache).partition_stats()
-        rows = [sum(stats[p].rows + more_rows for p in share if p in stats) for share in shares]
-        record = {
-            "cache": cache,
-            "worker": worker,
-            "rows_by_worker": rows,
-            "partitions": {
-                str(p): [stats[p].rows, stats[p].max_row_bytes] for p in shares[worker] if p in stats
-            },
-        }
-        path = tmp_path / f"assignment-{worker}.json"
-        path.write_text(json.dumps(record))
-        share = shares[worker]
-        for name, value in {
-            "HOST": digits.endpoint.host,
-            "PORT": str(digits.endpoint.port),
-            "PART": f"{share.start}-{share.stop - 1}" if share else "none",
-            "ASSIGNED_CACHE": cache,
-            "ASSIGNMENT_FILE": str(path),
-        }.items():
-            monkeypatch.setenv(f"IGNITE_DATASET_{name}", value)
-        return rows
-
-    return become
-
 
 TEN_TO_ONE = [range(930), range(930, 1024)]
 

@@ -69,14 +69,28 @@ def test_two_pipelines_over_one_dataset_have_passes_of_their_own(in_a_run, digit
     rows = IgniteDataset(digits.name).map(lambda row: row["key"])
     first, second = rows.batch(256), rows.batch(256)
     whole = read(second)
-    passes_of(first)[0].begin(0, skipped_batches=2)
+    (position,) = passes_of(first)
+    position.begin(0, skipped_batches=2)
     assert read(second) == whole
     assert read(first) == [[], [], *whole[2:]]
 
 
+def test_a_training_goes_on_where_it_was_with_rows_that_are_kept(in_a_run, digits):
+    def kept():
+        return IgniteDataset(digits.name).shuffle(700).cache().map(lambda row: row["key"]).batch(256)
+
+    undisturbed = kept()
+    passes = [read(undisturbed) for _ in range(5)]
+    again = kept()
+    (position,) = passes_of(again)
+    position.begin(3, skipped_batches=4)
+    assert read(again) == [[]] * 4 + passes[3][4:]
+    assert read(again) == passes[4]
+
+
 def test_outside_of_runs_nothing_is_numbered(digits):
     dataset = IgniteDataset(digits.name, **digits.where()).batch(256)
-    assert passes_of(dataset) == []
+    assert passes_of(dataset) == {}
 
 
 def test_seeds():

@@ -75,6 +75,47 @@ def run_cases(
                 raise RuntimeError(f"{framework}, {num_workers} workers: {output.read()[-3000:]}")
 
 
+class Workers:
+    """The workers of a run that has no cluster, started again and again in one directory.
+
+    Args:
+        folder: The script's first argument; the run's directory is `igfs` in it.
+        arguments: What more the script is given.
+    """
+
+    def __init__(
+        self, folder: Path, num_workers: int, script: Path, *, arguments: Sequence[str] = ()
+    ) -> None:
+        self.folder = folder
+        self.num_workers = num_workers
+        self._argv = [sys.executable, str(script), str(folder), *arguments]
+
+    def start(self, **environment: str) -> list[subprocess.Popen[bytes]]:
+        """Start all of them; end them."""
+        ports = free_ports(self.num_workers)
+        run = {"IGNITE_TF_RUN_ID": "run", "IGNITE_TF_RUN_URI": str(self.folder / "igfs")}
+        processes = []
+        for index in range(self.num_workers):
+            env = {**os.environ, **run, **worker_environment(index, ports), **environment}
+            with (self.folder / f"output-{index}.txt").open("ab") as output:
+                processes.append(subprocess.Popen(self._argv, env=env, stdout=output, stderr=output))
+        return processes
+
+    def run(self, **environment: str) -> None:
+        """Start them and wait until all have succeeded."""
+        processes = self.start(**environment)
+        try:
+            codes = [process.wait(120) for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
+        assert codes == [0] * self.num_workers, self.words()
+
+    def words(self) -> str:
+        """What they have written."""
+        return "".join(path.read_text(errors="replace")[-2000:] for path in self.folder.glob("output-*.txt"))
+
+
 def compare(name: str, alone: Path, together: Path, num_workers: int) -> Comparison:
     """Compare what processes have left."""
     one = dict(np.load(alone / f"{name}-0.npz"))

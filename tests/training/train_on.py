@@ -48,7 +48,10 @@ model = keras.Sequential(
     [layers.Dense(16, "relu"), layers.BatchNormalization(synchronized=True), layers.Dense(2)]
 )
 loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-model.compile(keras.optimizers.Adam(0.01), loss, metrics=["accuracy"])
+steps_per_execution = int(os.environ.get("STEPS_PER_EXECUTION", "1"))
+model.compile(
+    keras.optimizers.Adam(0.01), loss, metrics=["accuracy"], steps_per_execution=steps_per_execution
+)
 callbacks = [Steps(), keras.callbacks.ReduceLROnPlateau("loss", patience=1)]
 history = model.fit(x, y, batch_size=BATCH, epochs=EPOCHS, callbacks=callbacks, verbose=0)
 np.savez(

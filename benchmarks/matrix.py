@@ -1,0 +1,118 @@
+"""`results/matrix.json`: what Keras can do x Keras 3 and tf_keras x 1, 2 and 3 workers x versions of TensorFlow.
+
+    python -m benchmarks.matrix [--tf 2.16,2.21] [--frameworks keras] [--workers 2] [--venvs DIR] [--results DIR]
+
+Each row is a case of tests/training/cases.py, run by real processes that find each other by TF_CONFIG: `ok` says that
+all workers have come to the same, to the bit, and to what one process comes to with the same batches, within 1e-5 (1e-4
+where BatchNormalization is in it). Each version has a virtual environment of its own (1 GB); rows that are there stay,
+so the matrix can be filled in several sittings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import tables
+
+ROOT = Path(__file__).parent.parent
+sys.path.append(str(ROOT / "tests" / "training"))
+
+from cases import CASES  # noqa: E402
+from processes import compare, run_cases  # noqa: E402
+
+NAME = "matrix"
+VERSIONS = ("2.16", "2.17", "2.18", "2.19", "2.20", "2.21")
+FRAMEWORKS = ("keras", "tf_keras")
+NUMBERS = (1, 2, 3)
+_PYTHON = "3.11"  # the newest that all versions have wheels for
+_PACKAGES = ("keras>=3.12", "numpy", "fsspec", "pyignite", "platformdirs", "asyncssh", "rich")
+# What is within these is the noise of 32-bit floats. Early stopping trains for many epochs at a high rate.
+_TOLERANCE = 1e-5
+_TOLERANCES = {"early_stopping": 1e-3, "synchronised_batch_normalization": 1e-4}
+
+
+def python_of(folder: Path, version: str, uv: str) -> str:
+    """Make a virtual environment with a version of TensorFlow, unless it is there; gives its interpreter."""
+    where = folder / f"tf-{version}"
+    python = where / "bin" / "python"
+    if not (where / "ready").exists():
+        subprocess.run([uv, "venv", "--quiet", "--clear", "--python", _PYTHON, where], check=True)
+        wanted = [f"tensorflow-cpu=={version}.*", f"tf_keras=={version}.*", *_PACKAGES]
+        subprocess.run([uv, "pip", "install", "--quiet", "--python", python, *wanted], check=True)
+        (where / "ready").touch()
+    return str(python)
+
+
+def rows_of(version: str, python: str, framework: str, num_workers: int) -> Iterator[dict[str, Any]]:
+    """Run all cases by so many workers, and by one process; gives a row for each case."""
+    names = list(CASES)
+    with tempfile.TemporaryDirectory(prefix="matrix-") as scratch:
+        alone, together = Path(scratch, "alone"), Path(scratch, "together")
+        for folder, is_together in ((alone, False), (together, True)):
+            run_cases(framework, num_workers, names, folder, together=is_together, python=python)
+        for name in names:
+            found = compare(name, alone, together, num_workers)
+            yield {
+                "feature": name,
+                "framework": framework,
+                "tf": version,
+                "workers": num_workers,
+                "ok": found.identical and found.largest < _TOLERANCES.get(name, _TOLERANCE),
+                "max_weight_difference": found.of_weights,
+                "max_difference": found.largest,
+            }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Fill what is missing of the matrix."""
+    given = _parser().parse_args(arguments)
+    rows = tables.read(given.results, NAME)
+    with tempfile.TemporaryDirectory() as scratch:
+        for version in given.tf:
+            python = python_of(given.venvs or Path(scratch), version, given.uv)
+            for framework in given.frameworks:
+                for number in given.workers:
+                    if _is_there(rows, version, framework, number):
+                        continue
+                    rows += rows_of(version, python, framework, number)
+                    tables.write(given.results, NAME, rows)
+                    _tell(rows[-len(CASES) :])
+    return int(not all(row["ok"] for row in rows))
+
+
+def _is_there(rows: Sequence[dict[str, Any]], version: str, framework: str, num_workers: int) -> bool:
+    place = version, framework, num_workers
+    found = {row["feature"] for row in rows if (row["tf"], row["framework"], row["workers"]) == place}
+    return found >= set(CASES)
+
+
+def _tell(rows: Sequence[dict[str, Any]]) -> None:
+    first = rows[0]
+    bad = [row["feature"] for row in rows if not row["ok"]]
+    place = {name: first[name] for name in ("tf", "framework", "workers")}
+    print(json.dumps({**place, "features": len(rows), "not ok": bad}), flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.matrix", description=__doc__)
+    listed = {"type": lambda text: tuple(text.split(","))}
+    parser.add_argument("--tf", default=VERSIONS, metavar="VERSION,...", **listed)
+    parser.add_argument("--frameworks", default=FRAMEWORKS, metavar="NAME,...", **listed)
+    parser.add_argument(
+        "--workers", default=NUMBERS, metavar="N,...", type=lambda text: tuple(map(int, text.split(",")))
+    )
+    parser.add_argument("--venvs", type=Path, metavar="DIR", help="for the environments; kept")
+    parser.add_argument("--uv", default=str(Path(sys.executable).with_name("uv")))
+    parser.add_argument("--results", type=Path, default=tables.RESULTS, metavar="DIR")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""`results/training.json`: a small convolutional net on two workers from Ignite and from local files; what we cost.
+
+All ways of a table are trained in turns by the same processes; ratios are between neighbours in time.
+"""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+from benchmarks.cases import fill, mnist
+from benchmarks.plan import Report
+from benchmarks.process import VariantFailed
+from ignite_tf_magic.client.client import connect
+from ignite_tf_magic.config import ConnectOptions
+from ignite_tf_magic.session import RunRequest, RunState, Session, TrainingRun, open_session
+
+_NUM_EPOCHS = 4
+_SCRIPT = Path(__file__).parent / "scripts" / "train_cnn.py"
+
+
+def run(options: ConnectOptions, num_rows: int, num_rounds: int, report: Report) -> list[dict[str, Any]]:
+    """Train so many times by each way, a few epochs each time."""
+    case = mnist(num_rows)
+    with connect(options) as client, open_session(options, report=report) as session:
+        fill(client, case)
+        try:
+            two = _train(session, case.cache, 2, num_rounds, ("tfrecord", "ignite"))
+            one = _train(session, case.cache, 1, num_rounds, ("plain", "tfrecord"))
+        finally:
+            client.destroy_cache(case.cache)
+    waits = [record.data_wait for record in _of_ignite(two)]
+    return [
+        *_rows("two_workers", num_rows, two.result, base="tfrecord", data_wait=statistics.median(waits)),
+        *_rows("one_worker", num_rows, one.result, base="plain", data_wait=None),
+    ]
+
+
+def _of_ignite(run: TrainingRun) -> list[Any]:
+    """Give the epochs that were read from Ignite: those of every other training, but for the first, which compiles."""
+    epochs = [record for record in run.records() if record.is_epoch and record.data_wait is not None]
+    return [each for each in epochs if int(each.training.partition("-")[2]) % 2 == 1][1:]
+
+
+def _train(
+    session: Session, cache: str, num_workers: int, num_rounds: int, ways: tuple[str, ...]
+) -> TrainingRun:
+    script = _SCRIPT.read_text(encoding="utf-8")
+    arguments = (str(num_rounds), str(_NUM_EPOCHS), *ways)
+    request = RunRequest(cache, script, num_workers, script_name=_SCRIPT.stem, args=arguments)
+    started = session.start_run(request)
+    if started.wait(1800).state is not RunState.SUCCEEDED:
+        failure = started.failure()
+        words = (failure.traceback or "\n".join(failure.last_lines)) if failure else ""
+        raise VariantFailed(f"run {started.id}: {words}")
+    return started
+
+
+def _rows(
+    case: str, num_rows: int, found: dict[str, list[float]], *, base: str, data_wait: float | None
+) -> list[dict[str, Any]]:
+    return [
+        {
+            "case": case,
+            "variant": way,
+            "rows_per_s": round(num_rows * _NUM_EPOCHS / statistics.median(times)),
+            f"ratio_to_{base}": round(
+                statistics.median(mine / own for mine, own in zip(found[base], times, strict=True)), 3
+            ),
+            "data_wait": round(data_wait, 3) if data_wait is not None and way == "ignite" else None,
+        }
+        for way, times in found.items()
+    ]

@@ -1,0 +1,160 @@
+"""What goes into a run from a notebook and comes out of it: variables, a result, models. They travel by igfs.
+
+Everything is in formats that run no code when they are read: see `values`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ignite_tf_magic.config import ConnectOptions
+from ignite_tf_magic.errors import ConfigError, PathNotFound
+from ignite_tf_magic.igfs.addresses import cluster_of
+from ignite_tf_magic.igfs.layout import FileNode
+from ignite_tf_magic.igfs.volume import Volume
+from ignite_tf_magic.training.models import leave_model
+from ignite_tf_magic.values import decode, encode
+
+_INPUTS, _RESULT = "inputs.zip", "result.zip"
+_MODELS, _SUFFIX = "model", ".keras"
+_PART_BYTES = 4 << 20
+
+
+# In a worker
+
+
+def result(value: Any) -> None:
+    """Give a value to whoever started the run that this process is a worker of: there it is `RUN.result`.
+
+    A model of Keras, or numbers, texts, containers, arrays and tables, up to 256 MiB; the last one given counts, of the
+    first worker alone. Outside of a run it is only checked.
+
+    Raises:
+        ConfigError: The value has no safe form, or is too large.
+    """
+    if _is_model(value):
+        leave_model(value)
+        data = encode({"model": value.name})
+    else:
+        data = encode({"result": value})
+    run_id = os.environ.get("IGNITE_TF_RUN_ID")
+    if run_id and _is_chief(os.environ):
+        with Volume(cluster_of) as volume:
+            _put(volume, run_id, _RESULT, data)
+
+
+def _is_model(value: Any) -> bool:
+    origins = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(value).__mro__}
+    return bool(origins & {("keras", "Model"), ("tf_keras", "Model")})
+
+
+def pushed() -> dict[str, Any]:
+    """Read the variables that were sent along with the run that this process is a worker of."""
+    run_id = os.environ["IGNITE_TF_RUN_ID"]
+    with Volume(cluster_of) as volume:
+        return decode(_get(volume, ("runs", run_id, _INPUTS)))
+
+
+def _is_chief(environment: Mapping[str, str]) -> bool:
+    try:
+        task = json.loads(environment.get("TF_CONFIG") or "{}").get("task", {})
+    except ValueError:
+        return True
+    return int(task.get("index", 0)) == 0 and task.get("type", "worker") in ("worker", "chief")
+
+
+# For who has started it
+
+
+def push(options: ConnectOptions, run_id: str, data: bytes) -> None:
+    """Leave variables, as `values.encode` wrote them, for the workers of a run that is about to start."""
+    with Volume(lambda: options) as volume:
+        _put(volume, run_id, _INPUTS, data)
+
+
+def read_result(options: ConnectOptions, run_id: str) -> Any:
+    """Read what a run's script has given by `result`.
+
+    Raises:
+        PathNotFound: It has given nothing yet.
+        ConfigError: What is there is damaged.
+    """
+    with Volume(lambda: options) as volume:
+        try:
+            found = decode(_get(volume, ("runs", run_id, _RESULT)))
+        except PathNotFound:
+            raise PathNotFound(
+                f"run {run_id} has given no result; a script gives one with ignite_tf_magic.result(value)"
+            ) from None
+    return load_model(options, run_id, found["model"]) if "model" in found else found["result"]
+
+
+def list_models(volume: Volume, run_id: str) -> dict[str, int]:
+    """List the models that a run has left, by name, with the time when each was written, in ns since 1970."""
+    try:
+        entries = [entry for page in volume.entries(("runs", run_id, _MODELS)) for entry in page]
+    except PathNotFound:
+        return {}
+    return {
+        name.removesuffix(_SUFFIX): node.mtime_ns
+        for name, node in entries
+        if name.endswith(_SUFFIX) and isinstance(node, FileNode)
+    }
+
+
+def load_model(options: ConnectOptions, run_id: str, name: str | None, **given: Any) -> Any:
+    """Load a model that a run's `fit` has left, with Keras 3 or tf_keras, whichever it is of.
+
+    Args:
+        options: The cluster.
+        run_id: The run.
+        name: Its name in Keras; None is the last one that was trained.
+        given: Arguments of Keras' own `load_model`, as `custom_objects`.
+
+    Raises:
+        PathNotFound: There is no such model.
+    """
+    with Volume(lambda: options) as volume, tempfile.TemporaryDirectory() as folder:
+        known = list_models(volume, run_id)
+        chosen = name or max(known, key=lambda each: known[each], default=None)
+        if chosen is None or chosen not in known:
+            there = f"it has left {', '.join(known)}" if known else "`fit` leaves one when it ends"
+            raise PathNotFound(f"run {run_id} has left no model{f' {name!r}' if name else ''}; {there}")
+        path = Path(folder) / f"model{_SUFFIX}"
+        path.write_bytes(_get(volume, ("runs", run_id, _MODELS, f"{chosen}{_SUFFIX}")))
+        return _keras_of(path).models.load_model(path, **given)
+
+
+def _keras_of(path: Path) -> Any:
+    """Import the Keras that has written a file."""
+    with zipfile.ZipFile(path) as archive:
+        version = str(json.loads(archive.read("metadata.json")).get("keras_version", "3"))
+    if version.startswith("2"):
+        import tf_keras
+
+        return tf_keras
+    import keras
+
+    return keras
+
+
+def _put(volume: Volume, run_id: str, name: str, data: bytes) -> None:
+    volume.make_directory(("runs", run_id), parents=True, exist_ok=True)
+    volume.write_file(("runs", run_id, name), data)
+
+
+def _get(volume: Volume, path: tuple[str, ...]) -> bytes:
+    with volume.open_read(path) as file:
+        found = bytearray(file.node.size)
+        done = 0
+        while count := file.read_into(done, memoryview(found)[done : done + _PART_BYTES]):
+            done += count
+        if done < len(found):
+            raise ConfigError(f"igfs:///{'/'.join(path)} has changed while it was read; read it again")
+    return bytes(found)

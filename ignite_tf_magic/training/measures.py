@@ -1,0 +1,141 @@
+"""What one worker measures of itself while it trains: rows, time, waiting, memory, GPUs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, replace
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from ignite_tf_magic.training.waiting import counted
+
+_GPU_INTERVAL_S = 5.0
+_GPU_TIMEOUT_S = 10.0
+_NAN = float("nan")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What a worker has done since its last sample. NaN stands for what is not known.
+
+    Attributes:
+        rows: Rows that it trained on.
+        seconds: Time that it spent on them, validation not counted.
+        waited_s: How much of that it waited for data.
+        memory_bytes: Of the process, now.
+        gpu_share: How busy its GPUs were, from 0 to 1.
+        gpu_memory_bytes: In use on them, now.
+    """
+
+    rows: float = 0.0
+    seconds: float = 0.0
+    waited_s: float = 0.0
+    memory_bytes: float = _NAN
+    gpu_share: float = _NAN
+    gpu_memory_bytes: float = _NAN
+
+    def to_array(self) -> np.ndarray:
+        """Give it as numbers, for all workers' to be put side by side."""
+        return np.array(astuple(self), np.float64)
+
+    def after(self, earlier: Sample) -> Sample:
+        """Join it to the sample before it."""
+        return replace(
+            self,
+            rows=self.rows + earlier.rows,
+            seconds=self.seconds + earlier.seconds,
+            waited_s=self.waited_s + earlier.waited_s,
+        )
+
+    @classmethod
+    def from_array(cls, numbers: Sequence[float]) -> Sample:
+        """Read what `to_array` gave."""
+        return cls(*map(float, numbers))
+
+
+NUM_NUMBERS = len(Sample().to_array())
+
+
+class Meter:
+    """Measures a training in one thread."""
+
+    def __init__(self) -> None:
+        self._gpus = GpuWatch() if tf.config.list_physical_devices("GPU") else None
+        self._spent_s = 0.0
+        self._since: float | None = None
+        self._waited_s, self._rows = counted()
+
+    def go(self) -> None:
+        """Let the time count from now on."""
+        if self._since is None:
+            self._since = time.monotonic()
+
+    def pause(self) -> None:
+        """Let it count no longer, as while the model is validated."""
+        if self._since is not None:
+            self._spent_s += time.monotonic() - self._since
+            self._since = None
+
+    def take(self) -> Sample:
+        """Give what there was since the last time."""
+        is_going = self._since is not None
+        self.pause()
+        waited_s, rows = counted()
+        busy, used = self._gpus.latest() if self._gpus else (_NAN, _NAN)
+        found = Sample(
+            rows - self._rows, self._spent_s, waited_s - self._waited_s, memory_bytes(), busy, used
+        )
+        self._waited_s, self._rows, self._spent_s = waited_s, rows, 0.0
+        if is_going:
+            self.go()
+        return found
+
+
+def memory_bytes() -> float:
+    """Tell how much memory this process has in use; NaN where the system does not say it so."""
+    try:
+        with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 - asked for every second
+            return float(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return _NAN
+
+
+class GpuWatch:
+    """Asks nvidia-smi now and then, in a thread of its own, about the GPUs that this process may use."""
+
+    def __init__(self) -> None:
+        self._latest = (_NAN, _NAN)
+        threading.Thread(target=self._watch, name="gpus", daemon=True).start()
+
+    def latest(self) -> tuple[float, float]:
+        """Give the share of time in which they were busy, and their memory in use, in bytes."""
+        return self._latest
+
+    def _watch(self) -> None:
+        while (found := ask_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))) is not None:
+            self._latest = found
+            time.sleep(_GPU_INTERVAL_S)
+
+
+def ask_gpus(visible: str | None) -> tuple[float, float] | None:
+    """Ask nvidia-smi once; None when it cannot tell.
+
+    Args:
+        visible: As CUDA_VISIBLE_DEVICES says it; None means all.
+    """
+    command = ["nvidia-smi", "--query-gpu=utilization.gpu,memory.used", "--format=csv,noheader,nounits"]
+    command += [f"--id={visible}"] if visible else []
+    options: dict[str, Any] = {"capture_output": True, "stdin": subprocess.DEVNULL, "check": True}
+    try:
+        done = subprocess.run(command, timeout=_GPU_TIMEOUT_S, **options)
+        rows = [tuple(map(float, line.split(","))) for line in done.stdout.decode().splitlines() if line]
+        busy, used_mib = np.mean([row[0] for row in rows]), sum(row[1] for row in rows)
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return None
+    return float(busy) / 100, float(used_mib) * 2**20

@@ -1,0 +1,94 @@
+"""What a training reads: saved with it, and read on, also where workers have other partitions after a restart.
+
+In the rest of the epoch under way each worker reads what it would have read, wherever that lies by now; from the next
+epoch on it reads what it has been assigned. So each epoch has every row once.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from ignite_tf_magic.passes import Passes, Record, passes_of, read_record
+from ignite_tf_magic.training.checkpoints import Checkpoint
+from ignite_tf_magic.training.group import WorkerGroup
+
+# The names of records among the arrays of a checkpoint; nothing that is trained has such a name.
+_PREFIX = "source-"
+_NOTHING: tuple[bool, Record | None] = (False, None)
+
+
+def record_sources(data: Any, epoch: int, group: WorkerGroup) -> tuple[dict[str, np.ndarray], list[Any]]:
+    """Record who reads what in the epoch under way, source by source; all workers call.
+
+    Returns:
+        Arrays for a checkpoint, and for its facts a list with None for each source of which nothing has to be known.
+    """
+    sources = list(_sources(data))
+    parts = [_part(passes, epoch, group) for passes in sources]
+    totals = iter(group.sum_arrays([part for part in parts if part is not None]))
+    arrays = {f"{_PREFIX}{at}": next(totals) for at, part in enumerate(parts) if part is not None}
+    facts = [
+        None if part is None else {"rows_by_worker": passes.rows_by_worker(epoch)}
+        for passes, part in zip(sources, parts, strict=True)
+    ]
+    return arrays, facts
+
+
+def is_record(name: str) -> bool:
+    """Whether an array of a checkpoint with that name is a record of a source."""
+    return name.startswith(_PREFIX)
+
+
+def begin_at(data: Any, epoch: int, num_batches: int, saved: Checkpoint | None, group: WorkerGroup) -> None:
+    """Let the data of a run begin with the pass of an epoch, in its middle; warn where that is not exact.
+
+    Args:
+        data: What the training is given.
+        epoch: The epoch that the training begins or goes on with.
+        num_batches: Batches of it that are done.
+        saved: What it goes on from, with `sources` among its facts.
+        group: The workers.
+    """
+    sources = _sources(data)
+    records = _records(saved) if saved and num_batches else [_NOTHING] * len(sources)
+    is_exact = len(records) == len(sources)
+    if not is_exact:
+        records = [_NOTHING] * len(sources)
+    for (passes, is_aligned), (was_shared, record) in zip(sources.items(), records, strict=True):
+        share = passes.share
+        fitting = record if record and share and record.fits(share) else None
+        passes.begin(epoch, num_batches if is_aligned else 0, fitting)
+        is_shared = was_shared or (num_batches and share and share.num_partitions)
+        is_exact = is_exact and bool(fitting or not is_shared)
+    if not is_exact and group.place.is_chief:
+        warnings.warn(
+            f"what the workers have read of epoch {epoch + 1} does not fit what they can read now (the sources, the "
+            "number of workers or that of rows are others, or an epoch is not one pass over a source): rows of this "
+            "epoch may be trained twice or left out",
+            stacklevel=2,
+        )
+
+
+def _sources(data: Any) -> dict[Passes, bool]:
+    return passes_of(data) if isinstance(data, tf.data.Dataset) else {}
+
+
+def _part(passes: Passes, epoch: int, group: WorkerGroup) -> np.ndarray | None:
+    """Give this worker's part of a record; None where workers do not share the source, which all of them know."""
+    share = passes.share
+    is_shared = share is not None and len(share.rows_by_worker) == group.place.size
+    return passes.record_part(epoch) if is_shared else None
+
+
+def _records(saved: Checkpoint) -> list[tuple[bool, Record | None]]:
+    """Give for each source whether the workers have shared it, and its record if there is one."""
+    return [
+        _NOTHING
+        if fact is None
+        else (True, read_record(saved.arrays[f"{_PREFIX}{at}"], fact["rows_by_worker"]))
+        for at, fact in enumerate(saved.facts.get("sources", ()))
+    ]

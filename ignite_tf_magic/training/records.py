@@ -1,0 +1,117 @@
+"""What a run tells of its training: one line of JSON for each record, in metrics.jsonl of its directory in igfs.
+
+The chief writes, for all workers; a chief that was started again goes on in the same file, and tells anew of what was
+done since the last checkpoint. Knows no TensorFlow: notebooks read this.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+FILE_NAME = "metrics.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRecord:
+    """What one worker has measured. None stands for what is not known.
+
+    Attributes:
+        data_wait: Share of its time in which it waited for data, from 0 to 1.
+        memory_bytes: Of its process.
+        gpu_share: How busy its GPUs were, from 0 to 1.
+        gpu_memory_bytes: In use on them.
+    """
+
+    examples_per_s: float | None = None
+    data_wait: float | None = None
+    memory_bytes: float | None = None
+    gpu_share: float | None = None
+    gpu_memory_bytes: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """How a training stands.
+
+    Attributes:
+        time: Seconds since the epoch, by the chief's clock.
+        training: Which of the script's: "fit-0" is its first `fit`, "loop-0" its first loop of its own.
+        epoch: From 0; `epochs` is how many there are to be, None when nobody knows.
+        step: Steps done since the beginning of the training.
+        batch: Batches done of the epoch; `batches` is how many it has, None when nobody knows.
+        is_epoch: Whether it sums an epoch up; then `values` has those of validation, too. Else the rest is about the
+            time since the record before.
+        values: Loss and metrics, over the rows of all workers.
+        examples_per_s: Of all workers together.
+        data_wait: The share of time waited for data, of the worker that waited most: the others wait for it.
+        workers: What each has measured.
+    """
+
+    time: float
+    training: str
+    epoch: int
+    step: int
+    batch: int = 0
+    is_epoch: bool = False
+    values: Mapping[str, float] = field(default_factory=dict)
+    epochs: int | None = None
+    batches: int | None = None
+    examples_per_s: float | None = None
+    data_wait: float | None = None
+    workers: tuple[WorkerRecord, ...] = ()
+
+    def to_line(self) -> bytes:
+        """Give it as a line."""
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+    @classmethod
+    def from_line(cls, line: bytes) -> Record | None:
+        """Read a line; None when it is not one of a record, or of another version of this package."""
+        try:
+            found: dict[str, Any] = json.loads(line)
+            found["workers"] = tuple(WorkerRecord(**each) for each in found["workers"])
+            found["values"] = {str(name): float(value) for name, value in found["values"].items()}
+            return cls(**found)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return None
+
+
+class RecordReader:
+    """Makes records of bytes that come in pieces. Has no file."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self.num_bytes = 0
+
+    def feed(self, data: bytes) -> list[Record]:
+        """Take the next bytes; gives the records that they complete."""
+        self.num_bytes += len(data)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return [record for line in lines if (record := Record.from_line(line))]
+
+
+def without_repeats(records: Iterable[Record]) -> list[Record]:
+    """Leave out what a training did, and did anew after it was started again."""
+    found: dict[str, list[Record]] = {}
+    for record in records:
+        earlier = found.setdefault(record.training, [])
+        while earlier and _place(earlier[-1]) >= _place(record):
+            earlier.pop()
+        earlier.append(record)
+    return [record for of_training in found.values() for record in of_training]
+
+
+def _place(record: Record) -> tuple[int, bool]:
+    return record.step, record.is_epoch
+
+
+def mean_data_wait(records: Sequence[Record], seconds: float) -> float | None:
+    """Give the mean share of time waited for data in the last seconds; None when that is not known for so long."""
+    last = records[-1].time if records else 0.0
+    recent = [each for each in records if each.time >= last - seconds and each.data_wait is not None]
+    if not recent or last - records[0].time < seconds:
+        return None
+    return sum(each.data_wait or 0.0 for each in recent) / len(recent)

@@ -1,0 +1,241 @@
+"""Tells how a training stands, while it goes on: the chief gathers, and writes records and event files into igfs.
+
+Gathering is an operation of all workers, once a second; writing is done in a thread, and a training never fails for it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import math
+import os
+import queue
+import threading
+import time
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import fsspec
+import numpy as np
+import tensorflow as tf
+
+from ignite_tf_magic.errors import IgniteTfError
+from ignite_tf_magic.training.group import WorkerGroup
+from ignite_tf_magic.training.measures import NUM_NUMBERS, Meter, Sample
+from ignite_tf_magic.training.records import FILE_NAME, Record, WorkerRecord
+
+_INTERVAL_S = 1.0
+_LAST_WORDS_S = 5.0
+_EVENTS = "events/training"
+
+
+class Reporter:
+    """Reports one training. All workers have one, and call `report` in the same step.
+
+    Args:
+        training: Its name in the records.
+        group: The workers.
+        writer: Where records go; None outside of a run, and then nothing is gathered either.
+        epochs: How many there are to be.
+        batches: How many batches an epoch has.
+    """
+
+    def __init__(
+        self,
+        training: str,
+        group: WorkerGroup,
+        writer: RecordWriter | None,
+        *,
+        epochs: int | None = None,
+        batches: int | None = None,
+    ) -> None:
+        self._training = training
+        self._group = group
+        self._writer = writer
+        self._epochs = epochs
+        self._batches = batches
+        self._told_at = time.monotonic()
+        self._of_epoch = self._nothing()
+        self._meter = Meter() if writer is not None else None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is reported; the same on all workers."""
+        return self._writer is not None
+
+    def go(self) -> None:
+        """The training goes on."""
+        if self._meter is not None:
+            self._meter.go()
+
+    def pause(self) -> None:
+        """The training pauses, as while the model is validated: that time does not count."""
+        if self._meter is not None:
+            self._meter.pause()
+
+    def is_time(self) -> bool:
+        """Whether it is time to report again."""
+        return self.is_on and time.monotonic() - self._told_at >= _INTERVAL_S
+
+    def report(self, epoch: int, batch: int, step: int, values: Mapping[str, Any], *, is_epoch: bool) -> None:
+        """Report where the training is. Blocks until all workers have called, not until it is written.
+
+        What is measured is that since the last report; at the end of an epoch, that of the whole epoch.
+        """
+        if self._writer is None or self._meter is None:
+            return
+        samples = self._gathered(self._meter.take())
+        self._told_at = time.monotonic()
+        if not self._group.place.is_chief:
+            return
+        self._of_epoch = [new.after(old) for new, old in zip(samples, self._of_epoch, strict=True)]
+        if is_epoch:
+            samples, self._of_epoch = self._of_epoch, self._nothing()
+        slowest_s = max(sample.seconds for sample in samples)
+        rows = sum(sample.rows for sample in samples)
+        waits = [wait for sample in samples if (wait := _ratio(sample.waited_s, sample.seconds)) is not None]
+        self._writer.add(
+            Record(
+                time=time.time(),
+                training=self._training,
+                epoch=epoch,
+                step=step,
+                batch=batch,
+                is_epoch=is_epoch,
+                values=_numbers(values),
+                epochs=self._epochs,
+                batches=self._batches,
+                examples_per_s=_ratio(rows, slowest_s) if rows else None,
+                data_wait=max(waits) if waits and rows else None,
+                workers=tuple(map(_worker_record, samples)),
+            )
+        )
+
+    def _nothing(self) -> list[Sample]:
+        return [Sample()] * self._group.place.size
+
+    def _gathered(self, own: Sample) -> list[Sample]:
+        """Put the samples of all workers side by side: each brings its row of a sum."""
+        size, index = self._group.place.size, self._group.place.index
+        rows = np.zeros((size, NUM_NUMBERS), np.float64)
+        rows[index] = own.to_array()
+        return [Sample.from_array(row) for row in self._group.sum_arrays([rows])[0]]
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole > 0 else None
+
+
+def _known(number: float) -> float | None:
+    return None if math.isnan(number) else number
+
+
+def _worker_record(sample: Sample) -> WorkerRecord:
+    return WorkerRecord(
+        examples_per_s=_ratio(sample.rows, sample.seconds) if sample.rows else None,
+        data_wait=_ratio(sample.waited_s, sample.seconds) if sample.rows else None,
+        memory_bytes=_known(sample.memory_bytes),
+        gpu_share=_known(sample.gpu_share),
+        gpu_memory_bytes=_known(sample.gpu_memory_bytes),
+    )
+
+
+def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    """Keep what is one number."""
+    found = {}
+    for name, value in values.items():
+        number = np.asarray(value)
+        if number.ndim == 0 and np.issubdtype(number.dtype, np.number):
+            found[str(name)] = float(number)
+    return found
+
+
+class RecordWriter:
+    """Writes records into a run's directory, in a thread. The first failure is told, and ends the writing.
+
+    Args:
+        url: The run's directory.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._waiting: queue.SimpleQueue[Record | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def add(self, record: Record) -> None:
+        """Have a record written soon."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._write, name="records", daemon=True)
+            self._thread.start()
+            atexit.register(self.close)
+        self._waiting.put(record)
+
+    def close(self) -> None:
+        """Write what is left; waits some seconds for that at most."""
+        if self._thread is not None:
+            self._waiting.put(None)
+            self._thread.join(_LAST_WORDS_S)
+
+    def _write(self) -> None:
+        events = EventWriter(f"{self._url}/{_EVENTS}")
+        try:
+            files, path = fsspec.core.url_to_fs(self._url)
+            files.makedirs(path, exist_ok=True)
+            with files.open(f"{path}/{FILE_NAME}", "ab") as file:
+                while (record := self._waiting.get()) is not None:
+                    file.write(record.to_line())
+                    file.flush()
+                    events.add(record)
+        except (OSError, IgniteTfError) as error:
+            warnings.warn(f"metrics cannot be written to {self._url} any more: {error}", stacklevel=1)
+        events.close()
+
+
+class EventWriter:
+    """Writes records as scalars for TensorBoard."""
+
+    def __init__(self, logdir: str) -> None:
+        self._logdir = logdir
+        self._writer: Any = None
+        self._is_broken = False
+
+    def add(self, record: Record) -> None:
+        """Write a record; when TensorFlow cannot write there, nothing more is tried."""
+        if self._is_broken:
+            return
+        try:
+            if self._writer is None:
+                self._writer = tf.summary.create_file_writer(self._logdir)
+            with self._writer.as_default(step=record.step):
+                for name, value in _scalars(record).items():
+                    tf.summary.scalar(name, value)
+            self._writer.flush()
+        except (tf.errors.OpError, OSError) as error:
+            self._is_broken = True
+            warnings.warn(f"event files cannot be written to {self._logdir}: {error}", stacklevel=1)
+
+    def close(self) -> None:
+        """End the file."""
+        if self._writer is not None and not self._is_broken:
+            self._writer.close()
+
+
+def _scalars(record: Record) -> dict[str, float]:
+    prefix = f"{record.training}/{'epoch_' if record.is_epoch else ''}"
+    found = {f"{prefix}{name}": value for name, value in record.values.items()}
+    speed = {"examples_per_s": record.examples_per_s, "data_wait": record.data_wait}
+    for number, worker in enumerate(record.workers):
+        speed[f"worker_{number}/data_wait"] = worker.data_wait
+        speed[f"worker_{number}/memory_bytes"] = worker.memory_bytes
+        speed[f"worker_{number}/gpu_share"] = worker.gpu_share
+    found |= {f"{record.training}/{name}": value for name, value in speed.items() if value is not None}
+    return found
+
+
+_writers: dict[str, RecordWriter] = {}
+
+
+def writer_of_run() -> RecordWriter | None:
+    """Give the writer of the run that this process is a worker of; None outside of runs."""
+    url = os.environ.get("IGNITE_TF_RUN_URI")
+    return _writers.setdefault(url, RecordWriter(url)) if url else None

@@ -1,0 +1,56 @@
+"""Trainings that cannot go well: bad_on.py FOLDER leaves what each said in FOLDER/errors-WORKER.json."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+
+from ignite_tf_magic.after_import import after_import
+from ignite_tf_magic.training import keras_hooks
+
+after_import("keras", keras_hooks.install_keras)
+
+import keras  # noqa: E402
+
+from ignite_tf_magic.training.group import worker_group  # noqa: E402
+
+x = np.random.default_rng(1).normal(size=(60, 16)).astype(np.float32)
+y = np.zeros(60, np.float32)
+
+
+def model(inputs: int = 16, rate: float = 0.01):
+    found = keras.Sequential([keras.Input([inputs]), keras.layers.Dense(4, "relu"), keras.layers.Dense(1)])
+    found.compile(keras.optimizers.SGD(rate), "mse")
+    return found
+
+
+def diverging():
+    model(rate=1e30).fit(x, y, batch_size=10, epochs=50, verbose=0)
+
+
+def small_batch():
+    model().fit(x, y, batch_size=1, verbose=0)
+
+
+def not_compiled():
+    keras.Sequential([keras.layers.Dense(1)]).fit(x, y, verbose=0)
+
+
+def misfit():
+    model(inputs=7).fit(x, y, batch_size=10, verbose=0)
+
+
+said = {}
+for bad in (small_batch, not_compiled, misfit, diverging):
+    try:
+        bad()
+    except Exception as error:  # noqa: BLE001 - it is what the test looks at
+        said[bad.__name__] = [type(error).__name__, str(error)]
+path = Path(sys.argv[1]) / f"errors-{worker_group().place.index}.json"
+path.write_text(json.dumps(said))

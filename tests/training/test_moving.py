@@ -1,0 +1,82 @@
+"""A training goes on in the middle of an epoch with other partitions than before: each epoch has every row once."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from processes import Workers
+
+from ignite_tf_magic.client.client import connect
+from ignite_tf_magic.client.load import put_rows, table_config
+from ignite_tf_magic.protocol.encode import RowEncoder
+
+SCRIPT = Path(__file__).with_name("moving_on.py")
+NUM_ROWS, EPOCHS, STEPS = 3000, 3, 30
+HALVES = [range(600), range(600, 1024)]
+MOVED = [range(0, 1024, 3), [p for p in range(1024) if p % 3]]
+
+
+@pytest.fixture(scope="module")
+def cache(ignite):
+    """The rows of each partition of the cache "MOVING"."""
+    columns = {"label": (np.arange(NUM_ROWS) % 10).astype(np.int32)}
+    encoder = RowEncoder("MOVING", columns, np.arange(1, NUM_ROWS + 1))
+    with connect(ignite.connect_options) as client:
+        cache = client.create_cache(table_config("MOVING", encoder, 1))
+        put_rows(cache, encoder)
+        yield cache.partition_stats()
+        client.destroy_cache("MOVING")
+
+
+def assign(folder: Path, ignite, cache, shares: Sequence[Sequence[int]]) -> None:
+    """Tell each worker its partitions, as a launcher does."""
+    rows = [sum(cache[p].rows for p in share) for share in shares]
+    endpoint = ignite.connect_options.endpoints[0]
+    for worker, share in enumerate(shares):
+        sizes = {str(p): [cache[p].rows, cache[p].max_row_bytes] for p in share}
+        record = {"cache": "MOVING", "worker": worker, "rows_by_worker": rows, "partitions": sizes}
+        path = folder / f"assignment-{worker}.json"
+        path.write_text(json.dumps(record))
+        found = {
+            "HOST": endpoint.host,
+            "PORT": str(endpoint.port),
+            "PART": ",".join(map(str, share)),
+            "ASSIGNED_CACHE": "MOVING",
+            "ASSIGNMENT_FILE": str(path),
+        }
+        variables = {f"IGNITE_DATASET_{name}": value for name, value in found.items()}
+        (folder / f"worker-{worker}.json").write_text(json.dumps(variables))
+
+
+def rows_by_epoch(folder: Path) -> list[list[int]]:
+    found: list[list[int]] = [[] for _ in range(EPOCHS)]
+    for path in folder.glob("rows-*"):
+        for line in path.read_text().splitlines():
+            epoch, *keys = map(int, line.split())
+            found[epoch] += keys
+    return [sorted(keys) for keys in found]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("way", "interruptions"),
+    # Twice in one epoch: the second time it goes on with what the first workers had.
+    [("fit", [(HALVES, STEPS + 11), (MOVED, STEPS + 18)]), ("loop", [(MOVED, STEPS + 11)])],
+)
+def test_every_row_once_in_each_epoch(ignite, cache, tmp_path, way, interruptions):
+    workers = Workers(tmp_path, 2, SCRIPT, arguments=[way])
+    for shares, asked_at in interruptions:
+        assign(tmp_path, ignite, cache, shares)
+        processes = workers.start(ASKED_AT=str(asked_at))
+        assert [process.wait(100) for process in processes] == [-signal.SIGTERM] * 2, workers.words()
+    assign(tmp_path, ignite, cache, HALVES[::-1])
+    workers.run()
+    assert rows_by_epoch(tmp_path) == [list(range(1, NUM_ROWS + 1))] * EPOCHS
+    for worker in range(2):
+        assert int(np.load(tmp_path / f"result-{worker}.npz")["steps"]) == EPOCHS * STEPS
+    assert "trained twice" not in workers.words()

@@ -1,0 +1,138 @@
+"""What a training tells of itself: records of all workers, with the numbers that its history has."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from processes import Workers
+
+from ignite_tf_magic.training import measures
+from ignite_tf_magic.training.records import (
+    FILE_NAME,
+    Record,
+    RecordReader,
+    WorkerRecord,
+    mean_data_wait,
+    without_repeats,
+)
+
+SCRIPT = Path(__file__).with_name("report_on.py")
+
+
+def records_of(folder: Path) -> list[Record]:
+    return RecordReader().feed((folder / "igfs" / FILE_NAME).read_bytes())
+
+
+def train(folder: Path, num_workers: int, wait_s: float, **environment: str) -> list[Record]:
+    folder.mkdir(exist_ok=True)
+    workers = Workers(folder, num_workers, SCRIPT, arguments=(str(wait_s),))
+    workers.run(**environment)
+    return records_of(folder)
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_records_say_what_the_history_says_and_what_is_waited_for(tmp_path, num_workers):
+    found = train(tmp_path, num_workers, 0.05)
+    history = json.loads((tmp_path / "history-0.json").read_text())
+    epochs = [record for record in found if record.is_epoch]
+    assert [(record.epoch, record.step, record.batch) for record in epochs] == [
+        (0, 30, 30),
+        (1, 60, 30),
+        (2, 90, 30),
+    ]
+    for record in epochs:
+        assert record.values == {name: values[record.epoch] for name, values in history.items()}
+        assert (record.training, record.epochs, record.batches) == ("fit-0", 3, 30)
+    steps = [record for record in found if not record.is_epoch]
+    assert len(steps) >= 2
+    assert all(set(record.values) == {"loss", "accuracy"} for record in steps)
+    for record in found:
+        assert len(record.workers) == num_workers
+        assert record.examples_per_s == pytest.approx(
+            sum(each.examples_per_s for each in record.workers), rel=0.3
+        )
+        assert all(each.memory_bytes > 50e6 for each in record.workers)
+    assert 0.5 < found[-1].data_wait < 1
+    assert list((tmp_path / "igfs" / "events" / "training").glob("events.out.tfevents.*"))
+
+
+@pytest.mark.timeout(200)
+def test_several_steps_at_a_time_and_data_that_is_there(tmp_path):
+    found = train(tmp_path, 1, 0.0, STEPS_PER_EXECUTION="4")
+    last = found[-1]
+    assert (last.is_epoch, last.step) == (True, 90)
+    assert last.data_wait < 0.6
+    assert last.examples_per_s > 0
+
+
+# The format
+
+
+numbers = st.floats(allow_nan=False, allow_infinity=False)
+records = st.builds(
+    Record,
+    time=numbers,
+    training=st.sampled_from(["fit-0", "loop-1"]),
+    epoch=st.integers(0, 9),
+    step=st.integers(0, 99),
+    is_epoch=st.booleans(),
+    values=st.dictionaries(st.text(max_size=5), numbers, max_size=3),
+    data_wait=st.none() | numbers,
+    workers=st.tuples(st.builds(WorkerRecord, memory_bytes=st.none() | numbers)),
+)
+
+
+@given(st.lists(records, max_size=5), st.lists(st.integers(1, 400), max_size=9))
+def test_records_come_whole_out_of_pieces(written, cuts):
+    data = b"".join(record.to_line() for record in written)
+    reader, found, begin = RecordReader(), [], 0
+    for size in [*cuts, len(data)]:
+        found += reader.feed(data[begin : begin + size])
+        begin += size
+    assert found == written
+    assert reader.num_bytes == len(data)
+
+
+@given(st.binary(max_size=50))
+def test_what_is_no_record_is_left_out(noise):
+    record = Record(1.0, "fit-0", 0, 1)
+    found = RecordReader().feed(b"\n" + noise.replace(b"\n", b" ") + b"\n{}\n[]\n" + record.to_line())
+    assert found == [record]
+
+
+def test_what_was_done_again_counts_once():
+    first = [Record(float(step), "fit-0", 0, step) for step in (5, 10, 15, 20)]
+    again = [Record(100.0 + step, "fit-0", 0, step) for step in (12, 18)]
+    epoch = Record(200.0, "fit-0", 0, 18, is_epoch=True)
+    other = Record(150.0, "fit-1", 0, 3)
+    found = without_repeats([*first, *again[:1], other, *again[1:], epoch])
+    assert found == [*first[:2], *again, epoch, other]
+
+
+def test_the_wait_for_data_is_that_of_the_last_seconds():
+    found = [Record(float(second), "fit-0", 0, second, data_wait=0.1 * second) for second in range(8)]
+    assert mean_data_wait(found, 2.0) == pytest.approx(0.6)
+    assert mean_data_wait(found, 20.0) is None
+    assert mean_data_wait([replace(each, data_wait=None) for each in found], 2.0) is None
+    assert mean_data_wait([], 2.0) is None
+
+
+def test_nvidia_smi_is_asked_for_the_gpus_of_this_worker(tmp_path, monkeypatch):
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\necho "50, 1000"\necho "100, 24"\n')
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert measures.ask_gpus("0,2") == (0.75, 1024 * 2**20)
+    assert "--id=0,2" in (tmp_path / "asked").read_text()
+    program.write_text("#!/bin/sh\necho '[N/A], 3'\n")
+    assert measures.ask_gpus(None) is None
+    monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
+    assert measures.ask_gpus(None) is None
