@@ -138,7 +138,7 @@ def _script(options: argparse.Namespace, cell: str | None) -> dict[str, Any]:
     if options.script is None:
         if cell is None and not options.explain:
             raise ConfigError(
-                "start needs a script: %%ignite_tf start CACHE and the script below it, or --script FILE"
+                "start needs a cell: %%ignite_tf start CACHE, and the script below it; or --script FILE"
             )
         return {"script": cell or ""}
     if cell and cell.strip():
