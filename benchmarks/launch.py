@@ -71,7 +71,10 @@ def run(num_hosts: Sequence[int], stream_mb: int, num_stamps: int, report: Repor
 
 
 def _fan_out(number: int, report: Report) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="fake-") as folder, ExitStack() as ends:
+    with (
+        tempfile.TemporaryDirectory(prefix="fake-", ignore_cleanup_errors=True) as folder,
+        ExitStack() as ends,
+    ):
         fake = ends.enter_context(FakeHosts(Path(folder) / "hosts", number))
         began, cpu = time.monotonic(), time.process_time()
         sink = _Sink(number)

@@ -251,7 +251,7 @@ def test_demo_trains_to_an_accuracy_above_nine_tenths(home, ignite, tmp_path):
         for output in cell.get("outputs", [])
         if "image/png" in output.get("data", {})
     ]
-    assert len(pictures) == 1
+    assert len(pictures) == 2  # its own, and the live chart
 
 
 def test_packaged_quick_start_is_the_one_in_notebooks():
