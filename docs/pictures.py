@@ -71,7 +71,7 @@ def quickstart(lab: Lab, context: BrowserContext, directory: Path) -> None:
     ]
     training = notebook.cell(shown[-1])
     expect(training).to_contain_text("succeeded after")
-    for function in ("def train_step", "def digits"):
+    for function in ("def digits",):
         fold(training, function)
     notebook.cell(0).click()
     save(picture(notebook, shown), DOCS / "quickstart.png")

@@ -70,6 +70,13 @@ class LiveOutput:
         self._on_screen = progress
         return text
 
+    def lift(self) -> str:
+        """Give what takes the last line off the screen, so that something can stand below; `take` shows it again."""
+        lines, self._waiting = self._waiting, []
+        blank = f"\r{' ' * len(self._on_screen)}\r" if self._on_screen else ""
+        self._on_screen = ""
+        return blank + "".join(f"{line}\n" for line in lines)
+
     def finish(self) -> str:
         """Give all that is left, unfinished lines as whole ones."""
         self._note = ""

@@ -64,6 +64,20 @@ def test_shorter_text_leaves_no_remains():
     assert shown(1, (0, "a long progress bar"), (0, "\rend\n"), (0, "x")) == ["end", "x", ""]
 
 
+def test_the_last_line_is_lifted_for_something_that_stands_below():
+    output = LiveOutput(1)
+    output.feed(0, "one\nhalf")
+    output.note("fast")
+    assert output.take() == "one\nhalf   fast"
+    output.feed(0, " a line")
+    assert output.lift() == "\r" + " " * len("half   fast") + "\r"
+    assert output.take() == "half a line   fast"
+    output.feed(0, "\nlast")
+    assert output.lift().endswith("\rhalf a line\n")
+    assert output.finish() == "last\n"
+    assert LiveOutput(1).lift() == ""
+
+
 def test_keras_progress_bar_with_backspaces():
     assert shown(1, (0, "1/9 [>...]"), (0, "\b" * 10 + "\r9/9 [====]"), (0, "\n")) == ["9/9 [====]", ""]
 

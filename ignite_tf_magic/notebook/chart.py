@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ignite_tf_magic.metrics_views import place_text, speed_text
@@ -25,8 +25,11 @@ class LiveChart:
         self._drawn_at = float("-inf")
         self._num_drawn = 0
 
-    def draw(self, records: Sequence[Record]) -> None:
-        """Draw what there is, unless it was drawn, or something was just a moment ago and more is to come."""
+    def draw(self, records: Sequence[Record], before: Callable[[], None] = lambda: None) -> None:
+        """Draw what there is, unless it was drawn, or something was just a moment ago and more is to come.
+
+        `before` is called before there is a picture for the first time: it stands below what was written by then.
+        """
         if len(records) < 2 or len(records) == self._num_drawn:
             return
         now = time.monotonic()
@@ -42,6 +45,7 @@ class LiveChart:
         if self._handle is None:
             from IPython.display import DisplayHandle
 
+            before()
             self._handle = DisplayHandle()
             self._handle.display(bundle, raw=True)
         else:

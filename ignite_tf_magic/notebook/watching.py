@@ -58,7 +58,7 @@ def _show_output(run: TrainingRun, output: LiveOutput, tail: MetricsTail, chart:
             records = tail.records()
             output.note(speed_text(records[-1]))
             if chart:
-                chart.draw(records)
+                chart.draw(records, lambda: write_through(output.lift()))
         if now - taken >= _TAKE_INTERVAL_S:
             with_progress = now - progressed >= _PROGRESS_INTERVAL_S
             text = output.take(with_progress=with_progress)

@@ -144,11 +144,20 @@ def _fit(model: Any, original: Callable[..., Any], given: dict[str, Any]) -> Any
         progress.begin(data["x"], given["initial_epoch"])
         if reporter.is_on and isinstance(data["x"], tf.data.Dataset):
             data["x"] = timed(data["x"])
-        with _skipping(model, framework, progress), asked.listening():
+        with _skipping(model, framework, progress), asked.listening(), _end_of_data_is_well(given):
             found = original(**given, **data, callbacks=callbacks)
     if group.place.is_chief:
         leave_model(model)
     return found
+
+
+@contextlib.contextmanager
+def _end_of_data_is_well(given: dict[str, Any]) -> Iterator[None]:
+    """Keep Keras from warning of data whose number of batches nobody knew: nobody has asked for so many."""
+    with warnings.catch_warnings():
+        if given.get("steps_per_epoch") is None and given.get("validation_steps") is None:
+            warnings.filterwarnings("ignore", "Your input ran out of data", UserWarning)
+        yield
 
 
 def _reporter(name: str, group: WorkerGroup, given: dict[str, Any], data: Any) -> Reporter:
