@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -22,32 +21,20 @@ from typing import Any
 from benchmarks import tables
 
 ROOT = Path(__file__).parent.parent
-sys.path.append(str(ROOT / "tests" / "training"))
+sys.path += [str(ROOT / "tests" / name) for name in ("training", "tfplugin")]
 
 from cases import CASES  # noqa: E402
 from processes import compare, run_cases  # noqa: E402
+from versions import venv  # noqa: E402
 
 NAME = "matrix"
 VERSIONS = ("2.16", "2.17", "2.18", "2.19", "2.20", "2.21")
 FRAMEWORKS = ("keras", "tf_keras")
 NUMBERS = (1, 2, 3)
-_PYTHON = "3.11"  # the newest that all versions have wheels for
 _PACKAGES = ("keras>=3.12", "numpy", "fsspec", "pyignite", "platformdirs", "asyncssh", "rich")
 # What is within these is the noise of 32-bit floats. Early stopping trains for many epochs at a high rate.
 _TOLERANCE = 1e-5
 _TOLERANCES = {"early_stopping": 1e-3, "synchronised_batch_normalization": 1e-4}
-
-
-def python_of(folder: Path, version: str, uv: str) -> str:
-    """Make a virtual environment with a version of TensorFlow, unless it is there; gives its interpreter."""
-    where = folder / f"tf-{version}"
-    python = where / "bin" / "python"
-    if not (where / "ready").exists():
-        subprocess.run([uv, "venv", "--quiet", "--clear", "--python", _PYTHON, where], check=True)
-        wanted = [f"tensorflow-cpu=={version}.*", f"tf_keras=={version}.*", *_PACKAGES]
-        subprocess.run([uv, "pip", "install", "--quiet", "--python", python, *wanted], check=True)
-        (where / "ready").touch()
-    return str(python)
 
 
 def rows_of(version: str, python: str, framework: str, num_workers: int) -> Iterator[dict[str, Any]]:
@@ -76,7 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = tables.read(given.results, NAME)
     with tempfile.TemporaryDirectory() as scratch:
         for version in given.tf:
-            python = python_of(given.venvs or Path(scratch), version, given.uv)
+            packages = (f"tf_keras=={version}.*", *_PACKAGES)
+            python = str(venv(given.venvs or Path(scratch), f"{version}.*", given.uv, packages))
             for framework in given.frameworks:
                 for number in given.workers:
                     if _is_there(rows, version, framework, number):

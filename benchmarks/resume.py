@@ -16,10 +16,10 @@ from typing import Any
 
 from benchmarks.cases import fill, mnist
 from benchmarks.plan import Report
-from benchmarks.process import VariantFailed
+from benchmarks.runs import check_succeeded
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.config import ConnectOptions
-from ignite_tf_magic.session import RunRequest, RunState, Session, TrainingRun, open_session
+from ignite_tf_magic.session import RunRequest, Session, TrainingRun, open_session
 
 NUM_WORKERS, NUM_STEPS = 2, 500
 _ROWS = NUM_STEPS // 5 * 32
@@ -56,12 +56,8 @@ def _train(session: Session, cache: str, moment_s: float | None) -> dict[str, An
         if moment_s is not None and begun_at is not None and time.monotonic() - begun_at > moment_s:
             _strike(started)
             moment_s = None
-    info = started.info()
-    if info.state is not RunState.SUCCEEDED:
-        failure = started.failure()
-        words = (failure.traceback or "\n".join(failure.last_lines)) if failure else ""
-        raise VariantFailed(f"run {started.id} is {info.state.value}: {words}")
-    return {**started.result, "restarts": info.restarts}
+    check_succeeded(started)
+    return {**started.result, "restarts": started.info().restarts}
 
 
 def _strike(started: TrainingRun) -> None:

@@ -11,12 +11,13 @@ from typing import Any
 
 from benchmarks.cases import fill, mnist
 from benchmarks.plan import Report
-from benchmarks.process import VariantFailed
+from benchmarks.runs import check_succeeded
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.config import ConnectOptions
-from ignite_tf_magic.session import RunRequest, RunState, Session, TrainingRun, open_session
+from ignite_tf_magic.session import RunRequest, Session, TrainingRun, open_session
 
 _NUM_EPOCHS = 4
+_TIMEOUT_S = 1800.0
 _SCRIPT = Path(__file__).parent / "scripts" / "train_cnn.py"
 
 
@@ -50,10 +51,8 @@ def _train(
     arguments = (str(num_rounds), str(_NUM_EPOCHS), *ways)
     request = RunRequest(cache, script, num_workers, script_name=_SCRIPT.stem, args=arguments)
     started = session.start_run(request)
-    if started.wait(1800).state is not RunState.SUCCEEDED:
-        failure = started.failure()
-        words = (failure.traceback or "\n".join(failure.last_lines)) if failure else ""
-        raise VariantFailed(f"run {started.id}: {words}")
+    started.wait(_TIMEOUT_S)
+    check_succeeded(started)
     return started
 
 

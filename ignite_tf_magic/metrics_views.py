@@ -44,7 +44,7 @@ def last_words(records: Sequence[Record]) -> list[str]:
     """Sum a training up, for the end of a cell."""
     if not records:
         return []
-    last = next((each for each in reversed(records) if each.is_epoch), records[-1])
+    last = _last(records)
     speeds = [each for each in records if each.training == last.training and each.examples_per_s]
     found = [place_text(last)]
     if speeds:
@@ -76,10 +76,7 @@ def history_view(records: Sequence[Record]) -> View:
 
 def comparison_view(runs: Sequence[tuple[TrainingRun, Sequence[Record]]]) -> View:
     """Show how several runs have fared, side by side: the last of what each has told."""
-    lasts = [
-        next((each for each in reversed(records) if each.is_epoch), records[-1] if records else None)
-        for _, records in runs
-    ]
+    lasts = [_last(records) if records else None for _, records in runs]
     names = list(dict.fromkeys(name for last in lasts if last for name in last.values))
     rows = []
     for (run, records), last in zip(runs, lasts, strict=True):
@@ -110,6 +107,11 @@ def as_json(run: TrainingRun, records: Sequence[Record]) -> dict[str, Any]:
             for each in records
         ],
     }
+
+
+def _last(records: Sequence[Record]) -> Record:
+    """Give the last epoch, or the last record where there is none."""
+    return next((each for each in reversed(records) if each.is_epoch), records[-1])
 
 
 def _finite(value: float) -> float | str:

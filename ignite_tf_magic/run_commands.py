@@ -187,13 +187,20 @@ def _print_chunks(
     if as_json:
         _print_lines(told)
     else:
-        _show_output(told, output, num_workers, tail)
+        show_output(told, output, num_workers, tail)
 
 
-def _show_output(
+def show_output(
     chunks: Iterator[OutputChunk], output: LiveOutput, num_workers: int, tail: MetricsTail | None
 ) -> None:
-    """Print what workers write, as it comes; the only one of a run, or the only one followed, is not named."""
+    """Print what workers write, as it comes; the only one of a run, or the only one followed, is not named.
+
+    Args:
+        chunks: What they write, with chunks without text in its pauses.
+        output: Joins it.
+        num_workers: How many are followed.
+        tail: What the training tells; its speed stands behind the last line.
+    """
     taken, known = 0.0, 0
     for chunk in chunks:
         if tail and tail.num_records > known:

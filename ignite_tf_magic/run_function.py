@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ignite_tf_magic.errors import ConfigError, PathNotFound, RunFailed
 from ignite_tf_magic.live_output import LiveOutput
-from ignite_tf_magic.metrics_views import speed_text
 from ignite_tf_magic.notebook.watching import watch
 from ignite_tf_magic.render import failure_view
+from ignite_tf_magic.run_commands import show_output
 from ignite_tf_magic.session import RunRequest, RunState, TrainingRun, open_session, source_of
 from ignite_tf_magic.standstill import telling
 
-_TAKE_INTERVAL_S = 0.05
 _LAST_LINE = "from ignite_tf_magic import result as _give; _give({name}(*_arguments, **_options))"
 
 
@@ -79,18 +77,11 @@ def run(
 
 
 def _show(started: TrainingRun) -> None:
-    output, taken, known = LiveOutput(started.info().num_workers, is_screen=sys.stdout.isatty()), 0.0, 0
+    num_workers = started.info().num_workers
+    output = LiveOutput(num_workers, is_screen=sys.stdout.isatty())
     with started.tail() as tail:
-        for chunk in telling(started, started.follow(with_pauses=True), output.say):
-            output.feed(chunk.worker, chunk.text)
-            if time.monotonic() - taken < _TAKE_INTERVAL_S:
-                continue
-            taken = time.monotonic()
-            if tail.num_records > known:
-                known = tail.num_records
-                output.note(speed_text(tail.records()[-1]))
-            _write(output.take())
-        _write(output.finish())
+        chunks = telling(started, started.follow(with_pauses=True), output.say)
+        show_output(chunks, output, num_workers, tail)
 
 
 def _outcome(started: TrainingRun) -> Any:
@@ -103,9 +94,3 @@ def _outcome(started: TrainingRun) -> Any:
         return started.result
     except PathNotFound as error:
         raise RunFailed(started.id, info.exit_code, str(error)) from error
-
-
-def _write(text: str) -> None:
-    if text:
-        sys.stdout.write(text)
-        sys.stdout.flush()

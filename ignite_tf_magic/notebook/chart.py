@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import io
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ignite_tf_magic.metrics_views import place_text, speed_text
+from ignite_tf_magic.notebook.screen import picture_bundle
 from ignite_tf_magic.session import Record
 
 _INTERVAL_S = 2.0
@@ -41,7 +41,7 @@ class LiveChart:
         if picture is None:
             return
         self._drawn_at, self._num_drawn = now, len(records)
-        bundle = {"image/png": base64.b64encode(picture).decode(), "text/plain": place_text(last)}
+        bundle = picture_bundle(picture, place_text(last))
         if self._handle is None:
             from IPython.display import DisplayHandle
 

@@ -45,12 +45,17 @@ def show(view: View) -> None:
     display(view.bundle(), raw=True)
 
 
+def picture_bundle(png: bytes, text: str) -> dict[str, str]:
+    """Give a picture as a MIME bundle, with words for a front end that shows none."""
+    return {"image/png": base64.b64encode(png).decode(), "text/plain": text}
+
+
 def show_picture(png: bytes | None, text: str = "a chart") -> None:
     """Show a picture; None shows nothing."""
     from IPython.display import display
 
     if png is not None:
-        display({"image/png": base64.b64encode(png).decode(), "text/plain": text}, raw=True)
+        display(picture_bundle(png, text), raw=True)
 
 
 class NotebookScreen:

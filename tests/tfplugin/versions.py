@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -20,13 +21,13 @@ VERSIONS = ["2.15.*", "2.16.*", "2.18.*", "2.20.*", "2.21.*"]
 PYTHON = "3.11"  # the newest that all of them have wheels for
 
 
-def venv(folder: Path, version: str, uv: str) -> Path:
-    """Make a venv with one TensorFlow and what a worker needs; give its interpreter."""
+def venv(folder: Path, version: str, uv: str, more: Sequence[str] = ("numpy",)) -> Path:
+    """Make a venv with one TensorFlow and what a worker needs, unless it is there; give its interpreter."""
     where = folder / f"tf-{version.removesuffix('.*')}"
     python = where / "bin/python"
     if not python.exists():
         subprocess.run([uv, "venv", "--quiet", "--python", PYTHON, where], check=True)
-    packages = [f"tensorflow-cpu=={version}", "numpy"]
+    packages = [f"tensorflow-cpu=={version}", *more]
     subprocess.run([uv, "pip", "install", "--quiet", "--python", python, *packages], check=True)
     return python
 
