@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -24,7 +25,7 @@ ROOT = Path(__file__).parent.parent
 sys.path += [str(ROOT / "tests" / name) for name in ("training", "tfplugin")]
 
 from cases import CASES  # noqa: E402
-from processes import compare, run_cases  # noqa: E402
+from processes import Comparison, compare, run_cases  # noqa: E402
 from versions import venv  # noqa: E402
 
 NAME = "matrix"
@@ -39,22 +40,40 @@ _TOLERANCES = {"early_stopping": 1e-3, "synchronised_batch_normalization": 1e-4}
 
 def rows_of(version: str, python: str, framework: str, num_workers: int) -> Iterator[dict[str, Any]]:
     """Run all cases by so many workers, and by one process; gives a row for each case."""
-    names = list(CASES)
     with tempfile.TemporaryDirectory(prefix="matrix-") as scratch:
-        alone, together = Path(scratch, "alone"), Path(scratch, "together")
+        found = _compared(python, framework, num_workers, list(CASES), Path(scratch))
+    for name in CASES:
+        case = found.get(name)
+        yield {
+            "feature": name,
+            "framework": framework,
+            "tf": version,
+            "workers": num_workers,
+            "ok": bool(case and case.identical and case.largest < _TOLERANCES.get(name, _TOLERANCE)),
+            "max_weight_difference": case and case.of_weights,
+            "max_difference": case and case.largest,
+        }
+
+
+def _compared(
+    python: str, framework: str, num_workers: int, names: Sequence[str], scratch: Path
+) -> dict[str, Comparison]:
+    """Run cases one after the other in the same processes; where that fails, each in processes of its own."""
+    alone, together = scratch / f"alone-{len(names)}", scratch / f"together-{len(names)}"
+    timeout_s = 120.0 + 20.0 * len(names)
+    try:
         for folder, is_together in ((alone, False), (together, True)):
-            run_cases(framework, num_workers, names, folder, together=is_together, python=python)
+            options: dict[str, Any] = {"together": is_together, "python": python, "timeout_s": timeout_s}
+            run_cases(framework, num_workers, names, folder, **options)
+    except (RuntimeError, subprocess.TimeoutExpired) as error:
+        print(f"{framework}, {num_workers} workers, {', '.join(names)}: {error}", file=sys.stderr, flush=True)
+        if len(names) == 1:
+            return {}
+        found = {}
         for name in names:
-            found = compare(name, alone, together, num_workers)
-            yield {
-                "feature": name,
-                "framework": framework,
-                "tf": version,
-                "workers": num_workers,
-                "ok": found.identical and found.largest < _TOLERANCES.get(name, _TOLERANCE),
-                "max_weight_difference": found.of_weights,
-                "max_difference": found.largest,
-            }
+            found |= _compared(python, framework, num_workers, [name], scratch)
+        return found
+    return {name: compare(name, alone, together, num_workers) for name in names}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

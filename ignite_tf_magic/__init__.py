@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ignite_tf_magic.training.keras_hooks import independent as independent
     from ignite_tf_magic.training.loops import checkpoint as checkpoint
     from ignite_tf_magic.training.loops import strategy as strategy
+    from ignite_tf_magic.training.task import task as task
 
 __version__ = "0.1.0"
 
@@ -33,6 +34,7 @@ _HOME_OF_NAME = {
     "result": "ignite_tf_magic.run_values",
     "run": "ignite_tf_magic.run_function",
     "strategy": "ignite_tf_magic.training.loops",
+    "task": "ignite_tf_magic.training.task",
 }
 
 __all__ = [
@@ -46,6 +48,7 @@ __all__ = [
     "result",
     "run",
     "strategy",
+    "task",
 ]
 
 

@@ -30,23 +30,32 @@ def call_named(name: str) -> Any:
 
 
 class _Finder(MetaPathFinder):
-    """Finds one module, by the finders that come after it."""
+    """Finds one module, by the finders that come after it. To look for a module is not to import it."""
 
     def __init__(self, module: str, call: Callable[[], None]) -> None:
         self._module = module
         self._call = call
+        self._is_looking = False
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         del path, target
-        if fullname != self._module:
+        if fullname != self._module or self._is_looking:
             return None
-        sys.meta_path.remove(self)
-        spec = find_spec(fullname)
+        self._is_looking = True
+        try:
+            spec = find_spec(fullname)
+        finally:
+            self._is_looking = False
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self._call)
+            spec.loader = _Loader(spec.loader, self._imported)
         return spec
+
+    def _imported(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+            self._call()
 
 
 class _Loader(Loader):

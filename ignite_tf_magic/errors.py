@@ -290,7 +290,7 @@ class RunFailed(IgniteTfError, RuntimeError):
     """
 
     def __init__(self, run_id: str, exit_code: int | None, reason: str) -> None:
-        super().__init__(f"run {run_id} {reason}")
+        super().__init__(reason)
         self.run_id = run_id
         self.exit_code = exit_code
 

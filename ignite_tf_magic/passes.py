@@ -247,7 +247,7 @@ class PassSeed:
         """Give the seed of the pass that now begins, an int64 from 0 up."""
         numbers = self._passes.next_number(self._part) if self._reshuffle else (0, 0)
         state = np.random.SeedSequence([self._seed & 0xFFFFFFFF, *numbers]).generate_state(1, np.uint64)
-        return np.int64(state[0] >> 1)
+        return np.int64(int(state[0]) >> 1)  # NumPy 1 makes a float of uint64 and int
 
 
 def _base_seed(environment: Mapping[str, str]) -> int:

@@ -89,7 +89,9 @@ def _outcome(started: TrainingRun) -> Any:
     if failure is not None:
         raise RunFailed(started.id, info.exit_code, failure_view(info, failure).text)
     if info.state is not RunState.SUCCEEDED:
-        raise RunFailed(started.id, info.exit_code, f"did not succeed: it is {info.state.value}")
+        raise RunFailed(
+            started.id, info.exit_code, f"run {started.id} did not succeed: it is {info.state.value}"
+        )
     try:
         return started.result
     except PathNotFound as error:

@@ -9,7 +9,6 @@ import json
 import os
 import tempfile
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from ignite_tf_magic.igfs.addresses import cluster_of
 from ignite_tf_magic.igfs.layout import FileNode
 from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.training.models import leave_model
+from ignite_tf_magic.training.task import task
 from ignite_tf_magic.values import decode, encode
 
 _INPUTS, _RESULT = "inputs.zip", "result.zip"
@@ -44,7 +44,7 @@ def result(value: Any) -> None:
     else:
         data = encode({"result": value})
     run_id = os.environ.get("IGNITE_TF_RUN_ID")
-    if run_id and _is_chief(os.environ):
+    if run_id and task().is_chief:
         with Volume(cluster_of) as volume:
             _put(volume, run_id, _RESULT, data)
 
@@ -59,14 +59,6 @@ def pushed() -> dict[str, Any]:
     run_id = os.environ["IGNITE_TF_RUN_ID"]
     with Volume(cluster_of) as volume:
         return decode(_get(volume, ("runs", run_id, _INPUTS)))
-
-
-def _is_chief(environment: Mapping[str, str]) -> bool:
-    try:
-        task = json.loads(environment.get("TF_CONFIG") or "{}").get("task", {})
-    except ValueError:
-        return True
-    return int(task.get("index", 0)) == 0 and task.get("type", "worker") in ("worker", "chief")
 
 
 # For who has started it

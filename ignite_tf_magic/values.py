@@ -9,6 +9,7 @@ A type not known here is refused, and so is a class that derives from a known on
 
 from __future__ import annotations
 
+import argparse
 import base64
 import datetime as dt
 import io
@@ -18,6 +19,7 @@ import math
 import re
 import reprlib
 import struct
+import types
 import uuid
 import zipfile
 from collections.abc import Callable, Mapping
@@ -48,11 +50,11 @@ _ODD_COLUMN = re.compile(r"view|union|run_end|extension|<>|\[0\]|: null|<.*dicti
 def encode(values: Mapping[str, Any], *, max_bytes: int = MAX_BYTES) -> bytes:
     """Write variables so that `decode` gives them back with the same types.
 
-    Known are None, bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset, range, slice, the types
-    of datetime (with timezone or ZoneInfo), Decimal, UUID, paths, NumPy's arrays and scalars, DataFrame, Series and
-    Index of pandas, and pyarrow.Table. Tensors and variables of TensorFlow and Keras come back as their numpy().
-    Arrays of objects are refused unless all are str or bytes, and tables of pandas that Arrow would change. Not kept:
-    that an object occurs twice, and the `freq` of an index of times.
+    Known are None, bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset, namespaces, range, slice,
+    the types of datetime (with timezone or ZoneInfo), Decimal, UUID, paths, NumPy's arrays and scalars, DataFrame,
+    Series and Index of pandas, and pyarrow.Table. Tensors and variables of TensorFlow and Keras come back as their
+    numpy(). Arrays of objects are refused unless all are str or bytes, and tables of pandas that Arrow would change.
+    Not kept: that an object occurs twice, and the `freq` of an index of times.
 
     Args:
         values: By name.
@@ -340,6 +342,16 @@ def _time_kind(kind: Any) -> _Kind:
     )
 
 
+def _namespace_kind(kind: Any) -> _Kind:
+    def made(fields: dict[str, Any]) -> Any:
+        found = kind()
+        for name, value in fields.items():
+            setattr(found, name, value)
+        return found
+
+    return lambda value: [vars(value)], made
+
+
 _PATH: _Kind = (lambda path: [path.as_posix()], Path)
 _SPAN: _Kind = (lambda value: [value.start, value.stop, value.step], range)
 _KINDS: dict[str, _Kind] = {
@@ -359,6 +371,8 @@ _KINDS: dict[str, _Kind] = {
         lambda value: [*itertools.chain.from_iterable(value.items())],
         lambda *parts: dict(zip(parts[::2], parts[1::2], strict=True)),
     ),
+    "argparse.Namespace": _namespace_kind(argparse.Namespace),
+    "types.SimpleNamespace": _namespace_kind(types.SimpleNamespace),
     "builtins.range": _SPAN,
     "builtins.slice": (_SPAN[0], slice),
     "datetime.date": (lambda value: [value.isoformat()], dt.date.fromisoformat),

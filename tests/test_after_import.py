@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 
 import pytest
@@ -26,13 +27,24 @@ def new_module(tmp_path, monkeypatch):
 
 def test_it_is_called_once_and_after_the_module_is_whole(new_module):
     seen = []
+    finders = [*sys.meta_path]
     after_import(new_module, lambda: seen.append(sys.modules[new_module].VALUE))
     assert seen == []
     for _ in range(2):
         module = __import__(new_module)
     assert seen == [7]
     assert type(module.__loader__).__module__.startswith("_frozen_importlib")
-    assert not [finder for finder in sys.meta_path if type(finder).__module__.endswith("after_import")]
+    assert sys.meta_path == finders
+
+
+def test_to_look_for_a_module_is_not_to_import_it(new_module):
+    """TensorFlow looks whether Keras is there before it imports it."""
+    seen = []
+    after_import(new_module, lambda: seen.append("imported"))
+    assert importlib.util.find_spec(new_module) is not None
+    assert seen == []
+    __import__(new_module)
+    assert seen == ["imported"]
 
 
 def test_it_is_called_at_once_when_the_module_is_there():

@@ -182,7 +182,7 @@ ORDER: dict[str, list[str]] = {
         *("readiness", "nodes", "starting", "guardian", "lifecycle"),
     ],
     "training": [
-        *("group", "frameworks", "together", "shares", "checkpoints", "reading", "resume"),
+        *("task", "group", "frameworks", "together", "shares", "checkpoints", "reading", "resume"),
         *("waiting", "measures", "records", "reporting", "advice", "models"),
         "callbacks",
         "keras_hooks",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import datetime as dt
 import io
 import json
@@ -9,6 +10,7 @@ import pathlib
 import pickle
 import struct
 import sys
+import types
 import uuid
 import zipfile
 from collections import OrderedDict, namedtuple
@@ -47,6 +49,8 @@ def same(left, right):
         return struct.pack("d", left) == struct.pack("d", right)
     if isinstance(left, dict):
         return same([*left.items()], [*right.items()])
+    if isinstance(left, argparse.Namespace | types.SimpleNamespace):
+        return same(vars(left), vars(right))
     if isinstance(left, list | tuple):
         return len(left) == len(right) and all(map(same, left, right))
     if isinstance(left, set | frozenset):
@@ -59,6 +63,13 @@ def same(left, right):
 def content(array):
     """What is in an array; bytes between the fields of a structure are not."""
     return repr(array.tolist()) if array.dtype.hasobject or array.dtype.names else array.tobytes()
+
+
+def named(fields):
+    """A namespace with any names at all."""
+    found = (argparse.Namespace, types.SimpleNamespace)[len(fields) % 2]()
+    vars(found).update(fields)
+    return found
 
 
 ZONES = st.one_of(
@@ -88,6 +99,7 @@ NESTED = st.recursive(
         st.sets(KEYS),
         st.frozensets(KEYS),
         st.builds(slice, inner, inner, inner),
+        st.dictionaries(TEXT.filter(lambda name: not name.startswith("__")), inner).map(named),
     ),
     max_leaves=8,
 )

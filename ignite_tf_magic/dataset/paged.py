@@ -12,6 +12,7 @@ Everything else is tf.data's own, on rows. What comes out is the same rows eithe
 
 from __future__ import annotations
 
+import functools
 import itertools
 import warnings
 from collections.abc import Callable
@@ -36,6 +37,19 @@ class ShuffleOrder:
 
     seed: int | None
     reshuffle: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """The transformation that repeats pages; None repeats them without end."""
+
+    count: Any
+    name: str | None = None
+
+    def __call__(self, pages: Pages, passes: Passes | None = None) -> Pages:
+        """Repeat pages, or batches of them."""
+        del passes
+        return pages.repeat(self.count, name=self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +83,13 @@ class Recipe:
         """Add a transformation of pages."""
         return replace(self, transforms=(*self.transforms, transform))
 
+    def of_one_pass(self) -> tuple[Recipe, list[Repeat]]:
+        """Take the repetitions out of it."""
+        repeats = [each for each in self.transforms if isinstance(each, Repeat)]
+        return replace(
+            self, transforms=tuple(e for e in self.transforms if not isinstance(e, Repeat))
+        ), repeats
+
 
 class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
     """Rows in front, pages behind."""
@@ -99,15 +120,17 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
 
         In a run with several workers `batch_size` counts the rows of all of them together. Each worker gets its own
         part of every batch, in proportion to its rows, so all make the same number of steps. With very uneven rows
-        some of its batches may be empty. See `deal`.
+        some of its batches may be empty. See `deal`. With several workers a batch also ends where a pass ends that
+        `repeat` repeats.
         """
         del num_parallel_calls, deterministic
         share = self._recipe.share
         if share is None:
             return self._pages.rebatch(batch_size, drop_remainder=drop_remainder, name=name)
-        # A source of its own: a training may begin in the middle of it.
-        pages, passes = self._recipe.pages()
         is_alone = len(share.rows_by_worker) < 2
+        recipe, repeats = (self._recipe, []) if is_alone else self._recipe.of_one_pass()
+        # A source of its own: a training may begin in the middle of it.
+        pages, passes = recipe.pages()
         if passes is None or (is_alone and self._recipe.is_kept):
             # What is kept stays in the order of the first pass. Several workers keep nothing: they never see its end.
             passes = Passes(replace(share, num_partitions=0))
@@ -115,7 +138,8 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
             return resumable(pages.rebatch(batch_size, drop_remainder=drop_remainder, name=name), passes)
         policy = EqualSteps.DROP if drop_remainder else self._recipe.equal_steps
         deal = Deal(share.rows_by_worker, int(batch_size), policy)
-        return dealt_batches(pages, deal, share.worker, passes)
+        batches = dealt_batches(pages, deal, share.worker, passes)
+        return functools.reduce(lambda found, repeat: repeat(found), repeats, batches)
 
     def map(
         self,
@@ -175,8 +199,8 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
         return PagedDataset(replace(self._recipe.then(transform), order=ShuffleOrder(seed, reshuffle)))
 
     def repeat(self, count: Any = None, name: str | None = None) -> tf.data.Dataset:
-        """Repeat the rows; batches may then span the end of a pass, as in tf.data."""
-        return self._paged(lambda pages, _: pages.repeat(count, name=name))
+        """Repeat the rows; batches may then span the end of a pass, as in tf.data, but for several workers' ones."""
+        return self._paged(Repeat(count, name))
 
     def prefetch(self, buffer_size: Any, name: str | None = None) -> tf.data.Dataset:
         """Read ahead; counted in pages here, which is more rows than asked for."""

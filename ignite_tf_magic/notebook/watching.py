@@ -91,7 +91,7 @@ def _show_end(run: TrainingRun, notes: Sequence[str]) -> None:
         what = failure.summary.partition(". ")[0]
         if failure.traceback:
             what += f": {failure.traceback.rstrip().rpartition(chr(10))[2]}"
-        raise RunFailed(run.id, info.exit_code, f"did not succeed: {what}")
+        raise RunFailed(run.id, info.exit_code, f"run {run.id} did not succeed: {what}")
     show(end_view(info, notes))
     if info.state is not RunState.SUCCEEDED:
-        raise RunFailed(run.id, info.exit_code, f"did not succeed: it is {info.state.value}")
+        raise RunFailed(run.id, info.exit_code, f"run {run.id} did not succeed: it is {info.state.value}")

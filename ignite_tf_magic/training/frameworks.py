@@ -32,6 +32,10 @@ class Framework(ABC):
     def metric_variables(self, model: Any) -> list[Any]:
         """List the variables in which a model's metrics count."""
 
+    def other_variables(self, model: Any) -> list[Any]:
+        """List the variables of a model that are not trained; none before it is built."""
+        return list(model.non_trainable_variables) if model.built else []
+
     @abstractmethod
     def optimizer_variables(self, optimizer: Any) -> list[Any]:
         """List an optimizer's own variables; none before it is built."""

@@ -8,66 +8,23 @@ written down where it happens. Each call of `sum` is an operation that every wor
 from __future__ import annotations
 
 import copy
-import json
-import os
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.distribute.collective_all_reduce_strategy import CollectiveAllReduceExtended
 from tensorflow.python.eager import context as eager  # the public way, a strategy, also waits for all workers
 
 from ignite_tf_magic.errors import ConfigError
+from ignite_tf_magic.training.task import Place, place_of, task
 
 _GROUP_KEY = 41_001  # strategies count theirs from 1
 _TOO_LATE = (
     "TensorFlow was at work before Keras was imported, so this worker cannot join the others any more. Import keras at "
     "the top of the script, before the first tensor, variable or tf.data dataset is made"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where this process is among the workers.
-
-    Attributes:
-        addresses: "host:port" of each worker's TensorFlow server, in their order; one alone has none.
-        index: This worker's number.
-    """
-
-    addresses: tuple[str, ...] = ("",)
-    index: int = 0
-
-    @property
-    def size(self) -> int:
-        """Number of workers."""
-        return len(self.addresses)
-
-    @property
-    def is_chief(self) -> bool:
-        """Whether this worker is the one that saves and reports."""
-        return self.index == 0
-
-
-def place_from(environment: Mapping[str, str]) -> Place:
-    """Read TF_CONFIG; a process without it, or a cluster with other tasks than workers, is one alone.
-
-    Raises:
-        ConfigError: It cannot be read.
-    """
-    text = environment.get("TF_CONFIG", "")
-    if not text:
-        return Place()
-    try:
-        config = json.loads(text)
-        cluster, task = config.get("cluster", {}), config.get("task", {})
-        if set(cluster) != {"worker"} or len(cluster["worker"]) < 2:
-            return Place()
-        return Place(tuple(map(str, cluster["worker"])), int(task["index"]))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"TF_CONFIG cannot be read: {error!r}: {text[:200]}") from error
 
 
 class WorkerGroup:
@@ -202,6 +159,9 @@ def _enable(place: Place) -> None:
     )
     found.enable_collective_ops(server)
     found.ensure_initialized()
+    # A strategy of the script's own would start this server anew, and others may have asked the old one by then: they
+    # would wait for ever.
+    CollectiveAllReduceExtended._std_server_started = True
 
 
 _groups: dict[str, WorkerGroup] = {}
@@ -209,4 +169,4 @@ _groups: dict[str, WorkerGroup] = {}
 
 def worker_group() -> WorkerGroup:
     """Give the group of this process."""
-    return _groups.setdefault("own", WorkerGroup(place_from(os.environ)))
+    return _groups.setdefault("own", WorkerGroup(place_of(task())))

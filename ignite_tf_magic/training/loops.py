@@ -25,12 +25,15 @@ _strategies: list[Any] = []
 def strategy() -> Any:
     """Give the strategy for a loop of one's own: over all workers of the run, or that of one process alone.
 
-    Call it at the top of the script. Batches of an `IgniteDataset` are this worker's parts of global ones, of different
-    sizes: divide the sum of a batch's losses by the global batch size, as `tf.nn.compute_average_loss` does.
+    Call it at the top of the script, before the first tensor, variable or dataset is made. Batches of `IgniteDataset`
+    are this worker's parts of global ones, of different sizes: divide the sum of a batch's losses by the global batch
+    size, as `tf.nn.compute_average_loss` does.
     """
-    if worker_group().place.size == 1:
+    group = worker_group()
+    if group.place.size == 1:
         return tf.distribute.get_strategy()
     if not _strategies:
+        group.connect()
         _strategies.append(tf.distribute.MultiWorkerMirroredStrategy())
     return _strategies[0]
 

@@ -221,7 +221,7 @@ class _Step:
         self.is_alone = False
         framework = together._framework
         self._kept = [
-            each for each in together._model.non_trainable_variables if tf.as_dtype(each.dtype).is_floating
+            each for each in framework.other_variables(together._model) if tf.as_dtype(each.dtype).is_floating
         ]
         self._before = [tf.identity(framework.tensor(each)) for each in self._kept]
 

@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from ignite_tf_magic import IgniteDataset
 
@@ -48,6 +49,23 @@ def test_drop_and_repeat_have_full_batches_only(as_worker, digits):
     steps = keys_by_step(read(as_worker, digits.name, TEN_TO_ONE, 100, equal_steps="repeat"))
     assert [len(keys) for keys in steps] == [100] * -(-len(digits.keys) // 100)
     assert set(np.concatenate(steps).tolist()) == set(digits.keys.tolist())
+
+
+def test_repeated_rows_are_repeated_batches(as_worker, digits):
+    num_steps = -(-len(digits.keys) // 100)
+    found = []
+    for worker in range(2):
+        as_worker(worker, TEN_TO_ONE)
+        rows = IgniteDataset(digits.name)
+        twice = rows.repeat(2).map(lambda row: {"key": row["key"]}).shuffle(500).batch(100)
+        found.append(list(twice.as_numpy_iterator()))
+        assert int(twice.cardinality()) == len(found[-1]) == 2 * num_steps
+        endless = rows.repeat().batch(100)
+        assert int(endless.cardinality()) == tf.data.INFINITE_CARDINALITY
+        assert len(list(endless.take(3 * num_steps))) == 3 * num_steps
+        assert sum(1 for _ in rows.repeat().take(2 * len(digits.keys))) == 2 * len(digits.keys)
+    keys = np.concatenate(keys_by_step(found)).tolist()
+    assert sorted(keys) == sorted([*digits.keys.tolist()] * 2)
 
 
 def test_rows_that_have_gone_since_they_were_counted_end_nothing_early(as_worker, make_cache):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -45,26 +46,34 @@ class Setting:
         self.labels = (np.abs(self.images.sum(axis=(1, 2, 3))) % 10).astype(np.int32)
         self.test = self.images[:133], self.labels[:133]
 
-    def dealt(self, batch: int = 64, *, flat: bool = False, more: Callable[..., Any] | None = None) -> Any:
+    def dealt(
+        self,
+        batch: int = 64,
+        *,
+        flat: bool = False,
+        more: Callable[..., Any] | None = None,
+        equal_steps: str = "pad",
+    ) -> Any:
         """The images as a dataset of (x, y): each worker has its own part of each batch, as its shares say."""
-        from ignite_tf_magic.dataset.deal import Deal
+        from ignite_tf_magic.dataset.deal import Deal, EqualSteps
 
         tf = self.tf
         total = len(self.images)
         bounds = np.round(np.cumsum((0.0, *self.shares)) * total).astype(int)
         rows = tuple(int(number) for number in np.diff(bounds))
-        deal = Deal(rows, batch)
+        deal = Deal(rows, batch, EqualSteps(equal_steps))
         sizes = np.stack([deal.sizes(worker) for worker in range(len(rows))])
-        ends = bounds[:-1, None] + sizes.cumsum(axis=1)
+        ends = sizes.cumsum(axis=1)
         workers = range(len(rows)) if self.place.size == 1 else [self.place.index]
         x = self.images.reshape(total, -1) if flat else self.images
 
         def batches() -> Any:
             for step in range(deal.num_steps):
-                chosen = np.concatenate(
-                    [np.arange(ends[w, step] - sizes[w, step], ends[w, step]) for w in workers]
-                )
-                yield x[chosen], self.labels[chosen]
+                parts = [
+                    bounds[w] + np.arange(ends[w, step] - sizes[w, step], ends[w, step]) % rows[w]
+                    for w in workers
+                ]
+                yield x[chosen := np.concatenate(parts)], self.labels[chosen]
 
         spec = (tf.TensorSpec([None, *x.shape[1:]], tf.float32), tf.TensorSpec([None], tf.int32))
         options = tf.data.Options()
@@ -143,6 +152,18 @@ def synchronised_batch_normalization(s: Setting) -> dict[str, Any]:
     model = s.conv(s.keras.layers.BatchNormalization(synchronized=True))
     history = model.fit(s.dealt(), epochs=3, validation_data=s.tests(), verbose=0)
     return result(model, history)
+
+
+@case
+def last_batch_dropped(s: Setting) -> dict[str, Any]:
+    model = s.dense()
+    return result(model, model.fit(s.dealt(flat=True, equal_steps="drop"), epochs=2, verbose=0))
+
+
+@case
+def last_batch_filled_up(s: Setting) -> dict[str, Any]:
+    model = s.dense()
+    return result(model, model.fit(s.dealt(flat=True, equal_steps="repeat"), epochs=2, verbose=0))
 
 
 @case
@@ -315,6 +336,69 @@ def a_stop_that_one_worker_wants(s: Setting) -> dict[str, Any]:
     model = s.dense()
     history = model.fit(s.dealt(flat=True), epochs=3, callbacks=[Stop()], verbose=0)
     return {"epochs": np.array(len(history.epoch))}
+
+
+@case
+def callbacks_of_the_chief(s: Setting) -> dict[str, Any]:
+    """They write in the first worker; the logs that they write are those of all."""
+    keras = s.keras
+    folder = Path(tempfile.mkdtemp())
+    checkpoint = "checkpoint.weights.h5" if s.framework == "keras" else "checkpoint"
+    callbacks = [
+        keras.callbacks.ModelCheckpoint(str(folder / checkpoint), save_weights_only=True),
+        keras.callbacks.TensorBoard(str(folder / "events")),
+        keras.callbacks.CSVLogger(str(folder / "log.csv")),
+    ]
+    model = s.dense()
+    history = model.fit(
+        s.dealt(flat=True), epochs=2, validation_data=s.tests(flat=True), callbacks=callbacks, verbose=0
+    )
+    written = {path.name.partition(".")[0] for path in folder.iterdir()}
+    assert written == ({"checkpoint", "events", "log"} if s.place.is_chief else set()), written
+    if s.place.is_chief:
+        lines = (folder / "log.csv").read_text().splitlines()
+        losses = [
+            float(dict(zip(lines[0].split(","), line.split(","), strict=True))["loss"]) for line in lines[1:]
+        ]
+        np.testing.assert_allclose(losses, history.history["loss"], rtol=1e-6)
+        other = s.dense()
+        other.load_weights(str(folder / checkpoint))
+        np.testing.assert_array_equal(other.get_weights()[0], model.get_weights()[0])
+    return result(model, history)
+
+
+@case
+def a_loop_of_ones_own(s: Setting) -> dict[str, Any]:
+    import ignite_tf_magic as itf
+
+    keras, tf = s.keras, s.tf
+    strategy = itf.strategy()
+    with strategy.scope():
+        s.seeded()
+        model = keras.Sequential([keras.Input([64]), keras.layers.Dense(16, "relu"), keras.layers.Dense(10)])
+        optimizer = keras.optimizers.Adam(0.003)
+        optimizer.build(model.trainable_variables)
+
+    @tf.function(reduce_retracing=True)
+    def train_step(x: Any, y: Any, total: Any) -> Any:
+        def on_each(x: Any, y: Any, total: Any) -> Any:
+            with tf.GradientTape() as tape:
+                losses = keras.losses.sparse_categorical_crossentropy(
+                    y, model(x, training=True), from_logits=True
+                )
+                loss = tf.reduce_sum(losses) / total
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            return loss
+
+        return strategy.reduce("SUM", strategy.run(on_each, args=(x, y, total)), axis=None)
+
+    losses = []
+    for _ in range(2):
+        for step, (x, y) in enumerate(s.dealt(flat=True)):
+            total = min(64, len(s.labels) - 64 * step)
+            losses.append(train_step(x, y, tf.constant(total, tf.float32)).numpy())
+    return result(model, losses=losses)
 
 
 def main(framework: str, folder: str, *names: str) -> None:

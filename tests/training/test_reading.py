@@ -13,8 +13,9 @@ import tensorflow as tf
 
 from ignite_tf_magic.passes import Passes, Share, Stream, passes_of
 from ignite_tf_magic.training.checkpoints import Checkpoint
-from ignite_tf_magic.training.group import Place, WorkerGroup
+from ignite_tf_magic.training.group import WorkerGroup
 from ignite_tf_magic.training.reading import begin_at, is_record, record_sources
+from ignite_tf_magic.training.task import Place
 
 ALONE = WorkerGroup(Place())
 GROUPS = ((0, 2), (1, 3))

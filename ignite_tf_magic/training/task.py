@@ -1,0 +1,93 @@
+"""Which task of the cluster spec this process is, as TF_CONFIG says. Knows no TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ignite_tf_magic.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A task of a run; a process outside of runs is a worker alone.
+
+    Attributes:
+        kind: "worker", "chief", "ps" or "evaluator".
+        index: Its number among those of its kind.
+        addresses: "host:port" of all tasks, by kind.
+    """
+
+    kind: str = "worker"
+    index: int = 0
+    addresses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def num_workers(self) -> int:
+        """Number of workers in the run."""
+        return max(len(self.addresses.get("worker", ())), 1)
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this is the task that saves and reports: the chief, or without one the first worker."""
+        return self.kind == ("chief" if "chief" in self.addresses else "worker") and self.index == 0
+
+
+def task() -> Task:
+    """Tell which task of its run this process is, for what each worker does by itself, as writing a file of its own.
+
+    Raises:
+        ConfigError: TF_CONFIG cannot be read.
+    """
+    return task_from(os.environ)
+
+
+def task_from(environment: Mapping[str, str]) -> Task:
+    """Read TF_CONFIG.
+
+    Raises:
+        ConfigError: It cannot be read.
+    """
+    text = environment.get("TF_CONFIG", "")
+    if not text:
+        return Task()
+    try:
+        config = json.loads(text)
+        addresses = {kind: tuple(map(str, listed)) for kind, listed in config.get("cluster", {}).items()}
+        own = config.get("task", {})
+        return Task(str(own.get("type", "worker")), int(own.get("index", 0)), addresses)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ConfigError(f"TF_CONFIG cannot be read: {error!r}: {text[:200]}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where this process is among workers that train one model together.
+
+    Attributes:
+        addresses: "host:port" of each worker's TensorFlow server, in their order; one alone has none.
+        index: This worker's number.
+    """
+
+    addresses: tuple[str, ...] = ("",)
+    index: int = 0
+
+    @property
+    def size(self) -> int:
+        """Number of workers."""
+        return len(self.addresses)
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this worker is the one that saves and reports."""
+        return self.index == 0
+
+
+def place_of(task: Task) -> Place:
+    """Tell where a task is; in a cluster with other tasks than workers, each is one alone."""
+    workers = task.addresses.get("worker", ())
+    if set(task.addresses) != {"worker"} or len(workers) < 2:
+        return Place()
+    return Place(workers, task.index)
