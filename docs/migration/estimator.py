@@ -15,7 +15,7 @@ def input_fn():
     def example(row):
         return {"x": tf.cast(row["val"]["x"], tf.float32)}, row["val"]["label"]
 
-    return IgniteDataset("EST").map(example).shuffle(500, seed=1).repeat().batch(32)
+    return IgniteDataset("POINTS").map(example).shuffle(500, seed=1).repeat().batch(32)
 
 
 def model_fn(features, labels, mode):

@@ -70,12 +70,8 @@ class Keras3(Framework):
 
     def __init__(self, module: Any) -> None:
         self.module = module
-        version = tuple(int(part) for part in module.__version__.split(".")[:2])
-        if version < OLDEST_KERAS:
-            raise ConfigError(
-                f"Keras {module.__version__} is too old to train on several workers: before 3.10 metrics do not say "
-                "how they add up. Install keras>=3.12 on the hosts, or use tf_keras"
-            )
+        if reason := too_old(module):
+            raise ConfigError(reason)
 
     def unpack(self, data: Any) -> tuple[Any, Any, Any]:
         found: tuple[Any, Any, Any] = self.module.utils.unpack_x_y_sample_weight(data)
@@ -165,6 +161,17 @@ class TfKeras(Framework):
     def is_optimizer(self, thing: Any) -> bool:
         kinds = (self.module.optimizers.Optimizer, self.module.optimizers.legacy.Optimizer)
         return isinstance(thing, kinds)
+
+
+def too_old(module: Any) -> str | None:
+    """Tell why an imported Keras cannot train on several workers; None when it can."""
+    version = tuple(int(part) for part in module.__version__.split(".")[:2])
+    if version >= OLDEST_KERAS:
+        return None
+    return (
+        f"Keras {module.__version__} is too old to train on several workers: before 3.10 metrics do not say how they "
+        "add up. Install keras>=3.12 on the hosts, or use tf_keras"
+    )
 
 
 def framework_of(model: Any) -> Framework:

@@ -160,8 +160,9 @@ def _enable(place: Place) -> None:
     found.enable_collective_ops(server)
     found.ensure_initialized()
     # A strategy of the script's own would start this server anew, and others may have asked the old one by then: they
-    # would wait for ever.
+    # would wait for ever. Nor does it look after the others: their launcher does.
     CollectiveAllReduceExtended._std_server_started = True
+    CollectiveAllReduceExtended._enable_check_health = False
 
 
 _groups: dict[str, WorkerGroup] = {}

@@ -26,7 +26,7 @@ from ignite_tf_magic.training import shares
 from ignite_tf_magic.training.advice import warn_of_own_statistics
 from ignite_tf_magic.training.callbacks import for_worker, leading
 from ignite_tf_magic.training.checkpoints import directory_in_run
-from ignite_tf_magic.training.frameworks import Framework, framework_of, optimizers_of
+from ignite_tf_magic.training.frameworks import Framework, framework_of, optimizers_of, too_old
 from ignite_tf_magic.training.group import WorkerGroup, worker_group
 from ignite_tf_magic.training.models import leave_model
 from ignite_tf_magic.training.reporting import Reporter, writer_of_run
@@ -56,6 +56,13 @@ def _install(name: str) -> None:
     if name in _installed or not _is_on_tensorflow(module):
         return
     _installed.add(name)
+    if name == "keras" and group.place.size == 1 and too_old(module):
+        warnings.warn(
+            f"Keras {module.__version__} is older than 3.12: it trains as ever, but begins anew after a restart, and "
+            "it tells no metrics",
+            stacklevel=2,
+        )
+        return
     group.connect()
     methods = {"fit": _fit} if group.place.size == 1 else {"fit": _fit, "evaluate": _evaluate}
     for method, together in methods.items():

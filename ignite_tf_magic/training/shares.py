@@ -102,12 +102,18 @@ def _agreed(dataset: Any, channel: WorkerGroup) -> Any:
     def ask(mine: Any) -> Any:
         return channel.sum([mine])[0]
 
-    def agree(mine: Any, *parts: Any) -> tuple[Any, ...]:
-        total = tf.py_function(ask, [mine], tf.int64)
-        return (tf.ensure_shape(total, []), *parts)
+    def anyone_has(mine: Any, *parts: Any) -> Any:
+        del parts
+        return tf.py_function(ask, [mine], tf.int64) > 0
 
-    together = flagged.map(agree).take_while(lambda total, *_: total > 0)
-    return together.map(lambda _, *parts: parts if len(parts) > 1 else parts[0])
+    def unflagged(_: Any, *parts: Any) -> Any:
+        return tf.data.Dataset.from_tensors(parts if len(parts) > 1 else parts[0])
+
+    # tf.data must not read ahead of what is asked for, as it does for a `map` and at the end: it would ask once more
+    # than on other workers, and the answers would be those to other questions.
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
+    return flagged.take_while(anyone_has).flat_map(unflagged).with_options(options)
 
 
 def _flagged(dataset: Any, flag: int) -> Any:

@@ -84,11 +84,17 @@ class Workers:
     """
 
     def __init__(
-        self, folder: Path, num_workers: int, script: Path, *, arguments: Sequence[str] = ()
+        self,
+        folder: Path,
+        num_workers: int,
+        script: Path,
+        *,
+        arguments: Sequence[str] = (),
+        python: str = sys.executable,
     ) -> None:
         self.folder = folder
         self.num_workers = num_workers
-        self._argv = [sys.executable, str(script), str(folder), *arguments]
+        self._argv = [python, str(script), str(folder), *arguments]
 
     def start(self, **environment: str) -> list[subprocess.Popen[bytes]]:
         """Start all of them; end them."""

@@ -1,0 +1,33 @@
+"""Plain Keras: plain_on.py FOLDER leaves in FOLDER/said-WORKER.json what was raised and warned."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+
+from ignite_tf_magic.after_import import after_import
+from ignite_tf_magic.training import keras_hooks
+
+said = {"raised": None}
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    after_import("keras", keras_hooks.install_keras)
+    import keras
+
+    from ignite_tf_magic import task
+
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    try:
+        model.fit(np.zeros((8, 2)), np.zeros(8), verbose=0)
+    except Exception as error:  # noqa: BLE001 - it is what the test looks at
+        said["raised"] = f"{type(error).__name__}: {error}"
+said["warned"] = [str(each.message) for each in caught]
+(Path(sys.argv[1]) / f"said-{task().index}.json").write_text(json.dumps(said))

@@ -1,0 +1,81 @@
+"""Other versions of TensorFlow and Keras than that of these tests, each in a virtual environment beside it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pytest
+from migrations import FOLDER
+from processes import ROOT, Workers, compare, run_cases
+
+from ignite_tf_magic.session import RunRequest, load, open_session
+
+sys.path.append(str(ROOT / "tests" / "tfplugin"))
+from versions import venv
+
+OLDEST, OF_ESTIMATORS = "2.16", "2.15"
+PACKAGES = ("keras>=3.12", "numpy", "fsspec", "pyignite", "platformdirs", "asyncssh", "rich")
+CASES = ("dense", "convolutional", "synchronised_batch_normalization", "own_train_step", "unbuilt_sequential")
+PLAIN = Path(__file__).with_name("plain_on.py")
+
+
+def python_with(version: str, *packages: str) -> str:
+    """Give the interpreter of an environment, which is made if need be: half a minute."""
+    uv = str(Path(sys.executable).with_name("uv"))
+    return str(venv(ROOT / ".venv" / "versions", f"{version}.*", uv, (f"tf_keras=={version}.*", *packages)))
+
+
+@pytest.fixture(scope="module")
+def oldest():
+    return python_with(OLDEST, *PACKAGES)
+
+
+@pytest.fixture(scope="module")
+def of_estimators():
+    return python_with(OF_ESTIMATORS, *PACKAGES[1:])
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("framework", ["keras", "tf_keras"])
+def test_two_workers_with_the_oldest_tensorflow(oldest, framework, tmp_path):
+    for name in ("alone", "together"):
+        run_cases(framework, 2, CASES, tmp_path / name, together=name == "together", python=oldest)
+    for case in CASES:
+        found = compare(case, tmp_path / "alone", tmp_path / "together", 2)
+        assert found.identical, case
+        assert found.largest < 1e-5, (case, found.differences)
+
+
+@pytest.mark.timeout(300)
+def test_estimators_on_two_workers(of_estimators, ignite, monkeypatch, tmp_path):
+    monkeypatch.setenv("IGNITE_TF_HOME", str(tmp_path))
+    monkeypatch.setenv("IGNITE_TF_CLUSTER", ",".join(map(str, ignite.connect_options.endpoints)))
+    x = np.random.default_rng(1).normal(size=(1000, 16)).astype(np.float32)
+    load("POINTS", {"x": x, "label": (x.sum(axis=1) > 0).astype(np.int32)}, replace=True, report=str)
+    source = (FOLDER / "estimator.py").read_text(encoding="utf-8")
+    request = RunRequest("POINTS", source, num_workers=2, script_name="estimator", python=of_estimators)
+    with open_session(report=str) as session:
+        run = session.start_run(request)
+        text = "".join(chunk.text for chunk in run.follow())
+        run.wait(60)
+        assert run.failure() is None, text
+        assert run.result["global_step"] == 40
+        assert run.result["accuracy"] > 0.9
+        files = fsspec.filesystem("igfs").ls(f"igfs:///runs/{run.id}/estimator", detail=False)
+    assert any(path.endswith("model.ckpt-40.index") for path in files)
+
+
+@pytest.mark.timeout(120)
+def test_keras_that_is_too_old_trains_alone_only(of_estimators, tmp_path):
+    for num_workers in (1, 2):
+        Workers(tmp_path, num_workers, PLAIN, python=of_estimators).run()
+        said = [json.loads((tmp_path / f"said-{index}.json").read_text()) for index in range(num_workers)]
+        if num_workers == 1:
+            assert said[0]["raised"] is None
+            assert any("is older than 3.12: it trains as ever" in each for each in said[0]["warned"])
+        else:
+            assert all("is too old to train on several workers" in each["raised"] for each in said)
