@@ -1,4 +1,4 @@
-"""`python -m benchmarks [--only scan,load,memory,first_step,igfs,launch,resume,training] [--quick] [--show]`."""
+"""`python -m benchmarks [--only scan,load,memory,first_step,igfs,launch,resume,skew,training] [--quick] [--show]`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import cells, first_step, igfs, launch, load, memory, resume, scan, tables, training
+from benchmarks import cells, first_step, igfs, launch, load, memory, resume, scan, skew, tables, training
 from benchmarks.cases import Case
 from benchmarks.plan import FULL, QUICK, Plan, Report
 from ignite_tf_magic.config import ConnectOptions
 from ignite_tf_magic.embedded import EmbeddedOptions, Lifetime, down, ensure_up
 
-NAMES = ("scan", "load", "memory", "first_step", "igfs", "launch", "resume", "training")
+NAMES = ("scan", "load", "memory", "first_step", "igfs", "launch", "resume", "skew", "training")
 _SMALL = EmbeddedOptions(heap="512m", region="1g")
 _LARGE = EmbeddedOptions(heap="1g", region="1g")
 _ROOMY = EmbeddedOptions(heap="1g", region="2g")
@@ -95,6 +95,9 @@ def _results(plan: Plan, names: Sequence[str], report: Report) -> Iterator[tuple
         if "resume" in names:
             with _nodes(home, _SMALL, report) as options:
                 yield "resume", resume.run(options, plan.num_kills, report)
+        if "skew" in names:
+            with _nodes(home, _SMALL, report) as options:
+                yield "skew", skew.run(options, plan.num_skewed, report)
         if "training" in names:
             with _nodes(home, _SMALL, report) as options:
                 yield "training", training.run(options, plan.train_rows, plan.train_rounds, report)

@@ -42,6 +42,7 @@ class Plan:
         stream_mb: Output of one worker.
         num_lines: Lines whose age is measured when they arrive.
         num_kills: Trainings of which a worker is killed.
+        num_skewed: Trainings on two workers with very different numbers of rows.
         train_rows: Rows of a small net's training.
         train_rounds: Epochs by each way.
     """
@@ -57,6 +58,7 @@ class Plan:
     stream_mb: int
     num_lines: int
     num_kills: int
+    num_skewed: int
     train_rows: int
     train_rounds: int
 
@@ -73,6 +75,7 @@ FULL = Plan(
     stream_mb=100,
     num_lines=200,
     num_kills=20,
+    num_skewed=50,
     train_rows=20_000,
     train_rounds=7,
 )
@@ -88,6 +91,7 @@ QUICK = Plan(
     stream_mb=2,
     num_lines=20,
     num_kills=1,
+    num_skewed=1,
     train_rows=1_000,
     train_rounds=2,
 )

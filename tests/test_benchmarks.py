@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks import cells, igfs, launch, load, scan, tables
+from benchmarks import cells, igfs, launch, load, scan, skew, tables
 from benchmarks.cases import Case, fill, mib, mnist
 from benchmarks.plan import Effort
 from benchmarks.process import Variant, VariantFailed, python_variant
@@ -106,3 +106,9 @@ def test_launching_is_measured_on_fake_hosts_and_in_a_cell():
     assert [row["processes_left"] for row in rows if "processes_left" in row] == [0, 0, 0]
     assert [row["lines_lost"] for row in rows if "lines_lost" in row] == [0]
     assert all(row["stop_s"] > 3 for row in rows if "ignore" in row["variant"])
+
+
+@pytest.mark.timeout(120)
+def test_a_worker_without_rows_trains_with_the_other(ignite):
+    found = skew.run(ignite.connect_options, 1, unheard, ((1, 0),))
+    assert found == [{"case": "skew", "rows": "1:0", "runs": 1, "ended": 1, "exact": 1}]

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import math
-import os
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from ignite_tf_magic.errors import TrainingDiverged
 from ignite_tf_magic.training.frameworks import Framework
 from ignite_tf_magic.training.group import WorkerGroup
-from ignite_tf_magic.training.reporting import Reporter
+from ignite_tf_magic.training.reporting import Reporter, check_loss
 from ignite_tf_magic.training.resume import Asked, Progress
 from ignite_tf_magic.training.together import REPORT, SAVE, STOP, Together
 
@@ -118,7 +115,7 @@ class Leading:
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Report the epoch, and ask whether anybody wants to stop or to save."""
-        self._check(logs or {})
+        check_loss(logs or {}, epoch, self.step)
         self._reporter.report(epoch, self.last_batch + 1, self.step, logs or {}, is_epoch=True)
         wishes = [self.model.stop_training or self._together.wishes_for(STOP), self._wants_to_save()]
         stop, save = self._group.sum_arrays([np.array(wishes, np.float32)])[0]
@@ -138,19 +135,10 @@ class Leading:
         if is_agreed or (self._group.place.size == 1 and self._reporter.is_time()):
             self._together.wish(REPORT, wanted=False)
             values = {**logs, **self.model.get_metrics_result()}
-            self._check(values)
+            check_loss(values, self.epoch, self.step)
             self._reporter.report(self.epoch, self.last_batch + 1, self.step, values, is_epoch=False)
         elif self._group.place.is_chief and self._reporter.is_time():
             self._together.wish(REPORT)
-
-    def _check(self, values: Mapping[str, Any]) -> None:
-        """End the training of all workers, if that was asked for, when its loss has been lost; all see the same."""
-        loss = float(values.get("loss", 0.0))
-        if os.environ.get("IGNITE_TF_STOP_ON_NAN") and not math.isfinite(loss):
-            raise TrainingDiverged(
-                f"the loss is {loss} in step {self.step} of epoch {self.epoch + 1}. A smaller learning rate, clipnorm, "
-                "or a look at the data may help"
-            )
 
     def _wants_to_save(self) -> bool:
         return self._asked.is_asked or (self._group.place.is_chief and self._progress.wants_to_save())

@@ -23,13 +23,13 @@ import tensorflow as tf
 
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.training import shares
-from ignite_tf_magic.training.advice import warn_of_own_statistics
+from ignite_tf_magic.training.advice import check_elements, warn_of_own_statistics
 from ignite_tf_magic.training.callbacks import for_worker, leading
 from ignite_tf_magic.training.checkpoints import directory_in_run
 from ignite_tf_magic.training.frameworks import Framework, framework_of, optimizers_of, too_old
 from ignite_tf_magic.training.group import WorkerGroup, worker_group
 from ignite_tf_magic.training.models import leave_model
-from ignite_tf_magic.training.reporting import Reporter, writer_of_run
+from ignite_tf_magic.training.reporting import Reporter, num_batches_of, writer_of_run
 from ignite_tf_magic.training.resume import Asked, Progress, Saving, skipping
 from ignite_tf_magic.training.together import Together
 from ignite_tf_magic.training.waiting import timed
@@ -128,6 +128,7 @@ def _has_strategy(model: Any) -> bool:
 def _fit(model: Any, original: Callable[..., Any], given: dict[str, Any]) -> Any:
     framework, group = framework_of(model), worker_group()
     together, asked = _together(model, framework, group), Asked()
+    check_elements(model, given.get("x"))
     name = f"fit-{next(_fits)}"
     progress = Progress(model, framework, group, Saving(directory_in_run(name), group))
     progress.find()
@@ -168,9 +169,7 @@ def _end_of_data_is_well(given: dict[str, Any]) -> Iterator[None]:
 
 
 def _reporter(name: str, group: WorkerGroup, given: dict[str, Any], data: Any) -> Reporter:
-    batches = given.get("steps_per_epoch")
-    if batches is None and isinstance(data, tf.data.Dataset) and int(data.cardinality()) > 0:
-        batches = int(data.cardinality())
+    batches = given.get("steps_per_epoch") or num_batches_of(data)
     return Reporter(name, group, writer_of_run(), epochs=given.get("epochs", 1), batches=batches)
 
 
@@ -192,6 +191,7 @@ def _skipping(
 
 def _evaluate(model: Any, original: Callable[..., Any], given: dict[str, Any]) -> Any:
     framework, group = framework_of(model), worker_group()
+    check_elements(model, given.get("x"))
     data = _evaluation_data(given, group)
     if not group.place.is_chief:
         given["verbose"] = 0

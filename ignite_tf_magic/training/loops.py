@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,9 @@ from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.training.checkpoints import Checkpoint, directory_in_run
 from ignite_tf_magic.training.group import WorkerGroup, worker_group
 from ignite_tf_magic.training.reading import begin_at, is_record, record_sources
+from ignite_tf_magic.training.reporting import Reporter, check_loss, num_batches_of, writer_of_run
 from ignite_tf_magic.training.resume import Asked, Saving
+from ignite_tf_magic.training.waiting import timed
 
 # How long a wish to save waits until all workers ask each other.
 _ASK_EVERY_S = 0.2
@@ -42,8 +44,9 @@ def checkpoint(**objects: Any) -> Loop:
     """Let a loop go on where it was when the run is started again.
 
     Example:
-        for batch in checkpoint(model=model, optimizer=optimizer).over(dataset, epochs=5):
-            train_step(batch)
+        loop = checkpoint(model=model, optimizer=optimizer)
+        for batch in loop.over(dataset, epochs=5):
+            loop.log(loss=train_step(batch))
 
     Args:
         objects: What is trained: models, optimizers, variables; whatever has `variables`, all of which are there.
@@ -62,18 +65,21 @@ class Loop:
     def __init__(self, objects: dict[str, Any], group: WorkerGroup) -> None:
         self._objects = objects
         self._group = group
-        self._saving = Saving(directory_in_run(f"loop-{next(_loops)}"), group)
+        self._name = f"loop-{next(_loops)}"
+        self._saving = Saving(directory_in_run(self._name), group)
         self._asked = Asked()
         self._dataset: Any = None
         self._steps_until_asked = 1
         self._asked_at, self._asked_step = time.monotonic(), 0
+        self._logged = _Logged()
+        self._reporter = Reporter(self._name, group, None)
         self.epoch = self.step = 0
 
     def over(self, dataset: Any, epochs: int) -> Iterator[Any]:
         """Give the batches of all epochs, but for those that were done before the run was started again.
 
         What is trained is put back to where it was before the first batch; now and then, and when the process is asked
-        to end, it is saved after a batch has been used.
+        to end, it is saved after a batch has been used. In a run it is told how the loop stands, as of a `fit`.
         """
         found = self._saving.find()
         first, skipped = (int(found.facts["epoch"]), int(found.facts["batches"])) if found else (0, 0)
@@ -81,30 +87,53 @@ class Loop:
             self._restore(found)
         self._dataset = dataset
         begin_at(dataset, first, skipped, found, self._group)
+        self._reporter = Reporter(
+            self._name, self._group, writer_of_run(), epochs=epochs, batches=num_batches_of(dataset)
+        )
+        batches = timed(dataset) if self._reporter.is_on and isinstance(dataset, tf.data.Dataset) else dataset
         with self._asked.listening():
             for self.epoch in range(first, epochs):
-                for number, batch in enumerate(dataset):
-                    if self.epoch == first and number < skipped:
+                number = 0
+                self._reporter.go()
+                for number, batch in enumerate(batches, 1):
+                    if self.epoch == first and number <= skipped:
                         continue
                     yield batch
                     self.step += 1
-                    self._after(self.epoch, number + 1)
+                    self._after(self.epoch, number)
+                self._tell(number, self._logged.of_epoch(), is_epoch=True)
             self._save(epochs, 0)
 
+    def log(self, **values: Any) -> None:
+        """Tell how a step went: loss and metrics over the rows of all workers, as `strategy.reduce` gives them.
+
+        The run's history has the mean over each epoch, its metrics and chart the latest, about once a second.
+
+        Args:
+            values: Numbers, or tensors of one number. With `--stop-on-nan` the run ends when `loss` is none any more.
+        """
+        self._logged.add(values)
+
     def _after(self, epoch: int, num_batches: int) -> None:
-        """Ask from time to time whether anybody wants to save; the chief says after how many steps again."""
+        """Ask from time to time who wants to save or to report; the chief says after how many steps again."""
         self._steps_until_asked -= 1
         if self._steps_until_asked:
             return
         is_chief = self._group.place.is_chief
         wants = self._asked.is_asked or (is_chief and self._saving.is_time())
-        told = np.array([wants, self._pause() if is_chief else 0], np.float32)
-        wanted, pause = self._group.sum_arrays([told])[0]
+        is_time, pause = (self._reporter.is_time(), self._pause()) if is_chief else (False, 0)
+        wanted, pause, is_time = self._group.sum_arrays([np.array([wants, pause, is_time], np.float32)])[0]
         self._steps_until_asked = max(int(pause), 1)
+        if is_time:
+            self._tell(num_batches, self._logged.latest(), is_epoch=False)
         if wanted:
             self._save(epoch, num_batches)
         if self._asked.is_asked:
             self._asked.end()
+
+    def _tell(self, num_batches: int, values: dict[str, float], *, is_epoch: bool) -> None:
+        check_loss(values, self.epoch, self.step)
+        self._reporter.report(self.epoch, num_batches, self.step, values, is_epoch=is_epoch)
 
     def _pause(self) -> int:
         """Give the steps that take about as long as may pass until all ask again."""
@@ -142,3 +171,25 @@ class Loop:
                 continue
             found = thing.variables() if callable(thing.variables) else thing.variables
             yield from ((f"{name} {at}", variable) for at, variable in enumerate(found))
+
+
+class _Logged:
+    """What a loop has told of its steps. Waits for no tensor before somebody asks for it."""
+
+    def __init__(self) -> None:
+        self._latest: dict[str, Any] = {}
+        self._sums: dict[str, tuple[Any, int]] = {}
+
+    def add(self, values: Mapping[str, Any]) -> None:
+        for name, value in values.items():
+            total, count = self._sums.get(name, (0.0, 0))
+            self._sums[name] = total + tf.cast(value, tf.float64), count + 1
+        self._latest.update(values)
+
+    def latest(self) -> dict[str, float]:
+        return {name: float(value) for name, value in self._latest.items()}
+
+    def of_epoch(self) -> dict[str, float]:
+        """Give the means since the last time."""
+        sums, self._sums = self._sums, {}
+        return {name: float(total) / count for name, (total, count) in sums.items()}

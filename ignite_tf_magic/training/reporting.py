@@ -19,7 +19,7 @@ import fsspec
 import numpy as np
 import tensorflow as tf
 
-from ignite_tf_magic.errors import IgniteTfError
+from ignite_tf_magic.errors import IgniteTfError, TrainingDiverged
 from ignite_tf_magic.training.group import WorkerGroup
 from ignite_tf_magic.training.measures import NUM_NUMBERS, Meter, Sample
 from ignite_tf_magic.training.records import FILE_NAME, Record, WorkerRecord
@@ -120,6 +120,28 @@ class Reporter:
         rows = np.zeros((size, NUM_NUMBERS), np.float64)
         rows[index] = own.to_array()
         return [Sample.from_array(row) for row in self._group.sum_arrays([rows])[0]]
+
+
+def num_batches_of(data: Any) -> int | None:
+    """Tell how many batches an epoch has; None when nobody knows."""
+    if not isinstance(data, tf.data.Dataset):
+        return None
+    found = int(data.cardinality())
+    return found if found > 0 else None
+
+
+def check_loss(values: Mapping[str, Any], epoch: int, step: int) -> None:
+    """End a training whose loss has been lost, if that was asked for; all workers see the same values.
+
+    Raises:
+        TrainingDiverged: The loss is no number any more.
+    """
+    loss = float(values.get("loss", 0.0))
+    if os.environ.get("IGNITE_TF_STOP_ON_NAN") and not math.isfinite(loss):
+        raise TrainingDiverged(
+            f"the loss is {loss} in step {step} of epoch {epoch + 1}. A smaller learning rate, clipnorm, or a look at "
+            "the data may help"
+        )
 
 
 def _ratio(part: float, whole: float) -> float | None:

@@ -17,6 +17,7 @@ from ignite_tf_magic.training import keras_hooks
 after_import("keras", keras_hooks.install_keras)
 
 import keras  # noqa: E402
+import tensorflow as tf  # noqa: E402
 
 from ignite_tf_magic.training.group import worker_group  # noqa: E402
 
@@ -43,7 +44,7 @@ def not_compiled():
 
 
 def misfit():
-    model(inputs=7).fit(x, y, batch_size=10, verbose=0)
+    model(inputs=7).fit(tf.data.Dataset.from_tensor_slices((x, y)).batch(10), verbose=0)
 
 
 said = {}

@@ -56,7 +56,7 @@ def train_step(x, y):
 
 loop = itf.checkpoint(model=model, optimizer=optimizer)
 for batch in loop.over(batches, epochs=EPOCHS):
-    loss = train_step(*batch)
+    loop.log(loss=train_step(*batch))
     with (folder / f"steps-{place.index}").open("a") as file:
         print(loop.step + 1, file=file)
     time.sleep(float(os.environ.get("STEP_S", "0")))

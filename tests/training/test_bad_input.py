@@ -24,7 +24,11 @@ def said(tmp_path_factory):
     [
         ("small_batch", "ConfigError", "it needs at least 2 rows"),
         ("not_compiled", "ConfigError", "compile the model before fit"),
-        ("misfit", "ValueError", "expected axis -1 of input shape to have value 7"),
+        (
+            "misfit",
+            "ConfigError",
+            "the model takes inputs of shape (None, 7), and the dataset gives (None, 16)",
+        ),
         ("diverging", "TrainingDiverged", "A smaller learning rate, clipnorm"),
     ],
 )

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import signal
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
-from processes import Workers
+from processes import Workers, assign
 
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.client.load import put_rows, table_config
@@ -33,26 +31,6 @@ def cache(ignite):
         client.destroy_cache("MOVING")
 
 
-def assign(folder: Path, ignite, cache, shares: Sequence[Sequence[int]]) -> None:
-    """Tell each worker its partitions, as a launcher does."""
-    rows = [sum(cache[p].rows for p in share) for share in shares]
-    endpoint = ignite.connect_options.endpoints[0]
-    for worker, share in enumerate(shares):
-        sizes = {str(p): [cache[p].rows, cache[p].max_row_bytes] for p in share}
-        record = {"cache": "MOVING", "worker": worker, "rows_by_worker": rows, "partitions": sizes}
-        path = folder / f"assignment-{worker}.json"
-        path.write_text(json.dumps(record))
-        found = {
-            "HOST": endpoint.host,
-            "PORT": str(endpoint.port),
-            "PART": ",".join(map(str, share)),
-            "ASSIGNED_CACHE": "MOVING",
-            "ASSIGNMENT_FILE": str(path),
-        }
-        variables = {f"IGNITE_DATASET_{name}": value for name, value in found.items()}
-        (folder / f"worker-{worker}.json").write_text(json.dumps(variables))
-
-
 def rows_by_epoch(folder: Path) -> list[list[int]]:
     found: list[list[int]] = [[] for _ in range(EPOCHS)]
     for path in folder.glob("rows-*"):
@@ -71,10 +49,10 @@ def rows_by_epoch(folder: Path) -> list[list[int]]:
 def test_every_row_once_in_each_epoch(ignite, cache, tmp_path, way, interruptions):
     workers = Workers(tmp_path, 2, SCRIPT, arguments=[way])
     for shares, asked_at in interruptions:
-        assign(tmp_path, ignite, cache, shares)
+        assign(tmp_path, ignite.connect_options, "MOVING", cache, shares)
         processes = workers.start(ASKED_AT=str(asked_at))
         assert [process.wait(100) for process in processes] == [-signal.SIGTERM] * 2, workers.words()
-    assign(tmp_path, ignite, cache, HALVES[::-1])
+    assign(tmp_path, ignite.connect_options, "MOVING", cache, HALVES[::-1])
     workers.run()
     assert rows_by_epoch(tmp_path) == [list(range(1, NUM_ROWS + 1))] * EPOCHS
     for worker in range(2):

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from processes import Workers
 
+from ignite_tf_magic.training.records import FILE_NAME, Record, RecordReader, without_repeats
+
 FIT, LOOP = (Path(__file__).with_name(name) for name in ("train_on.py", "loop_on.py"))
 NUM_STEPS = 100
 
@@ -34,6 +36,11 @@ def until(workers: Workers, step: int, processes: list[subprocess.Popen[bytes]])
 def results(workers: Workers) -> list[dict[str, np.ndarray]]:
     workers.run()
     return [dict(np.load(workers.folder / f"result-{index}.npz")) for index in range(workers.num_workers)]
+
+
+def epochs_told(folder: Path) -> list[Record]:
+    found = RecordReader().feed((folder / "igfs" / FILE_NAME).read_bytes())
+    return [record for record in without_repeats(found) if record.is_epoch]
 
 
 def last_saved(folder: Path, training: str) -> int:
@@ -104,3 +111,10 @@ def test_a_loop_of_ones_own(tmp_path):
         process.wait(20)
     assert 0 < last_saved(tmp_path, "loop-0") < NUM_STEPS
     check(results(workers), undisturbed)
+    told, of_undisturbed = epochs_told(tmp_path), epochs_told(tmp_path / "alone")
+    assert [(record.training, record.epoch, record.step) for record in told] == [
+        ("loop-0", epoch, 20 * (epoch + 1)) for epoch in range(5)
+    ]
+    assert [len(record.workers) for record in told] == [2] * 5
+    for record, other in list(zip(told, of_undisturbed, strict=True))[3:]:  # it was interrupted before
+        assert record.values["loss"] == pytest.approx(other.values["loss"], abs=1e-5)
