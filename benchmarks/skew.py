@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -74,7 +75,7 @@ def _train(
         assign(folder, options, _CACHE, stats, _shares(stats, ratio, num_rows))
         try:
             Workers(folder, 2, _SCRIPT, arguments=(str(num_rows), str(batch_rows))).run()
-        except (AssertionError, TimeoutError) as error:
+        except (AssertionError, subprocess.TimeoutExpired) as error:
             print(error, file=sys.stderr)
             return None
         return [json.loads((folder / f"seen-{worker}.json").read_text()) for worker in range(2)]

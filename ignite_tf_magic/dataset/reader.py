@@ -1,13 +1,14 @@
 """Partitions as a stream of column chunks: one reading thread per owner, chunks in a fixed order.
 
-Each owner's partitions are read in the order given; chunks of a fixed number of rows are taken from the
-owners in turn. The sequence of rows therefore depends on the data, the owners and the order asked for,
-not on timing and not on page sizes. A sequence that came of other owners can be read again: it is a
-`Stream`, whose groups were each one owner's once.
+Each owner's partitions are read in the order given; chunks of fixed numbers of rows are taken from the
+owners in turn, the first ones smaller, so that a training need not wait for them. The sequence of rows therefore
+depends on the data, the owners and the order asked for, not on timing and not on page sizes. A sequence that came of
+other owners can be read again: it is a `Stream`, whose groups were each one owner's once.
 """
 
 from __future__ import annotations
 
+import itertools
 import queue
 import threading
 from collections import deque
@@ -97,6 +98,16 @@ class ChunkReader(Closing):
         return stream, threads
 
 
+def chunk_sizes(chunk_rows: int) -> Iterator[int]:
+    """Give the rows of each chunk: an eighth twice, then twice as many each time, so batches still lie within one."""
+    first = max(1, chunk_rows // 8)
+    yield first
+    while first < chunk_rows:
+        yield first
+        first *= 2
+    yield from itertools.repeat(chunk_rows)
+
+
 class _OwnerThread:
     """Reads one owner's partitions and decodes them into chunks, a few chunks ahead."""
 
@@ -112,7 +123,7 @@ class _OwnerThread:
         self._client = client
         self._scan = scan
         self._layout = layout
-        self._chunk_rows = chunk_rows
+        self._chunk_rows = chunk_sizes(chunk_rows)
         self._pool = source.pool
         self._decoder = PageDecoder(self._layout)
         self._chunks: queue.Queue[ColumnChunk | BaseException | None] = queue.Queue(QUEUED_CHUNKS)
@@ -168,7 +179,7 @@ class _OwnerThread:
             self._put(chunk)
 
     def _new_chunk(self) -> ColumnChunk:
-        return ColumnChunk(self._layout, self._chunk_rows, self._pool.allocate)
+        return ColumnChunk(self._layout, next(self._chunk_rows), self._pool.allocate)
 
     def _decode(self, run: PageRun, chunk: ColumnChunk) -> None:
         try:

@@ -150,6 +150,8 @@ def _fit(model: Any, original: Callable[..., Any], given: dict[str, Any]) -> Any
             return _result(model, history, progress)
         given["initial_epoch"] = max(given.get("initial_epoch", 0), progress.epoch)
         progress.begin(data["x"], given["initial_epoch"])
+        if framework.steps_per_execution(model) == 1:
+            data["x"] = shares.read_ahead(data["x"], given)
         if reporter.is_on and isinstance(data["x"], tf.data.Dataset):
             data["x"] = timed(data["x"])
         with _skipping(model, framework, progress), asked.listening(), _end_of_data_is_well(given):

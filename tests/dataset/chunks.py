@@ -8,5 +8,10 @@ from typing import Any
 
 
 def in_turn(groups: Sequence[Sequence[Any]], chunk_rows: int) -> list[Any]:
-    chunks = [[rows[at : at + chunk_rows] for at in range(0, len(rows), chunk_rows)] for rows in groups]
+    eighth = max(1, chunk_rows // 8)
+    first = list(dict.fromkeys([0, *(min(eighth * n, chunk_rows) for n in (1, 2, 4, 8))]))
+    chunks = []
+    for rows in groups:
+        ends = [*first[1:], *range(first[-1] + chunk_rows, len(rows) + chunk_rows, chunk_rows)]
+        chunks.append([rows[begin:end] for begin, end in zip([0, *ends], ends, strict=False)])
     return [row for turn in zip_longest(*chunks, fillvalue=[]) for chunk in turn for row in chunk]
