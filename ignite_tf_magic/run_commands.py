@@ -233,11 +233,11 @@ def _ps(options: argparse.Namespace) -> None:
 
 def _describe(options: argparse.Namespace) -> None:
     run = get_run(options.run, options.config, options.via)
-    info, record = run.info(), run.record()
+    info, record, latest = run.info(), run.record(), run.latest()
     if options.json:
-        print(json.dumps(record_as_json(info, record), indent=1))
+        print(json.dumps(record_as_json(info, record, latest), indent=1))
         return
-    print(describe_view(info, record, datetime.now(timezone.utc)).text)
+    print(describe_view(info, record, latest, datetime.now(timezone.utc)).text)
     if (failure := run.failure()) is not None:
         print(failure_view(info, failure).text)
 

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
+from ignite_tf_magic.metrics_views import place_text, speed_text
 from ignite_tf_magic.render import View, duration_text, health_colour, message_view, state_text, table_view
-from ignite_tf_magic.session import Check, Diagnosis, Health, PlacementRow, Planned, RunInfo, RunRecord
+from ignite_tf_magic.session import (
+    Check,
+    Diagnosis,
+    Health,
+    PlacementRow,
+    Planned,
+    Record,
+    RunInfo,
+    RunRecord,
+)
 
 
 def run_as_json(run: RunInfo) -> dict[str, Any]:
@@ -28,8 +39,8 @@ def run_as_json(run: RunInfo) -> dict[str, Any]:
     }
 
 
-def record_as_json(run: RunInfo, record: RunRecord) -> dict[str, Any]:
-    """Give all that is known of a run."""
+def record_as_json(run: RunInfo, record: RunRecord, latest: Record | None) -> dict[str, Any]:
+    """Give all that is known of a run; `latest` is what its training has told last."""
     local_rows = {seat.worker: seat.local_rows for seat in record.order.seats}
     return {
         **run_as_json(run),
@@ -53,13 +64,17 @@ def record_as_json(run: RunInfo, record: RunRecord) -> dict[str, Any]:
             for worker in record.workers
         ],
         "restarts_because_of": [each.cause for each in record.past],
+        "training": None if latest is None else asdict(latest),
     }
 
 
-def describe_view(run: RunInfo, record: RunRecord, now: datetime) -> View:
+def describe_view(run: RunInfo, record: RunRecord, latest: Record | None, now: datetime) -> View:
     """Tell all that is known of a run: how it stands, who answers for it, its cluster, what happened to it."""
+    facts = _facts(run, record, now)
+    if latest is not None:
+        facts.append(["training", ", ".join(filter(None, [place_text(latest), speed_text(latest)]))])
     views = [
-        table_view(["", ""], [row for row in _facts(run, record, now) if row[1]]),
+        table_view(["", ""], [row for row in facts if row[1]]),
         table_view(
             ["Worker", "Host", "PID", "State", "TensorFlow", "Rows", "Local"],
             _worker_rows(record),

@@ -22,7 +22,7 @@ from ignite_tf_magic.training.records import FILE_NAME, Record, RecordReader, wi
 if TYPE_CHECKING:
     import pandas as pd
 
-_PART_BYTES = 1 << 20
+_PART_BYTES, _TAIL_BYTES = 1 << 20, 1 << 16
 _POLL_S, _PAUSE_S = 0.5, 5.0
 _JOIN_S = 2.0
 
@@ -57,6 +57,19 @@ class TrainingRun(Run):
         with Volume(lambda: options) as volume, suppress(PathNotFound), _open(volume, self.id) as file:
             return without_repeats(_read_on(file, reader))
         return []
+
+    def latest(self) -> Record | None:
+        """Read what was told last; None when nothing was, or when no cluster answers: it is an extra to who looks."""
+        options = self.cluster()
+        if options is None:
+            return None
+        try:
+            with Volume(lambda: options) as volume, _open(volume, self.id) as file:
+                data = bytearray(min(file.node.size, _TAIL_BYTES))
+                count = file.read_into(file.node.size - len(data), memoryview(data))
+        except (PathNotFound, ConnectionFailed):
+            return None
+        return next(reversed(RecordReader().feed(bytes(data[:count]))), None)
 
     @property
     def history(self) -> pd.DataFrame:

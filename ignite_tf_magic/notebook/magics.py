@@ -188,7 +188,7 @@ def _logs(options: argparse.Namespace) -> None:
 def _describe(options: argparse.Namespace) -> None:
     run = get_run(options.run, options.config, options.via)
     info, failure = run.info(), run.failure()
-    show(run_views.describe_view(info, run.record(), datetime.now(timezone.utc)))
+    show(run_views.describe_view(info, run.record(), run.latest(), datetime.now(timezone.utc)))
     if failure is not None:
         show(render.failure_view(info, failure))
 

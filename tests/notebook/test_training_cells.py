@@ -60,6 +60,8 @@ def test_history_shows_one_run_and_compares_several(kernel, trained):
     both = kernel.run(f"%ignite_tf history {run_id} {run_id}")
     assert re.search(rf"^{run_id} +succeeded +1 +3 +36", both.text, re.MULTILINE)
     assert any("image/png" in data for data in both.shown)
+    described = kernel.run(f"%ignite_tf describe {run_id}").text
+    assert re.search(r"^training +epoch 3/3, step 36: .*loss ", described, re.MULTILINE)
 
 
 def test_what_the_script_gave(kernel, trained):
