@@ -73,13 +73,15 @@ def test_asked_to_end_it_saves_first_and_what_is_done_is_given_at_once(tmp_path,
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("asked_at", "steps_per_execution"), [(19, 1), (16, 8)])
-def test_asked_to_end_when_an_epoch_ends(tmp_path, undisturbed, asked_at, steps_per_execution, monkeypatch):
+@pytest.mark.parametrize(("num_workers", "asked_at", "steps_per_execution"), [(1, 19, 1), (2, 16, 8)])
+def test_asked_to_end_when_an_epoch_ends(
+    tmp_path, undisturbed, num_workers, asked_at, steps_per_execution, monkeypatch
+):
     """All of it is done, and what Keras does at its end is not."""
     monkeypatch.setenv("STEPS_PER_EXECUTION", str(steps_per_execution))
-    workers = Workers(tmp_path, 2, FIT)
+    workers = Workers(tmp_path, num_workers, FIT)
     processes = workers.start(ASKED_AT=str(asked_at))
-    assert [process.wait(60) for process in processes] == [-signal.SIGTERM] * 2, workers.words()
+    assert [process.wait(60) for process in processes] == [-signal.SIGTERM] * num_workers, workers.words()
     # Usually 20: at the step in which it is asked, it may be about to save anyway.
     assert last_saved(tmp_path, "fit-0") in (asked_at, 20)
     check(results(workers), undisturbed)

@@ -19,7 +19,7 @@ from versions import venv
 
 OLDEST, OF_ESTIMATORS = "2.16", "2.15"
 PACKAGES = ("keras>=3.12", "numpy", "fsspec", "pyignite", "platformdirs", "asyncssh", "rich")
-CASES = ("dense", "convolutional", "synchronised_batch_normalization", "own_train_step", "unbuilt_sequential")
+CASES = ("dense", "synchronised_batch_normalization", "own_train_step", "unbuilt_sequential")
 PLAIN = Path(__file__).with_name("plain_on.py")
 
 
