@@ -66,7 +66,9 @@ def _reporter(console: Console) -> Report:
     return lambda line: console.print(line, style="dim", highlight=False, soft_wrap=True)
 
 
-def _results(plan: Plan, names: Sequence[str], report: Report) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+def _results(
+    plan: Plan, names: Sequence[str], report: Report
+) -> Iterator[tuple[str, list[dict[str, Any]] | dict[str, Any]]]:
     yield "machine", tables.machine()
     with _home() as home:
         if "scan" in names:

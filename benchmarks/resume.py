@@ -27,7 +27,7 @@ _LASTS_S = 9.0  # from the first step of a training to its last, about
 _SCRIPT = Path(__file__).parent / "scripts" / "train_500.py"
 
 
-def run(options: ConnectOptions, num_rounds: int, report: Report) -> list[dict[str, Any]]:
+def run(options: ConnectOptions, num_rounds: int, report: Report) -> dict[str, Any]:
     """Play so many rounds; rounds whose training ended before it was struck do not count."""
     case = mnist(_ROWS)
     with connect(options) as client, open_session(options, report=report) as session:
@@ -43,7 +43,7 @@ def run(options: ConnectOptions, num_rounds: int, report: Report) -> list[dict[s
                     report(f"round {len(rounds)}: struck after {moment_s:.1f} s; {found['steps']} steps")
         finally:
             client.destroy_cache(case.cache)
-    return [_summary(rounds, undisturbed)]
+    return _summary(rounds, undisturbed)
 
 
 def _train(session: Session, cache: str, moment_s: float | None) -> dict[str, Any]:
@@ -74,7 +74,6 @@ def _summary(rounds: list[dict[str, Any]], undisturbed: dict[str, Any]) -> dict[
         for found in rounds
     ]
     return {
-        "case": "resume",
         "rounds": len(rounds),
         "exact_steps": sum(found["steps"] == NUM_STEPS for found in rounds),
         "worst_loss_difference": max(differences),

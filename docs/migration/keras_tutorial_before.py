@@ -22,9 +22,10 @@ def build_and_compile_cnn_model():
     model = tf.keras.Sequential(
         [
             tf.keras.layers.Reshape((28, 28, 1)),
-            tf.keras.layers.Conv2D(32, 3, activation="relu"),
+            tf.keras.layers.Conv2D(16, 3, activation="relu"),
+            tf.keras.layers.MaxPooling2D(),
             tf.keras.layers.Flatten(),
-            tf.keras.layers.Dense(128, activation="relu"),
+            tf.keras.layers.Dense(64, activation="relu"),
             tf.keras.layers.Dense(10),
         ]
     )

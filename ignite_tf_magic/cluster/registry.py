@@ -279,14 +279,9 @@ class Registry(Closing):
         run, mark = str(record["run_id"]), secrets.token_hex(8)
         key = key_of("record", run)
         row = to_text({"record": record, "marks": [mark, *read_marks(old)][:_MAX_MARKS]})
-        num_sent = 0
 
         def send(cache: Cache) -> bool:
-            nonlocal num_sent
-            num_sent += 1
-            return _compare_and_set(cache, key, old, row) or (
-                num_sent > 1 and mark in read_marks(cache.get(key))
-            )
+            return _compare_and_set(cache, key, old, row) or mark in read_marks(cache.get(key))
 
         if not self._write(send):
             raise RecordChanged(run)

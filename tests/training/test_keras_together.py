@@ -8,6 +8,18 @@ from processes import compare, run_cases
 
 # Several cases share the processes that run them: TensorFlow takes seconds to start.
 SHORT = ("dense", "convolutional", "synchronised_batch_normalization", "own_train_step", "evaluate")
+# What `make matrix` and other cases show as well.
+LONG = {
+    "whole_dataset",
+    "sample_weight",
+    "steps_per_epoch",
+    "clipping",
+    "regularized",
+    "functional",
+    "subclassed",
+    "predict",
+}
+ALL = [name for name in CASES if name not in LONG]
 CHAOTIC = {"early_stopping": 1e-3}  # many epochs at a high rate
 
 
@@ -35,9 +47,9 @@ def check(name: str, alone, together, num_workers: int) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ALL)
 def test_keras_on_two_workers(done, name):
-    check(name, *done("keras", 2, list(CASES)), 2)
+    check(name, *done("keras", 2, ALL), 2)
 
 
 @pytest.mark.timeout(600)
