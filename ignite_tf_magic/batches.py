@@ -56,6 +56,15 @@ def empty_like(spec: Any) -> Any:
     return tf.nest.map_structure(empty, spec)
 
 
+def can_be_empty(spec: Any) -> bool:
+    """Whether a batch without rows can be made for an element spec."""
+    try:
+        empty_like(spec)
+    except TypeError:
+        return False
+    return True
+
+
 def anew_each_pass(
     draw: Callable[[], Any], make: Callable[[Any], Any], *, num_drawn: int | None = None
 ) -> Any:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from ignite_tf_magic.batches import anew_each_pass, empty_like, num_rows
+from ignite_tf_magic.batches import anew_each_pass, can_be_empty, empty_like, num_rows
 from ignite_tf_magic.dataset.deal import Deal, EqualSteps
 from ignite_tf_magic.passes import Passes, PassSeed, Share
 
@@ -127,19 +127,29 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
         share = self._recipe.share
         if share is None:
             return self._pages.rebatch(batch_size, drop_remainder=drop_remainder, name=name)
-        is_alone = len(share.rows_by_worker) < 2
-        recipe, repeats = (self._recipe, []) if is_alone else self._recipe.of_one_pass()
+        recipe, repeats = self._recipe.of_one_pass()
+        if len(share.rows_by_worker) < 2 and (
+            recipe.is_kept or repeats or drop_remainder or not can_be_empty(self._pages.element_spec)
+        ):
+            return self._batches_alone(share, batch_size, drop_remainder, name)
         # A source of its own: a training may begin in the middle of it.
         pages, passes = recipe.pages()
-        if passes is None or (is_alone and self._recipe.is_kept):
+        if passes is None:
             # What is kept stays in the order of the first pass. Several workers keep nothing: they never see its end.
             passes = Passes(replace(share, num_partitions=0))
-        if is_alone:
-            return resumable(pages.rebatch(batch_size, drop_remainder=drop_remainder, name=name), passes)
-        policy = EqualSteps.DROP if drop_remainder else self._recipe.equal_steps
+        policy = EqualSteps.DROP if drop_remainder else recipe.equal_steps
         deal = Deal(share.rows_by_worker, int(batch_size), policy)
         batches = dealt_batches(pages, deal, share.worker, passes)
         return functools.reduce(lambda found, repeat: repeat(found), repeats, batches)
+
+    def _batches_alone(
+        self, share: Share, batch_size: Any, drop_remainder: bool, name: str | None
+    ) -> tf.data.Dataset:
+        """Batch the rows of a run's only worker as tf.data does; nobody knows how many batches that makes."""
+        pages, passes = self._recipe.pages()
+        if passes is None or self._recipe.is_kept:
+            passes = Passes(replace(share, num_partitions=0))
+        return resumable(pages.rebatch(batch_size, drop_remainder=drop_remainder, name=name), passes)
 
     def map(
         self,
@@ -288,11 +298,13 @@ def resumable(batches: Pages, passes: Passes) -> Pages:
 def dealt_batches(pages: Pages, deal: Deal, worker: int, passes: Passes) -> Pages:
     """Give a worker's part of each global batch: so many rows, or none, as the deal says; resumable, too.
 
-    The number of steps does not depend on what is read, so that no worker waits for another that has ended: rows that
-    have gone since they were counted are missing from the last steps, rows that have come are left out.
+    The number of steps does not depend on what is read, so that no worker waits for another that has ended, and Keras
+    knows it. Rows that have come since they were counted are left out. Of several workers, rows that have gone are
+    missing from the last steps; one alone takes rows from the beginning for them, as it can do nothing with no rows.
     """
     empty = tf.data.Dataset.from_tensors(empty_like(pages.element_spec)).repeat()
-    endless = pages.repeat() if deal.policy is EqualSteps.REPEAT else pages
+    is_alone = len(deal.rows_by_worker) < 2
+    endless = pages.repeat() if deal.policy is EqualSteps.REPEAT or is_alone else pages
     own, num_steps = deal.sizes(worker), deal.num_steps
 
     def draw() -> Any:

@@ -78,6 +78,20 @@ def test_rows_that_have_gone_since_they_were_counted_end_nothing_early(as_worker
     assert sizes[-1] == 0
 
 
+def test_the_only_worker_knows_its_number_of_steps(as_worker, digits, make_cache):
+    as_worker(0, [range(1024)])
+    batches = IgniteDataset(digits.name).batch(100)
+    found = list(batches.as_numpy_iterator())
+    assert len(found) == int(batches.cardinality()) == -(-len(digits.keys) // 100)
+    assert sorted(np.concatenate([batch["key"] for batch in found])) == digits.keys.tolist()
+    cache = make_cache({"x": np.arange(3000, dtype=np.int32)})
+    (rows,) = as_worker(0, [range(1024)], cache.name, more_rows=1)
+    batches = IgniteDataset(cache.name).batch(100)
+    sizes = [len(batch["key"]) for batch in batches.as_numpy_iterator()]
+    assert sum(sizes) == rows > 3000  # those that have gone are replaced: Keras can do nothing with no rows
+    assert len(sizes) == int(batches.cardinality())
+
+
 def test_strings_and_arrays_of_any_length_in_an_empty_batch(as_worker, make_cache):
     cache = make_cache({"name": np.array(["a", "bc"], object), "x": np.arange(2, dtype=np.int32)})
     as_worker(1, [range(1024), range(0)], cache.name)
