@@ -13,6 +13,7 @@ import threading
 import time
 import warnings
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Any
 
 import fsspec
@@ -227,12 +228,18 @@ class EventWriter:
             return
         try:
             if self._writer is None:
+                if find_spec("tensorboard") is None:  # newer TensorFlow comes without it
+                    raise FileNotFoundError("tensorboard is not installed in the workers' interpreter")
                 self._writer = tf.summary.create_file_writer(self._logdir)
             with self._writer.as_default(step=record.step):
                 for name, value in _scalars(record).items():
                     tf.summary.scalar(name, value)
             self._writer.flush()
-        except (tf.errors.OpError, OSError) as error:
+        except (
+            tf.errors.OpError,
+            OSError,
+            ImportError,
+        ) as error:  # newer TensorFlow comes without TensorBoard
             self._is_broken = True
             warnings.warn(f"event files cannot be written to {self._logdir}: {error}", stacklevel=1)
 

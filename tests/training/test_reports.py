@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from processes import Workers
 
-from ignite_tf_magic.training import measures
+from ignite_tf_magic.training import measures, reporting
 from ignite_tf_magic.training.records import (
     FILE_NAME,
     Record,
@@ -71,6 +71,16 @@ def test_several_steps_at_a_time_and_data_that_is_there(tmp_path):
     assert (last.is_epoch, last.step) == (True, 90)
     assert last.data_wait < 0.6
     assert last.examples_per_s > 0
+
+
+def test_workers_without_tensorboard_write_no_event_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(reporting, "find_spec", lambda name: None)
+    writer = reporting.EventWriter(str(tmp_path))
+    with pytest.warns(UserWarning, match="tensorboard is not installed in the workers' interpreter"):
+        writer.add(Record(1.0, "fit-0", 0, 1, values={"loss": 1.0}))
+    writer.add(Record(2.0, "fit-0", 0, 2))
+    writer.close()
+    assert not list(tmp_path.iterdir())
 
 
 # The format
