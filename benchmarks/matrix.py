@@ -26,13 +26,12 @@ sys.path += [str(ROOT / "tests" / name) for name in ("training", "tfplugin")]
 
 from cases import CASES  # noqa: E402
 from processes import Comparison, compare, run_cases  # noqa: E402
-from versions import venv  # noqa: E402
+from versions import KERAS, PACKAGES, venv  # noqa: E402
 
 NAME = "matrix"
 VERSIONS = ("2.16", "2.17", "2.18", "2.19", "2.20", "2.21")
 FRAMEWORKS = ("keras", "tf_keras")
 NUMBERS = (1, 2, 3)
-_PACKAGES = ("keras>=3.12", "numpy", "fsspec", "pyignite", "platformdirs", "asyncssh", "rich")
 _OF_CASES = ("tensorboard", "setuptools<82")  # for the callback; newer versions of TensorFlow come without
 # What is within these is the noise of 32-bit floats. Early stopping trains for many epochs at a high rate.
 _TOLERANCE = 1e-5
@@ -83,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = tables.read(given.results, NAME)
     with tempfile.TemporaryDirectory() as scratch:
         for version in given.tf:
-            packages = (f"tf_keras=={version}.*", *_PACKAGES, *_OF_CASES)
+            packages = (f"tf_keras=={version}.*", KERAS, *PACKAGES, *_OF_CASES)
             python = str(venv(given.venvs or Path(scratch), f"{version}.*", given.uv, packages))
             for framework in given.frameworks:
                 for number in given.workers:

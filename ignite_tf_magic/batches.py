@@ -56,6 +56,12 @@ def empty_like(spec: Any) -> Any:
     return tf.nest.map_structure(empty, spec)
 
 
+def num_batches(data: Any) -> int | None:
+    """Tell how many batches a dataset has; None when nobody knows, when there is no end, and of what is no dataset."""
+    found = int(data.cardinality()) if isinstance(data, tf.data.Dataset) else 0
+    return found if found > 0 else None
+
+
 def can_be_empty(spec: Any) -> bool:
     """Whether a batch without rows can be made for an element spec."""
     try:

@@ -59,11 +59,10 @@ class Deal:
     def sizes(self, worker: int) -> np.ndarray:
         """Give the rows that a worker brings to each step, as int64[num_steps]; a step may have none of it."""
         if len(self.rows_by_worker) == 1:
-            rest = self.rows_by_worker[0] % self.batch_rows if self.policy is EqualSteps.PAD else 0
-            last = [rest] if rest else []
-            return np.concatenate([np.full(self.num_steps - len(last), self.batch_rows), last]).astype(
-                np.int64
-            )
+            sizes = np.full(self.num_steps, self.batch_rows, np.int64)
+            if self.policy is EqualSteps.PAD and len(sizes):
+                sizes[-1] += self.rows_by_worker[0] - sizes.sum()
+            return sizes
         steps = (counts[worker] for counts in self._steps())
         return np.fromiter(steps, np.int64, self.num_steps)
 

@@ -132,11 +132,7 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
             recipe.is_kept or repeats or drop_remainder or not can_be_empty(self._pages.element_spec)
         ):
             return self._batches_alone(share, batch_size, drop_remainder, name)
-        # A source of its own: a training may begin in the middle of it.
-        pages, passes = recipe.pages()
-        if passes is None:
-            # What is kept stays in the order of the first pass. Several workers keep nothing: they never see its end.
-            passes = Passes(replace(share, num_partitions=0))
+        pages, passes = _numbered(recipe, share)
         policy = EqualSteps.DROP if drop_remainder else recipe.equal_steps
         deal = Deal(share.rows_by_worker, int(batch_size), policy)
         batches = dealt_batches(pages, deal, share.worker, passes)
@@ -146,9 +142,11 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
         self, share: Share, batch_size: Any, drop_remainder: bool, name: str | None
     ) -> tf.data.Dataset:
         """Batch the rows of a run's only worker as tf.data does; nobody knows how many batches that makes."""
-        pages, passes = self._recipe.pages()
-        if passes is None or self._recipe.is_kept:
-            passes = Passes(replace(share, num_partitions=0))
+        pages, passes = _numbered(self._recipe, share)
+        if (
+            self._recipe.is_kept
+        ):  # in the order of the first pass; several workers keep nothing: they see no end
+            passes = _unrecorded(share)
         return resumable(pages.rebatch(batch_size, drop_remainder=drop_remainder, name=name), passes)
 
     def map(
@@ -229,6 +227,17 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
         return PagedDataset(recipe, transform(self._pages, self._passes), self._passes)
 
 
+def _numbered(recipe: Recipe, share: Share) -> tuple[Pages, Passes]:
+    """Build pages over a source of their own, as a training may begin in the middle of it, and what numbers passes."""
+    pages, passes = recipe.pages()
+    return pages, passes or _unrecorded(share)
+
+
+def _unrecorded(share: Share) -> Passes:
+    """Give passes of which nobody can say later who has read what."""
+    return Passes(replace(share, num_partitions=0))
+
+
 def _vectorized(function: Callable[..., Any], row_spec: Any) -> Callable[..., Any]:
     """Make a function of a page out of a function of a row. Raises where an operation does not convert."""
     is_tuple = isinstance(row_spec, tuple)
@@ -283,10 +292,9 @@ def _seeds(order: ShuffleOrder, passes: Passes | None) -> Any:
 
 def resumable(batches: Pages, passes: Passes) -> Pages:
     """Let a pass begin in its middle: batches that are left out are there, but without rows."""
-    try:
-        empty = tf.data.Dataset.from_tensors(empty_like(batches.element_spec))
-    except TypeError:  # nothing stands for what is left out
+    if not can_be_empty(batches.element_spec):  # nothing stands for what is left out
         return batches
+    empty = tf.data.Dataset.from_tensors(empty_like(batches.element_spec))
 
     def draw() -> Any:
         return np.int64(passes.start())

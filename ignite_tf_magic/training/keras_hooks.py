@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from ignite_tf_magic.batches import num_batches
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.training import shares
 from ignite_tf_magic.training.advice import check_elements, warn_of_own_statistics
@@ -29,10 +30,9 @@ from ignite_tf_magic.training.checkpoints import directory_in_run
 from ignite_tf_magic.training.frameworks import Framework, framework_of, optimizers_of, too_old
 from ignite_tf_magic.training.group import WorkerGroup, worker_group
 from ignite_tf_magic.training.models import leave_model
-from ignite_tf_magic.training.reporting import Reporter, num_batches_of, writer_of_run
+from ignite_tf_magic.training.reporting import Reporter, writer_of_run
 from ignite_tf_magic.training.resume import Asked, Progress, Saving, skipping
 from ignite_tf_magic.training.together import Together
-from ignite_tf_magic.training.waiting import timed
 
 _is_at_work: contextvars.ContextVar[bool] = contextvars.ContextVar("at_work", default=False)
 _models: weakref.WeakKeyDictionary[Any, Together] = weakref.WeakKeyDictionary()
@@ -151,11 +151,10 @@ def _fit(model: Any, original: Callable[..., Any], given: dict[str, Any]) -> Any
         given["initial_epoch"] = max(given.get("initial_epoch", 0), progress.epoch)
         progress.begin(data["x"], given["initial_epoch"])
         if framework.steps_per_execution(model) == 1:
-            data["x"] = shares.read_ahead(data["x"], given)
-        if reporter.is_on and isinstance(data["x"], tf.data.Dataset):
-            data["x"] = timed(data["x"])
+            data |= shares.read_ahead(data["x"], given)
+        data["x"] = reporter.measured(data["x"])
         with _skipping(model, framework, progress), asked.listening(), _end_of_data_is_well(given):
-            found = original(**given, **data, callbacks=callbacks)
+            found = original(**{**given, **data}, callbacks=callbacks)
     if group.place.is_chief:
         leave_model(model)
     return found
@@ -171,7 +170,7 @@ def _end_of_data_is_well(given: dict[str, Any]) -> Iterator[None]:
 
 
 def _reporter(name: str, group: WorkerGroup, given: dict[str, Any], data: Any) -> Reporter:
-    batches = given.get("steps_per_epoch") or num_batches_of(data)
+    batches = given.get("steps_per_epoch") or num_batches(data)
     return Reporter(name, group, writer_of_run(), epochs=given.get("epochs", 1), batches=batches)
 
 

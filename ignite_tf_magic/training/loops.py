@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from ignite_tf_magic.batches import num_batches
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.training.checkpoints import Checkpoint, directory_in_run
 from ignite_tf_magic.training.group import WorkerGroup, worker_group
 from ignite_tf_magic.training.reading import begin_at, is_record, record_sources
-from ignite_tf_magic.training.reporting import Reporter, check_loss, num_batches_of, writer_of_run
+from ignite_tf_magic.training.reporting import Reporter, check_loss, writer_of_run
 from ignite_tf_magic.training.resume import Asked, Saving
-from ignite_tf_magic.training.waiting import timed
 
 # How long a wish to save waits until all workers ask each other.
 _ASK_EVERY_S = 0.2
@@ -88,9 +88,9 @@ class Loop:
         self._dataset = dataset
         begin_at(dataset, first, skipped, found, self._group)
         self._reporter = Reporter(
-            self._name, self._group, writer_of_run(), epochs=epochs, batches=num_batches_of(dataset)
+            self._name, self._group, writer_of_run(), epochs=epochs, batches=num_batches(dataset)
         )
-        batches = timed(dataset) if self._reporter.is_on and isinstance(dataset, tf.data.Dataset) else dataset
+        batches = self._reporter.measured(dataset)
         with self._asked.listening():
             for self.epoch in range(first, epochs):
                 number = 0

@@ -24,6 +24,7 @@ from ignite_tf_magic.errors import IgniteTfError, TrainingDiverged
 from ignite_tf_magic.training.group import WorkerGroup
 from ignite_tf_magic.training.measures import NUM_NUMBERS, Meter, Sample
 from ignite_tf_magic.training.records import FILE_NAME, Record, WorkerRecord
+from ignite_tf_magic.training.waiting import timed
 
 _INTERVAL_S = 1.0
 _LAST_WORDS_S = 5.0
@@ -63,6 +64,10 @@ class Reporter:
     def is_on(self) -> bool:
         """Whether anything is reported; the same on all workers."""
         return self._writer is not None
+
+    def measured(self, data: Any) -> Any:
+        """Give the same data; where that is known and reported, how long is waited for it is measured."""
+        return timed(data) if self.is_on and isinstance(data, tf.data.Dataset) else data
 
     def go(self) -> None:
         """The training goes on."""
@@ -121,14 +126,6 @@ class Reporter:
         rows = np.zeros((size, NUM_NUMBERS), np.float64)
         rows[index] = own.to_array()
         return [Sample.from_array(row) for row in self._group.sum_arrays([rows])[0]]
-
-
-def num_batches_of(data: Any) -> int | None:
-    """Tell how many batches an epoch has; None when nobody knows."""
-    if not isinstance(data, tf.data.Dataset):
-        return None
-    found = int(data.cardinality())
-    return found if found > 0 else None
 
 
 def check_loss(values: Mapping[str, Any], epoch: int, step: int) -> None:
@@ -235,11 +232,7 @@ class EventWriter:
                 for name, value in _scalars(record).items():
                     tf.summary.scalar(name, value)
             self._writer.flush()
-        except (
-            tf.errors.OpError,
-            OSError,
-            ImportError,
-        ) as error:  # newer TensorFlow comes without TensorBoard
+        except (tf.errors.OpError, OSError) as error:
             self._is_broken = True
             warnings.warn(f"event files cannot be written to {self._logdir}: {error}", stacklevel=1)
 

@@ -8,11 +8,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
 
-from ignite_tf_magic.batches import anew_each_pass, empty_like, num_rows, part_of
+from ignite_tf_magic.batches import anew_each_pass, empty_like, num_batches, num_rows, part_of
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.passes import Passes, PassSeed, passes_of
 from ignite_tf_magic.training.group import WorkerGroup
@@ -97,21 +98,24 @@ def in_step(dataset: Any, group: WorkerGroup) -> Any:
     return _agreed(dataset, group.channel())
 
 
-def read_ahead(dataset: Any, given: dict[str, Any]) -> Any:
+def read_ahead(dataset: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     """Let the next pass over rows of Ignite begin while the one before is used: its beginning takes some 0.1 s.
 
     Args:
         dataset: Of one epoch.
-        given: Arguments of `fit`; it is told how many steps an epoch has then.
+        given: Arguments of `fit`.
+
+    Returns:
+        Arguments that take the place of others: the dataset of all epochs, and how many steps one has; or none.
     """
     num_epochs = given.get("epochs", 1) - given.get("initial_epoch", 0)
-    if not isinstance(dataset, tf.data.Dataset) or given.get("steps_per_epoch") or num_epochs < 2:
-        return dataset
-    num_steps = int(dataset.cardinality())
-    if num_steps < 1 or not any(passes.share for passes in passes_of(dataset)):
-        return dataset
-    given["steps_per_epoch"] = num_steps
-    return dataset.repeat(num_epochs).prefetch(_num_ahead(dataset.element_spec))
+    num_steps = num_batches(dataset)
+    if num_steps is None or given.get("steps_per_epoch") or num_epochs < 2:
+        return {}
+    if not any(passes.share for passes in passes_of(dataset)):
+        return {}
+    ahead = dataset.repeat(num_epochs).prefetch(_num_ahead(dataset.element_spec))
+    return {"x": ahead, "steps_per_epoch": num_steps}
 
 
 def _num_ahead(spec: Any) -> int:
@@ -160,6 +164,6 @@ def _any_rows(spec: Any) -> Any:
 
 def with_a_batch(dataset: Any) -> Any:
     """Give a dataset that has a batch at least, if without rows: Keras' `evaluate` knows no metrics of nothing."""
-    if int(dataset.cardinality()) > 0:
+    if num_batches(dataset):
         return dataset
     return dataset.concatenate(tf.data.Dataset.from_tensors(empty_like(_any_rows(dataset.element_spec))))

@@ -15,10 +15,9 @@ from processes import ROOT, Workers, compare, run_cases
 from ignite_tf_magic.session import RunRequest, load, open_session
 
 sys.path.append(str(ROOT / "tests" / "tfplugin"))
-from versions import venv
+from versions import KERAS, PACKAGES, venv
 
 OLDEST, OF_ESTIMATORS = "2.16", "2.15"
-PACKAGES = ("keras>=3.12", "numpy", "fsspec", "pyignite", "platformdirs", "asyncssh", "rich")
 CASES = ("dense", "synchronised_batch_normalization", "own_train_step", "unbuilt_sequential")
 PLAIN = Path(__file__).with_name("plain_on.py")
 
@@ -26,17 +25,18 @@ PLAIN = Path(__file__).with_name("plain_on.py")
 def python_with(version: str, *packages: str) -> str:
     """Give the interpreter of an environment, which is made if need be: half a minute."""
     uv = str(Path(sys.executable).with_name("uv"))
-    return str(venv(ROOT / ".venv" / "versions", f"{version}.*", uv, (f"tf_keras=={version}.*", *packages)))
+    wanted = (f"tf_keras=={version}.*", *PACKAGES, *packages)
+    return str(venv(ROOT / ".venv" / "versions", f"{version}.*", uv, wanted))
 
 
 @pytest.fixture(scope="module")
 def oldest():
-    return python_with(OLDEST, *PACKAGES)
+    return python_with(OLDEST, KERAS)
 
 
 @pytest.fixture(scope="module")
 def of_estimators():
-    return python_with(OF_ESTIMATORS, *PACKAGES[1:])
+    return python_with(OF_ESTIMATORS)
 
 
 @pytest.mark.timeout(300)
