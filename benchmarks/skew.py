@@ -24,7 +24,8 @@ from ignite_tf_magic.protocol.encode import RowEncoder
 ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT / "tests" / "training"))
 
-from processes import Workers, assign  # noqa: E402
+from assignments import assign  # noqa: E402
+from processes import Workers  # noqa: E402
 
 RATIOS = ((10, 1), (1, 0), (100, 99))
 _SCRIPT = Path(__file__).parent / "scripts" / "train_skewed.py"
@@ -72,7 +73,7 @@ def _train(
     """Give what each worker has seen; None when they did not come to their end."""
     with tempfile.TemporaryDirectory(prefix="skew-") as scratch:
         folder = Path(scratch)
-        assign(folder, options, _CACHE, stats, _shares(stats, ratio, num_rows))
+        assign(folder, options.endpoints[0], _CACHE, stats, _shares(stats, ratio, num_rows))
         try:
             Workers(folder, 2, _SCRIPT, arguments=(str(num_rows), str(batch_rows))).run()
         except (AssertionError, subprocess.TimeoutExpired) as error:

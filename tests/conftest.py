@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 # Modules that tests of several directories use.
-sys.path += [str(Path(__file__).parent / name) for name in ("bed", "notebook")]
+sys.path += [str(Path(__file__).parent / name) for name in ("bed", "notebook", "training")]
 
 from bed import BedKind
 

@@ -91,8 +91,8 @@ _HINTS: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
     (
         re.compile(r"PerReplica.* unsupported|[Uu]nsupported type.*PerReplica|Invalid reduction dimension"),
-        "Keras 3's own fit does not run under MultiWorkerMirroredStrategy; write a short training loop as the "
-        "quick start does, or use one worker",
+        "Keras 3's own fit does not run under MultiWorkerMirroredStrategy; leave the strategy out: `fit` trains on "
+        "all workers by itself",
     ),
     (
         re.compile(r"CUDA_ERROR_OUT_OF_MEMORY"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -13,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from assignments import assignment, rows_of
 
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.client.load import put_rows, table_config
@@ -92,26 +92,9 @@ def as_worker(digits, ignite, tmp_path, monkeypatch):
     ) -> list[int]:
         with connect(cluster.connect_options) as client:
             stats = client.cache(cache).partition_stats()
-        rows = [sum(stats[p].rows + more_rows for p in share if p in stats) for share in shares]
-        record = {
-            "cache": cache,
-            "worker": worker,
-            "rows_by_worker": rows,
-            "partitions": {
-                str(p): [stats[p].rows, stats[p].max_row_bytes] for p in shares[worker] if p in stats
-            },
-        }
-        path = tmp_path / f"assignment-{worker}.json"
-        path.write_text(json.dumps(record))
         endpoint = cluster.connect_options.endpoints[0]
-        for name, value in {
-            "HOST": endpoint.host,
-            "PORT": str(endpoint.port),
-            "PART": ",".join(map(str, shares[worker])) or "none",
-            "ASSIGNED_CACHE": cache,
-            "ASSIGNMENT_FILE": str(path),
-        }.items():
-            monkeypatch.setenv(f"IGNITE_DATASET_{name}", value)
-        return rows
+        for name, value in assignment(tmp_path, endpoint, cache, stats, shares, worker, more_rows).items():
+            monkeypatch.setenv(name, value)
+        return rows_of(stats, shares, more_rows)
 
     return become

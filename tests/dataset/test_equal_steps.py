@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from ignite_tf_magic import IgniteDataset
+from ignite_tf_magic.training.shares import read_ahead
 
 TEN_TO_ONE = [range(930), range(930, 1024)]
 
@@ -92,6 +93,20 @@ def test_the_only_worker_knows_its_number_of_steps(as_worker, digits, make_cache
     assert len(sizes) == int(batches.cardinality())
 
 
+def test_epochs_are_read_ahead(as_worker, digits):
+    as_worker(0, TEN_TO_ONE)
+    batches = IgniteDataset(digits.name).map(lambda row: row["key"]).batch(64)
+    num_steps, given = int(batches.cardinality()), {"epochs": 5, "initial_epoch": 2}
+    ahead = read_ahead(batches, given)
+    assert ahead["steps_per_epoch"] == num_steps
+    keys = np.concatenate(list(ahead["x"].as_numpy_iterator()))
+    assert len(keys) == 3 * len(set(keys.tolist()))
+    assert given == {"epochs": 5, "initial_epoch": 2}
+    assert read_ahead(batches, {"epochs": 1}) == {}
+    assert read_ahead(batches, {"epochs": 3, "steps_per_epoch": 2}) == {}
+    assert read_ahead(tf.data.Dataset.range(9).batch(2), given) == {}
+
+
 def test_strings_and_arrays_of_any_length_in_an_empty_batch(as_worker, make_cache):
     cache = make_cache({"name": np.array(["a", "bc"], object), "x": np.arange(2, dtype=np.int32)})
     as_worker(1, [range(1024), range(0)], cache.name)
@@ -118,6 +133,7 @@ import json, os, sys
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import tensorflow as tf
 from ignite_tf_magic import IgniteDataset
+from ignite_tf_magic.training.shares import read_ahead
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 dataset = IgniteDataset(sys.argv[1]).map(lambda row: row["key"]).batch(64)
 keys = []

@@ -7,15 +7,12 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-
-from ignite_tf_magic.client.page_sizes import PartitionStats
-from ignite_tf_magic.config import ConnectOptions
 
 ROOT = Path(__file__).parents[2]
 _CASES = Path(__file__).with_name("cases.py")
@@ -123,32 +120,6 @@ class Workers:
     def words(self) -> str:
         """What they have written."""
         return "".join(path.read_text(errors="replace")[-2000:] for path in self.folder.glob("output-*.txt"))
-
-
-def assign(
-    folder: Path,
-    options: ConnectOptions,
-    cache: str,
-    stats: Mapping[int, PartitionStats],
-    shares: Sequence[Sequence[int]],
-) -> None:
-    """Tell each worker its partitions, as a launcher does: by variables, in FOLDER/worker-N.json."""
-    rows = [sum(stats[p].rows for p in share if p in stats) for share in shares]
-    endpoint = options.endpoints[0]
-    for worker, share in enumerate(shares):
-        sizes = {str(p): [stats[p].rows, stats[p].max_row_bytes] for p in share if p in stats}
-        record = {"cache": cache, "worker": worker, "rows_by_worker": rows, "partitions": sizes}
-        path = folder / f"assignment-{worker}.json"
-        path.write_text(json.dumps(record))
-        found = {
-            "HOST": endpoint.host,
-            "PORT": str(endpoint.port),
-            "PART": ",".join(map(str, share)) or "none",
-            "ASSIGNED_CACHE": cache,
-            "ASSIGNMENT_FILE": str(path),
-        }
-        variables = {f"IGNITE_DATASET_{name}": value for name, value in found.items()}
-        (folder / f"worker-{worker}.json").write_text(json.dumps(variables))
 
 
 def compare(name: str, alone: Path, together: Path, num_workers: int) -> Comparison:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from processes import Workers, assign
+from assignments import assign
+from processes import Workers
 
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.client.load import put_rows, table_config
@@ -49,10 +50,10 @@ def rows_by_epoch(folder: Path) -> list[list[int]]:
 def test_every_row_once_in_each_epoch(ignite, cache, tmp_path, way, interruptions):
     workers = Workers(tmp_path, 2, SCRIPT, arguments=[way])
     for shares, asked_at in interruptions:
-        assign(tmp_path, ignite.connect_options, "MOVING", cache, shares)
+        assign(tmp_path, ignite.connect_options.endpoints[0], "MOVING", cache, shares)
         processes = workers.start(ASKED_AT=str(asked_at))
         assert [process.wait(100) for process in processes] == [-signal.SIGTERM] * 2, workers.words()
-    assign(tmp_path, ignite.connect_options, "MOVING", cache, HALVES[::-1])
+    assign(tmp_path, ignite.connect_options.endpoints[0], "MOVING", cache, HALVES[::-1])
     workers.run()
     assert rows_by_epoch(tmp_path) == [list(range(1, NUM_ROWS + 1))] * EPOCHS
     for worker in range(2):

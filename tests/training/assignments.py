@@ -1,0 +1,55 @@
+"""Partitions for workers that no launcher has started: the variables and files that one would leave."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ignite_tf_magic.client.page_sizes import PartitionStats
+from ignite_tf_magic.config import Endpoint
+
+
+def rows_of(
+    stats: Mapping[int, PartitionStats], shares: Sequence[Sequence[int]], more_rows: int = 0
+) -> list[int]:
+    """Count the rows of each share, as if each partition had had some more."""
+    return [sum(stats[p].rows + more_rows for p in share if p in stats) for share in shares]
+
+
+def assignment(
+    folder: Path,
+    endpoint: Endpoint,
+    cache: str,
+    stats: Mapping[int, PartitionStats],
+    shares: Sequence[Sequence[int]],
+    worker: int,
+    more_rows: int = 0,
+) -> dict[str, str]:
+    """Write a worker's assignment into a folder, and give the variables that name it."""
+    sizes = {str(p): [stats[p].rows, stats[p].max_row_bytes] for p in shares[worker] if p in stats}
+    rows = rows_of(stats, shares, more_rows)
+    record = {"cache": cache, "worker": worker, "rows_by_worker": rows, "partitions": sizes}
+    path = folder / f"assignment-{worker}.json"
+    path.write_text(json.dumps(record))
+    found = {
+        "HOST": endpoint.host,
+        "PORT": str(endpoint.port),
+        "PART": ",".join(map(str, shares[worker])) or "none",
+        "ASSIGNED_CACHE": cache,
+        "ASSIGNMENT_FILE": str(path),
+    }
+    return {f"IGNITE_DATASET_{name}": value for name, value in found.items()}
+
+
+def assign(
+    folder: Path,
+    endpoint: Endpoint,
+    cache: str,
+    stats: Mapping[int, PartitionStats],
+    shares: Sequence[Sequence[int]],
+) -> None:
+    """Tell each worker its partitions: its variables are in FOLDER/worker-N.json."""
+    for worker in range(len(shares)):
+        variables = assignment(folder, endpoint, cache, stats, shares, worker)
+        (folder / f"worker-{worker}.json").write_text(json.dumps(variables))
