@@ -1,5 +1,7 @@
 """`results/matrix.json`: what Keras can do x Keras 3 and tf_keras x 1, 2 and 3 workers x versions of TensorFlow.
 
+`results/matrix.md` is the same as a table for people.
+
     python -m benchmarks.matrix [--tf 2.16,2.21] [--frameworks keras] [--workers 2] [--venvs DIR] [--results DIR]
 
 Each row is a case of tests/training/cases.py, run by real processes that find each other by TF_CONFIG: `ok` says that
@@ -91,7 +93,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     rows += rows_of(version, python, framework, number)
                     tables.write(given.results, NAME, rows)
                     _tell(rows[-len(CASES) :])
+    (given.results / f"{NAME}.md").write_text(table(rows), encoding="utf-8")
     return int(not all(row["ok"] for row in rows))
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """Give the rows in Markdown: the versions of TensorFlow that are right, or what is not, by feature and place."""
+    places = [(framework, number) for framework in FRAMEWORKS for number in NUMBERS]
+    names = [f"{framework}, {number} worker{'s' * (number > 1)}" for framework, number in places]
+    lines = [["feature", *names], ["---"] * (len(names) + 1)]
+    for feature in CASES:
+        of_feature = [row for row in rows if row["feature"] == feature]
+        lines.append([f"`{feature}`", *(_cell(of_feature, *place) for place in places)])
+    head = f"Where workers come to what one process comes to, of TensorFlow {', '.join(VERSIONS)}:\n\n"
+    return head + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _cell(rows: Sequence[dict[str, Any]], framework: str, num_workers: int) -> str:
+    found = {
+        row["tf"]: row["ok"] for row in rows if (row["framework"], row["workers"]) == (framework, num_workers)
+    }
+    wrong = [version for version in VERSIONS if found.get(version) is False]
+    missing = [version for version in VERSIONS if version not in found]
+    if wrong or missing:
+        told = {"wrong": wrong, "not run": missing}
+        return "; ".join(f"{word}: {', '.join(which)}" for word, which in told.items() if which)
+    return f"all {len(found)} versions"
 
 
 def _is_there(rows: Sequence[dict[str, Any]], version: str, framework: str, num_workers: int) -> bool:
