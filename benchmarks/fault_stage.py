@@ -198,6 +198,7 @@ class Stage:
         try:
             self._mend_hosts()
             self._await_rows()
+            self._await_owners()
         except (BedError, RuntimeError, OSError, IgniteTfError, subprocess.SubprocessError) as error:
             self._say(f"the bed is made anew: {error}")
             self.close()
@@ -209,6 +210,14 @@ class Stage:
         while (found := self.on_cluster(lambda client: client.cache(CACHE).size())) != NUM_ROWS:
             if time.monotonic() > deadline:
                 raise RuntimeError(f"there are {found} rows, not {NUM_ROWS}")
+            time.sleep(0.2)
+
+    def _await_owners(self) -> None:
+        """A node that has joined owns partitions once their rows have come; a run that began before starts anew."""
+        deadline = time.monotonic() + _SETTLED_S
+        while len(owners := self.on_cluster(lambda client: client.cache(CACHE).partition_map().owners)) != 3:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{len(owners)} nodes own partitions, not 3")
             time.sleep(0.2)
 
     def _mend_hosts(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from ignite_tf_magic.client.client import Client
 
 HEAP = "256m"
+
+# Tests interrupt what they start, which would not listen where all of this was begun in the background.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header() -> list[str]:

@@ -1,6 +1,6 @@
-"""All tests, in two processes at once, about as long as each other: those of runs on hosts mostly wait.
+"""All tests, in several processes at once, about as long as each other: those of runs on hosts mostly wait.
 
-`make test` does this. Arguments are passed on to both. Everything is also run by plain `pytest`, one after the other.
+`make test` does this. Arguments are passed on to all. Everything is also run by plain `pytest`, one after the other.
 """
 
 from __future__ import annotations
@@ -8,25 +8,31 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 TESTS = Path(__file__).parent
-ON_HOSTS = [str(TESTS / name) for name in ("launch", "cluster", "ssh", "bed", "training")]
-OTHERS = [str(TESTS), *(f"--ignore={path}" for path in ON_HOSTS)]
+ON_HOSTS = [str(TESTS / name) for name in ("launch", "cluster", "ssh", "bed")]
+TRAINING = [str(TESTS / name) for name in ("training", "test_benchmarks.py", "test_binder.py")]
+OTHERS = [str(TESTS), *(f"--ignore={path}" for path in (*ON_HOSTS, *TRAINING))]
 
 
 def main() -> int:
-    """Run both; the output of the first comes as it is written, that of the second when both have ended."""
+    """Run all; the output of the first comes as it is written, that of the others when all have ended."""
     command = [sys.executable, "-m", "pytest", *sys.argv[1:]]
-    with tempfile.TemporaryFile() as output:
-        second = subprocess.Popen([*command, *ON_HOSTS], stdout=output, stderr=subprocess.STDOUT)
-        try:
-            first = subprocess.run([*command, *OTHERS], check=False)
-        finally:
-            second.wait()
-        output.seek(0)
-        print(output.read().decode(errors="replace"), flush=True)
-    return first.returncode or second.returncode
+    with ExitStack() as ending:
+        beside = []
+        for chosen in (ON_HOSTS, TRAINING):
+            output = ending.enter_context(tempfile.TemporaryFile())
+            process = subprocess.Popen([*command, *chosen], stdout=output, stderr=subprocess.STDOUT)
+            ending.callback(process.wait)
+            beside.append((process, output))
+        codes = [subprocess.run([*command, *OTHERS], check=False).returncode]
+        for process, output in beside:
+            codes.append(process.wait())
+            output.seek(0)
+            print(output.read().decode(errors="replace"), flush=True)
+    return next(filter(None, codes), 0)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any
 from ignite_tf_magic.closing import Closing
 from ignite_tf_magic.cluster.directory import RunDirectory, exit_name
 from ignite_tf_magic.cluster.mirror_state import (
+    NOBODY,
     STATE_FILE,
     MirrorState,
     RecordFile,
@@ -181,6 +183,8 @@ class Mirror(Closing):
         with ExitStack() as ending:
             if self._held:
                 ending.callback(self._held.release)
+                # The next to hold the lock may be of this process, too, and has judged nothing yet.
+                ending.callback(self._publish, replace(self._state, pid=NOBODY))
             ending.callback(self._logs.end)
             for watch in self._watches.values():
                 ending.callback(watch.stop)

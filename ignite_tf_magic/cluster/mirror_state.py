@@ -18,6 +18,7 @@ from ignite_tf_magic.launch.jobs import JobStatus
 from ignite_tf_magic.launch.watch import Contact, HostView
 
 STATE_FILE = "mirror.json"
+NOBODY = 0
 _PATIENCE_S = 10.0
 _LONG_S = 60.0
 Stamp = tuple[int, ...]
@@ -88,7 +89,7 @@ class MirrorState:
 
     Attributes:
         mark: Random; a host that has it in its own directory of the run has this very directory.
-        pid: The process that wrote it.
+        pid: The process that keeps the directory; NOBODY when it has left.
         record: Stamp of the record to which the rest refers.
         done: Hosts all output of which was read, and the version of the record then.
     """

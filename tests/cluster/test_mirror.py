@@ -379,6 +379,19 @@ def test_what_was_complete_before_the_newest_record_may_not_be_now(directory):
         until(reading.is_complete)  # it keeps the directory itself now
 
 
+def test_what_an_earlier_mirror_of_this_process_found_is_not_taken_for_the_next_ones(directory, far):
+    host = far()
+    host.cable.cut()
+    write_private(directory.record, "{}")
+    with Mirror(directory, [host.host]) as mirror:
+        until(mirror.is_complete)
+        assert MirrorState.read(directory).unreachable
+    host.cable.is_cut = False
+    host.start("print('late')")
+    with lock.HeldLock(directory.path / "mirror.lock"), Mirror(directory, [host.host]) as reading:
+        assert not reading.is_complete()
+
+
 def test_the_runs_own_directory_is_left_alone(far):
     """Its host's files are these files: appending them to themselves would never end."""
     host = far()

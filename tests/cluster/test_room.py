@@ -9,8 +9,8 @@ import socket
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
+from alive import is_alive
 from fake_gpus import make_nvidia_smi
 from light_runs import COME_UP, text_of
 from pipe_hosts import PipeReach, await_text, await_that, host_at, living_jobs, plan_on, seats_on
@@ -203,13 +203,6 @@ def start_on(runs_dir, place, reach):
         await_that(lambda root=root: living_jobs(root) == [], "the end of all jobs")
 
 
-def is_running(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
 def room_on(reach, host, spec) -> Room:
     with reach.open(host) as opened:
         return look(opened, spec)
@@ -245,7 +238,7 @@ def test_gpus_are_free_when_the_keepers_of_a_worker_are_killed(gpus, start_on, p
         os.kill(keeper, signal.SIGKILL)
     info = run.wait(60)
     assert info.state is RunState.FAILED
-    assert not is_running(info.workers[0].pid)
+    assert not is_alive(info.workers[0].pid)
     assert room_on(reach, host, RunSpec("c", num_gpus=1)).free_gpus == 1
     again = start_on([host], SHOW, num_gpus=1)
     assert text_of(again) == "0\n"

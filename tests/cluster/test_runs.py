@@ -15,8 +15,8 @@ import time
 from datetime import datetime, timezone
 from pathlib import Path
 
-import psutil
 import pytest
+from alive import is_alive
 from light_runs import COME_UP, MEET, reach_of, text_of
 
 from ignite_tf_magic.cluster.directory import RunDirectory
@@ -77,14 +77,7 @@ def indented(script: str) -> str:
 def assert_nothing_left(run: Run) -> None:
     assert not any(lock.is_held(path) for path in run.directory.path.glob("jobs/*/lock"))
     for worker in run.info().workers:
-        assert worker.pid is None or not psutil.pid_exists(worker.pid) or _is_dead(worker.pid)
-
-
-def _is_dead(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
+        assert worker.pid is None or not is_alive(worker.pid)
 
 
 # Ends
@@ -273,7 +266,7 @@ def test_stop_kills_what_does_not_listen_and_its_children(start):
     child = int(text_of_now(run).split()[0])
     run.stop()
     assert run.info().workers[0].signal == "SIGKILL"
-    assert _is_dead(child) or not psutil.pid_exists(child)
+    assert not is_alive(child)
     assert_nothing_left(run)
 
 
@@ -357,7 +350,7 @@ def test_a_stubborn_worker_and_its_children_end_with_their_owner(other_process):
     owner.kill()
     owner.wait()
     assert run.wait(30).state is RunState.LOST
-    assert _is_dead(child) or not psutil.pid_exists(child)
+    assert not is_alive(child)
     assert_nothing_left(run)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from alive import is_alive
 
 from ignite_tf_magic.errors import LaunchError
 from ignite_tf_magic.launch.base import Command, Launcher, Process
@@ -152,7 +153,7 @@ class LauncherContract:
         assert start(python(code)).wait(30) == 0
         child = int(output.read_text())
         deadline = time.monotonic() + 10
-        while psutil.pid_exists(child) and psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
+        while is_alive(child):
             assert time.monotonic() < deadline
             time.sleep(0.01)
 

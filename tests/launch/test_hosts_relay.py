@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
+from alive import is_alive
 from relay_jobs import end_all, job, shell_job, status_of, until
 
 from ignite_tf_magic.errors import HostRefused, HostUnreachable, NoInterpreter
@@ -175,7 +176,7 @@ def test_after_the_relay_died_the_next_call_starts_another(host):
     first = host.hello().pid
     host.start(shell_job("w0", "exec sleep 60"))
     psutil.Process(first).kill()
-    until(lambda: not psutil.pid_exists(first) or psutil.Process(first).status() == psutil.STATUS_ZOMBIE)
+    until(lambda: not is_alive(first))
     time.sleep(0.1)  # until this side has been told
     assert host.hello().pid != first
     assert status_of(host, "w0").state is JobState.RUNNING

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import psutil
 import pytest
+from alive import is_alive
 from asking import ask, until
 
 from ignite_tf_magic.errors import TensorBoardError
@@ -55,7 +56,7 @@ def test_another_set_is_another_tensorboard_and_each_can_be_stopped(show, root, 
     assert [each.pid for each in list_boards(root)] == [first.pid, second.pid]
     [stopped] = stop_boards(root, lambda each: each.port == first.port, print)
     assert stopped.pid == first.pid
-    assert not psutil.pid_exists(first.pid) or psutil.Process(first.pid).status() == psutil.STATUS_ZOMBIE
+    assert not is_alive(first.pid)
     with pytest.raises(ConnectionRefusedError):
         ask(first, "data/runs")
     assert [each.pid for each in list_boards(root)] == [second.pid]
