@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ignite_tf_magic.config import configured_cluster, state_dir
+from ignite_tf_magic.config import configured_cluster, state_dir, working_directory
 from ignite_tf_magic.session import get_run
 from ignite_tf_magic.tensorboard.lifecycle import list_boards, open_board, stop_boards
 from ignite_tf_magic.tensorboard.record import BoardSpec, LogSource, TensorBoardInfo, log_sources
@@ -57,7 +57,7 @@ def open_tensorboard(
     spec = BoardSpec(
         sources=_log_sources(run_ids, logdirs),
         cluster=",".join(map(str, cluster.endpoints)) if cluster else "",
-        cwd=str(Path.cwd()),
+        cwd=str(working_directory()),
         protocols=_PROTOCOLS,
         host=host,
         port=port,

@@ -416,8 +416,23 @@ def _is_ipv6(text: str) -> bool:
     return re.fullmatch(r"[0-9a-fA-F:.]*:[0-9a-fA-F:.]*:[0-9a-fA-F:.]*(%\w+)?", text) is not None
 
 
+def working_directory() -> Path:
+    """Give the directory in which this process works.
+
+    Raises:
+        ConfigError: It is not there any more.
+    """
+    try:
+        return Path.cwd()
+    except FileNotFoundError as error:
+        raise ConfigError(
+            "the directory in which this process works was removed or replaced; go to one that is there: "
+            "cd in a shell, %cd in a notebook"
+        ) from error
+
+
 def _found_file() -> Table:
-    path = Path.cwd() / CONFIG_FILE
+    path = working_directory() / CONFIG_FILE
     if not path.is_file():
         import platformdirs
 

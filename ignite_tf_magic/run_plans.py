@@ -25,7 +25,7 @@ from ignite_tf_magic.cluster.room import told_rooms
 from ignite_tf_magic.cluster.spec import check_script
 from ignite_tf_magic.cluster.supervisor import Plan
 from ignite_tf_magic.cluster.timings import Timings
-from ignite_tf_magic.config import Config, ConnectOptions, OnRebalance, timings_divisor
+from ignite_tf_magic.config import Config, ConnectOptions, OnRebalance, timings_divisor, working_directory
 from ignite_tf_magic.errors import ConfigError, NoRoom
 from ignite_tf_magic.launch.parcels import pack_job, pack_package
 from ignite_tf_magic.placement import PlacementRow
@@ -232,7 +232,7 @@ def _spec(config: Config, request: RunRequest) -> RunSpec:
         script_name=request.script_name,
         command=request.command,
         args=request.args,
-        cwd=str(Path.cwd()),
+        cwd=str(working_directory()),
         python=_interpreter(request.python),
         after_import=_AFTER_IMPORT,
         variables_from=_PUSHED if request.push else "",
@@ -253,4 +253,4 @@ def _interpreter(python: str | None) -> str | None:
     """Make a relative path one of this machine; a name is looked for in each host's PATH, any other path there."""
     if python is None or python.startswith("~") or Path(python).name == python:
         return python
-    return str(Path.cwd() / python)
+    return str(working_directory() / python)

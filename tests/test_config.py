@@ -115,6 +115,14 @@ def test_the_working_directory_comes_before_the_user_s_directory(here):
     assert near is not None and near.endpoints == (Endpoint("near"),)
 
 
+def test_a_working_directory_that_was_removed_is_said_to_be(here, tmp_path, monkeypatch):
+    (gone := tmp_path / "gone").mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(ConfigError, match="was removed or replaced; go to one that is there"):
+        configured_cluster()
+
+
 def test_a_file_that_is_named_comes_before_the_environment_and_that_before_a_file_that_is_found(here):
     path = write(here, '[cluster]\naddresses = ["file"]\nusername = "u"')
     env = {"IGNITE_TF_CLUSTER": "env:1,env:2"}
