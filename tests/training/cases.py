@@ -16,8 +16,6 @@ from typing import Any
 
 import numpy as np
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
 Case = Callable[[Any], dict[str, Any]]
 CASES: dict[str, Case] = {}
 _SHARES = {1: (1.0,), 2: (0.9, 0.1), 3: (0.6, 0.3, 0.1)}
@@ -408,11 +406,8 @@ def a_loop_of_ones_own(s: Setting) -> dict[str, Any]:
 
 
 def main(framework: str, folder: str, *names: str) -> None:
-    from ignite_tf_magic.after_import import after_import
-    from ignite_tf_magic.training import keras_hooks
+    import as_worker  # noqa: F401
 
-    install = {"keras": keras_hooks.install_keras, "tf_keras": keras_hooks.install_tf_keras}[framework]
-    after_import(framework, install)
     __import__(framework)
     from ignite_tf_magic.training.group import worker_group
 

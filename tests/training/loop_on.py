@@ -7,20 +7,13 @@ import sys
 import time
 from pathlib import Path
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
+import as_worker  # noqa: F401
+import keras
 import numpy as np
+import tensorflow as tf
 
-from ignite_tf_magic.after_import import after_import
-from ignite_tf_magic.training import keras_hooks
-
-after_import("keras", keras_hooks.install_keras)
-
-import keras  # noqa: E402
-import tensorflow as tf  # noqa: E402
-
-import ignite_tf_magic as itf  # noqa: E402
-from ignite_tf_magic.training.group import worker_group  # noqa: E402
+import ignite_tf_magic as itf
+from ignite_tf_magic.training.group import worker_group
 
 EPOCHS, ROWS, BATCH = 5, 1000, 50
 

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import warnings
 from pathlib import Path
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
+import as_worker  # noqa: F401
 import numpy as np
-
-from ignite_tf_magic.after_import import after_import
-from ignite_tf_magic.training import keras_hooks
 
 said = {"raised": None}
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
-    after_import("keras", keras_hooks.install_keras)
     import keras
 
     from ignite_tf_magic import task

@@ -8,19 +8,12 @@ import sys
 import time
 from pathlib import Path
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
+import as_worker  # noqa: F401
+import keras
 import numpy as np
+import tensorflow as tf
 
-from ignite_tf_magic.after_import import after_import
-from ignite_tf_magic.training import keras_hooks
-
-after_import("keras", keras_hooks.install_keras)
-
-import keras  # noqa: E402
-import tensorflow as tf  # noqa: E402
-
-from ignite_tf_magic.training.group import worker_group  # noqa: E402
+from ignite_tf_magic.training.group import worker_group
 
 folder, wait_s = Path(sys.argv[1]), float(sys.argv[2])
 place = worker_group().place
