@@ -183,11 +183,15 @@ class Mirror(Closing):
         with ExitStack() as ending:
             if self._held:
                 ending.callback(self._held.release)
-                # The next to hold the lock may be of this process, too, and has judged nothing yet.
-                ending.callback(self._publish, replace(self._state, pid=NOBODY))
+                ending.callback(self._leave)
             ending.callback(self._logs.end)
             for watch in self._watches.values():
                 ending.callback(watch.stop)
+
+    def _leave(self) -> None:
+        """The next to hold the lock may be of this process, too, and has judged nothing yet."""
+        with suppress(OSError):  # the directory may be gone
+            self._publish(replace(self._state, pid=NOBODY))
 
     def _hold(self) -> bool:
         """Become the one that keeps the directory, unless another is."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -390,6 +391,14 @@ def test_what_an_earlier_mirror_of_this_process_found_is_not_taken_for_the_next_
     host.start("print('late')")
     with lock.HeldLock(directory.path / "mirror.lock"), Mirror(directory, [host.host]) as reading:
         assert not reading.is_complete()
+
+
+def test_a_directory_that_is_removed_meanwhile_hinders_no_end(directory, far):
+    host = far()
+    host.start("print('all')")
+    with Mirror(directory, [host.host]) as mirror:
+        until(mirror.is_complete)
+        shutil.rmtree(directory.path)
 
 
 def test_the_runs_own_directory_is_left_alone(far):
