@@ -79,7 +79,7 @@ class Stage:
             if self._spare:
                 self.spare.kill_node()
             self._write_config()
-            self._await_cluster(3)
+            self._await_nodes()
             self._fill()
             self._say(f"a bed of {self._bed.kind.value} was made in {time.monotonic() - began:.0f} s")
         return self._bed
@@ -161,12 +161,18 @@ class Stage:
             time.sleep(0.2)
         raise RuntimeError(f"the cluster cannot be used: {last}")
 
-    def _await_cluster(self, num_nodes: int) -> None:
-        deadline = time.monotonic() + _SETTLED_S
-        while self.on_cluster(lambda client: len(client.nodes())) != num_nodes:
+    def _await(
+        self, wanted: int, what: str, count: Callable[[Client], int], timeout_s: float = _SETTLED_S
+    ) -> None:
+        """Wait until the cluster has so many of something."""
+        deadline = time.monotonic() + timeout_s
+        while (found := self.on_cluster(count)) != wanted:
             if time.monotonic() > deadline:
-                raise RuntimeError(f"there are not {num_nodes} nodes")
+                raise RuntimeError(f"there are {found} {what}, not {wanted}")
             time.sleep(0.2)
+
+    def _await_nodes(self) -> None:
+        self._await(3, "nodes", lambda client: len(client.nodes()))
 
     def _fill(self) -> None:
         def fill(client: Client) -> None:
@@ -206,19 +212,11 @@ class Stage:
 
     def _await_rows(self) -> None:
         """Right after a node has gone a cache may seem to be smaller than it is."""
-        deadline = time.monotonic() + _ROWS_S
-        while (found := self.on_cluster(lambda client: client.cache(CACHE).size())) != NUM_ROWS:
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"there are {found} rows, not {NUM_ROWS}")
-            time.sleep(0.2)
+        self._await(NUM_ROWS, "rows", lambda client: client.cache(CACHE).size(), _ROWS_S)
 
     def _await_owners(self) -> None:
         """A node that has joined owns partitions once their rows have come; a run that began before starts anew."""
-        deadline = time.monotonic() + _SETTLED_S
-        while len(owners := self.on_cluster(lambda client: client.cache(CACHE).partition_map().owners)) != 3:
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"{len(owners)} nodes own partitions, not 3")
-            time.sleep(0.2)
+        self._await(3, "owners of partitions", lambda client: len(client.cache(CACHE).partition_map().owners))
 
     def _mend_hosts(self) -> None:
         is_real = self.bed.kind is BedKind.NAMESPACES
@@ -239,7 +237,7 @@ class Stage:
         for host in self.hosts:
             if host.name in apart:
                 host.start_node()
-        self._await_cluster(3)
+        self._await_nodes()
 
     def _is_member(self, host: Host) -> bool:
         """Whether a host's node is there and is not a cluster of its own."""

@@ -12,9 +12,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 TESTS = Path(__file__).parent
-ON_HOSTS = [str(TESTS / name) for name in ("launch", "cluster", "ssh", "bed")]
-TRAINING = [str(TESTS / name) for name in ("training", "test_benchmarks.py", "test_binder.py")]
-OTHERS = [str(TESTS), *(f"--ignore={path}" for path in (*ON_HOSTS, *TRAINING))]
+BESIDE = (("launch", "cluster", "ssh", "bed"), ("training", "test_benchmarks.py", "test_binder.py"))
+OTHERS = [str(TESTS), *(f"--ignore={TESTS / name}" for chosen in BESIDE for name in chosen)]
 
 
 def main() -> int:
@@ -22,9 +21,10 @@ def main() -> int:
     command = [sys.executable, "-m", "pytest", *sys.argv[1:]]
     with ExitStack() as ending:
         beside = []
-        for chosen in (ON_HOSTS, TRAINING):
+        for chosen in BESIDE:
             output = ending.enter_context(tempfile.TemporaryFile())
-            process = subprocess.Popen([*command, *chosen], stdout=output, stderr=subprocess.STDOUT)
+            paths = [str(TESTS / name) for name in chosen]
+            process = subprocess.Popen([*command, *paths], stdout=output, stderr=subprocess.STDOUT)
             ending.callback(process.wait)
             beside.append((process, output))
         codes = [subprocess.run([*command, *OTHERS], check=False).returncode]

@@ -143,9 +143,8 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
     ) -> tf.data.Dataset:
         """Batch the rows of a run's only worker as tf.data does; nobody knows how many batches that makes."""
         pages, passes = _numbered(self._recipe, share)
-        if (
-            self._recipe.is_kept
-        ):  # in the order of the first pass; several workers keep nothing: they see no end
+        if self._recipe.is_kept:
+            # In the order of the first pass. Several workers keep nothing: they never see its end.
             passes = _unrecorded(share)
         return resumable(pages.rebatch(batch_size, drop_remainder=drop_remainder, name=name), passes)
 

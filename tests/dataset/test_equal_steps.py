@@ -133,7 +133,6 @@ import json, os, sys
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import tensorflow as tf
 from ignite_tf_magic import IgniteDataset
-from ignite_tf_magic.training.shares import read_ahead
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 dataset = IgniteDataset(sys.argv[1]).map(lambda row: row["key"]).batch(64)
 keys = []

@@ -1,7 +1,7 @@
 """Imported first, makes of a script what a run's bootstrap makes of it: Keras is hooked as soon as it is imported.
 
 Packages that Keras imports only where they are installed, for what no script here uses, are left out: with them
-TensorFlow takes half as long again to start, which is most of the time that these tests take.
+TensorFlow takes a second or two more to start, and starting it is most of the time that these tests take.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def check(found: list[dict[str, np.ndarray]], undisturbed: dict[str, np.ndarray]
 
 
 @pytest.mark.timeout(300)
-def test_asked_to_end_it_saves_first(tmp_path, undisturbed):
+def test_asked_to_end_it_saves_first_and_what_is_done_is_given_at_once(tmp_path, undisturbed):
     workers = Workers(tmp_path, 2, FIT)
     processes = workers.start(STEP_S="0.05")
     until(workers, random.randrange(5, 60), processes)
@@ -67,6 +67,9 @@ def test_asked_to_end_it_saves_first(tmp_path, undisturbed):
     done = max(int((tmp_path / f"steps-{index}").read_text().split()[-1]) for index in range(2))
     assert last_saved(tmp_path, "fit-0") == done < NUM_STEPS
     check(results(workers), undisturbed)
+    (tmp_path / "steps-0").unlink()
+    check(results(workers), undisturbed)
+    assert not (tmp_path / "steps-0").exists()
 
 
 @pytest.mark.timeout(300)
@@ -85,17 +88,16 @@ def test_asked_to_end_when_an_epoch_ends(
 
 
 @pytest.mark.timeout(300)
-def test_killed_it_goes_on_from_the_last_checkpoint_and_what_is_done_is_given_at_once(tmp_path, undisturbed):
+def test_killed_it_goes_on_from_the_last_checkpoint(tmp_path, undisturbed):
     workers = Workers(tmp_path, 1, FIT)
-    (process,) = processes = workers.start(STEP_S="0.1")
-    until(workers, random.randrange(30, 80), processes)
-    process.kill()
-    process.wait()
+    for step in (40, 80):
+        processes = workers.start(STEP_S="0.1")
+        until(workers, step, processes)
+        for process in processes:
+            process.kill()
+            process.wait()
     assert list((tmp_path / "igfs" / "training" / "fit-0").glob("step-*.npz"))
     check(results(workers), undisturbed)
-    (tmp_path / "steps-0").unlink()
-    check(results(workers), undisturbed)
-    assert not (tmp_path / "steps-0").exists()
 
 
 @pytest.mark.timeout(300)
