@@ -182,7 +182,8 @@ ORDER: dict[str, list[str]] = {
         *("readiness", "nodes", "starting", "guardian", "lifecycle"),
     ],
     "training": [
-        *("task", "group", "frameworks", "together", "shares", "checkpoints", "reading", "resume"),
+        *("task", "group", "frameworks", "step", "hooking", "losses", "metric_updates", "optimizers"),
+        *("together", "shares", "checkpoints", "reading", "resume"),
         *("waiting", "measures", "records", "reporting", "advice", "models"),
         "callbacks",
         "keras_hooks",

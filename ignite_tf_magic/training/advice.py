@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 
 from ignite_tf_magic.errors import ConfigError
+from ignite_tf_magic.training.frameworks import layers_of
 
 
 def warn_of_own_statistics(model: Any) -> None:
     """Warn of layers that would normalise each worker's rows by themselves."""
-    names = [layer.name for layer in _layers(model) if _normalises_alone(layer)]
+    names = [layer.name for layer in layers_of(model) if _normalises_alone(layer)]
     if names:
         shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         warnings.warn(
@@ -26,19 +26,6 @@ def warn_of_own_statistics(model: Any) -> None:
 def _normalises_alone(layer: Any) -> bool:
     is_one = any(kind.__name__ == "BatchNormalization" for kind in type(layer).__mro__)
     return is_one and bool(layer.trainable) and not getattr(layer, "synchronized", False)
-
-
-def _layers(model: Any) -> Iterator[Any]:
-    """Give all layers, those of models and of wrappers within, too."""
-    waiting, seen = [model], set()
-    while waiting:
-        one = waiting.pop()
-        if id(one) in seen:
-            continue
-        seen.add(id(one))
-        yield one
-        waiting += reversed(getattr(one, "layers", []))
-        waiting += [each for each in (getattr(one, "layer", None),) if each is not None]
 
 
 def check_elements(model: Any, data: Any) -> None:

@@ -11,7 +11,8 @@ from ignite_tf_magic.training.frameworks import Framework
 from ignite_tf_magic.training.group import WorkerGroup
 from ignite_tf_magic.training.reporting import Reporter, check_loss
 from ignite_tf_magic.training.resume import Asked, Progress
-from ignite_tf_magic.training.together import REPORT, SAVE, STOP, Together
+from ignite_tf_magic.training.step import REPORT, SAVE, STOP
+from ignite_tf_magic.training.together import Together
 
 # What they write is the same on every worker; one writes it.
 _CHIEFS = ("ModelCheckpoint", "TensorBoard", "CSVLogger", "RemoteMonitor")

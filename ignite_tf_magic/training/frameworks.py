@@ -13,6 +13,10 @@ from ignite_tf_magic.errors import ConfigError
 
 OLDEST_KERAS = (3, 12)
 
+Arguments = tuple[Any, ...]
+Options = dict[str, Any]
+Replace = Callable[[Any], tuple[Arguments, Options]]
+
 
 class Framework(ABC):
     """One of the two, imported by the script."""
@@ -33,8 +37,11 @@ class Framework(ABC):
         """List the variables in which a model's metrics count."""
 
     def other_variables(self, model: Any) -> list[Any]:
-        """List the variables of a model that are not trained; none before it is built."""
-        return list(model.non_trainable_variables) if model.built else []
+        """List the variables of a model that are not trained, but for what metrics count; none before it is built."""
+        if not model.built:
+            return []
+        counts = {id(each) for each in self.metric_variables(model)}
+        return [each for each in model.non_trainable_variables if id(each) not in counts]
 
     @abstractmethod
     def optimizer_variables(self, optimizer: Any) -> list[Any]:
@@ -49,10 +56,20 @@ class Framework(ABC):
         """Call a function for which some variables have other values."""
 
     @abstractmethod
-    def gradients_of(
-        self, arguments: Sequence[Any]
-    ) -> tuple[list[Any], Callable[[list[Any]], Sequence[Any]]]:
-        """Find the gradients in the arguments of `apply_name`; also gives how to put others in their place."""
+    def gradients_of(self, arguments: Arguments, options: Options) -> tuple[list[Any], Replace]:
+        """Find the gradients in the arguments of `apply_name`; also returns how to put others in their place."""
+
+    @property
+    @abstractmethod
+    def optimizer_classes(self) -> tuple[type, ...]:
+        """The base classes of optimizers."""
+
+    def adds_up_activities(self) -> bool:
+        """Return whether what regularises activities is a sum over the rows of a batch, and not their mean."""
+        layer = self.module.layers.ActivityRegularization(l1=1.0)
+        with tf.init_scope():
+            layer(tf.ones([2, 1]))
+            return float(layer.losses[0]) > 1.5
 
     @abstractmethod
     def steps_per_execution(self, model: Any) -> int:
@@ -60,7 +77,7 @@ class Framework(ABC):
 
     def is_optimizer(self, thing: Any) -> bool:
         """Whether something is an optimizer."""
-        return isinstance(thing, self.module.optimizers.Optimizer)
+        return isinstance(thing, self.optimizer_classes)
 
 
 class Keras3(Framework):
@@ -94,11 +111,13 @@ class Keras3(Framework):
         with self.module.StatelessScope(state_mapping=list(pairs)):
             return call()
 
-    def gradients_of(
-        self, arguments: Sequence[Any]
-    ) -> tuple[list[Any], Callable[[list[Any]], Sequence[Any]]]:
-        gradients, *rest = arguments
-        return list(gradients), lambda others: [others, *rest]
+    def gradients_of(self, arguments: Arguments, options: Options) -> tuple[list[Any], Replace]:
+        gradients, replace = _first_of(arguments, options, "grads")
+        return list(gradients), replace
+
+    @property
+    def optimizer_classes(self) -> tuple[type, ...]:
+        return (self.module.optimizers.Optimizer,)
 
     def steps_per_execution(self, model: Any) -> int:
         return int(model.steps_per_execution)
@@ -144,23 +163,27 @@ class TfKeras(Framework):
             variable.assign(value)
         return found
 
-    def gradients_of(
-        self, arguments: Sequence[Any]
-    ) -> tuple[list[Any], Callable[[list[Any]], Sequence[Any]]]:
-        pairs, *rest = arguments
+    def gradients_of(self, arguments: Arguments, options: Options) -> tuple[list[Any], Replace]:
+        pairs, replace = _first_of(arguments, options, "grads_and_vars")
         listed = list(pairs)
         variables = [variable for _, variable in listed]
-        return [gradient for gradient, _ in listed], lambda others: [
-            zip(others, variables, strict=True),
-            *rest,
-        ]
+        return [gradient for gradient, _ in listed], lambda others: replace(
+            list(zip(others, variables, strict=True))
+        )
+
+    @property
+    def optimizer_classes(self) -> tuple[type, ...]:
+        return (self.module.optimizers.Optimizer, self.module.optimizers.legacy.Optimizer)
 
     def steps_per_execution(self, model: Any) -> int:
         return int(model._steps_per_execution)
 
-    def is_optimizer(self, thing: Any) -> bool:
-        kinds = (self.module.optimizers.Optimizer, self.module.optimizers.legacy.Optimizer)
-        return isinstance(thing, kinds)
+
+def _first_of(arguments: Arguments, options: Options, name: str) -> tuple[Any, Replace]:
+    """Return an argument, given by place or by name, and how to put another in its place."""
+    if arguments:
+        return arguments[0], lambda other: ((other, *arguments[1:]), options)
+    return options[name], lambda other: ((), {**options, name: other})
 
 
 def too_old(module: Any) -> str | None:
@@ -174,17 +197,35 @@ def too_old(module: Any) -> str | None:
     )
 
 
+_KINDS: dict[str, type[Keras3] | type[TfKeras]] = {"keras": Keras3, "tf_keras": TfKeras}
+
+
+def framework_named(name: str) -> Framework:
+    """Return one of the two, "keras" or "tf_keras", which has been imported."""
+    return _KINDS[name](sys.modules[name])
+
+
 def framework_of(model: Any) -> Framework:
-    """Tell which of the two a model is of."""
-    for name, kind in (("keras", Keras3), ("tf_keras", TfKeras)):
+    """Return which of the two a model is of.
+
+    Raises:
+        ConfigError: It is of neither.
+    """
+    for name in _KINDS:
         module = sys.modules.get(name)
         if module is not None and isinstance(model, module.Model):
-            found: Framework = kind(module)
-            return found
+            return framework_named(name)
     raise ConfigError(f"{type(model).__name__} is neither a model of Keras 3 nor of tf_keras")
 
 
-def optimizers_of(model: Any, framework: Framework) -> Iterator[Any]:
-    """Give all optimizers that a model has, each once: those of a `train_step` of its own are attributes."""
-    found = [model.optimizer, *vars(model).values()]
-    yield from {id(each): each for each in found if framework.is_optimizer(each)}.values()
+def layers_of(model: Any) -> Iterator[Any]:
+    """Iterate over a model and all layers in it, those of models and of wrappers within, too."""
+    waiting, seen = [model], set()
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        waiting += reversed(getattr(one, "layers", []))
+        waiting += [each for each in (getattr(one, "layer", None),) if each is not None]

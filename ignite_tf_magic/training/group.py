@@ -20,6 +20,7 @@ from tensorflow.python.eager import context as eager  # the public way, a strate
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.training.task import Place, place_of, task
 
+_NARROW = (tf.float16, tf.bfloat16)
 _GROUP_KEY = 41_001  # strategies count theirs from 1
 _TOO_LATE = (
     "TensorFlow was at work before Keras was imported, so this worker cannot join the others any more. Import keras at "
@@ -63,7 +64,8 @@ class WorkerGroup:
     def sum(self, tensors: Sequence[Any]) -> list[Any]:
         """Add up tensors over all workers, position by position; to the bit the same on each of them.
 
-        Inside a tf.function or outside. Blocks until every worker has called. One operation for each dtype.
+        Inside a tf.function or outside. Blocks until every worker has called. One operation for each dtype; numbers of
+        16 bits are added up as float32.
 
         Args:
             tensors: Of numbers; of the same shapes on all workers.
@@ -74,27 +76,62 @@ class WorkerGroup:
         tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
         if self.place.size == 1 or not tensors:
             return tensors
-        found: list[Any] = [None] * len(tensors)
-        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
-            places = [at for at, tensor in enumerate(tensors) if tensor.dtype == dtype]
-            sums = self._sum_of_one_dtype([tensors[at] for at in places])
-            for at, total in zip(places, sums, strict=True):
-                found[at] = total
-        return found
+        wide = [tf.cast(each, tf.float32) if each.dtype in _NARROW else each for each in tensors]
+        sums: list[Any] = [None] * len(tensors)
+        for dtype in dict.fromkeys(tensor.dtype for tensor in wide):
+            places = [at for at, tensor in enumerate(wide) if tensor.dtype == dtype]
+            totals = self._sum_of_one_dtype([wide[at] for at in places])
+            for at, total in zip(places, totals, strict=True):
+                sums[at] = tf.cast(total, tensors[at].dtype)
+        return sums
 
     def sum_arrays(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Add up arrays over all workers, outside of graphs."""
         return [total.numpy() for total in self.sum(arrays)]
 
     def from_chief(self, tensors: Sequence[Any]) -> list[Any]:
-        """Give every worker the chief's values. Boolean and unsigned ones travel as int64."""
+        """Return the chief's values on every worker; of numbers or booleans."""
+        return self.from_worker(0, tensors)
+
+    def from_worker(self, index: int, tensors: Sequence[Any]) -> list[Any]:
+        """Return one worker's values on every worker; shapes and dtypes are those of that worker everywhere."""
         tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
         if self.place.size == 1:
             return tensors
+        return self.join([each if self.place.index == index else tf.zeros_like(each) for each in tensors])
+
+    def join(self, tensors: Sequence[Any]) -> list[Any]:
+        """Put together tensors of which each place is zero, or false, on all workers but one.
+
+        Boolean, unsigned and small integers travel as int64.
+        """
         numbers = [tf.cast(each, tf.int64) if _needs_cast(each.dtype) else each for each in tensors]
-        own = numbers if self.place.is_chief else [tf.zeros_like(each) for each in numbers]
-        sums = self.sum(own)
+        sums = self.sum(numbers)
         return [tf.cast(total, each.dtype) for total, each in zip(sums, tensors, strict=True)]
+
+    def all_true(self, condition: bool) -> bool:
+        """Return whether a condition holds on every worker."""
+        (num_true,) = self.sum_arrays([np.array(int(condition), np.int64)])
+        return int(num_true) == self.place.size
+
+    def are_equal(self, numbers: np.ndarray) -> np.ndarray:
+        """Return which numbers are the same on all workers.
+
+        Args:
+            numbers: int64[n], of the same length on all workers.
+
+        Returns:
+            bool[n], the same on all workers.
+        """
+        (chiefs,) = self.from_chief([tf.constant(numbers, tf.int64)])
+        (num_other,) = self.sum_arrays([(chiefs.numpy() != numbers).astype(np.int64)])
+        return np.asarray(num_other == 0)
+
+    def side_by_side(self, number: int) -> tuple[int, ...]:
+        """Return a number of each worker, in their order."""
+        row = np.zeros(self.place.size, np.int64)
+        row[self.place.index] = number
+        return tuple(int(each) for each in self.sum_arrays([row])[0])
 
     def _sum_of_one_dtype(self, tensors: list[Any]) -> list[Any]:
         flat = tensors[0] if len(tensors) == 1 else tf.concat([tf.reshape(each, [-1]) for each in tensors], 0)
@@ -128,7 +165,7 @@ class WorkerGroup:
 
 
 def _needs_cast(dtype: Any) -> bool:
-    return bool(dtype.is_bool or dtype.is_unsigned)
+    return bool(dtype.is_bool or dtype.is_unsigned or dtype in (tf.int8, tf.int16))
 
 
 def _enable(place: Place) -> None:

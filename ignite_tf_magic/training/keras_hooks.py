@@ -27,9 +27,12 @@ from ignite_tf_magic.training import shares
 from ignite_tf_magic.training.advice import check_elements, warn_of_own_statistics
 from ignite_tf_magic.training.callbacks import for_worker, leading
 from ignite_tf_magic.training.checkpoints import directory_in_run
-from ignite_tf_magic.training.frameworks import Framework, framework_of, optimizers_of, too_old
+from ignite_tf_magic.training.frameworks import Framework, framework_named, framework_of, too_old
 from ignite_tf_magic.training.group import WorkerGroup, worker_group
+from ignite_tf_magic.training.losses import hook_losses
+from ignite_tf_magic.training.metric_updates import hook_metrics
 from ignite_tf_magic.training.models import leave_model
+from ignite_tf_magic.training.optimizers import hook_optimizers, optimizers_of
 from ignite_tf_magic.training.reporting import Reporter, writer_of_run
 from ignite_tf_magic.training.resume import Asked, Progress, Saving, skipping
 from ignite_tf_magic.training.together import Together
@@ -64,6 +67,11 @@ def _install(name: str) -> None:
         )
         return
     group.connect()
+    if group.place.size > 1:
+        framework = framework_named(name)
+        hook_optimizers(framework)
+        hook_losses(framework)
+        hook_metrics(framework)
     methods = {"fit": _fit} if group.place.size == 1 else {"fit": _fit, "evaluate": _evaluate}
     for method, together in methods.items():
         setattr(module.Model, method, _wrapped(getattr(module.Model, method), together))

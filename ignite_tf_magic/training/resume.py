@@ -24,8 +24,9 @@ import tensorflow as tf
 
 from ignite_tf_magic.errors import IgniteTfError
 from ignite_tf_magic.training.checkpoints import Checkpoint, CheckpointDirectory
-from ignite_tf_magic.training.frameworks import Framework, optimizers_of
+from ignite_tf_magic.training.frameworks import Framework
 from ignite_tf_magic.training.group import WorkerGroup
+from ignite_tf_magic.training.optimizers import optimizers_of
 from ignite_tf_magic.training.reading import begin_at, record_sources
 
 # Saving may take a twentieth of the time, and what can be lost is bounded.
@@ -180,7 +181,8 @@ class Progress:
     def restore_history(self, history: Any) -> None:
         """Put earlier epochs into the history."""
         if self._found is not None:
-            history.history = {name: list(values) for name, values in self._found.facts["history"].items()}
+            saved = self._found.facts["history"].items()
+            history.history = {name: [_shown(value) for value in values] for name, values in saved}
             history.epoch = list(self._found.facts["epochs"])
 
     # During the training
@@ -228,7 +230,7 @@ class Progress:
         history = self._model.history
         more = {
             "callbacks": states,
-            "history": {name: [float(value) for value in values] for name, values in history.history.items()},
+            "history": {name: np.asarray(values).tolist() for name, values in history.history.items()},
             "epochs": list(history.epoch),
         }
         return Checkpoint(step, arrays, {**facts, **more})
@@ -239,6 +241,11 @@ class Progress:
         for number, optimizer in enumerate(optimizers_of(self._model, self._framework)):
             for at, variable in enumerate(self._framework.optimizer_variables(optimizer)):
                 yield f"optimizer {number} {at}", variable
+
+
+def _shown(value: Any) -> Any:
+    """Return a metric's value as Keras gives it: a number, or an array of several."""
+    return np.asarray(value) if isinstance(value, list) else value
 
 
 def _is_kept(name: str, value: Any) -> bool:

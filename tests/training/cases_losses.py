@@ -1,0 +1,187 @@
+"""Losses and metrics that are no means over rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from case_setting import Setting, case, result
+
+
+def tagger(s: Setting, *, mask_zero: bool = True) -> Any:
+    """A model that labels each step of a sequence."""
+    s.seeded()
+    keras = s.keras
+    layers = keras.layers
+    x = keras.Input([12])
+    embedded = layers.Embedding(20, 8, mask_zero=mask_zero)(x)
+    return keras.Model(x, layers.Dense(5)(layers.Dense(8, "tanh")(embedded)))
+
+
+def tags(s: Setting) -> Any:
+    return s.tokens, (s.tokens % 5).astype(np.int32)
+
+
+@case
+def masked_sequences(s: Setting) -> dict[str, Any]:
+    model = s.compiled(tagger(s), weighted_metrics=["accuracy"])
+    data = s.dealt(data=tags(s))
+    history = model.fit(data, epochs=2, validation_data=s.dealt(100, data=tags(s)), verbose=0)
+    return result(model, history)
+
+
+@case
+def sum_of_losses(s: Setting) -> dict[str, Any]:
+    loss = s.keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
+    model = s.dense(loss=loss, optimizer=s.keras.optimizers.SGD(0.001))
+    history = model.fit(s.dealt(flat=True), epochs=2, validation_data=s.tests(flat=True), verbose=0)
+    return result(model, history)
+
+
+@case
+def mean_by_weights(s: Setting) -> dict[str, Any]:
+    """Weights whose sums differ between workers."""
+    if s.framework == "tf_keras":
+        return {}
+    loss = s.keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="mean_with_sample_weight")
+    model = s.dense(loss=loss)
+    weights = np.linspace(0.0, 3.0, len(s.labels), dtype=np.float32)
+    history = model.fit(s.dealt(data=(s.flat, s.labels, weights)), epochs=2, verbose=0)
+    return result(model, history)
+
+
+@case
+def weights_of_uneven_sums(s: Setting) -> dict[str, Any]:
+    model = s.dense(weighted_metrics=["accuracy"], metrics=())
+    weights = np.linspace(0.0, 3.0, len(s.labels), dtype=np.float32)
+    return result(model, model.fit(s.dealt(data=(s.flat, s.labels, weights)), epochs=2, verbose=0))
+
+
+@case
+def unreduced_losses(s: Setting) -> dict[str, Any]:
+    """Keras gives the losses of rows to the tape, which adds up."""
+    loss = s.keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
+    model = s.dense(loss=loss, optimizer=s.keras.optimizers.SGD(0.001))
+    history = model.fit(s.dealt(flat=True), epochs=2, validation_data=s.tests(flat=True), verbose=0)
+    return result(model, history)
+
+
+@case
+def unreduced_losses_with_a_mean(s: Setting) -> dict[str, Any]:
+    s.seeded()
+    keras, tf = s.keras, s.tf
+    crossentropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
+
+    class Net(keras.Model):
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(crossentropy(y, self(x, training=True)))
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            return {"loss": loss}
+
+    x = keras.Input([64])
+    model = Net(x, keras.layers.Dense(10)(keras.layers.Dense(16, "relu")(x)))
+    model.compile(keras.optimizers.Adam(0.003))
+    return result(model, model.fit(s.dealt(flat=True), epochs=2, verbose=0))
+
+
+@case
+def own_masked_mean(s: Setting) -> dict[str, Any]:
+    """A loss and a metric that reduce a batch by themselves, as those of translation do."""
+    keras, tf = s.keras, s.tf
+
+    def masked_loss(y_true: Any, y_pred: Any) -> Any:
+        losses = keras.losses.sparse_categorical_crossentropy(y_true, y_pred, from_logits=True)
+        mask = tf.cast(tf.cast(y_true, tf.int32) != 0, losses.dtype)
+        return tf.reduce_sum(losses * mask) / tf.reduce_sum(mask)
+
+    def masked_accuracy(y_true: Any, y_pred: Any) -> Any:
+        y_true = tf.cast(y_true, tf.int64)
+        mask = tf.cast(y_true != 0, tf.float32)
+        hits = tf.cast(tf.argmax(y_pred, axis=-1) == y_true, tf.float32)
+        return tf.reduce_sum(hits * mask) / tf.reduce_sum(mask)
+
+    model = s.compiled(tagger(s, mask_zero=False), loss=masked_loss, metrics=[masked_accuracy])
+    data = s.dealt(data=tags(s))
+    history = model.fit(data, epochs=2, validation_data=s.dealt(100, data=tags(s)), verbose=0)
+    return result(model, history)
+
+
+@case
+def contrastive(s: Setting) -> dict[str, Any]:
+    """A loss for each row that depends on the other rows of the batch."""
+    keras, tf = s.keras, s.tf
+
+    def contrast(y_true: Any, y_pred: Any) -> Any:
+        near = tf.matmul(tf.math.l2_normalize(y_pred, 1), tf.math.l2_normalize(y_pred, 1), transpose_b=True)
+        y_true = tf.reshape(y_true, [-1])
+        alike = tf.cast(y_true[:, None] == y_true[None, :], near.dtype)
+        return keras.losses.categorical_crossentropy(
+            alike / tf.reduce_sum(alike, 1, keepdims=True), near, from_logits=True
+        )
+
+    model = s.dense(loss=contrast, metrics=())
+    history = model.fit(s.dealt(flat=True), epochs=2, validation_data=s.dealt(100, flat=True), verbose=0)
+    return result(model, history)
+
+
+@case
+def several_outputs(s: Setting) -> dict[str, Any]:
+    """Several inputs and outputs, losses of several kinds, and their weights."""
+    s.seeded()
+    keras = s.keras
+    layers = keras.layers
+    image, tokens = keras.Input([64], name="image"), keras.Input([12], name="tokens")
+    embedded = layers.Embedding(20, 8, mask_zero=True)(tokens)
+    steps = layers.Dense(5, name="steps")(embedded)
+    joined = layers.Concatenate()([layers.Dense(8, "relu")(image), layers.Dense(8)(layers.Flatten()(steps))])
+    kind, size = layers.Dense(10, name="kind")(joined), layers.Dense(1, name="size")(joined)
+    model = keras.Model({"image": image, "tokens": tokens}, {"kind": kind, "size": size, "steps": steps})
+    sparse = keras.losses.SparseCategoricalCrossentropy
+    model.compile(
+        keras.optimizers.Adam(0.003),
+        {
+            "kind": sparse(from_logits=True),
+            "size": keras.losses.Huber(reduction="sum"),
+            "steps": sparse(True),
+        },
+        loss_weights={"kind": 1.0, "size": 0.02, "steps": 0.5},
+        metrics={"kind": ["accuracy"], "size": ["mae"]},
+    )
+    x = {"image": s.flat, "tokens": s.tokens}
+    y = {"kind": s.labels, "size": s.flat[:, :1], "steps": (s.tokens % 5).astype(np.int32)}
+    return result(model, model.fit(s.dealt(data=(x, y)), epochs=2, verbose=0))
+
+
+@case
+def metrics_of_many_kinds(s: Setting) -> dict[str, Any]:
+    keras, tf = s.keras, s.tf
+
+    class Largest(keras.metrics.Metric):
+        """What no sum over workers tells."""
+
+        def __init__(self, name: str = "largest") -> None:
+            super().__init__(name=name)
+            self.value = self.add_weight(name="value", shape=(), initializer="zeros")
+
+        def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+            self.value.assign(tf.maximum(tf.cast(tf.reduce_max(y_pred), tf.float32), self.value))
+
+        def result(self) -> Any:
+            return tf.convert_to_tensor(self.value)
+
+        def reset_state(self) -> None:
+            self.value.assign(0.0)
+
+    s.seeded()
+    model = keras.Sequential([keras.Input([64]), keras.layers.Dense(3, "sigmoid")])
+    metrics = [keras.metrics.AUC(), keras.metrics.F1Score(average=None), keras.metrics.R2Score(), Largest()]
+    if s.framework == "keras":
+        metrics.append(keras.metrics.PearsonCorrelation())
+    model.compile(keras.optimizers.Adam(0.003), "binary_crossentropy", metrics=metrics)
+    y = np.eye(3, dtype=np.float32)[s.labels % 3]
+    data = s.dealt(data=(s.flat, y))
+    history = model.fit(data, epochs=2, validation_data=s.dealt(100, data=(s.flat, y)), verbose=0)
+    return result(model, history)
