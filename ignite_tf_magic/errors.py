@@ -281,6 +281,10 @@ class TrainingDiverged(IgniteTfError, ArithmeticError):
     """The loss of a training is no finite number any more."""
 
 
+class WorkersDiffer(IgniteTfError, ArithmeticError):
+    """The workers of a training have come to different weights, where all are to have the same."""
+
+
 class RunFailed(IgniteTfError, RuntimeError):
     """A run that was waited for did not succeed.
 

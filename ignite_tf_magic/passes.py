@@ -260,7 +260,10 @@ def _base_seed(environment: Mapping[str, str]) -> int:
 # Kinds of datasets that give one batch for each batch of their input, in its order.
 _ONE_FOR_ONE = frozenset(
     f"_{name}Dataset"
-    for name in ("Map", "ParallelMap", "Prefetch", "Options", "AssertCardinality", "Concatenate", "TakeWhile")
+    for name in (
+        *("Map", "ParallelMap", "Prefetch", "Options", "AssertCardinality", "Concatenate", "TakeWhile"),
+        "Zip",  # of an element of each; `enumerate` is one, too
+    )
 )
 
 

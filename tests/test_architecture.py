@@ -17,7 +17,17 @@ NAME = PACKAGE.name
 FLOORS: list[set[str]] = [
     {"errors", "closing", "toml_tables", "spring_xml", "config", "after_import"},
     {"protocol", "launch"},
-    {"client", "host_names", "placement", "tfplugin", "batches", "passes", "values", "function_source"},
+    {
+        "client",
+        "host_names",
+        "placement",
+        "tfplugin",
+        "batches",
+        "deal",
+        "passes",
+        "values",
+        "function_source",
+    },
     {"dataset", "training", "igfs", "cluster", "sources", "embedded", "tensorboard"},
     {
         *("session", "boards", "files", "registration", "run_files"),
@@ -155,7 +165,7 @@ ORDER: dict[str, list[str]] = {
     ],
     "tfplugin": ["handler", "codes", "table", "registration", "local_guard"],
     "dataset": [
-        *("deal", "options", "pool", "kept_client", "snapshot", "source", "reader"),
+        *("options", "pool", "kept_client", "snapshot", "source", "reader"),
         *("record_address", "record_page", "record_files"),
         *("generator", "paged", "structure", "record_pages", "reading_process", "ignite"),
     ],
@@ -183,7 +193,7 @@ ORDER: dict[str, list[str]] = {
     ],
     "training": [
         *("task", "group", "frameworks", "step", "hooking", "losses", "metric_updates", "optimizers"),
-        *("together", "shares", "checkpoints", "reading", "resume"),
+        *("consistency", "together", "shares", "fit_data", "adapting", "checkpoints", "reading", "resume"),
         *("waiting", "measures", "records", "reporting", "advice", "models"),
         "callbacks",
         "keras_hooks",

@@ -10,7 +10,6 @@ import numpy as np
 import tensorflow as tf
 
 from ignite_tf_magic.config import DEFAULT_PORT, Endpoint
-from ignite_tf_magic.dataset.deal import EqualSteps
 from ignite_tf_magic.dataset.generator import ArrayDataset
 from ignite_tf_magic.dataset.options import ReadOptions, parse_partitions, read_options
 from ignite_tf_magic.dataset.paged import PagedDataset, Pages, Recipe, ShuffleOrder
@@ -20,6 +19,7 @@ from ignite_tf_magic.dataset.record_address import ALL, ASSIGNED, THIS_PROCESS, 
 from ignite_tf_magic.dataset.record_pages import record_pages
 from ignite_tf_magic.dataset.source import Source, open_source
 from ignite_tf_magic.dataset.structure import arranged, no_pages, page_spec, row_spec, with_ragged
+from ignite_tf_magic.deal import EqualSteps
 from ignite_tf_magic.errors import ConfigError, EmptyCache
 from ignite_tf_magic.passes import Passes, PassSeed, Share, Stream
 from ignite_tf_magic.protocol.columns import Column, RaggedColumn

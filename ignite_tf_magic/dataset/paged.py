@@ -23,7 +23,7 @@ import numpy as np
 import tensorflow as tf
 
 from ignite_tf_magic.batches import anew_each_pass, can_be_empty, empty_like, num_rows
-from ignite_tf_magic.dataset.deal import Deal, EqualSteps
+from ignite_tf_magic.deal import Deal, EqualSteps
 from ignite_tf_magic.passes import Passes, PassSeed, Share
 
 Pages = Any

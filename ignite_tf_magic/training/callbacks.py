@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from ignite_tf_magic.training.consistency import Firsts
 from ignite_tf_magic.training.frameworks import Framework
 from ignite_tf_magic.training.group import WorkerGroup
 from ignite_tf_magic.training.reporting import Reporter, check_loss
@@ -37,10 +38,55 @@ def leading(
     progress: Progress,
     reporter: Reporter,
     asked: Asked,
+    firsts: Firsts,
 ) -> Any:
     """Make the callback that must be the last one, behind the history."""
     kind = type("Leading", (Leading, framework.module.callbacks.Callback), {})
-    return kind(together, group, progress, reporter, asked)
+    return kind(together, group, progress, reporter, asked, firsts)
+
+
+def same_logs(
+    callbacks: Sequence[Any], framework: Framework, together: Together, group: WorkerGroup
+) -> list[Any]:
+    """Make the callback that must be the first one, where others act by the logs of batches; else none.
+
+    A batch's logs are those of this worker's rows: what they lead to would not be the same on all workers. Those of all
+    cost an operation of all workers a batch, so it is done for callbacks of the script's own only.
+    """
+    if group.place.size == 1 or not group.any_true(any(_acts(each, framework) for each in callbacks)):
+        return []
+    kind = type("SameLogs", (_SameLogs, framework.module.callbacks.Callback), {})
+    return [kind(together)]
+
+
+def _acts(callback: Any, framework: Framework) -> bool:
+    own = framework.module.__name__
+    return any(
+        name in vars(callback)
+        or getattr(getattr(callback, name, None), "__module__", own).partition(".")[0] != own
+        for name in ("on_train_batch_end", "on_batch_end")
+    )
+
+
+class _SameLogs:
+    """Puts the metrics of all workers' rows into the logs of a batch, before others see them."""
+
+    def __init__(self, together: Together) -> None:
+        super().__init__()
+        self._together = together
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Change the logs, which all callbacks are given."""
+        del batch
+        results = self._together.results()
+        if logs:
+            logs.update({name: as_number(value) for name, value in results.items() if name in logs})
+
+
+def as_number(value: Any) -> Any:
+    """Return a result as Keras shows it: a float, or an array of several."""
+    array = np.asarray(value)
+    return float(array) if array.ndim == 0 else array
 
 
 class Leading:
@@ -54,7 +100,13 @@ class Leading:
     params: dict[str, Any]
 
     def __init__(
-        self, together: Together, group: WorkerGroup, progress: Progress, reporter: Reporter, asked: Asked
+        self,
+        together: Together,
+        group: WorkerGroup,
+        progress: Progress,
+        reporter: Reporter,
+        asked: Asked,
+        firsts: Firsts,
     ) -> None:
         super().__init__()
         self._together = together
@@ -62,6 +114,7 @@ class Leading:
         self._progress = progress
         self._reporter = reporter
         self._asked = asked
+        self._firsts = firsts
         self.epoch = self.step = 0
         self.last_batch = -1
 
@@ -83,6 +136,9 @@ class Leading:
             batch = min(
                 batch, steps - 1
             )  # of several steps in one call, the last ones may not have been there
+        if self.last_batch < 0:
+            for first in self._firsts.of_training:
+                first.check(self._group)
         self.step += batch - self.last_batch
         self.last_batch = batch
         if self.epoch == self._progress.epoch and batch < self._progress.num_batches_done:
@@ -91,6 +147,7 @@ class Leading:
         self._agree_to_stop(bool(agreed[STOP]))
         if agreed[SAVE] or (self._group.place.size == 1 and self._wants_to_save()):
             self._together.wish(SAVE, wanted=False)
+            self._together.check_weights(f"after step {self.step}")
             self._progress.save(self.epoch, batch + 1, self.step, logs=logs)
             if self._asked.is_asked:
                 self._asked.end()
@@ -106,6 +163,8 @@ class Leading:
     def on_test_end(self, logs: Any = None) -> None:
         """The training goes on."""
         del logs
+        for first in self._firsts.of_validation:
+            first.check(self._group)
         self._reporter.go()
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -117,6 +176,7 @@ class Leading:
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Report the epoch, and ask whether anybody wants to stop or to save."""
         check_loss(logs or {}, epoch, self.step)
+        self._together.check_weights(f"after epoch {epoch + 1}")
         self._reporter.report(epoch, self.last_batch + 1, self.step, logs or {}, is_epoch=True)
         wishes = [self.model.stop_training or self._together.wishes_for(STOP), self._wants_to_save()]
         stop, save = self._group.sum_arrays([np.array(wishes, np.float32)])[0]
@@ -135,7 +195,7 @@ class Leading:
     def _report_if_agreed(self, is_agreed: bool, logs: Mapping[str, Any]) -> None:
         if is_agreed or (self._group.place.size == 1 and self._reporter.is_time()):
             self._together.wish(REPORT, wanted=False)
-            values = {**logs, **self.model.get_metrics_result()}
+            values = {**logs, **self._together.results()}
             check_loss(values, self.epoch, self.step)
             self._reporter.report(self.epoch, self.last_batch + 1, self.step, values, is_epoch=False)
         elif self._group.place.is_chief and self._reporter.is_time():

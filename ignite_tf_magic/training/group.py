@@ -109,10 +109,9 @@ class WorkerGroup:
         sums = self.sum(numbers)
         return [tf.cast(total, each.dtype) for total, each in zip(sums, tensors, strict=True)]
 
-    def all_true(self, condition: bool) -> bool:
-        """Return whether a condition holds on every worker."""
-        (num_true,) = self.sum_arrays([np.array(int(condition), np.int64)])
-        return int(num_true) == self.place.size
+    def any_true(self, condition: bool) -> bool:
+        """Return whether a condition holds on any worker."""
+        return sum(self.side_by_side(int(condition))) > 0
 
     def are_equal(self, numbers: np.ndarray) -> np.ndarray:
         """Return which numbers are the same on all workers.

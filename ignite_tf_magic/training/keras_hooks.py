@@ -18,15 +18,16 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from ignite_tf_magic.batches import num_batches
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.training import shares
+from ignite_tf_magic.training.adapting import hook_adapt
 from ignite_tf_magic.training.advice import check_elements, warn_of_own_statistics
-from ignite_tf_magic.training.callbacks import for_worker, leading
+from ignite_tf_magic.training.callbacks import for_worker, leading, same_logs
 from ignite_tf_magic.training.checkpoints import directory_in_run
+from ignite_tf_magic.training.fit_data import evaluation_data, training_data
 from ignite_tf_magic.training.frameworks import Framework, framework_named, framework_of, too_old
 from ignite_tf_magic.training.group import WorkerGroup, worker_group
 from ignite_tf_magic.training.losses import hook_losses
@@ -37,9 +38,11 @@ from ignite_tf_magic.training.reporting import Reporter, writer_of_run
 from ignite_tf_magic.training.resume import Asked, Progress, Saving, skipping
 from ignite_tf_magic.training.together import Together
 
+_NO_STRATEGY = type(tf.distribute.get_strategy())  # that of a process in which nobody has asked for one
 _is_at_work: contextvars.ContextVar[bool] = contextvars.ContextVar("at_work", default=False)
 _models: weakref.WeakKeyDictionary[Any, Together] = weakref.WeakKeyDictionary()
 _installed: set[str] = set()
+_told: set[str] = set()
 _fits = itertools.count()
 
 
@@ -72,9 +75,12 @@ def _install(name: str) -> None:
         hook_optimizers(framework)
         hook_losses(framework)
         hook_metrics(framework)
+        hook_adapt(framework, group, _is_at_work.get)
     methods = {"fit": _fit} if group.place.size == 1 else {"fit": _fit, "evaluate": _evaluate}
     for method, together in methods.items():
         setattr(module.Model, method, _wrapped(getattr(module.Model, method), together))
+    for method in ("train_on_batch", "test_on_batch") if group.place.size > 1 else ():
+        setattr(module.Model, method, _told_of(getattr(module.Model, method)))
 
 
 def _is_on_tensorflow(module: Any) -> bool:
@@ -110,25 +116,47 @@ def _wrapped(original: Callable[..., Any], together: Callable[..., Any]) -> Call
     return method
 
 
+def _told_of(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method that trains this worker alone, with a warning that it does."""
+
+    @functools.wraps(original)
+    def method(model: Any, *arguments: Any, **options: Any) -> Any:
+        name = original.__name__
+        if not _is_at_work.get() and name not in _told and not _has_strategy(model):
+            _told.add(name)
+            warnings.warn(
+                f"{name} is a matter of this worker alone: each worker has a model of its own. `fit` trains one model "
+                "on all of them, with what such a loop does in a `train_step` of the model. Where each is to train "
+                "alone, `with ignite_tf_magic.independent():` says so",
+                stacklevel=2,
+            )
+        return original(model, *arguments, **options)
+
+    return method
+
+
 def _has_strategy(model: Any) -> bool:
-    """Whether the script has made the model for a strategy of its own.
+    """Return whether the script has made the model for a strategy of its own: then Keras trains it as ever.
 
     Raises:
         ConfigError: It is one with which Keras 3 cannot train.
     """
     strategy = model.distribute_strategy
-    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-        if strategy.num_replicas_in_sync > 1 and worker_group().place.size > 1:
-            warnings.warn(
-                f"the model was made for {type(strategy).__name__}: each worker trains a model of its own. To train "
-                "one on all workers, make it outside of the strategy's scope",
-                stacklevel=4,
-            )
-        return bool(strategy.num_replicas_in_sync > 1)
-    if type(model).__module__.partition(".")[0] != "tf_keras" and "keras" in _installed:
+    if isinstance(strategy, _NO_STRATEGY):
+        return False
+    name, num_workers = type(strategy).__name__, worker_group().place.size
+    is_of_all = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy) and num_workers > 1
+    if is_of_all and framework_of(model).module.__name__ == "keras":
         raise ConfigError(
-            "the model was made in the scope of a MultiWorkerMirroredStrategy, with which Keras 3 cannot `fit`. Leave "
-            "the strategy out: `fit` trains on all workers of the run by itself"
+            f"the model was made in the scope of a {name}, with which Keras 3 cannot `fit`. Leave the strategy out: "
+            "`fit` trains on all workers of the run by itself"
+        )
+    if not is_of_all:
+        alone = ": each worker trains a model of its own, on what it is given" if num_workers > 1 else ""
+        warnings.warn(
+            f"the model was made for {name}, so Keras trains it as ever{alone}. It begins anew after a restart, and "
+            "tells no metrics. To train one model on all workers, make it outside of the strategy's scope",
+            stacklevel=4,
         )
     return True
 
@@ -140,12 +168,17 @@ def _fit(model: Any, original: Callable[..., Any], given: dict[str, Any]) -> Any
     name = f"fit-{next(_fits)}"
     progress = Progress(model, framework, group, Saving(directory_in_run(name), group))
     progress.find()
-    data = _training_data(given, group)
+    data, firsts = training_data(given, group)
     reporter = _reporter(name, group, given, data["x"])
     callbacks = for_worker(given.pop("callbacks", None), framework, group)
     history = framework.module.callbacks.History()
     progress.callbacks = list(callbacks)
-    callbacks += [history, leading(framework, together, group, progress, reporter, asked)]
+    callbacks = [
+        *same_logs(callbacks, framework, together, group),
+        *callbacks,
+        history,
+        leading(framework, together, group, progress, reporter, asked, firsts),
+    ]
     if not group.place.is_chief:
         given["verbose"] = 0
     elif group.place.size > 1:
@@ -201,11 +234,14 @@ def _skipping(
 def _evaluate(model: Any, original: Callable[..., Any], given: dict[str, Any]) -> Any:
     framework, group = framework_of(model), worker_group()
     check_elements(model, given.get("x"))
-    data = _evaluation_data(given, group)
+    data, firsts = evaluation_data(given, group)
     if not group.place.is_chief:
         given["verbose"] = 0
     with _together(model, framework, group).installed():
-        return original(**given, **data)
+        found = original(**given, **data)
+    for first in firsts.of_validation:
+        first.check(group)
+    return found
 
 
 def _together(model: Any, framework: Framework, group: WorkerGroup) -> Together:
@@ -214,76 +250,6 @@ def _together(model: Any, framework: Framework, group: WorkerGroup) -> Together:
     if model not in _models:
         _models[model] = Together(model, framework, group)
     return _models[model]
-
-
-def _training_data(given: dict[str, Any], group: WorkerGroup) -> dict[str, Any]:
-    """Take the data out of the arguments of `fit`, and give this worker's part of it."""
-    x, y, weights = (given.pop(name, None) for name in ("x", "y", "sample_weight"))
-    validation, split = given.pop("validation_data", None), given.pop("validation_split", 0.0)
-    batch_rows, shuffle = given.pop("batch_size", None), given.pop("shuffle", True)
-    validation_rows = given.pop("validation_batch_size", None) or batch_rows
-    if split and validation is None and not _is_source(x):
-        (x, y, weights), validation = _split(x, y, weights, split)
-    found = {"x": _share(x, y, weights, batch_rows, bool(shuffle), group), "shuffle": False}
-    if isinstance(found["x"], tf.data.Dataset):
-        found["x"] = shares.in_step(found["x"], group)
-    else:
-        found |= {"y": y, "sample_weight": weights, "batch_size": batch_rows}
-    if validation is not None:
-        parts = validation if isinstance(validation, (tuple, list)) else (validation,)
-        v_x, v_y, v_weights = (*parts, None, None)[:3]
-        part = _share(v_x, v_y, v_weights, validation_rows, False, group)
-        found["validation_data"] = shares.with_a_batch(part) if isinstance(part, tf.data.Dataset) else part
-    return found
-
-
-def _evaluation_data(given: dict[str, Any], group: WorkerGroup) -> dict[str, Any]:
-    x, y, weights = (given.pop(name, None) for name in ("x", "y", "sample_weight"))
-    batch_rows = given.pop("batch_size", None)
-    if given.get("_use_cached_eval_dataset"):
-        return {"x": x, "y": y, "sample_weight": weights, "batch_size": batch_rows}
-    part = _share(x, y, weights, batch_rows, False, group)
-    if not isinstance(part, tf.data.Dataset):
-        return {"x": part, "y": y, "sample_weight": weights, "batch_size": batch_rows}
-    return {"x": shares.with_a_batch(part)}
-
-
-def _is_source(x: Any) -> bool:
-    """Whether something gives batches by itself, in contrast to arrays: a dataset, a generator, a PyDataset."""
-    return isinstance(x, tf.data.Dataset) or hasattr(x, "__next__") or hasattr(x, "on_epoch_end")
-
-
-def _share(x: Any, y: Any, weights: Any, batch_rows: int | None, shuffle: bool, group: WorkerGroup) -> Any:
-    if isinstance(x, tf.data.Dataset):
-        return shares.share_of(x, group)
-    if _is_source(x):
-        return x  # a generator's batches are this worker's own
-    parts = _without_lists((x, y, weights) if weights is not None else (x, y) if y is not None else (x,))
-    return shares.share_of(shares.of_arrays(parts, batch_rows, shuffle=shuffle, group=group), group)
-
-
-def _without_lists(arrays: Any) -> Any:
-    """Make tuples of lists, which datasets take for tensors."""
-    if isinstance(arrays, (list, tuple)):
-        return tuple(map(_without_lists, arrays))
-    return (
-        {name: _without_lists(each) for name, each in arrays.items()} if isinstance(arrays, dict) else arrays
-    )
-
-
-def _split(x: Any, y: Any, weights: Any, share: float) -> tuple[tuple[Any, Any, Any], tuple[Any, ...]]:
-    """Take the last rows for validation, as Keras does."""
-    arrays = (x, y, weights)
-    total = len(tf.nest.flatten(x)[0])
-    at = int(np.floor(total * (1.0 - share)))
-
-    def cut(part: slice) -> tuple[Any, ...]:
-        return tuple(
-            None if each is None else tf.nest.map_structure(lambda a: a[part], each) for each in arrays
-        )
-
-    x, y, weights = cut(slice(None, at))
-    return (x, y, weights), cut(slice(at, None))
 
 
 def _build(model: Any, data: Any, framework: Framework, *, needs_all: bool) -> None:

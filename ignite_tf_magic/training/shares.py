@@ -11,24 +11,35 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from ignite_tf_magic.batches import anew_each_pass, empty_like, num_batches, num_rows, part_of
+from ignite_tf_magic.deal import Deal
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.passes import Passes, PassSeed, passes_of
+from ignite_tf_magic.training.consistency import FirstBatches
 from ignite_tf_magic.training.group import WorkerGroup
 
 _KERAS_BATCH_ROWS = 32
 _MAX_AHEAD, _AHEAD_BYTES, _USUAL_ROWS = 8, 64 * 1024 * 1024, 256
 
 
-def share_of(dataset: Any, group: WorkerGroup) -> Any:
-    """Give this worker's part of a dataset of batches."""
+def share_of(dataset: Any, group: WorkerGroup, firsts: list[FirstBatches]) -> Any:
+    """Return this worker's part of a dataset of batches.
+
+    Args:
+        dataset: The dataset.
+        group: The workers.
+        firsts: Where all workers have the dataset whole, what compares that is added.
+    """
     if group.place.size == 1 or is_share(dataset):
         return dataset
     place = group.place
-    return dataset.map(
-        lambda *parts: part_of(parts if len(parts) > 1 else parts[0], place.index, place.size),
+    first = FirstBatches()
+    firsts.append(first)
+    return dataset.enumerate().map(
+        lambda number, element: part_of(first.noted(number, element), place.index, place.size),
         tf.data.AUTOTUNE,
     )
 
@@ -40,15 +51,40 @@ def is_share(dataset: Any) -> bool:
 
 
 def of_arrays(arrays: Any, batch_rows: int | None, *, shuffle: bool, group: WorkerGroup) -> Any:
-    """Give the global batches of arrays as Keras makes them; shuffled the same on all workers.
+    """Give the global batches of tensors as Keras makes them; shuffled the same on all workers.
 
     Raises:
         ConfigError: A batch has fewer rows than there are workers.
     """
     batch_rows = batch_rows or _KERAS_BATCH_ROWS
     check_batch(batch_rows, group)
-    tensors = tf.nest.map_structure(tf.convert_to_tensor, arrays)
-    total = int(num_rows(tensors))
+    total = int(num_rows(arrays))
+    sizes = np.full(-(-total // batch_rows), batch_rows, np.int64)
+    sizes[-1:] += total - sizes.sum()
+    return _of_sizes(arrays, sizes, shuffle=shuffle)
+
+
+def of_own_arrays(arrays: Any, batch_rows: int | None, *, shuffle: bool, group: WorkerGroup) -> Any:
+    """Return this worker's parts of global batches, where each worker has arrays of its own.
+
+    Raises:
+        ConfigError: A batch has fewer rows than there are workers, or nobody has any rows.
+    """
+    rows_by_worker = group.side_by_side(int(num_rows(arrays)))
+    if not sum(rows_by_worker):
+        raise ConfigError("the arrays have no rows on any worker")
+    deal = Deal(rows_by_worker, batch_rows or _KERAS_BATCH_ROWS)
+    dataset = _of_sizes(arrays, deal.sizes(group.place.index), shuffle=shuffle)
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    shared = dataset.with_options(options)
+    shared.passes = dataset.passes
+    return shared
+
+
+def _of_sizes(arrays: Any, sizes: np.ndarray, *, shuffle: bool) -> Any:
+    """Return batches of so many rows, those of each pass in another order."""
+    total = int(sizes.sum())
     passes = Passes()
     draw = PassSeed(None, passes, "order")
 
@@ -56,15 +92,16 @@ def of_arrays(arrays: Any, batch_rows: int | None, *, shuffle: bool, group: Work
         numbers = tf.range(total, dtype=tf.int64)
         if shuffle:
             numbers = tf.random.experimental.stateless_shuffle(numbers, tf.stack([seed, 0]))
-        return tf.data.Dataset.from_tensor_slices(numbers).batch(batch_rows)
+        rows = tf.RaggedTensor.from_row_lengths(numbers, sizes)
+        return tf.data.Dataset.from_tensor_slices(rows)
 
-    def rows(numbers: Any) -> Any:
-        return tf.nest.map_structure(lambda tensor: tf.gather(tensor, numbers), tensors)
+    def batch(numbers: Any) -> Any:
+        return tf.nest.map_structure(lambda tensor: tf.gather(tensor, numbers), arrays)
 
-    found = anew_each_pass(draw, order).map(rows, tf.data.AUTOTUNE)
-    found = found.apply(tf.data.experimental.assert_cardinality(-(-total // batch_rows)))
-    found.passes = passes
-    return found
+    batches = anew_each_pass(draw, order).map(batch, tf.data.AUTOTUNE)
+    batches = batches.apply(tf.data.experimental.assert_cardinality(len(sizes)))
+    batches.passes = passes
+    return batches
 
 
 def check_batch(batch_rows: int, group: WorkerGroup) -> None:

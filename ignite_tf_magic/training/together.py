@@ -22,6 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 from ignite_tf_magic.batches import num_rows, or_one_row
+from ignite_tf_magic.training.consistency import check_weights
 from ignite_tf_magic.training.frameworks import Framework
 from ignite_tf_magic.training.group import WorkerGroup
 from ignite_tf_magic.training.losses import whole_activities, with_share_of_gradient
@@ -101,6 +102,28 @@ class Together:
     def wishes_for(self, what: int) -> bool:
         """Whether this worker has asked for that."""
         return bool(self._flags.wishes[what] > 0)
+
+    def results(self) -> dict[str, Any]:
+        """Return what metrics have come to over the rows of all workers. All of them call."""
+        return dict(_flattened(self._model.get_metrics_result()))
+
+    def check_weights(self, when: str) -> None:
+        """Make sure that all workers have the same weights, of the model and of optimizers. All of them call.
+
+        Raises:
+            WorkersDiffer: They have not.
+        """
+        check_weights(self._named_values(), self._group, when)
+
+    def _named_values(self) -> Iterator[tuple[str, Any]]:
+        model, framework = self._model, self._framework
+        others = [each for each in framework.other_variables(model) if not is_seed(each)]
+        for variable in [*model.trainable_variables, *others]:
+            if tf.as_dtype(variable.dtype).is_floating:
+                yield getattr(variable, "path", variable.name), framework.tensor(variable)
+        for optimizer in optimizers_of(model, framework):
+            for variable in framework.optimizer_variables(optimizer):
+                yield f"{optimizer.name}/{variable.name}", framework.tensor(variable)
 
     def _spread_seeds(self) -> None:
         """Let each worker drop out other units: equal seeds would drop the same ones everywhere."""

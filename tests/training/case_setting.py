@@ -36,6 +36,7 @@ class Setting:
         self.labels = (np.abs(self.images.sum(axis=(1, 2, 3))) % 10).astype(np.int32)
         self.flat = self.images.reshape(len(self.images), -1)
         self.test = self.images[:133], self.labels[:133]
+        self.test_flat = self.flat[:133], self.labels[:133]
         lengths = random.integers(1, 13, len(self.images))
         self.tokens = random.integers(1, 20, (len(self.images), 12)) * (np.arange(12) < lengths[:, None])
         self.tokens = self.tokens.astype(np.int32)
@@ -50,7 +51,7 @@ class Setting:
         equal_steps: str = "pad",
     ) -> Any:
         """Data, the images by default, as a dataset: each worker has its own part of each batch, as its shares say."""
-        from ignite_tf_magic.dataset.deal import Deal, EqualSteps
+        from ignite_tf_magic.deal import Deal, EqualSteps
 
         tf = self.tf
         data = (self.flat if flat else self.images, self.labels) if data is None else data

@@ -12,6 +12,7 @@ import traceback
 from pathlib import Path
 
 import cases_basic  # noqa: F401
+import cases_inputs  # noqa: F401
 import cases_losses  # noqa: F401
 import cases_steps  # noqa: F401
 import numpy as np

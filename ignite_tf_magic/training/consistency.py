@@ -1,0 +1,127 @@
+"""What is to be the same on all workers, and whether it is: data that each is given whole, and weights."""
+
+from __future__ import annotations
+
+import warnings
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from ignite_tf_magic.errors import WorkersDiffer
+from ignite_tf_magic.training.group import WorkerGroup
+
+_NUM_NAMED = 5
+
+
+def are_same(arrays: Any, group: WorkerGroup) -> bool:
+    """Return whether a structure of arrays is the same on all workers; all of them call."""
+    flat = tf.nest.flatten(arrays, expand_composites=True)
+    total = 0
+    for each in flat:
+        total = _checksum(np.asarray(each), total)
+    return bool(group.are_equal(np.array([len(flat), total], np.int64)).all())
+
+
+def _checksum(array: np.ndarray, start: int = 0) -> int:
+    """Return a checksum of an array's shape, dtype and bytes, going on from another one."""
+    head = f"{array.dtype.str} {array.shape}".encode()
+    if array.dtype.hasobject:
+        return zlib.crc32(b"\0".join(map(_bytes_of, array.ravel())), zlib.crc32(head, start))
+    return zlib.crc32(np.ascontiguousarray(array).data, zlib.crc32(head, start))
+
+
+def _bytes_of(thing: Any) -> bytes:
+    return thing if isinstance(thing, bytes) else str(thing).encode()
+
+
+class FirstBatches:
+    """Compares the first batches of passes over data of which all workers should have the same.
+
+    What is compared is labels, where there are any: inputs may have been changed at random.
+    """
+
+    def __init__(self) -> None:
+        self._seen: list[int] = []
+        self._num_checked = 0
+        self._has_warned = False
+
+    def noted(self, number: Any, element: Any) -> Any:
+        """Return an element, whose number in its pass is given, in a tf.data function; the first one is noted."""
+        compared = element[1] if isinstance(element, tuple) and len(element) > 1 else element
+        parts = [each for each in tf.nest.flatten(compared, expand_composites=True) if _can_be_read(each)]
+
+        def note() -> Any:
+            texts = tf.stack([tf.io.serialize_tensor(each) for each in parts]) if parts else tf.constant([""])
+            digest = tf.strings.to_hash_bucket_fast(tf.strings.reduce_join(texts), 2**62)
+            return tf.numpy_function(self._note, [digest], tf.int64)
+
+        with tf.control_dependencies([tf.cond(number == 0, note, lambda: tf.constant(0, tf.int64))]):
+            return tf.nest.map_structure(tf.identity, element, expand_composites=True)
+
+    def _note(self, digest: Any) -> Any:
+        self._seen.append(int(digest))
+        return digest
+
+    def check(self, group: WorkerGroup) -> None:
+        """Warn, once, if the next pass began with other rows on another worker. All workers call."""
+        at = self._num_checked
+        own = self._seen[at] if at < len(self._seen) else -1
+        self._num_checked += 1
+        is_same = bool(group.are_equal(np.array([own], np.int64))[0])
+        if not is_same and not self._has_warned and group.place.is_chief:
+            warnings.warn(
+                "the workers do not have the same batches, and each takes every n-th row of them: rows may be trained "
+                "twice or left out. If it is shuffled, give shuffle a seed; if each worker has rows of its own, say so "
+                "with options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF. "
+                "Where only random changes of the same rows differ, all is well",
+                stacklevel=2,
+            )
+        self._has_warned = self._has_warned or not is_same
+
+
+@dataclass(frozen=True)
+class Firsts:
+    """What compares the data of a training, and that of its validation."""
+
+    of_training: list[FirstBatches] = field(default_factory=list)
+    of_validation: list[FirstBatches] = field(default_factory=list)
+
+
+def _can_be_read(part: Any) -> bool:
+    return isinstance(part, tf.Tensor) and part.dtype not in (tf.variant, tf.resource)
+
+
+def check_weights(variables: Iterable[tuple[str, Any]], group: WorkerGroup, when: str) -> None:
+    """Compare variables of all workers, which are to be equal to the bit; all of them call.
+
+    Args:
+        variables: Names, for people, and values that NumPy reads.
+        group: The workers.
+        when: For people: "after epoch 3".
+
+    Raises:
+        WorkersDiffer: Some differ; they are named.
+    """
+    if group.place.size == 1:
+        return
+    names, sums = [], []
+    for name, value in variables:
+        names.append(name)
+        sums.append(_checksum(np.asarray(value)))
+    if not names:
+        return
+    are_equal = group.are_equal(np.array(sums, np.int64))
+    different = [name for name, is_equal in zip(names, are_equal, strict=True) if not is_equal]
+    if different:
+        shown = ", ".join(different[:_NUM_NAMED])
+        more = f" and {len(different) - _NUM_NAMED} more" if len(different) > _NUM_NAMED else ""
+        raise WorkersDiffer(
+            f"{when} the workers have different values of {shown}{more}, so they no longer train one model. What "
+            "changes a variable must do the same on each: a callback that goes by time, by random numbers or by this "
+            "worker's own rows does not, nor does a step that changes variables without an optimizer. Let it go by "
+            "`logs`, which are those of all workers, or by `tf.distribute.get_replica_context().all_reduce`"
+        )

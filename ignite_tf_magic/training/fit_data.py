@@ -1,0 +1,118 @@
+"""What `fit` and `evaluate` are given, and this worker's part of it, as arguments for Keras' own methods."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from ignite_tf_magic.batches import num_rows
+from ignite_tf_magic.training import shares
+from ignite_tf_magic.training.consistency import FirstBatches, Firsts, are_same
+from ignite_tf_magic.training.group import WorkerGroup
+
+
+def training_data(given: dict[str, Any], group: WorkerGroup) -> tuple[dict[str, Any], Firsts]:
+    """Take the data out of the arguments of `fit`, and return this worker's part of it."""
+    firsts = Firsts()
+    x, y, weights = (given.pop(name, None) for name in ("x", "y", "sample_weight"))
+    validation, split = given.pop("validation_data", None), given.pop("validation_split", 0.0)
+    batch_rows, shuffle = given.pop("batch_size", None), given.pop("shuffle", True)
+    validation_rows = given.pop("validation_batch_size", None) or batch_rows
+    if split and validation is None and not _is_source(x):
+        (x, y, weights), validation = _split(x, y, weights, split)
+    part = _share((x, y, weights), batch_rows, bool(shuffle), group, firsts.of_training)
+    found = {"x": part, "shuffle": False}
+    if isinstance(part, tf.data.Dataset):
+        found["x"] = shares.in_step(part, group)
+    else:
+        found |= {"y": y, "sample_weight": weights, "batch_size": batch_rows}
+    if validation is not None:
+        parts = validation if isinstance(validation, (tuple, list)) else (validation,)
+        data = (*parts, None, None)[:3]
+        part = _share(data, validation_rows, False, group, firsts.of_validation)
+        found["validation_data"] = _to_evaluate(part, group)
+    return found, firsts
+
+
+def evaluation_data(given: dict[str, Any], group: WorkerGroup) -> tuple[dict[str, Any], Firsts]:
+    """Take the data out of the arguments of `evaluate`, and return this worker's part of it."""
+    firsts = Firsts()
+    x, y, weights = (given.pop(name, None) for name in ("x", "y", "sample_weight"))
+    batch_rows = given.pop("batch_size", None)
+    whole = {"x": x, "y": y, "sample_weight": weights, "batch_size": batch_rows}
+    if given.get("_use_cached_eval_dataset"):
+        return whole, firsts
+    part = _share((x, y, weights), batch_rows, False, group, firsts.of_validation)
+    if not isinstance(part, tf.data.Dataset):
+        return {**whole, "x": part}, firsts
+    return {"x": _to_evaluate(part, group)}, firsts
+
+
+def _to_evaluate(part: Any, group: WorkerGroup) -> Any:
+    """Return data of which all workers have as many batches: losses and metrics of a step may be those of all."""
+    is_dataset = isinstance(part, tf.data.Dataset)
+    return shares.in_step(shares.with_a_batch(part), group) if is_dataset else part
+
+
+def _is_source(x: Any) -> bool:
+    """Whether something gives batches by itself, in contrast to arrays: a dataset, a generator, a PyDataset."""
+    return isinstance(x, tf.data.Dataset) or hasattr(x, "__next__") or hasattr(x, "on_epoch_end")
+
+
+def _share(
+    data: tuple[Any, Any, Any],
+    batch_rows: int | None,
+    shuffle: bool,
+    group: WorkerGroup,
+    firsts: list[FirstBatches],
+) -> Any:
+    """Return this worker's part of x, y and weights as Keras takes them."""
+    x, y, weights = data
+    if isinstance(x, tf.data.Dataset):
+        return shares.share_of(x, group, firsts)
+    if _is_source(x):
+        return x  # a generator's batches are this worker's own
+    parts = _without_lists((x, y, weights) if weights is not None else (x, y) if y is not None else (x,))
+    tensors = tf.nest.map_structure(tf.convert_to_tensor, parts)
+    if group.place.size > 1 and not are_same(tensors, group):
+        _tell_of_own_rows(int(num_rows(tensors)), group)
+        return shares.of_own_arrays(tensors, batch_rows, shuffle=shuffle, group=group)
+    return shares.share_of(shares.of_arrays(tensors, batch_rows, shuffle=shuffle, group=group), group, [])
+
+
+def _tell_of_own_rows(rows: int, group: WorkerGroup) -> None:
+    by_worker = group.side_by_side(rows)
+    if group.place.is_chief:
+        warnings.warn(
+            f"the arrays are not the same on all workers ({', '.join(map(str, by_worker))} rows), so each is taken for "
+            f"its worker's own part of {sum(by_worker)} rows in all. Where each is meant to have all rows, seed what "
+            "chooses or shuffles them, or read them with IgniteDataset(...).arrays(assigned=False)",
+            stacklevel=2,
+        )
+
+
+def _without_lists(arrays: Any) -> Any:
+    """Make tuples of lists, which datasets take for tensors."""
+    if isinstance(arrays, (list, tuple)):
+        return tuple(map(_without_lists, arrays))
+    return (
+        {name: _without_lists(each) for name, each in arrays.items()} if isinstance(arrays, dict) else arrays
+    )
+
+
+def _split(x: Any, y: Any, weights: Any, share: float) -> tuple[tuple[Any, Any, Any], tuple[Any, ...]]:
+    """Take the last rows for validation, as Keras does."""
+    arrays = (x, y, weights)
+    total = len(tf.nest.flatten(x)[0])
+    at = int(np.floor(total * (1.0 - share)))
+
+    def cut(part: slice) -> tuple[Any, ...]:
+        return tuple(
+            None if each is None else tf.nest.map_structure(lambda a: a[part], each) for each in arrays
+        )
+
+    x, y, weights = cut(slice(None, at))
+    return (x, y, weights), cut(slice(at, None))

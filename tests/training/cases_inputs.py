@@ -1,0 +1,129 @@
+"""Data in all forms that Keras takes, and layers that adapt to it."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+from case_setting import Setting, case, result
+
+_WORDS = ["red", "green", "blue", "wide", "narrow", "early", "late", "cold", "warm", "far", "near", "old"]
+
+
+@case
+def arrays_of_each_worker(s: Setting) -> dict[str, Any]:
+    """Rows that a worker has read itself; without an order there is one batch an epoch."""
+    bounds = s.bounds(len(s.flat))
+    mine = slice(None) if s.place.size == 1 else slice(bounds[s.place.index], bounds[s.place.index + 1])
+    model = s.dense()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        history = model.fit(
+            s.flat[mine], s.labels[mine], batch_size=500, epochs=3, validation_data=s.test_flat, verbose=0
+        )
+        whole = model.evaluate(s.flat[mine], s.labels[mine], batch_size=500, return_dict=True, verbose=0)
+    if s.place.is_chief and s.place.size > 1:
+        assert "500 rows in all" in str([str(each.message) for each in told])
+    return result(model, history, whole=[whole["loss"], whole["accuracy"]])
+
+
+@case
+def python_dataset(s: Setting) -> dict[str, Any]:
+    """All workers are given the same batches: each trains on all of them, and that comes to the same."""
+    s.seeded()
+    base = s.keras.utils.PyDataset if s.framework == "keras" else s.keras.utils.Sequence
+
+    class Batches(base):
+        def __len__(self) -> int:
+            return 8
+
+        def __getitem__(self, at: int) -> Any:
+            rows = slice(at * 60, at * 60 + 60)
+            return s.flat[rows], s.labels[rows]
+
+    model = s.dense()
+    return result(model, model.fit(Batches(), epochs=2, shuffle=False, verbose=0))
+
+
+@case
+def adapted_layers(s: Setting) -> dict[str, Any]:
+    s.seeded()
+    keras = s.keras
+    layers = keras.layers
+    rows = s.dealt(data=s.flat)
+    normal, binned = layers.Normalization(), layers.Discretization(num_bins=4, epsilon=0.001)
+    normal.adapt(rows)
+    binned.adapt(s.dealt(500, data=s.flat[:, :1]))
+    numbers = layers.IntegerLookup()
+    numbers.adapt(s.dealt(data=s.tokens[:, :1].astype(np.int64)))
+    model = s.compiled(keras.Sequential([keras.Input([64]), normal, layers.Dense(10)]))
+    found = result(model, model.fit(s.dealt(flat=True), epochs=1, verbose=0))
+    bins = np.asarray(binned(s.flat[:50, :1]))
+    return found | {"bins": bins, "vocabulary": np.array(numbers.get_vocabulary()[1:], np.int64)}
+
+
+@case
+def texts(s: Setting) -> dict[str, Any]:
+    """Texts of which each worker has its own, through a vocabulary of all, padded."""
+    s.seeded()
+    keras, tf = s.keras, s.tf
+    layers = keras.layers
+    random = np.random.default_rng(9)
+    texts = np.array([" ".join(random.choice(_WORDS, random.integers(2, 9))) for _ in s.labels])
+    vectorize = layers.TextVectorization(max_tokens=10, output_sequence_length=8)
+    strings = s.dealt(data=np.arange(len(texts), dtype=np.int32)).map(
+        lambda at: tf.gather(tf.constant(texts), at)
+    )
+    vectorize.adapt(strings)
+    data = s.dealt(data=(np.arange(len(texts), dtype=np.int32), s.labels))
+    data = data.map(lambda at, y: (vectorize(tf.gather(tf.constant(texts), at)), y))
+    model = keras.Sequential(
+        [
+            keras.Input([8], dtype="int64"),
+            layers.Embedding(10, 8, mask_zero=True),
+            layers.GlobalAveragePooling1D(),
+            layers.Dense(10),
+        ]
+    )
+    found = result(s.compiled(model), model.fit(data, epochs=2, verbose=0))
+    words = [_WORDS.index(word) for word in vectorize.get_vocabulary()[2:]]
+    return found | {"vocabulary": np.array(words)}
+
+
+@case
+def a_rate_by_batch_logs(s: Setting) -> dict[str, Any]:
+    keras = s.keras
+
+    class ByLoss(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.model.optimizer.learning_rate.assign(
+                0.01 * min(logs["loss"], 1.0) + 0.001 * logs["accuracy"]
+            )
+
+    model = s.dense()
+    history = model.fit(s.dealt(flat=True), epochs=2, callbacks=[ByLoss()], verbose=0)
+    return result(model, history)
+
+
+@case
+def rates_by_plateaus(s: Setting) -> dict[str, Any]:
+    keras = s.keras
+    model = s.dense(optimizer=keras.optimizers.SGD(0.5))
+    callbacks = [
+        keras.callbacks.ReduceLROnPlateau("val_loss", patience=0, factor=0.5, min_delta=0.05),
+        keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.95),
+    ]
+    data = s.dealt(flat=True)
+    history = model.fit(data, epochs=4, validation_data=s.tests(flat=True), callbacks=callbacks, verbose=0)
+    return result(model, history)
+
+
+@case
+def backed_up(s: Setting) -> dict[str, Any]:
+    import tempfile
+
+    model = s.dense()
+    folder = tempfile.mkdtemp()
+    callbacks = [s.keras.callbacks.BackupAndRestore(folder)]
+    return result(model, model.fit(s.dealt(flat=True), epochs=2, callbacks=callbacks, verbose=0))
