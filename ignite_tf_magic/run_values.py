@@ -17,12 +17,12 @@ from ignite_tf_magic.errors import ConfigError, PathNotFound
 from ignite_tf_magic.igfs.addresses import cluster_of
 from ignite_tf_magic.igfs.layout import FileNode
 from ignite_tf_magic.igfs.volume import Volume
-from ignite_tf_magic.training.models import leave_model
+from ignite_tf_magic.training.models import WEIGHTS, WHOLE, as_built, leave_model
 from ignite_tf_magic.training.task import task
 from ignite_tf_magic.values import decode, encode
 
 _INPUTS, _RESULT = "inputs.zip", "result.zip"
-_MODELS, _SUFFIX = "model", ".keras"
+_MODELS = "model"
 _PART_BYTES = 4 << 20
 
 
@@ -87,30 +87,36 @@ def read_result(options: ConnectOptions, run_id: str) -> Any:
     return load_model(options, run_id, found["model"]) if "model" in found else found["result"]
 
 
-def list_models(volume: Volume, run_id: str) -> dict[str, int]:
-    """List the models that a run has left, by name, with the time when each was written, in ns since 1970."""
+def list_models(volume: Volume, run_id: str) -> dict[str, tuple[int, str]]:
+    """List the models that a run has left, by name: when each was written, in ns since 1970, and in which form."""
     try:
         entries = [entry for page in volume.entries(("runs", run_id, _MODELS)) for entry in page]
     except PathNotFound:
         return {}
-    return {
-        name.removesuffix(_SUFFIX): node.mtime_ns
-        for name, node in entries
-        if name.endswith(_SUFFIX) and isinstance(node, FileNode)
-    }
+    found: dict[str, tuple[int, str]] = {}
+    for file, node in entries:
+        form = next((each for each in (WEIGHTS, WHOLE) if file.endswith(each)), None)
+        if form and isinstance(node, FileNode):
+            name = file.removesuffix(form)
+            found[name] = max(found.get(name, (0, "")), (node.mtime_ns, form))
+    return found
 
 
-def load_model(options: ConnectOptions, run_id: str, name: str | None, **given: Any) -> Any:
+def load_model(
+    options: ConnectOptions, run_id: str, name: str | None, *, into: Any = None, **given: Any
+) -> Any:
     """Load a model that a run's `fit` has left, with Keras 3 or tf_keras, whichever it is of.
 
     Args:
         options: The cluster.
         run_id: The run.
         name: Its name in Keras; None is the last one that was trained.
+        into: A model that takes the weights, where there is no more than these.
         given: Arguments of Keras' own `load_model`, as `custom_objects`.
 
     Raises:
         PathNotFound: There is no such model.
+        ConfigError: There are only weights, and no model for them was given.
     """
     with Volume(lambda: options) as volume, tempfile.TemporaryDirectory() as folder:
         known = list_models(volume, run_id)
@@ -118,9 +124,24 @@ def load_model(options: ConnectOptions, run_id: str, name: str | None, **given: 
         if chosen is None or chosen not in known:
             there = f"it has left {', '.join(known)}" if known else "`fit` leaves one when it ends"
             raise PathNotFound(f"run {run_id} has left no model{f' {name!r}' if name else ''}; {there}")
-        path = Path(folder) / f"model{_SUFFIX}"
-        path.write_bytes(_get(volume, ("runs", run_id, _MODELS, f"{chosen}{_SUFFIX}")))
-        return _keras_of(path).models.load_model(path, **given)
+        form = known[chosen][1]
+        path = Path(folder) / f"model{form}"
+        path.write_bytes(_get(volume, ("runs", run_id, _MODELS, f"{chosen}{form}")))
+        if form == WEIGHTS:
+            return _with_weights(into, path, f"run {run_id} has left the weights of {chosen!r} only")
+        model = _keras_of(path).models.load_model(path, **given)
+        if into is None:
+            return model
+        into.set_weights(model.get_weights())
+        return into
+
+
+def _with_weights(model: Any, path: Path, what: str) -> Any:
+    if model is None:
+        raise ConfigError(f"{what}; make the model as its script does, and load them: RUN.model(into=model)")
+    with as_built(model):
+        model.load_weights(path)
+    return model
 
 
 def _keras_of(path: Path) -> Any:

@@ -108,14 +108,10 @@ def check_weights(variables: Iterable[tuple[str, Any]], group: WorkerGroup, when
     """
     if group.place.size == 1:
         return
-    names, sums = [], []
-    for name, value in variables:
-        names.append(name)
-        sums.append(_checksum(np.asarray(value)))
-    if not names:
-        return
-    are_equal = group.are_equal(np.array(sums, np.int64))
-    different = [name for name, is_equal in zip(names, are_equal, strict=True) if not is_equal]
+    # Small ones first: where a learning rate differs, all else does because of it.
+    arrays = sorted(((name, np.asarray(value)) for name, value in variables), key=lambda each: each[1].size)
+    are_equal = group.are_equal(np.array([_checksum(array) for _, array in arrays], np.int64))
+    different = [name for (name, _), is_equal in zip(arrays, are_equal, strict=True) if not is_equal]
     if different:
         shown = ", ".join(different[:_NUM_NAMED])
         more = f" and {len(different) - _NUM_NAMED} more" if len(different) > _NUM_NAMED else ""

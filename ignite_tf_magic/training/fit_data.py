@@ -11,10 +11,13 @@ import tensorflow as tf
 from ignite_tf_magic.batches import num_rows
 from ignite_tf_magic.training import shares
 from ignite_tf_magic.training.consistency import FirstBatches, Firsts, are_same
+from ignite_tf_magic.training.frameworks import Framework
 from ignite_tf_magic.training.group import WorkerGroup
 
 
-def training_data(given: dict[str, Any], group: WorkerGroup) -> tuple[dict[str, Any], Firsts]:
+def training_data(
+    given: dict[str, Any], framework: Framework, group: WorkerGroup
+) -> tuple[dict[str, Any], Firsts]:
     """Take the data out of the arguments of `fit`, and return this worker's part of it."""
     firsts = Firsts()
     x, y, weights = (given.pop(name, None) for name in ("x", "y", "sample_weight"))
@@ -23,7 +26,7 @@ def training_data(given: dict[str, Any], group: WorkerGroup) -> tuple[dict[str, 
     validation_rows = given.pop("validation_batch_size", None) or batch_rows
     if split and validation is None and not _is_source(x):
         (x, y, weights), validation = _split(x, y, weights, split)
-    part = _share((x, y, weights), batch_rows, bool(shuffle), group, firsts.of_training)
+    part = _share((x, y, weights), batch_rows, bool(shuffle), framework, group, firsts.of_training)
     found = {"x": part, "shuffle": False}
     if isinstance(part, tf.data.Dataset):
         found["x"] = shares.in_step(part, group)
@@ -32,12 +35,14 @@ def training_data(given: dict[str, Any], group: WorkerGroup) -> tuple[dict[str, 
     if validation is not None:
         parts = validation if isinstance(validation, (tuple, list)) else (validation,)
         data = (*parts, None, None)[:3]
-        part = _share(data, validation_rows, False, group, firsts.of_validation)
+        part = _share(data, validation_rows, False, framework, group, firsts.of_validation)
         found["validation_data"] = _to_evaluate(part, group)
     return found, firsts
 
 
-def evaluation_data(given: dict[str, Any], group: WorkerGroup) -> tuple[dict[str, Any], Firsts]:
+def evaluation_data(
+    given: dict[str, Any], framework: Framework, group: WorkerGroup
+) -> tuple[dict[str, Any], Firsts]:
     """Take the data out of the arguments of `evaluate`, and return this worker's part of it."""
     firsts = Firsts()
     x, y, weights = (given.pop(name, None) for name in ("x", "y", "sample_weight"))
@@ -45,7 +50,7 @@ def evaluation_data(given: dict[str, Any], group: WorkerGroup) -> tuple[dict[str
     whole = {"x": x, "y": y, "sample_weight": weights, "batch_size": batch_rows}
     if given.get("_use_cached_eval_dataset"):
         return whole, firsts
-    part = _share((x, y, weights), batch_rows, False, group, firsts.of_validation)
+    part = _share((x, y, weights), batch_rows, False, framework, group, firsts.of_validation)
     if not isinstance(part, tf.data.Dataset):
         return {**whole, "x": part}, firsts
     return {"x": _to_evaluate(part, group)}, firsts
@@ -66,16 +71,17 @@ def _share(
     data: tuple[Any, Any, Any],
     batch_rows: int | None,
     shuffle: bool,
+    framework: Framework,
     group: WorkerGroup,
     firsts: list[FirstBatches],
 ) -> Any:
     """Return this worker's part of x, y and weights as Keras takes them."""
-    x, y, weights = data
+    x = data[0]
     if isinstance(x, tf.data.Dataset):
         return shares.share_of(x, group, firsts)
     if _is_source(x):
         return x  # a generator's batches are this worker's own
-    parts = _without_lists((x, y, weights) if weights is not None else (x, y) if y is not None else (x,))
+    parts = framework.module.utils.pack_x_y_sample_weight(*map(_without_lists, data))
     tensors = tf.nest.map_structure(tf.convert_to_tensor, parts)
     if group.place.size > 1 and not are_same(tensors, group):
         _tell_of_own_rows(int(num_rows(tensors)), group)

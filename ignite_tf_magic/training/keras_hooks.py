@@ -168,7 +168,7 @@ def _fit(model: Any, original: Callable[..., Any], given: dict[str, Any]) -> Any
     name = f"fit-{next(_fits)}"
     progress = Progress(model, framework, group, Saving(directory_in_run(name), group))
     progress.find()
-    data, firsts = training_data(given, group)
+    data, firsts = training_data(given, framework, group)
     reporter = _reporter(name, group, given, data["x"])
     callbacks = for_worker(given.pop("callbacks", None), framework, group)
     history = framework.module.callbacks.History()
@@ -234,7 +234,7 @@ def _skipping(
 def _evaluate(model: Any, original: Callable[..., Any], given: dict[str, Any]) -> Any:
     framework, group = framework_of(model), worker_group()
     check_elements(model, given.get("x"))
-    data, firsts = evaluation_data(given, group)
+    data, firsts = evaluation_data(given, framework, group)
     if not group.place.is_chief:
         given["verbose"] = 0
     with _together(model, framework, group).installed():

@@ -1,0 +1,74 @@
+"""What is not what one process comes to is told, on all workers where it ends a training."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from processes import Workers
+
+from ignite_tf_magic.training.models import as_built
+
+SCRIPT = Path(__file__).with_name("told_on.py")
+ALONE = "each worker trains a model of its own, on what it is given"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("told")
+    Workers(folder, 2, SCRIPT).run()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def told(folder):
+    return [json.loads((folder / f"told-{index}.json").read_text()) for index in range(2)]
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("batch_by_batch", "train_on_batch is a matter of this worker alone"),
+        ("mirrored", f"made for MirroredStrategy, so Keras trains it as ever: {ALONE}"),
+        ("shuffled_differently", "rows may be trained twice or left out"),
+        ("unsavable", "only the weights are left"),
+    ],
+)
+def test_a_warning(told, name, words):
+    assert told[0][name]["error"] is None
+    assert any(words in each for each in told[0][name]["warnings"]), told[0][name]["warnings"]
+
+
+@pytest.mark.parametrize("name", ["independent", "changed_at_random"])
+def test_nothing_to_say(told, name):
+    assert told[0][name] == {"warnings": [], "error": None, "result": None}
+
+
+@pytest.mark.parametrize(
+    ("name", "variable"),
+    [("rate_by_the_clock", "sgd"), ("weights_without_an_optimizer", "only/bias")],
+)
+def test_workers_that_diverge_end_all(told, name, variable):
+    for of_worker in told:
+        kind, words = of_worker[name]["error"]
+        assert kind == "WorkersDiffer"
+        assert f"the workers have different values of {variable}" in words
+
+
+def test_weights_of_a_model_that_cannot_be_saved_whole(told, folder):
+    """They are those of the trained one, in a model that is made in the same way."""
+    path = folder / "igfs" / "model" / "coder.weights.h5"
+
+    class Coder(keras.Model):
+        def __init__(self):
+            super().__init__(name="coder")
+            self.coder = keras.Sequential([keras.Input([16]), keras.layers.Dense(3), keras.layers.Dense(16)])
+
+    coder = Coder()
+    with as_built(coder):
+        coder.load_weights(path)
+    assert float(np.sum(coder.coder.get_weights()[0])) == pytest.approx(told[0]["unsavable"]["result"])
