@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import itertools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -61,6 +61,7 @@ class Recipe:
         is_elsewhere: Whether another process may read the rows.
         share: Set when a launcher assigned this worker's share; batches are then made equal.
         is_kept: Whether pages are kept, once a pass has come to their end.
+        whole: Makes the recipe of the rows of all workers, where these are a share of them.
     """
 
     open_pages: Callable[[ShuffleOrder | None, Passes | None], Pages]
@@ -70,6 +71,7 @@ class Recipe:
     share: Share | None = None
     equal_steps: EqualSteps = EqualSteps.PAD
     is_kept: bool = False
+    whole: Callable[[], Recipe] | None = None
 
     def pages(self) -> tuple[Pages, Passes | None]:
         """Build the dataset of pages, over a source of its own, whose passes are numbered if this process reads it."""
@@ -107,6 +109,30 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
     def element_spec(self) -> Any:
         """Structure, shapes and dtypes of one row."""
         return self._rows.element_spec
+
+    def arrays(self, *, assigned: bool = True) -> Any:
+        """Return all rows at once, in the structure of a row. Blocks until all are read, into this process's memory.
+
+        Args:
+            assigned: In a run, this worker's rows: `fit(x, y)` then takes them for its part of the rows of all workers.
+                False returns those of all workers, on each of them; `fit` divides equal arrays among the workers.
+
+        Returns:
+            NumPy arrays whose first dimension is rows; `tf.RaggedTensor` where rows differ in length.
+
+        Raises:
+            ValueError: The dataset has no end.
+        """
+        recipe = self._recipe
+        if not assigned and recipe.whole is not None:
+            whole = recipe.whole()
+            recipe = replace(recipe, open_pages=whole.open_pages, share=None, whole=None)
+        pages = recipe.pages()[0]
+        if pages.cardinality() == tf.data.INFINITE_CARDINALITY:
+            raise ValueError("the dataset has no end, so its rows are no arrays: take repeat() out of it")
+        parts = [tf.nest.flatten(page) for page in pages]
+        columns = [_joined(column) for column in zip(*parts, strict=True)] if parts else _no_rows(pages)
+        return tf.nest.pack_sequence_as(pages.element_spec, columns)
 
     def batch(
         self,
@@ -224,6 +250,17 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
     def _paged(self, transform: Transform, **changes: Any) -> PagedDataset:
         recipe = replace(self._recipe.then(transform), **changes)
         return PagedDataset(recipe, transform(self._pages, self._passes), self._passes)
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    if isinstance(parts[0], tf.RaggedTensor):
+        return tf.concat(parts, 0)
+    return np.concatenate([part.numpy() for part in parts])
+
+
+def _no_rows(pages: Pages) -> list[Any]:
+    empty = tf.nest.flatten(empty_like(pages.element_spec))
+    return [each if isinstance(each, tf.RaggedTensor) else each.numpy() for each in empty]
 
 
 def _numbered(recipe: Recipe, share: Share) -> tuple[Pages, Passes]:
