@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     from ignite_tf_magic.training.keras_hooks import independent as independent
     from ignite_tf_magic.training.loops import checkpoint as checkpoint
     from ignite_tf_magic.training.loops import strategy as strategy
+    from ignite_tf_magic.training.step import all_rows as all_rows
     from ignite_tf_magic.training.task import task as task
 
 __version__ = "0.1.0"
 
 _HOME_OF_NAME = {
     "IgniteDataset": "ignite_tf_magic.dataset.ignite",
+    "all_rows": "ignite_tf_magic.training.step",
     "checkpoint": "ignite_tf_magic.training.loops",
     "independent": "ignite_tf_magic.training.keras_hooks",
     "load": "ignite_tf_magic.session",
@@ -40,6 +42,7 @@ _HOME_OF_NAME = {
 __all__ = [
     "IgniteDataset",
     "__version__",
+    "all_rows",
     "checkpoint",
     "independent",
     "load",

@@ -59,7 +59,15 @@ def install_tf_keras() -> None:
 def _install(name: str) -> None:
     group = worker_group()
     module = sys.modules[name]
-    if name in _installed or not _is_on_tensorflow(module):
+    if name in _installed:
+        return
+    if not _is_on_tensorflow(module):
+        if group.place.size > 1:
+            warnings.warn(
+                f"Keras computes with {module.backend.backend()} here, and only TensorFlow trains one model on several "
+                "workers: each worker trains a model of its own. Set KERAS_BACKEND=tensorflow, or use one worker",
+                stacklevel=2,
+            )
         return
     _installed.add(name)
     if name == "keras" and group.place.size == 1 and too_old(module):

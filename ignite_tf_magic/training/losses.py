@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from ignite_tf_magic.training.frameworks import Framework, layers_of
 from ignite_tf_magic.training.hooking import hook, leave_alone
-from ignite_tf_magic.training.step import KERAS_MASK, Step, current_step
+from ignite_tf_magic.training.step import KERAS_MASK, OF_ALL_ROWS, Step, current_step
 
 _MEANS = ("sum_over_batch_size", "mean", "auto")
 _PROBE_ROWS = 5
@@ -86,7 +86,7 @@ def _over_all_rows(
     sample_weight: Any = None,
 ) -> Any:
     reduction = loss.reduction
-    with _watched(loss) as values, step.alone():
+    with _watched(loss) as values, step.alone(), tf.name_scope(OF_ALL_ROWS):
         plain = original(y_true, y_pred, sample_weight)
     if reduction in (None, "none") or len(values) != 1 or not isinstance(values[0], tf.Tensor):
         return plain  # whoever called reduces
@@ -135,7 +135,7 @@ def _of_everything(
     """Compute a loss from the rows of all workers."""
     _tell_of_bytes(loss, tf.nest.flatten((y_true, y_pred)))
     y_true, y_pred, sample_weight = step.gather_all((y_true, y_pred, sample_weight))
-    with step.alone():
+    with step.alone(), tf.name_scope(OF_ALL_ROWS):
         return original(y_true, y_pred, sample_weight)
 
 

@@ -20,10 +20,30 @@ from ignite_tf_magic.training.group import WorkerGroup
 # Places in what the workers agree on in each step.
 ROWS, STOP, SAVE, REPORT = range(4)
 NUM_FLAGS = 4
+# The name scope of what is computed from the rows of all workers.
+OF_ALL_ROWS = "of_all_rows"
 # Where both frameworks leave the mask of a tensor.
 KERAS_MASK = "_keras_mask"
 
 _steps: list[Step] = []
+
+
+def all_rows(*tensors: Any) -> Any:
+    """Return tensors with the rows of all workers, for a `train_step` that looks at a batch as a whole.
+
+    What is computed from them is what one process computes, on every worker, and its gradient is right: so for losses
+    that compare rows with each other, or have a mean of their own. All workers call. Outside of a `fit` or `evaluate`
+    on several workers tensors are given back as they are.
+
+    Args:
+        tensors: Of one dimension or more, the first being rows; of numbers or booleans.
+
+    Returns:
+        One tensor, or a tuple of as many as were given.
+    """
+    step = current_step()
+    found = list(tensors) if step is None else step.gather(tensors)
+    return found[0] if len(found) == 1 else tuple(found)
 
 
 def current_step() -> Step | None:
@@ -187,6 +207,10 @@ class Step:
             tensors: Of one dimension or more, the first being rows; of the same dtypes and ranks on all workers.
         """
         own = [tf.convert_to_tensor(each) for each in tensors]
+        with tf.name_scope(OF_ALL_ROWS):
+            return self._gathered(own)
+
+    def _gathered(self, own: Sequence[Any]) -> list[Any]:
         layouts = self._layouts(own)
         parts = [layout.placed(tf.stop_gradient(each)) for layout, each in zip(layouts, own, strict=True)]
         wholes = self.group.join(parts)

@@ -22,6 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 from ignite_tf_magic.batches import num_rows, or_one_row
+from ignite_tf_magic.training.advice import warn_of_coupled_rows
 from ignite_tf_magic.training.consistency import check_weights
 from ignite_tf_magic.training.frameworks import Framework
 from ignite_tf_magic.training.group import WorkerGroup
@@ -155,6 +156,7 @@ class Together:
             with step.under_way():
                 logs = _flattened(original(or_one_row(data, rows)))
             if is_training:
+                warn_of_coupled_rows(self._model, self._framework)
                 step.finish()
             self._forget_metrics(step)
         finally:

@@ -185,3 +185,29 @@ def metrics_of_many_kinds(s: Setting) -> dict[str, Any]:
     data = s.dealt(data=(s.flat, y))
     history = model.fit(data, epochs=2, validation_data=s.dealt(100, data=(s.flat, y)), verbose=0)
     return result(model, history)
+
+
+@case
+def compared_rows(s: Setting) -> dict[str, Any]:
+    """A step of the script's own that compares rows with each other: those of all workers."""
+    import ignite_tf_magic as itf
+
+    s.seeded()
+    keras, tf = s.keras, s.tf
+
+    class Net(keras.Model):
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                made, labels = itf.all_rows(tf.math.l2_normalize(self(x, training=True), 1), y)
+                near = tf.matmul(made, made, transpose_b=True)
+                alike = tf.cast(labels[:, None] == labels[None, :], near.dtype)
+                loss = tf.reduce_mean(tf.square(near - alike))
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            return {"loss": loss}
+
+    x = keras.Input([64])
+    model = Net(x, keras.layers.Dense(10)(keras.layers.Dense(16, "relu")(x)))
+    model.compile(keras.optimizers.Adam(0.003))
+    return result(model, model.fit(s.dealt(flat=True), epochs=2, verbose=0))

@@ -35,12 +35,17 @@ def told(folder):
         ("batch_by_batch", "train_on_batch is a matter of this worker alone"),
         ("mirrored", f"made for MirroredStrategy, so Keras trains it as ever: {ALONE}"),
         ("shuffled_differently", "rows may be trained twice or left out"),
+        ("rows_compared", "train_step of Net multiplies rows of a batch with each other"),
         ("unsavable", "only the weights are left"),
     ],
 )
 def test_a_warning(told, name, words):
     assert told[0][name]["error"] is None
     assert any(words in each for each in told[0][name]["warnings"]), told[0][name]["warnings"]
+
+
+def test_a_metric_of_several_values(told):
+    assert told[0]["several_values"] == {"warnings": [], "error": None, "result": [2, 3]}
 
 
 @pytest.mark.parametrize("name", ["independent", "changed_at_random"])

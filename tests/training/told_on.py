@@ -84,6 +84,31 @@ def weights_without_an_optimizer():
     net.fit(x, y, batch_size=10, verbose=0)
 
 
+def rows_compared():
+    class Net(keras.Model):
+        def train_step(self, data):
+            a, _ = data
+            with tf.GradientTape() as tape:
+                made = self(a)
+                loss = tf.reduce_mean(tf.matmul(made, made, transpose_b=True))
+            variables = self.trainable_variables
+            self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+            return {"loss": loss}
+
+    inputs = keras.Input([16])
+    net = Net(inputs, keras.layers.Dense(3)(inputs))
+    net.compile("sgd")
+    net.fit(x, y, batch_size=10, epochs=2, verbose=0)
+
+
+def several_values():
+    """A metric with a value for each class, also in a checkpoint."""
+    one = keras.Sequential([keras.Input([16]), keras.layers.Dense(3, "sigmoid")])
+    one.compile("sgd", "binary_crossentropy", metrics=[keras.metrics.F1Score(average=None)])
+    labels = np.eye(3, dtype=np.float32)[np.arange(60) % 3]
+    return np.shape(one.fit(x, labels, batch_size=10, epochs=2, verbose=0).history["f1_score"])
+
+
 class Coder(keras.Model):
     """Does not say how it is made, nor what a call of it is."""
 
@@ -114,7 +139,7 @@ def unsavable():
 told = {}
 for each in (
     *(batch_by_batch, independent, mirrored, shuffled_differently, changed_at_random, rate_by_the_clock),
-    *(weights_without_an_optimizer, unsavable),
+    *(weights_without_an_optimizer, rows_compared, several_values, unsavable),
 ):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
