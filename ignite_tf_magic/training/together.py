@@ -118,13 +118,13 @@ class Together:
 
     def _named_values(self) -> Iterator[tuple[str, Any]]:
         model, framework = self._model, self._framework
+        for optimizer in optimizers_of(model, framework):
+            for variable in framework.optimizer_variables(optimizer):
+                yield f"{optimizer.name}/{variable.name}", framework.tensor(variable)
         others = [each for each in framework.other_variables(model) if not is_seed(each)]
         for variable in [*model.trainable_variables, *others]:
             if tf.as_dtype(variable.dtype).is_floating:
                 yield getattr(variable, "path", variable.name), framework.tensor(variable)
-        for optimizer in optimizers_of(model, framework):
-            for variable in framework.optimizer_variables(optimizer):
-                yield f"{optimizer.name}/{variable.name}", framework.tensor(variable)
 
     def _spread_seeds(self) -> None:
         """Let each worker drop out other units: equal seeds would drop the same ones everywhere."""
