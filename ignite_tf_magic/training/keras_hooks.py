@@ -36,6 +36,8 @@ from ignite_tf_magic.training.models import leave_model
 from ignite_tf_magic.training.optimizers import hook_optimizers, optimizers_of
 from ignite_tf_magic.training.reporting import Reporter, writer_of_run
 from ignite_tf_magic.training.resume import Asked, Progress, Saving, skipping
+from ignite_tf_magic.training.seeding import own_random_numbers
+from ignite_tf_magic.training.tensorflow_seeds import own_numbers, seed_tensorflow
 from ignite_tf_magic.training.together import Together
 
 _NO_STRATEGY = type(tf.distribute.get_strategy())  # that of a process in which nobody has asked for one
@@ -78,6 +80,7 @@ def _install(name: str) -> None:
         )
         return
     group.connect()
+    seed_tensorflow()
     if group.place.size > 1:
         framework = framework_named(name)
         hook_optimizers(framework)
@@ -97,10 +100,14 @@ def _is_on_tensorflow(module: Any) -> bool:
 
 @contextlib.contextmanager
 def independent() -> Iterator[None]:
-    """Let Keras in this block train on this worker alone, as for a search in which each worker tries something else."""
+    """Let Keras in this block train on this worker alone, as for a search in which each worker tries something else.
+
+    Random numbers of Python, NumPy and TensorFlow are others on each worker here.
+    """
     token = _is_at_work.set(True)
     try:
-        yield
+        with own_random_numbers(), own_numbers(worker_group().place.index):
+            yield
     finally:
         _is_at_work.reset(token)
 

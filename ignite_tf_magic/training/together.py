@@ -29,6 +29,7 @@ from ignite_tf_magic.training.group import WorkerGroup
 from ignite_tf_magic.training.losses import whole_activities, with_share_of_gradient
 from ignite_tf_magic.training.optimizers import optimizers_of
 from ignite_tf_magic.training.step import NUM_FLAGS, Flags, Step
+from ignite_tf_magic.training.tensorflow_seeds import other_numbers
 
 _SEAMS = ("train_step", "test_step", "compute_loss", "get_metrics_result", "reset_metrics")
 
@@ -64,7 +65,7 @@ class Together:
             model.jit_compile = False  # XLA compiles no operation between processes
             model.train_function = self._functions.get("train_function")
             model.test_function = self._functions.get("test_function")
-            with whole_activities(model, self._framework):
+            with whole_activities(model, self._framework), other_numbers(self._group):
                 yield
         finally:
             self._functions = {name: getattr(model, name) for name in ("train_function", "test_function")}

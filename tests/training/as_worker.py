@@ -15,5 +15,7 @@ sys.modules.update(dict.fromkeys(("pandas", "scipy", "sklearn")))
 
 from ignite_tf_magic.after_import import after_import, call_named  # noqa: E402
 
+after_import("random", partial(call_named, "ignite_tf_magic.training.seeding:seed_random"))
+after_import("numpy", partial(call_named, "ignite_tf_magic.training.seeding:seed_numpy"))
 for framework in ("keras", "tf_keras"):
     after_import(framework, partial(call_named, f"ignite_tf_magic.training.keras_hooks:install_{framework}"))

@@ -127,3 +127,22 @@ def backed_up(s: Setting) -> dict[str, Any]:
     folder = tempfile.mkdtemp()
     callbacks = [s.keras.callbacks.BackupAndRestore(folder)]
     return result(model, model.fit(s.dealt(flat=True), epochs=2, callbacks=callbacks, verbose=0))
+
+
+@case
+def chosen_at_random(s: Setting) -> dict[str, Any]:
+    """A script that splits and shuffles without a seed does it alike on all workers, later too."""
+    import random
+
+    tf = s.tf
+    first = random.random()
+    order = np.random.permutation(len(s.flat))
+    data = tf.data.Dataset.from_tensor_slices((s.flat, s.labels)).shuffle(500).batch(60)
+    layers = s.keras.layers
+    model = s.compiled(s.keras.Sequential([s.keras.Input([64]), layers.Dense(10)]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.fit(data, epochs=1, verbose=0)
+        model.fit(s.flat[order], s.labels[order], batch_size=100, shuffle=False, epochs=1, verbose=0)
+    seen = [int(y) for _, labels in data.take(1) for y in labels]
+    return {"chosen": np.array([first, *order[:20], *seen]), "after": tf.random.normal([3]).numpy()}

@@ -1,0 +1,58 @@
+"""Random numbers in a run: the same on all workers, and after a restart, where a script chooses by them.
+
+So a script that shuffles or splits its data without a seed does it alike on each worker; each run has its own numbers.
+While a step is traced each worker has others: noise for its rows is not that for the rows of others. Imports NumPy
+only where it has been imported already.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ignite_tf_magic.training.task import place_of, task
+
+_SEEDS = 2**32
+
+
+def run_seed(*parts: object) -> int | None:
+    """Return a number from 0 to 2**32 that follows from the run and some parts; None outside of runs."""
+    run = os.environ.get("IGNITE_TF_RUN_ID")
+    return None if run is None else mixed(run, *parts)
+
+
+def seed_random() -> None:
+    """Seed Python's random numbers, before the script can."""
+    random.seed(run_seed("random"))
+
+
+def seed_numpy() -> None:
+    """Seed NumPy's legacy random numbers, which has just been imported."""
+    import numpy as np
+
+    np.random.seed(run_seed("numpy"))
+
+
+@contextmanager
+def own_random_numbers() -> Iterator[None]:
+    """Give this worker other numbers of Python and NumPy than the other workers, in a block."""
+    import numpy as np
+
+    python, numpy = random.getstate(), np.random.get_state()
+    index = place_of(task()).index
+    random.seed(mixed(random.random(), index))  # noqa: S311 - what scripts use, too
+    np.random.seed(mixed(np.random.random(), index))
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+
+
+def mixed(*parts: object) -> int:
+    """Return a number from 0 to 2**32 that follows from some parts."""
+    text = "\0".join(map(repr, parts))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % _SEEDS

@@ -1,0 +1,67 @@
+"""TensorFlow's random numbers in a run: see `seeding`.
+
+An operation without a seed takes one that follows from the global seed and from how many came before it. Both are of
+TensorFlow's context, which has no public way to keep and restore them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager import context as eager
+
+from ignite_tf_magic.training.group import WorkerGroup
+from ignite_tf_magic.training.seeding import mixed, run_seed
+
+
+def seed_tensorflow() -> None:
+    """Seed TensorFlow's random numbers, before the script can; outside of runs do nothing."""
+    seed = run_seed("tensorflow")
+    if seed is not None:
+        tf.random.set_seed(seed)
+
+
+@contextmanager
+def other_numbers(group: WorkerGroup) -> Iterator[None]:
+    """Give operations that are made in a block other numbers on each worker but the chief.
+
+    Afterwards all workers go on where the chief is; all of them come to the end of the block, or none does.
+    """
+    seed = eager.global_seed()
+    if seed is None or group.place.size == 1:
+        yield
+        return
+    if not group.place.is_chief:
+        tf.random.set_seed(mixed(seed, group.place.index))
+    yield
+    (state,) = group.from_chief([np.array(_generator().getstate()[1], np.int64)])
+    _go_on(seed, state.numpy().tolist())
+
+
+@contextmanager
+def own_numbers(index: int) -> Iterator[None]:
+    """Give operations that are made in a block numbers of this worker's own; no other worker has to do with it."""
+    seed = eager.global_seed()
+    if seed is None:
+        yield
+        return
+    state = _generator().getstate()[1]
+    tf.random.set_seed(mixed(seed, "own", index))
+    try:
+        yield
+    finally:
+        _go_on(seed, state)
+
+
+def _go_on(seed: int, state: Any) -> None:
+    tf.random.set_seed(seed)
+    version, _, rest = _generator().getstate()
+    _generator().setstate((version, tuple(state), rest))
+
+
+def _generator() -> Any:
+    return eager.context()._rng
