@@ -54,7 +54,8 @@ class RunRequest:
         command: Program and arguments to run in a copy of `job_dir`; "python" is the workers' interpreter.
         job_dir: Directory or archive that the command needs.
         args: The script's arguments.
-        start_timeout_s: Several workers that are not all up by then end the run; None has no limit.
+        start_timeout_s: How long hosts may take to start the workers' processes, and then workers to join others;
+            a run for which that is not enough fails. None has no limit.
         name: First part of the run's id; the cache's name by default.
         python: Interpreter of the workers: a path on their hosts, or a name in the PATH there. By default the host's
             configured one, on this machine this process's.

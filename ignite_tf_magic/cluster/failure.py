@@ -21,7 +21,7 @@ class Failure:
 
     Attributes:
         summary: One sentence: what happened to whom.
-        worker: The worker that failed first, or the first that did not come up.
+        worker: The worker that failed first, or the first that did not start, or join the others.
         exit_text: How its process ended, in words; None when it was still running.
         last_lines: The end of its output, without the traceback.
         traceback: The Python traceback, None when there was none.
