@@ -175,14 +175,15 @@ ORDER: dict[str, list[str]] = {
         *("decisions", "room", "spec", "foreman", "crew", "topology", "supervisor", "planning", "reach"),
         *("environment_builder", "wheels", "requirements", "environments"),
         *("registry_rows", "registry", "publisher", "registry_crew"),
-        *("mirrored_logs", "mirror_state", "mirror", "origins", "runs", "manager", "bootstrap"),
+        *("mirrored_logs", "mirror_state", "mirror", "origins", "runs", "manager", "unhooked", "bootstrap"),
     ],
+    "cluster.site_hook": ["sitecustomize"],
     "embedded": [
         *("options", "config_xml", "lock", "java", "jars", "archive", "processes", "data", "record"),
         *("readiness", "nodes", "starting", "guardian", "lifecycle"),
     ],
     "training": [
-        *("task", "group", "frameworks", "together", "shares", "checkpoints", "reading", "resume"),
+        *("task", "group", "claim", "frameworks", "together", "shares", "checkpoints", "reading", "resume"),
         *("waiting", "measures", "records", "reporting", "advice", "models"),
         "callbacks",
         "keras_hooks",
