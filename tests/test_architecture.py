@@ -156,8 +156,8 @@ ORDER: dict[str, list[str]] = {
     "tfplugin": ["handler", "codes", "table", "registration", "local_guard"],
     "dataset": [
         *("deal", "options", "pool", "kept_client", "snapshot", "source", "reader"),
-        *("record_address", "record_page", "record_files"),
-        *("generator", "paged", "structure", "record_pages", "reading_process", "ignite"),
+        *("record_address", "record_page", "kept_secrets", "record_files"),
+        *("generator", "graph_devices", "paged", "structure", "reading_process", "record_pages", "ignite"),
     ],
     "cluster": [
         *(
@@ -349,7 +349,15 @@ def test_importing_loads_no_heavy_library(module):
 # They import TensorFlow at their top, which takes seconds and is not ours to judge.
 KNOW_TENSORFLOW = {
     f"dataset.{name}"
-    for name in ("generator", "paged", "structure", "record_pages", "reading_process", "ignite")
+    for name in (
+        "generator",
+        "graph_devices",
+        "paged",
+        "structure",
+        "record_pages",
+        "reading_process",
+        "ignite",
+    )
 }
 
 HIDE_POSIX = """
