@@ -279,8 +279,9 @@ def _describe_missing(
     there = [str(each.worker) for each in record.workers if each.joined_at is not None]
     return (
         f"not joined within {timeout_s:g} s: {', '.join(said)}. Worker {', '.join(there)} waits for it: who trains "
-        "together reaches the others by TensorFlow servers, which importing keras starts, or for a loop of one's own "
-        "ignite_tf_magic.strategy(). Let every worker do so early, or none; a longer limit: --start-timeout"
+        "together reaches the others by TensorFlow servers, which importing keras brings, or for a loop of one's own "
+        "ignite_tf_magic.strategy(), and which start with TensorFlow's first operation. Let every worker come to that "
+        "early, or none; a longer limit: --start-timeout"
     )
 
 
