@@ -33,6 +33,8 @@ from ignite_tf_magic.run_hosts import hosts_of_nodes, rooms_of, unusable_hosts
 
 # What workers do when they have imported a module: it then knows igfs://.
 _AFTER_IMPORT = {
+    "random": "ignite_tf_magic.training.seeding:seed_random",
+    "numpy": "ignite_tf_magic.training.seeding:seed_numpy",
     "tensorflow": "ignite_tf_magic.registration:register_or_warn",
     "fsspec": "ignite_tf_magic.registration:register_fsspec",
     "keras": "ignite_tf_magic.training.keras_hooks:install_keras",
@@ -54,7 +56,8 @@ class RunRequest:
         command: Program and arguments to run in a copy of `job_dir`; "python" is the workers' interpreter.
         job_dir: Directory or archive that the command needs.
         args: The script's arguments.
-        start_timeout_s: Several workers that are not all up by then end the run; None has no limit.
+        start_timeout_s: How long hosts may take to start the workers' processes, and then workers to join others;
+            a run for which that is not enough fails. None has no limit.
         name: First part of the run's id; the cache's name by default.
         python: Interpreter of the workers: a path on their hosts, or a name in the PATH there. By default the host's
             configured one, on this machine this process's.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import Any
 
 from ignite_tf_magic.metrics_views import place_text, speed_text
@@ -58,6 +58,7 @@ def record_as_json(run: RunInfo, record: RunRecord, latest: Record | None) -> di
                 "host": worker.host,
                 "pid": worker.pid,
                 "exit_code": worker.exit_code,
+                "joined_at": _iso(worker.joined_at),
                 "rows": worker.rows,
                 "local_rows": local_rows.get(worker.worker, 0),
             }
@@ -109,6 +110,10 @@ def _facts(run: RunInfo, record: RunRecord, now: datetime) -> list[list[str]]:
         ["reason", record.reason or ""],
         ["files", str(run.directory)],
     ]
+
+
+def _iso(seconds: float | None) -> str | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, timezone.utc).isoformat()
 
 
 def _time(moment: datetime) -> str:

@@ -75,7 +75,12 @@ def add_run_options(start: argparse.ArgumentParser, *, default_workers: str) -> 
     _add_place(start, workers)
     add("--requirements", type=Path, metavar="FILE", help="what their Python has, built once on each host")
     add("--wheels", type=Path, metavar="DIR", help="where that comes from, for hosts without a package index")
-    add("--start-timeout", type=seconds, metavar="S", help="seconds for several to come up (180)")
+    add(
+        "--start-timeout",
+        type=seconds,
+        metavar="S",
+        help="seconds for several to start, and to join each other (180)",
+    )
     add("--max-restarts", type=whole, metavar="N", help="failures in a row that are retried (10)")
     add("--deadline", type=seconds, metavar="S", help="seconds that the run may take in all (no limit)")
     choices = [each.value for each in OnRebalance]

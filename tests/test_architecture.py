@@ -166,8 +166,8 @@ ORDER: dict[str, list[str]] = {
     "tfplugin": ["handler", "codes", "table", "registration", "local_guard"],
     "dataset": [
         *("options", "pool", "kept_client", "snapshot", "source", "reader"),
-        *("record_address", "record_page", "record_files"),
-        *("generator", "paged", "structure", "record_pages", "reading_process", "ignite"),
+        *("record_address", "record_page", "kept_secrets", "record_files"),
+        *("generator", "graph_devices", "paged", "structure", "reading_process", "record_pages", "ignite"),
     ],
     "cluster": [
         *(
@@ -185,26 +185,36 @@ ORDER: dict[str, list[str]] = {
         *("decisions", "room", "spec", "foreman", "crew", "topology", "supervisor", "planning", "reach"),
         *("environment_builder", "wheels", "requirements", "environments"),
         *("registry_rows", "registry", "publisher", "registry_crew"),
-        *("mirrored_logs", "mirror_state", "mirror", "origins", "runs", "manager", "bootstrap"),
+        *("mirrored_logs", "mirror_state", "mirror", "origins", "runs", "manager", "unhooked", "bootstrap"),
     ],
+    "cluster.site_hook": ["sitecustomize"],
     "embedded": [
         *("options", "config_xml", "lock", "java", "jars", "archive", "processes", "data", "record"),
         *("readiness", "nodes", "starting", "guardian", "lifecycle"),
     ],
     "training": [
+        *("task", "seeding", "group", "claim", "tensorflow_seeds", "frameworks", "step", "advice"),
         *(
-            "task",
-            "group",
-            "frameworks",
-            "step",
-            "advice",
             "hooking",
             "losses",
             "metric_updates",
             "optimizers",
+            "consistency",
+            "together",
+            "shares",
+            "fit_data",
         ),
-        *("consistency", "together", "shares", "fit_data", "adapting", "checkpoints", "reading", "resume"),
-        *("waiting", "measures", "records", "reporting", "models"),
+        *(
+            "adapting",
+            "checkpoints",
+            "reading",
+            "resume",
+            "waiting",
+            "measures",
+            "records",
+            "reporting",
+            "models",
+        ),
         "callbacks",
         "keras_hooks",
         "loops",
@@ -369,7 +379,15 @@ def test_importing_loads_no_heavy_library(module):
 # They import TensorFlow at their top, which takes seconds and is not ours to judge.
 KNOW_TENSORFLOW = {
     f"dataset.{name}"
-    for name in ("generator", "paged", "structure", "record_pages", "reading_process", "ignite")
+    for name in (
+        "generator",
+        "graph_devices",
+        "paged",
+        "structure",
+        "record_pages",
+        "reading_process",
+        "ignite",
+    )
 }
 
 HIDE_POSIX = """

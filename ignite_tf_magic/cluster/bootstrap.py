@@ -24,11 +24,13 @@ from types import FrameType, ModuleType, TracebackType
 
 from ignite_tf_magic.after_import import after_import, call_named
 from ignite_tf_magic.cluster.task import GRACE_S, ExitReport, Task, is_python_script
+from ignite_tf_magic.cluster.unhooked import UnhookedWatch
 from ignite_tf_magic.launch.groups import kill_group
 from ignite_tf_magic.launch.lock import wait_until_free
 
 # Less noise from TensorFlow's libraries, unless the user has chosen.
 _DEFAULTS = {"TF_CPP_MIN_LOG_LEVEL": "2", "GRPC_VERBOSITY": "ERROR"}
+_SITE_HOOK = str(Path(__file__).resolve().with_name("site_hook"))
 _EXIT_TEMPORARY = 75  # as in `verdicts`: another attempt may fare better
 
 
@@ -41,8 +43,8 @@ def main() -> None:
     if task.owner_lock:
         leaving.watch_owner(Path(task.owner_lock))
     _prepare(task)
-    for module, function in task.after_import.items():
-        after_import(module, partial(call_named, function))
+    if task.after_import:
+        _hook_imports(task)
     script = _script_of(task)
     if script is None:
         code, error = _run_command(task.command)
@@ -139,6 +141,23 @@ def _prepare(task: Task) -> None:
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = task.cwd  # `-m` had put another there
     sys.argv = [task.script, *task.args]
+
+
+def _hook_imports(task: Task) -> None:
+    """Have modules followed by their calls, in this process and in all that it starts, which may be the worker."""
+    for module, function in task.after_import.items():
+        after_import(module, partial(call_named, function))
+    known = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
+    os.environ["PYTHONPATH"] = os.pathsep.join([_SITE_HOOK, *known])
+    os.environ["IGNITE_TF_AFTER_IMPORT"] = ",".join(map("=".join, task.after_import.items()))
+    os.environ["IGNITE_TF_CLAIM_FILE"] = task.claim_file
+    if task.environment.get("TF_CONFIG"):
+        UnhookedWatch(_SITE_HOOK, _say).start()
+
+
+def _say(line: str) -> None:
+    with contextlib.suppress(OSError):  # a full disk
+        os.write(2, f"{line}\n".encode())
 
 
 def _make_cwd(cwd: Path, copy_from: str) -> None:

@@ -49,7 +49,7 @@ def decide(record: RunRecord, reports: Reports, moment: Moment, timings: Timings
     """Give the record that follows; the same one when nothing does."""
     if record.state.has_ended:
         return record
-    record = _observe(record, reports)
+    record = _observe(record, reports, moment)
     wants_stop = moment.stop_asked or any(report.stop_asked for report in reports.values())
     if wants_stop and record.state in (*_BUSY, RunState.QUEUED, RunState.FAILING, RunState.RESTARTING):
         return _end(record, RunEvent.STOP_ASKED, "it was asked to stop")
@@ -119,12 +119,14 @@ def _is_empty(report: HostReport, generation: int, timings: Timings) -> bool:
 # What hosts report
 
 
-def _observe(record: RunRecord, reports: Reports) -> RunRecord:
+def _observe(record: RunRecord, reports: Reports, moment: Moment) -> RunRecord:
     for worker in record.workers:
         report = reports.get(worker.host)
         if report is None or report.generation != record.generation or worker.exit_code is not None:
             continue
         seen = replace(worker, pid=report.pids.get(worker.worker, worker.pid))
+        if worker.worker in report.up and worker.joined_at is None:
+            seen = replace(seen, joined_at=moment.time)
         if (end := report.ends.get(worker.worker)) is not None:
             seen = _ended(seen, end, asked=record.order.phase is Phase.END)
         if seen != worker:
@@ -193,7 +195,9 @@ def _while_busy(record: RunRecord, reports: Reports, moment: Moment, timings: Ti
         waiting_for = "the primary owners of the cache's partitions are changing"
     if waiting_for != record.waiting_for:
         record = replace(record, waiting_for=waiting_for)
-    return _while_starting(record, reports, moment) if record.state is RunState.STARTING else record
+    if record.state is RunState.STARTING:
+        return _while_starting(record, reports, moment)
+    return record if waiting_for else _while_running(record, reports, moment)
 
 
 def _lost_host(record: RunRecord, reports: Reports, timings: Timings) -> str | None:
@@ -215,13 +219,12 @@ def _while_starting(record: RunRecord, reports: Reports, moment: Moment) -> RunR
     if record.order.phase is Phase.PREPARE:
         if addresses := _addresses(record.order, mine):
             return replace(record, order=replace(record.order, phase=Phase.RUN, addresses=addresses))
-    elif _is_up(record, mine):
-        return record.happened(RunEvent.ALL_UP)
+    elif not _not_started(record):
+        return record.happened(RunEvent.ALL_STARTED)
     timeout_s = record.spec.start_timeout_s
     if timeout_s is not None and moment.state_age_s > timeout_s:
-        missing = _missing(record, mine)
-        reason = _describe_missing(record, mine, missing, timeout_s)
-        return _too_late(record, reason, missing[0])
+        missing = _not_started(record) or list(record.workers)
+        return _too_late(record, _describe_late(record, mine, missing, timeout_s), missing[0].worker)
     return record
 
 
@@ -237,32 +240,48 @@ def _addresses(order: Order, reports: Reports) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _is_up(record: RunRecord, reports: Reports) -> bool:
-    if len(record.workers) == 1:
-        return record.workers[0].pid is not None
-    return not _missing(record, reports)
+def _not_started(record: RunRecord) -> list[WorkerRecord]:
+    return [worker for worker in record.workers if worker.pid is None and worker.exit_code is None]
 
 
-def _missing(record: RunRecord, reports: Reports) -> list[int]:
-    up = {worker for report in reports.values() for worker in report.up}
-    missing = [each.worker for each in record.workers if each.worker not in up and each.exit_code is None]
-    return missing if record.order.phase is Phase.RUN else [each.worker for each in record.workers]
-
-
-def _describe_missing(record: RunRecord, reports: Reports, missing: list[int], timeout_s: float) -> str:
+def _describe_late(record: RunRecord, reports: Reports, missing: list[WorkerRecord], timeout_s: float) -> str:
     if record.order.phase is not Phase.RUN:
         late = [name for name in record.order.hosts if not reports.get(name) or not reports[name].ports]
-        return f"not prepared within {timeout_s:g} s: {', '.join(late)}; ask what is wrong with: ignite-tf doctor"
+        what = f"not prepared within {timeout_s:g} s: {', '.join(late)}"
+    else:
+        late = [f"worker {worker.worker} on {worker.host}" for worker in missing]
+        what = f"not started within {timeout_s:g} s: {', '.join(late)}"
+    return f"{what}; ask what is wrong with: ignite-tf doctor"
+
+
+def _while_running(record: RunRecord, reports: Reports, moment: Moment) -> RunRecord:
+    """End a run of which some workers wait for others that do not join them; where none joins, none waits.
+
+    Nobody else would: an operation of all workers that one does not come by keeps the rest for ever.
+    """
+    alive = [worker for worker in record.workers if worker.exit_code is None]
+    joined = [worker.joined_at for worker in alive if worker.joined_at is not None]
+    missing = [worker for worker in alive if worker.joined_at is None]
+    timeout_s = record.spec.start_timeout_s
+    if not joined or not missing or timeout_s is None or moment.time - min(joined) <= timeout_s:
+        return record
+    return _too_late(record, _describe_missing(record, reports, missing, timeout_s), missing[0].worker)
+
+
+def _describe_missing(
+    record: RunRecord, reports: Reports, missing: list[WorkerRecord], timeout_s: float
+) -> str:
     said = []
     for worker in missing:
-        report = reports.get(record.workers[worker].host)
-        line = (report.last_lines.get(worker) if report else None) or "nothing"
-        said.append(f"worker {worker} (its last line: {line})")
+        report = reports.get(worker.host)
+        line = (report.last_lines.get(worker.worker) if report else None) or "nothing"
+        said.append(f"worker {worker.worker} (its last line: {line})")
+    there = [str(each.worker) for each in record.workers if each.joined_at is not None]
     return (
-        f"not up within {timeout_s:g} s: {', '.join(said)}. A worker is up when its TensorFlow server listens "
-        "at its address in TF_CONFIG, which creating tf.distribute.MultiWorkerMirroredStrategy() does. Does "
-        "the script create it, on every worker, and early? A longer limit may help on a loaded machine; use "
-        "one worker for a script that trains alone"
+        f"not joined within {timeout_s:g} s: {', '.join(said)}. Worker {', '.join(there)} waits for it: who trains "
+        "together reaches the others by TensorFlow servers, which importing keras brings, or for a loop of one's own "
+        "ignite_tf_magic.strategy(), and which start with TensorFlow's first operation. Let every worker come to that "
+        "early, or none; a longer limit: --start-timeout"
     )
 
 

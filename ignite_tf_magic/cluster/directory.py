@@ -92,6 +92,11 @@ def assignment_name(worker: int, generation: int) -> str:
     return _of_generation(f"assignment-{worker}", generation, "json")
 
 
+def claim_name(worker: int, generation: int) -> str:
+    """The lock of the process that takes part for a worker."""
+    return _of_generation(f"claim-{worker}", generation, "lock")
+
+
 def script_path(name: str) -> str:
     """The script, under its own name as far as that can be a file's."""
     return f"script/{slug(name.removesuffix('.py'), lower=False) or 'script'}.py"

@@ -21,7 +21,7 @@ class Failure:
 
     Attributes:
         summary: One sentence: what happened to whom.
-        worker: The worker that failed first, or the first that did not come up.
+        worker: The worker that failed first, or the first that did not start, or join the others.
         exit_text: How its process ended, in words; None when it was still running.
         last_lines: The end of its output, without the traceback.
         traceback: The Python traceback, None when there was none.
@@ -97,6 +97,11 @@ _HINTS: tuple[tuple[re.Pattern[str], str], ...] = (
     (
         re.compile(r"CUDA_ERROR_OUT_OF_MEMORY"),
         "the GPU's memory is full; use a smaller batch, or fewer workers on this host",
+    ),
+    (
+        re.compile(r"WorkerService/CompleteGroup"),
+        "worker 0 ended when this one began to train. Where the command runs several programs in turn, it may have "
+        "been at the one before: let all workers come to the next at about the same time",
     ),
     (re.compile(r"No space left on device"), "the disk of {host} is full; free some of it"),
 )

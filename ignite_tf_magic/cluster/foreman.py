@@ -44,7 +44,7 @@ NUM_LAST_LINES = 60  # of which a traceback is taken away before they are shown
 _TAIL_BYTES = 8192
 _TRACEBACK_CHARS = 16_000
 _CONNECT_S = 0.5
-_LISTEN_S = 0.5
+_SOON_S, _LATER_S = 60.0, 2.0  # servers come up soon, or most likely never
 _ROOM_S = 1.0
 _WAITING = (RunState.QUEUED, RunState.RESTARTING)
 _NO_PROGRAM = (
@@ -118,7 +118,7 @@ class Foreman:
         self._up: set[int] = set()
         self._ends: dict[int, WorkerEnd] = {}
         self._last_lines: dict[int, str] = {}
-        self._listened_at = time.monotonic()
+        self._began_at = self._knocked_at = time.monotonic()
         self._started: set[int] = set()
         self._known_at: dict[int, float] = {}
         self._error: Obstacle | None = None
@@ -281,6 +281,7 @@ class Foreman:
 
     def _look(self, record: RunRecord) -> None:
         self._view = self._watch.view  # that of the report, too: it must not know more than was looked at
+        knocks = self._is_time_to_knock(record)
         for seat in record.order.on(self._host.name):
             job = self._view.jobs.get(job_name(record.generation, seat.worker))
             if seat.worker in self._ends:
@@ -291,14 +292,8 @@ class Foreman:
             self._known_at[seat.worker] = time.monotonic()
             if job.has_ended:
                 self._ends[seat.worker] = self._end_of(record, seat.worker, job)
-            elif (
-                record.order.phase is Phase.RUN
-                and len(record.order.seats) > 1
-                and seat.worker not in self._up
-            ):
+            elif knocks and seat.worker not in self._up:
                 self._knock(record, seat.worker, job)
-        if time.monotonic() - self._listened_at > _LISTEN_S:
-            self._listened_at = time.monotonic()
 
     def _miss(self, worker: int) -> None:
         """Take a worker for ended whose host answers, but has lost all trace of it for longer than its lease."""
@@ -313,12 +308,20 @@ class Foreman:
             self._room = look(self._host, record.spec)
             self._room_asked_at = time.monotonic()
 
+    def _is_time_to_knock(self, record: RunRecord) -> bool:
+        now = time.monotonic()
+        pause_s = 0.0 if now - self._began_at < _SOON_S else _LATER_S
+        is_time = record.order.phase is Phase.RUN and now - self._knocked_at >= pause_s
+        if is_time:
+            self._knocked_at = now
+        return is_time and len(record.order.seats) > 1
+
     def _knock(self, record: RunRecord, worker: int, job: JobStatus) -> None:
-        """Try whether a worker's server listens; while it does not, note what the worker says."""
+        """Try whether a worker's server listens; while others wait for it, note what the worker says."""
         here = Endpoint.parse(record.order.addresses[worker])
         if self._host.connect_to([(here.host, here.port)], _CONNECT_S)[0] is None:
             self._up.add(worker)
-        elif time.monotonic() - self._listened_at > _LISTEN_S:
+        elif any(each.joined_at is not None for each in record.workers):
             self._last_lines[worker] = (self._tail(record.run_id, job) or ("nothing",))[-1]
 
     def _end_of(self, record: RunRecord, worker: int, job: JobStatus) -> WorkerEnd:

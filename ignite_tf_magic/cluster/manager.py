@@ -96,7 +96,7 @@ def start_run(
     reach: Reach,
     surroundings: Callable[[str], Surroundings] = lambda _: Surroundings(),
 ) -> Run:
-    """Start the processes of a run; returns when they run, which does not mean that they are up, or when it is queued.
+    """Start the processes of a run; returns when they run, or when it is queued.
 
     This process owns the run from now on: the run ends with it. Follow its output with `Run.follow`.
 

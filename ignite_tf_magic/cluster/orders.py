@@ -179,7 +179,7 @@ class HostReport:
         up: Workers whose servers listen.
         pids: Process of each worker of this generation.
         ends: How workers of this generation ended.
-        last_lines: What workers that are not up have said last.
+        last_lines: What workers that others wait for have said last.
         living: Jobs of any generation of this run that have not ended there, or whose end is not among `ends` yet.
         fence: The host starts nothing of lower generations any more, and had not before `living` was seen.
         stop_asked: Whether somebody asked there for the run to be stopped.

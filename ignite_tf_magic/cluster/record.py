@@ -40,7 +40,8 @@ class RunSpec:
         after_import: Functions, as "package.module:function", that workers call when a module has been imported.
         variables_from: A function, named likewise, whose dict a script finds as variables; empty for none.
         environment: More variables of the workers' processes.
-        start_timeout_s: How long the workers of a run with several may take to come up; None has no limit.
+        start_timeout_s: How long hosts may take to start all workers, and then workers to join the first of them that
+            has, in a run with several; None has no limit.
         max_restarts: So many failures in a row lead to a restart.
         deadline_s: How long the run may take in all.
         restarts_on_rebalance: Whether a change of the cache's primary owners restarts the workers.
@@ -114,6 +115,8 @@ class WorkerRecord:
     Attributes:
         rows: Rows of its partitions.
         pid: Its process on its host, None before it was started.
+        joined_at: When its TensorFlow server was first seen to listen; seconds since the epoch. None before, and in
+            scripts that need no server.
         exit_code: None while it runs; 128 + N after signal N.
         signal: Name of the signal that ended it.
         ended_at: When the script ended where it told so, else the process; seconds since the epoch.
@@ -128,6 +131,7 @@ class WorkerRecord:
     signal: str | None = None
     ended_at: float | None = None
     ended_by_owner: bool = False
+    joined_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import Any
 from ignite_tf_magic.cluster.directory import (
     CREDENTIALS,
     assignment_name,
+    claim_name,
     exit_name,
     log_name,
     script_path,
@@ -109,6 +110,7 @@ def worker_task(
         copy_from=copy_from,
         after_import=spec.after_import,
         variables_from=spec.variables_from,
+        claim_file=f"{home}/{claim_name(seat.worker, record.generation)}",
     )
 
 

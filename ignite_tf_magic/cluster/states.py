@@ -9,8 +9,8 @@ class RunState(Enum):
     """Where a run is. Ended states are final."""
 
     QUEUED = "queued"  # it waits until hosts have room for it
-    STARTING = "starting"
-    RUNNING = "running"
+    STARTING = "starting"  # hosts are prepared, and processes started
+    RUNNING = "running"  # the process of every worker runs, or has done its work
     FAILING = "failing"  # a worker or a host has failed; the other workers are being ended
     RESTARTING = "restarting"  # all workers are ended, or being ended, to be started again
     STOPPING = "stopping"
@@ -29,7 +29,7 @@ class RunEvent(Enum):
     """What happens to a run."""
 
     ROOM_FOUND = "the hosts have room for it"
-    ALL_UP = "all workers are up"
+    ALL_STARTED = "the processes of all workers run"
     ALL_SUCCEEDED = "every worker ended with exit code 0"
     WORKER_FAILED = "a worker ended with another exit code, or could not be started"
     HOST_LOST = "a host has not been heard of for longer than its workers live alone"
@@ -49,7 +49,7 @@ TRANSITIONS: dict[tuple[RunState, RunEvent], RunState] = {
     (RunState.QUEUED, RunEvent.ROOM_FOUND): RunState.STARTING,
     (RunState.QUEUED, RunEvent.STOP_ASKED): RunState.STOPPING,
     (RunState.QUEUED, RunEvent.DEADLINE_PASSED): RunState.FAILING,
-    (RunState.STARTING, RunEvent.ALL_UP): RunState.RUNNING,
+    (RunState.STARTING, RunEvent.ALL_STARTED): RunState.RUNNING,
     **{(state, RunEvent.ALL_SUCCEEDED): RunState.SUCCEEDED for state in _BUSY},
     **{(state, RunEvent.WORKER_FAILED): RunState.FAILING for state in _BUSY},
     **{(state, RunEvent.HOST_LOST): RunState.FAILING for state in _BUSY},

@@ -36,6 +36,7 @@ class Task:
         exit_file: Where the process writes its `ExitReport`.
         owner_lock: Lock that the run's owner holds; the worker ends when it is free. Empty: its keeper does that.
         after_import: Functions, as "package.module:function", to be called when a module has been imported.
+        claim_file: Lock of the process that takes part for this worker, of all that it starts; empty for none.
         variables_from: A function, named likewise, whose dict the script finds as variables; empty for none.
     """
 
@@ -51,6 +52,7 @@ class Task:
     copy_from: str = ""
     after_import: Mapping[str, str] = field(default_factory=dict)
     variables_from: str = ""
+    claim_file: str = ""
 
     def to_text(self) -> str:
         """Give what `read` reads."""

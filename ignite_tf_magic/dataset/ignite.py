@@ -11,10 +11,17 @@ import tensorflow as tf
 
 from ignite_tf_magic.config import DEFAULT_PORT, Endpoint
 from ignite_tf_magic.dataset.generator import ArrayDataset
+from ignite_tf_magic.dataset.kept_secrets import Given, keep
 from ignite_tf_magic.dataset.options import ReadOptions, parse_partitions, read_options
 from ignite_tf_magic.dataset.paged import PagedDataset, Pages, Recipe, ShuffleOrder
 from ignite_tf_magic.dataset.reader import ChunkReader, PartitionOrder
-from ignite_tf_magic.dataset.reading_process import ReadBy, is_graph_mode, reading_process
+from ignite_tf_magic.dataset.reading_process import (
+    ReadBy,
+    check_secrets_stay,
+    is_graph_mode,
+    reading_process,
+    warn_if_connected,
+)
 from ignite_tf_magic.dataset.record_address import ALL, ASSIGNED, THIS_PROCESS, RecordAddress, part_text
 from ignite_tf_magic.dataset.record_pages import record_pages
 from ignite_tf_magic.dataset.source import Source, open_source
@@ -47,9 +54,12 @@ class IgniteDataset(PagedDataset):
     In a process that has other TensorFlow servers do work (`ParameterServerStrategy`,
     `tf.config.experimental_connect_to_cluster`), and in a graph for a `tf.compat.v1` session, the rows are
     read by the process that the dataset lives in: as anywhere in TensorFlow that of the `tf.device` in which
-    the dataset is made, or that of the worker that runs the function making it. It must have called
-    `ignite_tf_magic.register()`. It reads what its own environment assigns to it, with its own credentials;
-    cache, fields and options are those given here, and this process looks at some rows to learn their types.
+    the dataset is made, or that of the worker that runs the function making it. In a graph, a dataset made before
+    the `tf.device` of its iterator is read there all the same, and what `batch` or tf.data has made of it is refused.
+    The process that reads must have called `ignite_tf_magic.register()`, as workers of a run have. It reads what its
+    own environment assigns to it, with its own credentials: passwords and certificates given here are for this
+    process alone, and an error where another is known to read. Cache, fields and options are those given here, and
+    this process looks at some rows to learn their types.
     `equal_steps` is without effect there: only a worker knows its share.
 
     Args:
@@ -126,7 +136,9 @@ class IgniteDataset(PagedDataset):
             is_share = options.partitions is not None or options.local
             recipe = Recipe(
                 lambda order, passes: _finished(
-                    _generated(source, spec, order, passes), spec, is_share=is_share
+                    _generated(source, spec, order, passes, is_meant=read_by is not None),
+                    spec,
+                    is_share=is_share,
                 ),
                 share=_share(options, source),
                 equal_steps=policy,
@@ -141,12 +153,20 @@ class IgniteDataset(PagedDataset):
                 page_size,
                 THIS_PROCESS if read_by is None and not is_graph_mode() else None,
                 source.snapshot.to_text() if source.snapshot else None,
+                secrets=_kept(options, Given(username, password, certfile, keyfile, cert_password)),
             )
             recipe = Recipe(
                 lambda order, _: _finished(_recorded(source, spec, address, order), spec, is_share=True),
                 is_elsewhere=True,
             )
         super().__init__(recipe)
+
+
+def _kept(options: ReadOptions, given: Given) -> str | None:
+    """Keep passwords and certificates for readers of this process; None where the environment has said others."""
+    found, tls = options.connect, options.connect.tls
+    used = {found.username, found.password, *((tls.certfile, tls.keyfile, tls.key_password) if tls else ())}
+    return keep(given) if used & set(filter(None, given)) else None
 
 
 def _share(options: ReadOptions, source: Source) -> Share | None:
@@ -177,8 +197,10 @@ def _row_spec(source: Source, given: Any) -> Any:
     return given
 
 
-def _generated(source: Source, spec: Any, order: ShuffleOrder | None, passes: Passes | None) -> Pages:
-    """Give pages that a generator of this process reads."""
+def _generated(
+    source: Source, spec: Any, order: ShuffleOrder | None, passes: Passes | None, *, is_meant: bool
+) -> Pages:
+    """Give pages that a generator of this process reads; `is_meant` where it was asked for by name."""
     passes = passes or Passes()
     draw = _partition_order(order, passes)
     layout = source.layout
@@ -186,6 +208,8 @@ def _generated(source: Source, spec: Any, order: ShuffleOrder | None, passes: Pa
         return no_pages(spec)
 
     def read() -> Iterator[Any]:
+        if not is_meant:
+            warn_if_connected()
         with ChunkReader(source, draw(), passes.stream()) as reader:
             passes.note(reader.stream)
             for chunk in reader.chunks():
@@ -196,6 +220,8 @@ def _generated(source: Source, spec: Any, order: ShuffleOrder | None, passes: Pa
 
 def _recorded(source: Source, spec: Any, address: RecordAddress, order: ShuffleOrder | None) -> Pages:
     """Give pages that are read in the process where the dataset lives."""
+    if address.secrets is not None:
+        check_secrets_stay()
     return no_pages(spec) if source.layout is None else record_pages(address.uri(), source.layout, order)
 
 

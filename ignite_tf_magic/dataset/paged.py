@@ -23,6 +23,7 @@ import numpy as np
 import tensorflow as tf
 
 from ignite_tf_magic.batches import anew_each_pass, can_be_empty, empty_like, num_rows
+from ignite_tf_magic.dataset.graph_devices import moves
 from ignite_tf_magic.deal import Deal, EqualSteps
 from ignite_tf_magic.passes import Passes, PassSeed, Share
 
@@ -133,6 +134,18 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
         parts = [tf.nest.flatten(page) for page in pages]
         columns = [_joined(column) for column in zip(*parts, strict=True)] if parts else _no_rows(pages)
         return tf.nest.pack_sequence_as(pages.element_spec, columns)
+
+    # tf.compat.v1 asks a dataset for its iterators by these names, where it has them.
+
+    def _make_one_shot_iterator(self) -> Any:
+        return tf.compat.v1.data.make_one_shot_iterator(self._rows_here())
+
+    def _make_initializable_iterator(self, shared_name: str | None = None) -> Any:
+        return tf.compat.v1.data.make_initializable_iterator(self._rows_here(), shared_name)
+
+    def _rows_here(self) -> Any:
+        """Give the rows, made again where they would be read on another device than the one asked for."""
+        return PagedDataset(self._recipe)._rows if moves(self._rows) else self._rows
 
     def batch(
         self,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from enum import Enum
 
 import tensorflow as tf
 from tensorflow.python.eager import context
 
+from ignite_tf_magic.dataset.graph_devices import device_asked_for, is_for_another_task
 from ignite_tf_magic.errors import ConfigError
 
 
@@ -47,6 +49,39 @@ def is_graph_mode() -> bool:
 def is_connected() -> bool:
     """Whether this process has other TensorFlow servers do work; workers of one strategy do not count."""
     return context.context().get_server_def() is not None
+
+
+def check_secrets_stay() -> None:
+    """Refuse to have another process read with a password or certificate that was given to a dataset here.
+
+    Raises:
+        ConfigError: It would be needed there: a graph can be seen by anybody, so it carries none.
+    """
+    if is_connected() or is_for_another_task():
+        where = device_asked_for() if not tf.executing_eagerly() else "another process"
+        raise ConfigError(
+            f"the rows are to be read by {where}, and the password or certificate given to IgniteDataset cannot go "
+            "there: a graph keeps no secrets. Leave them out, and have both processes find them in a file that "
+            "IGNITE_DATASET_CREDENTIALS_FILE names, or in their configuration; workers of a run have that already"
+        )
+
+
+_told: set[str] = set()
+
+
+def warn_if_connected() -> None:
+    """Warn, once, where this process reads the rows of a dataset that it made before it had other servers do work.
+
+    Asked for on another device, that dataset gives the rows of this process, too.
+    """
+    if is_connected() and not _told:
+        _told.add("connected")
+        warnings.warn(
+            "an IgniteDataset that was made before this process was connected to other TensorFlow servers is read by "
+            "this process, whatever tf.device says: these are its rows, not those of the device. Make it when it is "
+            "connected, in the `with tf.device(...)` of its iterator; read_by='caller' says that this is meant",
+            stacklevel=2,
+        )
 
 
 def _runs_here() -> bool:

@@ -23,7 +23,7 @@ THIS_PROCESS = uuid.uuid4().hex
 
 # TensorFlow's error for an unknown scheme quotes the file's name and says nothing else: so the name says it.
 _ADVICE = "a call of ignite_tf_magic.register() in the process that reads"
-_OPTIONS = ("needs", "part", "local", "page_size", "not_in", "snapshot", "order")
+_OPTIONS = ("needs", "part", "local", "page_size", "not_in", "snapshot", "order", "secrets")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,7 @@ class RecordAddress:
         not_in: The `THIS_PROCESS` of a process that must not read it.
         snapshot: What the dataset's maker knows of the cache, see `Snapshot`.
         order: Seed for the order of partitions; ascending without one.
+        secrets: Token of what `kept_secrets` keeps in the process that made the name.
     """
 
     cache: str
@@ -51,6 +52,7 @@ class RecordAddress:
     not_in: str | None = None
     snapshot: str | None = None
     order: int | None = None
+    secrets: str | None = None
 
     @property
     def partition(self) -> int | None:
@@ -69,6 +71,7 @@ class RecordAddress:
             self.not_in,
             self.snapshot,
             self.order,
+            self.secrets,
         )
         given = {name: value for name, value in zip(_OPTIONS, values, strict=True) if value is not None}
         path = quote(self.cache, safe="") + (f"/{self.name}" if self.name else "")
@@ -101,6 +104,7 @@ class RecordAddress:
             options.get("not_in"),
             options.get("snapshot"),
             _number(options, "order"),
+            options.get("secrets"),
         )
         if found.name not in ("", ASSIGNED, ALL) and found.partition is None:
             raise ConfigError(

@@ -19,6 +19,7 @@ from typing import NoReturn
 import numpy as np
 
 from ignite_tf_magic.client.client import connect
+from ignite_tf_magic.dataset import kept_secrets
 from ignite_tf_magic.dataset.options import ReadOptions, read_options
 from ignite_tf_magic.dataset.reader import ChunkReader, PartitionOrder
 from ignite_tf_magic.dataset.record_address import (
@@ -136,7 +137,7 @@ class _RecordFileSystem:
                 "have this process read on purpose, make it with read_by='caller' (or 'worker', "
                 "where it is a TensorFlow server itself)"
             )
-        with _understood():
+        with _understood(has_secrets=not address.secrets or kept_secrets.find(address.secrets) is not None):
             source = self._source(address)
         order = _order(address.order)
         return RecordFile(lambda: ChunkReader(source, order))
@@ -221,6 +222,7 @@ def _refuse(uri: str) -> NoReturn:
 def _read_options(address: RecordAddress) -> ReadOptions:
     at = address.endpoint
     part = address.part if address.partition is None else address.partition
+    given = kept_secrets.find(address.secrets) or kept_secrets.Given()
     return read_options(
         address.cache,
         host=at.host if at else None,
@@ -228,6 +230,11 @@ def _read_options(address: RecordAddress) -> ReadOptions:
         local=address.local,
         part=part,
         page_size=address.page_size,
+        username=given.username,
+        password=given.password,
+        certfile=given.certfile,
+        keyfile=given.keyfile,
+        cert_password=given.cert_password,
         assigned=address.name == ASSIGNED,
     )
 
@@ -250,15 +257,20 @@ def _order(seed: int | None) -> PartitionOrder:
 
 
 @contextmanager
-def _understood() -> Iterator[None]:
+def _understood(*, has_secrets: bool = True) -> Iterator[None]:
     """Say errors as TensorFlow's parts understand them.
 
     TensorFlow's ClusterCoordinator takes UNAVAILABLE and DEADLINE_EXCEEDED for the loss of a worker, and
     waits for another one for ever. An Ignite that does not answer must not look like that.
+
+    Args:
+        has_secrets: Whether this process has the password and certificate that the dataset was given, if any.
     """
     try:
         yield
     except AuthenticationError as error:
         raise PermissionError(f"{error} ({_WHERE})") from error
     except (ConnectionError, TimeoutError) as error:
+        if not has_secrets:
+            raise PermissionError(f"{error} ({_WHERE})") from error
         raise IgniteTfError(f"{type(error).__name__}: {error} ({_WHERE})") from error

@@ -8,7 +8,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from ignite_tf_magic.dataset.graph_devices import mark
 from ignite_tf_magic.dataset.paged import Pages, ShuffleOrder
+from ignite_tf_magic.dataset.reading_process import is_graph_mode
 from ignite_tf_magic.dataset.record_page import num_header_items
 from ignite_tf_magic.dataset.structure import arranged
 from ignite_tf_magic.protocol.layout import Leaf, RowLayout
@@ -30,6 +32,8 @@ def record_pages(uri: str, layout: RowLayout, order: ShuffleOrder | None) -> Pag
         seeds = tf.data.Dataset.random(order.seed, rerandomize_each_iteration=order.reshuffle).take(1)
         names = seeds.map(lambda seed: tf.strings.join([uri, "&order=", tf.strings.as_string(seed)]))
     records = tf.data.TFRecordDataset(names, buffer_size=_UNBUFFERED)
+    if is_graph_mode():
+        mark(records)
     return records.map(lambda record: decode(record, layout))
 
 

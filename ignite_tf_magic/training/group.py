@@ -43,7 +43,7 @@ class WorkerGroup:
         self._lock = threading.Lock()
 
     def connect(self) -> None:
-        """Start this worker's server, which takes milliseconds and waits for nobody. A second call does nothing.
+        """Have TensorFlow start this worker's server, which waits for nobody. A second call does nothing.
 
         Raises:
             ConfigError: TensorFlow has been at work already.
@@ -175,11 +175,12 @@ def _enable(place: Place) -> None:
     """
     found = eager.context()
     leader = "/job:worker/replica:0/task:0"
+    filters = (f"/job:worker/task:{place.index}",)
     try:
         found.configure_collective_ops(
             collective_leader=leader,
             scoped_allocator_enabled_ops=("CollectiveReduce",),
-            device_filters=(f"/job:worker/task:{place.index}",),
+            device_filters=filters,
         )
     except RuntimeError:
         raise ConfigError(_TOO_LATE) from None
@@ -194,11 +195,23 @@ def _enable(place: Place) -> None:
         protocol="grpc",
     )
     found.enable_collective_ops(server)
-    found.ensure_initialized()
+    # The server starts with the first eager operation. A script of TensorFlow 1 has none: it starts one of its own
+    # there, whose sessions take this configuration by default, and would see no other worker.
+    found._collective_device_filters = None
     # A strategy of the script's own would start this server anew, and others may have asked the old one by then: they
     # would wait for ever. Nor does it look after the others: their launcher does.
     CollectiveAllReduceExtended._std_server_started = True
     CollectiveAllReduceExtended._enable_check_health = False
+    initialize = CollectiveAllReduceExtended._initialize_multi_worker
+
+    def initialize_later(strategy: Any, *arguments: Any, **options: Any) -> None:
+        """Start the server before a strategy asks for more than a running one can be given."""
+        found._collective_device_filters = filters  # it refuses others
+        if tf.executing_eagerly():
+            found.ensure_initialized()
+        initialize(strategy, *arguments, **options)
+
+    CollectiveAllReduceExtended._initialize_multi_worker = initialize_later
 
 
 _groups: dict[str, WorkerGroup] = {}

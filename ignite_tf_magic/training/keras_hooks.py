@@ -27,6 +27,7 @@ from ignite_tf_magic.training.adapting import hook_adapt
 from ignite_tf_magic.training.advice import check_elements, warn_of_own_statistics
 from ignite_tf_magic.training.callbacks import for_worker, leading, same_logs
 from ignite_tf_magic.training.checkpoints import directory_in_run
+from ignite_tf_magic.training.claim import CLAIM, name_in_run, stay_out
 from ignite_tf_magic.training.fit_data import evaluation_data, training_data
 from ignite_tf_magic.training.frameworks import Framework, framework_named, framework_of, too_old
 from ignite_tf_magic.training.group import WorkerGroup, worker_group
@@ -72,6 +73,10 @@ def _install(name: str) -> None:
             )
         return
     _installed.add(name)
+    if not CLAIM.take():
+        if group.place.size > 1:
+            stay_out(module.Model)
+        return
     if name == "keras" and group.place.size == 1 and too_old(module):
         warnings.warn(
             f"Keras {module.__version__} is older than 3.12: it trains as ever, but begins anew after a restart, and "
@@ -180,7 +185,7 @@ def _fit(model: Any, original: Callable[..., Any], given: dict[str, Any]) -> Any
     framework, group = framework_of(model), worker_group()
     together, asked = _together(model, framework, group), Asked()
     check_elements(model, given.get("x"))
-    name = f"fit-{next(_fits)}"
+    name = name_in_run(f"fit-{next(_fits)}", group)
     progress = Progress(model, framework, group, Saving(directory_in_run(name), group))
     progress.find()
     data, firsts = training_data(given, framework, group)

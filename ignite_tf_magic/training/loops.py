@@ -13,6 +13,7 @@ import tensorflow as tf
 from ignite_tf_magic.batches import num_batches
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.training.checkpoints import Checkpoint, directory_in_run
+from ignite_tf_magic.training.claim import CLAIM, name_in_run, why_not
 from ignite_tf_magic.training.group import WorkerGroup, worker_group
 from ignite_tf_magic.training.reading import begin_at, is_record, record_sources
 from ignite_tf_magic.training.reporting import Reporter, check_loss, writer_of_run
@@ -35,6 +36,8 @@ def strategy() -> Any:
     if group.place.size == 1:
         return tf.distribute.get_strategy()
     if not _strategies:
+        if not CLAIM.take():
+            raise ConfigError(why_not())
         group.connect()
         _strategies.append(tf.distribute.MultiWorkerMirroredStrategy())
     return _strategies[0]
@@ -66,7 +69,7 @@ class Loop:
         self._objects = objects
         self._group = group
         self._name = f"loop-{next(_loops)}"
-        self._saving = Saving(directory_in_run(self._name), group)
+        self._saving = Saving(None, group)
         self._asked = Asked()
         self._dataset: Any = None
         self._steps_until_asked = 1
@@ -81,6 +84,8 @@ class Loop:
         What is trained is put back to where it was before the first batch; now and then, and when the process is asked
         to end, it is saved after a batch has been used. In a run it is told how the loop stands, as of a `fit`.
         """
+        name = name_in_run(self._name, self._group)
+        self._saving = Saving(directory_in_run(name), self._group)
         found = self._saving.find()
         first, skipped = (int(found.facts["epoch"]), int(found.facts["batches"])) if found else (0, 0)
         if found:
@@ -88,7 +93,7 @@ class Loop:
         self._dataset = dataset
         begin_at(dataset, first, skipped, found, self._group)
         self._reporter = Reporter(
-            self._name, self._group, writer_of_run(), epochs=epochs, batches=num_batches(dataset)
+            name, self._group, writer_of_run(), epochs=epochs, batches=num_batches(dataset)
         )
         batches = self._reporter.measured(dataset)
         with self._asked.listening():

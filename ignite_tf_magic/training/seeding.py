@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -26,14 +27,16 @@ def run_seed(*parts: object) -> int | None:
 
 def seed_random() -> None:
     """Seed Python's random numbers, before the script can."""
-    random.seed(run_seed("random"))
+    if not _is_child():
+        random.seed(run_seed("random"))
 
 
 def seed_numpy() -> None:
     """Seed NumPy's legacy random numbers, which has just been imported."""
     import numpy as np
 
-    np.random.seed(run_seed("numpy"))
+    if not _is_child():
+        np.random.seed(run_seed("numpy"))
 
 
 @contextmanager
@@ -50,6 +53,11 @@ def own_random_numbers() -> Iterator[None]:
     finally:
         random.setstate(python)
         np.random.set_state(numpy)
+
+
+def _is_child() -> bool:
+    """Return whether multiprocessing has started this process: equal seeds would make all its children do the same."""
+    return any("multiprocessing" in argument for argument in sys.orig_argv)
 
 
 def mixed(*parts: object) -> int:

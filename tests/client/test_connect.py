@@ -185,6 +185,36 @@ def test_a_dataset_reads_with_tls_and_password_on_every_connection(secured, monk
     assert sum(int(b["val"].shape[0]) for b in dataset.batch(64)) == 200
 
 
+def test_a_session_of_this_process_reads_with_what_the_dataset_was_given_and_no_other(secured):
+    import tensorflow as tf
+
+    import ignite_tf_magic
+
+    ignite_tf_magic.register()
+    v1 = tf.compat.v1
+    cluster, certificates = secured
+    with connect(cluster.connect_options) as client:
+        cache = client.get_or_create_cache(CacheConfig("SECURED_GRAPH"))
+        for key in range(50):
+            cache.put(key, key * 2)
+    given = {"username": "ignite", "password": "ignite", "certfile": str(certificates.single_pem)}
+
+    def dataset():
+        return ignite_tf_magic.IgniteDataset(
+            "SECURED_GRAPH", host="127.0.0.1", port=cluster.nodes[0].port, **given
+        )
+
+    with tf.Graph().as_default() as graph:
+        rows = v1.data.make_one_shot_iterator(dataset().batch(100)).get_next()
+        with v1.Session() as session:
+            assert sorted(session.run(rows)["val"]) == list(range(0, 100, 2))
+        with tf.device("/job:worker/task:1"), pytest.raises(ConfigError, match="a graph keeps no secrets"):
+            dataset()
+        written = graph.as_graph_def().SerializeToString()
+    assert str(certificates.single_pem).encode() not in written
+    assert b"password" not in written
+
+
 def test_wrong_password_and_none(secured):
     cluster, certificates = secured
     tls = TlsOptions(str(certificates.single_pem))

@@ -155,11 +155,49 @@ def test_an_exception_is_final_and_so_is_a_worker_that_others_wait_for_in_vain()
     mine = WorkerEnd(1, "exited", exception="ValueError", traceback="ValueError: x")
     final = settled(record_of("a"), {"a": gone("a", ends={0: mine})})
     assert (final.state, final.exit_code, final.end) == (RunState.FAILED, 1, mine)
-    starting = replace(record_of(), state=RunState.STARTING)
     reports = {"a": report_of("a", up=frozenset({0})), "b": report_of("b", last_lines={1: "loading"})}
-    late = decide(starting, reports, Moment(1.0, state_age_s=181.0), TIMINGS)
-    assert (late.exit_code, late.failed_worker) == (EXIT_DEADLINE, 1)
+    joined = decide(record_of(), reports, Moment(100.0), TIMINGS)
+    assert (joined.state, joined.workers[0].joined_at) == (RunState.RUNNING, 100.0)
+    assert decide(joined, reports, Moment(280.0), TIMINGS) == joined
+    late = decide(joined, reports, Moment(281.0), TIMINGS)
+    assert (late.state, late.exit_code, late.failed_worker) == (RunState.FAILING, EXIT_DEADLINE, 1)
     assert "worker 1 (its last line: loading)" in late.reason
+    assert "--start-timeout" in late.reason
+
+
+def test_processes_that_run_are_a_run_that_runs():
+    """What a script does in them is its own affair: it may need no TensorFlow server at all."""
+    starting = replace(record_of(), state=RunState.STARTING)
+    one = decide(starting, {"a": report_of("a", pids={0: 7}), "b": report_of("b")}, Moment(1.0), TIMINGS)
+    assert one.state is RunState.STARTING
+    late = decide(one, {"b": report_of("b")}, Moment(1.0, state_age_s=181.0), TIMINGS)
+    assert (late.exit_code, late.failed_worker) == (EXIT_DEADLINE, 1)
+    assert "not started within 180 s: worker 1 on b; " in late.reason
+    both = {"a": report_of("a", pids={0: 7}), "b": report_of("b", ends={1: WorkerEnd(0, "exited")})}
+    running = decide(starting, both, Moment(1.0), TIMINGS)
+    assert running.state is RunState.RUNNING
+    assert decide(running, both, Moment(1e6, state_age_s=1e6), TIMINGS) == running
+
+
+def test_a_host_that_is_not_prepared_in_time_is_named():
+    record = record_of(phase=Phase.PREPARE, state=RunState.STARTING)
+    reports = {"a": report_of("a", ports={0: 70}, address="x"), "b": report_of("b")}
+    late = decide(record, reports, Moment(1.0, state_age_s=181.0), TIMINGS)
+    assert "not prepared within 180 s: b; " in late.reason
+
+
+def test_nobody_waits_for_a_worker_that_has_done_its_work_or_is_out_of_sight():
+    up = report_of("a", up=frozenset({0}))
+    joined = decide(record_of(), {"a": up, "b": report_of("b")}, Moment(1.0), TIMINGS)
+    late = Moment(1000.0)
+    done = {"a": up, "b": report_of("b", ends={1: WorkerEnd(0, "exited")})}
+    assert decide(joined, done, late, TIMINGS).state is RunState.RUNNING
+    alone = {"a": report_of("a", ends={0: WorkerEnd(0, "exited")}), "b": report_of("b")}
+    assert decide(joined, alone, late, TIMINGS).state is RunState.RUNNING
+    silent = {"a": up, "b": report_of("b", reachable=False, silent_s=10.0)}
+    assert decide(joined, silent, late, TIMINGS).state is RunState.RUNNING
+    patient = replace(joined, spec=replace(joined.spec, start_timeout_s=None))
+    assert decide(patient, {"a": up, "b": report_of("b")}, late, TIMINGS) == patient
 
 
 def test_a_change_of_owners_restarts_without_counting_as_a_failure():

@@ -48,7 +48,7 @@ os._exit(0)
 """
 
 MODEL = """
-import json, os, sys
+import json, os, sys, warnings
 import numpy as np
 import tensorflow as tf
 from ignite_tf_magic import IgniteDataset
@@ -130,6 +130,10 @@ def iterated_there():
     with worker(0):
         next(iter(made_here))
 found["made_elsewhere"] = refusal(iterated_there)
+def with_password():
+    with worker(0):
+        IgniteDataset(cache, username="ada", password="hush")
+found["with_password"] = refusal(with_password)
 def forced():
     with worker(0):
         IgniteDataset(cache, read_by="caller")
@@ -185,6 +189,61 @@ os._exit(0)
 )
 
 
+CONNECTED_LATE = (
+    MODEL
+    + """
+before = {by: IgniteDataset(cache, part="0-99", read_by=by) for by in (None, "caller")}
+tf.config.experimental_connect_to_cluster(tf.train.ClusterSpec({"worker": spec["worker"]}))
+for by, dataset in before.items():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with worker(0):
+            for _ in dataset, dataset:
+                next(iter(dataset))
+    found[str(by)] = [str(each.message) for each in caught if "IgniteDataset" in str(each.message)]
+print("FOUND" + json.dumps(found), flush=True)
+os._exit(0)
+"""
+)
+
+IN_GRAPH = (
+    MODEL
+    + """
+tf.compat.v1.disable_v2_behavior()
+v1 = tf.compat.v1
+rows = IgniteDataset(cache)  # before the loop, as the article does
+keys = rows.map(lambda row: row["key"])
+nexts, initializers = [], []
+for number in (0, 1):
+    with worker(number):
+        first, second = v1.data.make_one_shot_iterator(rows), v1.data.make_initializable_iterator(keys)
+        initializers.append(second.initializer)
+        nexts += [first.get_next()["key"], second.get_next()]
+
+def refusal(function):
+    try:
+        function()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+def in_batches(make):
+    with worker(1):
+        make(rows.batch(10))
+found["refused"] = [refusal(lambda: in_batches(make)) for make in (
+    v1.data.make_one_shot_iterator, v1.data.make_initializable_iterator)]
+os.environ["TF_CONFIG"] = json.dumps({"task": {"type": "worker", "index": 1}})
+found["own"] = refusal(lambda: in_batches(v1.data.make_one_shot_iterator))
+config = v1.ConfigProto(device_filters=["/job:worker"])
+with v1.Session("grpc://" + spec["worker"][0], config=config) as session:
+    session.run(initializers)
+    found["keys"] = np.array([session.run(nexts) for _ in range(40)]).T.tolist()
+print("FOUND" + json.dumps(found), flush=True)
+os._exit(0)
+"""
+)
+
+
 @dataclass
 class Servers:
     spec: dict[str, list[str]]
@@ -201,7 +260,7 @@ class Servers:
             timeout=150,
         )
         answers = [line for line in done.stdout.splitlines() if line.startswith("FOUND")]
-        assert answers, done.stdout[-2000:] + done.stderr[-4000:]
+        assert answers, done.stdout[-2000:] + done.stderr[:3000] + done.stderr[-4000:]
         return json.loads(answers[0].removeprefix("FOUND"))
 
 
@@ -295,6 +354,8 @@ def test_eager_remote_devices_and_a_coordinator(servers, digits, expected):
     assert "ignite_tf_magic.register()" in found["unregistered"]
     assert found["unregistered"].startswith("UnimplementedError")
     assert "make it inside tf.device" in found["made_elsewhere"]
+    assert "a graph keeps no secrets" in found["with_password"]
+    assert "hush" not in found["with_password"]
     assert found["forced"].startswith("ConfigError")
     assert found["forced_in_function"].startswith("ConfigError")
     assert "GONE" in found["source_error"]
@@ -305,3 +366,22 @@ def test_in_graph_gradients_in_a_session(servers, digits, expected):
     found = servers.run(SESSION, digits.name)
     assert_each_worker_reads_its_own(servers, found, expected, digits.name)
     assert "ignite_tf_magic.register()" in found["unregistered"]
+
+
+@pytest.mark.timeout(240)
+def test_a_dataset_made_before_the_loop_over_devices_is_read_on_each_or_refused(servers, digits, expected):
+    found = servers.run(IN_GRAPH, digits.name)
+    for number, keys in enumerate(found["keys"]):
+        assert len(set(keys)) == 40
+        assert set(keys) <= expected[0][number // 2]
+    for refusal in found["refused"]:
+        assert refusal.startswith("ConfigError: the iterator is to be on /job:worker/task:1")
+    assert found["own"] == ""  # where the session's task is one's own, all is as it seems
+
+
+@pytest.mark.timeout(240)
+def test_rows_of_this_process_asked_for_on_another_device_are_told_of(servers, digits):
+    found = servers.run(CONNECTED_LATE, digits.name)
+    assert len(found["None"]) == 1
+    assert "these are its rows, not those of the device" in found["None"][0]
+    assert found["caller"] == []

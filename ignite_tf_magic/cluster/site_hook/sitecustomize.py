@@ -1,0 +1,115 @@
+"""Runs in every Python process below a worker's before anything else: this directory is the first on PYTHONPATH.
+
+It makes a worker of a command that is not `python script.py`, too: a shell script, an absolute interpreter, a console
+script. The process may be of another version of Python and have nothing to do with the run, so all that happens here is
+to wait for the import of a module that the run wants to know of. Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+_DIRECTORY = os.path.dirname(os.path.abspath(__file__))
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(_DIRECTORY)))
+_PACKAGE = "ignite_tf_magic"
+# Modules that do not make a worker of a process: they are seen to when it imports another.
+_EVERYBODYS = ("random", "numpy")
+# What this package raises on import where the interpreter is too old for it, or has not all that it needs.
+_UNUSABLE = (ImportError, SyntaxError, TypeError, AttributeError)
+
+
+class _Waiting:
+    """Finds no module. Asked for the first that the run wants to know of, it sets up the calls that follow imports."""
+
+    def __init__(self, calls: Mapping[str, str]) -> None:
+        self._calls = calls
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        del path, target
+        if fullname not in self._calls or fullname in _EVERYBODYS or self not in sys.meta_path:
+            return None
+        sys.meta_path.remove(self)
+        from importlib.util import find_spec
+
+        _set_up(self._calls)
+        return find_spec(fullname)
+
+
+class _PackageFinder:
+    """Finds this package where the interpreter does not have it."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        del path, target
+        if fullname != _PACKAGE:
+            return None
+        from importlib.util import spec_from_file_location
+
+        folder = os.path.join(_ROOT, _PACKAGE)
+        start = os.path.join(folder, "__init__.py")
+        return spec_from_file_location(fullname, start, submodule_search_locations=[folder])
+
+
+def _set_up(calls: Mapping[str, str]) -> None:
+    from functools import partial
+    from importlib import import_module
+
+    sys.meta_path.append(_PackageFinder())
+    try:
+        after_import = import_module(f"{_PACKAGE}.after_import").after_import
+    except _UNUSABLE as error:
+        _warn(error)
+        return
+    for module, call in calls.items():
+        after_import(module, partial(_call, call))
+
+
+def _call(name: str) -> None:
+    from importlib import import_module
+
+    module, _, function = name.partition(":")
+    try:
+        found = getattr(import_module(module), function)
+    except _UNUSABLE as error:
+        _warn(error)
+        return
+    found()
+
+
+def _warn(error: Exception) -> None:
+    import warnings
+
+    warnings.warn(
+        f"{sys.executable} cannot run ignite_tf_magic ({type(error).__name__}: {error}): what it trains, it trains "
+        "alone, not with the other workers of this run. Install what is missing there, or choose another interpreter",
+        stacklevel=2,
+    )
+
+
+def _run_hidden() -> None:
+    """Run the sitecustomize that this one hides, where there is one."""
+    sys.path[:] = [each for each in sys.path if os.path.abspath(each) != _DIRECTORY]
+    own = sys.modules.pop("sitecustomize")
+    try:
+        import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
+    except ImportError as error:
+        if error.name != "sitecustomize":
+            raise
+        sys.modules["sitecustomize"] = own
+
+
+_calls = dict(each.split("=") for each in os.environ.get("IGNITE_TF_AFTER_IMPORT", "").split(",") if each)
+if _calls:
+    sys.meta_path.insert(0, _Waiting(_calls))
+if __name__ == "sitecustomize":
+    _run_hidden()

@@ -1,0 +1,110 @@
+"""Which process takes part for a worker: the first of those of its command that imports Keras, while it lives.
+
+Another one may when it has ended, as in a shell script that trains twice.
+"""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import os
+import sys
+import threading
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ignite_tf_magic.launch.lock import HeldLock, holder_pid, is_held
+
+if TYPE_CHECKING:
+    from ignite_tf_magic.training.group import WorkerGroup
+
+_VARIABLE = "IGNITE_TF_CLAIM_FILE"
+
+
+class Claim:
+    """This process's claim to be its worker. One for a process."""
+
+    def __init__(self) -> None:
+        self._number: int | None = None
+        self._lock: HeldLock | None = None
+        self._mutex = threading.Lock()
+
+    def take(self) -> bool:
+        """Take part, unless another process of this worker does; tells which. The claim ends with the process."""
+        path = os.environ.get(_VARIABLE)
+        with self._mutex:
+            if not path or self._lock is not None:
+                return True
+            if is_held(Path(path)):
+                return False
+            try:
+                self._lock = HeldLock(Path(path))
+            except BlockingIOError:
+                return False
+            return True
+
+    @property
+    def number(self) -> int:
+        """How many processes have trained for this worker before this one, in the same generation of the run."""
+        with self._mutex:
+            if self._number is None:
+                self._number = _count(Path(f"{os.environ[_VARIABLE]}.count")) if self._lock else 0
+            return self._number
+
+
+CLAIM = Claim()
+
+
+def name_in_run(name: str, group: WorkerGroup) -> str:
+    """Tell apart the trainings of programs that a command runs in turn. All workers call; the chief's number counts.
+
+    A restart knows by its name what a training goes on with.
+    """
+    if not os.environ.get(_VARIABLE):
+        return name
+    (number,) = group.from_chief([np.int64(CLAIM.number)])
+    return f"program-{int(number)}-{name}" if int(number) else name
+
+
+def _count(path: Path) -> int:
+    """Give how often this was called for a file before. Who calls holds the lock."""
+    text = path.read_text() if path.exists() else ""
+    number = int(text) if text.isdigit() else 0
+    path.write_text(str(number + 1))
+    return number
+
+
+def why_not() -> str:
+    """Say why this process does not take part, and what follows."""
+    holder = holder_pid(Path(os.environ[_VARIABLE]))
+    command = " ".join(sys.argv)[:100]
+    return (
+        f"process {os.getpid()} ({command}) does not take part for this worker, process {holder or '?'} does: what it "
+        "trains, it trains alone, not with the other workers of the run. One process of a worker takes part at a time, "
+        "the first that imports keras; another one may when that has ended"
+    )
+
+
+def stay_out(model_class: Any) -> None:
+    """Warn that this process does not take part; of multiprocessing's children, which may only read, in `fit`."""
+    text = why_not()
+    if not _is_child():
+        warnings.warn(text, stacklevel=2)
+        return
+    original = model_class.fit
+
+    @functools.wraps(original)
+    def fit(*arguments: Any, **options: Any) -> Any:
+        warnings.warn(text, stacklevel=2)
+        return original(*arguments, **options)
+
+    model_class.fit = fit
+
+
+def _is_child() -> bool:
+    """Whether this process is one of multiprocessing; while it imports the main module, only the second tells."""
+    is_importing = getattr(multiprocessing.current_process(), "_inheriting", False)
+    return multiprocessing.parent_process() is not None or bool(is_importing)
