@@ -134,6 +134,11 @@ def chosen_at_random(s: Setting) -> dict[str, Any]:
     """A script that splits and shuffles without a seed does it alike on all workers, later too."""
     import random
 
+    from ignite_tf_magic.training.seeding import seed_numpy, seed_random
+    from ignite_tf_magic.training.tensorflow_seeds import seed_tensorflow
+
+    for seed in (seed_random, seed_numpy, seed_tensorflow):  # as at the start of a process
+        seed()
     tf = s.tf
     first = random.random()
     order = np.random.permutation(len(s.flat))

@@ -62,7 +62,8 @@ def run_cases(
     with ExitStack() as ending:
         processes = []
         for index in range(size):
-            env = {**os.environ, "CASES_WORKERS": str(num_workers), **worker_environment(index, ports)}
+            of_run = {"CASES_WORKERS": str(num_workers), "IGNITE_TF_RUN_ID": "cases"}
+            env = {**os.environ, **of_run, **worker_environment(index, ports)}
             output = ending.enter_context((folder / f"output-{index}.txt").open("w+"))
             argv = [python, str(_CASES), framework, str(folder), *names]
             process = subprocess.Popen(argv, env=env, stdout=output, stderr=subprocess.STDOUT)
