@@ -266,6 +266,10 @@ def _check_names(source: str, values: Arrays) -> None:
             raise SourceError(
                 f"column {name!r} of {source} has a name that Ignite keeps for itself; rename it"
             )
+        if '"' in name or "." in name:  # SQL would have no table, or nulls: a dot leads into an object
+            raise SourceError(
+                f"column {name!r} of {source} has a dot or a quote, which SQL columns cannot; rename it"
+            )
         other = folded.setdefault(name.upper(), name)  # as SQL folds names
         if other != name:
             raise SourceError(f"columns {other!r} and {name!r} of {source} differ by case only; rename one")

@@ -126,10 +126,10 @@ ORDER: dict[str, list[str]] = {
         "cache_scan",
         "client",
         "cache_facts",
+        "regions",
         "load",
         "pipeline",
         "row_scan",
-        "regions",
         "sql",
     ],
     "igfs": [

@@ -150,9 +150,16 @@ def check_complete(client: Client, cache: str, *, allow_partial: bool = False) -
     """
     mark = None if allow_partial else load_mark(read_facts(client, cache))
     if mark is not None and mark.state is not LoadState.COMPLETE:
-        raise LoadIncomplete(
-            cache, Cache(client, cache).size(), mark.expected_rows, _utc(mark.started_at), mark.by
-        )
+        rows = Cache(client, cache).size()
+        spare = spare_name(cache)
+        other = load_mark(read_facts(client, spare)) if spare in client.cache_names() else None
+        whole_in = spare if other and other.state is LoadState.COMPLETE else None
+        raise LoadIncomplete(cache, rows, mark.expected_rows, _utc(mark.started_at), mark.by, whole_in)
+
+
+def spare_name(cache: str) -> str:
+    """Name the cache in which rows are gathered that are to replace those of another one."""
+    return f"{cache}-loading"
 
 
 def _utc(seconds: float) -> str:

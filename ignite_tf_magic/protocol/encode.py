@@ -58,6 +58,11 @@ class RowEncoder:
         return any(column.dtype.kind in "OM" for column in (*self._columns.values(), self._keys))
 
     @property
+    def has_fixed_rows(self) -> bool:
+        """Whether all rows have the same number of bytes."""
+        return self._table is not None
+
+    @property
     def row_bytes(self) -> int:
         """Encoded size of a row; of the first rows' mean where it varies."""
         if self._table is not None:

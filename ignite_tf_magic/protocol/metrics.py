@@ -8,17 +8,36 @@ from __future__ import annotations
 from ignite_tf_magic.protocol import sql
 from ignite_tf_magic.protocol.messages import Request
 
-_STATEMENT = 'SELECT NAME, "VALUE" FROM SYS.METRICS WHERE NAME LIKE ?'
-_MAX_ROWS = 200
+_PREFIX = "io.dataregion."
+_OF_REGIONS = (
+    "MaxSize",
+    "TotalUsedPages",
+    "TotalAllocatedSize",
+    "TotalAllocatedPages",
+    "CheckpointBufferSize",
+)
+_STATEMENT = """
+SELECT NAME, "VALUE" FROM SYS.METRICS
+WHERE NAME LIKE ? OR NAME LIKE ? OR NAME LIKE ? OR NAME LIKE ? OR NAME LIKE ?
+"""
+_MAX_ROWS = 1000
 _TIMEOUT_MS = 5000
+# Ignite's own, for its internal caches, metadata and snapshots.
+_SYSTEM_REGIONS = {"sysMemPlc", "volatileDsMemPlc", "metastoreMemPlc", "TxLog"}
 
 
-def data_region(name: str) -> Request:
-    """Ask a node for the metrics of one of its data regions; answer: `parse_numbers`."""
-    return sql.execute(_STATEMENT, [f"io.dataregion.{name}.%"], _MAX_ROWS, timeout_ms=_TIMEOUT_MS)
+def data_regions() -> Request:
+    """Ask a node for the metrics of its data regions; answer: `parse_regions`."""
+    return sql.execute(
+        _STATEMENT, [f"{_PREFIX}%.{name}" for name in _OF_REGIONS], _MAX_ROWS, timeout_ms=_TIMEOUT_MS
+    )
 
 
-def parse_numbers(payload: memoryview) -> dict[str, int]:
-    """Read the answer: the last part of each metric's name, and its value, as far as it is a whole number."""
-    rows = sql.parse_result(payload).rows
-    return {str(name).rpartition(".")[2]: int(value) for name, value in rows if str(value).isdecimal()}
+def parse_regions(payload: memoryview) -> dict[str, dict[str, int]]:
+    """Read the answer: region -> metric -> value, without Ignite's own regions."""
+    regions: dict[str, dict[str, int]] = {}
+    for name, value in sql.parse_result(payload).rows:
+        region, _, metric = str(name).removeprefix(_PREFIX).rpartition(".")
+        if region not in _SYSTEM_REGIONS and str(value).isdecimal():
+            regions.setdefault(region, {})[metric] = int(value)
+    return regions
