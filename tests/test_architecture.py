@@ -163,7 +163,7 @@ ORDER: dict[str, list[str]] = {
     "dataset": [
         *("deal", "options", "pool", "kept_client", "snapshot", "source", "reader"),
         *("record_address", "record_page", "record_files"),
-        *("generator", "paged", "structure", "record_pages", "reading_process", "ignite"),
+        *("generator", "page_map", "paged", "structure", "record_pages", "reading_process", "ignite"),
     ],
     "cluster": [
         *(

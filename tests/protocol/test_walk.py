@@ -290,3 +290,20 @@ def test_fields_can_be_left_out_and_unknown_names_are_refused():
     assert [leaf.name for leaf in pages.layout(fields=["a", "c.d"]).leaves()] == ["key", "val.a", "val.c.d"]
     with pytest.raises(SchemaError, match="no field 'z'.*a, b, c, c.d"):
         pages.layout(fields=["z"])
+
+
+@pytest.mark.parametrize("option", ["fill", "variable"])
+@pytest.mark.parametrize("name", ["z", "A", "val.z", "c.e", "val.c.e", "key.d", "value", "c", "val", ""])
+def test_misspelt_names_in_options_are_refused(option, name):
+    rows = [(1, BinaryObject("P", {"a": np.int32(1), "c": BinaryObject("C", {"d": np.zeros(2)})}))]
+    given = {name: 0} if option == "fill" else [name]
+    with pytest.raises(SchemaError, match=rf"{option} names the field '{name}'.*there are: a, c\.d, key"):
+        make_pages(rows).layout(**{option: given})
+
+
+def test_names_in_options_may_be_short_or_whole():
+    rows = [(1, BinaryObject("P", {"a": np.int32(1), "c": BinaryObject("C", {"d": np.zeros(2)})}))]
+    for name in ("a", "val.a", "key", "c.d", "val.c.d"):
+        make_pages(rows).layout(fill={name: 0}, fields=["a"])
+    for name in ("c.d", "val.c.d"):
+        assert make_pages(rows).layout(variable=[name]).leaves()[-1].is_ragged
