@@ -83,7 +83,7 @@ static int copy_timestamp(uint8_t *out, const uint8_t *p) {
     int64_t millis;
     int32_t nanos = i32(p + 8);
     memcpy(&millis, p, 8);
-    if (millis < MIN_MILLIS || millis > MAX_MILLIS || nanos < 0 || nanos > 999999) return 0;
+    if ((uint64_t)millis - (uint64_t)MIN_MILLIS > (uint64_t)(MAX_MILLIS - MIN_MILLIS) || (uint32_t)nanos > 999999) return 0;
     millis = millis * 1000000 + nanos;
     memcpy(out, &millis, 8);
     return 1;
