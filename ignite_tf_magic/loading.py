@@ -1,22 +1,44 @@
-"""Makes a cache out of columns of data: its type, its SQL table, its rows."""
+"""Makes a cache out of columns of data: its type, its SQL table, its rows.
+
+Rows that are to replace others are gathered in a cache beside the old one first, as Ignite cannot rename caches: the
+old one goes when all of them are there, and they are then written under its name. So at every moment the old rows or
+the new ones are whole in the cluster, whatever fails or is killed, and what is not whole is marked (`cache_facts`).
+"""
 
 from __future__ import annotations
 
 import itertools
 import time
+import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 
+from ignite_tf_magic.client.cache_facts import (
+    LoadState,
+    forget,
+    load_mark,
+    mark_complete,
+    mark_loading,
+    read_facts,
+    spare_name,
+)
 from ignite_tf_magic.client.client import Client
-from ignite_tf_magic.client.load import put_rows, table_config
-from ignite_tf_magic.errors import CacheExists
+from ignite_tf_magic.client.load import check_room, put_rows, region_watch, table_config
+from ignite_tf_magic.client.regions import RegionWatch, region_use
+from ignite_tf_magic.client.router import wait_for
+from ignite_tf_magic.errors import CacheExists, CacheNameError, IgniteTfError, RegionFull, ServerError
+from ignite_tf_magic.protocol import sql
 from ignite_tf_magic.protocol.encode import RowEncoder
 from ignite_tf_magic.sources import Columns, value_type_name
 
 # Told the rows written so far and all rows.
 LoadProgress = Callable[[int, int], None]
+_TABLES = "SELECT CACHE_NAME, TABLE_NAME FROM SYS.TABLES WHERE SCHEMA_NAME = 'PUBLIC'"
+_MAX_TABLES = 100_000
+_FREEING_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,33 +72,150 @@ def load_columns(
 
     Raises:
         CacheExists: The cache has rows and `replace` is not set.
+        CacheNameError: Another cache has the name, or a table of it.
+        RegionFull: A node has no room for the rows.
     """
     began = time.monotonic()
-    _make_way(client, cache, replace=replace)
     if backups is None:
         backups = int(len(client.nodes()) > 1)
-    encoder = _encoder(client, cache, columns)
-    has_text_keys = columns.keys is not None and columns.keys.dtype == object
-    config = table_config(cache, encoder, backups, text_keys=has_text_keys)
-    done = 0
-
-    def advance(more: int) -> None:
-        nonlocal done
-        done += more
-        if progress:
-            progress(done, len(columns))
-
-    rows = put_rows(client.create_cache(config), encoder, advance)
-    return LoadOutcome(cache, rows, backups, time.monotonic() - began)
+    load = _Load(client, cache, columns, backups, progress)
+    if load.keeps_old(replace=replace):
+        load.gather()
+    load.write()
+    return LoadOutcome(cache, len(columns), backups, time.monotonic() - began)
 
 
-def _make_way(client: Client, cache: str, *, replace: bool) -> None:
-    if cache not in client.cache_names():
+class _Load:
+    """One load, and what it needs in each of its steps."""
+
+    def __init__(
+        self, client: Client, cache: str, columns: Columns, backups: int, progress: LoadProgress | None
+    ) -> None:
+        self._client, self._cache, self._backups = client, cache, backups
+        self._spare = spare_name(cache)
+        self._progress = progress
+        self._done = 0
+        self._all = self._rows = len(columns)
+        self._text_keys = columns.keys is not None and columns.keys.dtype == object
+        _check_table(client, cache)
+        self._encoder = _encoder(client, cache, columns)
+
+    def keeps_old(self, *, replace: bool) -> bool:
+        """Look at the cache that has the name now; gives whether it has rows that must not be lost.
+
+        Raises:
+            CacheExists: It has rows and is not to be replaced.
+        """
+        if self._cache not in self._client.cache_names():
+            return False
+        rows = self._client.cache(self._cache).size()
+        if rows and not replace:
+            raise CacheExists(self._cache, rows)
+        mark = load_mark(read_facts(self._client, self._cache))
+        is_whole = mark is None or mark.state is LoadState.COMPLETE
+        return bool(rows) and is_whole
+
+    def gather(self) -> None:
+        """Write the rows beside the old ones; when that fails, only the old ones are left.
+
+        Raises:
+            RegionFull: There is no room for both.
+        """
+        self._all = 2 * self._rows
+        try:
+            before = _used_bytes(self._client)
+            self._fill(self._spare)
+            self._check_second_writing(before)
+        except BaseException as error:
+            with suppress(IgniteTfError):  # then it is left behind, marked, and the next load removes it
+                _drop(self._client, self._spare)
+            if isinstance(error, RegionFull):
+                raise RegionFull(
+                    f"cache {self._cache!r} stays as it is: the rows that are to replace its own have no room beside "
+                    f"them. To do without the old ones, drop the cache first (DROP TABLE). {error}"
+                ) from error
+            raise
+
+    def _check_second_writing(self, before: dict[uuid.UUID, int]) -> None:
+        """Refuse what would fill a region when the rows are written again, where the old ones were."""
+        after = _used_bytes(self._client)
+        grown = max((after[node] - before[node] for node in after.keys() & before.keys()), default=0)
+        freed = grown * min(self._client.cache(self._cache).size() / self._rows, 1)
+        if grown > freed:
+            region_watch(self._client).check(round(grown - freed))
+
+    def write(self) -> None:
+        """Write the rows under the cache's name, in place of what has it; then the spare ones can go."""
+        self._fill(self._cache)
+        _drop(self._client, self._spare)
+
+    def _fill(self, name: str) -> None:
+        client = self._client
+        mark = mark_loading(client, name, self._rows)  # also before what has the name goes
+        is_there = name in client.cache_names()
+        if is_there:
+            client.destroy_cache(name)
+        config = table_config(name, self._encoder, self._backups, text_keys=self._text_keys)
+        try:
+            watch = self._find_room(patience_s=_FREEING_S if is_there else 0)
+            cache = client.create_cache(config)
+        except ServerError as error:
+            forget(client, name)
+            raise IgniteTfError(f"cache {name!r} cannot be made: {error.server_message}") from error
+        except RegionFull:
+            forget(client, name)
+            raise
+        put_rows(cache, self._encoder, self._advance, watch)
+        mark_complete(client, name, mark, self._rows)
+
+    def _find_room(self, patience_s: float) -> RegionWatch:
+        """Look for room for the rows; for some time, where a cache was destroyed that has not freed its own yet."""
+        full: RegionFull | None = None
+
+        def look() -> RegionWatch | None:
+            nonlocal full
+            try:
+                return check_room(self._client, self._encoder, self._backups)
+            except RegionFull as error:
+                full = error
+                return None
+
+        watch = wait_for(look, patience_s)
+        if watch is None and full is not None:
+            raise full
+        return watch or region_watch(self._client)
+
+    def _advance(self, more: int) -> None:
+        self._done += more
+        if self._progress:
+            self._progress(self._done * self._rows // self._all, self._rows)
+
+
+def _drop(client: Client, cache: str) -> None:
+    if cache in client.cache_names():
+        client.destroy_cache(cache)
+    forget(client, cache)
+
+
+def _used_bytes(client: Client) -> dict[uuid.UUID, int]:
+    return {use.node.node_id: use.used_bytes for use in region_use(client)}
+
+
+def _check_table(client: Client, cache: str) -> None:
+    """Refuse a name that would make a table which another cache has: SQL folds names to upper case."""
+    if not cache or '"' in cache:
+        raise CacheNameError(f"{cache!r} is no name for a cache with an SQL table; give one without quotes")
+    request = sql.execute(_TABLES, [], _MAX_TABLES)
+    try:
+        tables = client.router.call(request, lambda payload: sql.parse_result(payload).rows)
+    except ServerError:  # no SQL on these nodes
         return
-    rows = client.cache(cache).size()
-    if rows and not replace:
-        raise CacheExists(cache, rows)
-    client.destroy_cache(cache)
+    for other, table in tables:
+        if table == cache.upper() and other != cache:
+            raise CacheNameError(
+                f"cache {cache!r} would have the SQL table PUBLIC.{table}, which cache {other!r} has; load into "
+                "a cache of another name"
+            )
 
 
 def _encoder(client: Client, cache: str, columns: Columns) -> RowEncoder:
@@ -87,7 +226,12 @@ def _encoder(client: Client, cache: str, columns: Columns) -> RowEncoder:
         encoder = RowEncoder(name, columns.values, keys)
         fields = encoder.binary_type.fields
         known = client.types.find(encoder.binary_type.type_id, refresh=True)
-        if known is None or all(known.fields.get(each, fields[each]) == fields[each] for each in fields):
+        if known is None:
+            break
+        # Names that differ by case have one id, and Ignite takes one of them only.
+        if known.name == name and all(
+            known.fields.get(each, fields[each]) == fields[each] for each in fields
+        ):
             break
         name = f"{value_type_name(cache)}_{number}"
     return encoder

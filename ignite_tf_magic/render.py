@@ -76,7 +76,9 @@ def caches_view(caches: Sequence[CacheInfo]) -> View:
     rows = [
         [
             cache.name,
-            f"{cache.rows:,}",
+            f"{cache.rows:,}"
+            if cache.expected_rows is None
+            else f"{cache.rows:,} of {cache.expected_rows:,}",
             cache.mode,
             str(cache.backups) if cache.mode == "partitioned" else "all",
             ", ".join(cache.tables),

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ignite_tf_magic import embedded
+from ignite_tf_magic.client.cache_facts import LoadState, load_mark, read_facts
 from ignite_tf_magic.client.client import Client
 from ignite_tf_magic.client.sql import QueryResult, SqlClient
 from ignite_tf_magic.closing import Closing
@@ -105,6 +106,7 @@ class CacheInfo:
     Attributes:
         mode: "partitioned" or "replicated".
         tables: Its SQL tables as a statement names them: "MNIST".MNIST.
+        expected_rows: How many rows its load was to write, where that has not come to its end.
     """
 
     name: str
@@ -112,6 +114,7 @@ class CacheInfo:
     mode: str
     backups: int
     tables: tuple[str, ...]
+    expected_rows: int | None = None
 
 
 def open_session(
@@ -196,7 +199,9 @@ class Session(Closing):
             cache = self.client.cache(name)
             config = cache.config()
             mode = config.mode.name.lower()
-            info = CacheInfo(name, cache.size(), mode, config.backups, tuple(tables.get(name, ())))
+            mark = load_mark(read_facts(self.client, name))
+            expected = mark.expected_rows if mark and mark.state is not LoadState.COMPLETE else None
+            info = CacheInfo(name, cache.size(), mode, config.backups, tuple(tables.get(name, ())), expected)
             found.append(info)
         return found
 
@@ -234,12 +239,16 @@ class Session(Closing):
             key: Column whose values become the keys; rows are numbered from 0 by default.
             split: "train" or "test" of a divided source.
             backups: Copies of each row beside the first; by default 1 when there is more than one node.
-            replace: Destroy a cache of that name first.
+            replace: Take the place of a cache of that name. Its rows stay until the new ones are whole beside them,
+                which needs room for both; a load that was ended before leaves nothing to keep.
             progress: Told the rows written so far and all rows, from other threads, one at a time.
 
         Raises:
             SourceError: The data cannot be read or has no form in a cache.
             CacheExists: The cache has rows and `replace` is not set.
+            CacheNameError: Another cache has the SQL table that this one would have, or no table can be called so.
+            RegionFull: A node has no room for the rows. Those that are written stay, and the cache is marked; one that
+                was to be replaced is whole.
         """
         columns = read_source(source, key=key, split=split)
         return load_columns(self.client, cache, columns, backups=backups, replace=replace, progress=progress)

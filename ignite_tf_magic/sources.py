@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import re
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -17,12 +17,16 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ignite_tf_magic.errors import SourceError
+from ignite_tf_magic import frames
+from ignite_tf_magic.errors import LocalProtocolError, SourceError
+from ignite_tf_magic.protocol.objects import name_id
+from ignite_tf_magic.protocol.times import instant_of
 
 Arrays = Mapping[str, Any]
 
 _IDX_DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _WIDER = {"u1": np.int16, "u2": np.int32, "u4": np.int64, "f2": np.float32}
+_TEXTS_AT_ONCE = 4096
 _SPLITS = ("train", "test")
 _KNOWN = "an .npz, .csv or .parquet file, an MNIST IDX file, keras:mnist or digits"
 
@@ -33,7 +37,7 @@ class Columns:
 
     Attributes:
         values: Field name -> array. One dimension: one primitive per row (`object` arrays hold only str or
-            only bytes; times have microseconds). Two dimensions: one primitive array per row; `uint8` is a
+            only bytes; times have their own unit, in UTC). Two dimensions: one primitive array per row; `uint8` is a
             byte[]. Rows of more dimensions are flattened in C order: a 28 x 28 picture is 784 values.
         keys: Keys of the rows (int64 or str, no two equal), or None: the rows are numbered from 0.
     """
@@ -111,7 +115,7 @@ def _split_arrays(arrays: Arrays, split: str | None) -> Arrays:
 
 def _as_arrays(source: Any) -> Arrays:
     if hasattr(source, "columns") and hasattr(source, "to_numpy"):
-        return {str(name): _series(source.iloc[:, i]) for i, name in enumerate(_unique(source.columns))}
+        return frames.columns_of(source)
     if isinstance(source, Mapping):
         return {str(name): values for name, values in source.items()}
     if isinstance(source, tuple) and len(source) == 2:
@@ -120,14 +124,6 @@ def _as_arrays(source: Any) -> Arrays:
     if array.dtype.names:
         return {name: array[name] for name in array.dtype.names}
     return {"value": array}
-
-
-def _unique(names: Sequence[object]) -> Sequence[object]:
-    seen = [str(name) for name in names]
-    twice = sorted({name for name in seen if seen.count(name) > 1})
-    if twice:
-        raise SourceError(f"columns must have different names; found twice: {', '.join(twice)}")
-    return names
 
 
 def _named_pair(features: Any, labels: Any) -> Arrays:
@@ -144,18 +140,6 @@ def _as_labels(labels: Any) -> NDArray[Any]:
     return array.astype(np.int32) if array.dtype.kind in "iu" and array.dtype.itemsize <= 2 else array
 
 
-def _series(series: Any) -> Any:
-    if series.isna().any() and series.dtype.kind != "f":
-        row = int(np.flatnonzero(series.isna().to_numpy())[0])
-        raise SourceError(
-            f"column {str(series.name)!r} has {int(series.isna().sum())} missing values, the first in row "
-            f"{row}; fill them (fillna) or drop the rows (dropna)"
-        )
-    if str(series.dtype) in ("str", "string", "category"):
-        return series.astype(object).to_numpy()
-    return series.to_numpy()
-
-
 def _read_npz(path: Path) -> Arrays:
     try:
         with np.load(path, allow_pickle=False) as archive:
@@ -165,29 +149,8 @@ def _read_npz(path: Path) -> Arrays:
         raise SourceError(f"cannot read {str(path)!r} as .npz: {error}{hint}") from error
 
 
-def _read_csv(path: Path) -> Arrays:
-    import pandas as pd
-
-    try:
-        frame = pd.read_csv(path)
-    except (ValueError, OSError) as error:  # pandas' ParserError and EmptyDataError are ValueErrors
-        raise SourceError(f"cannot read {str(path)!r} as comma-separated values: {error}") from error
-    return _as_arrays(frame)
-
-
-def _read_parquet(path: Path) -> Arrays:
-    import pandas as pd
-    import pyarrow as pa
-
-    try:
-        frame = pd.read_parquet(path)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise SourceError(f"cannot read {str(path)!r} as parquet: {error}") from error
-    return _as_arrays(frame)
-
-
 _READERS: dict[str, Callable[[Path], Arrays]]
-_READERS = {".npz": _read_npz, ".csv": _read_csv, ".parquet": _read_parquet}
+_READERS = {".npz": _read_npz, ".csv": frames.read_csv, ".parquet": frames.read_parquet}
 
 
 def _read_digits(split: str | None) -> Arrays:
@@ -289,14 +252,32 @@ def _checked(source: str, arrays: Arrays, key: str | None) -> Columns:
 
 
 def _check_names(source: str, values: Arrays) -> None:
-    """SQL folds names to upper case, so that two names may not differ by case alone."""
+    """Refuse names that a cache cannot have, before it is made: one that could not be made blocks its name."""
     folded: dict[str, str] = {}
+    ids: dict[int, str] = {}
     for name in values:
         if not name.strip():
             raise SourceError(f"{source} has a column without a name; give every column one")
-        other = folded.setdefault(name.upper(), name)
+        if not _is_encodable(name):
+            raise SourceError(
+                f"column {name!a} of {source} has half a character (a lone surrogate); rename it"
+            )
+        if name.upper() in ("_KEY", "_VAL"):
+            raise SourceError(
+                f"column {name!r} of {source} has a name that Ignite keeps for itself; rename it"
+            )
+        if '"' in name or "." in name:  # SQL would have no table, or nulls: a dot leads into an object
+            raise SourceError(
+                f"column {name!r} of {source} has a dot or a quote, which SQL columns cannot; rename it"
+            )
+        other = folded.setdefault(name.upper(), name)  # as SQL folds names
         if other != name:
             raise SourceError(f"columns {other!r} and {name!r} of {source} differ by case only; rename one")
+        other = ids.setdefault(name_id(name), name)
+        if other != name:
+            raise SourceError(
+                f"columns {other!r} and {name!r} of {source} are the same to Ignite; rename one"
+            )
 
 
 def _column(name: str, values: Any) -> NDArray[Any]:
@@ -308,13 +289,34 @@ def _column(name: str, values: Any) -> NDArray[Any]:
         raise SourceError(f"column {name!r} is a single value; give one value per row")
     if array.dtype == object:
         array = _from_objects(name, array)
-    if array.dtype == object:
-        return array
     if array.dtype.kind in "US":
-        return array.astype(object)
+        array = array.astype(object)
+    if array.dtype == object:
+        _check_text(name, array)
+        return array
     if array.ndim > 2:
         array = array.reshape(len(array), -1) if array.size else array.reshape(0, 1)
     return _primitive(name, array)
+
+
+def _check_text(name: str, array: NDArray[Any]) -> None:
+    if array.ndim != 1 or not len(array) or not isinstance(array[0], str):
+        return
+    for first in range(0, len(array), _TEXTS_AT_ONCE):
+        if not _is_encodable("".join(array[first : first + _TEXTS_AT_ONCE])):
+            row = next(row for row in range(first, len(array)) if not _is_encodable(array[row]))
+            raise SourceError(
+                f"column {name!r} has half a character (a lone surrogate) in row {row}, which UTF-8 cannot hold; "
+                "decode the text as what it was, or replace it: text.encode('utf-8', 'replace').decode()"
+            )
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _from_objects(name: str, array: NDArray[Any]) -> NDArray[Any]:
@@ -346,9 +348,7 @@ def _primitive(name: str, array: NDArray[Any]) -> NDArray[Any]:
     """Bring numbers to the types Ignite has: signed integers, floats, booleans, timestamps, byte[]."""
     code = array.dtype.str[1:]
     if array.dtype.kind == "M":
-        if np.isnat(array).any():
-            raise SourceError(f"column {name!r} has missing times (NaT); fill them or drop the rows")
-        return array.astype("datetime64[us]")
+        return _times(name, array)
     if array.dtype.kind not in "biuf" or code == "f16":
         raise SourceError(f"column {name!r} has the type {array.dtype}, which Ignite lacks; convert it first")
     if code == "u1" and array.ndim == 2:
@@ -360,6 +360,19 @@ def _primitive(name: str, array: NDArray[Any]) -> NDArray[Any]:
             raise SourceError(f"column {name!r} holds integers above 2**63 - 1, too large for Ignite's long")
         return array.astype(np.int64)
     return array.astype(_WIDER.get(code, array.dtype.newbyteorder("=")))
+
+
+def _times(name: str, array: NDArray[Any]) -> NDArray[Any]:
+    if array.ndim > 1:
+        raise SourceError(f"column {name!r} holds arrays of times, which Ignite lacks; make a column of each")
+    if np.isnat(array).any():
+        raise SourceError(f"column {name!r} has missing times (NaT); fill them or drop the rows")
+    try:
+        for extreme in (array.min(), array.max()) if array.size else ():
+            instant_of(extreme)
+    except LocalProtocolError as error:
+        raise SourceError(f"column {name!r}: {error}; clip it, or drop the rows") from error
+    return array.astype(array.dtype.newbyteorder("="))
 
 
 def _keys(name: str, array: NDArray[Any]) -> NDArray[Any]:

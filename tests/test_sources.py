@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import gzip
 import struct
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from ignite_tf_magic.errors import SourceError
@@ -103,9 +106,51 @@ def test_parquet_with_lists_and_times(tmp_path):
     ).to_parquet(tmp_path / "p.parquet")
     values = read_source(tmp_path / "p.parquet").values
     np.testing.assert_array_equal(values["point"], [[1, 2], [3, 4]])
-    assert values["at"].dtype == "datetime64[us]"
+    assert values["at"].tolist() == [dt.datetime(2024, 1, 2, 3, 4, 5, 123456), dt.datetime(2024, 1, 3)]
     assert values["blob"].tolist() == [b"\x00\xff", b""]
     assert values["ok"].dtype == bool
+
+
+def with_null(tmp_path, kind, values):
+    if kind == "parquet":
+        pq.write_table(
+            pa.table({"n": pa.array(values, pa.int64()), "o": ["x"] * len(values)}), tmp_path / "n.parquet"
+        )
+    else:
+        rows = (f"{'' if value is None else value},x\n" for value in values)
+        (tmp_path / "n.csv").write_text("n,o\n" + "".join(rows))
+    return tmp_path / f"n.{kind}"
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_whole_numbers_with_a_missing_one_are_exact_floats(tmp_path, kind):
+    values = read_source(with_null(tmp_path, kind, [2**53, None, -7])).values["n"]
+    assert values.dtype == np.float64
+    np.testing.assert_array_equal(values, [2.0**53, np.nan, -7])
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_whole_numbers_with_a_missing_one_are_never_rounded(tmp_path, kind):
+    with pytest.raises(SourceError, match=rf"'n'.*{2**53 + 1}.*1 missing values, the first in row 1.*fillna"):
+        read_source(with_null(tmp_path, kind, [5, None, 2**53 + 1]))
+    exact = read_source(with_null(tmp_path, kind, [5, 6, 2**53 + 1])).values["n"]
+    assert (exact.dtype, exact.tolist()) == (np.int64, [5, 6, 2**53 + 1])
+
+
+def test_lists_with_a_missing_number_are_not_rounded(tmp_path):
+    pq.write_table(pa.table({"n": pa.array([[2**53 + 1, None], [1, 2]])}), tmp_path / "n.parquet")
+    with pytest.raises(SourceError, match="'n' holds lists with 1 missing"):
+        read_source(tmp_path / "n.parquet")
+
+
+def test_real_numbers_of_a_csv_stay_floats(tmp_path):
+    (tmp_path / "r.csv").write_text("r,o\n1e300,x\n,x\n0.5,x\n")
+    np.testing.assert_array_equal(read_source(tmp_path / "r.csv").values["r"], [1e300, np.nan, 0.5])
+
+
+def test_times_with_a_zone_become_utc():
+    noon = pd.Series(pd.to_datetime(["2024-07-01 12:00"])).dt.tz_localize("America/New_York")
+    assert read_source(pd.DataFrame({"at": noon})).values["at"] == np.datetime64("2024-07-01T16:00")
 
 
 def test_digits_are_real_and_divided_without_overlap():
@@ -151,6 +196,14 @@ def test_arrays_frames_and_mappings():
         ({"x": np.array([2**64 - 1], np.uint64)}, {}, ["2**63 - 1"]),
         ({"": [1]}, {}, ["without a name"]),
         ({"t": np.array(["NaT"], "datetime64[s]")}, {}, ["'t'", "NaT"]),
+        ({"t": np.array(["2024", "10000"], "datetime64[Y]")}, {}, ["'t'", "10000", "years 1 to 9999"]),
+        ({"t": np.array([["2024"]], "datetime64[Y]")}, {}, ["'t'", "arrays of times"]),
+        ({"s": ["fine", "b\ud800"]}, {}, ["'s'", "row 1", "lone surrogate"]),
+        ({"s\ud800": [1]}, {}, ["lone surrogate"]),
+        ({"_KEY": [1]}, {}, ["'_KEY'", "rename"]),
+        ({"a": [1], "_val": [1]}, {}, ["'_val'", "rename"]),
+        ({"a{": [1], "b\\": [2]}, {}, ["same to Ignite"]),
+        ({"\u212a": [1], "k": [2]}, {}, ["same to Ignite"]),
         ({"a": [1], "A": [2]}, {}, ["'a'", "'A'", "rename"]),
         ({"a": [1, 1], "b": [1, 2]}, {"key": "a"}, ["1 of its 2", "repeated"]),
         ({"a": [1.5], "b": [1]}, {"key": "a"}, ["'a'", "float64"]),

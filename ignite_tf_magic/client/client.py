@@ -4,7 +4,7 @@
         cache = client.cache("MNIST")
         cache.size()
 
-Blocking and thread-safe. SQL and the rest of the control plane are pyignite's (`client.sql`).
+Blocking and thread-safe. SQL is in `client.sql`.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from ignite_tf_magic.client.cache_scan import MAX_ATTEMPTS
 from ignite_tf_magic.client.channel import Channel, payload_of
-from ignite_tf_magic.client.client import Cache
+from ignite_tf_magic.client.client import Cache, Client
+from ignite_tf_magic.client.regions import RegionWatch
 from ignite_tf_magic.client.router import Node, wait_for
 from ignite_tf_magic.errors import ConnectionFailed, ConnectionLost, IgniteTfError
 from ignite_tf_magic.protocol import key_value
@@ -25,6 +26,8 @@ from ignite_tf_magic.protocol.ops import JAVA_TYPES, TypeCode
 REQUEST_BYTES = 1024 * 1024
 MAX_REQUEST_ROWS = 4096
 REQUESTS_UNDER_WAY = 3
+# What a node keeps of each row beside its bytes: its place in a page, and its entry in the index of keys.
+STORED_ROW_BYTES = 64
 _SETTLE_TIMEOUT_S = 40.0
 
 Progress = Callable[[int], None]
@@ -48,7 +51,9 @@ def table_config(name: str, encoder: RowEncoder, backups: int, *, text_keys: boo
     return CacheConfig(name, backups=backups, sql_schema="PUBLIC", query_entities=(entity,))
 
 
-def put_rows(cache: Cache, encoder: RowEncoder, progress: Progress | None = None) -> int:
+def put_rows(
+    cache: Cache, encoder: RowEncoder, progress: Progress | None = None, watch: RegionWatch | None = None
+) -> int:
     """Write all rows of an encoder; rows with the same keys are replaced. Blocks until all are written.
 
     Up to 3 requests of 1 MiB are under way to each node. When a node is lost, what it had not confirmed
@@ -58,16 +63,18 @@ def put_rows(cache: Cache, encoder: RowEncoder, progress: Progress | None = None
         cache: Where to.
         encoder: The rows.
         progress: Told how many more rows were written; called from several threads, one at a time.
+        watch: Asked before bytes are sent.
 
     Returns:
         The number of rows written.
 
     Raises:
         ServerError: A node refused rows.
+        RegionFull: A node has no room for more; some rows are written.
         IgniteTfError: Writing failed again and again.
     """
     cache.client.types.put(encoder.binary_type)
-    loader = _Loader(cache, encoder, progress)
+    loader = _Loader(cache, encoder, progress, watch)
     pending: NDArray[np.intp] = np.arange(len(encoder))
     attempts = 0
     while len(pending):
@@ -82,6 +89,26 @@ def put_rows(cache: Cache, encoder: RowEncoder, progress: Progress | None = None
     return len(encoder)
 
 
+def check_room(client: Client, encoder: RowEncoder, backups: int) -> RegionWatch:
+    """Refuse rows for which there is no room for sure, before any is written; gives what watches while they are.
+
+    Raises:
+        RegionFull: A node has no room for its part of them.
+    """
+    num_nodes = max(len(client.nodes()), 1)
+    watch = region_watch(client)
+    copies = min(1 + backups, num_nodes)
+    least_row_bytes = encoder.row_bytes if encoder.has_fixed_rows else 0
+    watch.check(len(encoder) * (least_row_bytes + STORED_ROW_BYTES // 2) * copies // num_nodes)
+    return watch
+
+
+def region_watch(client: Client) -> RegionWatch:
+    """Return what refuses to fill the nodes' data regions."""
+    # Requests under way show in no metric yet; a node gets its own and copies of others'.
+    return RegionWatch(client, 2 * REQUESTS_UNDER_WAY * REQUEST_BYTES)
+
+
 @dataclass(slots=True)
 class _Block:
     """Rows of one request."""
@@ -93,10 +120,13 @@ class _Block:
 class _Loader:
     """Sends rows to their owners, one thread per node."""
 
-    def __init__(self, cache: Cache, encoder: RowEncoder, progress: Progress | None) -> None:
+    def __init__(
+        self, cache: Cache, encoder: RowEncoder, progress: Progress | None, watch: RegionWatch | None
+    ) -> None:
         self._cache = cache
         self._encoder = encoder
         self._progress = progress
+        self._watch = watch
         self._lock = threading.Lock()
         self._hashes = encoder.key_hashes()
         self._rows_per_request = max(1, min(MAX_REQUEST_ROWS, REQUEST_BYTES // encoder.row_bytes))
@@ -166,4 +196,6 @@ class _Loader:
         for first in range(0, len(index), self._rows_per_request):
             part = index[first : first + self._rows_per_request]
             rows = self._encoder.encode(part)
+            if self._watch:
+                self._watch.claim(len(rows) + STORED_ROW_BYTES * len(part))
             yield _Block(part, key_value.put_encoded(self._cache.cache_id, len(part), rows))

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import threading
+import time
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 
 from ignite_tf_magic.client.client import Client
 from ignite_tf_magic.client.router import Node
-from ignite_tf_magic.errors import ConnectionFailed, ConnectionLost, ServerError
+from ignite_tf_magic.errors import ConnectionFailed, ConnectionLost, RegionFull, ServerError
 from ignite_tf_magic.protocol import metrics
 
-DEFAULT_REGION = "default"
+_DEFAULT_REGION = "default"
+MAX_SHARE = 0.9
+_TRUST_S = 5.0
+# Others write meanwhile, and rows take more room in a node than on the wire: of what is free only this share may be
+# written before asking again.
+_SPENT_SHARE = 0.25
+_MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,21 +44,89 @@ class RegionUse:
 def region_use(client: Client, nodes: Iterable[Node] | None = None) -> list[RegionUse]:
     """Ask every node how full its default data region is.
 
-    Nodes that do not tell are left out: without Ignite's indexing module nobody can ask them, and where data is
-    kept on disk, memory does not run out.
+    Where no region is called "default", it is the fullest of those that are not Ignite's own. Nodes that do not tell
+    are left out: without Ignite's indexing module nobody can ask them, and where data is kept on disk, memory does not
+    run out.
     """
     found = []
     for node in nodes if nodes is not None else client.nodes():
         try:
             with ExitStack() as on_error:
                 channel = on_error.enter_context(client.router.open_to(node))
-                values = channel.call(metrics.data_region(DEFAULT_REGION), metrics.parse_numbers)
+                regions = channel.call(metrics.data_regions(), metrics.parse_regions)
                 on_error.pop_all()
         except (ServerError, ConnectionFailed, ConnectionLost):
             continue
         client.router.give_back(channel)
-        page_bytes = values.get("TotalAllocatedSize", 0) / max(values.get("TotalAllocatedPages", 0), 1)
-        used = values.get("TotalUsedPages", 0) * page_bytes
-        if values.get("MaxSize") and not values.get("PagesWritten"):
-            found.append(RegionUse(node, round(used), values["MaxSize"]))
+        if _DEFAULT_REGION in regions:
+            regions = {_DEFAULT_REGION: regions[_DEFAULT_REGION]}
+        uses = [use for use in (_use(node, values) for values in regions.values()) if use]
+        found += sorted(uses, key=lambda use: use.share)[-1:]
     return found
+
+
+def _use(node: Node, values: Mapping[str, int]) -> RegionUse | None:
+    if not values.get("MaxSize") or values.get("CheckpointBufferSize"):
+        return None
+    page_bytes = values.get("TotalAllocatedSize", 0) / max(values.get("TotalAllocatedPages", 0), 1)
+    return RegionUse(node, round(values.get("TotalUsedPages", 0) * page_bytes), values["MaxSize"])
+
+
+class RegionWatch:
+    """Refuses writing before a node's data region is full: a node that runs out of memory ends, and others follow it.
+
+    Thread-safe.
+
+    Args:
+        client: Whose nodes are asked.
+        reserve_bytes: What stays free at least; a tenth of the region does in any case.
+    """
+
+    def __init__(self, client: Client, reserve_bytes: int) -> None:
+        self._client = client
+        self._reserve_bytes = reserve_bytes
+        self._lock = threading.Lock()
+        self._allowed_bytes = 0.0
+        self._until = 0.0
+
+    def check(self, num_bytes: int) -> None:
+        """Ask whether there is room for bytes on each node, and claim none.
+
+        Raises:
+            RegionFull: A node has no room for them.
+        """
+        with self._lock:
+            self._ask(num_bytes, at_least=0)
+
+    def claim(self, num_bytes: int) -> None:
+        """Claim room for bytes that are about to be written to any node; asks the nodes now and then.
+
+        Raises:
+            RegionFull: A node has no room for them.
+        """
+        with self._lock:
+            if num_bytes > self._allowed_bytes or time.monotonic() > self._until:
+                self._ask(num_bytes, at_least=num_bytes)
+            self._allowed_bytes -= num_bytes
+
+    def _ask(self, num_bytes: int, at_least: int) -> None:
+        fullest = min(region_use(self._client), key=self._free_bytes, default=None)
+        free = self._free_bytes(fullest) if fullest else float("inf")
+        if fullest and free < num_bytes:
+            raise RegionFull(_described(fullest, num_bytes, max(free, 0)))
+        self._until = time.monotonic() + _TRUST_S
+        self._allowed_bytes = max(free * _SPENT_SHARE, at_least)
+
+    def _free_bytes(self, use: RegionUse) -> float:
+        return use.max_bytes - use.used_bytes - max(use.max_bytes * (1 - MAX_SHARE), self._reserve_bytes)
+
+
+def _described(use: RegionUse, num_bytes: int, free: float) -> str:
+    where = use.node.endpoints[0] if use.node.endpoints else use.node.node_id
+    return (
+        f"the Ignite node at {where} has filled {use.used_bytes / _MIB:,.0f} of the {use.max_bytes / _MIB:,.0f} MiB of "
+        f"its data region; {num_bytes / _MIB:,.1f} MiB more were to be written, and {free / _MIB:,.1f} may be, as a "
+        "node whose region is full ends, with all its caches. Remove caches or files (ignite-tf sql 'DROP TABLE ...'; "
+        "ignite-tf fs rm; ignite-tf prune), add nodes, or give them a larger data region (maxSize; ignite-tf local up "
+        "--region)"
+    )

@@ -4,7 +4,8 @@ A `PagedDataset` is an ordinary tf.data dataset of rows. Behind it stands a data
 with many rows), and the transformations everybody writes are carried out on the pages:
 
 - `batch(n)` re-batches pages; `unbatch().batch(n)` would take each row apart and together again.
-- `map(f)`, with f written for one row, runs on pages through `tf.vectorized_map` where f converts.
+- `map(f)`, with f written for one row, runs on pages through `tf.vectorized_map` where f converts; a page
+  that fails is done again row by row.
 - `shuffle(k)` reads the partitions in random order and permutes the rows within blocks of k.
 
 Everything else is tf.data's own, on rows. What comes out is the same rows either way; a test compares.
@@ -24,6 +25,7 @@ import tensorflow as tf
 
 from ignite_tf_magic.batches import anew_each_pass, can_be_empty, empty_like, num_rows
 from ignite_tf_magic.dataset.graph_devices import moves
+from ignite_tf_magic.dataset.page_map import map_pages
 from ignite_tf_magic.deal import Deal, EqualSteps
 from ignite_tf_magic.passes import Passes, PassSeed, Share
 
@@ -199,6 +201,8 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
     ) -> tf.data.Dataset:
         """Apply a function of one row; on whole pages where TensorFlow can vectorise it.
 
+        A row that makes it fail raises its own error, after the rows before it, as in tf.data.
+
         Args:
             map_func: Takes one row, as in `tf.data.Dataset.map`.
             num_parallel_calls: As there.
@@ -208,11 +212,11 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
             name: As there.
             vectorize: False applies the function row by row.
         """
-        on_page = _vectorized(map_func, self.element_spec)
+        row_spec = self.element_spec
 
         def transform(pages: Pages, passes: Passes | None) -> Pages:
             del passes
-            return pages.map(on_page, num_parallel_calls, deterministic, name=name)
+            return map_pages(pages, map_func, row_spec, num_parallel_calls, deterministic, name)
 
         if vectorize:
             try:
@@ -285,19 +289,6 @@ def _numbered(recipe: Recipe, share: Share) -> tuple[Pages, Passes]:
 def _unrecorded(share: Share) -> Passes:
     """Give passes of which nobody can say later who has read what."""
     return Passes(replace(share, num_partitions=0))
-
-
-def _vectorized(function: Callable[..., Any], row_spec: Any) -> Callable[..., Any]:
-    """Make a function of a page out of a function of a row. Raises where an operation does not convert."""
-    is_tuple = isinstance(row_spec, tuple)
-
-    def on_row(row: Any) -> Any:
-        return function(*row) if is_tuple else function(row)
-
-    def on_page(*page: Any) -> Any:
-        return tf.vectorized_map(on_row, page if is_tuple else page[0], fallback_to_while_loop=False)
-
-    return on_page
 
 
 _hinted: set[str] = set()

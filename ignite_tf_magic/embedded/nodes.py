@@ -150,6 +150,8 @@ def java_command(installation: Installation, heap: str, config: Path) -> list[st
         "-XX:+UseSerialGC",
         "-Djava.net.preferIPv4Stack=true",
         "-Djava.awt.headless=true",
+        # Ignite keeps SQL times as instants, and reads and writes them as text in the node's zone.
+        "-Duser.timezone=UTC",
         "-Djava.util.logging.SimpleFormatter.format=%1$tF %1$tT %4$s %5$s%6$s%n",
         "-DIGNITE_QUIET=false",
         "-DIGNITE_UPDATE_NOTIFIER=false",

@@ -18,8 +18,10 @@ enum { T_NULL = 101, T_WRAPPED = 27, T_OBJECT = 103 };
 enum { F_SCHEMA = 2, F_RAW = 4, F_ONE = 8, F_TWO = 16, F_COMPACT = 32 };
 enum { KIND_FIXED = 0, KIND_TIMESTAMP = 1, KIND_ENUM = 2, KIND_TEXT = 3, KIND_ARRAY = 4, KIND_DECIMAL = 5, KIND_UUID = 6, KIND_SQL_DATE = 7 };
 enum { SQL_DATE_BYTES = 15, SQL_DATE_TYPE = 1087757882 };
-enum { BAD_BYTES = 1, BAD_TYPE = 2, BAD_NULL = 3, BAD_LENGTH = 4, BAD_SCHEMA = 5 };
+enum { BAD_BYTES = 1, BAD_TYPE = 2, BAD_NULL = 3, BAD_LENGTH = 4, BAD_SCHEMA = 5, BAD_TIME = 6 };
 enum { MAX_HOLES = 512, MAX_DEPTH = 64 };
+/* All nanoseconds of these milliseconds since 1970 fit into 64 bits. */
+static const int64_t MIN_MILLIS = -9223372036854, MAX_MILLIS = 9223372036853;
 
 typedef struct { int32_t leaf, type_id, first_child, num_children; } node_t; /* leaf < 0: an object */
 typedef struct { int32_t field_id, node; } child_t;
@@ -76,23 +78,29 @@ static void hole(walk_t *w, int64_t at, int64_t size) {
     w->hole_bytes[w->num_holes++] = (int32_t)size;
 }
 
-static void copy_timestamp(uint8_t *out, const uint8_t *p) {
-    int64_t millis, nanos;
+/* Milliseconds and nanoseconds to nanoseconds; gives 0 where those do not fit into 64 bits. */
+static int copy_timestamp(uint8_t *out, const uint8_t *p) {
+    int64_t millis;
+    int32_t nanos = i32(p + 8);
     memcpy(&millis, p, 8);
-    nanos = (int64_t)((uint64_t)millis * 1000000u + (uint64_t)(int64_t)i32(p + 8));
-    memcpy(out, &nanos, 8);
+    if ((uint64_t)millis - (uint64_t)MIN_MILLIS > (uint64_t)(MAX_MILLIS - MIN_MILLIS) || (uint32_t)nanos > 999999) return 0;
+    millis = millis * 1000000 + nanos;
+    memcpy(out, &millis, 8);
+    return 1;
 }
 
-static void put_fixed(const leaf_t *leaf, uint8_t *column, int64_t row, const uint8_t *payload) {
+/* Copies a payload into its column; gives 0 where it has no place there. */
+static int put_fixed(const leaf_t *leaf, uint8_t *column, int64_t row, const uint8_t *payload) {
     uint8_t *out = column + row * leaf->row_bytes;
-    if (leaf->kind == KIND_TIMESTAMP) copy_timestamp(out, payload);
-    else switch (leaf->row_bytes) {
+    if (leaf->kind == KIND_TIMESTAMP) return copy_timestamp(out, payload);
+    switch (leaf->row_bytes) {
         case 1: *out = *payload; break;
         case 2: memcpy(out, payload, 2); break;
         case 4: memcpy(out, payload, 4); break;
         case 8: memcpy(out, payload, 8); break;
         default: memcpy(out, payload, (size_t)leaf->row_bytes);
     }
+    return 1;
 }
 
 static void put_span(walk_t *w, int32_t index, int64_t offset, int64_t size) {
@@ -152,7 +160,7 @@ static int64_t walk_leaf(walk_t *w, int32_t index, int64_t at, int64_t limit) {
     case KIND_TIMESTAMP:
         size = 12;
         if (payload + size > limit) return fail(w, BAD_BYTES, index, at);
-        put_fixed(leaf, column, w->first_row + w->row, w->bytes + payload);
+        if (!put_fixed(leaf, column, w->first_row + w->row, w->bytes + payload)) return fail(w, BAD_TIME, index, at);
         break;
     case KIND_ENUM: /* type id (0: then the class name), ordinal */
         w->plain = 0;
@@ -336,7 +344,8 @@ static int64_t decode_rows(walk_t *w, const page_t *page, int64_t num_rows) {
     for (w->row = 0; w->row < num_rows; w->row++) {
         if (matches_template(plan, w->bytes + at, page->num_bytes - at)) {
             for (i = 0; i < plan->num_leaves; i++)
-                put_fixed(&plan->leaves[i], (uint8_t *)w->out[i], w->first_row + w->row, w->bytes + at + plan->leaf_offsets[i]);
+                if (!put_fixed(&plan->leaves[i], (uint8_t *)w->out[i], w->first_row + w->row, w->bytes + at + plan->leaf_offsets[i]))
+                    return fail(w, BAD_TIME, i, at + plan->leaf_offsets[i] - 1);
             at += plan->template_bytes;
             continue;
         }
@@ -603,7 +612,7 @@ EXPORT uint32_t itm_crc32c(uint32_t crc, const uint8_t *bytes, int64_t num_bytes
     return ~crc_by_table(~crc, bytes, num_bytes, table);
 }
 
-EXPORT int itm_abi(void) { return 3; }
+EXPORT int itm_abi(void) { return 4; }
 
 /* Python's build tools expect an init function; this file is loaded with ctypes instead. */
 EXPORT void *PyInit__rows(void) { return 0; }

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignite_tf_magic.errors import RemoteProtocolError, SchemaError
+from ignite_tf_magic.protocol.buffer import Reader
 from ignite_tf_magic.protocol.layout import Leaf, RowLayout
-from ignite_tf_magic.protocol.objects import decimal_from_wire, uuid_from_wire
+from ignite_tf_magic.protocol.objects import decimal_from_wire, read_value, skip_value, uuid_from_wire
 from ignite_tf_magic.protocol.ops import TypeCode
 from ignite_tf_magic.protocol.page_run import PageRun
 from ignite_tf_magic.protocol.walk import RowFault, Rule, Walker
@@ -123,7 +124,19 @@ class PageDecoder:
                 while run.num_rows and chunk.free_rows:
                     self._decode_page(run, chunk)
         except RowFault as fault:
-            raise _explain(fault, self._leaves) from None
+            if fault.rule in (Rule.BYTES, Rule.SCHEMA):
+                raise _explain(fault, self._leaves, f"row {fault.row} of a page") from None
+            raise self._located(fault, run, chunk) from None
+
+    def _located(self, fault: RowFault, run: PageRun, chunk: ColumnChunk) -> Exception:
+        """Name the row by its key; `chunk` is spoilt afterwards."""
+        where = "a row"
+        try:
+            while run.num_rows and chunk.free_rows:
+                self._decode_page(run, chunk)
+        except RowFault as found:
+            fault, where = found, _described(run.first().rows, found.row)
+        return _explain(fault, self._leaves, where)
 
     def _decode_page(self, run: PageRun, chunk: ColumnChunk) -> None:
         page = run.first()
@@ -177,10 +190,19 @@ def _decimal(raw: memoryview) -> float:
     return float(decimal_from_wire(scale, bytes(raw[8:])))
 
 
-def _explain(fault: RowFault, leaves: Sequence[Leaf]) -> Exception:
+def _described(rows: memoryview, row: int) -> str:
+    reader = Reader(rows)
+    try:
+        for _ in range(2 * row):
+            skip_value(reader)
+        return f"the row with key {read_value(reader)!r}"
+    except RemoteProtocolError:
+        return f"row {row} of a page"
+
+
+def _explain(fault: RowFault, leaves: Sequence[Leaf], where: str) -> Exception:
     name = leaves[fault.leaf].name if fault.leaf >= 0 else "an object"
     short = name.partition(".")[2] or name
-    where = f"row {fault.row} of a page"
     if fault.rule is Rule.NULL:
         return SchemaError(
             f"{where} has a null in {name}, and {leaves[fault.leaf].dtype} has no null; "
@@ -195,6 +217,11 @@ def _explain(fault: RowFault, leaves: Sequence[Leaf]) -> Exception:
         return SchemaError(
             f"{where} has an array in {name} that is not {leaves[fault.leaf].length} long like those "
             f"sampled; say that its length varies: variable=[{short!r}]"
+        )
+    if fault.rule is Rule.TIME:
+        return SchemaError(
+            f"{where} has a time in {name} outside of September 1677 to April 2262, which is what nanoseconds in an "
+            "int64 hold; change it in the cache, or leave the field out by naming the others: fields=[...]"
         )
     if fault.rule is Rule.SCHEMA:
         return UnknownSchema(f"{where} holds an object with a schema the cluster did not tell of")

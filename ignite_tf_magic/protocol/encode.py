@@ -23,6 +23,7 @@ from ignite_tf_magic.protocol.objects import (
     write_value,
 )
 from ignite_tf_magic.protocol.ops import TypeCode
+from ignite_tf_magic.protocol.times import WIRE_DTYPE, instants_of
 from ignite_tf_magic.protocol.walk_compiled import hash_rows
 
 _HASH_AT = 8
@@ -31,8 +32,8 @@ _HASH_AT = 8
 class RowEncoder:
     """Encodes rows of one binary type, chosen by index.
 
-    Rows of numbers and number arrays are written as one table with NumPy; a column of text makes it
-    go row by row.
+    Rows of numbers, number arrays and times are written as one table with NumPy; a column of text, or of times
+    some of which are missing, makes it go row by row.
 
     Args:
         type_name: Name of the value's binary type.
@@ -46,7 +47,7 @@ class RowEncoder:
             type_name, {name: _code(name, column) for name, column in columns.items()}
         )
         self._type_name = type_name
-        self._columns = {name: _little(column) for name, column in columns.items()}
+        self._columns = {name: _wire_form(column) for name, column in columns.items()}
         self._keys = _little(keys)
         self._table = None if self._is_variable() else self._template()
 
@@ -55,6 +56,11 @@ class RowEncoder:
 
     def _is_variable(self) -> bool:
         return any(column.dtype.kind in "OM" for column in (*self._columns.values(), self._keys))
+
+    @property
+    def has_fixed_rows(self) -> bool:
+        """Whether all rows have the same number of bytes."""
+        return self._table is not None
 
     @property
     def row_bytes(self) -> int:
@@ -111,8 +117,15 @@ class RowEncoder:
         return table.data.cast("B")
 
 
+def _wire_form(column: NDArray[Any]) -> NDArray[Any]:
+    """Return a column as its bytes lie in the rows, as far as all its rows have the same number of bytes."""
+    if column.dtype.kind == "M" and column.ndim == 1 and not np.isnat(column).any():
+        return instants_of(column)
+    return _little(column)
+
+
 def _little(column: NDArray[Any]) -> NDArray[Any]:
-    return column if column.dtype.kind == "O" else column.astype(column.dtype.newbyteorder("<"), copy=False)
+    return column if column.dtype.kind in "OM" else column.astype(column.dtype.newbyteorder("<"), copy=False)
 
 
 def _code(name: str, column: NDArray[Any]) -> int:
@@ -132,6 +145,8 @@ def _code(name: str, column: NDArray[Any]) -> int:
 
 def _head(column: NDArray[Any]) -> bytes:
     """Give what stands in front of a column's bytes in each row: the type code, and an array's length."""
+    if column.dtype == WIRE_DTYPE:
+        return bytes([TypeCode.TIMESTAMP])
     if column.ndim == 1:
         return bytes([CODE_OF_DTYPE[column.dtype.str[1:]]])
     return bytes([ARRAY_CODE_OF_DTYPE[column.dtype.str[1:]]]) + int(column.shape[1]).to_bytes(4, "little")

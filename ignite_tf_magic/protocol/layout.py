@@ -221,10 +221,25 @@ class LayoutFinder:
         return RowLayout(self._node(("key",), self._key, None), self._node(("val",), self._value, None))
 
     def _check_names(self) -> None:
+        """Refuse options for fields that no row has: misspelt ones would do nothing."""
         known = {name for name, _ in self._names((), self._value)}
         unknown = sorted((self._wanted or frozenset()) - known)
         if unknown:
             raise SchemaError(f"no field {unknown[0]!r} in the values; there are: {', '.join(sorted(known))}")
+        fields = {*self._primitives("val", self._value), *self._primitives("key", self._key)}
+        short = {name.partition(".")[2] for name in fields} - {""}
+        for option, names in (("fill", self._fill), ("variable", self._variable)):
+            if unknown := sorted(set(names) - fields - short):
+                listed = ", ".join(sorted(name.removeprefix("val.") for name in fields))
+                raise SchemaError(
+                    f"{option} names the field {unknown[0]!r}, and there is none; there are: {listed}"
+                )
+
+    def _primitives(self, root: str, seen: _Seen) -> Iterator[str]:
+        """Name the fields that are no objects, by their whole paths."""
+        if not seen.types:
+            yield root
+        yield from (f"{root}.{name}" for name, child in self._names((), seen) if not child.types)
 
     def _names(self, path: tuple[str, ...], seen: _Seen) -> Iterator[tuple[str, _Seen]]:
         for binary_type in seen.types.values():

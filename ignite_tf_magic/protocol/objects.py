@@ -1,8 +1,9 @@
 """One Ignite value <-> one Python value.
 
 Plain Python values choose their Ignite type: int -> long, float -> double, str, bytes -> byte[],
-bool, UUID, datetime -> timestamp. NumPy scalars and one-dimensional arrays choose theirs exactly
-(np.int32(5) -> int, np.float32 array -> float[]), which is the way to write a key of type int.
+bool, UUID, datetime -> timestamp, in UTC, which one without a zone is taken for. NumPy scalars and
+one-dimensional arrays choose theirs exactly (np.int32(5) -> int, np.float32 array -> float[]), which is
+the way to write a key of type int.
 Source: Ignite documentation, "Binary Client Protocol", data format.
 """
 
@@ -21,6 +22,7 @@ import numpy as np
 from ignite_tf_magic.errors import LocalProtocolError, RemoteProtocolError
 from ignite_tf_magic.protocol.buffer import Reader, Writer
 from ignite_tf_magic.protocol.ops import ObjectFlag, TypeCode
+from ignite_tf_magic.protocol.times import WIRE_DTYPE, instant_of, to_datetime
 
 HEADER_BYTES = 24
 _HEADER = struct.Struct("<bbhiiiii")
@@ -29,7 +31,7 @@ _FNV_PRIME = 0x01000193
 # How the optimised marshaller writes java.sql.Date: 'f', the class's id, two bytes of checksum, milliseconds.
 SQL_DATE_BYTES = 15
 SQL_DATE_HEAD = b"f" + (1087757882).to_bytes(4, "little")
-_EPOCH = dt.datetime(1970, 1, 1)
+_TIMESTAMP = struct.Struct("<qi")
 
 DTYPE_OF_SCALAR: dict[int, np.dtype[Any]] = {
     TypeCode.BYTE: np.dtype("<i1"),
@@ -166,18 +168,21 @@ def _write_numpy_scalar(writer: Writer, value: np.generic) -> None:
     if isinstance(value, np.datetime64):
         _write_moment(writer, value)
         return
+    if value.dtype == WIRE_DTYPE:
+        writer.int8(TypeCode.TIMESTAMP).raw(value.tobytes())
+        return
     if code is None:
         _write_python_scalar(writer, value.item())
         return
     writer.int8(code).raw(np.asarray(value, DTYPE_OF_SCALAR[code]).tobytes())
 
 
-def _write_moment(writer: Writer, value: np.datetime64) -> None:
-    if np.isnat(value):
+def _write_moment(writer: Writer, value: dt.datetime | np.datetime64) -> None:
+    instant = instant_of(value)
+    if instant is None:
         writer.int8(TypeCode.NULL)
-        return
-    millis, nanos = divmod(int(value.astype("M8[ns]").astype(np.int64)), 1_000_000)
-    writer.int8(TypeCode.TIMESTAMP).int64(millis).int32(nanos)
+    else:
+        writer.int8(TypeCode.TIMESTAMP).raw(_TIMESTAMP.pack(*instant))
 
 
 def _write_array(writer: Writer, value: np.ndarray[Any, Any]) -> None:
@@ -207,9 +212,7 @@ def _write_python_scalar(writer: Writer, value: Any) -> None:
     elif isinstance(value, uuid.UUID):
         writer.int8(TypeCode.UUID).raw(value.bytes[7::-1] + value.bytes[:7:-1])
     elif isinstance(value, dt.datetime):
-        since = value.replace(tzinfo=None) - _EPOCH
-        micros = (since.days * 86400 + since.seconds) * 1_000_000 + since.microseconds
-        writer.int8(TypeCode.TIMESTAMP).int64(micros // 1000).int32(micros % 1000 * 1000)
+        _write_moment(writer, value)
     else:
         raise LocalProtocolError(f"a value of type {type(value).__name__} has no Ignite form here")
 
@@ -219,7 +222,13 @@ def write_text(writer: Writer, value: str | None) -> None:
     if value is None:
         writer.int8(TypeCode.NULL)
         return
-    raw = value.encode()
+    try:
+        raw = value.encode()
+    except UnicodeEncodeError as error:
+        raise LocalProtocolError(
+            f"the text {value[:60]!a} has half a character (a lone surrogate) at {error.start}, which UTF-8 cannot "
+            "hold; decode it as what it was, or replace it: text.encode('utf-8', 'replace').decode()"
+        ) from None
     writer.int8(TypeCode.STRING).int32(len(raw)).raw(raw)
 
 
@@ -324,18 +333,11 @@ def uuid_from_wire(raw: bytes | memoryview) -> uuid.UUID:
 
 
 def _read_date(reader: Reader, _find: FindType | None, _depth: int) -> dt.datetime:
-    return _moment(reader.int64(), 0)
+    return to_datetime(reader.int64(), 0)
 
 
 def _read_timestamp(reader: Reader, _find: FindType | None, _depth: int) -> dt.datetime:
-    return _moment(reader.int64(), reader.int32())
-
-
-def _moment(millis: int, nanos: int) -> dt.datetime:
-    try:
-        return _EPOCH + dt.timedelta(milliseconds=millis, microseconds=nanos // 1000)
-    except OverflowError:
-        raise RemoteProtocolError(f"a time of {millis} ms since 1970 is outside the calendar") from None
+    return to_datetime(reader.int64(), reader.int32())
 
 
 def _read_optimized(reader: Reader, _find: FindType | None, _depth: int) -> dt.datetime | bytes:
@@ -343,11 +345,11 @@ def _read_optimized(reader: Reader, _find: FindType | None, _depth: int) -> dt.d
     raw = reader.take(reader.count())
     if len(raw) != SQL_DATE_BYTES or bytes(raw[:5]) != SQL_DATE_HEAD:
         return bytes(raw)
-    return _moment(int.from_bytes(raw[-8:], "little", signed=True), 0)
+    return to_datetime(int.from_bytes(raw[-8:], "little", signed=True), 0)
 
 
 def _read_time(reader: Reader, _find: FindType | None, _depth: int) -> dt.time:
-    return _moment(reader.int64(), 0).time()
+    return to_datetime(reader.int64(), 0).time()
 
 
 def _read_decimal(reader: Reader, _find: FindType | None, _depth: int) -> decimal.Decimal:

@@ -41,6 +41,7 @@ class Rule(IntEnum):
     NULL = 3
     LENGTH = 4
     SCHEMA = 5
+    TIME = 6
 
 
 class RowFault(Exception):

@@ -19,7 +19,7 @@ from ignite_tf_magic.protocol.messages import Page
 from ignite_tf_magic.protocol.page_run import PageRun, address_of, page_table
 from ignite_tf_magic.protocol.walk import RowFault, Walker, item_bytes, kind_of, row_bytes
 
-_ABI = 3
+_ABI = 4
 _TEMPLATE_CAPACITY = 64 * 1024
 _MAX_HOLES = 512
 

@@ -15,6 +15,7 @@ from ignite_tf_magic.protocol.layout import Leaf, Node, ObjectNode, RowLayout
 from ignite_tf_magic.protocol.messages import Page
 from ignite_tf_magic.protocol.objects import SQL_DATE_BYTES, SQL_DATE_HEAD, read_header, skip_value
 from ignite_tf_magic.protocol.ops import ObjectFlag, TypeCode
+from ignite_tf_magic.protocol.times import MAX_MILLIS_AS_NANOS, MIN_MILLIS_AS_NANOS
 from ignite_tf_magic.protocol.walk import Kind, RowFault, Rule, item_bytes, kind_of, row_bytes
 
 _INT32 = struct.Struct("<i")
@@ -116,7 +117,10 @@ class PythonWalker:
             return False
         for leaf, (offset, width), column in zip(self._leaves, self._spans, out, strict=True):
             values = np.ascontiguousarray(table[:, offset : offset + width])
-            column[first_row : first_row + num_rows] = _strided_values(leaf, values)
+            found = _strided_values(leaf, values)
+            if found is None:
+                return False
+            column[first_row : first_row + num_rows] = found
         return True
 
     def _put_row(self, rows: memoryview, row: int, first_row: int, out: Sequence[NDArray[Any]]) -> None:
@@ -127,7 +131,7 @@ class PythonWalker:
                 column[first_row + row] = np.frombuffer(leaf.fill or b"", leaf.dtype).reshape(leaf.row_shape)
             elif leaf.code == TypeCode.TIMESTAMP:
                 millis, nanos = _TIMESTAMP.unpack_from(rows, offset)
-                column[first_row + row] = _wrapped_nanos(millis, nanos)
+                column[first_row + row] = millis * 1_000_000 + nanos
             else:
                 values = np.frombuffer(rows[offset : offset + width], leaf.dtype)
                 column[first_row + row] = values.reshape(leaf.row_shape)
@@ -212,6 +216,8 @@ class PythonWalker:
         payload, size = self._payload(rows, leaf, number, at, limit)
         if payload + size > limit:
             raise self._fault(Rule.BYTES, number, at)
+        if leaf.code == TypeCode.TIMESTAMP and not _is_in_nanos(*_TIMESTAMP.unpack_from(rows, payload)):
+            raise self._fault(Rule.TIME, number, at)
         self._spans[number] = (payload, size)
         return payload + size
 
@@ -248,14 +254,17 @@ class PythonWalker:
         return payload + 4
 
 
-def _wrapped_nanos(millis: int, nanos: int) -> int:
-    return (millis * 1_000_000 + nanos + (1 << 63)) % (1 << 64) - (1 << 63)
+def _is_in_nanos(millis: Any, nanos: Any) -> Any:
+    return (
+        (millis >= MIN_MILLIS_AS_NANOS) & (millis <= MAX_MILLIS_AS_NANOS) & (nanos >= 0) & (nanos < 1_000_000)
+    )
 
 
-def _strided_values(leaf: Leaf, values: NDArray[np.uint8]) -> NDArray[Any]:
+def _strided_values(leaf: Leaf, values: NDArray[np.uint8]) -> NDArray[Any] | None:
+    """Give a column's values; None when one has no place in it."""
     if leaf.code == TypeCode.TIMESTAMP:
         millis = np.ascontiguousarray(values[:, :8]).view("<i8")[:, 0]
         nanos = np.ascontiguousarray(values[:, 8:]).view("<i4")[:, 0]
-        return np.asarray(millis * 1_000_000 + nanos)
+        return np.asarray(millis * 1_000_000 + nanos) if _is_in_nanos(millis, nanos).all() else None
     typed = values.view(leaf.dtype)
     return typed if leaf.is_array else typed[:, 0]

@@ -256,6 +256,28 @@ def test_a_newer_schema_is_told_apart_from_corruption(make):
         decode(newer, layout, make(layout))
 
 
+@pytest.mark.parametrize("walker", [make_walker, PythonWalker])
+@pytest.mark.parametrize(
+    "far", ["9999-12-31", "0001-01-01", "1677-09-21T00:12:43.145", "2262-04-11T23:47:16.854"]
+)
+def test_a_time_that_nanoseconds_do_not_hold_is_refused_with_its_row(walker, far):
+    """The first row of a page, one like the others, and one that is walked by itself."""
+    near = [np.datetime64(at, "us") for at in ("1677-09-21T00:12:43.146", "2262-04-11T23:47:16.853999")]
+    fits = make_pages([(n, BinaryObject("P", {"at": near[n % 2], "n": n})) for n in range(6)])
+    assert (
+        decode(fits, fits.layout(), walker(fits.layout()))[1].tolist()
+        == [-9223372036854000000, 9223372036853999000] * 3
+    )
+    for row in (0, 3):
+        for other in ({}, {"text": "x"}):
+            times = [np.datetime64(far) if n == row else near[0] for n in range(6)]
+            pages = make_pages([(f"key {n}", BinaryObject("P", {"at": times[n], **other})) for n in range(6)])
+            with pytest.raises(
+                SchemaError, match=rf"the row with key 'key {row}' has a time in val\.at .*1677"
+            ):
+                decode(pages, pages.layout(), walker(pages.layout()))
+
+
 def test_rows_that_differ_in_type_are_refused_with_the_field():
     pages = make_pages([(1, BinaryObject("P", {"a": np.int32(1)})), (2, BinaryObject("P", {"a": "x"}))])
     with pytest.raises(SchemaError, match=r"rows differ in val.a: int and string"):
@@ -268,3 +290,20 @@ def test_fields_can_be_left_out_and_unknown_names_are_refused():
     assert [leaf.name for leaf in pages.layout(fields=["a", "c.d"]).leaves()] == ["key", "val.a", "val.c.d"]
     with pytest.raises(SchemaError, match="no field 'z'.*a, b, c, c.d"):
         pages.layout(fields=["z"])
+
+
+@pytest.mark.parametrize("option", ["fill", "variable"])
+@pytest.mark.parametrize("name", ["z", "A", "val.z", "c.e", "val.c.e", "key.d", "value", "c", "val", ""])
+def test_misspelt_names_in_options_are_refused(option, name):
+    rows = [(1, BinaryObject("P", {"a": np.int32(1), "c": BinaryObject("C", {"d": np.zeros(2)})}))]
+    given = {name: 0} if option == "fill" else [name]
+    with pytest.raises(SchemaError, match=rf"{option} names the field '{name}'.*there are: a, c\.d, key"):
+        make_pages(rows).layout(**{option: given})
+
+
+def test_names_in_options_may_be_short_or_whole():
+    rows = [(1, BinaryObject("P", {"a": np.int32(1), "c": BinaryObject("C", {"d": np.zeros(2)})}))]
+    for name in ("a", "val.a", "key", "c.d", "val.c.d"):
+        make_pages(rows).layout(fill={name: 0}, fields=["a"])
+    for name in ("c.d", "val.c.d"):
+        assert make_pages(rows).layout(variable=[name]).leaves()[-1].is_ragged

@@ -19,7 +19,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 VERSIONS = ["2.15.*", "2.16.*", "2.18.*", "2.20.*", "2.21.*"]
 # What workers need beside TensorFlow and a Keras.
-PACKAGES = ("numpy", "fsspec", "pyignite", "platformdirs", "asyncssh", "rich")
+PACKAGES = ("numpy", "fsspec", "platformdirs", "asyncssh", "rich")
 KERAS = "keras>=3.12"
 PYTHON = "3.11"  # the newest that all of them have wheels for
 

@@ -1,0 +1,135 @@
+"""SQL statements and the rows that come back, as requests and answers.
+
+What a cell becomes: a timestamp is a numpy.datetime64 in UTC (`times.to_datetime64`), a DATE a date, a TIME a time, a
+CHAR a str; the rest as in `objects`. Source: Ignite documentation, "Binary Client Protocol", SQL and scan queries.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ignite_tf_magic.errors import LocalProtocolError
+from ignite_tf_magic.protocol.buffer import Reader, Writer
+from ignite_tf_magic.protocol.messages import Request
+from ignite_tf_magic.protocol.objects import SQL_DATE_BYTES, SQL_DATE_HEAD, FindType, read_value, write_value
+from ignite_tf_magic.protocol.ops import Operation, TypeCode
+from ignite_tf_magic.protocol.times import date_of_java, to_datetime64
+
+_ANY_STATEMENT = 0
+_HOURS_13_MS = 13 * 3_600_000
+_DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class SqlPage:
+    """Rows of a statement's result.
+
+    Attributes:
+        cursor: Under which there are more rows, or None.
+        names: Of the columns, where the statement asked for them.
+    """
+
+    cursor: int | None
+    names: tuple[str, ...]
+    rows: list[tuple[Any, ...]]
+
+
+def execute(
+    statement: str, args: Sequence[Any], page_rows: int, *, with_names: bool = True, timeout_ms: int = 0
+) -> Request:
+    """Run a statement; answer: `parse_result`.
+
+    Args:
+        statement: With a `?` for each of `args`.
+        args: Values as `objects` writes them, and date, time and Decimal. Dates and times of day go as text, which
+            means the same in every zone a node may run in.
+        page_rows: Rows of an answer.
+        with_names: Whether the answer has the columns' names.
+        timeout_ms: After which the node ends the statement; 0 is never.
+    """
+    writer = Writer().int32(0).int8(0).int8(TypeCode.NULL).int32(page_rows).int32(-1)
+    write_value(writer, statement)
+    writer.int32(len(args))
+    for value in args:
+        _write_argument(writer, value)
+    writer.int8(_ANY_STATEMENT)
+    for _ in ("distributed joins", "local", "replicated only", "join order", "collocated"):
+        writer.bool(False)
+    writer.bool(True)  # lazy: the node does not gather all rows before the first page
+    writer.int64(timeout_ms).bool(with_names)
+    return Request(Operation.QUERY_SQL_FIELDS, bytes(writer.data))
+
+
+def next_rows(cursor: int) -> Request:
+    """Read on; answer: `parse_rows`. Behind the last rows the node closes the cursor."""
+    return Request(Operation.QUERY_SQL_FIELDS_GET_PAGE, bytes(Writer().int64(cursor).data))
+
+
+def parse_result(
+    payload: memoryview, find_type: FindType | None = None, *, with_names: bool = True
+) -> SqlPage:
+    """Read the answer of `execute`."""
+    reader = Reader(payload)
+    cursor = reader.int64()
+    num_columns = reader.count() if with_names else reader.int32()
+    names = tuple(str(read_value(reader)) for _ in range(num_columns)) if with_names else ()
+    rows = _rows(reader, num_columns, find_type)
+    return SqlPage(cursor if reader.bool() else None, names, rows)
+
+
+def parse_rows(payload: memoryview, page: SqlPage, find_type: FindType | None = None) -> SqlPage:
+    """Read the answer of `next_rows`; `page` is the one before."""
+    reader = Reader(payload)
+    rows = _rows(reader, len(page.names), find_type)
+    return SqlPage(page.cursor if reader.bool() else None, page.names, rows)
+
+
+def _rows(reader: Reader, num_columns: int, find_type: FindType | None) -> list[tuple[Any, ...]]:
+    return [
+        tuple(_read_cell(reader, find_type) for _ in range(num_columns))
+        for _ in range(reader.count(max(num_columns, 1)))
+    ]
+
+
+def _read_cell(reader: Reader, find_type: FindType | None) -> Any:
+    code = reader.view[reader.position] if reader.remaining else 0
+    if code == TypeCode.TIMESTAMP:
+        reader.int8()
+        return to_datetime64(reader.int64(), reader.int32())
+    if code == TypeCode.DATE:
+        reader.int8()
+        return to_datetime64(reader.int64(), 0)
+    if code == TypeCode.OPTIMIZED:
+        reader.int8()
+        raw = bytes(reader.take(reader.count()))
+        return _date(raw) if len(raw) == SQL_DATE_BYTES and raw.startswith(SQL_DATE_HEAD) else raw
+    value = read_value(reader, find_type)
+    return chr(value) if code == TypeCode.CHAR else value
+
+
+def _date(raw: bytes) -> dt.date:
+    # Midnight in the node's time zone, which is not told: right for zones from UTC-10 to UTC+13.
+    return date_of_java((int.from_bytes(raw[-8:], "little", signed=True) + _HOURS_13_MS) // _DAY_MS)
+
+
+def _write_argument(writer: Writer, value: Any) -> None:
+    if isinstance(value, decimal.Decimal):
+        _write_decimal(writer, value)
+    elif isinstance(value, dt.time) or (isinstance(value, dt.date) and not isinstance(value, dt.datetime)):
+        write_value(writer, value.isoformat())
+    else:
+        write_value(writer, value)
+
+
+def _write_decimal(writer: Writer, value: decimal.Decimal) -> None:
+    sign, digits, exponent = value.as_tuple()
+    if not isinstance(exponent, int):
+        raise LocalProtocolError(f"the decimal {value} is no number; bind a float, or None")
+    number = int("".join(map(str, digits)))
+    magnitude = bytearray(number.to_bytes(number.bit_length() // 8 + 1, "big"))
+    magnitude[0] |= sign << 7
+    writer.int8(TypeCode.DECIMAL).int32(-exponent).int32(len(magnitude)).raw(magnitude)

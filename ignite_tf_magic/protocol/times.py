@@ -1,0 +1,144 @@
+"""Instants on the wire: milliseconds since 1970 in UTC, and the nanoseconds within the millisecond.
+
+They reach from year 1 to 9999, the range of Python's calendar and of SQL. NumPy's nanoseconds reach from 1677 to 2262
+only, so nothing here goes through them. Times without a zone are taken for UTC.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ignite_tf_magic.errors import LocalProtocolError, RemoteProtocolError
+
+# A timestamp as it stands in a row behind its type code.
+WIRE_DTYPE = np.dtype([("millis", "<i8"), ("nanos", "<i4")])
+MIN_MILLIS = -62_135_596_800_000
+MAX_MILLIS = 253_402_300_799_999
+# The whole years among them, 1678 to 2261: nearer to the ends NumPy's own casts overflow.
+_FIRST_MILLIS_IN_NANOS = -9_214_560_000_000
+_LAST_MILLIS_IN_NANOS = 9_214_646_399_999
+# Milliseconds all nanoseconds of which fit into 64 bits; the same numbers stand in _rows.c.
+MIN_MILLIS_AS_NANOS = -9_223_372_036_854
+MAX_MILLIS_AS_NANOS = 9_223_372_036_853
+_EPOCH = dt.datetime(1970, 1, 1)
+_EPOCH_UTC = _EPOCH.replace(tzinfo=dt.timezone.utc)
+_NANOS_OF_MILLI = 1_000_000
+_FIRST_GREGORIAN_DAY = -141_427  # 15 October 1582
+_NANOS = {
+    "W": 604_800_000_000_000,
+    "D": 86_400_000_000_000,
+    "h": 3_600_000_000_000,
+    "m": 60_000_000_000,
+    "s": 1_000_000_000,
+    "ms": 1_000_000,
+    "us": 1000,
+    "ns": 1,
+}
+_PARTS_OF_NANO = {"ps": 1000, "fs": 1_000_000, "as": 1_000_000_000}
+
+
+def instant_of(value: dt.datetime | np.datetime64) -> tuple[int, int] | None:
+    """Return the milliseconds and nanoseconds of a moment; None for NaT.
+
+    Raises:
+        LocalProtocolError: It is outside of the years 1 to 9999.
+    """
+    if isinstance(value, np.datetime64):
+        return None if np.isnat(value) else _checked(*divmod(_nanos(value), _NANOS_OF_MILLI), value)
+    if (
+        to_numpy := getattr(value, "to_datetime64", None)
+    ) is not None:  # pandas': it has nanoseconds, and NaT
+        return instant_of(to_numpy())
+    since = value - (_EPOCH if value.tzinfo is None else _EPOCH_UTC)
+    micros = (since.days * 86400 + since.seconds) * 1_000_000 + since.microseconds
+    return _checked(micros // 1000, micros % 1000 * 1000, value)
+
+
+def _nanos(value: np.datetime64) -> int:
+    unit, count = np.datetime_data(value.dtype)
+    if unit in ("Y", "M"):  # of no fixed length; first the range, as days of what is far outside do not fit
+        if not 1 <= 1970 + int(value.astype("M8[Y]").view(np.int64)) <= 9999:
+            raise _outside(value)
+        return _nanos(value.astype("M8[D]"))
+    ticks = int(value.view(np.int64)) * count
+    return ticks * _NANOS[unit] if unit in _NANOS else ticks // _PARTS_OF_NANO[unit]
+
+
+def _checked(millis: int, nanos: int, value: Any) -> tuple[int, int]:
+    if not MIN_MILLIS <= millis <= MAX_MILLIS:
+        raise _outside(value)
+    return millis, nanos
+
+
+def _outside(value: Any) -> LocalProtocolError:
+    return LocalProtocolError(
+        f"the time {value} is outside of the years 1 to 9999, which Ignite's timestamps have here"
+    )
+
+
+def instants_of(column: NDArray[Any]) -> NDArray[Any]:
+    """Return the instants of a column of datetime64 without NaT, as `WIRE_DTYPE`.
+
+    Raises:
+        LocalProtocolError: One is outside of the years 1 to 9999.
+    """
+    if np.datetime_data(column.dtype)[0] in ("ns", *_PARTS_OF_NANO):
+        per_milli, nanos = _NANOS_OF_MILLI, column.astype("M8[ns]").view(np.int64)
+    else:
+        first, last = (np.datetime64(each, "us") for each in ("0001-01-01", "9999-12-31T23:59:59.999999"))
+        # In the column's own unit first: a finer one may not hold what is far outside.
+        for checked in (column, column.astype("M8[us]")):
+            outside = (checked < first.astype(checked.dtype)) | (checked > last.astype(checked.dtype))
+            if outside.any():
+                raise _outside(f"{column[outside][0]} (row {int(np.flatnonzero(outside)[0])})")
+        per_milli, nanos = 1000, column.astype("M8[us]").view(np.int64)
+    found = np.empty(len(column), WIRE_DTYPE)
+    found["millis"], rest = np.divmod(nanos, per_milli)
+    found["nanos"] = rest * (_NANOS_OF_MILLI // per_milli)
+    return found
+
+
+def to_datetime(millis: int, nanos: int) -> dt.datetime:
+    """Return a moment in UTC, without a zone, to the microsecond.
+
+    Raises:
+        RemoteProtocolError: It is outside of the years 1 to 9999.
+    """
+    try:
+        return _EPOCH + dt.timedelta(milliseconds=millis, microseconds=nanos // 1000)
+    except OverflowError:
+        raise RemoteProtocolError(
+            f"a time of {millis} ms since 1970 is outside of the years 1 to 9999, which Python's calendar has"
+        ) from None
+
+
+def to_datetime64(millis: int, nanos: int) -> np.datetime64:
+    """Return a moment in UTC, in nanoseconds; in microseconds where those do not reach, before 1678 and after 2261."""
+    if _FIRST_MILLIS_IN_NANOS <= millis <= _LAST_MILLIS_IN_NANOS:
+        return np.datetime64(millis * _NANOS_OF_MILLI + nanos, "ns")
+    return np.datetime64(millis * 1000 + nanos // 1000, "us")
+
+
+def date_of_java(day: int) -> dt.date:
+    """Return the date that Java means by a day since 1970: by the Julian calendar before 15 October 1582.
+
+    Raises:
+        RemoteProtocolError: It is outside of the years 1 to 9999.
+    """
+    if day >= _FIRST_GREGORIAN_DAY:
+        return to_datetime(day * 86_400_000, 0).date()
+    since_march_0 = day + 719_470  # days since 1 March of the Julian year 0
+    year, of_year = divmod(4 * since_march_0 + 3, 1461)
+    month, of_month = divmod(5 * (of_year // 4) + 2, 153)
+    year, month = (year, month + 3) if month < 10 else (year + 1, month - 9)
+    try:
+        return dt.date(year, month, of_month // 5 + 1)
+    except ValueError:  # also 29 February of a year that has none in Python's calendar
+        raise RemoteProtocolError(
+            f"a date of {day} days since 1970, day {of_month // 5 + 1} of month {month} of year {year}, is none of "
+            "Python's calendar"
+        ) from None
