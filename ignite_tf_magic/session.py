@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -16,6 +17,7 @@ from typing import Any
 from ignite_tf_magic import embedded
 from ignite_tf_magic.client.cache_facts import LoadState, load_mark, read_facts
 from ignite_tf_magic.client.client import Client
+from ignite_tf_magic.client.control import pyignite_client
 from ignite_tf_magic.client.sql import QueryResult, SqlClient
 from ignite_tf_magic.closing import Closing
 from ignite_tf_magic.cluster import manager
@@ -219,6 +221,16 @@ class Session(Closing):
             ConnectionLost: The node went away before the last row.
         """
         return SqlClient(self.options).query(statement, args, limit)
+
+    def pyignite(self) -> AbstractContextManager[Any]:
+        """Connect Apache's own client, `pyignite.Client`, for what this package does not do; closed with the `with`.
+
+        Such as caches of any configuration, and values of any type. It takes times for this machine's zone.
+
+        Raises:
+            ConnectionFailed: No node could be reached.
+        """
+        return pyignite_client(self.options)
 
     def load(
         self,

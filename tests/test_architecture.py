@@ -130,6 +130,7 @@ ORDER: dict[str, list[str]] = {
         "load",
         "pipeline",
         "row_scan",
+        "control",
         "sql",
     ],
     "igfs": [
@@ -227,7 +228,7 @@ VIEWS_MAY_IMPORT = {"session", "boards", "files", "registration", "errors", "con
 ROOMS_OF_LIBRARY: dict[str, set[str]] = {
     "asyncssh": {"launch"},
     "tensorflow": {"batches", "dataset", "sources", "tfplugin", "training"},
-    "pyignite": set(),
+    "pyignite": {"client"},
     "pandas": {"client", "frames", "notebook", "training_run", "values"},
     "pyarrow": {"frames", "values"},
     "sklearn": {"sources"},

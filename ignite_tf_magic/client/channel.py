@@ -9,10 +9,11 @@ from __future__ import annotations
 import ssl
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NoReturn, TypeVar
 
-from ignite_tf_magic.client.transport import Transport, open_transport
+from ignite_tf_magic.client.transport import Transport, open_transport, tls_context
 from ignite_tf_magic.closing import Closing
 from ignite_tf_magic.config import ConnectOptions, Endpoint
 from ignite_tf_magic.errors import (
@@ -151,10 +152,11 @@ def payload_of(answer: Response | Fault, request: Request) -> memoryview:
     raise server_error(answer, request.operation)
 
 
-def server_error(fault: Fault, operation: Operation) -> ServerError:
+def server_error(fault: Fault, operation: int) -> ServerError:
     """Turn a fault into an exception."""
     words = fault.message.partition("\n")[0]
-    return ServerError(fault.status, operation.name.lower(), words)
+    known = {each.value: each.name.lower() for each in Operation}
+    return ServerError(fault.status, known.get(operation, f"operation {operation}"), words)
 
 
 def open_channel(endpoint: Endpoint, options: ConnectOptions, tls: ssl.SSLContext | None) -> Channel:
@@ -182,6 +184,28 @@ def open_channel(endpoint: Endpoint, options: ConnectOptions, tls: ssl.SSLContex
         raise ConnectionFailed(f"{endpoint}: an answer came before the handshake's")
     transport.set_timeout(options.timeout_s)
     return Channel(transport, endpoint, connection, event)
+
+
+@contextmanager
+def open_any_channel(options: ConnectOptions) -> Iterator[Channel]:
+    """Connect to the first endpoint that answers; closed with the block. Answers may take as long as they need.
+
+    Raises:
+        ConnectionFailed: None answers.
+    """
+    tls = tls_context(options.tls) if options.tls else None
+    refused: list[str] = []
+    for endpoint in options.endpoints:
+        try:
+            channel = open_channel(endpoint, options, tls)
+        except ConnectionFailed as error:
+            refused.append(str(error))
+            continue
+        with channel:
+            channel.set_timeout(None)
+            yield channel
+        return
+    raise ConnectionFailed(f"no node answered: {'; '.join(refused) or 'no endpoint was given'}")
 
 
 def _explain_failed_greeting(endpoint: Endpoint, error: Exception, with_tls: bool) -> NoReturn:

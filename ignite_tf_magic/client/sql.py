@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import decimal
 import re
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ignite_tf_magic.client.channel import Channel, open_channel
-from ignite_tf_magic.client.transport import tls_context
+from ignite_tf_magic.client.channel import Channel, open_any_channel
 from ignite_tf_magic.config import ConnectOptions
 from ignite_tf_magic.errors import (
-    ConnectionFailed,
     LocalProtocolError,
     QueryError,
     RemoteProtocolError,
@@ -100,7 +97,7 @@ class SqlClient:
             request = sql.execute(statement, bound, page_rows)
         except LocalProtocolError as error:
             raise QueryError(f"an argument cannot be sent: {error}") from error
-        with _connected(self._options) as channel:
+        with open_any_channel(self._options) as channel:
             return _fetch(channel, request, statement, limit)
 
 
@@ -201,21 +198,3 @@ def _series(kind: str, cells: Sequence[Any]) -> pd.Series[Any]:
     given = np.array(cells, "M8[us]") if is_coarse and kind == "timestamp" else list(cells)
     series: pd.Series[Any] = pd.Series(given, dtype=dtype)
     return series
-
-
-@contextlib.contextmanager
-def _connected(options: ConnectOptions) -> Iterator[Channel]:
-    """A connection to the first endpoint that answers. Answers may take as long as the statement needs."""
-    tls = tls_context(options.tls) if options.tls else None
-    refused: list[str] = []
-    for endpoint in options.endpoints:
-        try:
-            channel = open_channel(endpoint, options, tls)
-        except ConnectionFailed as error:
-            refused.append(str(error))
-            continue
-        with channel:
-            channel.set_timeout(None)
-            yield channel
-        return
-    raise ConnectionFailed(f"no node answered: {'; '.join(refused) or 'no endpoint was given'}")

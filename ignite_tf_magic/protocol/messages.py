@@ -37,9 +37,9 @@ _NEXT_PAGE = struct.Struct("<i")
 
 
 class Request(NamedTuple):
-    """One operation and its payload, ready for `Connection.send`."""
+    """One operation, by its number, and its payload, ready for `Connection.send`."""
 
-    operation: Operation
+    operation: int
     payload: bytes = b""
 
 
