@@ -116,6 +116,26 @@ class CacheExists(IgniteTfError):
         self.rows = rows
 
 
+class LoadIncomplete(IgniteTfError, RuntimeError):
+    """A cache holds fewer rows than its load was to write, as that was ended or is still under way.
+
+    Attributes:
+        cache: Its name.
+        rows: How many rows it has.
+        expected_rows: How many its source has.
+    """
+
+    def __init__(self, cache: str, rows: int, expected_rows: int, started_at: str, by: str) -> None:
+        super().__init__(
+            f"cache {cache!r} has {rows:,} of the {expected_rows:,} rows of its load, which {by} began at {started_at} "
+            "and has not finished. Wait for it, or load again with --replace; to use the rows that are there: "
+            "--allow-partial, IgniteDataset(..., allow_partial=True)"
+        )
+        self.cache = cache
+        self.rows = rows
+        self.expected_rows = expected_rows
+
+
 class EmptyCache(IgniteTfError, LookupError):
     """A cache holds no rows and nothing else tells what its rows look like."""
 

@@ -120,6 +120,7 @@ ORDER: dict[str, list[str]] = {
         "scan",
         "cache_scan",
         "client",
+        "cache_facts",
         "load",
         "pipeline",
         "row_scan",

@@ -1,0 +1,191 @@
+"""What is known of caches beside their rows: one small cache that every node holds whole, one JSON text per cache.
+
+    {"cache_id": ..., "load": {"state": "loading", "rows": ..., "expected_rows": ..., "started_at": ..., "by": ...}}
+
+A load is marked before its first row and again after its last, so that one that was killed is told from one
+that is whole. Rows change by compare-and-set and keep keys that this version does not know. Reading creates nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from enum import Enum
+from typing import Any
+
+from ignite_tf_magic.client.client import Cache, Client
+from ignite_tf_magic.client.router import wait_for
+from ignite_tf_magic.errors import (
+    CacheNotFound,
+    ConnectionFailed,
+    ConnectionLost,
+    DeadlineExceeded,
+    IgniteTfError,
+    LoadIncomplete,
+    ServerError,
+)
+from ignite_tf_magic.protocol import messages
+from ignite_tf_magic.protocol.messages import CacheConfig
+from ignite_tf_magic.protocol.ops import AtomicityMode, CacheMode, Status
+
+CACHE = "ignite-tf-caches"
+PATIENCE_S = 20.0
+_PERMANENT = {Status.SECURITY_VIOLATION, Status.AUTH_FAILED}
+
+Facts = Mapping[str, Any]
+
+
+class LoadState(str, Enum):
+    """How far a load has come."""
+
+    LOADING = "loading"
+    COMPLETE = "complete"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadMark:
+    """What is noted of the load that made a cache.
+
+    Attributes:
+        state: "loading" from before the first row until after the last.
+        rows: Rows written; 0 until the load is complete.
+        expected_rows: Rows of the source.
+        started_at: Seconds since 1970 by the loader's clock.
+        by: The loader: its host and process id.
+    """
+
+    state: LoadState
+    rows: int
+    expected_rows: int
+    started_at: float
+    by: str
+
+
+def read_facts(client: Client, cache: str) -> Facts:
+    """Return what is noted of a cache; nothing where nothing is.
+
+    Raises:
+        ConnectionFailed: No node answers.
+    """
+    try:
+        return _parse(Cache(client, CACHE).get(cache))
+    except CacheNotFound:
+        return {}
+
+
+def update_facts(client: Client, cache: str, change: Callable[[Facts], Facts | None]) -> None:
+    """Change what is noted of a cache, whoever else does at the same time; goes on while nodes come and go.
+
+    Args:
+        client: A client of the cluster.
+        cache: Name of the cache.
+        change: Gives the new facts for the old ones, None to remove the row; may be called several times, and a
+            change may be carried out twice.
+
+    Raises:
+        DeadlineExceeded: It could not be written for 20 s.
+    """
+    failure: IgniteTfError | None = None
+
+    def attempt() -> bool | None:
+        nonlocal failure
+        try:
+            return _compare_and_set(_created(client), cache, change) or None
+        except ServerError as error:
+            if error.status in _PERMANENT:
+                raise
+            failure = error
+        except (CacheNotFound, ConnectionLost, ConnectionFailed) as error:
+            failure = error
+        return None
+
+    if wait_for(attempt, PATIENCE_S) is None:
+        raise DeadlineExceeded(
+            f"what is known of cache {cache!r} could not be written to cache {CACHE} for {PATIENCE_S:g} s; "
+            f"the last attempt: {failure or 'others change it all the time'}. Look at the nodes' logs, then repeat"
+        )
+
+
+def mark_loading(client: Client, cache: str, expected_rows: int) -> LoadMark:
+    """Note that a load begins. What was noted of an earlier cache of that name is forgotten."""
+    mark = LoadMark(LoadState.LOADING, 0, expected_rows, time.time(), f"{socket.gethostname()}:{os.getpid()}")
+    update_facts(client, cache, lambda _: _with_load({}, cache, mark))
+    return mark
+
+
+def mark_complete(client: Client, cache: str, mark: LoadMark, rows: int) -> None:
+    """Note that a load has written all its rows, unless another one has begun since."""
+    done = replace(mark, state=LoadState.COMPLETE, rows=rows)
+
+    def change(facts: Facts) -> Facts:
+        return _with_load(facts, cache, done) if load_mark(facts) in (mark, done) else facts
+
+    update_facts(client, cache, change)
+
+
+def forget(client: Client, cache: str) -> None:
+    """Remove what is noted of a cache that is gone."""
+    if read_facts(client, cache):
+        update_facts(client, cache, lambda _: None)
+
+
+def load_mark(facts: Facts) -> LoadMark | None:
+    """Return what is noted of the cache's load; None when it was not made by a load."""
+    load = facts.get("load")
+    try:
+        return LoadMark(**{**load, "state": LoadState(load["state"])}) if isinstance(load, dict) else None
+    except (TypeError, ValueError, KeyError):  # noted by a later version
+        return None
+
+
+def check_complete(client: Client, cache: str, *, allow_partial: bool = False) -> None:
+    """Refuse a cache whose load did not come to its end.
+
+    Raises:
+        LoadIncomplete: It has not, or not yet; says how many of how many rows are there.
+    """
+    mark = None if allow_partial else load_mark(read_facts(client, cache))
+    if mark is not None and mark.state is not LoadState.COMPLETE:
+        raise LoadIncomplete(
+            cache, Cache(client, cache).size(), mark.expected_rows, _utc(mark.started_at), mark.by
+        )
+
+
+def _utc(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
+
+
+def _with_load(facts: Facts, cache: str, mark: LoadMark) -> Facts:
+    return {**facts, "cache_id": messages.cache_id(cache), "load": asdict(mark)}
+
+
+def _parse(text: Any) -> dict[str, Any]:
+    try:
+        facts = json.loads(text) if isinstance(text, str) else {}
+    except ValueError:  # a row of another program's
+        return {}
+    return facts if isinstance(facts, dict) else {}
+
+
+def _compare_and_set(facts: Cache, name: str, change: Callable[[Facts], Facts | None]) -> bool:
+    old = facts.get(name)
+    new = change(_parse(old))
+    if new is None:
+        return facts.remove(name) or old is None
+    text = json.dumps(new, separators=(",", ":"))
+    if text == old:
+        return True
+    return facts.put_if_absent(name, text) if old is None else facts.replace_if_equals(name, old, text)
+
+
+def _created(client: Client) -> Cache:
+    # Transactional, as a compare-and-set whose answer was lost is then done on all copies or on none.
+    return client.get_or_create_cache(
+        CacheConfig(
+            CACHE, mode=CacheMode.REPLICATED, atomicity=AtomicityMode.TRANSACTIONAL, read_from_backup=False
+        )
+    )
