@@ -12,22 +12,11 @@ from dataclasses import dataclass, replace
 from ignite_tf_magic.client.client import Client, connect
 from ignite_tf_magic.client.router import Node
 from ignite_tf_magic.cluster.record import HostRecord
+from ignite_tf_magic.cluster.topology import Answer, ask_all
 from ignite_tf_magic.config import Config, ConnectOptions, Endpoint, HostOptions
 from ignite_tf_magic.diagnosis import Check, bad, doubtful, good, judge_data
 from ignite_tf_magic.errors import ConfigError, IgniteTfError
 from ignite_tf_magic.run_hosts import NamedHosts, hosts_of_nodes, is_own_address
-
-_ANSWER_S = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What came of asking one endpoint for the cluster's nodes."""
-
-    endpoint: Endpoint
-    node: uuid.UUID | None = None
-    nodes: tuple[Node, ...] = ()
-    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,28 +46,13 @@ def look_at_cluster(options: ConnectOptions | None, config: Config, cache: str |
         fix = "name it in ignite-tf.toml ([cluster] addresses) or IGNITE_TF_CLUSTER; or: ignite-tf local up"
         checks = (doubtful("", "ignite", "no cluster is configured and no embedded nodes run", fix),)
         return ClusterSight(checks, {each.name: _record(each, config) for each in config.hosts}, {}, {})
-    answers = _ask_all(options, options.endpoints)
+    answers = ask_all(options, options.endpoints)
     best = max(answers, key=lambda answer: len(answer.nodes))
     if not best.nodes:
         return _without_cluster(config, answers)
     quick = replace(options, endpoints=(best.endpoint,), timeout_s=min(options.timeout_s, 5.0))
     with connect(quick) as client:
         return _with_cluster(client, options, config, cache, answers)
-
-
-def _ask_all(options: ConnectOptions, endpoints: Iterable[Endpoint]) -> list[Answer]:
-    quick = replace(options, timeout_s=min(options.timeout_s, _ANSWER_S))
-    asked = list(dict.fromkeys(endpoints))
-    with ThreadPoolExecutor(max(len(asked), 1), "doctor-ask") as pool:
-        return list(pool.map(lambda endpoint: _ask(quick, endpoint), asked))
-
-
-def _ask(options: ConnectOptions, endpoint: Endpoint) -> Answer:
-    try:
-        with connect(replace(options, endpoints=(endpoint,))) as client:
-            return Answer(endpoint, client.router.control_node_id(), client.nodes())
-    except IgniteTfError as error:
-        return Answer(endpoint, error=str(error).removeprefix("no Ignite node answers. Tried "))
 
 
 def _without_cluster(config: Config, answers: Sequence[Answer]) -> ClusterSight:
@@ -190,7 +164,7 @@ def _those_without(
     ]
     return [
         answer
-        for answer in [*answers, *_ask_all(options, more)]
+        for answer in [*answers, *ask_all(options, more)]
         if answer.node is None or answer.node not in cluster
     ]
 

@@ -6,16 +6,23 @@ import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ignite_tf_magic.client.client import Client
+from ignite_tf_magic.client.client import Cache, Client
 from ignite_tf_magic.client.load import put_rows, table_config
-from ignite_tf_magic.errors import CacheExists
+from ignite_tf_magic.client.router import wait_for
+from ignite_tf_magic.client.row_counts import counted_now, note_count
+from ignite_tf_magic.cluster.topology import topology_of
+from ignite_tf_magic.errors import CacheExists, RowsLost
+from ignite_tf_magic.protocol.affinity import partitions_of_hashes
 from ignite_tf_magic.protocol.encode import RowEncoder
 from ignite_tf_magic.sources import Columns, value_type_name
 
 # Told the rows written so far and all rows.
+_RECOUNT_S = 2.0
 LoadProgress = Callable[[int, int], None]
 
 
@@ -66,8 +73,34 @@ def load_columns(
         if progress:
             progress(done, len(columns))
 
-    rows = put_rows(client.create_cache(config), encoder, advance)
+    made = client.create_cache(config)
+    rows = put_rows(made, encoder, advance)
+    _note_count(made, encoder, columns.keys, backups)
     return LoadOutcome(cache, rows, backups, time.monotonic() - began)
+
+
+def _note_count(cache: Cache, encoder: RowEncoder, keys: NDArray[Any] | None, backups: int) -> None:
+    """Count what is there after a load, and note it for whoever reads the cache.
+
+    Raises:
+        RowsLost: A node took rows with it meanwhile.
+    """
+    client, hashes = cache.client, encoder.key_hashes()
+    nodes, partition_map = client.nodes(), cache.partition_map()
+    wanted = len(encoder) if keys is None else _num_distinct(keys)
+    rows = wait_for(lambda: size if (size := cache.size()) >= wanted else None, _RECOUNT_S)
+    if rows is None:
+        evidence = (
+            f"and {wanted:,} were written: a node took some with it meanwhile, as it keeps {backups} backups"
+        )
+        raise RowsLost(cache.name, cache.size(), evidence)
+    filled = map(int, np.unique(partitions_of_hashes(hashes, partition_map.num_partitions)))
+    count = counted_now("a load", rows, (node.node_id for node in nodes), topology_of(nodes), filled)
+    note_count(client, cache.name, count)
+
+
+def _num_distinct(keys: NDArray[Any]) -> int:
+    return len(set(keys)) if keys.dtype == object else len(np.unique(keys))
 
 
 def _make_way(client: Client, cache: str, *, replace: bool) -> None:
