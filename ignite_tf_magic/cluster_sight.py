@@ -9,13 +9,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from ignite_tf_magic.client.client import Client, connect
+from ignite_tf_magic.client.cache_facts import check_complete
+from ignite_tf_magic.client.client import Cache, Client, connect
 from ignite_tf_magic.client.router import Node
+from ignite_tf_magic.client.row_counts import check_rows
 from ignite_tf_magic.cluster.record import HostRecord
 from ignite_tf_magic.cluster.topology import Answer, ask_all
 from ignite_tf_magic.config import Config, ConnectOptions, Endpoint, HostOptions
-from ignite_tf_magic.diagnosis import Check, bad, doubtful, good, judge_data
-from ignite_tf_magic.errors import ConfigError, IgniteTfError
+from ignite_tf_magic.diagnosis import Check, bad, doubtful, good, judge_cluster, judge_data
+from ignite_tf_magic.errors import ConfigError, IgniteTfError, LoadIncomplete, RowsLost
 from ignite_tf_magic.run_hosts import NamedHosts, hosts_of_nodes, is_own_address
 
 
@@ -83,7 +85,9 @@ def _with_cluster(
     present = {host.name: host for host in named.values()}
     absent: dict[str, HostRecord] = {}
     missing: dict[str, Answer] = {}
-    for answer in _those_without(options, config, answers, named, {node.node_id for node in nodes}):
+    without = _those_without(options, config, answers, named, {node.node_id for node in nodes})
+    checks[0] = judge_cluster(checks[0], len(nodes), [str(answer) for answer in without])
+    for answer in without:
         host = _host_of(answer, [*present.values(), *absent.values()], config)
         if host.name not in present:
             absent.setdefault(host.name, host)
@@ -119,16 +123,34 @@ def _look_at_data(client: Client, cache: str | None) -> tuple[list[Check], dict[
     if cache is None:
         return [good("", "ignite", found)], {}, 0
     opened = client.cache(cache)
+    losses = _look_for_losses(opened)  # waits until all nodes count their rows
     rows, partition_map = opened.size(), opened.partition_map()
     if not partition_map.partitioned:
-        return [good("", "ignite", f"{found}; {cache}: {rows:,} rows, all of them on every node")], {}, rows
+        whole = good("", "ignite", f"{found}; {cache}: {rows:,} rows, all of them on every node")
+        return [whole, *losses], {}, rows
     backups = opened.config().backups
     data = {node: len(partitions) for node, partitions in partition_map.owners.items()}
     found += f"; {cache}: {rows:,} rows in {partition_map.num_partitions:,} partitions"
     if backups or len(nodes) == 1:
-        return [good("", "ignite", f"{found}, {backups} backup{'s' * (backups != 1)}")], data, rows
+        return [good("", "ignite", f"{found}, {backups} backup{'s' * (backups != 1)}"), *losses], data, rows
     fix = "the loss of any node loses rows; load with --backups 1"
-    return [doubtful("", "ignite", f"{found}, no backups", fix)], data, rows
+    return [doubtful("", "ignite", f"{found}, no backups", fix), *losses], data, rows
+
+
+def _look_for_losses(cache: Cache) -> list[Check]:
+    """Say what is missing of a cache."""
+    try:
+        check_complete(cache.client, cache.name)
+        found = check_rows(cache, cache.baseline())
+    except (RowsLost, LoadIncomplete) as error:
+        return [bad("", "rows", *_first_sentence(str(error)))]
+    advice = "nothing needs to be done if that is intended; else load again with --replace"
+    return [doubtful("", "rows", each, advice) for each in found]
+
+
+def _first_sentence(text: str) -> tuple[str, str]:
+    first, _, rest = text.partition(". Load it again")
+    return (first, f"load it again{rest}") if rest else _first_line(text)
 
 
 def _open_all(client: Client) -> list[Check]:

@@ -18,7 +18,7 @@ from ignite_tf_magic.cluster.record import HostRecord, RunRecord, RunSpec
 from ignite_tf_magic.cluster.room import limits, needs_room, shortage
 from ignite_tf_magic.cluster.supervisor import Plan
 from ignite_tf_magic.cluster.topology import fingerprint
-from ignite_tf_magic.cluster.wholeness import check_whole
+from ignite_tf_magic.cluster.wholeness import check_whole, find_cache
 from ignite_tf_magic.config import ConnectOptions
 from ignite_tf_magic.errors import NoRoom, PlacementError
 from ignite_tf_magic.host_names import is_nobodys, plain_address, rank
@@ -105,7 +105,7 @@ def find_plan(
         PlacementError: The workers cannot be spread so.
         ConfigError: A node's host cannot be told.
     """
-    cache = client.cache(spec.cache)
+    cache = find_cache(client, spec.cache, options)
     partition_map, stats, nodes = _count(client, cache)
     whole = check_whole(
         cache, partition_map, stats, nodes.values(), options, allow_partial=spec.allow_partial

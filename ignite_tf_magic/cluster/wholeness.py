@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ignite_tf_magic.client.cache_facts import check_complete, read_facts
 from ignite_tf_magic.client.cache_scan import Baseline
-from ignite_tf_magic.client.client import WHOLE_CACHE, Cache
+from ignite_tf_magic.client.client import WHOLE_CACHE, Cache, Client
 from ignite_tf_magic.client.page_sizes import PartitionStats
 from ignite_tf_magic.client.router import Node
 from ignite_tf_magic.client.row_counts import (
@@ -26,7 +26,7 @@ from ignite_tf_magic.client.row_counts import (
 )
 from ignite_tf_magic.cluster.topology import Answer, ask_all, topology_of
 from ignite_tf_magic.config import ConnectOptions, Endpoint
-from ignite_tf_magic.errors import IgniteTfError, NodesMissing, RowsLost
+from ignite_tf_magic.errors import CacheNotFound, IgniteTfError, NodesMissing, RowsLost
 from ignite_tf_magic.host_names import is_nobodys, plain_address
 from ignite_tf_magic.protocol.affinity import PartitionMap
 
@@ -42,6 +42,23 @@ class Wholeness:
 
     topology: tuple[str, ...]
     warnings: tuple[str, ...]
+
+
+def find_cache(client: Client, name: str, options: ConnectOptions | None) -> Cache:
+    """Return a cache of the cluster.
+
+    Raises:
+        CacheNotFound: There is none of that name.
+        NodesMissing: Nor is there on this side of a cluster of which a part is missing.
+    """
+    try:
+        return client.cache(name)
+    except CacheNotFound as error:
+        nodes = client.nodes()
+        absent = _absent(options, None, nodes) if options else []
+        if not absent:
+            raise
+        raise NodesMissing(len(nodes), list(map(str, absent)), f"Here is {error}") from error
 
 
 def check_whole(
