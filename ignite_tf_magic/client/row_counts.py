@@ -18,7 +18,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -38,6 +38,7 @@ _RECOUNT_S = 2.0
 _CHANCE = 1e-6
 # Of so many rows for each partition hardly one partition is empty, unless few affinity keys gather them.
 _DENSE_ROWS, _SPARSE_SHARE = 8.0, 0.05
+_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +146,16 @@ def evidence_of_loss(known: RowCount | None, baseline: Baseline, rows_of: Mappin
     emptied = sorted(p for p in known.filled or () if not rows_of.get(p))
     if known.filled is not None and not emptied:
         return ""  # a loss takes whole partitions
-    where = f": partitions {format_ranges(emptied)} are empty now" if emptied else ""
+    where = f": {len(emptied)} partitions have no rows any more ({_some(emptied)})" if emptied else ""
     return (
-        f"and had {known.rows:,} at {known.when}. Since then {len(gone)} of {len(known.nodes)} nodes left, or were "
-        f"started anew, and it keeps {baseline.backups} backups{where}"
+        f"and had {known.rows:,} at {known.when}. Since then {len(gone)} of {len(known.nodes)} nodes went, for good or "
+        f"to be started anew, and it keeps {baseline.backups} backups{where}"
     )
+
+
+def _some(partitions: Sequence[int]) -> str:
+    shown = format_ranges(partitions[:_SHOWN])
+    return f"{shown}, ..." if len(partitions) > _SHOWN else shown
 
 
 def _spare_copies(known: RowCount, baseline: Baseline) -> int:
