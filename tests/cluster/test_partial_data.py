@@ -130,3 +130,22 @@ def test_another_cache_of_the_same_name_is_not_measured_by_the_last_one(ignite, 
     session.plan_run(RunRequest("AGAIN", "pass"))
     assert said == []
     client.destroy_cache("AGAIN")
+
+
+def test_a_load_that_lost_rows_on_its_way_says_so(new_cluster):
+    cluster = new_cluster(num_nodes=2)
+    with Session(cluster.connect_options, connect(cluster.connect_options), print) as session:
+        control = session.client.router.control_node_id()
+        port = next(n.endpoints[0].port for n in session.client.nodes() if n.node_id != control)
+        victim = next(node.pid for node in cluster.nodes if node.port == port)
+        has_struck = []
+
+        def strike(done: int, _: int) -> None:
+            if done > 30_000 and not has_struck:
+                has_struck.append(done)
+                os.kill(victim, signal.SIGKILL)
+
+        rows = {"x": np.zeros((60_000, 100), np.uint8)}
+        with pytest.raises(RowsLost, match=r"60,000 were written: a node took some"):
+            session.load("ON_ITS_WAY", rows, backups=0, progress=strike)
+        assert has_struck

@@ -194,7 +194,7 @@ def await_nodes(bed, num_nodes):
 
 
 @pytest.mark.faults
-def test_nodes_that_the_cluster_lacks(doctor, elsewhere, bed, namespaces):
+def test_nodes_that_the_cluster_lacks(doctor, here, elsewhere, bed, namespaces):
     """One is dead, then goes on as a cluster of its own."""
     host = bed.hosts[2]
     config = host.directory / "ignite.xml"
@@ -223,6 +223,12 @@ def test_nodes_that_the_cluster_lacks(doctor, elsewhere, bed, namespaces):
         told = found_by(diagnosis, None)["ignite"]
         assert told["status"] == "warning"
         assert f"the node at {host.endpoint} is a cluster of its own (alone)" in told["found"]
+
+        # The larger side has all rows, and starts runs with a word.
+        (elsewhere.directory / "job").mkdir()
+        shown, said = here("start", "--workers", "1", "--explain", "NUMBERS", "job", "python", "-c", "pass")
+        assert "3,000" in shown
+        assert f"warning: not in this cluster: the node at {host.endpoint} is a cluster of its own" in said
     finally:
         host.kill_node()
         config.write_text(whole)

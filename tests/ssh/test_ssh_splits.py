@@ -65,11 +65,3 @@ def test_a_single_node_that_is_left_is_no_cluster_to_start_on(here, elsewhere, b
         shown = here("doctor", CACHE, code=1)[0]
         assert re.search(r"^all +ignite +failed +1 of 3 nodes are in one cluster", shown, re.M)
         assert not re.search(r"^all +ignite +ok", shown, re.M)
-
-
-def test_the_larger_side_goes_on_with_all_rows_and_a_word(here, bed, namespaces, job, data):
-    *_, third = bed.hosts
-    with nodes_on_their_own(bed, third):
-        shown, said = here(*EXPLAIN)
-        assert "3000" in shown.replace(",", "")
-        assert f"warning: not in this cluster: the node at {third.endpoint} is a cluster of its own" in said
