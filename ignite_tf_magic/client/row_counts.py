@@ -146,10 +146,11 @@ def evidence_of_loss(known: RowCount | None, baseline: Baseline, rows_of: Mappin
     emptied = sorted(p for p in known.filled or () if not rows_of.get(p))
     if known.filled is not None and not emptied:
         return ""  # a loss takes whole partitions
+    copies = f"{baseline.backups or 'no'} backup{'s' * (baseline.backups != 1)}"
     where = f": {len(emptied)} partitions have no rows any more ({_some(emptied)})" if emptied else ""
     return (
         f"and had {known.rows:,} at {known.when}. Since then {len(gone)} of {len(known.nodes)} nodes went, for good or "
-        f"to be started anew, and it keeps {baseline.backups} backups{where}"
+        f"to be started anew, and it keeps {copies}{where}"
     )
 
 
@@ -171,8 +172,8 @@ def doubts(known: RowCount | None, cache: str, rows_of: Mapping[int, int]) -> li
 def _fewer(known: RowCount, cache: str, rows: int) -> list[str]:
     if rows < known.rows:
         return [
-            f"cache {cache!r} has {rows:,} rows and had {known.rows:,} at {known.when}: somebody has removed some. "
-            "No node that held rows alone has left since"
+            f"cache {cache!r} has {rows:,} rows and had {known.rows:,} at {known.when}. Nothing shows that "
+            "they were lost with a node: somebody has removed them"
         ]
     if rows < known.lost_from:
         return [

@@ -201,7 +201,8 @@ class Answer:
     def __str__(self) -> str:
         if not self.nodes:
             return f"{self.endpoint} does not answer ({self.error.removeprefix(f'{self.endpoint}: ')})"
-        size = "alone" if len(self.nodes) == 1 else f"with {len(self.nodes) - 1} others"
+        num_others = len(self.nodes) - 1
+        size = f"with {num_others} other{'s' * (num_others > 1)}" if num_others else "alone"
         return f"the node at {self.endpoint} is a cluster of its own ({size})"
 
 

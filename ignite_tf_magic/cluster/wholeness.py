@@ -144,7 +144,7 @@ def _refusal(
         return NodesMissing(
             num_present,
             words,
-            f"{held}, and keeps {baseline.backups} backups: whether these are all, nobody has counted",
+            f"{held} and keeps {baseline.backups or 'no'} backups: whether these are all, nobody has counted",
         )
     is_split = any(answer.nodes for answer in absent)
     if is_split and 2 * num_present <= num_present + len(absent):
