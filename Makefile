@@ -30,6 +30,7 @@ faults: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.crash
 	SHARING_S=60 $(BIN)/python -m pytest tests/igfs/test_sharing.py -k eight_writers
 	$(BIN)/python -m benchmarks.faults --tensorflow-rounds 3
+	$(BIN)/python -m benchmarks.partial
 
 # A round of some faults that hit runs, with timings divided by 4: two minutes; part of `make test`.
 faults-short: $(VENV)/.dev

@@ -9,25 +9,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from ignite_tf_magic.client.client import Client, connect
+from ignite_tf_magic.client.cache_facts import check_complete
+from ignite_tf_magic.client.client import Cache, Client, connect
 from ignite_tf_magic.client.router import Node
+from ignite_tf_magic.client.row_counts import check_rows
 from ignite_tf_magic.cluster.record import HostRecord
+from ignite_tf_magic.cluster.topology import Answer, ask_all
 from ignite_tf_magic.config import Config, ConnectOptions, Endpoint, HostOptions
-from ignite_tf_magic.diagnosis import Check, bad, doubtful, good, judge_data
-from ignite_tf_magic.errors import ConfigError, IgniteTfError
+from ignite_tf_magic.diagnosis import Check, bad, doubtful, good, judge_cluster, judge_data
+from ignite_tf_magic.errors import ConfigError, IgniteTfError, LoadIncomplete, RowsLost
 from ignite_tf_magic.run_hosts import NamedHosts, hosts_of_nodes, is_own_address
-
-_ANSWER_S = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What came of asking one endpoint for the cluster's nodes."""
-
-    endpoint: Endpoint
-    node: uuid.UUID | None = None
-    nodes: tuple[Node, ...] = ()
-    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,28 +48,13 @@ def look_at_cluster(options: ConnectOptions | None, config: Config, cache: str |
         fix = "name it in ignite-tf.toml ([cluster] addresses) or IGNITE_TF_CLUSTER; or: ignite-tf local up"
         checks = (doubtful("", "ignite", "no cluster is configured and no embedded nodes run", fix),)
         return ClusterSight(checks, {each.name: _record(each, config) for each in config.hosts}, {}, {})
-    answers = _ask_all(options, options.endpoints)
+    answers = ask_all(options, options.endpoints)
     best = max(answers, key=lambda answer: len(answer.nodes))
     if not best.nodes:
         return _without_cluster(config, answers)
     quick = replace(options, endpoints=(best.endpoint,), timeout_s=min(options.timeout_s, 5.0))
     with connect(quick) as client:
         return _with_cluster(client, options, config, cache, answers)
-
-
-def _ask_all(options: ConnectOptions, endpoints: Iterable[Endpoint]) -> list[Answer]:
-    quick = replace(options, timeout_s=min(options.timeout_s, _ANSWER_S))
-    asked = list(dict.fromkeys(endpoints))
-    with ThreadPoolExecutor(max(len(asked), 1), "doctor-ask") as pool:
-        return list(pool.map(lambda endpoint: _ask(quick, endpoint), asked))
-
-
-def _ask(options: ConnectOptions, endpoint: Endpoint) -> Answer:
-    try:
-        with connect(replace(options, endpoints=(endpoint,))) as client:
-            return Answer(endpoint, client.router.control_node_id(), client.nodes())
-    except IgniteTfError as error:
-        return Answer(endpoint, error=str(error).removeprefix("no Ignite node answers. Tried "))
 
 
 def _without_cluster(config: Config, answers: Sequence[Answer]) -> ClusterSight:
@@ -109,7 +85,9 @@ def _with_cluster(
     present = {host.name: host for host in named.values()}
     absent: dict[str, HostRecord] = {}
     missing: dict[str, Answer] = {}
-    for answer in _those_without(options, config, answers, named, {node.node_id for node in nodes}):
+    without = _those_without(options, config, answers, named, {node.node_id for node in nodes})
+    checks[0] = judge_cluster(checks[0], len(nodes), [str(answer) for answer in without])
+    for answer in without:
         host = _host_of(answer, [*present.values(), *absent.values()], config)
         if host.name not in present:
             absent.setdefault(host.name, host)
@@ -145,16 +123,34 @@ def _look_at_data(client: Client, cache: str | None) -> tuple[list[Check], dict[
     if cache is None:
         return [good("", "ignite", found)], {}, 0
     opened = client.cache(cache)
+    losses = _look_for_losses(opened)  # waits until all nodes count their rows
     rows, partition_map = opened.size(), opened.partition_map()
     if not partition_map.partitioned:
-        return [good("", "ignite", f"{found}; {cache}: {rows:,} rows, all of them on every node")], {}, rows
+        whole = good("", "ignite", f"{found}; {cache}: {rows:,} rows, all of them on every node")
+        return [whole, *losses], {}, rows
     backups = opened.config().backups
     data = {node: len(partitions) for node, partitions in partition_map.owners.items()}
     found += f"; {cache}: {rows:,} rows in {partition_map.num_partitions:,} partitions"
     if backups or len(nodes) == 1:
-        return [good("", "ignite", f"{found}, {backups} backup{'s' * (backups != 1)}")], data, rows
+        return [good("", "ignite", f"{found}, {backups} backup{'s' * (backups != 1)}"), *losses], data, rows
     fix = "the loss of any node loses rows; load with --backups 1"
-    return [doubtful("", "ignite", f"{found}, no backups", fix)], data, rows
+    return [doubtful("", "ignite", f"{found}, no backups", fix), *losses], data, rows
+
+
+def _look_for_losses(cache: Cache) -> list[Check]:
+    """Say what is missing of a cache."""
+    try:
+        check_complete(cache.client, cache.name)
+        found = check_rows(cache, cache.baseline())
+    except (RowsLost, LoadIncomplete) as error:
+        return [bad("", "rows", *_first_sentence(str(error)))]
+    advice = "nothing needs to be done if that is intended; else load again with --replace"
+    return [doubtful("", "rows", each, advice) for each in found]
+
+
+def _first_sentence(text: str) -> tuple[str, str]:
+    first, _, rest = text.partition(". Load it again")
+    return (first, f"load it again{rest}") if rest else _first_line(text)
 
 
 def _open_all(client: Client) -> list[Check]:
@@ -190,7 +186,7 @@ def _those_without(
     ]
     return [
         answer
-        for answer in [*answers, *_ask_all(options, more)]
+        for answer in [*answers, *ask_all(options, more)]
         if answer.node is None or answer.node not in cluster
     ]
 

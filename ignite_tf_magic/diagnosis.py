@@ -231,6 +231,22 @@ def judge_data(host: str, cache: str | None, num_partitions: int, rows: str) -> 
     return doubtful(host, "ignite", f"no primary partition of {cache}", fix)
 
 
+def judge_cluster(whole: Check, num_present: int, missing: Sequence[str]) -> Check:
+    """Say of a cluster what it lacks; `missing` says of each node that should be in it what came of asking."""
+    if not missing:
+        return whole
+    total = num_present + len(missing)
+    found = (
+        f"{num_present} of {total} nodes are in one cluster; {'; '.join(missing)}. In this one: {whole.found}"
+    )
+    if 2 * num_present > total:
+        return doubtful(
+            "", whole.what, found, "see what is said of these nodes; runs use the others meanwhile"
+        )
+    fix = "runs are refused: start these nodes, restart those that lost the others, or train on a part: --allow-partial"
+    return bad("", whole.what, found, fix)
+
+
 def judge_missing_node(
     host: str, endpoint: str, reason: str, alone: int | None, listens: Sequence[str] | None
 ) -> Check:

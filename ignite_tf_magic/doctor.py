@@ -15,7 +15,8 @@ from typing import TypeVar
 from ignite_tf_magic.cluster.foreman import address_of
 from ignite_tf_magic.cluster.reach import Reach
 from ignite_tf_magic.cluster.record import HostRecord
-from ignite_tf_magic.cluster_sight import Answer, ClusterSight, look_at_cluster
+from ignite_tf_magic.cluster.topology import Answer
+from ignite_tf_magic.cluster_sight import ClusterSight, look_at_cluster
 from ignite_tf_magic.config import Config, ConnectOptions
 from ignite_tf_magic.diagnosis import (
     MODULES,

@@ -169,6 +169,42 @@ class PartitionsLost(IgniteTfError, RuntimeError):
         super().__init__(f"cache {cache!r} lost partitions {format_ranges(self.partitions)}: {detail}")
 
 
+class RowsLost(IgniteTfError, RuntimeError):
+    """A cache has fewer rows than it had, and nodes that held some of them are gone.
+
+    Attributes:
+        cache: Its name.
+        rows: How many rows it has.
+    """
+
+    def __init__(self, cache: str, rows: int, evidence: str) -> None:
+        super().__init__(
+            f"cache {cache!r} has {rows:,} rows, {evidence}. Load it again: ignite-tf load --replace (with --backups 1 "
+            "the loss of a node loses nothing), or bring back the nodes that are gone with their rows; to use what is "
+            "left: --allow-partial, IgniteDataset(..., allow_partial=True)"
+        )
+        self.cache = cache
+        self.rows = rows
+
+
+class NodesMissing(IgniteTfError, RuntimeError):
+    """Ignite nodes are not in this cluster that are configured or were there before; rows may be with them.
+
+    Attributes:
+        missing: What came of asking for each of them, in words.
+    """
+
+    def __init__(self, num_present: int, missing: Sequence[str], evidence: str) -> None:
+        total = num_present + len(missing)
+        super().__init__(
+            f"{num_present} of {total} Ignite nodes that are configured or were there before are in this cluster; "
+            f"{'; '.join(missing)}. {evidence}. Start these nodes, or restart them where they are a cluster of their "
+            "own: they do not join by themselves. Take those that are gone for good out of the configuration; to use "
+            "the rows that are here: --allow-partial"
+        )
+        self.missing = tuple(missing)
+
+
 class SourceError(IgniteTfError, ValueError):
     """Data to be loaded cannot be read or has no form in a cache."""
 

@@ -13,8 +13,10 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ignite_tf_magic.client.cache_facts import (
     LoadState,
@@ -25,16 +27,27 @@ from ignite_tf_magic.client.cache_facts import (
     read_facts,
     spare_name,
 )
-from ignite_tf_magic.client.client import Client
+from ignite_tf_magic.client.client import Cache, Client
 from ignite_tf_magic.client.load import check_room, put_rows, region_watch, table_config
 from ignite_tf_magic.client.regions import RegionWatch, region_use
 from ignite_tf_magic.client.router import wait_for
-from ignite_tf_magic.errors import CacheExists, CacheNameError, IgniteTfError, RegionFull, ServerError
+from ignite_tf_magic.client.row_counts import counted_now, note_count
+from ignite_tf_magic.cluster.topology import topology_of
+from ignite_tf_magic.errors import (
+    CacheExists,
+    CacheNameError,
+    IgniteTfError,
+    RegionFull,
+    RowsLost,
+    ServerError,
+)
 from ignite_tf_magic.protocol import sql
+from ignite_tf_magic.protocol.affinity import partitions_of_hashes
 from ignite_tf_magic.protocol.encode import RowEncoder
 from ignite_tf_magic.sources import Columns, value_type_name
 
 # Told the rows written so far and all rows.
+_RECOUNT_S = 2.0
 LoadProgress = Callable[[int, int], None]
 _TABLES = "SELECT CACHE_NAME, TABLE_NAME FROM SYS.TABLES WHERE SCHEMA_NAME = 'PUBLIC'"
 _MAX_TABLES = 100_000
@@ -96,6 +109,7 @@ class _Load:
         self._progress = progress
         self._done = 0
         self._all = self._rows = len(columns)
+        self._keys = columns.keys
         self._text_keys = columns.keys is not None and columns.keys.dtype == object
         _check_table(client, cache)
         self._encoder = _encoder(client, cache, columns)
@@ -166,6 +180,7 @@ class _Load:
             forget(client, name)
             raise
         put_rows(cache, self._encoder, self._advance, watch)
+        _note_count(cache, self._encoder, self._keys, self._backups)
         mark_complete(client, name, mark, self._rows)
 
     def _find_room(self, patience_s: float) -> RegionWatch:
@@ -189,6 +204,30 @@ class _Load:
         self._done += more
         if self._progress:
             self._progress(self._done * self._rows // self._all, self._rows)
+
+
+def _note_count(cache: Cache, encoder: RowEncoder, keys: NDArray[Any] | None, backups: int) -> None:
+    """Count what is there after a load, and note it for whoever reads the cache.
+
+    Raises:
+        RowsLost: A node took rows with it meanwhile.
+    """
+    client, hashes = cache.client, encoder.key_hashes()
+    nodes, partition_map = client.nodes(), cache.partition_map()
+    wanted = len(encoder) if keys is None else _num_distinct(keys)
+    rows = wait_for(lambda: size if (size := cache.size()) >= wanted else None, _RECOUNT_S)
+    if rows is None:
+        evidence = (
+            f"and {wanted:,} were written: a node took some with it meanwhile, as it keeps {backups} backups"
+        )
+        raise RowsLost(cache.name, cache.size(), evidence)
+    filled = map(int, np.unique(partitions_of_hashes(hashes, partition_map.num_partitions)))
+    count = counted_now("a load", rows, (node.node_id for node in nodes), topology_of(nodes), filled)
+    note_count(client, cache.name, count)
+
+
+def _num_distinct(keys: NDArray[Any]) -> int:
+    return len(set(keys)) if keys.dtype == object else len(np.unique(keys))
 
 
 def _drop(client: Client, cache: str) -> None:

@@ -321,7 +321,9 @@ class Reconciler:
         fallback = self._fallback(record)
         with self._connect() as client:
             check_room(client, record, rooms)
-            return find_plan(client, record.spec, naming, self._unusable, lambda *_: rooms, fallback).placed()
+            return find_plan(
+                client, record.spec, naming, self._unusable, lambda *_: rooms, fallback, self._options
+            ).placed()
 
     def _fallback(self, record: RunRecord) -> HostRecord | None:
         """Give the host where all workers were because none with a node could be used, if it reports."""

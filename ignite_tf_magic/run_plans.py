@@ -71,6 +71,7 @@ class RunRequest:
         wheels: Directory with all wheels for that, where hosts are to ask no package index.
         push: Variables that the script finds, by name; see `values` for what they may be.
         stop_on_nan: Whether a training whose loss is not a number any more fails, instead of going on.
+        allow_partial: Whether it may train on what is left of a cache that lost rows, or on a side of a split cluster.
         wait: Whether the run waits, queued, for GPUs and ports that other runs hold; else it is refused.
         detach: Whether the run's hosts answer for it, so that it outlives this process.
     """
@@ -94,6 +95,7 @@ class RunRequest:
     wheels: Path | None = None
     push: Mapping[str, Any] = field(default_factory=dict, repr=False)
     stop_on_nan: bool = False
+    allow_partial: bool = False
     wait: bool = False
     detach: bool = False
 
@@ -106,12 +108,14 @@ class Planned:
         rows: Who reads what, one for each worker.
         unusable: Why hosts that hold partitions get no worker, by host.
         is_far: Whether all workers run on this machine because no host with a node can be used.
+        warnings: What is missing of cluster and cache, and is no reason to refuse.
     """
 
     run: RunPlan
     rows: tuple[PlacementRow, ...]
     unusable: Mapping[str, str]
     is_far: bool = False
+    warnings: tuple[str, ...] = ()
 
 
 def plan_run(
@@ -123,6 +127,7 @@ def plan_run(
         ScriptError: The script is not Python.
         ConfigError: Options contradict each other, or a node's host cannot be told.
         CacheNotFound: There is no such cache.
+        LoadIncomplete, RowsLost, NodesMissing: Only a part of its rows is there.
         PlacementError: The workers cannot be spread so.
         NoRoom: The hosts have too few free GPUs or ports, and the run was not to wait.
         ParcelError: The job's directory cannot be packed.
@@ -136,7 +141,8 @@ def plan_run(
         )
     if not spec.command:
         check_script(request.script, request.script_name, spec.python)
-    found = _find(client, config, spec, partial(unusable_hosts, reach=reach), partial(rooms_of, reach))
+    inspect, ask_room = partial(unusable_hosts, reach=reach), partial(rooms_of, reach)
+    found = _find(client, options, config, spec, inspect, ask_room)
     if found.shortage is not None and not request.wait:
         raise NoRoom(f"{found.shortage}. Wait until there is room with --wait, or ask for fewer")
     package = pack_package() if any(host.ssh is not None for host in found.plan.hosts) else None
@@ -155,7 +161,7 @@ def plan_run(
     )
     are_here = [seat.host == _HERE.name for seat in found.plan.seats]
     is_far = bool(are_here) and all(are_here) and bool(found.unusable)
-    return Planned(run, found.rows, found.unusable, is_far)
+    return Planned(run, found.rows, found.unusable, is_far, found.warnings)
 
 
 def with_environments(
@@ -180,7 +186,9 @@ def with_environments(
     return replace(run, plan=plan, spec=replace(run.spec, requirements=requirements.name))
 
 
-def plan_again(client: Client, config: Config, record: RunRecord, reports: Reports, reach: Reach) -> Plan:
+def plan_again(
+    client: Client, options: ConnectOptions, config: Config, record: RunRecord, reports: Reports, reach: Reach
+) -> Plan:
     """Find places for another generation of a run that this process owns."""
     told = told_rooms(reports)
     check_room(client, record, told)
@@ -197,11 +205,12 @@ def plan_again(client: Client, config: Config, record: RunRecord, reports: Repor
             return {host.name: _NOT_PACKED for host in asked if host.ssh is not None}
         return unusable_hosts(asked, reach)
 
-    return _find(client, config, record.spec, inspect, ask_room, known).placed()
+    return _find(client, options, config, record.spec, inspect, ask_room, known).placed()
 
 
 def _find(
     client: Client,
+    options: ConnectOptions,
     config: Config,
     spec: RunSpec,
     inspect: Inspect,
@@ -223,6 +232,7 @@ def _find(
         inspect,
         ask_room,
         fallback,
+        options,
     )
 
 
@@ -249,6 +259,7 @@ def _spec(config: Config, request: RunRequest) -> RunSpec:
         port_range=launch.ports,
         log_limit_bytes=launch.log_limit_bytes,
         waits_for_room=request.wait,
+        allow_partial=request.allow_partial,
     )
 
 

@@ -276,6 +276,7 @@ class Session(Closing):
             ScriptError: The script is not Python.
             ConfigError: Options contradict each other, or a node's host cannot be told.
             CacheNotFound: There is no such cache.
+            LoadIncomplete, RowsLost, NodesMissing: Only a part of its rows is there (see `RunRequest.allow_partial`).
             PlacementError: The workers cannot be spread so, or, as NoRoom, cannot now.
             ParcelError: The job's directory cannot be shipped.
         """
@@ -283,6 +284,8 @@ class Session(Closing):
 
     def _plan_run(self, request: RunRequest, reach: Reach) -> Planned:
         planned = self._plan_where_most_nodes_are(request, reach)
+        for warning in planned.warnings:
+            self.report(f"warning: {warning}")
         for host, reason in planned.unusable.items():
             self.report(f"{host} gets no worker, and its partitions are read over the network: {reason}")
         if planned.is_far:
@@ -326,6 +329,7 @@ class Session(Closing):
             ConfigError: Options contradict each other, requirements cannot be read, a node's host cannot be told, or a
                 variable that is to be sent along has no safe form or is too large.
             CacheNotFound: There is no such cache.
+            LoadIncomplete, RowsLost, NodesMissing: Only a part of its rows is there (see `RunRequest.allow_partial`).
             PlacementError: Fewer partitions hold rows than workers were asked for, or, as NoRoom, the hosts have too
                 few free GPUs or ports.
             EnvironmentFailed: A host cannot be given what the requirements say.
@@ -363,7 +367,7 @@ class Session(Closing):
 
         def plan_anew(record: RunRecord, reports: Reports) -> Plan:
             with connect_again() as client:
-                return plan_again(client, config, record, reports, reach)
+                return plan_again(client, self.options, config, record, reports, reach)
 
         def close() -> None:
             topology.close()

@@ -86,6 +86,7 @@ def add_run_options(start: argparse.ArgumentParser, *, default_workers: str) -> 
     choices = [each.value for each in OnRebalance]
     add("--on-rebalance", choices=choices, help="when partitions have moved (restart)")
     add("--stop-on-nan", action="store_true", help="fail when the loss is not a number any more")
+    add("--allow-partial", action="store_true", help="train on what is left of a cache that has lost rows")
     add("--wait", action="store_true", help="queue the run until there are free GPUs and ports for it")
     add("--explain", action="store_true", help="only tell who would read what, from where")
     add("--detach", action="store_true", help="the hosts answer for the run; it outlives this process")
@@ -112,6 +113,7 @@ def given_options(options: argparse.Namespace) -> dict[str, Any]:
         "wheels": options.wheels,
         "wait": options.wait,
         "stop_on_nan": options.stop_on_nan,
+        "allow_partial": options.allow_partial,
         "start_timeout_s": options.start_timeout,
         "max_restarts": options.max_restarts,
         "deadline_s": options.deadline,

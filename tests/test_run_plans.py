@@ -36,12 +36,12 @@ def client(ignite):
 
 
 @pytest.mark.parametrize(("package", "host"), [("0" * 64, "far"), (None, "localhost")])
-def test_a_run_that_began_on_this_machine_alone_stays_there(client, tmp_path, package, host):
+def test_a_run_that_began_on_this_machine_alone_stays_there(ignite, client, tmp_path, package, host):
     """The only nodes that there are by now are elsewhere, where the package would have to be sent."""
     nodes = tuple(str(node.node_id) for node in client.nodes())
     config = Config(hosts=(HostOptions("far", node_ids=nodes, ssh="far"),))
     here = HostRecord("localhost", python=sys.executable)
     spec = RunSpec(CACHE, package=package)
     record = RunRecord("mnist-1", spec, RunState.RESTARTING, 1.0, hosts=(here,))
-    plan = plan_again(client, config, record, {}, FarReach(tmp_path))
+    plan = plan_again(client, ignite.connect_options, config, record, {}, FarReach(tmp_path))
     assert [seat.host for seat in plan.seats] == [host]

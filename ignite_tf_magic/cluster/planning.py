@@ -8,6 +8,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ignite_tf_magic.client.client import Cache, Client
 from ignite_tf_magic.client.page_sizes import PartitionStats
@@ -16,7 +17,9 @@ from ignite_tf_magic.cluster.orders import Room, Seat
 from ignite_tf_magic.cluster.record import HostRecord, RunRecord, RunSpec
 from ignite_tf_magic.cluster.room import limits, needs_room, shortage
 from ignite_tf_magic.cluster.supervisor import Plan
-from ignite_tf_magic.cluster.topology import fingerprint, topology_of
+from ignite_tf_magic.cluster.topology import fingerprint
+from ignite_tf_magic.cluster.wholeness import check_whole, find_cache
+from ignite_tf_magic.config import ConnectOptions
 from ignite_tf_magic.errors import NoRoom, PlacementError
 from ignite_tf_magic.host_names import is_nobodys, plain_address, rank
 from ignite_tf_magic.placement import Assignment, PlacementRow, explain, place
@@ -38,8 +41,9 @@ class Found:
     Attributes:
         rows: One for each worker; empty for a cache that is read whole.
         unusable: Why hosts that hold partitions get no worker, by host.
-        topology: What tells each node from the others, as "host:port".
+        topology: What tells each node from the others, as "host:port"; also those that are missing now.
         shortage: Why the workers do not fit now, though they may later; the plan then has hosts and no seats.
+        warnings: What is missing, and is no reason to refuse.
     """
 
     plan: Plan
@@ -47,6 +51,7 @@ class Found:
     unusable: Mapping[str, str]
     topology: tuple[str, ...]
     shortage: str | None = None
+    warnings: tuple[str, ...] = ()
 
     def placed(self) -> Plan:
         """Give the plan.
@@ -81,8 +86,9 @@ def find_plan(
     inspect: Inspect,
     ask_room: AskRoom,
     fallback: HostRecord | None = None,
+    options: ConnectOptions | None = None,
 ) -> Found:
-    """Decide where workers run. Reads the cache once, to count its rows.
+    """Decide where workers run. Reads the cache once, to count its rows, and notes the count for the next time.
 
     Args:
         client: Connected to the cluster.
@@ -91,16 +97,21 @@ def find_plan(
         inspect: Says which of these hosts cannot be used now.
         ask_room: Says what these hosts have for workers.
         fallback: Where all workers run when no host with a node can be used.
+        options: How the cluster is reached, with the endpoints that are configured; None looks for no missing nodes.
 
     Raises:
         CacheNotFound: There is no such cache.
+        LoadIncomplete, RowsLost, NodesMissing: Only a part of its rows is there.
         PlacementError: The workers cannot be spread so.
         ConfigError: A node's host cannot be told.
     """
-    cache = client.cache(spec.cache)
+    cache = find_cache(client, spec.cache, options)
     partition_map, stats, nodes = _count(client, cache)
+    whole = check_whole(
+        cache, partition_map, stats, nodes.values(), options, allow_partial=spec.allow_partial
+    )
+    found = partial(Found, topology=whole.topology, warnings=whole.warnings)
     hosts = naming(nodes.values())
-    topology = topology_of(nodes.values())
     owners = partition_map.owners
     named = {host.name: host for host in hosts.values()}
     wanted = _wanted(spec, named)
@@ -116,12 +127,12 @@ def find_plan(
         chosen = max(usable, key=lambda name: room.get(name, 1))
         seat = _whole_seat(cache, spec, stats, nodes, hosts, chosen)
         plan = Plan((seat,) if reason is None else (), tuple(named.values()), fingerprint(partition_map))
-        return Found(plan, (), unusable, topology, reason)
+        return found(plan, (), unusable, shortage=reason)
     rows = {partition: stats[partition].rows for partition in stats}
     names = {node: host.name for node, host in hosts.items()}
     if reason is not None:
         place(owners, rows, names, spec.num_workers, usable_hosts=usable)  # refuses what no room will help
-        return Found(Plan((), tuple(named.values())), (), unusable, topology, reason)
+        return found(Plan((), tuple(named.values())), (), unusable, shortage=reason)
     assignments = [
         _with_node(each, owners)
         for each in place(
@@ -141,7 +152,7 @@ def find_plan(
     )
     largest = {partition: stats[partition].max_row_bytes for partition in stats}
     table = explain(assignments, owners, rows, largest, names)
-    return Found(Plan(seats, tuple(named.values()), fingerprint(partition_map)), table, unusable, topology)
+    return found(Plan(seats, tuple(named.values()), fingerprint(partition_map)), table, unusable)
 
 
 def _with_node(assignment: Assignment, owners: Mapping[uuid.UUID, Collection[int]]) -> Assignment:

@@ -51,6 +51,7 @@ class RunSpec:
         log_limit_bytes: Of each worker's output so much is kept at least half; None keeps all.
         requirements: Name of the file that says what the workers' environments have; None: they have none of their own.
         waits_for_room: Whether it waits for GPUs and ports that other runs hold.
+        allow_partial: Whether it may train on a part of the rows, when others are lost.
     """
 
     cache: str
@@ -75,6 +76,7 @@ class RunSpec:
     log_limit_bytes: int | None = 1 << 30
     requirements: str | None = None
     waits_for_room: bool = False
+    allow_partial: bool = False
 
     @property
     def runs_script(self) -> bool:

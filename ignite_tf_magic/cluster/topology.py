@@ -9,8 +9,10 @@ import hashlib
 import itertools
 import threading
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,6 +27,7 @@ from ignite_tf_magic.protocol.affinity import PartitionMap
 
 _POLL_S = 0.1
 _CONNECT_S = 5.0
+_ANSWER_S = 2.0
 _LAST_IP_KIND = 6  # of `rank`: behind it come what every machine has, and names
 
 
@@ -184,6 +187,39 @@ def _connect_to(endpoint: Endpoint, options: ConnectOptions) -> Client | None:
         return connect(replace(options, endpoints=(endpoint,), timeout_s=min(options.timeout_s, _CONNECT_S)))
     except IgniteTfError:
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of asking one endpoint for the cluster's nodes; `node` is the one that answered."""
+
+    endpoint: Endpoint
+    node: uuid.UUID | None = None
+    nodes: tuple[Node, ...] = ()
+    error: str = ""
+
+    def __str__(self) -> str:
+        if not self.nodes:
+            return f"{self.endpoint} does not answer ({self.error.removeprefix(f'{self.endpoint}: ')})"
+        num_others = len(self.nodes) - 1
+        size = f"with {num_others} other{'s' * (num_others > 1)}" if num_others else "alone"
+        return f"the node at {self.endpoint} is a cluster of its own ({size})"
+
+
+def ask_all(options: ConnectOptions, endpoints: Iterable[Endpoint]) -> list[Answer]:
+    """Ask endpoints for the nodes that they see, all at once, without waiting long for any."""
+    quick = replace(options, timeout_s=min(options.timeout_s, _ANSWER_S))
+    asked = list(dict.fromkeys(endpoints))
+    with ThreadPoolExecutor(max(len(asked), 1), "ask-nodes") as pool:
+        return list(pool.map(partial(_ask, quick), asked))
+
+
+def _ask(options: ConnectOptions, endpoint: Endpoint) -> Answer:
+    try:
+        with connect(replace(options, endpoints=(endpoint,))) as client:
+            return Answer(endpoint, client.router.control_node_id(), client.nodes())
+    except IgniteTfError as error:
+        return Answer(endpoint, error=str(error).removeprefix("no Ignite node answers. Tried "))
 
 
 def listed_by(nodes: Iterable[Node]) -> tuple[frozenset[str], ...]:

@@ -37,6 +37,7 @@ _PASSING_EXCEPTIONS = {
         "ConnectionFailed",
         "HandshakeError",
         "PartitionsLost",
+        "RowsLost",
         "NoSpace",
         "DeadlineExceeded",
     ),

@@ -80,11 +80,15 @@ class IgniteDataset(PagedDataset):
         equal_steps: What `batch` makes of the last batch of an epoch in a run, when the rows do not fill it: "pad"
             (default: it stays smaller, every row is there once), "drop" leaves it out, "repeat" fills it up.
         assigned: False reads the whole cache also inside a run.
+        allow_partial: True reads what is left of a cache that has lost rows with a node, or whose load has not ended.
+            So does the environment variable IGNITE_DATASET_ALLOW_PARTIAL, in runs started with `--allow-partial`.
         element_spec: Structure of a row, needed only for a cache that may be empty.
         read_by: "worker" or "caller" (this process) where the choice described above is wrong.
 
     Raises:
         CacheNotFound: No such cache; the error lists the near names.
+        RowsLost, LoadIncomplete: The cache holds fewer rows than it had, or was to have. Where that may be intended it
+            is a warning.
         EmptyCache: The cache is empty and `element_spec` was not given.
         SchemaError: The rows have no common layout.
         ConnectionFailed, AuthenticationError: No way to the cluster; the message says what was tried.
@@ -110,6 +114,7 @@ class IgniteDataset(PagedDataset):
         variable: Sequence[str] = (),
         equal_steps: str = "pad",
         assigned: bool = True,
+        allow_partial: bool = False,
         element_spec: Any = None,
         read_by: str | None = None,
     ) -> None:
@@ -126,6 +131,7 @@ class IgniteDataset(PagedDataset):
             keyfile=keyfile,
             cert_password=cert_password,
             assigned=assigned,
+            allow_partial=allow_partial,
         )
         kept = None if fields is None else tuple(fields)
         options = replace(options, fields=kept, fill=dict(fill or {}), variable=tuple(variable))

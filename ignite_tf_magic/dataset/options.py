@@ -40,6 +40,7 @@ _VARIABLES = (
     "credentials_file",
     "assigned_cache",
     "assignment_file",
+    "allow_partial",
 )
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
@@ -69,6 +70,7 @@ class ReadOptions:
         local: Read only partitions whose primary copy is on the node of the first endpoint.
         page_rows: Upper limit for the rows of a page.
         assignment: Set when a launcher assigned the partitions.
+        allow_partial: Read what is left of a cache that has lost rows.
     """
 
     cache: str
@@ -77,6 +79,7 @@ class ReadOptions:
     local: bool = False
     page_rows: int = MAX_PAGE_ROWS
     assignment: Assignment | None = None
+    allow_partial: bool = False
     fields: tuple[str, ...] | None = None
     fill: Mapping[str, object] = field(default_factory=dict)
     variable: tuple[str, ...] = ()
@@ -132,6 +135,7 @@ def read_options(
     keyfile: str | None = None,
     cert_password: str | None = None,
     assigned: bool = True,
+    allow_partial: bool = False,
     env: Mapping[str, str] | None = None,
 ) -> ReadOptions:
     """Merge a constructor's arguments with the environment.
@@ -158,6 +162,9 @@ def read_options(
         _flag("IGNITE_DATASET_LOCAL", found["local"]) if "local" in found else local,
         _positive("page_size", found.get("page_size", page_size), MAX_PAGE_ROWS),
     )
+    if "allow_partial" in found:
+        allow_partial = allow_partial or _flag("IGNITE_DATASET_ALLOW_PARTIAL", found["allow_partial"])
+    options = replace(options, allow_partial=allow_partial)
     if is_assigned and "assignment_file" in found:
         return replace(options, assignment=_read_assignment(Path(found["assignment_file"]), cache))
     return options

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from ignite_tf_magic.client.cache_facts import check_complete as check_load
 from ignite_tf_magic.client.cache_scan import Baseline
 from ignite_tf_magic.client.client import Cache, Client
 from ignite_tf_magic.client.page_sizes import PageSizes, PartitionStats
 from ignite_tf_magic.client.router import wait_for
+from ignite_tf_magic.client.row_counts import check_rows
 from ignite_tf_magic.dataset.kept_client import KeptClient
 from ignite_tf_magic.dataset.options import ReadOptions
 from ignite_tf_magic.dataset.pool import BufferPool
@@ -90,6 +93,7 @@ def open_source(options: ReadOptions, snapshot: Snapshot | None = None) -> Sourc
     Raises:
         ConfigError: There is no such partition, or the snapshot is of another cache.
         CacheNotFound: No such cache; the error lists the near names.
+        RowsLost, LoadIncomplete: The cache holds a part of its rows only.
         SchemaError: The rows have no common layout.
         ConnectionFailed, AuthenticationError: No way to the cluster.
     """
@@ -114,7 +118,7 @@ def _look_at(
             f"the dataset was made for cache {snapshot.baseline.cache!r}, and IGNITE_DATASET_CACHE_NAME here "
             f"says {options.cache!r}"
         )
-    baseline = snapshot.baseline if snapshot else cache.baseline()
+    baseline = snapshot.baseline if snapshot else _whole_baseline(options, cache)
     partitions = _choose(options, client, baseline)
     known = options.assignment.stats if options.assignment else None
     sizes = PageSizes(options.page_rows, known)
@@ -124,6 +128,16 @@ def _look_at(
         else _find_layout(options, client, cache, partitions, baseline)
     )
     return Source(options.cache, partitions, layout, baseline, row_bytes, sizes, pool, clients)
+
+
+def _whole_baseline(options: ReadOptions, cache: Cache) -> Baseline:
+    """Note who owns what, unless the cache is known to hold a part of its rows only."""
+    baseline = cache.baseline()
+    if not options.allow_partial:
+        check_load(cache.client, cache.name)
+        for doubt in check_rows(cache, baseline):
+            warnings.warn(doubt, stacklevel=5)  # whoever calls IgniteDataset
+    return baseline
 
 
 def _choose(options: ReadOptions, client: Client, baseline: Baseline) -> tuple[int, ...]:

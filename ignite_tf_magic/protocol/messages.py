@@ -221,14 +221,13 @@ def change_cluster_state(state: int) -> Request:
     return Request(Operation.CLUSTER_CHANGE_STATE, bytes(Writer().int8(state).data))
 
 
-def scan(cache: int, partition: int, page_rows: int) -> Request:
-    """Open a cursor over one partition; answer: `parse_first_page`.
+def scan(cache: int, partition: int, page_rows: int, *, local: bool = False) -> Request:
+    """Open a cursor over one partition, or all of them (-1); answer: `parse_first_page`.
 
-    Not `local`: a node that is no longer the owner then passes the query on instead of
+    For reading not `local`: a node that is no longer the owner then passes the query on instead of
     answering with no rows. Sent to the owner, the two cost the same.
     """
-    no_filter, not_local = TypeCode.NULL, 0
-    payload = _SCAN.pack(cache, KEEP_BINARY, no_filter, page_rows, partition, not_local)
+    payload = _SCAN.pack(cache, KEEP_BINARY, TypeCode.NULL, page_rows, partition, local)
     return Request(Operation.QUERY_SCAN, payload)
 
 

@@ -194,7 +194,7 @@ def await_nodes(bed, num_nodes):
 
 
 @pytest.mark.faults
-def test_nodes_that_the_cluster_lacks(doctor, elsewhere, bed, namespaces):
+def test_nodes_that_the_cluster_lacks(doctor, here, elsewhere, bed, namespaces):
     """One is dead, then goes on as a cluster of its own."""
     host = bed.hosts[2]
     config = host.directory / "ignite.xml"
@@ -207,7 +207,10 @@ def test_nodes_that_the_cluster_lacks(doctor, elsewhere, bed, namespaces):
         found, fix = fault(diagnosis, host.name, "ignite")
         assert found.startswith(f"no Ignite node at {host.endpoint}: ")
         assert "start the Ignite node" in fix
-        assert "2 nodes" in found_by(diagnosis, None)["ignite"]["found"]
+        told = found_by(diagnosis, None)["ignite"]
+        assert told["status"] == "warning"
+        assert f"2 of 3 nodes are in one cluster; {host.endpoint} does not answer" in told["found"]
+        assert "2 nodes; NUMBERS: 3,000 rows" in told["found"]
 
         config.write_text(alone)
         host.start_node()
@@ -217,6 +220,15 @@ def test_nodes_that_the_cluster_lacks(doctor, elsewhere, bed, namespaces):
         assert "restart the Ignite node" in fix
         assert found_by(diagnosis, host.name)["ssh"]["status"] == "ok"
         assert found_by(diagnosis, "bed1")["ignite"]["status"] == "ok"
+        told = found_by(diagnosis, None)["ignite"]
+        assert told["status"] == "warning"
+        assert f"the node at {host.endpoint} is a cluster of its own (alone)" in told["found"]
+
+        # The larger side has all rows, and starts runs with a word.
+        (elsewhere.directory / "job").mkdir()
+        shown, said = here("start", "--workers", "1", "--explain", "NUMBERS", "job", "python", "-c", "pass")
+        assert "3,000" in shown
+        assert f"warning: not in this cluster: the node at {host.endpoint} is a cluster of its own" in said
     finally:
         host.kill_node()
         config.write_text(whole)

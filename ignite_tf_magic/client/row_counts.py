@@ -1,0 +1,283 @@
+"""How many rows a cache had when they were last counted, on which nodes, and what it means when there are fewer.
+
+Ignite keeps no trace of a partition whose only copy went with a node: under its default policy it is there again,
+empty, on another node or on the same one started anew. What tells of it is kept beside the facts of the cache, under
+the key "counted":
+
+    {"rows": ..., "time": ..., "by": ..., "nodes": [...], "endpoints": [...], "filled": "...", "before": {...}}
+
+Rows that somebody removed are told from rows that were lost: a loss needs more nodes gone than there are backups, and
+empties whole partitions. Where nothing was counted, a node that holds no row of a cache that has rows in many
+partitions of others tells of it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import time
+import uuid
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ignite_tf_magic.client.cache_facts import Facts, read_facts, update_facts
+from ignite_tf_magic.client.cache_scan import Baseline
+from ignite_tf_magic.client.client import WHOLE_CACHE, Cache, Client
+from ignite_tf_magic.client.page_sizes import PartitionStats
+from ignite_tf_magic.client.router import wait_for
+from ignite_tf_magic.errors import RowsLost, format_ranges
+from ignite_tf_magic.protocol import messages
+
+_KEY = "counted"
+# For half a second after a node was killed, the others may count their own rows only.
+_RECOUNT_S = 2.0
+# A node without a row, where chance would give it some but once in so many caches.
+_CHANCE = 1e-6
+# Of so many rows for each partition hardly one partition is empty, unless few affinity keys gather them.
+_DENSE_ROWS, _SPARSE_SHARE = 8.0, 0.05
+_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class RowCount:
+    """The rows of a cache as somebody has counted them.
+
+    Attributes:
+        counted_at: Seconds since 1970.
+        by: Who: what was done, on which host.
+        nodes: Ids of the server nodes then.
+        endpoints: What told each of these from the others, as "host:port"; empty where nobody asked.
+        filled: The partitions that had rows; None where that was not looked at.
+        lost_from: Rows that there were before a loss that was accepted by --allow-partial; 0 for none.
+    """
+
+    rows: int
+    nodes: frozenset[uuid.UUID]
+    by: str = ""
+    counted_at: float = 0.0
+    endpoints: tuple[str, ...] = ()
+    filled: frozenset[int] | None = None
+    lost_from: int = 0
+
+    @property
+    def when(self) -> str:
+        """When it was counted, and by whom, in words."""
+        return f"{time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime(self.counted_at))} ({self.by})"
+
+
+def counted_now(
+    what: str,
+    rows: int,
+    nodes: Iterable[uuid.UUID],
+    endpoints: Iterable[str],
+    filled: Iterable[int],
+    lost_from: int = 0,
+) -> RowCount:
+    """Return a count that was made at this moment, by this process."""
+    by = f"{what} on {socket.gethostname()}, process {os.getpid()}"
+    return RowCount(rows, frozenset(nodes), by, time.time(), tuple(endpoints), frozenset(filled), lost_from)
+
+
+def last_count(facts: Facts) -> RowCount | None:
+    """Return the last count of a cache's facts; None where there is none, or one of a later version."""
+    found = facts.get(_KEY)
+    try:
+        return _from_json(found) if isinstance(found, dict) else None
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def note_count(client: Client, cache: str, count: RowCount) -> None:
+    """Keep a count beside the facts of its cache, unless the same is known.
+
+    Raises:
+        DeadlineExceeded: It could not be written for 20 s.
+        ServerError: This user may not write it.
+    """
+    known = last_count(read_facts(client, cache))
+    if known is None or replace(count, by=known.by, counted_at=known.counted_at) != known:
+        update_facts(client, cache, lambda facts: {**facts, _KEY: _to_json(count)})
+
+
+def _to_json(count: RowCount) -> dict[str, Any]:
+    return {
+        "rows": count.rows,
+        "time": count.counted_at,
+        "by": count.by,
+        "nodes": sorted(node.hex for node in count.nodes),
+        "endpoints": list(count.endpoints),
+        "filled": None if count.filled is None else f"{sum(1 << p for p in count.filled):x}",
+        "lost_from": count.lost_from,
+    }
+
+
+def _from_json(found: Mapping[str, Any]) -> RowCount:
+    bits = None if found["filled"] is None else int(found["filled"], 16)
+    return RowCount(
+        int(found["rows"]),
+        frozenset(uuid.UUID(hex=text) for text in found["nodes"]),
+        str(found["by"]),
+        float(found["time"]),
+        tuple(map(str, found["endpoints"])),
+        None if bits is None else frozenset(p for p in range(bits.bit_length()) if bits >> p & 1),
+        int(found.get("lost_from", 0)),
+    )
+
+
+# What fewer rows mean
+
+
+def evidence_of_loss(known: RowCount | None, baseline: Baseline, rows_of: Mapping[int, int]) -> str:
+    """Tell what shows that rows are gone with the nodes that held them, in words; empty where nothing does.
+
+    Args:
+        known: The last count.
+        baseline: Owners and nodes of now.
+        rows_of: The rows of each partition.
+    """
+    if known is None:
+        return _bare_node(baseline, rows_of)
+    gone = known.nodes - baseline.nodes
+    if sum(rows_of.values()) >= known.rows or len(gone) <= _spare_copies(known, baseline):
+        return ""
+    emptied = sorted(p for p in known.filled or () if not rows_of.get(p))
+    if known.filled is not None and not emptied:
+        return ""  # a loss takes whole partitions
+    copies = f"{baseline.backups or 'no'} backup{'s' * (baseline.backups != 1)}"
+    where = f": {len(emptied)} partitions have no rows any more ({_some(emptied)})" if emptied else ""
+    return (
+        f"and had {known.rows:,} at {known.when}. Since then {len(gone)} of {len(known.nodes)} nodes went, for good or "
+        f"to be started anew, and it keeps {copies}{where}"
+    )
+
+
+def _some(partitions: Sequence[int]) -> str:
+    shown = format_ranges(partitions[:_SHOWN])
+    return f"{shown}, ..." if len(partitions) > _SHOWN else shown
+
+
+def _spare_copies(known: RowCount, baseline: Baseline) -> int:
+    """Return how many nodes may go without a loss; of a replicated cache all but one that held it."""
+    return len(known.nodes) - 1 if WHOLE_CACHE in baseline.owners else baseline.backups
+
+
+def doubts(known: RowCount | None, cache: str, rows_of: Mapping[int, int]) -> list[str]:
+    """Tell what a person should know of a cache that shows no loss, in words."""
+    return _sparse(cache, rows_of) if known is None else _fewer(known, cache, sum(rows_of.values()))
+
+
+def _fewer(known: RowCount, cache: str, rows: int) -> list[str]:
+    if rows < known.rows:
+        return [
+            f"cache {cache!r} has {rows:,} rows and had {known.rows:,} at {known.when}. Nothing shows that "
+            "they were lost with a node: somebody has removed them"
+        ]
+    if rows < known.lost_from:
+        return [
+            f"cache {cache!r} has {rows:,} of the {known.lost_from:,} rows that it had before nodes were lost; this "
+            f"was accepted with --allow-partial at {known.when}"
+        ]
+    return []
+
+
+def _bare_node(baseline: Baseline, rows_of: Mapping[int, int]) -> str:
+    """Describe a node that has come without rows, where chance cannot explain that it has none."""
+    num_filled = sum(map(bool, rows_of.values()))
+    for node, partitions in sorted(_partitions_of(baseline).items()):
+        share = len(partitions) / len(baseline.owners)
+        if any(rows_of.get(p) for p in partitions) or share in (0.0, 1.0):
+            continue
+        if num_filled * math.log1p(-share) < math.log(_CHANCE):
+            return (
+                f"and node {node} has no row in any of its {len(partitions)} partitions, while {num_filled} partitions "
+                "of other nodes have: it was started anew and has come back empty"
+            )
+    return ""
+
+
+def _partitions_of(baseline: Baseline) -> dict[uuid.UUID, list[int]]:
+    found: dict[uuid.UUID, list[int]] = {}
+    for partition, node in baseline.owners.items():
+        found.setdefault(node, []).append(partition)
+    return found
+
+
+def _sparse(cache: str, rows_of: Mapping[int, int]) -> list[str]:
+    rows, num_empty = sum(rows_of.values()), sum(not count for count in rows_of.values())
+    if rows < _DENSE_ROWS * len(rows_of) or num_empty < _SPARSE_SHARE * len(rows_of):
+        return []
+    return [
+        f"cache {cache!r} has {rows:,} rows, and {num_empty:,} of its {len(rows_of):,} partitions have none. That is "
+        "as it should be if few affinity keys gather the rows; else they went with a node that is lost. Nobody has "
+        "counted this cache before, so that nothing tells which"
+    ]
+
+
+# What a reader finds out before its first row
+
+
+def check_rows(cache: Cache, baseline: Baseline) -> list[str]:
+    """Find out by a few small requests whether rows are missing; counts the cache only where that is in doubt.
+
+    Returns:
+        What is to be said, in words.
+
+    Raises:
+        RowsLost: Rows are gone with the nodes that held them.
+    """
+    known = last_count(read_facts(cache.client, cache.name))
+    rows = baseline.size
+    if known is None:
+        is_doubtful = _may_hold_a_bare_node(cache, baseline)
+    else:
+        if rows < known.rows:
+            rows = _settled_size(cache, known.rows)
+        num_gone = len(known.nodes - baseline.nodes)
+        is_doubtful = rows < known.rows and num_gone > _spare_copies(known, baseline)
+    if is_doubtful:
+        rows_of = {partition: each.rows for partition, each in cache.partition_stats().items()}
+        rows = sum(rows_of.values())
+        if evidence := evidence_of_loss(known, baseline, rows_of):
+            raise RowsLost(cache.name, rows, evidence)
+    return _fewer(known, cache.name, rows) if known is not None else []
+
+
+def _settled_size(cache: Cache, wanted: int) -> int:
+    """Count again until there are so many rows, for a while; gives what there was at last."""
+    sizes = [0]
+
+    def is_whole() -> bool | None:
+        sizes.append(cache.size())
+        return sizes[-1] >= wanted or None
+
+    wait_for(is_whole, _RECOUNT_S)
+    return sizes[-1]
+
+
+def _may_hold_a_bare_node(cache: Cache, baseline: Baseline) -> bool:
+    """Ask each owner for one row of its own."""
+    owners = _partitions_of(baseline)
+    for node in cache.client.nodes():
+        share = len(owners.get(node.node_id, ())) / len(baseline.owners)
+        if not 0 < share < 1 or baseline.size * math.log1p(-share) >= math.log(_CHANCE):
+            continue  # none of so few rows may well be there
+        with ExitStack() as on_error:
+            channel = on_error.enter_context(cache.client.router.open_to(node))
+            page = channel.call(
+                messages.scan(cache.cache_id, WHOLE_CACHE, 1, local=True), messages.parse_first_page
+            )
+            if page.has_more and page.cursor is not None:
+                channel.call(messages.close_cursor(page.cursor), messages.parse_nothing)
+            on_error.pop_all()
+        cache.client.router.give_back(channel)
+        if not page.num_rows:
+            return True
+    return False
+
+
+def filled_of(stats: Mapping[int, PartitionStats]) -> Collection[int]:
+    """Return the partitions that have rows."""
+    return [partition for partition, each in stats.items() if partition != WHOLE_CACHE and each.rows]

@@ -1,0 +1,67 @@
+"""A start while nodes are dead, or go on as clusters of their own: it is told, and refused on the smaller side."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from bed import Host
+from ssh_user import CACHE, load_numbers
+
+from ignite_tf_magic.client.client import connect
+from ignite_tf_magic.config import ConnectOptions
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
+EXPLAIN = ("start", "--workers", "1", "--explain", CACHE, "job", "python", "-c", "pass")
+
+
+@contextmanager
+def nodes_on_their_own(bed, *hosts: Host) -> Iterator[None]:
+    """Have the nodes of hosts started again as clusters of their own, as after a cut; they come back afterwards."""
+    configs = {host: (host.directory / "ignite.xml").read_text() for host in hosts}
+    try:
+        for host, whole in configs.items():
+            alone = re.sub(r"<list>.*</list>", f"<list><value>{host.address}:47500</value></list>", whole)
+            host.kill_node()
+            (host.directory / "ignite.xml").write_text(alone)
+            host.start_node()
+        yield
+    finally:
+        for host, whole in configs.items():
+            host.kill_node()
+            (host.directory / "ignite.xml").write_text(whole)
+            host.start_node(wait=False)
+        for host in hosts:
+            host.await_node(len(bed.hosts))
+        load_numbers(bed)
+
+
+def await_nodes(host: Host, num_nodes: int) -> None:
+    with connect(ConnectOptions((host.endpoint,))) as client:
+        while len(client.nodes()) != num_nodes:
+            pass
+
+
+@pytest.fixture
+def job(elsewhere):
+    (elsewhere.directory / "job").mkdir()
+
+
+def test_a_single_node_that_is_left_is_no_cluster_to_start_on(here, elsewhere, bed, namespaces, job, data):
+    """Two of three nodes have lost the others: each has a part of the rows, and a start says so, on whichever it is."""
+    first, second, third = bed.hosts
+    with nodes_on_their_own(bed, first, third):
+        await_nodes(second, 1)
+        for host in (first, second):  # one that has lost all, and one that has what the cluster had
+            others = [each for each in bed.hosts if each is not host]
+            elsewhere.configure(bed, cluster={"addresses": [str(each.endpoint) for each in (host, *others)]})
+            said = here(*EXPLAIN, code=1)[1]
+            assert "1 of 3 Ignite nodes that are configured or were there before are in this cluster" in said
+            assert "is a cluster of its own (alone)" in said
+            assert "--allow-partial" in said
+
+        shown = here("doctor", CACHE, code=1)[0]
+        assert re.search(r"^all +ignite +failed +1 of 3 nodes are in one cluster", shown, re.M)
+        assert not re.search(r"^all +ignite +ok", shown, re.M)
