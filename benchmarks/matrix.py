@@ -2,7 +2,7 @@
 
 `results/matrix.md` is the same as a table for people.
 
-    python -m benchmarks.matrix [--tf 2.16,2.21] [--frameworks keras] [--workers 2] [--venvs DIR] [--results DIR]
+    python -m benchmarks.matrix [--tf 2.16,2.21] [--frameworks keras] [--workers 2] [--anew] [--venvs DIR]
 
 Each row is a case of tests/training/cases.py, run by real processes that find each other by TF_CONFIG: `ok` says that
 all workers have come to the same, to the bit, and to what one process comes to with the same batches, within 1e-5 (1e-4
@@ -26,7 +26,7 @@ from benchmarks import tables
 ROOT = Path(__file__).parent.parent
 sys.path += [str(ROOT / "tests" / name) for name in ("training", "tfplugin")]
 
-from cases import CASES  # noqa: E402
+from cases import CASES, cases_of  # noqa: E402
 from processes import Comparison, compare, run_cases  # noqa: E402
 from versions import KERAS, PACKAGES, venv  # noqa: E402
 
@@ -37,14 +37,19 @@ NUMBERS = (1, 2, 3)
 _OF_CASES = ("tensorboard", "setuptools<82")  # for the callback; newer versions of TensorFlow come without
 # What is within these is the noise of 32-bit floats. Early stopping trains for many epochs at a high rate.
 _TOLERANCE = 1e-5
-_TOLERANCES = {"early_stopping": 1e-3, "synchronised_batch_normalization": 1e-4}
+_TOLERANCES = {
+    "early_stopping": 1e-3,
+    **dict.fromkeys(("synchronised_batch_normalization", "adversarial", "mixed_precision"), 1e-4),
+}
 
 
-def rows_of(version: str, python: str, framework: str, num_workers: int) -> Iterator[dict[str, Any]]:
-    """Run all cases by so many workers, and by one process; gives a row for each case."""
+def rows_of(
+    version: str, python: str, framework: str, num_workers: int, names: Sequence[str]
+) -> Iterator[dict[str, Any]]:
+    """Run cases by so many workers, and by one process; gives a row for each case."""
     with tempfile.TemporaryDirectory(prefix="matrix-") as scratch:
-        found = _compared(python, framework, num_workers, list(CASES), Path(scratch))
-    for name in CASES:
+        found = _compared(python, framework, num_workers, names, Path(scratch))
+    for name in names:
         case = found.get(name)
         yield {
             "feature": name,
@@ -81,18 +86,22 @@ def _compared(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fill what is missing of the matrix."""
     given = _parser().parse_args(arguments)
-    rows = tables.read(given.results, NAME)
+    rows = [
+        row
+        for row in tables.read(given.results, NAME)
+        if not (given.anew and (row["tf"] in given.tf and row["workers"] in given.workers))
+    ]
     with tempfile.TemporaryDirectory() as scratch:
         for version in given.tf:
             packages = (f"tf_keras=={version}.*", KERAS, *PACKAGES, *_OF_CASES)
             python = str(venv(given.venvs or Path(scratch), f"{version}.*", given.uv, packages))
             for framework in given.frameworks:
                 for number in given.workers:
-                    if _is_there(rows, version, framework, number):
-                        continue
-                    rows += rows_of(version, python, framework, number)
-                    tables.write(given.results, NAME, rows)
-                    _tell(rows[-len(CASES) :])
+                    if missing := _missing(rows, version, framework, number):
+                        more = list(rows_of(version, python, framework, number, missing))
+                        rows += more
+                        tables.write(given.results, NAME, rows)
+                        _tell(more)
     (given.results / f"{NAME}.md").write_text(table(rows), encoding="utf-8")
     return int(not all(row["ok"] for row in rows))
 
@@ -104,7 +113,10 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     lines = [["feature", *names], ["---"] * (len(names) + 1)]
     for feature in CASES:
         of_feature = [row for row in rows if row["feature"] == feature]
-        lines.append([f"`{feature}`", *(_cell(of_feature, *place) for place in places)])
+        cells = [
+            _cell(of_feature, *place) if feature in cases_of(place[0]) else "not in it" for place in places
+        ]
+        lines.append([f"`{feature}`", *cells])
     head = f"Where workers come to what one process comes to, of TensorFlow {', '.join(VERSIONS)}:\n\n"
     return head + "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
@@ -121,10 +133,10 @@ def _cell(rows: Sequence[dict[str, Any]], framework: str, num_workers: int) -> s
     return f"all {len(found)} versions"
 
 
-def _is_there(rows: Sequence[dict[str, Any]], version: str, framework: str, num_workers: int) -> bool:
+def _missing(rows: Sequence[dict[str, Any]], version: str, framework: str, num_workers: int) -> list[str]:
     place = version, framework, num_workers
     found = {row["feature"] for row in rows if (row["tf"], row["framework"], row["workers"]) == place}
-    return found >= set(CASES)
+    return [name for name in cases_of(framework) if name not in found]
 
 
 def _tell(rows: Sequence[dict[str, Any]]) -> None:
@@ -142,6 +154,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--workers", default=NUMBERS, metavar="N,...", type=lambda text: tuple(map(int, text.split(",")))
     )
+    parser.add_argument("--anew", action="store_true", help="run what is there again, too")
     parser.add_argument("--venvs", type=Path, metavar="DIR", help="for the environments; kept")
     parser.add_argument("--uv", default=str(Path(sys.executable).with_name("uv")))
     parser.add_argument("--results", type=Path, default=tables.RESULTS, metavar="DIR")

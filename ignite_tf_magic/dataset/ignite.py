@@ -138,6 +138,16 @@ class IgniteDataset(PagedDataset):
         policy, reader = _policy(equal_steps), reading_process(read_by)
         source = open_source(options)
         spec = _row_spec(source, element_spec)
+        everything = replace(options, partitions=parse_partitions(part), assignment=None)
+
+        def whole() -> Recipe:
+            every_row = open_source(everything)
+            return Recipe(
+                lambda order, passes: _finished(
+                    _generated(every_row, spec, order, passes, is_meant=True), spec, is_share=False
+                )
+            )
+
         if reader is ReadBy.CALLER:
             is_share = options.partitions is not None or options.local
             recipe = Recipe(
@@ -148,6 +158,7 @@ class IgniteDataset(PagedDataset):
                 ),
                 share=_share(options, source),
                 equal_steps=policy,
+                whole=whole if assigned else None,
             )
         else:
             address = RecordAddress(
@@ -164,6 +175,7 @@ class IgniteDataset(PagedDataset):
             recipe = Recipe(
                 lambda order, _: _finished(_recorded(source, spec, address, order), spec, is_share=True),
                 is_elsewhere=True,
+                whole=whole if assigned else None,
             )
         super().__init__(recipe)
 

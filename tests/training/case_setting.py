@@ -13,9 +13,18 @@ Case = Callable[[Any], dict[str, Any]]
 CASES: dict[str, Case] = {}
 
 
+# Cases of what only one framework has.
+OF_KERAS_3 = {"accumulated_gradients", "mean_by_weights"}
+
+
 def case(function: Case) -> Case:
     CASES[function.__name__] = function
     return function
+
+
+def cases_of(framework: str) -> list[str]:
+    """The names of all cases of what a framework has."""
+    return [name for name in CASES if framework == "keras" or name not in OF_KERAS_3]
 
 
 class Setting:

@@ -16,7 +16,7 @@ import cases_inputs  # noqa: F401
 import cases_losses  # noqa: F401
 import cases_steps  # noqa: F401
 import numpy as np
-from case_setting import CASES, Setting
+from case_setting import CASES, Setting, cases_of  # noqa: F401
 
 _SHARES = {1: (1.0,), 2: (0.9, 0.1), 3: (0.6, 0.3, 0.1)}
 

@@ -41,8 +41,6 @@ def sum_of_losses(s: Setting) -> dict[str, Any]:
 @case
 def mean_by_weights(s: Setting) -> dict[str, Any]:
     """Weights whose sums differ between workers."""
-    if s.framework == "tf_keras":
-        return {}
     loss = s.keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="mean_with_sample_weight")
     model = s.dense(loss=loss)
     weights = np.linspace(0.0, 3.0, len(s.labels), dtype=np.float32)

@@ -186,8 +186,6 @@ def embedding(s: Setting) -> dict[str, Any]:
 
 @case
 def accumulated_gradients(s: Setting) -> dict[str, Any]:
-    if s.framework == "tf_keras":
-        return {}
     model = s.dense(optimizer=s.keras.optimizers.Adam(0.003, gradient_accumulation_steps=3))
     return result(model, model.fit(s.dealt(flat=True), epochs=2, verbose=0))
 

@@ -7,7 +7,10 @@ from cases import CASES
 from processes import compare, run_cases
 
 # Several cases share the processes that run them: TensorFlow takes seconds to start.
-SHORT = ("dense", "convolutional", "synchronised_batch_normalization", "own_train_step", "evaluate")
+SHORT = (
+    *("dense", "convolutional", "synchronised_batch_normalization", "own_train_step", "evaluate"),
+    *("masked_sequences", "own_masked_mean", "unreduced_losses", "metrics_of_many_kinds", "adversarial"),
+)
 # What `make matrix` and other cases show as well.
 LONG = {
     "whole_dataset",
@@ -18,6 +21,9 @@ LONG = {
     "functional",
     "subclassed",
     "predict",
+    *("optimizers_in_a_list", "accumulated_gradients", "moving_average", "weight_decay", "mixed_precision"),
+    *("compiled_by_xla", "unfrozen_and_fitted_again", "fitted_in_a_loop", "rates_by_plateaus", "backed_up"),
+    *("weights_of_uneven_sums", "mean_by_weights", "unreduced_losses_with_a_mean"),
 }
 ALL = [name for name in CASES if name not in LONG]
 CHAOTIC = {"early_stopping": 1e-3}  # many epochs at a high rate
