@@ -192,7 +192,8 @@ ORDER: dict[str, list[str]] = {
         *("readiness", "nodes", "starting", "guardian", "lifecycle"),
     ],
     "training": [
-        *("task", "group", "frameworks", "step", "hooking", "losses", "metric_updates", "optimizers"),
+        *("task", "group", "frameworks", "step", "hooking", "losses", "tapes"),
+        *("metric_updates", "optimizers"),
         *("consistency", "together", "shares", "fit_data", "adapting", "checkpoints", "reading", "resume"),
         *("waiting", "measures", "records", "reporting", "advice", "models"),
         "callbacks",

@@ -36,19 +36,7 @@ _coupling: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
 
 def hook_losses(framework: Framework) -> None:
     """Let all losses of a framework come to what they come to over all rows, in a step."""
-    hook(framework.module.losses.Loss, "__call__", _over_all_rows)
-
-
-def with_share_of_gradient(step: Step, loss: Any) -> Any:
-    """Return the losses of rows as they are: TensorFlow adds up their gradients, so they weigh as a sum does."""
-    if loss is None or tf.convert_to_tensor(loss).shape.rank == 0:
-        return loss
-
-    @tf.custom_gradient  # type: ignore[untyped-decorator]
-    def weighed(own: Any) -> Any:
-        return tf.identity(own), lambda upstream: upstream * tf.cast(step.share(), upstream.dtype)
-
-    return weighed(tf.convert_to_tensor(loss))
+    hook(framework.module.losses.Loss, "__call__", _reduced)
 
 
 @contextmanager
@@ -64,7 +52,7 @@ def whole_activities(model: Any, framework: Framework) -> Iterator[None]:
         def regularize(activity: Any) -> Any:
             step = current_step()
             loss = regularizer(activity)
-            return loss if step is None else loss * tf.cast(step.share(), loss.dtype)
+            return loss if step is None else step.note_reduced(loss * tf.cast(step.share(), loss.dtype))
 
         return regularize
 
@@ -75,6 +63,19 @@ def whole_activities(model: Any, framework: Framework) -> Iterator[None]:
     finally:
         for layer, regularizer in zip(layers, before, strict=True):
             layer.activity_regularizer = regularizer
+
+
+def _reduced(
+    step: Step,
+    original: Callable[..., Any],
+    loss: Any,
+    y_true: Any,
+    y_pred: Any,
+    *arguments: Any,
+    **options: Any,
+) -> Any:
+    step.outputs += [each for each in tf.nest.flatten(y_pred) if isinstance(each, tf.Tensor)]
+    return step.note_reduced(_over_all_rows(step, original, loss, y_true, y_pred, *arguments, **options))
 
 
 def _over_all_rows(

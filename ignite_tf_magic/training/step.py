@@ -66,6 +66,10 @@ class Step:
         self.is_alone = False
         # Metrics that have counted the rows of all workers, by id.
         self.gathered_metrics: dict[int, Any] = {}
+        # Losses that are those of all rows already, however they were reduced, by id.
+        self.reduced: dict[int, Any] = {}
+        # Outputs of the model for this worker's rows, as losses have been given them.
+        self.outputs: list[Any] = []
         self._flags = flags
         self._value_of = value_of
         self._statistics = [each for each in statistics if tf.as_dtype(each.dtype).is_floating]
@@ -120,6 +124,11 @@ class Step:
     def or_zero(self, value: Any) -> Any:
         """Return a value, or zeros where this worker has no rows."""
         return tf.where(self.rows > 0, value, tf.zeros_like(value))
+
+    def note_reduced(self, loss: Any) -> Any:
+        """Return a loss of which nobody needs to look how it was reduced."""
+        self.reduced[id(loss)] = loss
+        return loss
 
     # Gradients
 

@@ -25,11 +25,11 @@ from ignite_tf_magic.batches import num_rows, or_one_row
 from ignite_tf_magic.training.consistency import check_weights
 from ignite_tf_magic.training.frameworks import Framework
 from ignite_tf_magic.training.group import WorkerGroup
-from ignite_tf_magic.training.losses import whole_activities, with_share_of_gradient
+from ignite_tf_magic.training.losses import whole_activities
 from ignite_tf_magic.training.optimizers import optimizers_of
 from ignite_tf_magic.training.step import NUM_FLAGS, Flags, Step
 
-_SEAMS = ("train_step", "test_step", "compute_loss", "get_metrics_result", "reset_metrics")
+_SEAMS = ("train_step", "test_step", "get_metrics_result", "reset_metrics")
 
 
 class Together:
@@ -160,13 +160,6 @@ class Together:
         finally:
             self._step = None
         return self._spread(step, logs) if self._is_own(logs) else logs
-
-    def _compute_loss(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def compute_loss(*arguments: Any, **options: Any) -> Any:
-            loss = original(*arguments, **options)
-            return loss if self._step is None else with_share_of_gradient(self._step, loss)
-
-        return compute_loss
 
     def _forget_metrics(self, step: Step) -> None:
         """Undo what metrics have counted without rows, and but for the first worker what each has counted of all rows.

@@ -32,10 +32,15 @@ def told(folder):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
+        ("a_loop", "an optimizer takes the gradients of this worker alone"),
         ("batch_by_batch", "train_on_batch is a matter of this worker alone"),
         ("mirrored", f"made for MirroredStrategy, so Keras trains it as ever: {ALONE}"),
         ("shuffled_differently", "rows may be trained twice or left out"),
         ("unsavable", "only the weights are left"),
+        ("added_up", "the loss is a sum over the rows of a batch"),
+        ("a_mean_of_what_is_left", "the loss is a quotient of sums over the rows of a batch"),
+        ("mixed_by_the_model", "the model makes something of all rows of a batch together"),
+        ("compared_with_each_other", "the loss compares the rows of a batch with each other"),
     ],
 )
 def test_a_warning(told, name, words):
@@ -43,7 +48,7 @@ def test_a_warning(told, name, words):
     assert any(words in each for each in told[0][name]["warnings"]), told[0][name]["warnings"]
 
 
-@pytest.mark.parametrize("name", ["independent", "changed_at_random"])
+@pytest.mark.parametrize("name", ["independent", "changed_at_random", "means_of_rows"])
 def test_nothing_to_say(told, name):
     assert told[0][name] == {"warnings": [], "error": None, "result": None}
 
