@@ -21,7 +21,6 @@ _DIVISIONS = ("RealDiv", "DivNoNan", "Div")
 _SUMS = ("Sum", "L2Loss")
 _SIZES = ("Shape", "Size")
 _PRODUCTS = ("MatMul", "Einsum")
-_REDUCTIONS = (*_PRODUCTS, "Sum", "Mean", "Prod")
 
 _PARTS = "and each worker has a part of them: several workers come to"
 _A_SUM = (
@@ -156,7 +155,7 @@ def _mixtures(step: Step) -> Iterator[str]:
         return
     for tensor in _behind(step.outputs, set()):
         is_whole = tensor.shape.is_fully_defined() and tensor.dtype.is_floating
-        if tensor.op.type in _REDUCTIONS and is_whole and not _are_defined(tensor.op.inputs):
+        if is_whole and not _are_defined([each for each in tensor.op.inputs if each.dtype.is_floating]):
             yield _A_MIXTURE.format(tensor.op.name)
             return
 

@@ -77,3 +77,18 @@ def test_weights_of_a_model_that_cannot_be_saved_whole(told, folder):
     with as_built(coder):
         coder.load_weights(path)
     assert float(np.sum(coder.coder.get_weights()[0])) == pytest.approx(told[0]["unsavable"]["result"])
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("another_rate_on_each", "differ in the optimizers, here [('SGD', {'learning_rate': 0.01"),
+        ("another_size_on_each", "differ in the shapes of the model's variables, here ["),
+    ],
+)
+def test_models_that_differ_from_the_beginning(told, name, words):
+    for of_worker in told:
+        kind, said = of_worker[name]["error"]
+        assert kind == "WorkersDiffer"
+        assert words.partition(", here ")[0] in said
+    assert words in told[0][name]["error"][1]

@@ -74,6 +74,16 @@ def rate_by_the_clock():
     model().fit(x, y, batch_size=10, callbacks=[ByTheClock()], verbose=0)
 
 
+def another_rate_on_each():
+    model(rate=0.01 * (1 + place.index)).fit(x, y, verbose=0)
+
+
+def another_size_on_each():
+    one = keras.Sequential([keras.Input([16]), keras.layers.Dense(1 + place.index), keras.layers.Dense(1)])
+    one.compile("sgd", "mse")
+    one.fit(x, y, verbose=0)
+
+
 def weights_without_an_optimizer():
     class Net(keras.Model):
         def train_step(self, data):
@@ -168,12 +178,12 @@ def compared_with_each_other():
 
 
 def mixed_by_the_model():
-    class Centred(keras.layers.Layer):
+    class Matched(keras.layers.Layer):
         def call(self, rows):
-            return rows - tf.reduce_mean(rows, axis=0)
+            return rows + tf.tensordot(rows, rows, 2)
 
     inputs = keras.Input([16])
-    one = keras.Model(inputs, keras.layers.Dense(1)(Centred()(inputs)))
+    one = keras.Model(inputs, keras.layers.Dense(1)(Matched()(inputs)))
     one.compile("sgd", "mse")
     one.fit(x, y, batch_size=10, verbose=0)
 
@@ -202,6 +212,7 @@ for each in (
         rate_by_the_clock,
     ),
     *(weights_without_an_optimizer, unsavable, means_of_rows),
+    *(another_rate_on_each, another_size_on_each),
     *(added_up, a_mean_of_what_is_left, compared_with_each_other, mixed_by_the_model),
 ):
     with warnings.catch_warnings(record=True) as caught:
