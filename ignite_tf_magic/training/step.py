@@ -22,6 +22,8 @@ ROWS, STOP, SAVE, REPORT = range(4)
 NUM_FLAGS = 4
 # Where both frameworks leave the mask of a tensor.
 KERAS_MASK = "_keras_mask"
+# Operations that tell of a tensor no more than its shape.
+_OF_SHAPES = ("Shape", "Size", "Rank")
 
 _steps: list[Step] = []
 
@@ -181,8 +183,23 @@ class Step:
 
     def _sparse_mean(self, gradient: Any) -> Any:
         values = gradient.values * tf.cast(self.weight(), gradient.values.dtype)
-        values, indices = self.gather([values, gradient.indices])
+        if _depends_on_rows(gradient.indices):
+            values, indices = self.gather([values, gradient.indices])
+        else:
+            values, indices = self._one_lookup(values, gradient.indices)
         return tf.IndexedSlices(values, indices, gradient.dense_shape)
+
+    def _one_lookup(self, values: Any, indices: Any) -> tuple[Any, Any]:
+        """Add up the gradients of lookups that are the same for all rows, as of positions; the longest one's remain."""
+        place = self.group.place
+        own = tf.shape(indices)[0]
+        (lengths,) = self.group.sum([tf.scatter_nd([[place.index]], [own], [place.size])])
+        missing = tf.reduce_max(lengths) - own
+        padded = tf.pad(values, [[0, missing], *[[0, 0]] * (values.shape.rank - 1)])
+        row = tf.pad(indices, [[0, missing]])
+        table = tf.scatter_nd([[place.index]], [row], tf.stack([place.size, tf.shape(row)[0]]))
+        total, table = self.group.sum([self.or_zero(padded), table])
+        return total, tf.reduce_max(table, axis=0)
 
     # Rows of all workers
 
@@ -262,6 +279,22 @@ class Step:
 
 def _is_dense(gradient: Any) -> bool:
     return gradient is not None and not isinstance(gradient, tf.IndexedSlices)
+
+
+def _depends_on_rows(tensor: Any) -> bool:
+    """Return whether a tensor is made of a batch's content, not only of its shape; where nobody can tell it is."""
+    if tf.executing_eagerly():
+        return True
+    waiting, seen = [tensor], set()
+    while waiting:
+        operation = waiting.pop().op
+        if operation.type in _OF_SHAPES or id(operation) in seen:
+            continue
+        seen.add(id(operation))
+        if "Random" in operation.type or (not operation.inputs and operation.type != "Const"):
+            return True
+        waiting += [each for each in operation.inputs if each.dtype != tf.resource]
+    return False
 
 
 def _is_tensor(thing: Any) -> bool:

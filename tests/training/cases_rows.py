@@ -81,3 +81,26 @@ def rows_added_by_layers(s: Setting) -> dict[str, Any]:
     model = s.compiled(model, optimizer=keras.optimizers.SGD(0.001), metrics=())
     history = model.fit(s.dealt(flat=True), epochs=2, validation_data=s.tests(flat=True), verbose=0)
     return result(model, history)
+
+
+@case
+def lookups_of_positions(s: Setting) -> dict[str, Any]:
+    """An embedding of positions: one lookup for all rows, whose gradients are added up already."""
+    s.seeded()
+    keras, tf = s.keras, s.tf
+    layers = keras.layers
+
+    class Positions(layers.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fixed, self.counted = layers.Embedding(12, 8), layers.Embedding(20, 8)
+
+        def call(self, x: Any) -> Any:
+            counted = self.counted(tf.range(tf.shape(x)[-2]))
+            return x + self.fixed(tf.range(12)) + counted
+
+    x = keras.Input([None])
+    placed = Positions()(layers.Embedding(20, 8)(x))
+    model = keras.Model(x, layers.Dense(10)(layers.GlobalAveragePooling1D()(layers.Dense(8, "tanh")(placed))))
+    model = s.compiled(model, optimizer=keras.optimizers.Adam(0.003))
+    return result(model, model.fit(s.dealt(data=(s.tokens, s.labels)), epochs=2, verbose=0))

@@ -82,7 +82,7 @@ def test_weights_of_a_model_that_cannot_be_saved_whole(told, folder):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("another_rate_on_each", "differ in the optimizers, here [('SGD', {'learning_rate': 0.01"),
+        ("another_rate_on_each", "differ in the optimizers, here [('SGD', {'learning_rate': 0.0"),
         ("another_size_on_each", "differ in the shapes of the model's variables, here ["),
     ],
 )
