@@ -22,6 +22,8 @@ ROWS, STOP, SAVE, REPORT = range(4)
 NUM_FLAGS = 4
 # Where both frameworks leave the mask of a tensor.
 KERAS_MASK = "_keras_mask"
+# Where they leave what an activation was given: losses of probabilities compute from that.
+KERAS_LOGITS = "_keras_logits"
 # Operations that tell of a tensor no more than its shape.
 _OF_SHAPES = ("Shape", "Size", "Rank")
 
@@ -222,7 +224,7 @@ class Step:
         ]
 
     def gather_all(self, structure: Any) -> Any:
-        """Return a structure in which all tensors with rows have those of all workers, and their masks, too.
+        """Return a structure in which all tensors with rows have those of all workers, and their masks and logits, too.
 
         A tensor that is one number becomes the mean of the workers' over the rows. What is no tensor stays.
         """
@@ -230,10 +232,13 @@ class Step:
         tensors = {at: tf.convert_to_tensor(each) for at, each in enumerate(flat) if _is_tensor(each)}
         rows = {at: each for at, each in tensors.items() if each.shape.rank}
         masks = {at: mask for at in rows if (mask := getattr(flat[at], KERAS_MASK, None)) is not None}
-        wholes = self.gather([*rows.values(), *masks.values()]) if rows else []
+        logits = {at: given for at in rows if (given := getattr(flat[at], KERAS_LOGITS, None)) is not None}
+        wholes = self.gather([*rows.values(), *masks.values(), *logits.values()]) if rows else []
         found = dict(zip(rows, wholes, strict=False))
-        for at, mask in zip(masks, wholes[len(rows) :], strict=True):
+        for at, mask in zip(masks, wholes[len(rows) :], strict=False):
             setattr(found[at], KERAS_MASK, mask)
+        for at, whole in zip(logits, wholes[len(rows) + len(masks) :], strict=True):
+            setattr(found[at], KERAS_LOGITS, whole)
         for at in tensors.keys() - rows.keys():
             number = tensors[at]
             weighed = self.or_zero(tf.cast(number, tf.float32) * self.weight())

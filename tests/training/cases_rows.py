@@ -104,3 +104,20 @@ def lookups_of_positions(s: Setting) -> dict[str, Any]:
     model = keras.Model(x, layers.Dense(10)(layers.GlobalAveragePooling1D()(layers.Dense(8, "tanh")(placed))))
     model = s.compiled(model, optimizer=keras.optimizers.Adam(0.003))
     return result(model, model.fit(s.dealt(data=(s.tokens, s.labels)), epochs=2, verbose=0))
+
+
+@case
+def probabilities_taken_for_logits(s: Setting) -> dict[str, Any]:
+    """A slip that Keras forgives, as it looks for the logits behind a softmax; in a loss that reduces by itself."""
+    s.seeded()
+    keras, tf = s.keras, s.tf
+
+    def loss(y: Any, predicted: Any) -> Any:
+        of_rows = keras.losses.sparse_categorical_crossentropy(y, predicted, from_logits=True)
+        mask = tf.cast(tf.reshape(y, [-1]) > 0, tf.float32)
+        return tf.reduce_sum(of_rows * mask) / tf.reduce_sum(mask)
+
+    layers = keras.layers
+    model = keras.Sequential([keras.Input([64]), layers.Dense(16, "relu"), layers.Dense(10, "softmax")])
+    model = s.compiled(model, loss=loss)
+    return result(model, model.fit(s.dealt(flat=True), epochs=2, verbose=0))
