@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import warnings
-import weakref
 from typing import Any
 
 import tensorflow as tf
 
 from ignite_tf_magic.errors import ConfigError
-from ignite_tf_magic.training.frameworks import Framework, layers_of
-from ignite_tf_magic.training.step import OF_ALL_ROWS
+from ignite_tf_magic.training.frameworks import layers_of
 
 
 def warn_of_own_statistics(model: Any) -> None:
@@ -28,40 +26,6 @@ def warn_of_own_statistics(model: Any) -> None:
 def _normalises_alone(layer: Any) -> bool:
     is_one = any(kind.__name__ == "BatchNormalization" for kind in type(layer).__mro__)
     return is_one and bool(layer.trainable) and not getattr(layer, "synchronized", False)
-
-
-_warned: weakref.WeakSet[Any] = weakref.WeakSet()
-
-
-def warn_of_coupled_rows(model: Any, framework: Framework) -> None:
-    """Warn, once for a model, of a `train_step` of its own that multiplies rows of a batch with each other.
-
-    As contrastive losses do: a worker has but its own rows. Looks at the graph of the step that has just been traced,
-    for a matrix product of two unknown sizes; what is not seen so, as in steps that run eagerly, is not warned of.
-    """
-    own = framework.module.__name__
-    is_own = type(model).train_step.__module__.partition(".")[0] != own
-    if tf.executing_eagerly() or not is_own or model in _warned:
-        return
-    operations = tf.compat.v1.get_default_graph().get_operations()
-    if any(_multiplies_rows(each) for each in operations):
-        _warned.add(model)
-        warnings.warn(
-            f"train_step of {type(model).__name__} multiplies rows of a batch with each other, and each worker has its "
-            "own rows only: so the training does not come to what one process comes to. Let it have the rows of all "
-            "workers: rows = ignite_tf_magic.all_rows(rows)",
-            stacklevel=2,
-        )
-
-
-def _multiplies_rows(operation: Any) -> bool:
-    if operation.type not in ("MatMul", "BatchMatMulV2", "Einsum") or OF_ALL_ROWS in operation.name:
-        return False
-    return (
-        bool(operation.outputs[0].shape.as_list() == [None, None])
-        if operation.outputs[0].shape.rank
-        else False
-    )
 
 
 def check_elements(model: Any, data: Any) -> None:

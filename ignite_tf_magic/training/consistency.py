@@ -15,6 +15,7 @@ from ignite_tf_magic.errors import WorkersDiffer
 from ignite_tf_magic.training.group import WorkerGroup
 
 _NUM_NAMED = 5
+_TEXT_SHOWN = 300
 
 
 def are_same(arrays: Any, group: WorkerGroup) -> bool:
@@ -120,4 +121,30 @@ def check_weights(variables: Iterable[tuple[str, Any]], group: WorkerGroup, when
             "changes a variable must do the same on each: a callback that goes by time, by random numbers or by this "
             "worker's own rows does not, nor does a step that changes variables without an optimizer. Let it go by "
             "`logs`, which are those of all workers, or by `tf.distribute.get_replica_context().all_reduce`"
+        )
+
+
+def check_models(descriptions: Iterable[tuple[str, str]], group: WorkerGroup) -> None:
+    """Make sure that all workers train the same model in the same way; all of them call.
+
+    Args:
+        descriptions: Of each thing that is to be the same, what it is, and a text that tells it from others.
+        group: The workers.
+
+    Raises:
+        WorkersDiffer: They do not; what differs is named.
+    """
+    if group.place.size == 1:
+        return
+    listed = list(descriptions)
+    are_equal = group.are_equal(np.array([zlib.crc32(text.encode()) for _, text in listed], np.int64))
+    different = [
+        (what, text) for (what, text), is_equal in zip(listed, are_equal, strict=True) if not is_equal
+    ]
+    if different:
+        told = "; ".join(f"{what}, here {text[:_TEXT_SHOWN]}" for what, text in different)
+        raise WorkersDiffer(
+            f"the workers were to train one model, and each calls `fit` with another: they differ in {told}. Where "
+            "each worker is to try something else, as in a search, put `with ignite_tf_magic.independent():` around "
+            "it; else seed what chooses"
         )

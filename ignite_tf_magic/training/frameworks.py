@@ -23,6 +23,7 @@ class Framework(ABC):
 
     module: Any
     apply_name: str  # of the method of optimizers that all others end in
+    aggregate_name = ""  # of the method of models that adds up the losses that a layer adds, where one does
 
     @abstractmethod
     def unpack(self, data: Any) -> tuple[Any, Any, Any]:
@@ -84,6 +85,7 @@ class Keras3(Framework):
     """Keras 3 on TensorFlow."""
 
     apply_name = "apply"
+    aggregate_name = "_aggregate_additional_loss"
 
     def __init__(self, module: Any) -> None:
         self.module = module

@@ -12,13 +12,16 @@ from typing import Any
 from ignite_tf_magic.training.step import Step, current_step
 
 
-def hook(kind: type, name: str, around: Callable[..., Any]) -> None:
+def hook(
+    kind: type, name: str, around: Callable[..., Any], outside: Callable[[], None] | None = None
+) -> None:
     """Put a function around a method, if a class itself defines it; a second time nothing happens.
 
     Args:
         kind: The class.
         name: The method's.
         around: Called as `around(step, original, thing, *arguments, **options)`, `original` being the bound method.
+        outside: Called before the method where there is no step.
     """
     original = vars(kind).get(name)
     if original is None or hasattr(original, "is_hooked"):
@@ -28,6 +31,8 @@ def hook(kind: type, name: str, around: Callable[..., Any]) -> None:
     def method(self: Any, *arguments: Any, **options: Any) -> Any:
         step: Step | None = current_step()
         if step is None:
+            if outside is not None:
+                outside()
             return original(self, *arguments, **options)
         return around(step, functools.partial(original, self), self, *arguments, **options)
 
@@ -41,11 +46,13 @@ def leave_alone(function: Callable[..., Any]) -> None:
     function.autograph_info__ = {}  # type: ignore[attr-defined]
 
 
-def hook_family(base: type, name: str, around: Callable[..., Any]) -> None:
+def hook_family(
+    base: type, name: str, around: Callable[..., Any], outside: Callable[[], None] | None = None
+) -> None:
     """Put a function around a method of a class, wherever it has it from, and of all its subclasses, later ones too."""
     for kind in [*base.__mro__, *_subclasses(base)]:
-        hook(kind, name, around)
-    when_subclassed(base, lambda kind: hook(kind, name, around))
+        hook(kind, name, around, outside)
+    when_subclassed(base, lambda kind: hook(kind, name, around, outside))
 
 
 def when_subclassed(base: type, call: Callable[[type], None]) -> None:

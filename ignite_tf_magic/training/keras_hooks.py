@@ -38,6 +38,7 @@ from ignite_tf_magic.training.optimizers import hook_optimizers, optimizers_of
 from ignite_tf_magic.training.reporting import Reporter, writer_of_run
 from ignite_tf_magic.training.resume import Asked, Progress, Saving, skipping
 from ignite_tf_magic.training.seeding import own_random_numbers
+from ignite_tf_magic.training.tapes import hook_tapes
 from ignite_tf_magic.training.tensorflow_seeds import own_numbers, seed_tensorflow
 from ignite_tf_magic.training.together import Together
 
@@ -88,8 +89,9 @@ def _install(name: str) -> None:
     seed_tensorflow()
     if group.place.size > 1:
         framework = framework_named(name)
-        hook_optimizers(framework)
+        hook_optimizers(framework, _tell_of_a_loop)
         hook_losses(framework)
+        hook_tapes(framework)
         hook_metrics(framework)
         hook_adapt(framework, group, _is_at_work.get)
     methods = {"fit": _fit} if group.place.size == 1 else {"fit": _fit, "evaluate": _evaluate}
@@ -153,6 +155,20 @@ def _told_of(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(model, *arguments, **options)
 
     return method
+
+
+def _tell_of_a_loop() -> None:
+    """Warn, once, of a loop of the script's own in which this worker takes its own gradients alone."""
+    if _told or _is_at_work.get() or tf.distribute.has_strategy():
+        return
+    _told.add("apply")
+    warnings.warn(
+        "an optimizer takes the gradients of this worker alone: in a loop of the script's own each worker trains a "
+        "model of its own, on what it is given. `ignite_tf_magic.strategy()` is for loops over all workers, and `fit` "
+        "trains one model on all of them by itself. Where each is to train alone, "
+        "`with ignite_tf_magic.independent():` says so",
+        stacklevel=4,
+    )
 
 
 def _has_strategy(model: Any) -> bool:

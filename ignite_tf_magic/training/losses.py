@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from ignite_tf_magic.training.frameworks import Framework, layers_of
 from ignite_tf_magic.training.hooking import hook, leave_alone
-from ignite_tf_magic.training.step import KERAS_MASK, OF_ALL_ROWS, Step, current_step
+from ignite_tf_magic.training.step import KERAS_MASK, Step, current_step
 
 _MEANS = ("sum_over_batch_size", "mean", "auto")
 _PROBE_ROWS = 5
@@ -36,19 +36,7 @@ _coupling: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
 
 def hook_losses(framework: Framework) -> None:
     """Let all losses of a framework come to what they come to over all rows, in a step."""
-    hook(framework.module.losses.Loss, "__call__", _over_all_rows)
-
-
-def with_share_of_gradient(step: Step, loss: Any) -> Any:
-    """Return the losses of rows as they are: TensorFlow adds up their gradients, so they weigh as a sum does."""
-    if loss is None or tf.convert_to_tensor(loss).shape.rank == 0:
-        return loss
-
-    @tf.custom_gradient  # type: ignore[untyped-decorator]
-    def weighed(own: Any) -> Any:
-        return tf.identity(own), lambda upstream: upstream * tf.cast(step.share(), upstream.dtype)
-
-    return weighed(tf.convert_to_tensor(loss))
+    hook(framework.module.losses.Loss, "__call__", _reduced)
 
 
 @contextmanager
@@ -64,7 +52,7 @@ def whole_activities(model: Any, framework: Framework) -> Iterator[None]:
         def regularize(activity: Any) -> Any:
             step = current_step()
             loss = regularizer(activity)
-            return loss if step is None else loss * tf.cast(step.share(), loss.dtype)
+            return loss if step is None else step.note_reduced(loss * tf.cast(step.share(), loss.dtype))
 
         return regularize
 
@@ -77,6 +65,19 @@ def whole_activities(model: Any, framework: Framework) -> Iterator[None]:
             layer.activity_regularizer = regularizer
 
 
+def _reduced(
+    step: Step,
+    original: Callable[..., Any],
+    loss: Any,
+    y_true: Any,
+    y_pred: Any,
+    *arguments: Any,
+    **options: Any,
+) -> Any:
+    step.outputs += [each for each in tf.nest.flatten(y_pred) if isinstance(each, tf.Tensor)]
+    return step.note_reduced(_over_all_rows(step, original, loss, y_true, y_pred, *arguments, **options))
+
+
 def _over_all_rows(
     step: Step,
     original: Callable[..., Any],
@@ -86,7 +87,7 @@ def _over_all_rows(
     sample_weight: Any = None,
 ) -> Any:
     reduction = loss.reduction
-    with _watched(loss) as values, step.alone(), tf.name_scope(OF_ALL_ROWS):
+    with _watched(loss) as values, step.alone():
         plain = original(y_true, y_pred, sample_weight)
     if reduction in (None, "none") or len(values) != 1 or not isinstance(values[0], tf.Tensor):
         return plain  # whoever called reduces
@@ -135,7 +136,7 @@ def _of_everything(
     """Compute a loss from the rows of all workers."""
     _tell_of_bytes(loss, tf.nest.flatten((y_true, y_pred)))
     y_true, y_pred, sample_weight = step.gather_all((y_true, y_pred, sample_weight))
-    with step.alone(), tf.name_scope(OF_ALL_ROWS):
+    with step.alone():
         return original(y_true, y_pred, sample_weight)
 
 

@@ -14,10 +14,14 @@ from ignite_tf_magic.training.step import Step
 _used: weakref.WeakKeyDictionary[Any, dict[int, Any]] = weakref.WeakKeyDictionary()
 
 
-def hook_optimizers(framework: Framework) -> None:
+def hook_optimizers(framework: Framework, outside: Callable[[], None]) -> None:
     """Let all optimizers of a framework take the gradients of all workers in a step.
 
     The outermost call counts: one optimizer may pass gradients on to another, as a loss scale's does.
+
+    Args:
+        framework: The framework.
+        outside: Called where an optimizer is used and there is no step.
     """
 
     def apply(
@@ -31,7 +35,7 @@ def hook_optimizers(framework: Framework) -> None:
             return original(*arguments, **options)
 
     for base in framework.optimizer_classes:
-        hook_family(base, framework.apply_name, apply)
+        hook_family(base, framework.apply_name, apply, outside)
 
 
 def optimizers_of(model: Any, framework: Framework) -> list[Any]:

@@ -20,10 +20,12 @@ from ignite_tf_magic.training.group import WorkerGroup
 # Places in what the workers agree on in each step.
 ROWS, STOP, SAVE, REPORT = range(4)
 NUM_FLAGS = 4
-# The name scope of what is computed from the rows of all workers.
-OF_ALL_ROWS = "of_all_rows"
 # Where both frameworks leave the mask of a tensor.
 KERAS_MASK = "_keras_mask"
+# Where they leave what an activation was given: losses of probabilities compute from that.
+KERAS_LOGITS = "_keras_logits"
+# Operations that tell of a tensor no more than its shape.
+_OF_SHAPES = ("Shape", "Size", "Rank")
 
 _steps: list[Step] = []
 
@@ -42,8 +44,11 @@ def all_rows(*tensors: Any) -> Any:
         One tensor, or a tuple of as many as were given.
     """
     step = current_step()
-    found = list(tensors) if step is None else step.gather(tensors)
-    return found[0] if len(found) == 1 else tuple(found)
+    if step is None:
+        return tensors[0] if len(tensors) == 1 else tensors
+    step.has_all_rows = True
+    wholes = step.gather(tensors)
+    return wholes[0] if len(wholes) == 1 else tuple(wholes)
 
 
 def current_step() -> Step | None:
@@ -86,6 +91,12 @@ class Step:
         self.is_alone = False
         # Metrics that have counted the rows of all workers, by id.
         self.gathered_metrics: dict[int, Any] = {}
+        # Whether the script itself has taken the rows of all workers.
+        self.has_all_rows = False
+        # Losses that are those of all rows already, however they were reduced, by id.
+        self.reduced: dict[int, Any] = {}
+        # Outputs of the model for this worker's rows, as losses have been given them.
+        self.outputs: list[Any] = []
         self._flags = flags
         self._value_of = value_of
         self._statistics = [each for each in statistics if tf.as_dtype(each.dtype).is_floating]
@@ -141,6 +152,11 @@ class Step:
         """Return a value, or zeros where this worker has no rows."""
         return tf.where(self.rows > 0, value, tf.zeros_like(value))
 
+    def note_reduced(self, loss: Any) -> Any:
+        """Return a loss of which nobody needs to look how it was reduced."""
+        self.reduced[id(loss)] = loss
+        return loss
+
     # Gradients
 
     def meet(self, gradients: Sequence[Any]) -> list[Any]:
@@ -192,8 +208,23 @@ class Step:
 
     def _sparse_mean(self, gradient: Any) -> Any:
         values = gradient.values * tf.cast(self.weight(), gradient.values.dtype)
-        values, indices = self.gather([values, gradient.indices])
+        if _depends_on_rows(gradient.indices):
+            values, indices = self.gather([values, gradient.indices])
+        else:
+            values, indices = self._one_lookup(values, gradient.indices)
         return tf.IndexedSlices(values, indices, gradient.dense_shape)
+
+    def _one_lookup(self, values: Any, indices: Any) -> tuple[Any, Any]:
+        """Add up the gradients of lookups that are the same for all rows, as of positions; the longest one's remain."""
+        place = self.group.place
+        own = tf.shape(indices)[0]
+        (lengths,) = self.group.sum([tf.scatter_nd([[place.index]], [own], [place.size])])
+        missing = tf.reduce_max(lengths) - own
+        padded = tf.pad(values, [[0, missing], *[[0, 0]] * (values.shape.rank - 1)])
+        row = tf.pad(indices, [[0, missing]])
+        table = tf.scatter_nd([[place.index]], [row], tf.stack([place.size, tf.shape(row)[0]]))
+        total, table = self.group.sum([self.or_zero(padded), table])
+        return total, tf.reduce_max(table, axis=0)
 
     # Rows of all workers
 
@@ -207,10 +238,6 @@ class Step:
             tensors: Of one dimension or more, the first being rows; of the same dtypes and ranks on all workers.
         """
         own = [tf.convert_to_tensor(each) for each in tensors]
-        with tf.name_scope(OF_ALL_ROWS):
-            return self._gathered(own)
-
-    def _gathered(self, own: Sequence[Any]) -> list[Any]:
         layouts = self._layouts(own)
         parts = [layout.placed(tf.stop_gradient(each)) for layout, each in zip(layouts, own, strict=True)]
         wholes = self.group.join(parts)
@@ -220,7 +247,7 @@ class Step:
         ]
 
     def gather_all(self, structure: Any) -> Any:
-        """Return a structure in which all tensors with rows have those of all workers, and their masks, too.
+        """Return a structure in which all tensors with rows have those of all workers, and their masks and logits, too.
 
         A tensor that is one number becomes the mean of the workers' over the rows. What is no tensor stays.
         """
@@ -228,10 +255,13 @@ class Step:
         tensors = {at: tf.convert_to_tensor(each) for at, each in enumerate(flat) if _is_tensor(each)}
         rows = {at: each for at, each in tensors.items() if each.shape.rank}
         masks = {at: mask for at in rows if (mask := getattr(flat[at], KERAS_MASK, None)) is not None}
-        wholes = self.gather([*rows.values(), *masks.values()]) if rows else []
+        logits = {at: given for at in rows if (given := getattr(flat[at], KERAS_LOGITS, None)) is not None}
+        wholes = self.gather([*rows.values(), *masks.values(), *logits.values()]) if rows else []
         found = dict(zip(rows, wholes, strict=False))
-        for at, mask in zip(masks, wholes[len(rows) :], strict=True):
+        for at, mask in zip(masks, wholes[len(rows) :], strict=False):
             setattr(found[at], KERAS_MASK, mask)
+        for at, whole in zip(logits, wholes[len(rows) + len(masks) :], strict=True):
+            setattr(found[at], KERAS_LOGITS, whole)
         for at in tensors.keys() - rows.keys():
             number = tensors[at]
             weighed = self.or_zero(tf.cast(number, tf.float32) * self.weight())
@@ -277,6 +307,22 @@ class Step:
 
 def _is_dense(gradient: Any) -> bool:
     return gradient is not None and not isinstance(gradient, tf.IndexedSlices)
+
+
+def _depends_on_rows(tensor: Any) -> bool:
+    """Return whether a tensor is made of a batch's content, not only of its shape; where nobody can tell it is."""
+    if tf.executing_eagerly():
+        return True
+    waiting, seen = [tensor], set()
+    while waiting:
+        operation = waiting.pop().op
+        if operation.type in _OF_SHAPES or id(operation) in seen:
+            continue
+        seen.add(id(operation))
+        if "Random" in operation.type or (not operation.inputs and operation.type != "Const"):
+            return True
+        waiting += [each for each in operation.inputs if each.dtype != tf.resource]
+    return False
 
 
 def _is_tensor(thing: Any) -> bool:

@@ -14,7 +14,7 @@ So all workers make the same update from the same weights, and stay equal to the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,16 +22,15 @@ import numpy as np
 import tensorflow as tf
 
 from ignite_tf_magic.batches import num_rows, or_one_row
-from ignite_tf_magic.training.advice import warn_of_coupled_rows
-from ignite_tf_magic.training.consistency import check_weights
+from ignite_tf_magic.training.consistency import check_models, check_weights
 from ignite_tf_magic.training.frameworks import Framework
 from ignite_tf_magic.training.group import WorkerGroup
-from ignite_tf_magic.training.losses import whole_activities, with_share_of_gradient
+from ignite_tf_magic.training.losses import whole_activities
 from ignite_tf_magic.training.optimizers import optimizers_of
 from ignite_tf_magic.training.step import NUM_FLAGS, Flags, Step
 from ignite_tf_magic.training.tensorflow_seeds import other_numbers
 
-_SEAMS = ("train_step", "test_step", "compute_loss", "get_metrics_result", "reset_metrics")
+_SEAMS = ("train_step", "test_step", "get_metrics_result", "reset_metrics")
 
 
 class Together:
@@ -83,8 +82,10 @@ class Together:
         self._flags.agreed.assign(tf.zeros([NUM_FLAGS]))
         if self._group.place.size == 1:
             return
+        optimizers = optimizers_of(self._model, self._framework)
+        check_models(_descriptions(self._model, optimizers, self._framework), self._group)
         variables = list(self._model.variables)
-        for optimizer in optimizers_of(self._model, self._framework):
+        for optimizer in optimizers:
             variables += self._framework.optimizer_variables(optimizer)
         numbers = [each for each in variables if tf.as_dtype(each.dtype) not in (tf.string, tf.variant)]
         unique = list({id(variable): variable for variable in numbers}.values())
@@ -157,19 +158,11 @@ class Together:
             with step.under_way():
                 logs = _flattened(original(or_one_row(data, rows)))
             if is_training:
-                warn_of_coupled_rows(self._model, self._framework)
                 step.finish()
             self._forget_metrics(step)
         finally:
             self._step = None
         return self._spread(step, logs) if self._is_own(logs) else logs
-
-    def _compute_loss(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def compute_loss(*arguments: Any, **options: Any) -> Any:
-            loss = original(*arguments, **options)
-            return loss if self._step is None else with_share_of_gradient(self._step, loss)
-
-        return compute_loss
 
     def _forget_metrics(self, step: Step) -> None:
         """Undo what metrics have counted without rows, and but for the first worker what each has counted of all rows.
@@ -231,6 +224,24 @@ class Together:
         *sums, total = self._group.sum([step.or_zero(value * step.rows) for value in values] + [step.rows])
         means = {name: value / total for name, value in zip(others, sums, strict=True)}
         return {name: exact[name] if name in exact else means[name] for name in logs}
+
+
+def _descriptions(model: Any, optimizers: Sequence[Any], framework: Framework) -> Iterator[tuple[str, str]]:
+    """Describe what of a training must be the same on all workers; their first weights need not be."""
+    yield "the shapes of the model's variables", str([str(each.shape) for each in model.variables])
+    variables = [[str(one.shape) for one in framework.optimizer_variables(each)] for each in optimizers]
+    yield "the variables of the optimizers", str(variables)
+    yield "the optimizers", str([(type(each).__name__, _options(each)) for each in optimizers])
+
+
+def _options(optimizer: Any) -> Any:
+    """Return an optimizer's options but for its name; nothing of one that does not tell them."""
+    try:
+        options = optimizer.get_config()
+    except (NotImplementedError, TypeError, ValueError, AttributeError):
+        return None
+    plain = (bool, int, float, str, np.generic)
+    return {name: each for name, each in options.items() if isinstance(each, plain) and name != "name"}
 
 
 def is_seed(variable: Any) -> bool:

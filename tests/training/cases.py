@@ -14,6 +14,7 @@ from pathlib import Path
 import cases_basic  # noqa: F401
 import cases_inputs  # noqa: F401
 import cases_losses  # noqa: F401
+import cases_rows  # noqa: F401
 import cases_steps  # noqa: F401
 import numpy as np
 from case_setting import CASES, Setting, cases_of  # noqa: F401

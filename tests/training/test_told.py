@@ -32,11 +32,15 @@ def told(folder):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
+        ("a_loop", "an optimizer takes the gradients of this worker alone"),
         ("batch_by_batch", "train_on_batch is a matter of this worker alone"),
         ("mirrored", f"made for MirroredStrategy, so Keras trains it as ever: {ALONE}"),
         ("shuffled_differently", "rows may be trained twice or left out"),
-        ("rows_compared", "train_step of Net multiplies rows of a batch with each other"),
         ("unsavable", "only the weights are left"),
+        ("added_up", "the loss is a sum over the rows of a batch"),
+        ("a_mean_of_what_is_left", "the loss is a quotient of sums over the rows of a batch"),
+        ("mixed_by_the_model", "the model makes something of all rows of a batch together"),
+        ("compared_with_each_other", "the loss compares the rows of a batch with each other"),
     ],
 )
 def test_a_warning(told, name, words):
@@ -48,7 +52,7 @@ def test_a_metric_of_several_values(told):
     assert told[0]["several_values"] == {"warnings": [], "error": None, "result": [2, 3]}
 
 
-@pytest.mark.parametrize("name", ["independent", "changed_at_random"])
+@pytest.mark.parametrize("name", ["independent", "changed_at_random", "means_of_rows"])
 def test_nothing_to_say(told, name):
     assert told[0][name] == {"warnings": [], "error": None, "result": None}
 
@@ -77,3 +81,18 @@ def test_weights_of_a_model_that_cannot_be_saved_whole(told, folder):
     with as_built(coder):
         coder.load_weights(path)
     assert float(np.sum(coder.coder.get_weights()[0])) == pytest.approx(told[0]["unsavable"]["result"])
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("another_rate_on_each", "differ in the optimizers, here [('SGD', {'learning_rate': 0.0"),
+        ("another_size_on_each", "differ in the shapes of the model's variables, here ["),
+    ],
+)
+def test_models_that_differ_from_the_beginning(told, name, words):
+    for of_worker in told:
+        kind, said = of_worker[name]["error"]
+        assert kind == "WorkersDiffer"
+        assert words.partition(", here ")[0] in said
+    assert words in told[0][name]["error"][1]

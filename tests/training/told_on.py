@@ -34,6 +34,14 @@ def batch_by_batch():
         one.train_on_batch(x, y)
 
 
+def a_loop():
+    one, optimizer = model(), keras.optimizers.SGD(0.01)
+    for _ in range(2):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(one(x) - y[:, None]))
+        optimizer.apply(tape.gradient(loss, one.trainable_variables), one.trainable_variables)
+
+
 def independent():
     with itf.independent():
         model().train_on_batch(x, y)
@@ -66,6 +74,16 @@ def rate_by_the_clock():
     model().fit(x, y, batch_size=10, callbacks=[ByTheClock()], verbose=0)
 
 
+def another_rate_on_each():
+    model(rate=0.01 * (1 + place.index)).fit(x, y, verbose=0)
+
+
+def another_size_on_each():
+    one = keras.Sequential([keras.Input([16]), keras.layers.Dense(1 + place.index), keras.layers.Dense(1)])
+    one.compile("sgd", "mse")
+    one.fit(x, y, verbose=0)
+
+
 def weights_without_an_optimizer():
     class Net(keras.Model):
         def train_step(self, data):
@@ -82,23 +100,6 @@ def weights_without_an_optimizer():
     net = Net(inputs, keras.layers.Dense(1, name="only")(inputs))
     net.compile()
     net.fit(x, y, batch_size=10, verbose=0)
-
-
-def rows_compared():
-    class Net(keras.Model):
-        def train_step(self, data):
-            a, _ = data
-            with tf.GradientTape() as tape:
-                made = self(a)
-                loss = tf.reduce_mean(tf.matmul(made, made, transpose_b=True))
-            variables = self.trainable_variables
-            self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
-            return {"loss": loss}
-
-    inputs = keras.Input([16])
-    net = Net(inputs, keras.layers.Dense(3)(inputs))
-    net.compile("sgd")
-    net.fit(x, y, batch_size=10, epochs=2, verbose=0)
 
 
 def several_values():
@@ -136,10 +137,91 @@ def unsavable():
     return float(np.sum(coder.coder.get_weights()[0]))
 
 
+class Reduced(keras.Model):
+    """Trains on a number that a function makes of labels and outputs."""
+
+    def __init__(self, reduce):
+        inputs = keras.Input([16])
+        regularized = keras.layers.Dense(4, kernel_regularizer="l2", activity_regularizer="l2")(inputs)
+        super().__init__(inputs, regularized)
+        self.reduce = reduce
+
+    def train_step(self, data):
+        a, b = data
+        with tf.GradientTape() as tape:
+            loss = self.reduce(b, self(a, training=True)) + sum(self.losses)
+        variables = self.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        return {"loss": loss}
+
+
+def fitted(reduce):
+    one = Reduced(reduce)
+    one.compile(keras.optimizers.SGD(0.001))
+    one.fit(x, y, batch_size=10, verbose=0)
+
+
+def added_up():
+    fitted(lambda b, out: tf.reduce_sum(tf.square(out - b[:, None])) / 10.0)
+
+
+def a_mean_of_what_is_left():
+    def masked(b, out):
+        mask = tf.cast(out[:, 0] > 0, tf.float32)
+        return tf.reduce_sum(mask * tf.square(out[:, 0] - b)) / (tf.reduce_sum(mask) + 1.0)
+
+    fitted(masked)
+
+
+def compared_with_each_other():
+    def contrast(b, out):
+        similar = tf.matmul(out, out, transpose_b=True)
+        return tf.reduce_mean(
+            keras.losses.sparse_categorical_crossentropy(
+                tf.range(tf.shape(out)[0]), similar, from_logits=True
+            )
+        )
+
+    fitted(contrast)
+
+
+def mixed_by_the_model():
+    class Matched(keras.layers.Layer):
+        def call(self, rows):
+            return rows + tf.tensordot(rows, rows, 2)
+
+    inputs = keras.Input([16])
+    one = keras.Model(inputs, keras.layers.Dense(1)(Matched()(inputs)))
+    one.compile("sgd", "mse")
+    one.fit(x, y, batch_size=10, verbose=0)
+
+
+def means_of_rows():
+    total = keras.losses.MeanSquaredError(reduction="sum")
+
+    def means(b, out):
+        of_rows = tf.reduce_sum(tf.square(out - b[:, None]), axis=1)
+        mean = tf.reduce_sum(of_rows) / tf.cast(tf.shape(of_rows)[0], tf.float32)
+        weights = tf.nn.l2_loss(tf.ones([3, 3]))
+        return mean + tf.reduce_mean(of_rows) + total(b[:, None], out) + weights
+
+    fitted(means)
+
+
 told = {}
 for each in (
-    *(batch_by_batch, independent, mirrored, shuffled_differently, changed_at_random, rate_by_the_clock),
-    *(weights_without_an_optimizer, rows_compared, several_values, unsavable),
+    *(
+        independent,
+        a_loop,
+        batch_by_batch,
+        mirrored,
+        shuffled_differently,
+        changed_at_random,
+        rate_by_the_clock,
+    ),
+    *(weights_without_an_optimizer, several_values, unsavable, means_of_rows),
+    *(another_rate_on_each, another_size_on_each),
+    *(added_up, a_mean_of_what_is_left, compared_with_each_other, mixed_by_the_model),
 ):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
