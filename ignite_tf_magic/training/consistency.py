@@ -109,8 +109,11 @@ def check_weights(variables: Iterable[tuple[str, Any]], group: WorkerGroup, when
     """
     if group.place.size == 1:
         return
-    # Small ones first: where a learning rate differs, all else does because of it.
-    arrays = sorted(((name, np.asarray(value)) for name, value in variables), key=lambda each: each[1].size)
+    # Small ones first, single numbers above all: where a learning rate differs, all else does because of it.
+    arrays = sorted(
+        ((name, np.asarray(value)) for name, value in variables),
+        key=lambda each: (each[1].size, each[1].ndim),
+    )
     are_equal = group.are_equal(np.array([_checksum(array) for _, array in arrays], np.int64))
     different = [name for (name, _), is_equal in zip(arrays, are_equal, strict=True) if not is_equal]
     if different:
