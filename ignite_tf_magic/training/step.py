@@ -319,9 +319,12 @@ def _depends_on_rows(tensor: Any) -> bool:
         if operation.type in _OF_SHAPES or id(operation) in seen:
             continue
         seen.add(id(operation))
-        if "Random" in operation.type or (not operation.inputs and operation.type != "Const"):
+        if operation.type == "ReadVariableOp":  # the same on all workers
+            continue
+        is_source = not operation.inputs and operation.type != "Const"
+        if is_source or operation.op_def.is_stateful or "Random" in operation.type:
             return True
-        waiting += [each for each in operation.inputs if each.dtype != tf.resource]
+        waiting += operation.inputs
     return False
 
 

@@ -44,7 +44,7 @@ def fill(cluster: EmbeddedCluster, name: str, columns, keys=None, backups: int =
     return LoadedCache(name, columns, keys, cluster.connect_options.endpoints[0])
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def fill_cache() -> Callable[..., LoadedCache]:
     """Make a cache on any cluster: `fill_cache(cluster, name, columns, backups=0)`."""
     return fill

@@ -13,12 +13,10 @@ NUM_ROWS = 700
 
 
 @pytest.fixture(scope="module")
-def numbers(ignite):
-    from conftest import fill  # of this directory
-
+def numbers(ignite, fill_cache):
     random = np.random.default_rng(5)
     columns = {"x": random.integers(0, 7, NUM_ROWS).astype(np.int32), "y": random.normal(size=(NUM_ROWS, 3))}
-    return fill(ignite, "FAILING_ROWS", columns)
+    return fill_cache(ignite, "FAILING_ROWS", columns)
 
 
 def checked(row):
