@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ignite_tf_magic import embedded
-from ignite_tf_magic.client.cache_facts import LoadState, load_mark, read_facts
+from ignite_tf_magic.client.cache_facts import NOTES_PREFIX, LoadState, load_mark, read_facts
 from ignite_tf_magic.client.client import Client
 from ignite_tf_magic.client.control import pyignite_client
 from ignite_tf_magic.client.sql import QueryResult, SqlClient
@@ -191,13 +191,15 @@ class Session(Closing):
         return cluster if cluster and cluster.connect_options == self.options else None
 
     def caches(self) -> list[CacheInfo]:
-        """List the caches by name. Asks the cluster about each of them."""
+        """List the caches by name, but for those of this package's own notes. Asks the cluster about each of them."""
         tables: dict[str, list[str]] = {}
         listed = self.query("SELECT CACHE_NAME, SCHEMA_NAME, TABLE_NAME FROM SYS.TABLES ORDER BY TABLE_NAME")
         for cache_name, schema, table in listed.rows:
             tables.setdefault(cache_name, []).append(f"{_sql_name(schema)}.{_sql_name(table)}")
         found = []
         for name in self.client.cache_names():
+            if name.startswith(NOTES_PREFIX):
+                continue
             cache = self.client.cache(name)
             config = cache.config()
             mode = config.mode.name.lower()

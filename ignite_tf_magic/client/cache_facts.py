@@ -32,7 +32,9 @@ from ignite_tf_magic.protocol import messages
 from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.protocol.ops import AtomicityMode, CacheMode, Status
 
-CACHE = "ignite-tf-caches"
+# Of caches in which this package keeps notes, and of none that holds a user's data.
+NOTES_PREFIX = "ignite-tf-"
+CACHE = f"{NOTES_PREFIX}caches"
 PATIENCE_S = 20.0
 _PERMANENT = {Status.SECURITY_VIOLATION, Status.AUTH_FAILED}
 

@@ -78,7 +78,8 @@ def _install(name: str) -> None:
         if group.place.size > 1:
             stay_out(module.Model)
         return
-    if name == "keras" and group.place.size == 1 and too_old(module):
+    is_too_old = name == "keras" and too_old(module) is not None
+    if is_too_old and group.place.size == 1:
         warnings.warn(
             f"Keras {module.__version__} is older than 3.12: it trains as ever, but begins anew after a restart, and "
             "it tells no metrics",
@@ -87,7 +88,7 @@ def _install(name: str) -> None:
         return
     group.connect()
     seed_tensorflow()
-    if group.place.size > 1:
+    if group.place.size > 1 and not is_too_old:  # `fit` says so then; who imports Keras only needs no word
         framework = framework_named(name)
         hook_optimizers(framework, _tell_of_a_loop)
         hook_losses(framework)
