@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import pytest
 
 # Modules that tests of several directories use.
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
     from ignite_tf_magic.client.client import Client
 
 HEAP = "256m"
+
+# Machines are busy: how long an example takes says nothing.
+hypothesis.settings.register_profile(
+    "busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("busy")
 
 # Tests interrupt what they start, which would not listen where all of this was begun in the background.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -96,10 +96,10 @@ def test_a_run_that_succeeds(start, runs_dir):
 
 
 def test_a_run_whose_processes_run_is_running_though_no_server_of_tensorflow_ever_listens(start):
-    """As preprocessing, or a plain loop: four times the time for starting, and no limit has passed."""
-    script = "import time\nfor step in range(8):\n    print('step', step, flush=True)\n    time.sleep(0.25)"
-    run = start(script, 2, start_timeout_s=0.5)
-    await_text(run, "step 7")
+    """As preprocessing, or a plain loop: it takes longer than starting may, and no limit has passed."""
+    script = "import time\nfor step in range(20):\n    print('step', step, flush=True)\n    time.sleep(0.25)"
+    run = start(script, 2, start_timeout_s=4)
+    await_text(run, "step 19")
     assert run.info().state is RunState.RUNNING
     assert run.wait(60).state is RunState.SUCCEEDED
 
