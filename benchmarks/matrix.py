@@ -34,7 +34,8 @@ NAME = "matrix"
 VERSIONS = ("2.16", "2.17", "2.18", "2.19", "2.20", "2.21")
 FRAMEWORKS = ("keras", "tf_keras")
 NUMBERS = (1, 2, 3)
-_OF_CASES = ("tensorboard", "setuptools<82")  # for the callback; newer versions of TensorFlow come without
+# For the callback, which newer versions of TensorFlow come without, and for a search.
+_OF_CASES = ("tensorboard", "setuptools<82", "keras-tuner")
 # What is within these is the noise of 32-bit floats. Early stopping trains for many epochs at a high rate.
 _TOLERANCE = 1e-5
 _TOLERANCES = {

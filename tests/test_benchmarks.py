@@ -108,7 +108,6 @@ def test_launching_is_measured_on_fake_hosts_and_in_a_cell():
     assert all(row["stop_s"] > 3 for row in rows if "ignore" in row["variant"])
 
 
-@pytest.mark.timeout(120)
 def test_a_worker_without_rows_trains_with_the_other(ignite):
     found = skew.run(ignite.connect_options, 1, unheard, ((1, 0),))
     assert found == [{"case": "skew", "rows": "1:0", "runs": 1, "ended": 1, "exact": 1}]

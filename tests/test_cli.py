@@ -228,7 +228,6 @@ def test_local_up_status_down(home):
             time.sleep(0.05)
 
 
-@pytest.mark.timeout(240)
 def test_demo_trains_to_an_accuracy_above_nine_tenths(home, ignite, tmp_path):
     """The whole demo, on nodes that run already; it tells where everything is."""
     home.mkdir(mode=0o700)

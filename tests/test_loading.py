@@ -212,7 +212,6 @@ def rows_of(num_mib, row_bytes=4096):
     }
 
 
-@pytest.mark.timeout(300)
 def test_a_load_that_does_not_fit_halts_no_node(new_cluster):
     cluster = new_cluster(num_nodes=2, region="128m")
     with open_session(cluster.connect_options, report=print) as session:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ignite_tf_magic.launch.lock import HeldLock, holder_pid, is_held
+from ignite_tf_magic.training.seeding import is_spawned
 
 if TYPE_CHECKING:
     from ignite_tf_magic.training.group import WorkerGroup
@@ -105,6 +106,5 @@ def stay_out(model_class: Any) -> None:
 
 
 def _is_child() -> bool:
-    """Whether this process is one of multiprocessing; while it imports the main module, only the second tells."""
-    is_importing = getattr(multiprocessing.current_process(), "_inheriting", False)
-    return multiprocessing.parent_process() is not None or bool(is_importing)
+    """Return whether this process is one of multiprocessing; one just spawned does not know its parent yet."""
+    return is_spawned() or multiprocessing.parent_process() is not None

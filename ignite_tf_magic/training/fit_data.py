@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -84,20 +85,22 @@ def _share(
     parts = framework.module.utils.pack_x_y_sample_weight(*map(_without_lists, data))
     tensors = tf.nest.map_structure(tf.convert_to_tensor, parts)
     if group.place.size > 1 and not are_same(tensors, group):
-        _tell_of_own_rows(int(num_rows(tensors)), group)
-        return shares.of_own_arrays(tensors, batch_rows, shuffle=shuffle, group=group)
+        rows_by_worker = group.side_by_side(int(num_rows(tensors)))
+        if group.place.is_chief:
+            _tell_of_own_rows(rows_by_worker)
+        return shares.of_own_arrays(
+            tensors, rows_by_worker, batch_rows, shuffle=shuffle, worker=group.place.index
+        )
     return shares.share_of(shares.of_arrays(tensors, batch_rows, shuffle=shuffle, group=group), group, [])
 
 
-def _tell_of_own_rows(rows: int, group: WorkerGroup) -> None:
-    by_worker = group.side_by_side(rows)
-    if group.place.is_chief:
-        warnings.warn(
-            f"the arrays are not the same on all workers ({', '.join(map(str, by_worker))} rows), so each is taken for "
-            f"its worker's own part of {sum(by_worker)} rows in all. Where each is meant to have all rows, seed what "
-            "chooses or shuffles them, or read them with IgniteDataset(...).arrays(assigned=False)",
-            stacklevel=2,
-        )
+def _tell_of_own_rows(by_worker: Sequence[int]) -> None:
+    warnings.warn(
+        f"the arrays are not the same on all workers ({', '.join(map(str, by_worker))} rows), so each is taken for its "
+        f"worker's own part of {sum(by_worker)} rows in all. Where each is meant to have all rows, seed what chooses "
+        "or shuffles them, or read them with IgniteDataset(...).arrays(assigned=False)",
+        stacklevel=2,
+    )
 
 
 def _without_lists(arrays: Any) -> Any:

@@ -42,7 +42,13 @@ class Framework(ABC):
         if not model.built:
             return []
         counts = {id(each) for each in self.metric_variables(model)}
-        return [each for each in model.non_trainable_variables if id(each) not in counts]
+        own = [each for each in model.non_trainable_variables if id(each) not in counts]
+        return own + self.untracked_variables(model)
+
+    def untracked_variables(self, model: Any) -> list[Any]:
+        """List TensorFlow's own variables that layers hold as attributes and do not count among theirs."""
+        del model
+        return []
 
     @abstractmethod
     def optimizer_variables(self, optimizer: Any) -> list[Any]:
@@ -97,10 +103,14 @@ class Keras3(Framework):
         return found
 
     def tensor(self, variable: Any) -> Any:
-        return tf.convert_to_tensor(variable.value)
+        return tf.convert_to_tensor(variable if isinstance(variable, tf.Variable) else variable.value)
 
     def metric_variables(self, model: Any) -> list[Any]:
         return list(model.metrics_variables)
+
+    def untracked_variables(self, model: Any) -> list[Any]:
+        held = (each for layer in layers_of(model) for each in vars(layer).values())
+        return list({id(each): each for each in _variables_in(held)}.values())
 
     def optimizer_variables(self, optimizer: Any) -> list[Any]:
         return list(optimizer.variables)
@@ -179,6 +189,16 @@ class TfKeras(Framework):
 
     def steps_per_execution(self, model: Any) -> int:
         return int(model._steps_per_execution)
+
+
+def _variables_in(things: Iterable[Any]) -> Iterator[Any]:
+    for thing in things:
+        if isinstance(thing, tf.Variable):
+            yield thing
+        elif isinstance(thing, (list, tuple)):
+            yield from _variables_in(thing)
+        elif isinstance(thing, dict):
+            yield from _variables_in(thing.values())
 
 
 def _first_of(arguments: Arguments, options: Options, name: str) -> tuple[Any, Replace]:

@@ -37,6 +37,7 @@ from ignite_tf_magic.training.models import leave_model
 from ignite_tf_magic.training.optimizers import hook_optimizers, optimizers_of
 from ignite_tf_magic.training.reporting import Reporter, writer_of_run
 from ignite_tf_magic.training.resume import Asked, Progress, Saving, skipping
+from ignite_tf_magic.training.saving import hook_saving
 from ignite_tf_magic.training.seeding import own_random_numbers
 from ignite_tf_magic.training.tapes import hook_tapes
 from ignite_tf_magic.training.tensorflow_seeds import own_numbers, seed_tensorflow
@@ -95,6 +96,7 @@ def _install(name: str) -> None:
         hook_tapes(framework)
         hook_metrics(framework)
         hook_adapt(framework, group, _is_at_work.get)
+        hook_saving(module, group.place.index)
     methods = {"fit": _fit} if group.place.size == 1 else {"fit": _fit, "evaluate": _evaluate}
     for method, together in methods.items():
         setattr(module.Model, method, _wrapped(getattr(module.Model, method), together))

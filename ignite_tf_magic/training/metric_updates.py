@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from ignite_tf_magic.training.frameworks import Framework
 from ignite_tf_magic.training.hooking import hook, when_subclassed
+from ignite_tf_magic.training.reductions import Part, number_of_all, parts_of
 from ignite_tf_magic.training.step import Step
 
 # Metrics of Keras whose variables are no sums over rows.
@@ -41,6 +42,7 @@ def hook_metrics(framework: Framework) -> None:
     metrics = framework.module.metrics
     counting = next(kind for kind in metrics.Mean.__mro__ if "update_state" in vars(kind))
     hook(counting, "update_state", _mean_of_all)
+    hook(metrics.Sum, "update_state", _sum_of_all)  # which tf_keras has the same method for
     hook(metrics.MeanMetricWrapper, "update_state", _function_of_all)
     for name in _NOT_SUMS:
         if hasattr(metrics, name):
@@ -59,18 +61,49 @@ def _mean_of_all(
 ) -> Any:
     """Let a number of a whole batch, as Keras' loss is one, weigh by the rows behind it."""
     reduction = getattr(metric, "reduction", None)  # tf_keras has one method for means and sums
+    if getattr(reduction, "value", reduction) == "sum":
+        return _sum_of_all(step, original, metric, values, sample_weight)
     if getattr(reduction, "value", "weighted_mean") != "weighted_mean" or _is_composite(values):
         return original(values, sample_weight)
-    rank = tf.convert_to_tensor(values).shape.rank
     function = _functions.get(id(metric))
-    if rank == 0 and function is _Function.OF_OWN_ROWS:
+    is_number = _is_of_no_rows(values)
+    if is_number and function is _Function.OF_OWN_ROWS:
         raise _OneNumber
-    if rank == 0 and (sample_weight is None or function is _Function.OF_ALL_ROWS):
+    if is_number and function is _Function.OF_ALL_ROWS:
         whole = 1.0 if sample_weight is None else tf.cast(sample_weight, tf.float32)
         return original(values, whole * step.weight())
-    if rank and reduction is not None and _is_number_of_rows(sample_weight):
+    if is_number and sample_weight is None:
+        return original(number_of_all(tf.convert_to_tensor(values), step, _told_of(metric)), step.weight())
+    if (
+        is_number
+        and not parts_of(sample_weight, step) & {Part.COUNT, Part.SUM}
+        and not tf.executing_eagerly()
+    ):
+        return original(values, tf.cast(sample_weight, tf.float32) * step.weight())
+    if not is_number and reduction is not None and _is_number_of_rows(sample_weight):
         return original(values, tf.cast(sample_weight, tf.float32) * step.share())
     return original(values, sample_weight)
+
+
+def _sum_of_all(
+    step: Step, original: Callable[..., Any], metric: Any, values: Any, sample_weight: Any = None
+) -> Any:
+    """Let a number of a whole batch count once, not once for each worker; what is added up over rows adds up."""
+    weights = 1.0 if sample_weight is None else sample_weight
+    if _is_composite(values) or not _is_of_no_rows(values) or not _is_of_no_rows(weights):
+        return original(values, sample_weight)
+    number = tf.cast(values, tf.float32) * tf.cast(weights, tf.float32)
+    return original(number_of_all(number, step, _told_of(metric)) * step.weight())
+
+
+def _is_of_no_rows(values: Any) -> bool:
+    """Return whether a tensor has no rows: in a graph those of a batch are of unknown number."""
+    shape = tf.convert_to_tensor(values).shape
+    return shape.rank == 0 or (not tf.executing_eagerly() and shape.is_fully_defined())
+
+
+def _told_of(metric: Any) -> str:
+    return f"what the metric {metric.name} is given"
 
 
 def _is_composite(values: Any) -> bool:

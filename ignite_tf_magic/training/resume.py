@@ -238,6 +238,8 @@ class Progress:
     def _variables(self) -> Iterator[tuple[str, Any]]:
         for at, variable in enumerate(self._model.variables):
             yield f"model {at}", variable
+        for at, variable in enumerate(self._framework.untracked_variables(self._model)):
+            yield f"untracked {at}", variable
         for number, optimizer in enumerate(optimizers_of(self._model, self._framework)):
             for at, variable in enumerate(self._framework.optimizer_variables(optimizer)):
                 yield f"optimizer {number} {at}", variable

@@ -27,7 +27,7 @@ def run_seed(*parts: object) -> int | None:
 
 def seed_random() -> None:
     """Seed Python's random numbers, before the script can."""
-    if not _is_child():
+    if not is_spawned():
         random.seed(run_seed("random"))
 
 
@@ -35,7 +35,7 @@ def seed_numpy() -> None:
     """Seed NumPy's legacy random numbers, which has just been imported."""
     import numpy as np
 
-    if not _is_child():
+    if not is_spawned():
         np.random.seed(run_seed("numpy"))
 
 
@@ -55,8 +55,11 @@ def own_random_numbers() -> Iterator[None]:
         np.random.set_state(numpy)
 
 
-def _is_child() -> bool:
-    """Return whether multiprocessing has started this process: equal seeds would make all its children do the same."""
+def is_spawned() -> bool:
+    """Return whether multiprocessing has started this process, and not by a fork.
+
+    Equal seeds would make all such children do the same.
+    """
     return any("multiprocessing" in argument for argument in sys.orig_argv)
 
 

@@ -64,17 +64,18 @@ def of_arrays(arrays: Any, batch_rows: int | None, *, shuffle: bool, group: Work
     return _of_sizes(arrays, sizes, shuffle=shuffle)
 
 
-def of_own_arrays(arrays: Any, batch_rows: int | None, *, shuffle: bool, group: WorkerGroup) -> Any:
-    """Return this worker's parts of global batches, where each worker has arrays of its own.
+def of_own_arrays(
+    arrays: Any, rows_by_worker: tuple[int, ...], batch_rows: int | None, *, shuffle: bool, worker: int
+) -> Any:
+    """Return a worker's parts of global batches, where each worker has arrays of its own.
 
     Raises:
         ConfigError: A batch has fewer rows than there are workers, or nobody has any rows.
     """
-    rows_by_worker = group.side_by_side(int(num_rows(arrays)))
     if not sum(rows_by_worker):
         raise ConfigError("the arrays have no rows on any worker")
     deal = Deal(rows_by_worker, batch_rows or _KERAS_BATCH_ROWS)
-    dataset = _of_sizes(arrays, deal.sizes(group.place.index), shuffle=shuffle)
+    dataset = _of_sizes(arrays, deal.sizes(worker), shuffle=shuffle)
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     shared = dataset.with_options(options)

@@ -157,6 +157,11 @@ class Step:
         self.reduced[id(loss)] = loss
         return loss
 
+    @property
+    def statistics(self) -> list[tuple[Any, Any]]:
+        """Variables that are not trained, and the values that they had when the step began."""
+        return list(zip(self._statistics, self._before, strict=True))
+
     # Gradients
 
     def meet(self, gradients: Sequence[Any]) -> list[Any]:
@@ -194,10 +199,7 @@ class Step:
         return sums[: len(sent)]
 
     def _changes(self) -> list[Any]:
-        return [
-            self._weighted(self._value_of(variable) - before)
-            for variable, before in zip(self._statistics, self._before, strict=True)
-        ]
+        return [self._weighted(self._value_of(variable) - before) for variable, before in self.statistics]
 
     def _agree_on_statistics(self, changes: Sequence[Any]) -> None:
         for variable, before, change in zip(self._statistics, self._before, changes, strict=True):

@@ -7,19 +7,16 @@ one number cannot be told apart by its value, a sum from a mean: the graph is lo
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
 from ignite_tf_magic.training.frameworks import Framework, layers_of
 from ignite_tf_magic.training.hooking import hook
+from ignite_tf_magic.training.reductions import Part, are_defined, behind, parts_of, tell, warn_once
 from ignite_tf_magic.training.step import Step
 
-_DIVISIONS = ("RealDiv", "DivNoNan", "Div")
-_SUMS = ("Sum", "L2Loss")
-_SIZES = ("Shape", "Size")
 _PRODUCTS = ("MatMul", "Einsum")
 
 _PARTS = "and each worker has a part of them: several workers come to"
@@ -43,7 +40,6 @@ _A_MIXTURE = (
     "training depends on the number of workers. Where each row is meant to have its own, reduce the other "
     "dimensions only"
 )
-_told: set[str] = set()
 
 
 def hook_tapes(framework: Framework) -> None:
@@ -105,71 +101,34 @@ def _is_of_rows(step: Step, tensor: Any) -> bool:
 
 def _tell_of_rows(step: Step, target: Any) -> None:
     """Warn, once, of what a script's own loss does with the rows of a batch as a whole; only graphs tell."""
-    if tf.executing_eagerly() or step.has_all_rows:
+    if tf.executing_eagerly() or step.has_all_rows or not target.shape.is_fully_defined():
         return
-    found = [*_sums(target, step, set()), *_comparisons(target, step), *_mixtures(step)]
-    for words in found:
-        if words not in _told and step.group.place.is_chief:
-            warnings.warn(words, stacklevel=4)
-        _told.add(words)
+    parts = parts_of(target, step)
+    if parts & {Part.SUM, Part.COUNT}:
+        warn_once(step, _A_SUM)
+    if Part.QUOTIENT in parts:
+        warn_once(step, _A_QUOTIENT)
+    tell(step, "the loss", parts & {Part.MIXTURE, Part.SHARE})
+    if _compares_rows(target, step):
+        warn_once(step, _A_COMPARISON)
+    for name in _mixing(step):
+        warn_once(step, _A_MIXTURE.format(name))
 
 
-def _sums(tensor: Any, step: Step, seen: set[int]) -> Iterator[str]:
-    """Find sums over rows that a tensor of known shape has been made of; not those that losses of Keras have made."""
-    if id(tensor) in seen or id(tensor) in step.reduced or not tensor.shape.is_fully_defined():
-        return
-    seen.add(id(tensor))
-    operation = tensor.op
-    if operation.type in _SUMS and not _are_defined(operation.inputs):
-        yield _A_SUM
-    elif operation.type in _DIVISIONS:
-        numerator, denominator = operation.inputs
-        if any(_sums(numerator, step, seen)) and not _is_size(denominator, set()):
-            yield _A_QUOTIENT if any(_sums(denominator, step, set())) else _A_SUM
-    elif not (operation.type == "Mul" and any(_is_size(each, set()) for each in operation.inputs)):
-        for each in operation.inputs:
-            yield from _sums(each, step, seen)
-
-
-def _is_size(tensor: Any, seen: set[int]) -> bool:
-    """Return whether a number comes from how many rows there are."""
-    if id(tensor) in seen:
-        return False
-    seen.add(id(tensor))
-    if tensor.op.type in _SIZES:
-        return True
-    return tensor.shape.rank in (0, 1) and any(_is_size(each, seen) for each in tensor.op.inputs)
-
-
-def _comparisons(target: Any, step: Step) -> Iterator[str]:
+def _compares_rows(target: Any, step: Step) -> bool:
     """Find products of rows by rows behind a loss; not behind losses of Keras, which have the rows of all workers."""
-    for tensor in _behind([target], set(step.reduced)):
-        if tensor.op.type in _PRODUCTS and tensor.shape.rank == 2 and tuple(tensor.shape) == (None, None):
-            yield _A_COMPARISON
-            return
+    return any(
+        tensor.op.type in _PRODUCTS and tensor.shape.rank == 2 and tuple(tensor.shape) == (None, None)
+        for tensor in behind([target], set(step.reduced))
+    )
 
 
-def _mixtures(step: Step) -> Iterator[str]:
-    """Find numbers that a model makes of all rows; of BatchNormalization others tell."""
+def _mixing(step: Step) -> Iterator[str]:
+    """Name an operation by which a model makes numbers of all rows; of BatchNormalization others tell."""
     if any(hasattr(layer, "moving_mean") for layer in layers_of(step.model)):
         return
-    for tensor in _behind(step.outputs, set()):
+    for tensor in behind(step.outputs, set()):
         is_whole = tensor.shape.is_fully_defined() and tensor.dtype.is_floating
-        if is_whole and not _are_defined([each for each in tensor.op.inputs if each.dtype.is_floating]):
-            yield _A_MIXTURE.format(tensor.op.name)
+        if is_whole and not are_defined([each for each in tensor.op.inputs if each.dtype.is_floating]):
+            yield tensor.op.name
             return
-
-
-def _behind(targets: Sequence[Any], seen: set[int]) -> Iterator[Any]:
-    """Iterate over tensors and what they have been made of, in their graph; not beyond those in `seen`."""
-    waiting = list(targets)
-    while waiting:
-        tensor = waiting.pop()
-        if id(tensor) not in seen:
-            seen.add(id(tensor))
-            yield tensor
-            waiting += tensor.op.inputs
-
-
-def _are_defined(tensors: Sequence[Any]) -> bool:
-    return all(each.shape.is_fully_defined() for each in tensors)

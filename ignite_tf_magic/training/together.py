@@ -14,6 +14,7 @@ So all workers make the same update from the same weights, and stay equal to the
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -27,6 +28,7 @@ from ignite_tf_magic.training.frameworks import Framework
 from ignite_tf_magic.training.group import WorkerGroup
 from ignite_tf_magic.training.losses import whole_activities
 from ignite_tf_magic.training.optimizers import optimizers_of
+from ignite_tf_magic.training.reductions import number_of_all, tell_of_changes
 from ignite_tf_magic.training.step import NUM_FLAGS, Flags, Step
 from ignite_tf_magic.training.tensorflow_seeds import other_numbers
 
@@ -53,6 +55,8 @@ class Together:
             yield
             return
         model = self._model
+        if model.run_eagerly:
+            _warn_of_eager_steps(self._group)
         compiled = tuple(map(id, [model.optimizer, *model.metrics]))
         if compiled != self._compiled:
             self._functions, self._shadows, self._compiled = {}, {}, compiled
@@ -84,7 +88,7 @@ class Together:
             return
         optimizers = optimizers_of(self._model, self._framework)
         check_models(_descriptions(self._model, optimizers, self._framework), self._group)
-        variables = list(self._model.variables)
+        variables = [*self._model.variables, *self._framework.untracked_variables(self._model)]
         for optimizer in optimizers:
             variables += self._framework.optimizer_variables(optimizer)
         numbers = [each for each in variables if tf.as_dtype(each.dtype) not in (tf.string, tf.variant)]
@@ -125,7 +129,7 @@ class Together:
                 yield f"{optimizer.name}/{variable.name}", framework.tensor(variable)
         others = [each for each in framework.other_variables(model) if not is_seed(each)]
         for variable in [*model.trainable_variables, *others]:
-            if tf.as_dtype(variable.dtype).is_floating:
+            if (dtype := tf.as_dtype(variable.dtype)).is_floating or dtype.is_integer:
                 yield getattr(variable, "path", variable.name), framework.tensor(variable)
 
     def _spread_seeds(self) -> None:
@@ -158,6 +162,7 @@ class Together:
             with step.under_way():
                 logs = _flattened(original(or_one_row(data, rows)))
             if is_training:
+                tell_of_changes(step)
                 step.finish()
             self._forget_metrics(step)
         finally:
@@ -220,10 +225,23 @@ class Together:
         """Make the results of a step those of all workers: metrics of all rows, other values weighted by the rows."""
         exact = self._of_all(self._own_metrics_result)
         others = [name for name in logs if name not in exact]
-        values = [tf.cast(logs[name], tf.float32) for name in others]
+        values = [
+            number_of_all(tf.cast(logs[name], tf.float32), step, f"what a step returns as {name}")
+            for name in others
+        ]
         *sums, total = self._group.sum([step.or_zero(value * step.rows) for value in values] + [step.rows])
         means = {name: value / total for name, value in zip(others, sums, strict=True)}
         return {name: exact[name] if name in exact else means[name] for name in logs}
+
+
+def _warn_of_eager_steps(group: WorkerGroup) -> None:
+    if group.place.is_chief:
+        warnings.warn(
+            "steps that run eagerly leave no graph to look at, so nothing is said here of what a step makes of rows "
+            "otherwise than one process does, as by sums and comparisons of them. Fit once without "
+            "run_eagerly=True to be told",
+            stacklevel=2,
+        )
 
 
 def _descriptions(model: Any, optimizers: Sequence[Any], framework: Framework) -> Iterator[tuple[str, str]]:

@@ -29,7 +29,6 @@ def cache(ignite, client):
     client.destroy_cache(CACHE)
 
 
-@pytest.mark.timeout(400)
 def test_a_run_streams_into_a_cell_and_is_stopped_from_a_panel_elsewhere(ignite, cache, tmp_path):
     (tmp_path / "notebooks").mkdir()
     write_notebook(tmp_path / "notebooks/train.ipynb", TRAIN)
@@ -84,7 +83,6 @@ with fs.open("/browser/one/events.out.tfevents.1", "wb") as file:
 """
 
 
-@pytest.mark.timeout(400)
 def test_tensorboard_opens_inside_the_notebook_and_reads_igfs(ignite, tmp_path):
     (tmp_path / "notebooks").mkdir()
     cells = ["%load_ext ignite_tf_magic", WRITE_EVENTS, "%ignite_tf tensorboard --logdir igfs:///browser"]

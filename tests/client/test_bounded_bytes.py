@@ -50,7 +50,6 @@ def assert_alive(cluster):
     assert [node.alive for node in found.nodes] == [True] * len(cluster.nodes)
 
 
-@pytest.mark.timeout(300)
 def test_one_percent_of_large_rows_clustered_together(small_nodes):
     """99 % rows of 100 bytes; 1 % of 1 MiB that all lie in 5 of 1024 partitions."""
     large = [p + 1024 * k for p in range(500, 505) for k in range(40)]
@@ -70,7 +69,6 @@ def test_one_percent_of_large_rows_clustered_together(small_nodes):
     assert_alive(small_nodes)
 
 
-@pytest.mark.timeout(300)
 def test_a_thousand_rows_of_one_mib(small_nodes):
     with connect(small_nodes.connect_options) as client:
         cache = client.create_cache(CacheConfig("LARGE"))

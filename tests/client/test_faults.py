@@ -17,7 +17,7 @@ from ignite_tf_magic.protocol.buffer import Reader
 from ignite_tf_magic.protocol.encode import RowEncoder
 from ignite_tf_magic.protocol.objects import read_value
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.faults
 ROWS = 20_000
 
 

@@ -149,7 +149,6 @@ def test_memory_use_is_told_for_each_node(client, cache):
 
 
 @pytest.mark.faults
-@pytest.mark.timeout(240)
 def test_a_node_dies_with_rows_under_way(new_cluster):
     cluster = new_cluster(num_nodes=3)
     with connect(cluster.connect_options) as client:

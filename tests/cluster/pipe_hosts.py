@@ -104,7 +104,7 @@ def await_text(run: Run, text: str, worker: int = 0) -> str:
     raise AssertionError(f"no {text!r} in {seen!r}")
 
 
-def await_that(condition, what: str, timeout_s: float = 60.0) -> None:
+def await_that(condition, what: str, timeout_s: float = 180.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"

@@ -12,7 +12,7 @@ from benchmarks.fault_kinds import FAULTS
 from benchmarks.fault_results import DIVISOR
 from benchmarks.faults import Campaign
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.faults
 
 HAS_HOSTS = BedKind.best() is BedKind.NAMESPACES
 PLAYED = {  # each with whether the run is detached

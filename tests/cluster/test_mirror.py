@@ -472,7 +472,6 @@ def test_a_host_that_was_read_to_the_end_is_not_missed(directory, far):
         until(lambda: [each.host for each in mirror.unreachable()] == ["far"])
 
 
-@pytest.mark.timeout(120)
 def test_100_mb_pass_through_little_memory(directory, far):
     host = far()
     with mirroring(directory, host) as process:

@@ -19,7 +19,7 @@ from ignite_tf_magic.errors import RowsLost
 from ignite_tf_magic.protocol.encode import RowEncoder
 from ignite_tf_magic.session import RunRequest, Session
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.faults
 HEAP = EmbeddedOptions(heap="256m", num_nodes=3)
 
 

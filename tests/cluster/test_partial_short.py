@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.partial import Killed, play
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.faults
 KIND, NUMBER = "killed_between_epochs", 7
 
 

@@ -377,7 +377,6 @@ def test_a_pulse_counts_on_the_readers_clock():
 
 
 @pytest.mark.faults
-@pytest.mark.timeout(300)
 def test_nodes_die_while_it_is_written(new_cluster):
     """Two writers count in one record; each success is in the record once, none that failed is, whatever dies."""
     cluster = new_cluster(num_nodes=3)

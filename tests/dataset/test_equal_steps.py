@@ -149,7 +149,6 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-@pytest.mark.timeout(300)
 def test_two_workers_count_every_row_exactly_once(as_worker, digits, monkeypatch):
     """Under MultiWorkerMirroredStrategy with AUTO sharding each worker would see half of its own rows."""
     shares = [range(512), range(512, 1024)]

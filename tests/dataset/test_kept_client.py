@@ -32,7 +32,10 @@ def is_open(channel):
     return channel._transport._stream.fileno() >= 0
 
 
-def test_a_second_pass_opens_no_connection(digits, opened):
+def test_a_second_pass_opens_no_connection(digits, opened, monkeypatch):
+    monkeypatch.setattr(
+        KeptClient, "_go_idle", lambda client: None
+    )  # a pass may take longer on a busy machine
     dataset = IgniteDataset(digits.name, **digits.where()).batch(100)
     assert sum(len(batch["key"]) for batch in dataset) == 5000
     num_opened = len(opened)

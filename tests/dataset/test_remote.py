@@ -337,7 +337,6 @@ def assert_each_worker_reads_its_own(servers, found, expected, name):
     np.testing.assert_allclose(np.array(found["gradient"]), expected[1], rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.timeout(240)
 def test_eager_remote_devices_and_a_coordinator(servers, digits, expected):
     found = servers.run(CHIEF, digits.name)
     assert_each_worker_reads_its_own(servers, found, expected, digits.name)
@@ -361,14 +360,12 @@ def test_eager_remote_devices_and_a_coordinator(servers, digits, expected):
     assert "GONE" in found["source_error"]
 
 
-@pytest.mark.timeout(240)
 def test_in_graph_gradients_in_a_session(servers, digits, expected):
     found = servers.run(SESSION, digits.name)
     assert_each_worker_reads_its_own(servers, found, expected, digits.name)
     assert "ignite_tf_magic.register()" in found["unregistered"]
 
 
-@pytest.mark.timeout(240)
 def test_a_dataset_made_before_the_loop_over_devices_is_read_on_each_or_refused(servers, digits, expected):
     found = servers.run(IN_GRAPH, digits.name)
     for number, keys in enumerate(found["keys"]):
@@ -379,7 +376,6 @@ def test_a_dataset_made_before_the_loop_over_devices_is_read_on_each_or_refused(
     assert found["own"] == ""  # where the session's task is one's own, all is as it seems
 
 
-@pytest.mark.timeout(240)
 def test_rows_of_this_process_asked_for_on_another_device_are_told_of(servers, digits):
     found = servers.run(CONNECTED_LATE, digits.name)
     assert len(found["None"]) == 1

@@ -148,7 +148,6 @@ def test_batches_are_the_rows_cut_as_the_deal_says(as_worker, digits, share, pol
 
 
 @pytest.mark.faults
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("num_workers", [2, 1])
 def test_a_node_is_lost_and_its_backups_give_the_same_rows_in_the_same_order(
     new_cluster, fill_cache, as_worker, num_workers

@@ -236,7 +236,6 @@ def test_a_file_outlives_the_file_system_object(ignite, shared_name):
         assert file.read() == b"x" * 100_000
 
 
-@pytest.mark.timeout(240)
 def test_a_wrong_password_and_none(new_cluster):
     cluster = new_cluster(num_nodes=1, persist=True, authentication=True)
     endpoint = cluster.nodes[0]

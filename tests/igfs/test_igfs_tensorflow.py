@@ -33,7 +33,6 @@ def outcomes(ignite, tmp_path_factory):
     return {found["name"]: found["error"] for found in map(json.loads, lines)}
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("name", CHECKS)
 def test_tensorflow(outcomes, name):
     assert outcomes[name] == ""

@@ -16,7 +16,7 @@ from ignite_tf_magic.igfs.volume import Volume
 from tests.igfs.conftest import read_all, sweep_until_clean
 
 MIB = 1 << 20
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.faults
 
 
 def test_full_memory(new_cluster, quick_leases, monkeypatch):

@@ -22,7 +22,7 @@ def python(code: str, **options) -> Command:
 
 
 def wait_for_text(path: Path, text: str) -> str:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while text not in path.read_text():
         assert time.monotonic() < deadline, f"{text!r} not in {path.read_text()!r}"
         time.sleep(0.01)
@@ -152,7 +152,7 @@ class LauncherContract:
         )
         assert start(python(code)).wait(30) == 0
         child = int(output.read_text())
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 40
         while is_alive(child):
             assert time.monotonic() < deadline
             time.sleep(0.01)

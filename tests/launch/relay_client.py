@@ -22,7 +22,7 @@ from ignite_tf_magic.launch.agent import (
 
 SOURCE = agent_source()
 DIGEST = agent_digest(SOURCE)
-WAIT_S = 30.0
+WAIT_S = 120.0
 HOME_MARK = "IGNITE_TF_TEST_HOME"  # in the environment of all that a relay starts
 
 

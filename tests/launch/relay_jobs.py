@@ -21,7 +21,7 @@ def shell_job(name: str, script: str, **options) -> Job:
     return Job(run="r1", name=name, argv=("/bin/sh", "-c", script), **options)
 
 
-def until(condition, timeout_s: float = 60):
+def until(condition, timeout_s: float = 180):
     deadline = time.monotonic() + timeout_s
     while not (found := condition()):
         assert time.monotonic() < deadline
@@ -58,7 +58,7 @@ class Kept:
         with self.news:
             self.gaps.append((path, start, end))
 
-    def wait_for(self, path: str, num_bytes: int, timeout_s: float = 60) -> bytes:
+    def wait_for(self, path: str, num_bytes: int, timeout_s: float = 180) -> bytes:
         with self.news:
             done = self.news.wait_for(lambda: len(self.logs.get(path, b"")) >= num_bytes, timeout_s)
             assert done, {name: len(log) for name, log in self.logs.items()}

@@ -84,7 +84,7 @@ class Sshd:
         self.process = subprocess.Popen(
             [sshd, "-D", "-f", self.sshd_config, "-E", self.folder / "sshd.log"], stdin=subprocess.DEVNULL
         )
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while True:
             with contextlib.suppress(OSError), socket.create_connection((self.address, self.port), 1):
                 return self

@@ -6,7 +6,6 @@ import sys
 import threading
 from contextlib import ExitStack
 
-import pytest
 from fake_hosts import FakeHosts
 
 from ignite_tf_magic.launch.hosts import Host, call_all
@@ -32,7 +31,6 @@ class FirstOutput:
         raise AssertionError(f"a gap on {host}")
 
 
-@pytest.mark.timeout(120)
 def test_a_hundred_hosts_start_and_stream(tmp_path):
     sink = FirstOutput(NUM_HOSTS)
     with FakeHosts(tmp_path / "fake", NUM_HOSTS) as fake, ExitStack() as ends:

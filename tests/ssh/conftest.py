@@ -107,7 +107,7 @@ def here(elsewhere, monkeypatch, capsys) -> Callable[..., Any]:
 def nothing_is_left(bed, tmp_path) -> Iterator[None]:
     """No process on any host outlives the test for which it was started."""
     yield
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while left := {host.name: found for host in bed.hosts if host.pid and (found := left_on(host))}:
         if time.monotonic() > deadline:
             _stop_all_runs(bed, tmp_path)  # so that only this test fails

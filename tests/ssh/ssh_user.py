@@ -74,7 +74,7 @@ class Command:
     def err(self) -> str:
         return self._paths[1].read_text()
 
-    def until(self, text: str, timeout_s: float = 60) -> None:
+    def until(self, text: str, timeout_s: float = 180) -> None:
         """Wait until it has printed something."""
         deadline = time.monotonic() + timeout_s
         while text not in self.out:
@@ -86,7 +86,7 @@ class Command:
         """Type Ctrl-C."""
         self.process.send_signal(signal.SIGINT)
 
-    def end(self, timeout_s: float = 60) -> int:
+    def end(self, timeout_s: float = 180) -> int:
         """Wait for its exit code."""
         try:
             return self.process.wait(timeout_s)

@@ -187,7 +187,7 @@ def test_a_full_disk_and_a_dead_sshd(doctor, elsewhere, bed, namespaces):
 def await_nodes(bed, num_nodes):
     """Block until the others have noticed that a node is gone."""
     with open_session(bed.connect_options, report=print) as session:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while len(session.client.nodes()) != num_nodes:
             assert time.monotonic() < deadline
             time.sleep(0.05)

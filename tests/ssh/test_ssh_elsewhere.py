@@ -67,7 +67,7 @@ def test_a_detached_run(session, elsewhere):
 def test_a_run_of_a_notebook(session, elsewhere):
     """Its owner is this process; the other machine sees it through the registry and its hosts."""
     run = counting(session)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while not (listed := elsewhere.json("ps")):
         assert time.monotonic() < deadline
     assert [each["id"] for each in listed] == [run.id]
@@ -125,7 +125,9 @@ def test_while_ignite_is_down(session, elsewhere, bed):
     for worker, output in by_worker(watching.out).items():
         check_lines(output)
         assert elsewhere("logs", run.id, "--worker", str(worker)).out == output
-    assert elsewhere.json("ps") == []
+    deadline = time.monotonic() + 120
+    while elsewhere.json("ps"):  # who was away has yet to write down how it ended
+        assert time.monotonic() < deadline
 
 
 @contextmanager

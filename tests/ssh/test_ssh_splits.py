@@ -13,7 +13,7 @@ from ssh_user import CACHE, load_numbers
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.config import ConnectOptions
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.faults
 EXPLAIN = ("start", "--workers", "1", "--explain", CACHE, "job", "python", "-c", "pass")
 
 

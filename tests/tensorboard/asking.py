@@ -33,7 +33,7 @@ def steps(board: TensorBoardInfo, run: str, tag: str = "loss") -> list[int]:
 
 def until(what, is_right) -> object:
     """Ask again and again, until it is right."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not is_right(answer := what()):
         assert time.monotonic() < deadline, f"it stays at {answer!r}"
         time.sleep(0.05)

@@ -11,9 +11,10 @@ import sys
 from functools import partial
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-sys.modules.update(dict.fromkeys(("pandas", "scipy", "sklearn")))
+if os.environ.get("KERAS_BACKEND", "tensorflow") == "tensorflow":
+    sys.modules.update(dict.fromkeys(("pandas", "scipy", "sklearn")))
 
-from ignite_tf_magic.after_import import after_import, call_named  # noqa: E402
+from ignite_tf_magic.after_import import after_import, call_named
 
 after_import("random", partial(call_named, "ignite_tf_magic.training.seeding:seed_random"))
 after_import("numpy", partial(call_named, "ignite_tf_magic.training.seeding:seed_numpy"))

@@ -14,7 +14,7 @@ CASES: dict[str, Case] = {}
 
 
 # Cases of what only one framework has.
-OF_KERAS_3 = {"accumulated_gradients", "mean_by_weights"}
+OF_KERAS_3 = {"accumulated_gradients", "mean_by_weights", "searched_by_each_then_trained_by_all"}
 
 
 def case(function: Case) -> Case:

@@ -121,3 +121,81 @@ def probabilities_taken_for_logits(s: Setting) -> dict[str, Any]:
     model = keras.Sequential([keras.Input([64]), layers.Dense(16, "relu"), layers.Dense(10, "softmax")])
     model = s.compiled(model, loss=loss)
     return result(model, model.fit(s.dealt(flat=True), epochs=2, verbose=0))
+
+
+@case
+def numbers_of_batches(s: Setting) -> dict[str, Any]:
+    """Metrics that are given one number for a batch, or one for each class, and what a step returns beside them."""
+    s.seeded()
+    keras, tf = s.keras, s.tf
+    sums = {name: keras.metrics.Sum(name) for name in ("of_rows", "of_means", "of_batches", "of_counts")}
+    means = {name: keras.metrics.Mean(name) for name in ("mean", "mean_of_sums", "classes", "weighed")}
+
+    class Net(keras.Model):
+        @property
+        def metrics(self) -> Any:
+            return [*sums.values(), *means.values()]
+
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                predicted = self(x, training=True)
+                of_rows = keras.losses.sparse_categorical_crossentropy(y, predicted, from_logits=True)
+                loss = tf.reduce_mean(of_rows)
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            right = tf.equal(tf.argmax(predicted, 1, tf.int32), tf.cast(tf.reshape(y, [-1]), tf.int32))
+            rows = tf.cast(tf.shape(x)[0], tf.float32)
+            sums["of_rows"].update_state(0.01 * tf.reduce_sum(of_rows))
+            sums["of_means"].update_state(loss)
+            sums["of_batches"].update_state(1.0)
+            sums["of_counts"].update_state(rows)
+            means["mean"].update_state(tf.reduce_sum(of_rows) / rows)
+            means["mean_of_sums"].update_state(tf.math.count_nonzero(right, dtype=tf.float32) + 1e-7)
+            means["classes"].update_state(tf.reduce_mean(predicted, axis=0))
+            means["weighed"].update_state(loss, sample_weight=2.0)
+            found = {each.name: each.result() for each in self.metrics}
+            return found | {"right": tf.reduce_sum(tf.cast(right, tf.int32)), "width": tf.shape(x)[1]}
+
+    x = keras.Input([64])
+    model = Net(x, keras.layers.Dense(10)(keras.layers.Dense(16, "relu")(x)))
+    model.compile(keras.optimizers.SGD(0.01))
+    return result(model, model.fit(s.dealt(flat=True), epochs=2, verbose=0))
+
+
+@case
+def variables_of_tensorflow(s: Setting) -> dict[str, Any]:
+    """A layer that holds variables of its own, which Keras 3 does not know of: trained, and a mean of what came by."""
+    s.seeded()
+    keras, tf = s.keras, s.tf
+
+    class Shifted(keras.layers.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.shift = tf.Variable(tf.random.normal([64], seed=3 + s.place.index), trainable=True)
+            self.means = [tf.Variable(tf.zeros([64]), trainable=False)]
+
+        def call(self, rows: Any, training: Any = None) -> Any:
+            if training:
+                self.means[0].assign(0.9 * self.means[0] + 0.1 * tf.reduce_mean(rows, 0))
+            return rows + self.shift
+
+    shifted, rate = Shifted(), keras.optimizers.SGD(0.01)
+
+    class Net(keras.Model):
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                predicted = self(x, training=True)
+                loss = tf.reduce_mean(
+                    keras.losses.sparse_categorical_crossentropy(y, predicted, from_logits=True)
+                )
+            rate.apply_gradients([(tape.gradient(loss, shifted.shift), shifted.shift)])
+            return {"loss": loss}
+
+    x = keras.Input([64])
+    model = Net(x, keras.layers.Dense(10)(shifted(x)))
+    model.compile()
+    history = model.fit(s.dealt(flat=True), epochs=2, verbose=0)
+    own = {"shift": shifted.shift.numpy(), "means": shifted.means[0].numpy()}
+    return result(model, history, **own)

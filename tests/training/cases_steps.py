@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -252,3 +253,24 @@ def fitted_in_a_loop(s: Setting) -> dict[str, Any]:
     histories = [model.fit(s.dealt(flat=True), epochs=1, verbose=0) for _ in range(3)]
     losses = [history.history["loss"][0] for history in histories]
     return result(model, losses=losses, steps=int(np.asarray(model.optimizer.iterations)))
+
+
+@case
+def searched_by_each_then_trained_by_all(s: Setting) -> dict[str, Any]:
+    """KerasTuner's search, each worker's own, and a training of what it has found."""
+    import keras_tuner
+
+    from ignite_tf_magic import independent
+
+    def build(choices: Any) -> Any:
+        rate = choices.Choice("rate", [1e-6, 0.1])
+        return s.dense(optimizer=s.keras.optimizers.SGD(rate))
+
+    with independent(), TemporaryDirectory() as folder:
+        search = keras_tuner.GridSearch(build, objective="val_loss", directory=folder, project_name="rates")
+        search.search(s.flat, s.labels, epochs=2, validation_data=s.test_flat, verbose=0)
+        (best,) = search.get_best_hyperparameters()
+        num_tried = len(search.oracle.trials)
+    model = build(best)
+    history = model.fit(s.dealt(flat=True), epochs=2, verbose=0)
+    return result(model, history, rate=best.get("rate"), num_tried=num_tried)

@@ -112,11 +112,18 @@ class Workers:
         """Start them and wait until all have succeeded."""
         processes = self.start(**environment)
         try:
-            codes = [process.wait(120) for process in processes]
+            codes = [process.wait(400) for process in processes]
         finally:
             for process in processes:
                 process.kill()
+                process.wait()
         assert codes == [0] * self.num_workers, self.words()
+
+    def steps(self, index: int) -> int:
+        """How many steps a worker has told that it has done, as scripts write them to steps-WORKER."""
+        path = self.folder / f"steps-{index}"
+        told = path.read_text().split() if path.exists() else []
+        return int(told[-1]) if told else 0
 
     def words(self) -> str:
         """What they have written."""

@@ -18,7 +18,6 @@ def said(tmp_path_factory):
     return [json.loads((folder / f"errors-{index}.json").read_text()) for index in range(2)]
 
 
-@pytest.mark.timeout(150)
 @pytest.mark.parametrize(
     ("name", "kind", "words"),
     [

@@ -51,7 +51,6 @@ def cluster(ignite, tmp_path, monkeypatch):
     load("GRAPHS", {"label": np.arange(60)}, replace=True, report=str)
 
 
-@pytest.mark.timeout(400)
 def test_the_in_graph_program_of_the_articles(cluster):
     with open_session(report=str) as session:
         run = session.start_run(RunRequest("GRAPHS", SCRIPT, num_workers=2))

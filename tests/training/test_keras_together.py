@@ -52,13 +52,11 @@ def check(name: str, alone, together, num_workers: int) -> None:
     assert found.largest < CHAOTIC.get(name, 1e-5), found.differences
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", ALL)
 def test_keras_on_two_workers(done, name):
     check(name, *done("keras", 2, ALL), 2)
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", SHORT)
 def test_tf_keras_on_three_workers(done, name):
     check(name, *done("tf_keras", 3, SHORT), 3)

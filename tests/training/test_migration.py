@@ -51,7 +51,6 @@ def test_less_than_ten_lines_change(name):
     assert "```diff\n" + "\n".join(found) + "\n```" in shown
 
 
-@pytest.mark.timeout(240)
 def test_from_tensorflow_io_as_a_plain_script(environment):
     argv = [sys.executable, str(FOLDER / "tensorflow_io_after.py")]
     done = subprocess.run(argv, env=os.environ, capture_output=True, text=True, timeout=200, check=False)
@@ -59,13 +58,11 @@ def test_from_tensorflow_io_as_a_plain_script(environment):
     assert float(done.stdout.rpartition("accuracy ")[2]) > 0.7
 
 
-@pytest.mark.timeout(240)
 def test_from_the_tutorial_of_keras(environment):
     lines = output_of_run("keras_tutorial", "MNIST")
     assert sum(line.startswith("Epoch 3/3") for line in lines) == 1  # two that know of each other
 
 
-@pytest.mark.timeout(240)
 def test_from_spark(environment):
     argv = [sys.executable, str(FOLDER / "tensorflowonspark_after.py"), "--data", "DIGITS"]
     argv += ["--model", "igfs:///models/digits.keras", "--output", "igfs:///predictions"]

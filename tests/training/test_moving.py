@@ -41,7 +41,6 @@ def rows_by_epoch(folder: Path) -> list[list[int]]:
     return [sorted(keys) for keys in found]
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("way", "interruptions"),
     # Twice in one epoch: the second time it goes on with what the first workers had.
@@ -52,7 +51,7 @@ def test_every_row_once_in_each_epoch(ignite, cache, tmp_path, way, interruption
     for shares, asked_at in interruptions:
         assign(tmp_path, ignite.connect_options.endpoints[0], "MOVING", cache, shares)
         processes = workers.start(ASKED_AT=str(asked_at))
-        assert [process.wait(100) for process in processes] == [-signal.SIGTERM] * 2, workers.words()
+        assert [process.wait(300) for process in processes] == [-signal.SIGTERM] * 2, workers.words()
     assign(tmp_path, ignite.connect_options.endpoints[0], "MOVING", cache, HALVES[::-1])
     workers.run()
     assert rows_by_epoch(tmp_path) == [list(range(1, NUM_ROWS + 1))] * EPOCHS

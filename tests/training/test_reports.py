@@ -37,7 +37,6 @@ def train(folder: Path, num_workers: int, wait_s: float, **environment: str) -> 
     return records_of(folder)
 
 
-@pytest.mark.timeout(200)
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_records_say_what_the_history_says_and_what_is_waited_for(tmp_path, num_workers):
     found = train(tmp_path, num_workers, 0.05)
@@ -64,7 +63,6 @@ def test_records_say_what_the_history_says_and_what_is_waited_for(tmp_path, num_
     assert list((tmp_path / "igfs" / "events" / "training").glob("events.out.tfevents.*"))
 
 
-@pytest.mark.timeout(200)
 def test_several_steps_at_a_time_and_data_that_is_there(tmp_path):
     found = train(tmp_path, 1, 0.0, STEPS_PER_EXECUTION="4")
     last = found[-1]

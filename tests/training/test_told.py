@@ -28,7 +28,6 @@ def told(folder):
     return [json.loads((folder / f"told-{index}.json").read_text()) for index in range(2)]
 
 
-@pytest.mark.timeout(150)
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -39,6 +38,14 @@ def told(folder):
         ("unsavable", "only the weights are left"),
         ("added_up", "the loss is a sum over the rows of a batch"),
         ("a_mean_of_what_is_left", "the loss is a quotient of sums over the rows of a batch"),
+        ("a_root_of_a_mean", "the loss is something else than a mean or a sum over the rows of a batch"),
+        (
+            "measured_by_quotients",
+            "what a step returns as of_left is a quotient of sums over the rows of a batch",
+        ),
+        ("a_codebook", "kept/kept to is something else than a mean or a sum over the rows of a batch"),
+        ("a_queue", "kept_1/kept to is something else than a mean or a sum over the rows of a batch"),
+        ("eager_steps", "steps that run eagerly leave no graph to look at"),
         ("mixed_by_the_model", "the model makes something of all rows of a batch together"),
         ("compared_with_each_other", "the loss compares the rows of a batch with each other"),
     ],
@@ -52,6 +59,16 @@ def test_a_metric_of_several_values(told):
     assert told[0]["several_values"] == {"warnings": [], "error": None, "result": [2, 3]}
 
 
+def test_one_file_that_all_workers_save(told):
+    for of_worker in told:
+        assert of_worker["saved_under_one_name"]["error"] is None
+        assert of_worker["saved_under_one_name"]["result"] == [*[True] * 10, []]
+
+
+def test_a_variable_that_is_a_mean(told):
+    assert not any("rows of a batch" in each for each in told[0]["a_moving_mean"]["warnings"])
+
+
 @pytest.mark.parametrize("name", ["independent", "changed_at_random", "means_of_rows"])
 def test_nothing_to_say(told, name):
     assert told[0][name] == {"warnings": [], "error": None, "result": None}
@@ -59,7 +76,11 @@ def test_nothing_to_say(told, name):
 
 @pytest.mark.parametrize(
     ("name", "variable"),
-    [("rate_by_the_clock", "sgd"), ("weights_without_an_optimizer", "only/bias")],
+    [
+        ("rate_by_the_clock", "sgd"),
+        ("weights_without_an_optimizer", "only/bias"),
+        ("rows_counted_in_a_variable", "counted/seen"),
+    ],
 )
 def test_workers_that_diverge_end_all(told, name, variable):
     for of_worker in told:
@@ -96,3 +117,13 @@ def test_models_that_differ_from_the_beginning(told, name, words):
         assert kind == "WorkersDiffer"
         assert words.partition(", here ")[0] in said
     assert words in told[0][name]["error"][1]
+
+
+def test_another_backend_trains_alone(tmp_path):
+    Workers(tmp_path, 2, SCRIPT.with_name("plain_on.py")).run(KERAS_BACKEND="jax")
+    for index in range(2):
+        said = json.loads((tmp_path / f"said-{index}.json").read_text())
+        assert said["raised"] is None
+        assert any(
+            "each worker trains a model of its own. Set KERAS_BACKEND" in each for each in said["warned"]
+        )

@@ -39,7 +39,6 @@ def of_estimators():
     return python_with(OF_ESTIMATORS)
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("framework", ["keras", "tf_keras"])
 def test_two_workers_with_the_oldest_tensorflow(oldest, framework, tmp_path):
     for name in ("alone", "together"):
@@ -50,7 +49,6 @@ def test_two_workers_with_the_oldest_tensorflow(oldest, framework, tmp_path):
         assert found.largest < 1e-5, (case, found.differences)
 
 
-@pytest.mark.timeout(300)
 def test_estimators_on_two_workers(of_estimators, ignite, monkeypatch, tmp_path):
     monkeypatch.setenv("IGNITE_TF_HOME", str(tmp_path))
     monkeypatch.setenv("IGNITE_TF_CLUSTER", ",".join(map(str, ignite.connect_options.endpoints)))
@@ -69,7 +67,6 @@ def test_estimators_on_two_workers(of_estimators, ignite, monkeypatch, tmp_path)
     assert any(path.endswith("model.ckpt-40.index") for path in files)
 
 
-@pytest.mark.timeout(120)
 def test_keras_that_is_too_old_trains_alone_only(of_estimators, tmp_path):
     for num_workers in (1, 2):
         Workers(tmp_path, num_workers, PLAIN, python=of_estimators).run()

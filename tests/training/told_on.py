@@ -102,6 +102,20 @@ def weights_without_an_optimizer():
     net.fit(x, y, batch_size=10, verbose=0)
 
 
+def saved_under_one_name():
+    """All workers save to one file, and load it again."""
+    one, loaded = model(), []
+    for number in range(10):
+        one.fit(x, y, verbose=0)
+        save = keras.saving.save_model if number % 2 else keras.Model.save
+        save(one, Path(sys.argv[1]) / f"model-{number}.keras")
+        one.save_weights(str(Path(sys.argv[1]) / f"model-{number}.weights.h5"))
+        again = keras.saving.load_model(Path(sys.argv[1]) / f"model-{number}.keras")
+        again.load_weights(Path(sys.argv[1]) / f"model-{number}.weights.h5")
+        loaded.append(all(map(np.array_equal, one.get_weights(), again.get_weights())))
+    return [*loaded, sorted(each.name for each in Path(sys.argv[1]).glob(".worker*"))]
+
+
 def several_values():
     """A metric with a value for each class, also in a checkpoint."""
     one = keras.Sequential([keras.Input([16]), keras.layers.Dense(3, "sigmoid")])
@@ -185,6 +199,82 @@ def compared_with_each_other():
     fitted(contrast)
 
 
+def a_root_of_a_mean():
+    fitted(lambda b, out: tf.sqrt(tf.reduce_mean(tf.square(out - b[:, None]))))
+
+
+def measured_by_quotients():
+    class Net(keras.Model):
+        def train_step(self, data):
+            a, b = data
+            out = self(a)[:, 0]
+            mask = tf.cast(out > 0, tf.float32)
+            return {"of_left": tf.reduce_sum(mask * b) / (tf.reduce_sum(mask) + 1.0)}
+
+    inputs = keras.Input([16])
+    net = Net(inputs, keras.layers.Dense(1)(inputs))
+    net.compile()
+    net.fit(x, y, batch_size=10, verbose=0)
+
+
+class Kept(keras.layers.Layer):
+    """Sets a variable to something of rows."""
+
+    def __init__(self, keep):
+        super().__init__()
+        self.keep = keep
+        self.kept = self.add_weight(shape=(20, 16), trainable=False, name="kept")
+
+    def call(self, rows):
+        self.kept.assign(self.keep(self.kept, rows))
+        return rows
+
+
+def kept(keep):
+    inputs = keras.Input([16])
+    one = keras.Model(inputs, keras.layers.Dense(1)(Kept(keep)(inputs)))
+    one.compile("sgd", "mse")
+    one.fit(x, y, batch_size=10, verbose=0)
+
+
+def a_codebook():
+    def sums(book, rows):
+        near = tf.one_hot(tf.argmax(tf.matmul(rows, tf.convert_to_tensor(book), transpose_b=True), 1), 20)
+        return 0.9 * tf.convert_to_tensor(book) + 0.1 * tf.matmul(near, rows, transpose_a=True)
+
+    kept(sums)
+
+
+def a_queue():
+    kept(lambda queue, rows: tf.concat([rows, tf.convert_to_tensor(queue)], 0)[:20])
+
+
+def a_moving_mean():
+    kept(lambda mean, rows: 0.9 * tf.convert_to_tensor(mean) + 0.1 * tf.reduce_mean(rows, 0))
+
+
+def rows_counted_in_a_variable():
+    class Counted(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.seen = self.add_weight(shape=(), dtype="int32", trainable=False, name="seen")
+
+        def call(self, rows):
+            self.seen.assign_add(tf.shape(rows)[0])
+            return rows
+
+    inputs = keras.Input([16])
+    one = keras.Model(inputs, keras.layers.Dense(1)(Counted()(inputs)))
+    one.compile("sgd", "mse")
+    one.fit(x[:55], y[:55], batch_size=11, verbose=0)
+
+
+def eager_steps():
+    one = model()
+    one.compile("sgd", "mse", run_eagerly=True)
+    one.fit(x, y, verbose=0)
+
+
 def mixed_by_the_model():
     class Matched(keras.layers.Layer):
         def call(self, rows):
@@ -219,8 +309,10 @@ for each in (
         changed_at_random,
         rate_by_the_clock,
     ),
-    *(weights_without_an_optimizer, several_values, unsavable, means_of_rows),
+    *(weights_without_an_optimizer, several_values, saved_under_one_name, unsavable, means_of_rows),
     *(another_rate_on_each, another_size_on_each),
+    *(a_root_of_a_mean, measured_by_quotients, a_codebook, a_queue, a_moving_mean),
+    *(rows_counted_in_a_variable, eager_steps),
     *(added_up, a_mean_of_what_is_left, compared_with_each_other, mixed_by_the_model),
 ):
     with warnings.catch_warnings(record=True) as caught:

@@ -1,0 +1,48 @@
+"""Files that all workers save under one name, as a script does that says `model.save("model.keras")`.
+
+Workers on one host share its directories. Each writes a file of its own, which then takes the name at once: whoever
+reads finds a whole file, of one of several equal models.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+_SUFFIXES = (".keras", ".h5", ".hdf5")
+
+
+def hook_saving(module: Any, worker: int) -> None:
+    """Let all by which a framework's models are saved put whole files in place."""
+    ways = [(module.Model, "save"), (module.Model, "save_weights")]
+    ways += [(module.saving, "save_model"), (module.models, "save_model")]
+    for owner, name in ways:
+        setattr(owner, name, _whole(getattr(owner, name), worker))
+
+
+def _whole(original: Callable[..., Any], worker: int) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def save(model: Any, filepath: Any, *arguments: Any, **options: Any) -> Any:
+        is_kept = (arguments[:1] or (options.get("overwrite", True),)) == (False,)
+        if is_kept or not _is_local_file(filepath):
+            return original(model, filepath, *arguments, **options)
+        path = Path(filepath)
+        own = path.with_name(f".worker-{worker}-{path.name}")
+        try:
+            found = original(model, type(filepath)(own), *arguments, **options)
+            own.replace(path)
+        finally:
+            own.unlink(missing_ok=True)
+        return found
+
+    return save
+
+
+def _is_local_file(filepath: Any) -> bool:
+    """Return whether something names one local file; other formats are directories, or several files."""
+    if not isinstance(filepath, (str, os.PathLike)):
+        return False
+    return "://" not in str(filepath) and str(filepath).endswith(_SUFFIXES)
