@@ -8,6 +8,7 @@ else the workers' own numbers tell nothing. Eager steps leave no graph: nothing 
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import Any
@@ -18,7 +19,7 @@ import tensorflow as tf
 from ignite_tf_magic.training.frameworks import layers_of
 from ignite_tf_magic.training.step import Step
 
-_told: set[str] = set()
+_told: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
 
 
 class Part(Enum):
@@ -143,10 +144,11 @@ def _assigned(read: Any) -> Iterator[Any]:
 
 
 def warn_once(step: Step, words: str) -> None:
-    """Warn on the chief, with the same words only once."""
-    if words not in _told and step.group.place.is_chief:
+    """Warn on the chief, with the same words only once for a model."""
+    told = _told.setdefault(step.model, set())
+    if words not in told and step.group.place.is_chief:
         warnings.warn(words, stacklevel=5)
-    _told.add(words)
+    told.add(words)
 
 
 def behind(targets: Sequence[Any], seen: set[int]) -> Iterator[Any]:

@@ -101,9 +101,9 @@ def _is_of_rows(step: Step, tensor: Any) -> bool:
 
 def _tell_of_rows(step: Step, target: Any) -> None:
     """Warn, once, of what a script's own loss does with the rows of a batch as a whole; only graphs tell."""
-    if tf.executing_eagerly() or step.has_all_rows or not target.shape.is_fully_defined():
+    if tf.executing_eagerly() or step.has_all_rows:
         return
-    parts = parts_of(target, step)
+    parts = parts_of(target, step) if target.shape.is_fully_defined() else frozenset()
     if parts & {Part.SUM, Part.COUNT}:
         warn_once(step, _A_SUM)
     if Part.QUOTIENT in parts:

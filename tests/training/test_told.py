@@ -47,6 +47,7 @@ def told(folder):
         ("a_queue", "kept_1/kept to is something else than a mean or a sum over the rows of a batch"),
         ("eager_steps", "steps that run eagerly leave no graph to look at"),
         ("mixed_by_the_model", "the model makes something of all rows of a batch together"),
+        ("compared_row_by_row", "the loss compares the rows of a batch with each other"),
         ("compared_with_each_other", "the loss compares the rows of a batch with each other"),
     ],
 )

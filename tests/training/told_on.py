@@ -164,9 +164,10 @@ class Reduced(keras.Model):
         a, b = data
         with tf.GradientTape() as tape:
             loss = self.reduce(b, self(a, training=True)) + sum(self.losses)
+            mean = tf.reduce_mean(loss)
         variables = self.trainable_variables
         self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
-        return {"loss": loss}
+        return {"loss": mean}
 
 
 def fitted(reduce):
@@ -187,15 +188,16 @@ def a_mean_of_what_is_left():
     fitted(masked)
 
 
-def compared_with_each_other():
-    def contrast(b, out):
-        similar = tf.matmul(out, out, transpose_b=True)
-        return tf.reduce_mean(
-            keras.losses.sparse_categorical_crossentropy(
-                tf.range(tf.shape(out)[0]), similar, from_logits=True
-            )
-        )
+def contrast(b, out):
+    similar = tf.matmul(out, out, transpose_b=True)
+    return keras.losses.sparse_categorical_crossentropy(tf.range(tf.shape(out)[0]), similar, from_logits=True)
 
+
+def compared_with_each_other():
+    fitted(lambda b, out: tf.reduce_mean(contrast(b, out)))
+
+
+def compared_row_by_row():
     fitted(contrast)
 
 
@@ -313,7 +315,7 @@ for each in (
     *(another_rate_on_each, another_size_on_each),
     *(a_root_of_a_mean, measured_by_quotients, a_codebook, a_queue, a_moving_mean),
     *(rows_counted_in_a_variable, eager_steps),
-    *(added_up, a_mean_of_what_is_left, compared_with_each_other, mixed_by_the_model),
+    *(added_up, a_mean_of_what_is_left, compared_row_by_row, compared_with_each_other, mixed_by_the_model),
 ):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
