@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import tensorflow as tf
@@ -19,7 +19,13 @@ import tensorflow as tf
 from ignite_tf_magic.training.frameworks import layers_of
 from ignite_tf_magic.training.step import Step
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 _told: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
+
+
+def _as_it_is(function: Function) -> Function:
+    """Keep AutoGraph from converting a function and all that it calls: it is no part of the graph that it reads."""
+    return cast(Function, tf.autograph.experimental.do_not_convert(function))
 
 
 class Part(Enum):
@@ -56,6 +62,7 @@ _ASSIGNMENTS = {"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"
 _DIVISIONS = {"RealDiv", "DivNoNan", "Div"}
 
 
+@_as_it_is
 def parts_of(tensor: Any, step: Step) -> Parts:
     """Return what the terms of a number, or of a tensor of known shape, have to do with the rows of a batch.
 
@@ -82,6 +89,7 @@ def parts_of(tensor: Any, step: Step) -> Parts:
     return found[id(tensor)]
 
 
+@_as_it_is
 def number_of_all(value: Any, step: Step, what: str) -> Any:
     """Return a number of this worker's rows such that the mean by rows over the workers is that of all rows.
 
@@ -97,6 +105,7 @@ def number_of_all(value: Any, step: Step, what: str) -> Any:
     return value
 
 
+@_as_it_is
 def tell(step: Step, what: str, parts: Parts) -> None:
     """Warn of a number that is not that of one process, if it is none."""
     strange = parts & _IS_OTHER or (parts & {Part.SUM, Part.COUNT, Part.SHARE})
@@ -110,6 +119,7 @@ def tell(step: Step, what: str, parts: Parts) -> None:
         )
 
 
+@_as_it_is
 def tell_of_changes(step: Step) -> None:
     """Warn of variables that a step sets, but not to a mean over rows, which is what workers agree on.
 

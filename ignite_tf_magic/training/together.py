@@ -126,7 +126,8 @@ class Together:
         model, framework = self._model, self._framework
         for optimizer in optimizers_of(model, framework):
             for variable in framework.optimizer_variables(optimizer):
-                yield f"{optimizer.name}/{variable.name}", framework.tensor(variable)
+                name = getattr(optimizer, "name", type(optimizer).__name__)
+                yield f"{name}/{variable.name}", framework.tensor(variable)
         others = [each for each in framework.other_variables(model) if not is_seed(each)]
         for variable in [*model.trainable_variables, *others]:
             if (dtype := tf.as_dtype(variable.dtype)).is_floating or dtype.is_integer:

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 ROOT = Path(__file__).parents[2]
+_IS_BEYOND_AUTOGRAPH = "AutoGraph could not transform"
 _CASES = Path(__file__).with_name("cases.py")
 
 
@@ -74,6 +75,9 @@ def run_cases(
             if process.wait(timeout_s):
                 output.seek(0)
                 raise RuntimeError(f"{framework}, {num_workers} workers: {output.read()[-3000:]}")
+            output.seek(0)
+            if _IS_BEYOND_AUTOGRAPH in (told := output.read()):
+                raise RuntimeError(f"{framework}: {told[told.index(_IS_BEYOND_AUTOGRAPH) :][:1000]}")
 
 
 class Workers:
