@@ -10,6 +10,7 @@ from processes import compare, run_cases
 SHORT = (
     *("dense", "convolutional", "synchronised_batch_normalization", "own_train_step", "evaluate"),
     *("masked_sequences", "own_masked_mean", "unreduced_losses", "metrics_of_many_kinds", "adversarial"),
+    "scaled_loss",
 )
 # What `make matrix` and other cases show as well.
 LONG = {
