@@ -121,7 +121,8 @@ class Keras3(Framework):
 
     def with_values(self, pairs: Iterable[tuple[Any, Any]], call: Callable[[], Any]) -> Any:
         with self.module.StatelessScope(state_mapping=list(pairs)):
-            return call()
+            # A result may be a variable, whose value is another one again after the scope.
+            return tf.nest.map_structure(tf.convert_to_tensor, call())
 
     def gradients_of(self, arguments: Arguments, options: Options) -> tuple[list[Any], Replace]:
         gradients, replace = _first_of(arguments, options, "grads")

@@ -1,8 +1,8 @@
 """Gradients of what is added up over the rows of a batch, in a step.
 
 A tape adds up the gradients of a loss for each row, and Keras 3 adds up what a layer adds as one. A worker's sum is of
-its own rows: it is multiplied by the share, as its gradients count by its rows later. What a script itself reduces to
-one number cannot be told apart by its value, a sum from a mean: the graph is looked through, and a warning says so.
+its own rows: it is multiplied by the share, as its gradients count by its rows later. Of what a script itself reduces
+to one number the graph tells whether it is a sum or a mean; a warning says so where it is neither.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _PRODUCTS = ("MatMul", "Einsum")
 
 _PARTS = "and each worker has a part of them: several workers come to"
 _A_SUM = (
-    f"the loss is a sum over the rows of a batch, {_PARTS} the mean of their sums, not to the sum, so gradients "
-    "and loss depend on the number of workers. Take the mean over rows, or give the losses of rows as they are "
-    "to the tape or to add_loss: they are added up over all workers"
+    f"the loss is a sum over the rows of a batch, and of other terms, {_PARTS} the mean of their sums, not to the sum, "
+    "so gradients and loss depend on the number of workers. Take the mean over rows, or give the losses of rows as "
+    "they are to the tape or to add_loss: they are added up over all workers"
 )
 _A_QUOTIENT = (
     f"the loss is a quotient of sums over the rows of a batch, as a mean of what a mask leaves, {_PARTS} the "
@@ -45,6 +45,7 @@ _A_MIXTURE = (
 def hook_tapes(framework: Framework) -> None:
     """Let what is added up over the rows of a batch weigh as over those of all workers, in a step."""
     hook(tf.GradientTape, "gradient", _gradient)
+    hook(framework.module.layers.Layer, "add_loss", _add_loss)
     if framework.aggregate_name:
         kind = next(each for each in framework.module.Model.__mro__ if framework.aggregate_name in vars(each))
         hook(kind, framework.aggregate_name, _aggregate)
@@ -65,11 +66,18 @@ def _gradient(
     targets = tf.nest.flatten(target)
     is_last = output_gradients is None and all(hasattr(each, "assign") for each in tf.nest.flatten(sources))
     if is_last and all(isinstance(each, tf.Tensor) and each.dtype.is_floating for each in targets):
-        if any(_is_of_rows(step, each) for each in targets):
+        if any(_adds_up(step, each) for each in targets):
             output_gradients = [_upstream(step, each) for each in targets]
         for each in targets:
             _tell_of_rows(step, each)
     return original(target, sources, output_gradients, *arguments, **options)
+
+
+def _add_loss(step: Step, original: Callable[..., Any], layer: Any, loss: Any, **options: Any) -> Any:
+    """Let a sum over rows that a layer adds weigh as one over all rows; what is not reduced comes later."""
+    del layer
+    is_sum = isinstance(loss, tf.Tensor) and loss.shape.rank == 0 and parts_of(loss, step) == {Part.SUM}
+    return original(step.note_reduced(_shared(step, loss)) if is_sum else loss, **options)
 
 
 def _aggregate(step: Step, original: Callable[..., Any], model: Any, loss: Any) -> Any:
@@ -77,13 +85,23 @@ def _aggregate(step: Step, original: Callable[..., Any], model: Any, loss: Any) 
     del model
     if not _is_of_rows(step, loss):
         return original(loss)
-    total = original(loss)
-    return step.note_reduced(total * tf.cast(step.share(), total.dtype))
+    return step.note_reduced(_shared(step, original(loss)))
+
+
+def _shared(step: Step, total: Any) -> Any:
+    return total * tf.cast(step.share(), total.dtype)
 
 
 def _upstream(step: Step, target: Any) -> Any:
     ones = tf.ones_like(target)
-    return ones * tf.cast(step.share(), target.dtype) if _is_of_rows(step, target) else ones
+    return _shared(step, ones) if _adds_up(step, target) else ones
+
+
+def _adds_up(step: Step, target: Any) -> bool:
+    """Return whether a loss is losses of rows, which the tape adds up, or their sum already."""
+    return _is_of_rows(step, target) or (
+        target.shape.is_fully_defined() and parts_of(target, step) == {Part.SUM}
+    )
 
 
 def _is_of_rows(step: Step, tensor: Any) -> bool:
@@ -104,7 +122,7 @@ def _tell_of_rows(step: Step, target: Any) -> None:
     if tf.executing_eagerly() or step.has_all_rows:
         return
     parts = parts_of(target, step) if target.shape.is_fully_defined() else frozenset()
-    if parts & {Part.SUM, Part.COUNT}:
+    if parts & {Part.SUM, Part.COUNT} and parts != {Part.SUM}:
         warn_once(step, _A_SUM)
     if Part.QUOTIENT in parts:
         warn_once(step, _A_QUOTIENT)

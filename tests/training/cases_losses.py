@@ -186,6 +186,30 @@ def metrics_of_many_kinds(s: Setting) -> dict[str, Any]:
 
 
 @case
+def results_that_are_variables(s: Setting) -> dict[str, Any]:
+    """A metric whose result is its variable itself, as in Keras' own guide."""
+    keras, tf = s.keras, s.tf
+
+    class Right(keras.metrics.Metric):
+        def __init__(self, name: str = "right") -> None:
+            super().__init__(name=name)
+            self.count = self.add_weight(name="count", shape=(), initializer="zeros")
+
+        def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+            found = tf.argmax(y_pred, 1, tf.int32) == tf.cast(tf.reshape(y_true, [-1]), tf.int32)
+            self.count.assign_add(tf.reduce_sum(tf.cast(found, tf.float32)))
+
+        def result(self) -> Any:
+            return self.count
+
+        def reset_state(self) -> None:
+            self.count.assign(0.0)
+
+    model = s.dense(metrics=[Right()])
+    return result(model, model.fit(s.dealt(flat=True), epochs=2, verbose=0))
+
+
+@case
 def compared_rows(s: Setting) -> dict[str, Any]:
     """A step of the script's own that compares rows with each other: those of all workers."""
     import ignite_tf_magic as itf

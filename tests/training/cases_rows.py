@@ -199,3 +199,33 @@ def variables_of_tensorflow(s: Setting) -> dict[str, Any]:
     history = model.fit(s.dealt(flat=True), epochs=2, verbose=0)
     own = {"shift": shifted.shift.numpy(), "means": shifted.means[0].numpy()}
     return result(model, history, **own)
+
+
+@case
+def sums_of_rows(s: Setting) -> dict[str, Any]:
+    """Sums over the rows of a batch that a layer adds, and that a step gives to a tape."""
+    s.seeded()
+    keras, tf = s.keras, s.tf
+    rate = keras.optimizers.SGD(0.0003)
+
+    class Added(keras.layers.Layer):
+        def call(self, rows: Any) -> Any:
+            self.add_loss(0.001 * tf.reduce_sum(tf.square(rows)))
+            return rows
+
+    class Net(keras.Model):
+        def train_step(self, data: Any) -> Any:
+            logs = super().train_step(data)
+            x, y = data
+            with tf.GradientTape() as tape:
+                of_rows = keras.losses.sparse_categorical_crossentropy(y, self(x), from_logits=True)
+                total = tf.reduce_sum(of_rows) + 0.1 * tf.reduce_sum(tf.square(self.layers[1](x)))
+            gradients = tape.gradient(total, self.trainable_variables)
+            rate.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            return {**logs, "total": 0.01 * total}
+
+    x = keras.Input([64])
+    hidden = Added()(keras.layers.Dense(16, "relu")(x))
+    model = Net(x, keras.layers.Dense(10)(hidden))
+    model = s.compiled(model, keras.optimizers.SGD(0.01))
+    return result(model, model.fit(s.dealt(flat=True), epochs=2, verbose=0))
