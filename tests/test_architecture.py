@@ -137,12 +137,14 @@ ORDER: dict[str, list[str]] = {
     "igfs": [
         *(
             "paths",
+            "appends",
             "layout",
             "names",
             "journal",
             "store",
             "addresses",
             "found",
+            "listing",
             "tree",
             "collector",
             "keeper",

@@ -19,6 +19,8 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from ignite_tf_magic.errors import CorruptRecord
+from ignite_tf_magic.igfs import appends
+from ignite_tf_magic.igfs.appends import Marks
 
 BLOCK_BYTES = 1024 * 1024
 TAIL_BYTES = 4096
@@ -73,6 +75,7 @@ class FileNode:
         mtime_ns: Since 1970.
         extents: All but the last bytes of the content.
         tail: The last bytes.
+        marks: Who appended last.
     """
 
     version: int
@@ -80,6 +83,7 @@ class FileNode:
     mtime_ns: int
     extents: tuple[Extent, ...] = ()
     tail: bytes = field(default=b"", repr=False)
+    marks: Marks = field(default=(), repr=False)
 
     @property
     def size(self) -> int:
@@ -143,7 +147,8 @@ def _encode_file(node: FileNode) -> bytes:
     parts.append(_FILE.pack(node.created_ns, node.mtime_ns, len(writers), len(node.extents), len(node.tail)))
     parts += [_id(writer) for writer in writers]
     parts += [_EXTENT.pack(writers[e.writer], e.first, e.num_blocks, e.block_bytes) for e in node.extents]
-    return b"".join([*parts, node.tail])
+    # Earlier versions of this package find the tail from the end, and pass over what stands before it.
+    return b"".join([*parts, appends.encode(node.marks), node.tail])
 
 
 def _id(number: int) -> bytes:
@@ -178,12 +183,15 @@ def _decode_file(version: int, body: bytes) -> FileNode:
     writers = [int.from_bytes(raw[n : n + ID_BYTES], "little") for n in range(0, len(raw), ID_BYTES)]
     position += len(raw)
     extents = body[position : position + num_extents * _EXTENT.size]
+    position += len(extents)
+    tail_start = len(body) - tail_bytes
     return FileNode(
         version,
         created_ns,
         mtime_ns,
         tuple(Extent(writers[number], *rest) for number, *rest in _EXTENT.iter_unpack(extents)),
-        body[len(body) - tail_bytes :],
+        body[tail_start:],
+        appends.decode(body[position:tail_start]),
     )
 
 

@@ -17,7 +17,7 @@ from ignite_tf_magic.igfs.layout import BLOCK_BYTES, FileNode, Node
 from ignite_tf_magic.igfs.paths import Path, render
 from ignite_tf_magic.igfs.quota import MAX_SHARE, Quota
 from ignite_tf_magic.igfs.reader import FileReader
-from ignite_tf_magic.igfs.store import DEFAULT_NAME, Store
+from ignite_tf_magic.igfs.store import DEFAULT_NAME, Store, Swap
 from ignite_tf_magic.igfs.tree import Tree
 from ignite_tf_magic.igfs.writer import FileWriter, WriteMode
 
@@ -171,7 +171,7 @@ class Volume(Closing):
             while isinstance(node := (found := self.tree.find(path)).must(), FileNode):
                 key = layout.entry_key(found.parent().id, path[-1])
                 changed = layout.encode(replace(node, mtime_ns=mtime_ns))
-                if self.store.compare_and_set(key, found.record, changed):
+                if self.store.compare_and_set(key, found.record, changed) is Swap.DONE:
                     return
 
     def in_use(self) -> AbstractContextManager[None]:
