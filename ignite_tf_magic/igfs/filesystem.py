@@ -114,6 +114,18 @@ class IgfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
             )
         return entries if detail else [entry["name"] for entry in entries]
 
+    def walk(
+        self,
+        path: str,
+        maxdepth: int | None = None,
+        topdown: bool = True,
+        on_error: Any = "omit",
+        **options: Any,
+    ) -> Iterator[Any]:
+        """List all below a path. Left out is only what is gone; a cluster that does not answer is an error."""
+        report = _unless_gone if on_error == "omit" else on_error
+        return super().walk(path, maxdepth=maxdepth, topdown=topdown, on_error=report, **options)  # type: ignore[no-any-return]
+
     def iter_pages(self, path: str) -> Iterator[list[dict[str, Any]]]:
         """List a directory of any size by pages of up to 1,000 entries, in no order."""
         where = self._parse(path)
@@ -251,6 +263,11 @@ class IgfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def _parse(self, path: str | os.PathLike[str]) -> paths.Path:
         return paths.parse(os.fspath(path))
+
+
+def _unless_gone(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
 
 
 def _read_between(reader: FileReader, start: int, stop: int | None) -> bytes:

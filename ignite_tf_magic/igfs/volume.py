@@ -14,7 +14,7 @@ from ignite_tf_magic.igfs.collector import Collector
 from ignite_tf_magic.igfs.found import ROOT
 from ignite_tf_magic.igfs.keeper import Keeper
 from ignite_tf_magic.igfs.layout import BLOCK_BYTES, FileNode, Node
-from ignite_tf_magic.igfs.paths import Path, render
+from ignite_tf_magic.igfs.paths import Path, check_listed, render
 from ignite_tf_magic.igfs.quota import MAX_SHARE, Quota
 from ignite_tf_magic.igfs.reader import FileReader
 from ignite_tf_magic.igfs.store import DEFAULT_NAME, Store, Swap
@@ -77,10 +77,14 @@ class Volume(Closing):
         Raises:
             PathNotFound: Nothing is there.
             PathNotDirectory: It is a file.
+            CorruptRecord: An entry has a name that no file can have.
         """
         with self._keeper.use():
             directory = self.tree.find(path).directory()
-            yield from self.tree.entries(directory.id)
+            for page in self.tree.entries(directory.id):
+                for name, _ in page:
+                    check_listed(name, path)
+                yield page
 
     def open_read(self, path: Path) -> FileReader:
         """Open a file for reading; the caller closes it."""
