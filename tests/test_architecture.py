@@ -156,6 +156,7 @@ ORDER: dict[str, list[str]] = {
             "writer",
             "volume",
             "fsck",
+            "file_objects",
             "filesystem",
             "tensorflow_files",
             "places",
