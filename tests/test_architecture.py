@@ -160,6 +160,7 @@ ORDER: dict[str, list[str]] = {
             "filesystem",
             "tensorflow_files",
             "places",
+            "mounted_file",
             "mounted_files",
             "mount",
         ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from ignite_tf_magic.client.pipeline import Pipeline, Ticket
@@ -88,6 +88,27 @@ class BlockWriter:
         if not all(ticket.found for ticket in tickets):
             raise StaleFile("the file changed while it was appended to")
         return b"".join(space for _, space in parts)
+
+    def rewritten(self, extents: Sequence[Extent], data: Sequence[tuple[int, bytes]]) -> list[Extent]:
+        """Write blocks anew in which bytes of a file change; the others stay where they are.
+
+        Args:
+            extents: All blocks of the file, from its beginning.
+            data: What is to be written at which offset, in order; what lies behind the blocks is left out.
+        """
+        blocks: list[Extent] = []
+        start = 0
+        for extent in extents:
+            for index in range(extent.first, extent.first + extent.num_blocks):
+                block = extent._replace(first=index, num_blocks=1)
+                end = start + extent.block_bytes
+                if any(offset < end and offset + len(part) > start for offset, part in data):
+                    content = bytearray(self.read([block]))
+                    overlay(content, start, data)
+                    block = self.put(content, piece=len(content) < self._store.block_bytes)
+                blocks.append(block)
+                start = end
+        return list(layout.joined(blocks))
 
     def settle(self, changes: Changes, *, keep: bool) -> None:
         """In the transaction that makes a file use all blocks written so far: take them out of the journal.
@@ -197,3 +218,11 @@ class BlockWriter:
             self._taken_for_dead = True
             raise StaleFile(_TAKEN_FOR_DEAD)
         self._intent, self._is_journalled = intent, True
+
+
+def overlay(content: bytearray, start: int, data: Iterable[tuple[int, bytes]]) -> None:
+    """Write data, each at its offset in a file, over the part of that file that begins at `start`."""
+    for offset, part in data:
+        first, last = max(offset, start), min(offset + len(part), start + len(content))
+        if first < last:
+            content[first - start : last - start] = part[first - offset : last - offset]

@@ -98,15 +98,20 @@ class FileNode:
 
 @dataclass(frozen=True, slots=True)
 class DirectoryNode:
-    """What a directory entry says of a directory. Its children are found by its id, whatever its name."""
+    """What a directory entry says of a directory. Its children are found by its id, whatever its name.
+
+    Attributes:
+        set_mtime_ns: The time that somebody has given it; None when nobody has.
+    """
 
     id: int
     created_ns: int
+    set_mtime_ns: int | None = None
 
     @property
     def mtime_ns(self) -> int:
-        """When it was made; what happens inside does not touch its node."""
-        return self.created_ns
+        """When it was made, unless it was set; what happens inside does not touch its node."""
+        return self.created_ns if self.set_mtime_ns is None else self.set_mtime_ns
 
 
 Node = FileNode | DirectoryNode
@@ -135,7 +140,9 @@ def entry_key(directory: int, name: str) -> str:
 def encode(node: Node) -> bytes:
     """Write a node as a row's value."""
     if isinstance(node, DirectoryNode):
-        body = _HEAD.pack(_FORMAT, Kind.DIRECTORY) + _id(node.id) + struct.pack("<q", node.created_ns)
+        # Earlier versions of this package pass over what stands behind the first time.
+        times = [node.created_ns] if node.set_mtime_ns is None else [node.created_ns, node.set_mtime_ns]
+        body = _HEAD.pack(_FORMAT, Kind.DIRECTORY) + _id(node.id) + struct.pack(f"<{len(times)}q", *times)
     else:
         body = _encode_file(node)
     return body + _CHECKSUM.pack(zlib.crc32(body))
@@ -171,7 +178,8 @@ def decode(record: bytes) -> Node:
         )
     identity = int.from_bytes(body[2 : 2 + ID_BYTES], "little")
     if kind == Kind.DIRECTORY:
-        return DirectoryNode(identity, *struct.unpack_from("<q", body, 2 + ID_BYTES))
+        num_times = min((len(body) - 2 - ID_BYTES) // 8, 2)
+        return DirectoryNode(identity, *struct.unpack_from(f"<{num_times}q", body, 2 + ID_BYTES))
     return _decode_file(identity, body)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 
@@ -169,12 +169,35 @@ class Volume(Closing):
             for start in range(0, missing, _COPY_BYTES):
                 writer.write(zeros[: missing - start])
 
+    def rewrite(self, path: Path, data: Sequence[tuple[int, bytes]]) -> None:
+        """Write over parts of a file, in order, as one step. Readers that are open keep what they opened.
+
+        Raises:
+            StaleFile: The file is shorter by now.
+        """
+        end = max(offset + len(part) for offset, part in data)
+        for attempt in range(_TRIES):
+            node = self.stat(path)
+            if not isinstance(node, FileNode) or node.size < end:
+                raise StaleFile("another replaced or cut this file while it was written", render(path))
+            try:
+                with self._keeper.use(), self.open_write(path) as writer:
+                    writer.keep(node.size, data)
+                return
+            except (StaleFile, ValueError):  # others write to it meanwhile
+                if attempt == _TRIES - 1:
+                    raise
+
     def set_mtime(self, path: Path, mtime_ns: int) -> None:
-        """Say when a file was last written to, in nanoseconds since 1970. Directories keep the time of their making."""
+        """Say when a file was last written to, or a directory changed, in ns since 1970. The root keeps no times."""
         with self._keeper.use():
-            while isinstance(node := (found := self.tree.find(path)).must(), FileNode):
+            while path:
+                node = (found := self.tree.find(path)).must()
+                if isinstance(node, FileNode):
+                    changed = layout.encode(replace(node, mtime_ns=mtime_ns))
+                else:
+                    changed = layout.encode(replace(node, set_mtime_ns=mtime_ns))
                 key = layout.entry_key(found.parent().id, path[-1])
-                changed = layout.encode(replace(node, mtime_ns=mtime_ns))
                 if self.store.compare_and_set(key, found.record, changed) is Swap.DONE:
                     return
 

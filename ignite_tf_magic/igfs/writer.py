@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import Enum
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from ignite_tf_magic.closing import Closing
 from ignite_tf_magic.errors import OutcomeUnknown, PathExists, PathIsDirectory, StaleFile
 from ignite_tf_magic.igfs import appends, journal, layout
 from ignite_tf_magic.igfs.appends import AppendMark, Marks
-from ignite_tf_magic.igfs.block_writer import BlockWriter
+from ignite_tf_magic.igfs.block_writer import BlockWriter, overlay
 from ignite_tf_magic.igfs.collector import Collector
 from ignite_tf_magic.igfs.found import Found
 from ignite_tf_magic.igfs.journal import Garbage
@@ -123,8 +123,8 @@ class FileWriter(Closing):
                 self._run.append(self._blocks.put(self._rest))
                 self._rest = bytearray()
 
-    def keep(self, size: int) -> None:
-        """Begin with the first `size` bytes of the file that is there, without copying its whole blocks.
+    def keep(self, size: int, data: Sequence[tuple[int, bytes]] = ()) -> None:
+        """Begin with the first bytes of what is there, by the same blocks, and write `data` over them.
 
         Only at once after opening in mode REPLACE.
         """
@@ -137,7 +137,8 @@ class FileWriter(Closing):
             self._rest += self._blocks.read([extent])[: size - block.start]
         tail_start = there.size - len(there.tail)
         self._rest += there.tail[: max(size - tail_start, 0)]
-        self._run = list(kept)
+        overlay(self._rest, size - len(self._rest), data)
+        self._run = self._blocks.rewritten(kept, data) if data else list(kept)
         self._size = size
         self._kept_of = there
 
@@ -242,13 +243,11 @@ class FileWriter(Closing):
     def _was_made(self) -> bool:
         """Look whether a commit was made that had no answer; from then on it is no longer in doubt."""
         attempt = self._attempt
-        if attempt is None:
-            return False
-        if self._is_made(attempt, self._found.node, self._store.journal.get):
+        is_made = attempt is not None and self._is_made(attempt, self._found.node, self._store.journal.get)
+        if attempt is not None and is_made:
             self._note_made(attempt)
-            return True
         self._attempt = None
-        return False
+        return is_made
 
     def _is_made(
         self, attempt: _Attempt, there: Node | None, read_journal: Callable[[str], bytes | None]

@@ -53,7 +53,7 @@ SMALL_FILES = st.builds(
     st.lists(SMALL_EXTENTS, max_size=6).map(tuple),
     st.binary(max_size=9),
 )
-NODES = st.one_of(FILES, st.builds(DirectoryNode, IDS, TIMES))
+NODES = st.one_of(FILES, st.builds(DirectoryNode, IDS, TIMES, st.none() | TIMES))
 
 
 def keys_of(extents):
