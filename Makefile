@@ -29,6 +29,7 @@ bench: $(VENV)/.dev
 # hit runs on real hosts: hours. Rounds that are done count: stopped, it goes on where it was. Root may make real hosts.
 faults: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.interleavings
+	$(BIN)/python -m benchmarks.random_operations
 	$(BIN)/python -m benchmarks.crash
 	SHARING_S=60 $(BIN)/python -m pytest tests/igfs/test_sharing.py -k eight_writers
 	$(BIN)/python -m benchmarks.faults --tensorflow-rounds 3
