@@ -24,9 +24,12 @@ lint: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks
 
-# Writers and nodes killed while igfs is written to, and many writers at once for a minute: ten minutes. Then faults that
+# Clients of igfs in 1,000 random orders with lost answers, writers and nodes killed while it is written to, and many
+# writers at once for a minute: twenty minutes. Then faults that
 # hit runs on real hosts: hours. Rounds that are done count: stopped, it goes on where it was. Root may make real hosts.
 faults: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.interleavings
+	$(BIN)/python -m benchmarks.random_operations
 	$(BIN)/python -m benchmarks.crash
 	SHARING_S=60 $(BIN)/python -m pytest tests/igfs/test_sharing.py -k eight_writers
 	$(BIN)/python -m benchmarks.faults --tensorflow-rounds 3

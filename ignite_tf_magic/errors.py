@@ -455,6 +455,10 @@ class StaleFile(IgfsError):
     CODE = getattr(errno, "ESTALE", errno.EIO)
 
 
+class OutcomeUnknown(IgfsError):
+    """A change was sent, no answer came, and what is there now does not tell whether it was made."""
+
+
 class CorruptRecord(IgfsError):
     """A row of the file system's caches is not what this package writes."""
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from datetime import timedelta
 
 import pytest
 
+from ignite_tf_magic.client.client import Cache
+from ignite_tf_magic.client.transaction import Transaction
 from ignite_tf_magic.cluster.directory import RunDirectory
 from ignite_tf_magic.cluster.orders import Order
 from ignite_tf_magic.cluster.reach import Reach
 from ignite_tf_magic.cluster.record import PastGeneration, RunRecord, RunSpec, WorkerRecord
 from ignite_tf_magic.cluster.runs import native_run
 from ignite_tf_magic.cluster.states import RunState
+from ignite_tf_magic.errors import ConnectionLost, ServerError
 from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.launch.agent.spawning import punch
 from ignite_tf_magic.protocol.messages import CacheConfig
@@ -153,6 +157,32 @@ def test_who_is_started_again_copies_what_is_new(ignite, tmp_path, volume, detac
         detached.log(0).write_text(said)
         copied(ignite, tmp_path, detached)
         assert content(volume, *path) == said
+
+
+def test_no_byte_of_a_log_is_skipped_where_errors_come_after_a_change_was_made(
+    ignite, tmp_path, volume, detached, monkeypatch
+):
+    """An append that is made twice would be taken for more of the log, and as many bytes of it never be copied."""
+    calls = itertools.count(1)
+    replace, commit = Cache.replace_if_equals, Transaction.commit
+
+    def failing(call, *arguments):
+        made = call(*arguments)
+        match next(calls) % 3:
+            case 1:
+                raise ConnectionLost("here", "for this test")
+            case 2:
+                raise ServerError(1, "for this test", "Failed to update keys (retry update if possible)")
+        return made
+
+    monkeypatch.setattr(Cache, "replace_if_equals", lambda *arguments: failing(replace, *arguments))
+    monkeypatch.setattr(Transaction, "commit", lambda *arguments: failing(commit, *arguments))
+    monkeypatch.setattr("ignite_tf_magic.run_files._MAX_COPY_BYTES", 777)
+    said = "".join(f"line {number}\n" for number in range(1000))
+    detached.log(0).write_text(said)
+    copied(ignite, tmp_path, detached)
+    assert content(volume, "runs", detached.run_id, "logs", "worker-0.log") == said
+    assert next(calls) > 10
 
 
 def test_what_was_deleted_before_it_was_copied_leaves_a_line(ignite, tmp_path, volume, detached):

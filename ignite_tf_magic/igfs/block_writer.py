@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from ignite_tf_magic.client.pipeline import Pipeline, Ticket
-from ignite_tf_magic.errors import IgniteTfError, StaleFile
+from ignite_tf_magic.errors import IgniteTfError, OutcomeUnknown, StaleFile
 from ignite_tf_magic.igfs import journal, layout
 from ignite_tf_magic.igfs.collector import Collector
 from ignite_tf_magic.igfs.journal import INTENT, Intent
 from ignite_tf_magic.igfs.keeper import Keeper
-from ignite_tf_magic.igfs.layout import FIRST_PIECE, Extent, FileNode
+from ignite_tf_magic.igfs.layout import FIRST_PIECE, Extent
 from ignite_tf_magic.igfs.quota import Quota
-from ignite_tf_magic.igfs.store import Changes, Store
+from ignite_tf_magic.igfs.store import Changes, Store, Swap
 
 _MAX_UNDER_WAY = 8
 _FIRST_RESERVATION = 16
@@ -21,6 +21,10 @@ _MAX_RESERVATION = 4096
 _TAKEN_FOR_DEAD = (
     "this writer was cut off from the cluster for so long that others took it for dead, and what it had not "
     "published was given up. Write the file again"
+)
+_PERHAPS_TAKEN_FOR_DEAD = (
+    "no answer came to a commit, and another has replaced or removed the file since: whether it was made cannot be "
+    "told. Look at the file, and write it again if it is not as it should be"
 )
 
 
@@ -33,6 +37,8 @@ class BlockWriter:
         self._quota = quota
         self.writer = layout.new_id()
         self._intent: Intent | None = None
+        # Whether the journal holds the intent, as it is here.
+        self._is_journalled = False
         self._next_block = 0
         self._next_piece = FIRST_PIECE
         self._pipeline: Pipeline | None = None
@@ -83,26 +89,60 @@ class BlockWriter:
             raise StaleFile("the file changed while it was appended to")
         return b"".join(space for _, space in parts)
 
+    def rewritten(self, extents: Sequence[Extent], data: Sequence[tuple[int, bytes]]) -> list[Extent]:
+        """Write blocks anew in which bytes of a file change; the others stay where they are.
+
+        Args:
+            extents: All blocks of the file, from its beginning.
+            data: What is to be written at which offset, in order; what lies behind the blocks is left out.
+        """
+        blocks: list[Extent] = []
+        start = 0
+        for extent in extents:
+            for index in range(extent.first, extent.first + extent.num_blocks):
+                block = extent._replace(first=index, num_blocks=1)
+                end = start + extent.block_bytes
+                if any(offset < end and offset + len(part) > start for offset, part in data):
+                    content = bytearray(self.read([block]))
+                    overlay(content, start, data)
+                    block = self.put(content, piece=len(content) < self._store.block_bytes)
+                blocks.append(block)
+                start = end
+        return list(layout.joined(blocks))
+
     def settle(self, changes: Changes, *, keep: bool) -> None:
         """In the transaction that makes a file use all blocks written so far: take them out of the journal.
 
         Raises:
             StaleFile: The journal's record is gone: others took this writer for dead.
+            OutcomeUnknown: It is gone, perhaps by an earlier attempt at this transaction.
         """
         if self._intent is None:
             return
-        if changes.read_journal(self.intent_key) != journal.encode(self._intent):
-            self._taken_for_dead = not changes.uncertain
+        expected = journal.encode(self._intent) if self._is_journalled else None
+        if changes.read_journal(self.intent_key) != expected:
+            if changes.uncertain:
+                raise OutcomeUnknown(_PERHAPS_TAKEN_FOR_DEAD)
+            self._taken_for_dead = True
             raise StaleFile(_TAKEN_FOR_DEAD)
         left = self._left(keep)
         changes.write_journal({self.intent_key: journal.encode(left) if left else None})
 
-    def was_settled(self, changes: Changes, node: FileNode, *, keep: bool) -> bool:
-        """Whether an earlier attempt at that transaction was carried out, though no answer came."""
-        if self._intent is None or self.writer not in node.writers:
-            return False
-        left = self._left(keep)
-        return changes.read_journal(self.intent_key) == (journal.encode(left) if left else None)
+    def leave_trace(self) -> None:
+        """Make the next commit that keeps the intent leave a record in the journal, though no blocks were written."""
+        if self._intent is None:
+            self._first_intent()
+
+    def was_settled(self, read: Callable[[str], bytes | None]) -> bool:
+        """Whether the journal tells that an attempt at a commit was carried out that keeps the intent.
+
+        A commit that removes it leaves no trace here: the intent of a writer that is taken for dead is removed, too.
+
+        Args:
+            read: Reads a record of the journal.
+        """
+        left = self._left(keep=True) if self.has_unsettled or not self._is_journalled else None
+        return left is not None and read(self.intent_key) == journal.encode(left)
 
     def _left(self, keep: bool) -> Intent | None:
         if self._intent is None or not keep:
@@ -114,6 +154,7 @@ class BlockWriter:
         """The transaction was committed."""
         if self._intent is not None:
             self._intent = self._left(keep)
+            self._is_journalled = keep
             if self._intent is None:
                 self._keeper.leave()
 
@@ -146,8 +187,8 @@ class BlockWriter:
 
     def _reserve(self, piece: bool) -> int:
         index = self._next_piece if piece else self._next_block
-        before = self._intent
-        intent = before or self._first_intent()
+        before = self._intent if self._is_journalled else None
+        intent = self._intent or self._first_intent()
         first, end = intent.pieces if piece else intent.blocks
         if index >= end:
             grown = (first, index + min(max(_FIRST_RESERVATION, index - first), _MAX_RESERVATION))
@@ -168,9 +209,20 @@ class BlockWriter:
         """Compared and set: where others have taken this writer for dead, its first blocks may be gone."""
         if before is None:
             self._store.journal.put(self.intent_key, journal.encode(intent))
-        elif not self._store.compare_and_set(
-            self.intent_key, journal.encode(before), journal.encode(intent), in_journal=True
+        elif (
+            self._store.compare_and_set(
+                self.intent_key, journal.encode(before), journal.encode(intent), in_journal=True
+            )
+            is not Swap.DONE
         ):
             self._taken_for_dead = True
             raise StaleFile(_TAKEN_FOR_DEAD)
-        self._intent = intent
+        self._intent, self._is_journalled = intent, True
+
+
+def overlay(content: bytearray, start: int, data: Iterable[tuple[int, bytes]]) -> None:
+    """Write data, each at its offset in a file, over the part of that file that begins at `start`."""
+    for offset, part in data:
+        first, last = max(offset, start), min(offset + len(part), start + len(content))
+        if first < last:
+            content[first - start : last - start] = part[first - offset : last - offset]

@@ -8,7 +8,7 @@ from typing import TypeVar
 from ignite_tf_magic.client.row_scan import scan_rows
 from ignite_tf_magic.igfs import journal
 from ignite_tf_magic.igfs.journal import Garbage, Intent, JournalRecord, Lease
-from ignite_tf_magic.igfs.layout import DirectoryNode, Extent, FileNode, entry_key
+from ignite_tf_magic.igfs.layout import ROOT_ID, DirectoryNode, Extent, FileNode, entry_key
 from ignite_tf_magic.igfs.store import Changes, ProcessLock, Store
 from ignite_tf_magic.igfs.tree import Tree
 
@@ -99,10 +99,15 @@ class Collector:
 
     def _deepest_first(self, directory: int) -> Iterator[int]:
         """Give a directory and those below it. Were this cut off in the middle, the rest could be found again."""
-        found = [directory]
-        for above in found:
+        found = {directory: None}
+        waiting = [directory]
+        for above in waiting:
             for page in self._tree.entries(above):
-                found += [node.id for _, node in page if isinstance(node, DirectoryNode)]
+                below = [node.id for _, node in page if isinstance(node, DirectoryNode)]
+                # An entry of another program may lead back: not for ever, and not to the root.
+                new = [each for each in dict.fromkeys(below) if each not in found and each != ROOT_ID]
+                found |= dict.fromkeys(new)
+                waiting += new
         return reversed(found)
 
     def _purge(self, directory: int) -> None:

@@ -1,4 +1,4 @@
-"""igfs for Python: an fsspec file system, and the file objects it gives.
+"""igfs for Python: an fsspec file system.
 
 fs = fsspec.filesystem("igfs")
 with fs.open("/runs/42/notes.txt", "w") as file:
@@ -8,33 +8,38 @@ pandas.read_csv("igfs:///data/train.csv")
 
 from __future__ import annotations
 
-import io
 import os
+import shutil
+import socket
 import weakref
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, TypeVar
 
+from fsspec.compression import compr
+from fsspec.core import get_compression
 from fsspec.spec import AbstractFileSystem
 
 from ignite_tf_magic.config import ConnectOptions, Endpoint
-from ignite_tf_magic.errors import InvalidPath, PathExists, PathNotFound
+from ignite_tf_magic.errors import IgniteTfError, InvalidPath, PathExists, PathNotFound
 from ignite_tf_magic.igfs import paths
 from ignite_tf_magic.igfs.addresses import cluster_of, name_of_file_system
+from ignite_tf_magic.igfs.file_objects import CompressedOutput, IgfsInput, IgfsOutput, IgfsText, read_between
 from ignite_tf_magic.igfs.layout import BLOCK_BYTES, DirectoryNode, FileNode, Node
-from ignite_tf_magic.igfs.reader import FileReader
 from ignite_tf_magic.igfs.volume import Volume
-from ignite_tf_magic.igfs.writer import FileWriter, WriteMode
+from ignite_tf_magic.igfs.writer import WriteMode
 
+T = TypeVar("T")
 _BUFFER_BYTES = 256 * 1024
-_PART_BYTES = 8 * 1024 * 1024
+_COPY_BYTES = 8 * 1024 * 1024
 
 
 class IgfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
     """Files kept in the caches of an Ignite cluster.
 
-    Opened for writing, a file is seen when it is flushed or closed, whole; opened for reading, it keeps its content
-    when it is replaced, and grows when it is appended to. `mv` is one step, for whole directories too.
+    Opened for writing, a file is seen when it is flushed or closed, whole; a `with` block that is left by an exception
+    leaves the old file. Opened for reading, it keeps its content when it is replaced, and grows when it is appended to.
+    `mv` is one step, for whole directories too.
 
     Args:
         host: A node; default: the configured or the embedded cluster (see `igfs.addresses`).
@@ -42,7 +47,7 @@ class IgfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         username: Instead of the configured one.
         password: Instead of the configured one.
         fs_name: Which of the cluster's file systems; "igfs" is created when first written to.
-        auto_mkdir: Whether writing a file creates the directories above it.
+        auto_mkdir: Whether writing a file creates the directories above it, as object stores seem to.
         block_bytes: Size of the blocks that are written.
     """
 
@@ -57,7 +62,7 @@ class IgfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         username: str | None = None,
         password: str | None = None,
         fs_name: str | None = None,
-        auto_mkdir: bool = False,
+        auto_mkdir: bool = True,
         block_bytes: int = BLOCK_BYTES,
         **options: Any,
     ) -> None:
@@ -73,12 +78,12 @@ class IgfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def _strip_protocol(cls, path: Any) -> Any:
         if isinstance(path, list):
             return [cls._strip_protocol(item) for item in path]
-        local = paths.split_uri(os.fspath(path))[1]
+        local = _split(os.fspath(path))[1]
         return "/" + "/".join(name for name in local.split("/") if name)
 
     @staticmethod
     def _get_kwargs_from_urls(path: str) -> dict[str, Any]:
-        authority = paths.split_uri(path)[0]
+        authority = _split(path)[0]
         if not authority:
             return {}
         endpoint = paths.endpoint_of(authority)
@@ -113,6 +118,18 @@ class IgfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
                 (entry for page in self.iter_pages(path) for entry in page), key=lambda entry: entry["name"]
             )
         return entries if detail else [entry["name"] for entry in entries]
+
+    def walk(
+        self,
+        path: str,
+        maxdepth: int | None = None,
+        topdown: bool = True,
+        on_error: Any = "omit",
+        **options: Any,
+    ) -> Iterator[Any]:
+        """List all below a path. Left out is only what is gone; a cluster that does not answer is an error."""
+        report = _unless_gone if on_error == "omit" else on_error
+        return super().walk(path, maxdepth=maxdepth, topdown=topdown, on_error=report, **options)  # type: ignore[no-any-return]
 
     def iter_pages(self, path: str) -> Iterator[list[dict[str, Any]]]:
         """List a directory of any size by pages of up to 1,000 entries, in no order."""
@@ -184,9 +201,11 @@ class IgfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         source, target = self._parse(path1), self._parse(path2)
         if isinstance(self.volume.stat(source), DirectoryNode):
             self.volume.make_directory(target, parents=self.auto_mkdir, exist_ok=True)
-            return
-        self._make_parents(target)
-        self.volume.copy(source, target)
+        elif self._intrans:
+            with self.open(path1) as file, self.open(path2, "wb") as copy:
+                shutil.copyfileobj(file, copy, _COPY_BYTES)
+        else:
+            self._with_parents(target, lambda: self.volume.copy(source, target))
 
     def created(self, path: str) -> datetime:
         """Tell when a file was created or replaced."""
@@ -201,8 +220,10 @@ class IgfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         where = self._parse(path)
         if not truncate and self.exists(path):
             return
-        self._make_parents(where)
-        self.volume.make_file(where)
+        if self._intrans:
+            self.pipe_file(path, b"")
+        else:
+            self._with_parents(where, lambda: self.volume.make_file(where))
 
     def truncate(self, path: str, size: int) -> None:
         """Cut a file, or fill it up with zeros."""
@@ -212,13 +233,37 @@ class IgfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         """Read a file, or a part of it; negative offsets count from its end."""
         with self.volume.open_read(self._parse(path)) as reader:
             first, last, _step = slice(start, end).indices(reader.node.size)
-            return _read_between(reader, first, last)
+            return read_between(reader, first, last)
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
         """Write a whole file; mode "create" wants that there is none."""
         where = self._parse(path)
-        self._make_parents(where)
-        self.volume.write_file(where, value, WriteMode.CREATE if mode == "create" else WriteMode.REPLACE)
+        write_mode = WriteMode.CREATE if mode == "create" else WriteMode.REPLACE
+        if self._intrans:
+            with self.open(path, write_mode.value) as file:
+                file.write(value)
+        else:
+            self._with_parents(where, lambda: self.volume.write_file(where, value, write_mode))
+
+    def open(
+        self,
+        path: str,
+        mode: str = "rb",
+        block_size: int | None = None,
+        cache_options: Any = None,
+        compression: str | None = None,
+        **options: Any,
+    ) -> Any:
+        """Open a file; see fsspec."""
+        if "r" in mode or ("b" in mode and compression is None):
+            return super().open(path, mode, block_size, cache_options, compression, **options)
+        text = {key: options.pop(key) for key in ("encoding", "errors", "newline") if key in options}
+        binary = mode.replace("t", "").replace("b", "") + "b"
+        file = super().open(path, binary, block_size, cache_options, None, **options)
+        if compression is not None:
+            chosen = get_compression(self._strip_protocol(path), compression)
+            file = CompressedOutput(file, compr[chosen](file, mode=mode[0])) if chosen else file
+        return file if "b" in mode else IgfsText(file, **text)
 
     def _open(
         self,
@@ -242,142 +287,52 @@ class IgfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
             ) from None
         if write_mode is WriteMode.CREATE and self.exists(path):
             raise PathExists("the file exists already", path)
-        self._make_parents(where)
-        return IgfsOutput(self.volume.open_write(where, write_mode), path, mode, autocommit=autocommit)
+        writer = self._with_parents(where, lambda: self.volume.open_write(where, write_mode))
+        return IgfsOutput(writer, path, mode, autocommit=autocommit)
 
-    def _make_parents(self, path: paths.Path) -> None:
-        if self.auto_mkdir and len(path) > 1:
-            self.volume.make_directory(path[:-1], parents=True, exist_ok=True)
+    def _with_parents(self, path: paths.Path, write: Callable[[], T]) -> T:
+        """Do something, and again with the directories above when one is missing: asking before costs more."""
+        try:
+            return write()
+        except PathNotFound:
+            if not self.auto_mkdir or len(path) < 2:
+                raise
+        self.volume.make_directory(path[:-1], parents=True, exist_ok=True)
+        return write()
 
     def _parse(self, path: str | os.PathLike[str]) -> paths.Path:
-        return paths.parse(os.fspath(path))
+        return paths.parse(_split(os.fspath(path))[1])
 
 
-def _read_between(reader: FileReader, start: int, stop: int | None) -> bytes:
-    """Read to an offset, or to the end as it is when it is reached; the content is copied once."""
-    wanted = (reader.node.size if stop is None else stop) - start
-    space = memoryview(bytearray(min(max(wanted, 1), _PART_BYTES)))
-    data = io.BytesIO()
-    while stop is None or start < stop:
-        num_bytes = reader.read_into(start, space if stop is None else space[: stop - start])
-        if not num_bytes:
-            break
-        data.write(space[:num_bytes])
-        start += num_bytes
-    return data.getvalue()
+def _split(uri: str) -> tuple[str, str]:
+    """Divide an address into authority and path.
 
-
-class _RawInput(io.RawIOBase):
-    """A position in a file that is read."""
-
-    def __init__(self, reader: FileReader) -> None:
-        self._reader = reader
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._reader.node.size}[whence]
-        if base + offset < 0:
-            raise ValueError(f"cannot seek to {base + offset}")
-        self._position = base + offset
-        return self._position
-
-    def readinto(self, space: Any) -> int:
-        num_bytes = self._reader.read_into(self._position, memoryview(space).cast("B"))
-        self._position += num_bytes
-        return num_bytes
-
-    def readall(self) -> bytes:
-        data = _read_between(self._reader, self._position, None)
-        self._position += len(data)
-        return data
-
-    def close(self) -> None:
-        if not self.closed:
-            self._reader.close()
-        super().close()
-
-
-class IgfsInput(io.BufferedReader):
-    """A file open for reading, in binary.
-
-    Attributes:
-        path: Its path.
-        size: Its size when it was opened or last read at its end.
+    pathlib makes one slash of several, and `datasets` then reads igfs:///data/x as igfs://data/x. A name without a port
+    that no machine has, and the directory at the top has, is therefore the first of the path.
     """
-
-    def __init__(self, reader: FileReader, path: str, buffer_bytes: int) -> None:
-        super().__init__(_RawInput(reader), buffer_bytes)
-        self._reader = reader
-        self.path = path
-
-    @property
-    def size(self) -> int:
-        """Bytes of the file."""
-        return self._reader.node.size
+    authority, path = paths.split_uri(uri)
+    if authority and ":" not in authority and not _is_machine(authority) and _is_at_top(authority):
+        return "", f"/{authority}{path}"
+    return authority, path
 
 
-class IgfsOutput(io.RawIOBase):
-    """A file open for writing, in binary. `flush` publishes what was written so far, `close` the rest.
+def _is_machine(name: str) -> bool:
+    try:
+        return bool(socket.getaddrinfo(name, None))
+    except (OSError, UnicodeError):
+        return False
 
-    Leaving a `with` block by an exception leaves the file as it was after the last flush.
-    """
 
-    def __init__(self, writer: FileWriter, path: str, mode: str, *, autocommit: bool = True) -> None:
-        self._writer = writer
-        self._autocommit = autocommit
-        self.path = path
-        self.mode = mode
+def _is_at_top(name: str) -> bool:
+    try:
+        return bool(IgfsFileSystem().exists(f"/{name}"))
+    except IgniteTfError:
+        return False  # no cluster is configured, or it does not answer: the address alone counts
 
-    def writable(self) -> bool:
-        """Whether it can be written to."""
-        return True
 
-    def write(self, data: Any) -> int:
-        """Add bytes; all are taken."""
-        return self._writer.write(data)
-
-    def tell(self) -> int:
-        """Give the size of the file with all that was written."""
-        return self._writer.tell()
-
-    def flush(self) -> None:
-        """Publish what was written so far."""
-        if not self._writer.closed and self._autocommit:
-            self._writer.flush()
-
-    def close(self) -> None:
-        """Publish the rest; in an fsspec transaction that is left to `commit`."""
-        if self.closed:
-            return
-        try:
-            if self._autocommit:
-                self._writer.close()
-        finally:
-            self._autocommit, autocommit = False, self._autocommit
-            super().close()
-            self._autocommit = autocommit
-
-    def commit(self) -> None:
-        """Publish the file: the end of an fsspec transaction."""
-        self._writer.close()
-
-    def discard(self) -> None:
-        """Give the file up: an fsspec transaction failed."""
-        self._writer.discard()
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if error is not None:
-            self._writer.discard()
-        self.close()
+def _unless_gone(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
 
 
 def _options(authority: str, username: str | None, password: str | None) -> Callable[[], ConnectOptions]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ignite_tf_magic.errors import PathNotDirectory, PathNotFound
+from ignite_tf_magic.errors import InvalidPath, PathNotDirectory, PathNotFound
 from ignite_tf_magic.igfs.layout import ROOT_ID, DirectoryNode, FileNode, Node
 from ignite_tf_magic.igfs.paths import Path, render
 
@@ -75,3 +75,22 @@ class Found:
         if last < len(self.path) and isinstance(self.nodes[last], FileNode):
             file = render(self.path[:last])
             raise PathNotDirectory(f"{file!r} is a file, so nothing can be below it", render(self.path))
+
+
+def is_same(there: Node | None, meant: Node) -> bool:
+    """Whether an entry is the one that was meant, though it may have grown since."""
+    if isinstance(there, FileNode) and isinstance(meant, FileNode):
+        return there.version == meant.version
+    return isinstance(there, DirectoryNode) and isinstance(meant, DirectoryNode) and there.id == meant.id
+
+
+def must_not_lie_in(node: Node, target: Found) -> None:
+    """Refuse to move a directory to a path that leads through it.
+
+    Raises:
+        InvalidPath: It does.
+    """
+    if isinstance(node, DirectoryNode) and any(
+        isinstance(above, DirectoryNode) and above.id == node.id for above in target.nodes[: len(target.path)]
+    ):
+        raise InvalidPath("a directory cannot be moved into itself", render(target.path))

@@ -14,7 +14,7 @@ from ignite_tf_magic.errors import CorruptRecord
 from ignite_tf_magic.igfs import journal, layout
 from ignite_tf_magic.igfs.journal import Garbage, Intent, JournalRecord, Lease
 from ignite_tf_magic.igfs.layout import DirectoryNode, Extent, FileNode, entry_key
-from ignite_tf_magic.igfs.paths import Path, render
+from ignite_tf_magic.igfs.paths import Path, check_listed, render
 from ignite_tf_magic.igfs.tree import PAGE_NAMES
 from ignite_tf_magic.igfs.volume import Volume
 
@@ -128,6 +128,7 @@ class _Check:
         self._report = report
         self._num_files = self._num_directories = self._num_bytes = self._num_waiting = 0
         self._rows: set[str] = set()
+        self._walked: set[int] = set()
         self._in_files = _Ranges()
         self._in_journal = _Ranges()
 
@@ -174,13 +175,16 @@ class _Check:
         waiting = [(directory, path)]
         while waiting:
             directory, path = waiting.pop()
+            self._walked.add(directory)
             self._rows.update(self._volume.tree.name_rows(directory))
             all_names = self._volume.tree.names_in(directory)
             while page := list(islice(all_names, PAGE_NAMES)):
                 rows = self._store.read(entry_key(directory, name) for name in page)
                 for name in page:
                     node = self._node(directory, (*path, name), rows)
-                    if isinstance(node, DirectoryNode):
+                    if isinstance(node, DirectoryNode) and node.id in self._walked:
+                        self._found(f"{render((*path, name))}: a second name of a directory")
+                    elif isinstance(node, DirectoryNode):
                         self._num_directories += 1
                         waiting.append((node.id, (*path, name)))
 
@@ -188,6 +192,11 @@ class _Check:
         """Check one entry; gives it when it is a directory."""
         key, where = entry_key(directory, path[-1]), render(path)
         self._rows.add(key)
+        try:
+            check_listed(path[-1], path[:-1])
+        except CorruptRecord as error:
+            self._found(str(error), partial(self._remove_entry, directory, path[-1]))
+            return None
         if key not in rows:
             self._found(f"{where}: a name without an entry", partial(self._remove_name, directory, path[-1]))
             return None
@@ -200,6 +209,11 @@ class _Check:
             return node
         self._check_file(where, node)
         return None
+
+    def _remove_entry(self, directory: int, name: str) -> None:
+        """Remove a name and its row; what that leads to, if nothing else does, is found by the next check."""
+        self._remove_name(directory, name)
+        self._store.meta.remove(entry_key(directory, name))
 
     def _remove_name(self, directory: int, name: str) -> None:
         self._store.transact(lambda changes: self._volume.tree.remove_name(changes, directory, name))

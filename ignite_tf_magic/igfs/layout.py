@@ -19,6 +19,8 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from ignite_tf_magic.errors import CorruptRecord
+from ignite_tf_magic.igfs import appends
+from ignite_tf_magic.igfs.appends import Marks
 
 BLOCK_BYTES = 1024 * 1024
 TAIL_BYTES = 4096
@@ -73,6 +75,7 @@ class FileNode:
         mtime_ns: Since 1970.
         extents: All but the last bytes of the content.
         tail: The last bytes.
+        marks: Who appended last.
     """
 
     version: int
@@ -80,6 +83,7 @@ class FileNode:
     mtime_ns: int
     extents: tuple[Extent, ...] = ()
     tail: bytes = field(default=b"", repr=False)
+    marks: Marks = field(default=(), repr=False)
 
     @property
     def size(self) -> int:
@@ -94,15 +98,20 @@ class FileNode:
 
 @dataclass(frozen=True, slots=True)
 class DirectoryNode:
-    """What a directory entry says of a directory. Its children are found by its id, whatever its name."""
+    """What a directory entry says of a directory. Its children are found by its id, whatever its name.
+
+    Attributes:
+        set_mtime_ns: The time that somebody has given it; None when nobody has.
+    """
 
     id: int
     created_ns: int
+    set_mtime_ns: int | None = None
 
     @property
     def mtime_ns(self) -> int:
-        """When it was made; what happens inside does not touch its node."""
-        return self.created_ns
+        """When it was made, unless it was set; what happens inside does not touch its node."""
+        return self.created_ns if self.set_mtime_ns is None else self.set_mtime_ns
 
 
 Node = FileNode | DirectoryNode
@@ -131,7 +140,9 @@ def entry_key(directory: int, name: str) -> str:
 def encode(node: Node) -> bytes:
     """Write a node as a row's value."""
     if isinstance(node, DirectoryNode):
-        body = _HEAD.pack(_FORMAT, Kind.DIRECTORY) + _id(node.id) + struct.pack("<q", node.created_ns)
+        # Earlier versions of this package pass over what stands behind the first time.
+        times = [node.created_ns] if node.set_mtime_ns is None else [node.created_ns, node.set_mtime_ns]
+        body = _HEAD.pack(_FORMAT, Kind.DIRECTORY) + _id(node.id) + struct.pack(f"<{len(times)}q", *times)
     else:
         body = _encode_file(node)
     return body + _CHECKSUM.pack(zlib.crc32(body))
@@ -143,7 +154,8 @@ def _encode_file(node: FileNode) -> bytes:
     parts.append(_FILE.pack(node.created_ns, node.mtime_ns, len(writers), len(node.extents), len(node.tail)))
     parts += [_id(writer) for writer in writers]
     parts += [_EXTENT.pack(writers[e.writer], e.first, e.num_blocks, e.block_bytes) for e in node.extents]
-    return b"".join([*parts, node.tail])
+    # Earlier versions of this package find the tail from the end, and pass over what stands before it.
+    return b"".join([*parts, appends.encode(node.marks), node.tail])
 
 
 def _id(number: int) -> bytes:
@@ -166,7 +178,8 @@ def decode(record: bytes) -> Node:
         )
     identity = int.from_bytes(body[2 : 2 + ID_BYTES], "little")
     if kind == Kind.DIRECTORY:
-        return DirectoryNode(identity, *struct.unpack_from("<q", body, 2 + ID_BYTES))
+        num_times = min((len(body) - 2 - ID_BYTES) // 8, 2)
+        return DirectoryNode(identity, *struct.unpack_from(f"<{num_times}q", body, 2 + ID_BYTES))
     return _decode_file(identity, body)
 
 
@@ -178,12 +191,15 @@ def _decode_file(version: int, body: bytes) -> FileNode:
     writers = [int.from_bytes(raw[n : n + ID_BYTES], "little") for n in range(0, len(raw), ID_BYTES)]
     position += len(raw)
     extents = body[position : position + num_extents * _EXTENT.size]
+    position += len(extents)
+    tail_start = len(body) - tail_bytes
     return FileNode(
         version,
         created_ns,
         mtime_ns,
         tuple(Extent(writers[number], *rest) for number, *rest in _EXTENT.iter_unpack(extents)),
-        body[len(body) - tail_bytes :],
+        body[tail_start:],
+        appends.decode(body[position:tail_start]),
     )
 
 

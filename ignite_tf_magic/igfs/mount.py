@@ -45,8 +45,9 @@ def mount(
     """
     fuse = library(directory)
     volume.directory(path)
-    told: dict[str, Any] = {"fsname": name, "subtype": "igfs", "hard_remove": True, "direct_io": True}
-    trusted = dict.fromkeys(("attr_timeout", "entry_timeout"), TRUST_S)
+    told: dict[str, Any] = {"fsname": name, "subtype": "igfs", "direct_io": True}
+    # Names are trusted for a moment, sizes never: Linux reads no more of a file than it takes its size to be.
+    trusted = {"attr_timeout": 0.0, "entry_timeout": TRUST_S}
     if shutil.which("fusermount3" if fuse.fuse_version_major > 2 else "fusermount"):
         told["auto_unmount"] = True  # also when this process is killed
     if fuse.fuse_version_major == 2:

@@ -1,32 +1,34 @@
 """The files of a mount: what libfuse asks for, answered from a volume. Knows nothing of libfuse itself.
 
-Files are written from their beginning to their end or appended to, as everywhere in igfs; writing in the middle of
-a file is refused. What was written is published by fsync and close, and by itself within two seconds.
+What was written is published by fsync and close, and by itself within two seconds.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext, suppress
 
 from ignite_tf_magic.client.regions import region_use
 from ignite_tf_magic.closing import Closing
-from ignite_tf_magic.errors import IgniteTfError
+from ignite_tf_magic.errors import DirectoryNotEmpty, IgniteTfError, StaleFile
 from ignite_tf_magic.igfs import paths
 from ignite_tf_magic.igfs.layout import FileNode, Node
-from ignite_tf_magic.igfs.paths import Path, render
+from ignite_tf_magic.igfs.mounted_file import Handle, Written
+from ignite_tf_magic.igfs.paths import Path
 from ignite_tf_magic.igfs.quota import MAX_SHARE
-from ignite_tf_magic.igfs.reader import FileReader
 from ignite_tf_magic.igfs.volume import Volume
-from ignite_tf_magic.igfs.writer import FileWriter, WriteMode
+from ignite_tf_magic.igfs.writer import WriteMode
 
 # How long Linux, and `getattr` after a listing, rely on what is known of a file: others' changes are seen that late.
 TRUST_S = 1.0
+# A file that was written to so long ago is not being written, as far as hosts' clocks agree.
+_SETTLED_NS = 10 * 10**9
+# What libfuse calls files that were removed and are open still.
+_REMOVED = ".fuse_hidden"
 OPERATIONS = (
     *(
         "getattr",
@@ -46,7 +48,6 @@ OPERATIONS = (
 _PUBLISH_S = 1.0
 _STAT_BLOCK_BYTES = 512
 _SPACE_BLOCK_BYTES = 4096
-_ZEROS = bytes(1024 * 1024)
 # Linux refuses a whole directory for one longer name.
 _MAX_NAME_BYTES = 1024
 # What "now" and "leave it" are among a file's times (UTIME_NOW, UTIME_OMIT), in nanoseconds.
@@ -54,76 +55,18 @@ _NOW, _OMIT = (1 << 30) - 1, (1 << 30) - 2
 _BACKUP_COPIES = 2
 
 
-class _OpenFile:
-    """A file that is open in the mount, for reading, writing or both. Its owner holds `lock` while using it."""
-
-    def __init__(self, volume: Volume, path: Path, flags: int) -> None:
-        self._volume = volume
-        self.path = path
-        self.appends = bool(flags & os.O_APPEND)
-        self.lock = threading.Lock()
-        self.is_removed = False
-        self.has_unpublished = False
-        self._writer: FileWriter | None = None
-        self._reader: FileReader | None = None
-        if flags & os.O_ACCMODE == os.O_RDONLY:
-            self._reader = volume.open_read(path)
-
-    def read(self, size: int, offset: int) -> bytes:
-        if self._reader is None:
-            self._reader = self._volume.open_read(self.path)
-        data = bytearray(size)
-        num_bytes = self._reader.read_into(offset, memoryview(data))
-        return bytes(memoryview(data)[:num_bytes])
-
-    def write(self, data: bytes, offset: int) -> int:
-        if self.is_removed:
-            raise OSError(errno.ESTALE, "the file was removed while it was open", render(self.path))
-        if self._writer is None:
-            self._writer = self._volume.open_write(self.path, WriteMode.APPEND)
-        size = self._writer.tell()
-        if not self.appends and offset < size:
-            raise OSError(
-                errno.EOPNOTSUPP,
-                f"igfs files are written from beginning to end: a write at byte {offset:,} of {size:,} is refused; "
-                "write a new file and rename it",
-                render(self.path),
-            )
-        self.has_unpublished = True
-        if not self.appends:
-            for start in range(size, offset, len(_ZEROS)):  # a hole
-                self._writer.write(_ZEROS[: offset - start])
-        return self._writer.write(data)
-
-    def publish(self) -> None:
-        if self._writer is not None and self.has_unpublished:
-            self._writer.flush()
-            self.has_unpublished = False
-
-    def forget_content(self) -> None:
-        """The file has another content now, or another path: open it anew when it is used again."""
-        self.publish()
-        self.close()
-
-    def close(self) -> None:
-        writer, self._writer = self._writer, None
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            reader.close()
-        if writer is not None and self.is_removed:
-            writer.discard()
-        elif writer is not None:
-            writer.close()
-
-
 class MountedFiles(Closing):
-    """What libfuse asks for, answered from a volume; the methods are those of mfusepy's `Operations`. Thread-safe."""
+    """What libfuse asks for, answered from a volume; the methods are those of mfusepy's `Operations`. Thread-safe.
+
+    Locks are taken in this order: of a file that is written, of its handles, of this.
+    """
 
     def __init__(self, volume: Volume, top: Path) -> None:
         self._volume = volume
         self._top = top
         self._lock = threading.Lock()
-        self._open: dict[int, _OpenFile] = {}
+        self._open: dict[int, Handle] = {}
+        self._written: dict[Path, Written] = {}
         self._next_handle = 1
         self._listed: tuple[float, Path, dict[str, Node]] = (0.0, (), {})
         self._ended = threading.Event()
@@ -144,9 +87,14 @@ class MountedFiles(Closing):
     def getattr(self, path: str, handle: int | None = None) -> dict[str, int]:
         """Describe a file or directory, with all that was written to it here."""
         where = self._path(path) if path else self._open[handle or 0].path
-        self._publish(where)
+        # Asked before the cluster: what is published in between is counted once.
+        written = self._written_at(where)
+        size, mtime_ns = (written.size, written.mtime_ns) if written else (0, 0)
         node = self._recently_listed(where) or self._volume.stat(where)
-        size = node.size if isinstance(node, FileNode) else 0
+        if isinstance(node, FileNode):
+            size = max(node.size, size)
+        if not (written and written.has_unpublished):
+            mtime_ns = node.mtime_ns
         return {
             "st_mode": _mode(node),
             "st_nlink": 1,
@@ -155,9 +103,9 @@ class MountedFiles(Closing):
             "st_blksize": self._volume.store.block_bytes,
             "st_uid": os.getuid(),
             "st_gid": os.getgid(),
-            "st_mtime": node.mtime_ns,
-            "st_ctime": node.mtime_ns,
-            "st_atime": node.mtime_ns,
+            "st_mtime": mtime_ns,
+            "st_ctime": mtime_ns,
+            "st_atime": mtime_ns,
         }
 
     def readdir(self, path: str, _: int) -> Iterator[tuple[str, int, int]]:
@@ -168,7 +116,7 @@ class MountedFiles(Closing):
             yield name, stat.S_IFDIR, 0
         for page in self._volume.entries(where):
             for name, node in page:
-                if len(name.encode()) <= _MAX_NAME_BYTES:
+                if len(name.encode()) <= _MAX_NAME_BYTES and not name.startswith(_REMOVED):
                     listed[name] = node
                     yield name, _mode(node), 0
         self._listed = time.monotonic(), where, listed
@@ -178,81 +126,100 @@ class MountedFiles(Closing):
         self._volume.make_directory(self._changing(path))
 
     def rmdir(self, path: str) -> None:
-        """Remove an empty directory."""
-        self._volume.remove_directory(self._changing(path))
+        """Remove an empty directory; one is empty that holds removed files only, which are open still."""
+        where = self._changing(path)
+        try:
+            self._volume.remove_directory(where)
+        except DirectoryNotEmpty:
+            names = [name for page in self._volume.entries(where) for name, _ in page]
+            if not names or not all(name.startswith(_REMOVED) for name in names):
+                raise
+            self._volume.remove_directory(where, with_contents=True)
 
     def unlink(self, path: str) -> None:
-        """Remove a file; those who read it can go on, those who write to it cannot."""
+        """Remove a file. libfuse gives one that is open another name first, and removes that when it is closed."""
         where = self._changing(path)
-        for file in self._files_at(where):
-            with file.lock:
-                file.is_removed = True
+        if written := self._written_at(where):
+            with written.lock:
+                written.is_removed = True
         self._volume.remove_file(where)
 
     def rename(self, old: str, new: str) -> None:
         """Move a file or directory as one step; a file that is replaced stays with its readers."""
         source, target = self._changing(old), self._changing(new)
-        moved = self._files_at(source, below=True)
-        for file in moved:
-            with file.lock:
-                file.publish()
+        for written in self._written_below(source):
+            self._publish(written)
         self._volume.rename(source, target)
-        for file in self._files_at(target):
-            file.is_removed = True
-        for file in moved:
-            with file.lock:
-                file.forget_content()
-                file.path = (*target, *file.path[len(source) :])
+        with self._lock:
+            replaced = self._written.pop(target, None)
+            moved = [written for path, written in self._written.items() if path[: len(source)] == source]
+            for written in moved:
+                del self._written[written.path]
+                path = (*target, *written.path[len(source) :])
+                self._written[path] = written
+            handles = [handle for handle in self._open.values() if handle.path[: len(source)] == source]
+        if replaced is not None:
+            with replaced.lock:
+                replaced.is_removed = True
+        for written in moved:
+            with written.lock:
+                written.forget()
+                written.path = (*target, *written.path[len(source) :])
+        for handle in handles:
+            with handle.lock:
+                handle.forget_content()
+                handle.path = (*target, *handle.path[len(source) :])
 
     def create(self, path: str, _: int, flags: int) -> int:
         """Create a file, or empty one that is there, and open it."""
         where = self._changing(path)
         mode = WriteMode.CREATE if flags & os.O_EXCL else WriteMode.REPLACE
-        self._volume.write_file(where, b"", mode)
-        return self._add(_OpenFile(self._volume, where, flags))
+        self._replace_content(where, lambda: self._volume.write_file(where, b"", mode))
+        return self._add(where, flags)
 
     def open(self, path: str, flags: int) -> int:
         """Open a file that is there."""
         where = self._path(path)
-        self._publish(where)
         if flags & os.O_TRUNC:
-            self._volume.write_file(self._changing(path), b"")
-        return self._add(_OpenFile(self._volume, where, flags))
+            self._changing(path)
+            self._replace_content(where, lambda: self._volume.write_file(where, b""))
+        return self._add(where, flags)
 
     def read(self, _: str, size: int, offset: int, handle: int) -> bytes:
-        """Read from the content that the file had when it was opened, and what was appended."""
+        """Read from the content that the file had when it was opened, and what was written here since."""
         file = self._open[handle]
-        with file.lock:
+        written = self._written_at(file.path)
+        with written.lock if written else nullcontext(), file.lock:
             data = file.read(size, offset)
-        if len(data) == size or not self._publish(file.path):
-            return data
-        with file.lock:  # the rest was written here and not published yet
-            return file.read(size, offset)
+            if written:
+                if len(data) < size and written.publish_added():
+                    data = file.read(size, offset)
+                written.overlay(data, offset)
+        return bytes(data)
 
     def write(self, _: str, data: bytes, offset: int, handle: int) -> int:
-        """Add to the end of a file."""
+        """Write at an offset; of a handle that appends, at the end."""
         file = self._open[handle]
-        with file.lock:
-            return file.write(data, offset)
+        written = self._written_at(file.path)
+        if written is None:
+            raise StaleFile("the file was removed while it was open", paths.render(file.path))
+        with written.lock:
+            if written.write(data, None if file.appends else offset):
+                self._read_anew(file.path)
+        return len(data)
 
     def truncate(self, path: str, length: int, _: int | None = None) -> None:
         """Cut a file or fill it up with zeros."""
         where = self._changing(path)
-        files = self._files_at(where)
-        for file in files:
-            with file.lock:
-                file.publish()
-        self._volume.truncate(where, length)
-        for file in files:
-            with file.lock:
-                file.forget_content()
+        if written := self._written_at(where):
+            self._publish(written)
+        self._replace_content(where, lambda: self._volume.truncate(where, length))
 
     def flush(self, _: str, handle: int) -> None:
         """Publish what was written: somebody has closed the file."""
-        file = self._open[handle]
-        with file.lock:
-            file.publish()
-        self._listed = (0.0, (), {})
+        if written := self._written_at(self._open[handle].path):
+            self._publish(written)
+        self._forget_listing()
 
     def fsync(self, path: str, _: int, handle: int) -> None:
         """Publish what was written."""
@@ -262,13 +229,24 @@ class MountedFiles(Closing):
         """Nobody has the file open any more."""
         with self._lock:
             file = self._open.pop(handle)
+            written = self._written.get(file.path) if file.writes else None
+            if written is not None:
+                written.num_handles -= 1
+                if not written.num_handles:
+                    del self._written[file.path]
+                else:
+                    written = None
         with file.lock:
-            file.close()
+            file.forget_content()
+        if written is not None:
+            with written.lock:
+                written.close()
 
     def utimens(self, path: str, times: tuple[int, int] | None) -> None:
         """Set the time of the last change; that of the last access is not kept."""
         where = self._changing(path)
-        self._publish(where)
+        if written := self._written_at(where):
+            self._publish(written)
         mtime_ns = times[1] if times else _NOW
         if mtime_ns != _OMIT:
             self._volume.set_mtime(where, time.time_ns() if mtime_ns == _NOW else mtime_ns)
@@ -294,47 +272,73 @@ class MountedFiles(Closing):
         return (*self._top, *paths.parse(path))
 
     def _changing(self, path: str) -> Path:
-        self._listed = (0.0, (), {})
+        self._forget_listing()
         return self._path(path)
 
-    def _recently_listed(self, path: Path) -> Node | None:
-        listed_at, directory, nodes = self._listed
-        if path and path[:-1] == directory and time.monotonic() - listed_at < TRUST_S:
-            return nodes.get(path[-1])
-        return None
+    def _forget_listing(self) -> None:
+        self._listed = (0.0, (), {})
 
-    def _add(self, file: _OpenFile) -> int:
+    def _recently_listed(self, path: Path) -> Node | None:
+        """Return what a listing has told a moment ago, unless it may have been a file that is being written.
+
+        A program that is told the size of a moment ago would read no more of it, and take that for the whole.
+        """
+        listed_at, directory, nodes = self._listed
+        if not path or path[:-1] != directory or time.monotonic() - listed_at > TRUST_S:
+            return None
+        node = nodes.get(path[-1])
+        if isinstance(node, FileNode) and time.time_ns() - node.mtime_ns < _SETTLED_NS:
+            return None
+        with self._lock:
+            is_open = any(handle.path == path for handle in self._open.values())
+        return None if is_open else node
+
+    def _add(self, path: Path, flags: int) -> int:
+        file = Handle(self._volume, path, flags)
         with self._lock:
             handle, self._next_handle = self._next_handle, self._next_handle + 1
             self._open[handle] = file
+            if file.writes:
+                written = self._written.setdefault(path, Written(self._volume, path))
+                written.num_handles += 1
         return handle
 
-    def _files_at(self, path: Path, *, below: bool = False) -> list[_OpenFile]:
+    def _written_at(self, path: Path) -> Written | None:
         with self._lock:
-            files = list(self._open.values())
-        return [
-            file
-            for file in files
-            if not file.is_removed and (file.path == path or (below and file.path[: len(path)] == path))
-        ]
+            return self._written.get(path)
 
-    def _publish(self, path: Path) -> bool:
-        """Publish what was written to a file here; gives whether there was anything."""
-        unpublished = [file for file in self._files_at(path) if file.has_unpublished]
-        for file in unpublished:
-            with file.lock:
-                file.publish()
-            self._listed = (0.0, (), {})
-        return bool(unpublished)
+    def _written_below(self, path: Path) -> list[Written]:
+        with self._lock:
+            return [written for at, written in self._written.items() if at[: len(path)] == path]
+
+    def _publish(self, written: Written) -> None:
+        with written.lock:
+            if not written.is_removed and written.publish():
+                self._read_anew(written.path)
+
+    def _replace_content(self, path: Path, replace: Callable[[], None]) -> None:
+        """Do what gives a file another content; all its handles here see that."""
+        written = self._written_at(path)
+        with written.lock if written else nullcontext():
+            replace()
+            if written:
+                written.forget()
+        self._read_anew(path)
+
+    def _read_anew(self, path: Path) -> None:
+        with self._lock:
+            handles = [handle for handle in self._open.values() if handle.path == path]
+        for handle in handles:
+            with handle.lock:
+                handle.forget_content()
 
     def _publish_often(self) -> None:
         while not self._ended.wait(_PUBLISH_S):
-            with self._lock:
-                files = [file for file in self._open.values() if file.has_unpublished and not file.is_removed]
-            for file in files:
+            for written in self._written_below(()):
                 # whoever writes or closes the file is told the same
-                with suppress(IgniteTfError, ValueError), file.lock:
-                    file.publish()
+                if written.has_unpublished:
+                    with suppress(IgniteTfError, ValueError):
+                        self._publish(written)
 
 
 def _mode(node: Node) -> int:

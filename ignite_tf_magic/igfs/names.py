@@ -91,7 +91,12 @@ def decode(record: bytes) -> NamesNode:
     if record[:1] == b"B" and len(record) == 9:
         return Branch(int.from_bytes(record[1:], "little"))
     if record[:1] == b"L":
-        return Leaf(tuple(record[1:].decode().split(_SEPARATOR)))
+        try:
+            return Leaf(tuple(record[1:].decode().split(_SEPARATOR)))
+        except UnicodeDecodeError:
+            raise CorruptRecord(
+                f"a directory's record of {len(record)} bytes is damaged: it is no text"
+            ) from None
     raise CorruptRecord(f"a directory's record of {len(record)} bytes is damaged")
 
 

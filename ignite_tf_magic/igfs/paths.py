@@ -7,7 +7,7 @@ A path is a tuple of names; the root is the empty tuple. No character but "/" an
 from __future__ import annotations
 
 from ignite_tf_magic.config import Endpoint
-from ignite_tf_magic.errors import ConfigError, InvalidPath
+from ignite_tf_magic.errors import ConfigError, CorruptRecord, InvalidPath
 
 SCHEME = "igfs"
 MAX_NAME_BYTES = 4096
@@ -58,7 +58,7 @@ def parse(path: str) -> Path:
     local = split_uri(path)[1]
     names = tuple(name for name in local.split("/") if name not in ("", "."))
     for name in names:
-        _check(name, path)
+        check(name, path)
     if len(names) > 16 and sum(map(len, names)) > MAX_PATH_BYTES:
         raise InvalidPath(f"the path has more than {MAX_PATH_BYTES:,} characters", path[:100] + "...")
     return names
@@ -69,7 +69,37 @@ def render(path: Path) -> str:
     return "/" + "/".join(path)
 
 
-def _check(name: str, path: str) -> None:
+def check_listed(name: str, directory: Path) -> str:
+    """Return a name that was read from a directory, which any client of the cluster can have written.
+
+    Raises:
+        CorruptRecord: No file can have that name: as a part of a path it would lead elsewhere.
+    """
+    try:
+        check(name, name)
+    except InvalidPath as error:
+        raise CorruptRecord(
+            f"this directory holds an entry with the name {name[:200]!r}, which no file can have ({error.strerror}); "
+            "another program has written it. Nothing was done with it; ignite-tf fs fsck --repair removes it",
+            render(directory),
+        ) from None
+    return name
+
+
+def check(name: str, path: str) -> None:
+    """Refuse what cannot be a name.
+
+    Args:
+        name: What is to be one.
+        path: What the error names.
+
+    Raises:
+        InvalidPath: It is empty, ".", "..", too long, or has characters that no name can have.
+    """
+    if name in ("", "."):
+        raise InvalidPath("a name cannot be empty or a dot", path)
+    if "/" in name:
+        raise InvalidPath("a name cannot hold a slash", path)
     if name == "..":
         raise InvalidPath('".." has no meaning in igfs; give the path without it', path)
     if "\0" in name:

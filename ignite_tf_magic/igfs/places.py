@@ -12,9 +12,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path as LocalPath
 from typing import Protocol
 
-from ignite_tf_magic.errors import IgniteTfError, PathNotFound, TransferError
-from ignite_tf_magic.igfs.layout import FileNode, Node
-from ignite_tf_magic.igfs.paths import Path, render
+from ignite_tf_magic.errors import CorruptRecord, IgniteTfError, PathNotFound, TransferError
+from ignite_tf_magic.igfs.layout import DirectoryNode, FileNode, Node
+from ignite_tf_magic.igfs.paths import Path, check, render
 from ignite_tf_magic.igfs.volume import Volume
 
 _CHUNK_BYTES = 4 * 1024 * 1024
@@ -93,7 +93,7 @@ class IgfsPlace:
 
     def write(self, names: Path, chunks: Iterable[memoryview], mtime_ns: int) -> None:
         """Create or replace a file."""
-        path = (*self._top, *names)
+        path = self._path_to_write(names)
         with self._volume.open_write(path) as writer:
             for chunk in chunks:
                 writer.write(chunk)
@@ -101,7 +101,7 @@ class IgfsPlace:
 
     def make_directory(self, names: Path) -> None:
         """Create a directory unless it is there."""
-        self._volume.make_directory((*self._top, *names), exist_ok=True)
+        self._volume.make_directory(self._path_to_write(names), exist_ok=True)
 
     def remove(self, names: Path) -> None:
         """Remove a file, or a directory with its contents."""
@@ -114,6 +114,11 @@ class IgfsPlace:
     def name(self, names: Path) -> str:
         """Give its address."""
         return f"igfs://{self._authority}{render((*self._top, *names))}"
+
+    def _path_to_write(self, names: Path) -> Path:
+        for name in names:
+            check(name, self.name(names))  # a disk has names that igfs has not, as those that are no Unicode
+        return (*self._top, *names)
 
 
 class LocalPlace:
@@ -191,12 +196,24 @@ class LocalPlace:
         return str(self._top.joinpath(*names))
 
     def _path_to_write(self, names: Path) -> LocalPath:
-        for name in names:  # as "a\\b" or "c:" on Windows, which lead elsewhere
-            if LocalPath(name).name != name:
+        """Return where to write what has these names, which others may have chosen.
+
+        Raises:
+            TransferError: That is not below the top, or no path of this machine.
+        """
+        for name in names:  # as ".."; and as "a\\b" or "c:" on Windows, which lead elsewhere
+            if name in ("", ".", "..") or "\0" in name or LocalPath(name).name != name:
                 raise TransferError(
-                    f"this machine cannot have a file named {name!r} ({self.name(names[:-1])})"
+                    f"this machine cannot have a file named {name!r} ({self.name(names[:-1])}); it was not written"
                 )
-        return self._top.joinpath(*names)
+        path = self._top.joinpath(*names)
+        with _local("write", path):
+            where, top = path.parent.resolve(), self._top.resolve()
+        if names and not where.is_relative_to(top):
+            raise TransferError(
+                f"{path} was not written: a link leads from {self._top} to {where}, which is not below it"
+            )
+        return path
 
 
 def copy(source: Place, target: Place, tree: Tree, advance: Advance) -> None:
@@ -242,17 +259,26 @@ def walk(volume: Volume, top: Path) -> Iterator[tuple[Path, Node]]:
 
     Raises:
         PathNotFound: Nothing is there.
+        CorruptRecord: A name is none that a file can have, or leads back.
     """
     node = volume.stat(top)
     yield (), node
-    waiting: list[Path] = [] if isinstance(node, FileNode) else [()]
+    waiting: list[tuple[Path, frozenset[int]]] = []
+    if isinstance(node, DirectoryNode):
+        waiting.append(((), frozenset([node.id])))
     while waiting:
-        here = waiting.pop()
+        here, above = waiting.pop()
         for page in volume.entries((*top, *here)):
             for name, node in sorted(page, key=lambda entry: entry[0]):
+                if isinstance(node, DirectoryNode):
+                    if node.id in above:
+                        raise CorruptRecord(
+                            f"the entry {name!r} of this directory leads back to a directory above it; another program "
+                            "has written it. See ignite-tf fs fsck",
+                            render((*top, *here)),
+                        )
+                    waiting.append(((*here, name), above | {node.id}))
                 yield (*here, name), node
-                if not isinstance(node, FileNode):
-                    waiting.append((*here, name))
 
 
 def entry_of(node: Node) -> Entry:

@@ -11,6 +11,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import Enum, auto
 from typing import TypeVar
 
 from ignite_tf_magic.client.client import Cache, Client, connect
@@ -40,6 +41,17 @@ _FIRST_PAUSE_S = 0.002
 _LONGEST_PAUSE_S = 0.5
 _RANDOM = random.SystemRandom()
 _PERMANENT = {Status.SECURITY_VIOLATION, Status.AUTH_FAILED}
+
+
+class Swap(Enum):
+    """What came of comparing a row and setting it.
+
+    REFUSED: The row was another one. UNKNOWN: it is another one now, and may have been set before that.
+    """
+
+    DONE = auto()
+    REFUSED = auto()
+    UNKNOWN = auto()
 
 
 class Changes:
@@ -236,19 +248,33 @@ class Store(Closing):
             self._exists = False
             return self.meta.get_all(wanted) if self.exists() else {}
 
-    def compare_and_set(self, key: str, old: bytes, new: bytes, *, in_journal: bool = False) -> bool:
-        """Write a row of the metadata, or of the journal, if its value is `old`; gives whether it is `new` now."""
+    def compare_and_set(self, key: str, old: bytes, new: bytes, *, in_journal: bool = False) -> Swap:
+        """Write a row of the metadata, or of the journal, if its value is `old`.
+
+        After an error it may have been written all the same, so the row is looked at before anything else.
+
+        Raises:
+            DeadlineExceeded: It could not be done, or seen to be done, for a minute.
+        """
+        may_be_done = False
         for attempt in _attempts():
-            cache = self.journal if in_journal else self.meta
             try:
-                return cache.replace_if_equals(key, old, new)
+                cache = self.journal if in_journal else self.meta
+                if may_be_done and cache.get(key) == new:
+                    return Swap.DONE
+                attempt.committing = True
+                if cache.replace_if_equals(key, old, new):
+                    return Swap.DONE
+                if not may_be_done:
+                    return Swap.REFUSED
+                return Swap.DONE if cache.get(key) == new else Swap.UNKNOWN
             except (ConnectionLost, ConnectionFailed) as error:
                 attempt.failed(error)
-                if (self.journal if in_journal else self.meta).get(key) == new:
-                    return True
             except ServerError as error:
                 _raise_if_permanent(error)
                 attempt.failed(error)
+            may_be_done = may_be_done or attempt.committing
+            attempt.committing = may_be_done
         raise AssertionError("attempts end by an exception")
 
     def transact(self, action: Callable[[Changes], T]) -> T:
@@ -278,6 +304,7 @@ class Store(Closing):
                 attempt.failed(error)
                 attempt.committing &= not _says_that_another_was_first(error)
             uncertain = uncertain or attempt.committing
+            attempt.committing = uncertain
         raise AssertionError("attempts end by an exception")
 
     def _attempt(self, action: Callable[[Changes], T], uncertain: bool, attempt: _Attempt) -> T:
@@ -313,7 +340,7 @@ class _Attempt:
 
     Attributes:
         error: Why it failed.
-        committing: Whether it came so far that it may have been carried out.
+        committing: Whether it, or one before it, came so far that it may have been carried out.
     """
 
     error: Exception | None = None
@@ -335,8 +362,9 @@ def _attempts() -> Iterator[_Attempt]:
         attempt = _Attempt()
         yield attempt
         if time.monotonic() > deadline:
+            doubt = "; it may have been made all the same" if attempt.committing else ""
             raise DeadlineExceeded(
-                f"a change of igfs could not be made for {RETRY_S:g} s; the last attempt: {attempt.error}"
+                f"a change of igfs could not be made for {RETRY_S:g} s{doubt}; the last attempt: {attempt.error}"
             ) from attempt.error
         time.sleep(pause_s * _RANDOM.uniform(0.5, 1.5))
         pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)

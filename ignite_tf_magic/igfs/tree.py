@@ -9,12 +9,13 @@ from itertools import islice
 from ignite_tf_magic.errors import (
     DirectoryNotEmpty,
     InvalidPath,
+    OutcomeUnknown,
     PathExists,
     PathIsDirectory,
     PathNotDirectory,
 )
-from ignite_tf_magic.igfs import journal, layout, names
-from ignite_tf_magic.igfs.found import ROOT, Found
+from ignite_tf_magic.igfs import journal, layout, listing, names
+from ignite_tf_magic.igfs.found import ROOT, Found, is_same, must_not_lie_in
 from ignite_tf_magic.igfs.journal import Garbage
 from ignite_tf_magic.igfs.layout import ROOT_ID, DirectoryNode, Extent, FileNode, Node, entry_key
 from ignite_tf_magic.igfs.paths import Path, render
@@ -22,9 +23,6 @@ from ignite_tf_magic.igfs.store import Changes, ProcessLock, Store
 
 PAGE_NAMES = 1000
 _MAX_KNOWN = 10_000
-# Names that are read at once: these rows hold some thousand.
-_ROWS_PER_REQUEST = 16
-_COMMIT_PAUSES_S = (0.01, 0.03, 0.1, 0.3, 1.0)
 
 Read = Callable[[Iterable[str]], dict[str, bytes]]
 
@@ -119,20 +117,23 @@ class Tree:
             if exist_ok:
                 return
             raise PathExists("the root exists always", "/")
-        made = DirectoryNode(layout.new_id(), time.time_ns())
+        tried: set[int] = set()
 
-        def act(changes: Changes) -> None:
+        def act(changes: Changes) -> DirectoryNode:
             found = self.find_to_change(changes, path)
-            parent = found.parent()
-            if found.node == made or (exist_ok and isinstance(found.node, DirectoryNode)):
-                return
-            if found.node is not None:
+            parent, there = found.parent(), found.node
+            if isinstance(there, DirectoryNode) and (exist_ok or there.id in tried):
+                return there
+            if there is not None:
                 raise PathExists("there is something of that name already", render(path))
+            # A new id each time: the one of an attempt without an answer may be there, by another name by now.
+            made = DirectoryNode(layout.new_id(), time.time_ns())
+            tried.add(made.id)
             changes.write({entry_key(parent.id, path[-1]): layout.encode(made)})
             self.add_name(changes, parent.id, path[-1])
+            return made
 
-        self._store.transact(act)
-        self._learn(path, made)
+        self._learn(path, self._store.transact(act))
 
     def make_directories(self, path: Path, *, exist_ok: bool = True) -> None:
         """Create a directory and those above it that are missing.
@@ -161,7 +162,13 @@ class Tree:
             raise PathIsDirectory("this is a directory", "/")
         now_ns = time.time_ns()
         made = FileNode(layout.new_id(), now_ns, now_ns)
-        self._store.transact(lambda changes: self.put_file(changes, self.find_to_change(changes, path), made))
+
+        def act(changes: Changes) -> None:
+            found = self.find_to_change(changes, path)
+            if not (changes.uncertain and is_same(found.node, made)):
+                self.put_file(changes, found, made)
+
+        self._store.transact(act)
 
     def put_file(self, changes: Changes, found: Found, node: FileNode) -> None:
         """Write a file's entry in a transaction that has looked its path up; what it replaces is garbage then.
@@ -186,12 +193,14 @@ class Tree:
             PathNotFound: There is none.
             PathIsDirectory: It is a directory.
         """
+        meant: list[Node] = []
 
         def act(changes: Changes) -> None:
             found = self.find_to_change(changes, path)
-            if found.node is None and changes.uncertain:
-                return
+            if changes.uncertain and not is_same(found.node, *meant):
+                return  # what was meant is gone; what is there now is another's
             node = found.must()
+            meant[:] = [node]
             if isinstance(node, DirectoryNode):
                 raise PathIsDirectory("this is a directory", render(path))
             self._remove_entry(changes, found)
@@ -211,11 +220,14 @@ class Tree:
         if not path:
             raise InvalidPath("the root cannot be removed", "/")
 
+        meant: list[Node] = []
+
         def act(changes: Changes) -> None:
             found = self.find_to_change(changes, path)
-            if found.node is None and changes.uncertain:
-                return
+            if changes.uncertain and not is_same(found.node, *meant):
+                return  # what was meant is gone; what is there now is another's
             node = found.directory()
+            meant[:] = [node]
             if with_contents:
                 changes.write_journal(journal.garbage_row(Garbage(directories=(node.id,))))
             else:
@@ -239,19 +251,25 @@ class Tree:
             raise InvalidPath("the root cannot be moved or replaced", "/")
         if source == target[: len(source)] and source != target:
             raise InvalidPath(f"a directory cannot be moved into itself ({render(target)})", render(source))
-        moved: list[bytes] = []
+        meant: list[Node] = []
 
         def act(changes: Changes) -> None:
             self._expect(changes, source, target)
             old, new = self.find(source, changes.read), self.find(target, changes.read)
-            if changes.uncertain and old.node is None and moved == [new.record]:
-                return
+            if changes.uncertain and not is_same(old.node, *meant):
+                if is_same(new.node, *meant):
+                    return  # what is at the source now, if anything, is another's
+                raise OutcomeUnknown(
+                    "no answer came to a move, and others have changed both paths since: whether it was made cannot "
+                    f"be told. Look at {render(target)!r} before moving it again",
+                    render(source),
+                )
             node = old.must()
-            moved[:] = [old.record]
+            meant[:] = [node]
             new.parent()
             if source == target:
                 return
-            _must_not_lie_in(node, new)
+            must_not_lie_in(node, new)
             self._displace(changes, node, new)
             self._move(changes, old, new)
 
@@ -295,44 +313,11 @@ class Tree:
 
     def name_rows(self, directory: int) -> Iterator[str]:
         """Give the keys of the rows that hold a directory's names, children before their parents."""
-        places = [""]
-        for place in places:
-            node = self._read_rows(directory, [place]).get(place)
-            if isinstance(node, names.Branch):
-                places += [names.child(place, digit) for digit in node.digits()]
-        return (names.row_key(directory, place) for place in reversed(places))
+        return listing.name_rows(self._store, directory)
 
     def names_in(self, directory: int) -> Iterator[str]:
         """Give the names in a directory, in no order."""
-        places = [""]
-        while places:
-            nodes = self._read_nodes(directory, places[-_ROWS_PER_REQUEST:])
-            del places[-_ROWS_PER_REQUEST:]
-            for place, node in nodes.items():
-                if isinstance(node, names.Leaf):
-                    yield from node.names
-                else:
-                    places += [names.child(place, digit) for digit in node.digits()]
-
-    def _read_nodes(self, directory: int, places: list[str]) -> dict[str, names.NamesNode]:
-        """Read nodes of a directory's names; those that do not exist are left out.
-
-        A commit makes its rows visible one after the other: a branch may be there before its children.
-        """
-        found = self._read_rows(directory, places)
-        for pause_s in _COMMIT_PAUSES_S:
-            missing = [place for place in places if place and place not in found]
-            parents = self._read_rows(directory, {place[:-1] for place in missing}) if missing else {}
-            missing = [place for place in missing if names.leads_to(parents.get(place[:-1]), place)]
-            if not missing:
-                break
-            time.sleep(pause_s)
-            found |= self._read_rows(directory, missing)
-        return found
-
-    def _read_rows(self, directory: int, places: Iterable[str]) -> dict[str, names.NamesNode]:
-        keys = {names.row_key(directory, place): place for place in places}
-        return {keys[key]: names.decode(row) for key, row in self._store.read(keys).items()}
+        return listing.names_in(self._store, directory)
 
     def add_name(self, changes: Changes, directory: int, name: str) -> None:
         """Add a name to a directory's names."""
@@ -392,10 +377,3 @@ class Tree:
     def _free(self, changes: Changes, extents: tuple[Extent, ...]) -> None:
         if extents:
             changes.write_journal(journal.garbage_row(Garbage(extents)))
-
-
-def _must_not_lie_in(node: Node, target: Found) -> None:
-    if isinstance(node, DirectoryNode) and any(
-        isinstance(above, DirectoryNode) and above.id == node.id for above in target.nodes[: len(target.path)]
-    ):
-        raise InvalidPath("a directory cannot be moved into itself", render(target.path))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 
@@ -14,10 +14,10 @@ from ignite_tf_magic.igfs.collector import Collector
 from ignite_tf_magic.igfs.found import ROOT
 from ignite_tf_magic.igfs.keeper import Keeper
 from ignite_tf_magic.igfs.layout import BLOCK_BYTES, FileNode, Node
-from ignite_tf_magic.igfs.paths import Path, render
+from ignite_tf_magic.igfs.paths import Path, check_listed, render
 from ignite_tf_magic.igfs.quota import MAX_SHARE, Quota
 from ignite_tf_magic.igfs.reader import FileReader
-from ignite_tf_magic.igfs.store import DEFAULT_NAME, Store
+from ignite_tf_magic.igfs.store import DEFAULT_NAME, Store, Swap
 from ignite_tf_magic.igfs.tree import Tree
 from ignite_tf_magic.igfs.writer import FileWriter, WriteMode
 
@@ -77,10 +77,14 @@ class Volume(Closing):
         Raises:
             PathNotFound: Nothing is there.
             PathNotDirectory: It is a file.
+            CorruptRecord: An entry has a name that no file can have.
         """
         with self._keeper.use():
             directory = self.tree.find(path).directory()
-            yield from self.tree.entries(directory.id)
+            for page in self.tree.entries(directory.id):
+                for name, _ in page:
+                    check_listed(name, path)
+                yield page
 
     def open_read(self, path: Path) -> FileReader:
         """Open a file for reading; the caller closes it."""
@@ -165,13 +169,36 @@ class Volume(Closing):
             for start in range(0, missing, _COPY_BYTES):
                 writer.write(zeros[: missing - start])
 
+    def rewrite(self, path: Path, data: Sequence[tuple[int, bytes]]) -> None:
+        """Write over parts of a file, in order, as one step. Readers that are open keep what they opened.
+
+        Raises:
+            StaleFile: The file is shorter by now.
+        """
+        end = max(offset + len(part) for offset, part in data)
+        for attempt in range(_TRIES):
+            node = self.stat(path)
+            if not isinstance(node, FileNode) or node.size < end:
+                raise StaleFile("another replaced or cut this file while it was written", render(path))
+            try:
+                with self._keeper.use(), self.open_write(path) as writer:
+                    writer.keep(node.size, data)
+                return
+            except (StaleFile, ValueError):  # others write to it meanwhile
+                if attempt == _TRIES - 1:
+                    raise
+
     def set_mtime(self, path: Path, mtime_ns: int) -> None:
-        """Say when a file was last written to, in nanoseconds since 1970. Directories keep the time of their making."""
+        """Say when a file was last written to, or a directory changed, in ns since 1970. The root keeps no times."""
         with self._keeper.use():
-            while isinstance(node := (found := self.tree.find(path)).must(), FileNode):
+            while path:
+                node = (found := self.tree.find(path)).must()
+                if isinstance(node, FileNode):
+                    changed = layout.encode(replace(node, mtime_ns=mtime_ns))
+                else:
+                    changed = layout.encode(replace(node, set_mtime_ns=mtime_ns))
                 key = layout.entry_key(found.parent().id, path[-1])
-                changed = layout.encode(replace(node, mtime_ns=mtime_ns))
-                if self.store.compare_and_set(key, found.record, changed):
+                if self.store.compare_and_set(key, found.record, changed) is Swap.DONE:
                     return
 
     def in_use(self) -> AbstractContextManager[None]:

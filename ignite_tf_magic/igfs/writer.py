@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from enum import Enum
+from typing import NamedTuple
 
 from ignite_tf_magic.closing import Closing
-from ignite_tf_magic.errors import PathExists, PathIsDirectory, StaleFile
-from ignite_tf_magic.igfs import journal, layout
-from ignite_tf_magic.igfs.block_writer import BlockWriter
+from ignite_tf_magic.errors import OutcomeUnknown, PathExists, PathIsDirectory, StaleFile
+from ignite_tf_magic.igfs import appends, journal, layout
+from ignite_tf_magic.igfs.appends import AppendMark, Marks
+from ignite_tf_magic.igfs.block_writer import BlockWriter, overlay
 from ignite_tf_magic.igfs.collector import Collector
 from ignite_tf_magic.igfs.found import Found
 from ignite_tf_magic.igfs.journal import Garbage
 from ignite_tf_magic.igfs.keeper import Keeper
-from ignite_tf_magic.igfs.layout import TAIL_BYTES, DirectoryNode, Extent, FileNode
+from ignite_tf_magic.igfs.layout import TAIL_BYTES, DirectoryNode, Extent, FileNode, Node
 from ignite_tf_magic.igfs.paths import Path, render
 from ignite_tf_magic.igfs.quota import Quota
-from ignite_tf_magic.igfs.store import Changes, Store
+from ignite_tf_magic.igfs.store import Changes, Store, Swap
 from ignite_tf_magic.igfs.tree import Tree
 
 
@@ -65,6 +69,9 @@ class FileWriter(Closing):
         self._wasted: list[Extent] = []
         self._drafted: list[Extent] = []
         self._published: FileNode | None = None
+        self._num_published = 0
+        # Set before a commit is sent, until it is known what came of it, whatever is raised meanwhile.
+        self._attempt: _Attempt | None = None
         self._kept_of: FileNode | None = None
         self._broken: BaseException | None = None
         self._size = 0
@@ -82,12 +89,17 @@ class FileWriter(Closing):
         return self._size
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
-        """Add bytes; gives how many. Blocks when 8 MiB are under way.
+        """Add bytes; gives how many. Blocks when 8 MiB are under way; clears up first what became of a failed flush.
 
         Raises:
+            OutcomeUnknown: That cannot be told.
             NoSpace: The cluster's memory for data is nearly full.
         """
         self._must_be_open()
+        if self._attempt is not None:
+            self._publish(
+                keep=True
+            )  # the same bytes as before, or nothing would tell which of them came through
         view = memoryview(data).cast("B")
         try:
             self._take(view)
@@ -111,8 +123,8 @@ class FileWriter(Closing):
                 self._run.append(self._blocks.put(self._rest))
                 self._rest = bytearray()
 
-    def keep(self, size: int) -> None:
-        """Begin with the first `size` bytes of the file that is there, without copying its whole blocks.
+    def keep(self, size: int, data: Sequence[tuple[int, bytes]] = ()) -> None:
+        """Begin with the first bytes of what is there, by the same blocks, and write `data` over them.
 
         Only at once after opening in mode REPLACE.
         """
@@ -125,7 +137,8 @@ class FileWriter(Closing):
             self._rest += self._blocks.read([extent])[: size - block.start]
         tail_start = there.size - len(there.tail)
         self._rest += there.tail[: max(size - tail_start, 0)]
-        self._run = list(kept)
+        overlay(self._rest, size - len(self._rest), data)
+        self._run = self._blocks.rewritten(kept, data) if data else list(kept)
         self._size = size
         self._kept_of = there
 
@@ -134,6 +147,7 @@ class FileWriter(Closing):
 
         Raises:
             StaleFile: Another replaced or removed the file meanwhile.
+            OutcomeUnknown: No answer came, and nothing tells whether what was written is in the file.
         """
         self._must_be_open()
         if self._run or self._rest or self._published is None:
@@ -198,31 +212,79 @@ class FileWriter(Closing):
         return found
 
     def _publish(self, *, keep: bool) -> None:
-        base = self._base()
-        while True:
+        if self._attempt is not None:
+            self._found = self._tree.find(self.path)
+        while not self._was_made():
+            base = self._base()
             try:
                 node, superseded = self._draft(base)
             except StaleFile:
-                old, base = base, self._base(refresh=True)
-                if base == old:
+                self._found = self._tree.find(self.path)
+                if self._base() == base:
                     raise
                 continue  # another appender had merged the pieces that were to be merged
             self._blocks.finish()
             if self._commit(base, node, superseded, keep=keep):
-                break
-            base = self._base(refresh=True)
-        self._published = node
-        self._run, self._rest, self._wasted, self._drafted = [], bytearray(), [], []
-        self._size = node.size
-
-    def _base(self, *, refresh: bool = False) -> FileNode | None:
-        """Give the file that is to grow; None when one is to be made."""
-        if refresh:
+                return
             self._found = self._tree.find(self.path)
+
+    def _base(self) -> FileNode | None:
+        """Return the file that is to grow; None when one is to be made."""
         node = self._found.node if self._mode is WriteMode.APPEND or self._published else None
         if self._published and (not isinstance(node, FileNode) or node.version != self._published.version):
             raise StaleFile("another replaced or removed this file while it was written", render(self.path))
         return node if isinstance(node, FileNode) else None
+
+    @property
+    def _mark(self) -> AppendMark:
+        """The mark of what is published next; the same bytes keep it, however often they are tried."""
+        return appends.mark_of(self._blocks.writer, self._num_published + 1)
+
+    def _was_made(self) -> bool:
+        """Look whether a commit was made that had no answer; from then on it is no longer in doubt."""
+        attempt = self._attempt
+        is_made = attempt is not None and self._is_made(attempt, self._found.node, self._store.journal.get)
+        if attempt is not None and is_made:
+            self._note_made(attempt)
+        self._attempt = None
+        return is_made
+
+    def _is_made(
+        self, attempt: _Attempt, there: Node | None, read_journal: Callable[[str], bytes | None]
+    ) -> bool:
+        """Whether what is there now holds, or the journal tells of, what an attempt was to publish.
+
+        Raises:
+            OutcomeUnknown: What is there does not tell.
+        """
+        base = attempt.base
+        if attempt.in_transaction and self._blocks.was_settled(read_journal):
+            return True
+        if isinstance(there, FileNode):
+            is_made_whole = not self._published and there.version == self._version
+            if is_made_whole or appends.holds(there.marks, self._mark):
+                return True
+            if base is None or there == base:
+                return False
+            if there.version == base.version and not appends.may_be_forgotten(base.marks, there.marks):
+                return False
+        elif base is None:
+            return False
+        raise OutcomeUnknown(
+            "no answer came to a commit, and others have changed, replaced or removed the file since: whether what "
+            "was written is in it cannot be told. Look at the file before writing it again",
+            render(self.path),
+        )
+
+    def _note_made(self, attempt: _Attempt) -> None:
+        """What was to be published is published."""
+        self._published = attempt.node
+        self._num_published += 1
+        self._run, self._rest, self._wasted, self._drafted = [], bytearray(), [], []
+        self._size = attempt.node.size
+        if attempt.in_transaction:
+            self._blocks.settled(keep=attempt.keep)
+        self._attempt = None
 
     def _draft(self, base: FileNode | None) -> tuple[FileNode, tuple[Extent, ...]]:
         """Write what is not written yet, and describe the new file; gives also the pieces that were merged."""
@@ -231,7 +293,8 @@ class FileWriter(Closing):
         self._drafted = []
         if base is None:
             extents, tail = self._stored([*self._run], bytes(self._rest))
-            return FileNode(self._version, self._began_ns, now_ns, layout.joined(extents), tail), ()
+            made = FileNode(self._version, self._began_ns, now_ns, layout.joined(extents), tail)
+            return replace(made, marks=self._first_marks()), ()
         data = base.tail + bytes(self._rest)
         merged: tuple[Extent, ...] = ()
         if self._run:
@@ -243,7 +306,14 @@ class FileWriter(Closing):
             merged = layout.victims(base.extents, len(data), self._store.block_bytes)
             kept = list(base.extents[: len(base.extents) - len(merged)])
             extents, tail = self._stored(kept, self._blocks.read(merged) + data if merged else data)
-        return FileNode(base.version, base.created_ns, now_ns, layout.joined(extents), tail), merged
+        marks = appends.marked(base.marks, self._mark)
+        return FileNode(base.version, base.created_ns, now_ns, layout.joined(extents), tail, marks), merged
+
+    def _first_marks(self) -> Marks:
+        """Return the marks of a file that is made: its version tells who made it, until another cuts it."""
+        if self._mode is WriteMode.APPEND:
+            return (self._mark,)
+        return self._kept_of.marks if self._kept_of else ()
 
     def _stored(self, extents: list[Extent], data: bytes) -> tuple[list[Extent], bytes]:
         """Write data as whole blocks and a piece, behind extents that exist; a short rest is the tail."""
@@ -263,37 +333,41 @@ class FileWriter(Closing):
     def _commit(
         self, base: FileNode | None, node: FileNode, merged: tuple[Extent, ...], *, keep: bool
     ) -> bool:
-        """Make the file be `node`; False when it is not `base` any more."""
+        """Make the file be `node`; False when it is not `base` any more, or nothing tells whether it was made."""
         record = layout.encode(node)
         there = self._found.node
         is_small = isinstance(there, FileNode) and (there == base or not there.extents) and not self._kept_of
         if is_small and not self._blocks.has_unsettled and not self._wasted:
+            self._attempt = _Attempt(base, node, keep)
             key = layout.entry_key(self._found.parent().id, self.path[-1])
-            if self._store.compare_and_set(key, self._found.record, record):
+            swap = self._store.compare_and_set(key, self._found.record, record)
+            if swap is Swap.DONE:
                 self._found = Found(self.path, (*self._found.nodes[:-1], node), record)
+                self._note_made(self._attempt)
                 return True
-            if base is not None:
+            if swap is Swap.REFUSED:
+                self._attempt = None
+            if base is not None or swap is Swap.UNKNOWN:
                 return False
-        found = self._store.transact(lambda changes: self._act(changes, base, node, merged, keep=keep))
+        if base is None and self._mode is WriteMode.APPEND:
+            # Its mark goes with the file when another moves that away at once; this stays.
+            self._blocks.leave_trace()
+            keep = True
+        self._attempt = attempt = _Attempt(base, node, keep, in_transaction=True)
+        found = self._store.transact(lambda changes: self._act(changes, attempt, merged))
         if found is None:
+            self._attempt = None  # decided in the transaction
             return False
         self._found = Found(self.path, (*found.nodes[: len(self.path)], node), record)
-        self._blocks.settled(keep=keep)
+        self._note_made(attempt)
         return True
 
-    def _act(
-        self,
-        changes: Changes,
-        base: FileNode | None,
-        node: FileNode,
-        merged: tuple[Extent, ...],
-        *,
-        keep: bool,
-    ) -> Found | None:
-        """In a transaction: make the file be `node`; None when it is not `base` any more."""
+    def _act(self, changes: Changes, attempt: _Attempt, merged: tuple[Extent, ...]) -> Found | None:
+        """In a transaction: make the file be what was drafted; None when it is not what that began with any more."""
+        base, node = attempt.base, attempt.node
         found = self._tree.find_to_change(changes, self.path)
         there = found.node
-        if isinstance(there, FileNode) and self._was_committed(changes, there, node, keep=keep):
+        if changes.uncertain and self._is_made(attempt, there, changes.read_journal):
             return found
         if there is not None and there != base:
             if base is not None or self._mode is WriteMode.APPEND:
@@ -307,10 +381,19 @@ class FileWriter(Closing):
         self._tree.put_file(changes, found, node)
         if freed := (*merged, *self._wasted):
             changes.write_journal(journal.garbage_row(Garbage(freed, superseded=True)))
-        self._blocks.settle(changes, keep=keep)
+        self._blocks.settle(changes, keep=attempt.keep)
         return found
 
-    def _was_committed(self, changes: Changes, there: FileNode, node: FileNode, *, keep: bool) -> bool:
-        if not changes.uncertain:
-            return False
-        return there == node or self._blocks.was_settled(changes, there, keep=keep)
+
+class _Attempt(NamedTuple):
+    """A commit of which it is not known yet whether it was made.
+
+    Attributes:
+        base: What the file was before; None when one was to be made.
+        node: What it was to become.
+    """
+
+    base: FileNode | None
+    node: FileNode
+    keep: bool
+    in_transaction: bool = False

@@ -187,7 +187,6 @@ def test_errors(fs, top):
     for error, call in [
         (PathNotFound, lambda: fs.open(f"{top}/none")),
         (PathNotFound, lambda: fs.ls(f"{top}/none")),
-        (PathNotFound, lambda: fs.open(f"{top}/none/f", "wb")),
         (PathIsDirectory, lambda: fs.open(top)),
         (PathIsDirectory, lambda: fs.open(top, "wb")),
         (PathIsDirectory, lambda: fs.rm_file(top)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -9,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ignite_tf_magic.errors import CorruptRecord
-from ignite_tf_magic.igfs import journal, layout
+from ignite_tf_magic.igfs import appends, journal, layout
+from ignite_tf_magic.igfs.appends import MAX_MARKS, AppendMark
 from ignite_tf_magic.igfs.journal import Garbage, Intent, Lease
 from ignite_tf_magic.igfs.layout import (
     FIRST_PIECE,
@@ -31,6 +33,9 @@ EXTENTS = st.builds(
 SMALL_EXTENTS = st.builds(
     Extent, st.integers(1, 3), st.integers(0, 30), st.integers(1, 5), st.sampled_from([1, 3, 8])
 )
+MARKS = st.lists(
+    st.builds(AppendMark, st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1)), max_size=MAX_MARKS
+).map(tuple)
 FILES = st.builds(
     FileNode,
     IDS,
@@ -38,6 +43,7 @@ FILES = st.builds(
     TIMES,
     st.lists(EXTENTS, max_size=20).map(tuple),
     st.binary(max_size=TAIL_BYTES),
+    MARKS,
 )
 SMALL_FILES = st.builds(
     FileNode,
@@ -47,7 +53,7 @@ SMALL_FILES = st.builds(
     st.lists(SMALL_EXTENTS, max_size=6).map(tuple),
     st.binary(max_size=9),
 )
-NODES = st.one_of(FILES, st.builds(DirectoryNode, IDS, TIMES))
+NODES = st.one_of(FILES, st.builds(DirectoryNode, IDS, TIMES, st.none() | TIMES))
 
 
 def keys_of(extents):
@@ -57,6 +63,49 @@ def keys_of(extents):
 @given(NODES)
 def test_a_record_is_read_as_it_was_written(node):
     assert layout.decode(layout.encode(node)) == node
+
+
+@given(FILES)
+def test_clients_of_the_version_before_marks_find_the_content_of_marked_files(node):
+    """They read extents from the front and the tail from the end, and pass over what stands between them."""
+    body = layout.encode(node)[:-4]
+    front = layout.encode(replace(node, tail=b"", marks=()))[:-4]
+    tail_bytes = int.from_bytes(body[2 + 11 + 8 + 8 + 2 + 4 :][:4], "little")
+    assert tail_bytes == len(node.tail)
+    assert body[len(body) - tail_bytes :] == node.tail
+    counts = slice(2 + 11 + 8 + 8 + 2 + 4, 2 + 11 + 8 + 8 + 2 + 4 + 4)
+    assert body[: counts.start] == front[: counts.start]
+    assert body[counts.stop : len(front)] == front[counts.stop :]
+
+
+def test_a_mark_stays_until_sixteen_others_have_appended():
+    mine = appends.mark_of(7, 3)
+    marks = appends.marked((appends.mark_of(1, 1), appends.mark_of(7, 2)), mine)
+    for other in range(100, 100 + MAX_MARKS - 1):
+        marks = appends.marked(marks, appends.mark_of(other, 1))
+        assert appends.holds(marks, mine)
+        assert not appends.holds(marks, appends.mark_of(7, 4))
+        marks = appends.marked(marks, appends.mark_of(100, 9))  # one writer takes one place
+    marks = appends.marked(marks, appends.mark_of(99, 1))
+    assert len(marks) == MAX_MARKS and not appends.holds(marks, mine)
+
+
+@given(st.lists(st.integers(0, 40), max_size=60), st.integers(0, 30))
+def test_whether_a_mark_may_be_forgotten(writers, at):
+    """After an append that was made it is there, or said to be perhaps forgotten."""
+    before, now = (), ()
+    for number, writer in enumerate(writers):
+        if number == at:
+            before, now = now, appends.marked(now, appends.mark_of(1000, 1))
+        now = appends.marked(now, appends.mark_of(writer, number))
+    if at < len(writers) and not appends.holds(now, appends.mark_of(1000, 1)):
+        assert appends.may_be_forgotten(before, now)
+
+
+def test_marks_that_a_client_of_an_earlier_version_dropped_may_be_forgotten():
+    assert appends.may_be_forgotten((appends.mark_of(1, 1),), ())
+    assert not appends.may_be_forgotten((), ())
+    assert not appends.may_be_forgotten((), (appends.mark_of(1, 1),))
 
 
 @given(NODES, st.data())

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import os
+from itertools import permutations
 
 import pytest
 
 from ignite_tf_magic.client.client import Cache
 from ignite_tf_magic.client.transaction import Transaction
-from ignite_tf_magic.errors import ConnectionLost, PathExists, PathNotFound
+from ignite_tf_magic.errors import (
+    ConnectionFailed,
+    ConnectionLost,
+    DeadlineExceeded,
+    OutcomeUnknown,
+    PathExists,
+    PathNotFound,
+    ServerError,
+)
+from ignite_tf_magic.igfs.appends import MAX_MARKS
 from ignite_tf_magic.igfs.fsck import fsck
 from ignite_tf_magic.igfs.writer import WriteMode
 from tests.igfs.conftest import read_all, sweep_until_clean
@@ -17,10 +27,13 @@ BLOCK = 16_384
 
 
 class Loss:
-    """Breaks the connection around the next commit, before or after it is carried out."""
+    """Breaks the connection around the next commit, or answers with an error, before or after it is carried out."""
 
-    def __init__(self, monkeypatch, when: str) -> None:
+    def __init__(self, monkeypatch, when: str, kind: str = "lost") -> None:
         self.when = when
+        self.kind = kind
+        # What another client does between the change and the error.
+        self.meanwhile = lambda: None
         self.is_armed = False
         self.num_lost = 0
         for owner, name in ((Transaction, "commit"), (Cache, "replace_if_equals")):
@@ -36,6 +49,9 @@ class Loss:
                 call(owner, *arguments)
             elif isinstance(owner, Transaction):
                 owner.roll_back()
+            self.meanwhile()
+            if self.kind == "error":
+                raise ServerError(1, "for this test", "Failed to update keys (retry update if possible)")
             raise ConnectionLost("here", "for this test")
 
         return broken
@@ -47,9 +63,9 @@ class Loss:
         assert self.num_lost == before + 1, "nothing was committed"
 
 
-@pytest.fixture(params=["before", "after"])
+@pytest.fixture(params=["before-lost", "after-lost", "after-error"])
 def losing(monkeypatch, request):
-    return Loss(monkeypatch, request.param)
+    return Loss(monkeypatch, *request.param.split("-"))
 
 
 @pytest.fixture
@@ -112,3 +128,88 @@ def test_cutting(own_volume, losing):
     own_volume.write_file(("f",), b"x" * 100_000)
     losing(own_volume.truncate, ("f",), 50_000)
     assert read_all(own_volume, ("f",)) == b"x" * 50_000
+
+
+# How large the file is before, and what is appended: a small row, a merged piece, whole blocks.
+APPENDED = [(0, 10), (10, 10), (4000, 500), (10, 40_000), (50_000, 10), (50_000, 40_000)]
+
+
+@pytest.mark.parametrize(("before", "size"), APPENDED)
+def test_an_append_is_made_once_though_another_appends_before_the_error(
+    own_volume, new_volume, own_name, losing, before, size
+):
+    other = new_volume(own_name, block_bytes=BLOCK)
+    first, mine, others = os.urandom(before), os.urandom(size), os.urandom(700)
+    if before:
+        own_volume.write_file(("f",), first)
+    losing.meanwhile = lambda: other.write_file(("f",), others, WriteMode.APPEND)
+    with own_volume.open_write(("f",), WriteMode.APPEND) as writer:
+        writer.write(mine)
+        losing(writer.flush)
+        writer.write(b"end")
+    # Of large ones the record of what is being written is changed first: then the other comes before this one.
+    assert read_all(own_volume, ("f",)) in {first + a + b + b"end" for a, b in permutations((mine, others))}
+
+
+def test_a_flush_that_failed_is_cleared_up_before_more_is_written(own_volume, losing, monkeypatch):
+    """The look at the entry fails as well: the caller is told, and may try again."""
+
+    def fail(*_):
+        raise ConnectionFailed("no node answers, for this test")
+
+    own_volume.write_file(("f",), b"first,")
+    with own_volume.open_write(("f",), WriteMode.APPEND) as writer:
+        writer.write(b"second,")
+        with monkeypatch.context() as patched:
+            patched.setattr("ignite_tf_magic.igfs.store.RETRY_S", 0.05)
+            losing.meanwhile = lambda: patched.setattr(Cache, "get", fail)
+            with pytest.raises(DeadlineExceeded, match="it may have been made all the same"):
+                losing(writer.flush)
+        writer.write(b"third")
+    assert read_all(own_volume, ("f",)) == b"first,second,third"
+
+
+def test_many_appenders_later_nobody_can_tell_and_it_is_said(own_volume, monkeypatch):
+    """Marks are kept of the last sixteen writers."""
+    losing = Loss(monkeypatch, "after")
+
+    def append_often(times):
+        for number in range(times):
+            own_volume.write_file(("f",), b"%d," % number, WriteMode.APPEND)
+
+    append_often(1)
+    for times in (MAX_MARKS - 1, MAX_MARKS):
+        losing.meanwhile = lambda times=times: append_often(times)
+        writer = own_volume.open_write(("f",), WriteMode.APPEND)
+        writer.write(b"mine,")
+        if times < MAX_MARKS:
+            losing(writer.flush)
+        else:
+            with pytest.raises(OutcomeUnknown, match="cannot be told. Look at the file"):
+                losing(writer.flush)
+            with pytest.raises(OutcomeUnknown):
+                writer.write(b"more")
+        writer.discard()
+    assert read_all(own_volume, ("f",)).count(b"mine,") == 2
+
+
+def test_what_another_client_made_is_left_alone_after_a_lost_answer(own_volume, losing):
+    """Repeated, the change would hit what another has made of the same name meanwhile."""
+    losing.when = "after"
+    write = own_volume.write_file
+    write(("f",), b"old")
+    losing.meanwhile = lambda: write(("f",), b"another's")
+    losing(own_volume.remove_file, ("f",))
+    assert read_all(own_volume, ("f",)) == b"another's"
+    losing(own_volume.rename, ("f",), ("g",))
+    assert read_all(own_volume, ("g",)) == b"another's"
+    losing.meanwhile = lambda: write(("e",), b"appended", WriteMode.APPEND)
+    losing(own_volume.make_file, ("e",))
+    assert read_all(own_volume, ("e",)) == b"appended"
+    losing.meanwhile = lambda: own_volume.rename(("d",), ("moved",))
+    losing(own_volume.make_directory, ("d",))
+    ids = [node.id for page in own_volume.entries(()) for name, node in page if name in {"d", "moved"}]
+    assert len(set(ids)) == 2
+    losing.meanwhile = lambda: own_volume.make_directory(("d",))
+    losing(own_volume.remove_directory, ("d",))
+    assert own_volume.directory(("d",))
