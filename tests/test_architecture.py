@@ -24,7 +24,16 @@ FLOORS: list[set[str]] = [
     {"dataset", "training", "igfs", "cluster", "sources", "embedded", "tensorboard"},
     {
         *("session", "boards", "files", "registration", "run_files"),
-        *("run_plans", "run_index", "submission", "reconciler", "diagnosis", "cluster_sight", "doctor"),
+        *(
+            "run_plans",
+            "run_index",
+            "submission",
+            "reconciler",
+            "reconciler_instructions",
+            "diagnosis",
+            "cluster_sight",
+            "doctor",
+        ),
         *("ways", "loading", "run_hosts", "training_run", "run_values"),
     },
     {
@@ -58,6 +67,7 @@ ORDER: dict[str, list[str]] = {
             "run_hosts",
             "run_plans",
             "run_index",
+            "reconciler_instructions",
             "reconciler",
             "submission",
             "diagnosis",
@@ -173,6 +183,7 @@ ORDER: dict[str, list[str]] = {
             "timings",
             "states",
             "directory",
+            "seals",
             "task",
             "orders",
             "record",
