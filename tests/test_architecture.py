@@ -15,7 +15,7 @@ NAME = PACKAGE.name
 
 # Floor by floor, lowest first. Rooms of one floor do not know each other.
 FLOORS: list[set[str]] = [
-    {"errors", "closing", "toml_tables", "spring_xml", "config", "after_import"},
+    {"errors", "closing", "toml_tables", "spring_xml", "own_files", "config", "after_import"},
     {"protocol", "launch"},
     {
         *("client", "host_names", "placement", "tfplugin", "batches", "deal", "passes", "values"),
@@ -60,6 +60,7 @@ ORDER: dict[str, list[str]] = {
             "closing",
             "toml_tables",
             "spring_xml",
+            "own_files",
             "config",
             "after_import",
             "registration",

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 import time
+import uuid
+from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from ignite_tf_magic.client.cache_facts import read_facts
 from ignite_tf_magic.client.client import Cache, connect
+from ignite_tf_magic.client.row_counts import last_count, note_count
 from ignite_tf_magic.cluster.reach import Reach
 from ignite_tf_magic.cluster.record import HostRecord, RunRecord, RunSpec
 from ignite_tf_magic.cluster.registry import CACHE, Registry
 from ignite_tf_magic.cluster.seals import Seal
-from ignite_tf_magic.errors import HostUnreachable
+from ignite_tf_magic.errors import HostUnreachable, IgniteTfError
 from ignite_tf_magic.launch.ssh import SshOptions
 from ignite_tf_magic.session import RunRequest, RunState, list_runs, open_session
 
@@ -188,6 +194,32 @@ def test_who_has_started_a_run_goes_by_the_record_that_is_here(run, stranger, ig
     assert (info.state, info.cache) == (RunState.STOPPED, NUMBERS)
     (warning,) = [each for each in listed.warnings if run.id in each]
     assert "was not written by this run's hosts" in warning
+
+
+def test_whom_a_note_of_a_cache_names_is_not_told_the_password(ignite, client, session):
+    """Nodes that were there at an earlier count are asked for; anybody can write down that they were."""
+    before = last_count(read_facts(client, NUMBERS))
+    with socket.create_server(("0.0.0.0", 0)) as listener:
+        evil = f"{socket.gethostname()}:{listener.getsockname()[1]}"
+        nodes = before.nodes | {uuid.uuid4()}
+        note_count(client, NUMBERS, replace(before, nodes=nodes, endpoints=(*before.endpoints, evil)))
+        told = bytearray()
+        answering = threading.Thread(target=listen_once, args=(listener, told))
+        answering.start()
+        known = replace(ignite.connect_options, username="reader", password="pa55-w0rd")
+        with open_session(known, report=print) as mine, suppress(IgniteTfError):
+            planned = mine.plan_run(RunRequest(NUMBERS, "pass"))
+            assert evil not in planned.run.topology
+        answering.join()
+    assert b"pa55-w0rd" not in told
+    note_count(client, NUMBERS, before)
+
+
+def listen_once(listener, told):
+    listener.settimeout(20)
+    with suppress(OSError), listener.accept()[0] as stream:
+        stream.settimeout(5)
+        told += stream.recv(4096)
 
 
 @pytest.mark.parametrize("run_id", ["..", ".", "../../x"])
