@@ -227,7 +227,7 @@ ORDER: dict[str, list[str]] = {
             "together",
         ),
         *("shares", "fit_data", "adapting", "checkpoints", "reading", "resume", "waiting", "measures"),
-        *("records", "reporting", "models", "saving"),
+        *("records", "reporting", "untrusted_models", "models", "saving"),
         "callbacks",
         "keras_hooks",
         "loops",
