@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ignite_tf_magic.errors import ConfigError
+from ignite_tf_magic.own_files import check_own, check_private
 from ignite_tf_magic.spring_xml import looks_like_xml, read_spring_xml
 from ignite_tf_magic.toml_tables import Table, is_word, parse_toml
 
@@ -77,8 +78,9 @@ class TlsOptions:
             the certificates of the authorities to trust.
         keyfile: PEM file with the private key, when it is not in `certfile`.
         key_password: Password of the private key.
-        cafile: PEM file of authorities to trust. Default: those in `certfile`, else the system's.
-        check_hostname: Whether the server's certificate must name the host that was dialled.
+        cafile: PEM file of authorities to trust, and no others. Default: those in `certfile`, else the system's.
+        check_hostname: Whether the server's certificate must name the host that was dialled; it must be of a named
+            authority in any case.
     """
 
     certfile: str | None = None
@@ -273,6 +275,8 @@ def _cluster(table: Table, given: Sequence[Endpoint]) -> ConnectOptions | None:
     own = _own_endpoints(table)
     named: dict[str, Any] = {key: table.text(key) for key in ("username", "password", "cert_password")}
     named |= {key: str(path) for key in _FILES if (path := table.path(key))}
+    if named["password"] or named["cert_password"]:
+        check_private(table.file)
     named["check_hostname"] = table.values.get("check_hostname", True)
     credentials = table.path("credentials_file")
     if not (given or own):
@@ -437,7 +441,10 @@ def _found_file() -> Table:
         import platformdirs
 
         path = Path(platformdirs.user_config_dir("ignite_tf_magic", appauthor=False)) / CONFIG_FILE
-    return parse_toml(_read(path), path) if path.is_file() else Table(path)
+    if not path.is_file():
+        return Table(path)
+    check_own(path)
+    return parse_toml(_read(path), path)
 
 
 def _read(path: Path) -> bytes:
@@ -458,8 +465,7 @@ def read_credentials(path: Path) -> dict[str, str]:
         ConfigError: Unreadable, not such a file, or readable by others than its owner.
     """
     try:
-        if os.name == "posix" and path.stat().st_mode & 0o077:
-            raise ConfigError(f"{path} holds a password and others may read it; run: chmod 600 {path}")
+        check_private(path)
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read the credentials file {path}: {error}") from error

@@ -332,12 +332,32 @@ class RecordDamaged(IgniteTfError, ValueError):
         run_id: Its id.
     """
 
-    def __init__(self, run_id: str, key: str, cache: str) -> None:
+    def __init__(self, run_id: str, key: str, cache: str, words: str = "") -> None:
         super().__init__(
-            f"row {key!r} of cache {cache} is not the record of a run; "
+            words
+            or f"row {key!r} of cache {cache} is not the record of a run; "
             "the runs' hosts have it: it is written anew when they are asked"
         )
         self.run_id = run_id
+
+
+class RecordForged(RecordDamaged):
+    """What the registry holds under a run's id is a record that nobody has written who has the run's key.
+
+    Attributes:
+        record: What it says; nothing of it may be done.
+    """
+
+    def __init__(self, run_id: str, key: str, cache: str, record: Mapping[str, object]) -> None:
+        super().__init__(
+            run_id,
+            key,
+            cache,
+            f"row {key!r} of cache {cache} was not written by this run's hosts nor by who has submitted it: it does "
+            "not have the run's seal. Nothing that it says is done; the run's hosts put their own record back. Whoever "
+            "reaches the port of an Ignite node can write there: see docs/security.md",
+        )
+        self.record = record
 
 
 class MirrorFailed(IgniteTfError):

@@ -6,7 +6,6 @@ when it ends before the run. It speaks to its own host's agent and to Ignite, an
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -30,65 +29,26 @@ from ignite_tf_magic.cluster.registry import Registry, Stored
 from ignite_tf_magic.cluster.registry_crew import RegistryCrew
 from ignite_tf_magic.cluster.room import told_rooms
 from ignite_tf_magic.cluster.runs import native_run
+from ignite_tf_magic.cluster.seals import Seal, differences
 from ignite_tf_magic.cluster.states import RunState
 from ignite_tf_magic.cluster.supervisor import Plan, Supervisor
 from ignite_tf_magic.cluster.timings import Timings
 from ignite_tf_magic.cluster.topology import Sight, TopologyWatch, connect_to_majority
-from ignite_tf_magic.config import ConnectOptions, Endpoint, read_credentials, tls_options
-from ignite_tf_magic.errors import IgniteTfError, RecordChanged
+from ignite_tf_magic.errors import IgniteTfError, RecordChanged, RecordDamaged, RecordForged
 from ignite_tf_magic.launch.files import write_private
 from ignite_tf_magic.launch.jobs import LinkTimings, Renewal
 from ignite_tf_magic.launch.lock import HeldLock
 from ignite_tf_magic.launch.watch import HostWatch
+from ignite_tf_magic.reconciler_instructions import INSTRUCTIONS, Instructions, connect_options
 from ignite_tf_magic.run_files import RunFiles
 
-INSTRUCTIONS = "reconciler.json"
 _BEAT_S, _BUSY_BEAT_S, _LOOK_S = 0.5, 0.2, 0.1
 _CALM = (RunState.QUEUED, RunState.RUNNING)
 _FIRST_RECORD_S = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Instructions:
-    """What a reconciler is told when it is started.
-
-    Attributes:
-        host: Name of its host in the run's record.
-        endpoints: Ignite's nodes, its own host's first.
-        python_path: Where workers find this package.
-        has_credentials: Whether they lie in the run's directory.
-        is_here: Whether the run was started on this machine.
-        scale: By how much all waiting times are shortened.
-    """
-
-    host: str
-    endpoints: tuple[str, ...]
-    python_path: str | None = None
-    has_credentials: bool = False
-    is_here: bool = False
-    scale: float = 1.0
-
-    def to_text(self) -> str:
-        """Give what `read` reads."""
-        return json.dumps({name: getattr(self, name) for name in self.__slots__})
-
-    @classmethod
-    def read(cls, path: Path) -> Instructions:
-        """Read what `to_text` gave."""
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return cls(**{**found, "endpoints": tuple(found["endpoints"])})
-
-
-def connect_options(instructions: Instructions, directory: RunDirectory) -> ConnectOptions:
-    """Say how this host reaches the cluster."""
-    named = read_credentials(directory.credentials) if instructions.has_credentials else {}
-    return ConnectOptions(
-        endpoints=tuple(Endpoint.parse(each) for each in instructions.endpoints),
-        username=named.get("username"),
-        password=named.get("password"),
-        tls=tls_options(named),
-        timeout_s=10.0,
-    )
+_NO_KEY = (
+    "run {run} has no key here ({path}), so that nothing in the registry can be told from what anybody may have "
+    "written there: it was submitted by an older version. Stop it and start it again"
+)
 
 
 class Reconciler:
@@ -105,7 +65,10 @@ class Reconciler:
         self._instructions = instructions
         self._timings = Timings().scaled(instructions.scale)
         self._options = connect_options(instructions, directory)
-        self._registry = opened.enter_context(Registry(self._connect, timings=self._timings))
+        seal = Seal.read(directory)
+        if seal is None:
+            raise IgniteTfError(_NO_KEY.format(run=directory.run_id, path=directory.seal_key))
+        self._registry = opened.enter_context(Registry(self._connect, timings=self._timings, seal=seal))
         root = directory.path.parent.parent
         self._reach = Reach(root, timings=LinkTimings().divided(instructions.scale))
         host = opened.enter_context(self._reach.open(HostRecord(self._name)))
@@ -224,7 +187,11 @@ class Reconciler:
         self._registry.close()
 
     def _read(self) -> None:
-        stored = self._registry.get(self._directory.run_id)
+        try:
+            stored = self._registry.get(self._directory.run_id)
+        except RecordDamaged as error:
+            self._refuse(error)
+            stored = None
         if stored is None:
             self._bring_back()
             return
@@ -236,6 +203,17 @@ class Reconciler:
         if self._record is None or self._topology is None or record.version != self._record.version:
             self._take(record)
         self._crew.feed(self._registry.reports(self._directory.run_id))
+
+    def _refuse(self, error: RecordDamaged) -> None:
+        """Say once what was found in the place of this run's record."""
+        told = str(error)
+        if isinstance(error, RecordForged) and self._record is not None:
+            told = f"{told}. What was seen: {differences(error.record, self._record.to_json())}"
+        if told != self._refused:
+            _log(told)
+            self._refused = told
+
+    _refused = ""
 
     def _take(self, record: RunRecord) -> None:
         self._record = record
@@ -384,7 +362,10 @@ def main() -> None:
             sys.exit(
                 f"another reconciler of run {directory.run_id} lives on this host; this one leaves it alone"
             )
-        reconciler = Reconciler(directory, instructions, opened)
+        try:
+            reconciler = Reconciler(directory, instructions, opened)
+        except IgniteTfError as error:
+            sys.exit(str(error))
         reconciler.run()
     if instructions.has_credentials:
         write_private(directory.credentials, "")

@@ -10,24 +10,33 @@ import difflib
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ignite_tf_magic.cluster.directory import RunDirectory, the_one
+from ignite_tf_magic.cluster.directory import SEEN, RunDirectory, is_directory_name, the_one
 from ignite_tf_magic.cluster.mirror import seen_directory
 from ignite_tf_magic.cluster.origins import Elsewhere
 from ignite_tf_magic.cluster.reach import Reach
 from ignite_tf_magic.cluster.record import HostRecord, RunInfo, RunRecord, info_of
-from ignite_tf_magic.cluster.registry import Registry
+from ignite_tf_magic.cluster.registry import CACHE, Entry, Registry
 from ignite_tf_magic.cluster.runs import Run, native_run
 from ignite_tf_magic.cluster.runs import list_runs as list_native
+from ignite_tf_magic.cluster.seals import Seal
 from ignite_tf_magic.cluster.states import RunState
 from ignite_tf_magic.cluster.topology import connect_to_most
 from ignite_tf_magic.config import ConnectOptions, HostOptions
-from ignite_tf_magic.errors import ConfigError, ConnectionFailed, HostUnreachable, IgniteTfError, RunNotFound
+from ignite_tf_magic.errors import (
+    ConfigError,
+    ConnectionFailed,
+    HostUnreachable,
+    IgniteTfError,
+    RecordForged,
+    RunNotFound,
+)
 from ignite_tf_magic.launch.files import write_private
 from ignite_tf_magic.launch.hosts import Host, call_all
 
@@ -76,14 +85,11 @@ class RunIndex:
         self._silent: set[str] = set()
 
     @property
-    def registry(self) -> Callable[[], Registry] | None:
-        """Give a way to the cluster's registry; who calls it closes what it gives."""
-        cluster = self._cluster
-        return (
-            None
-            if cluster is None
-            else lambda: Registry(lambda: connect_to_most(cluster), patience_s=_CONNECT_S)
-        )
+    def registry(self) -> Callable[..., Registry] | None:
+        """A way to the cluster's registry, which may be given a run's key; who calls it closes what it gives."""
+        if self._cluster is None:
+            return None
+        return partial(Registry, partial(connect_to_most, self._cluster), patience_s=_CONNECT_S)
 
     def runs(self, *, include_ended: bool = False) -> Listed:
         """List runs, oldest first."""
@@ -143,16 +149,31 @@ class RunIndex:
             with self.registry() as registry:
                 listing = registry.runs()
         except IgniteTfError as error:
-            found, warnings = self._over_ssh()
+            found, unheard = self._over_ssh()
             reason = "no node of Ignite answers" if isinstance(error, ConnectionFailed) else str(error)
-            return found, (f"{reason}; the hosts were asked instead", *warnings)
-        records = {}
+            return found, (f"{reason}; the hosts were asked instead", *unheard)
+        records, warnings = {}, list(listing.warnings)
         for entry in listing:
-            record = _read(entry.record)
+            record = self._checked(entry, warnings)
             if record is not None:
                 records[record.run_id] = record, entry.owner_alive
         self._remember(record for record, _ in records.values())
-        return records, listing.warnings
+        return records, tuple(warnings)
+
+    def _checked(self, entry: Entry, warnings: list[str]) -> RunRecord | None:
+        """Read a record of the registry; where the run's key is here and does not fit, take the record that is here."""
+        run_id = str(entry.record["run_id"])
+        if not is_directory_name(run_id):
+            warnings.append(f"{run_id!r} in cache {CACHE} cannot be the id of a run")
+            return None
+        for directory in map(RunDirectory, (self._runs_dir / run_id, self._state_dir / SEEN / run_id)):
+            seal, key = Seal.read(directory), f"record/{run_id}"
+            if seal is not None and not seal.fits(key, entry.record, entry.seal):
+                warnings.append(str(RecordForged(run_id, key, CACHE, entry.record)))
+                with suppress(OSError, ValueError):
+                    return RunRecord.read(directory)
+                return None
+        return _read(entry.record)
 
     def _over_ssh(self) -> tuple[dict[str, tuple[RunRecord, bool]], tuple[str, ...]]:
         """Ask hosts that are configured or that earlier runs had; of each run the newest record counts."""
@@ -183,13 +204,21 @@ class RunIndex:
         except (OSError, ValueError):
             remembered = []
         known = {host.ssh: host for host in configured}
-        for name, ssh, root in remembered:
-            known.setdefault(ssh, HostRecord(name, ssh=ssh, root=root))
+        for (
+            name,
+            ssh,
+            *_,
+        ) in remembered:  # rows of the registry told of them: where our files lie is not theirs to say
+            known.setdefault(ssh, HostRecord(name, ssh=ssh, root=self._reach.roots.get(ssh)))
         return list(known.values())
 
     def _remember(self, records: Iterable[RunRecord]) -> None:
         """Keep the names of hosts for the day when Ignite does not tell them."""
-        hosts = {host.ssh: host for record in records for host in self._reach.seen_from_here(record)}
+        hosts = {
+            host.ssh: host
+            for record in records
+            for host in self._reach.seen_from_here(record, is_verified=False)
+        }
         rows = sorted([host.name, ssh, host.root] for ssh, host in hosts.items() if ssh is not None)
         path = self._state_dir / _KNOWN_HOSTS
         text = json.dumps(rows)
@@ -208,7 +237,8 @@ class RunIndex:
         run = self.find(run_id)
         if not run.is_over():
             raise ConfigError(f"run {run.id} has not ended; stop it first: ignite-tf stop {run.id}")
-        hosts = [host for host in self._reach.seen_from_here(run.record()) if host.ssh is not None]
+        seen = self._reach.seen_from_here(run.record(), is_verified=run.directory.is_verified)
+        hosts = [host for host in seen if host.ssh is not None]
         with self._reach.visiting(host for host in hosts if host.name not in self._silent) as opened:
             answers = call_all(opened, lambda host: host.remove(run.id))
         failed = {name: answer for name, answer in answers.items() if isinstance(answer, IgniteTfError)}

@@ -9,6 +9,7 @@ import json
 import os
 import tempfile
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from ignite_tf_magic.igfs.layout import FileNode
 from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.training.models import WEIGHTS, WHOLE, as_built, leave_model
 from ignite_tf_magic.training.task import task
+from ignite_tf_magic.training.untrusted_models import check_model, check_weights
 from ignite_tf_magic.values import decode, encode
 
 _INPUTS, _RESULT = "inputs.zip", "result.zip"
@@ -103,7 +105,13 @@ def list_models(volume: Volume, run_id: str) -> dict[str, tuple[int, str]]:
 
 
 def load_model(
-    options: ConnectOptions, run_id: str, name: str | None, *, into: Any = None, **given: Any
+    options: ConnectOptions,
+    run_id: str,
+    name: str | None,
+    *,
+    into: Any = None,
+    trust: bool = False,
+    **given: Any,
 ) -> Any:
     """Load a model that a run's `fit` has left, with Keras 3 or tf_keras, whichever it is of.
 
@@ -112,11 +120,12 @@ def load_model(
         run_id: The run.
         name: Its name in Keras; None is the last one that was trained.
         into: A model that takes the weights, where there is no more than these.
+        trust: Whether a model may bring code, which is then run. Whoever writes into the cluster writes models, too.
         given: Arguments of Keras' own `load_model`, as `custom_objects`.
 
     Raises:
         PathNotFound: There is no such model.
-        ConfigError: There are only weights, and no model for them was given.
+        ConfigError: There are only weights, and no model for them was given; or the model is not known to run no code.
     """
     with Volume(lambda: options) as volume, tempfile.TemporaryDirectory() as folder:
         known = list_models(volume, run_id)
@@ -127,13 +136,34 @@ def load_model(
         form = known[chosen][1]
         path = Path(folder) / f"model{form}"
         path.write_bytes(_get(volume, ("runs", run_id, _MODELS, f"{chosen}{form}")))
-        if form == WEIGHTS:
+        keras = None if form == WEIGHTS else _keras_of(path)
+        if trust:
+            given = {"safe_mode": False, **given}
+        else:
+            _check(path, f"{chosen}{form} of run {run_id}", keras, given)
+        if keras is None:
             return _with_weights(into, path, f"run {run_id} has left the weights of {chosen!r} only")
-        model = _keras_of(path).models.load_model(path, **given)
+        model = keras.models.load_model(path, **given)
         if into is None:
             return model
         into.set_weights(model.get_weights())
         return into
+
+
+def _check(path: Path, what: str, keras: Any, given: Mapping[str, Any]) -> None:
+    """Refuse a model that may run code when it is loaded."""
+    try:
+        if keras is None:
+            check_weights(path)
+        else:
+            own = keras.saving.get_custom_objects()
+            check_model(path, {*own, *(given.get("custom_objects") or {})})
+    except ConfigError as error:
+        raise ConfigError(
+            f"the model {what} was not loaded: {error}. Classes and functions of your own: "
+            "RUN.model(custom_objects={'Net': Net}), or keras.saving.register_keras_serializable. "
+            "RUN.model(trust=True) runs what it brings: only if you trust all who can write into the cluster"
+        ) from error
 
 
 def _with_weights(model: Any, path: Path, what: str) -> Any:
@@ -146,8 +176,11 @@ def _with_weights(model: Any, path: Path, what: str) -> Any:
 
 def _keras_of(path: Path) -> Any:
     """Import the Keras that has written a file."""
-    with zipfile.ZipFile(path) as archive:
-        version = str(json.loads(archive.read("metadata.json")).get("keras_version", "3"))
+    try:
+        with zipfile.ZipFile(path) as archive:
+            version = str(json.loads(archive.read("metadata.json")).get("keras_version", "3"))
+    except (ValueError, KeyError, AttributeError, zipfile.BadZipFile) as error:
+        raise ConfigError(f"what a run has left as its model is no .keras file: {error}") from error
     if version.startswith("2"):
         import tf_keras
 

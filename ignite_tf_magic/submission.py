@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from ignite_tf_magic.cluster.directory import RunDirectory, new_run_id
+from ignite_tf_magic.cluster.directory import SEAL_KEY, RunDirectory, new_run_id
 from ignite_tf_magic.cluster.manager import RunPlan, baggage_for, first_record
 from ignite_tf_magic.cluster.mirror import seen_directory
 from ignite_tf_magic.cluster.origins import Elsewhere, Native, Origin
@@ -19,12 +19,14 @@ from ignite_tf_magic.cluster.reach import Reach
 from ignite_tf_magic.cluster.record import HostRecord, RunRecord
 from ignite_tf_magic.cluster.registry import Owner, Registry
 from ignite_tf_magic.cluster.runs import Run
+from ignite_tf_magic.cluster.seals import Seal
 from ignite_tf_magic.config import Endpoint
-from ignite_tf_magic.errors import IgniteTfError, LaunchError
+from ignite_tf_magic.errors import IgniteTfError, LaunchError, RecordDamaged
 from ignite_tf_magic.host_names import plain_address
+from ignite_tf_magic.launch.files import write_private
 from ignite_tf_magic.launch.hosts import Host, call_all
 from ignite_tf_magic.launch.jobs import Job
-from ignite_tf_magic.reconciler import INSTRUCTIONS, Instructions
+from ignite_tf_magic.reconciler_instructions import INSTRUCTIONS, Instructions
 
 _JOB = "reconciler"
 _TAKEN_OVER_S = 30.0
@@ -35,7 +37,7 @@ def submit(
     plan: RunPlan,
     state_dir: Path,
     reach: Reach,
-    registry: Callable[[], Registry],
+    registry: Callable[..., Registry],
     scale: float,
     prepare: Callable[[str], None] = lambda _: None,
 ) -> Run:
@@ -53,7 +55,9 @@ def submit(
     is_here = any(host.ssh is None for host in record.hosts)
     directory = RunDirectory(state_dir / "runs" / run_id) if is_here else seen_directory(state_dir, run_id)
     directory.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with registry() as index, ExitStack() as opened:
+    seal = Seal.new()
+    write_private(directory.seal_key, seal.to_text())
+    with registry(seal=seal) as index, ExitStack() as opened:
         hosts = {host.name: opened.enter_context(reach.open(host)) for host in record.hosts}
         greeted = call_all(hosts.values(), Host.hello)
         record = replace(record, hosts=tuple(_with_root(host, hosts[host.name]) for host in record.hosts))
@@ -62,7 +66,7 @@ def submit(
         index.create(record.to_json())
         failed = _errors(greeted)
         ready = [host for name, host in hosts.items() if name not in failed]
-        failed |= _errors(call_all(ready, partial(_install, plan, record, directory, scale)))
+        failed |= _errors(call_all(ready, partial(_install, plan, record, directory, seal, scale)))
         if len(failed) == len(hosts):
             index.remove(run_id)
             raise LaunchError(f"no host took the run: {'; '.join(map(str, failed.values()))}")
@@ -71,7 +75,7 @@ def submit(
 
 
 def _origin(
-    record: RunRecord, directory: RunDirectory, reach: Reach, registry: Callable[[], Registry]
+    record: RunRecord, directory: RunDirectory, reach: Reach, registry: Callable[..., Registry]
 ) -> Origin:
     """Say where the run is: of several hosts, others may go on without this machine."""
     is_only_here = [host.ssh for host in record.hosts] == [None]
@@ -86,7 +90,9 @@ def _with_root(record: HostRecord, host: Host) -> HostRecord:
     return replace(record, root=host.facts.root if host.facts else record.root)
 
 
-def _install(plan: RunPlan, record: RunRecord, directory: RunDirectory, scale: float, host: Host) -> None:
+def _install(
+    plan: RunPlan, record: RunRecord, directory: RunDirectory, seal: Seal, scale: float, host: Host
+) -> None:
     me = record.host(host.name)
     baggage = baggage_for(plan, me, directory)
     for parcel in baggage.parcels:
@@ -96,7 +102,12 @@ def _install(plan: RunPlan, record: RunRecord, directory: RunDirectory, scale: f
     instructions = Instructions(
         me.name, _endpoints(plan, record, me), python_path, baggage.has_credentials, me.ssh is None, scale
     )
-    files = {**baggage.files, INSTRUCTIONS: instructions.to_text(), "run.json": json.dumps(record.to_json())}
+    files = {
+        **baggage.files,
+        INSTRUCTIONS: instructions.to_text(),
+        SEAL_KEY: seal.to_text(),
+        "run.json": json.dumps(record.to_json()),
+    }
     for path, text in files.items():
         host.write(record.run_id, path, text.encode())
     host.start(_job(record, me, python_path))
@@ -134,9 +145,10 @@ def _await_supervisor(
         if time.monotonic() - touched > beat_s:
             registry.touch_owner(run_id, owner)
             touched = time.monotonic()
-        stored = registry.get(run_id)
-        if stored is not None and stored.record.get("supervisor"):
-            return
+        with suppress(RecordDamaged):  # others have written there; the run's hosts put it right
+            stored = registry.get(run_id)
+            if stored is not None and stored.record.get("supervisor"):
+                return
         time.sleep(_POLL_S)
     reasons = f" ({'; '.join(map(str, failed.values()))})" if failed else ""
     raise LaunchError(

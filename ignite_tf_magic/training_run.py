@@ -97,20 +97,21 @@ class TrainingRun(Run):
         """
         return read_result(self._options(), self.id)
 
-    def model(self, name: str | None = None, *, into: Any = None, **given: Any) -> Any:
+    def model(self, name: str | None = None, *, into: Any = None, trust: bool = False, **given: Any) -> Any:
         """Load the model that `fit` has left; of several the last, or the one of that name in Keras.
 
         Args:
             name: The model's name.
             into: A model that takes the weights: of one that could not be saved whole there is no more.
+            trust: Whether it may bring code of its own, which is then run; without, such a model is refused.
             given: Arguments of Keras' `load_model`, as `custom_objects`.
 
         Raises:
             PathNotFound: The run has left no such model.
-            ConfigError: There are only weights, and no model for them was given.
+            ConfigError: There are only weights, and no model for them was given; or it may run code.
             ConnectionFailed: No node of the cluster answers.
         """
-        return load_model(self._options(), self.id, name, into=into, **given)
+        return load_model(self._options(), self.id, name, into=into, trust=trust, **given)
 
     def _options(self) -> ConnectOptions:
         options = self.cluster()

@@ -59,7 +59,8 @@ def reach_of(config: Config) -> Reach:
         via=options.via,
     )
     timings = replace(LinkTimings(), connect_s=options.connect_timeout_s).divided(timings_divisor())
-    return Reach(state_dir(), ssh, timings)
+    roots = {each.ssh or each.name: each.root for each in config.hosts if each.root}
+    return Reach(state_dir(), ssh, timings, roots=roots)
 
 
 def run_index(config: Config, cluster: ConnectOptions | None = None, reach: Reach | None = None) -> RunIndex:

@@ -15,7 +15,7 @@ NAME = PACKAGE.name
 
 # Floor by floor, lowest first. Rooms of one floor do not know each other.
 FLOORS: list[set[str]] = [
-    {"errors", "closing", "toml_tables", "spring_xml", "config", "after_import"},
+    {"errors", "closing", "toml_tables", "spring_xml", "own_files", "config", "after_import"},
     {"protocol", "launch"},
     {
         *("client", "host_names", "placement", "tfplugin", "batches", "deal", "passes", "values"),
@@ -24,7 +24,16 @@ FLOORS: list[set[str]] = [
     {"dataset", "training", "igfs", "cluster", "sources", "embedded", "tensorboard"},
     {
         *("session", "boards", "files", "registration", "run_files"),
-        *("run_plans", "run_index", "submission", "reconciler", "diagnosis", "cluster_sight", "doctor"),
+        *(
+            "run_plans",
+            "run_index",
+            "submission",
+            "reconciler",
+            "reconciler_instructions",
+            "diagnosis",
+            "cluster_sight",
+            "doctor",
+        ),
         *("ways", "loading", "run_hosts", "training_run", "run_values"),
     },
     {
@@ -51,6 +60,7 @@ ORDER: dict[str, list[str]] = {
             "closing",
             "toml_tables",
             "spring_xml",
+            "own_files",
             "config",
             "after_import",
             "registration",
@@ -58,6 +68,7 @@ ORDER: dict[str, list[str]] = {
             "run_hosts",
             "run_plans",
             "run_index",
+            "reconciler_instructions",
             "reconciler",
             "submission",
             "diagnosis",
@@ -177,6 +188,7 @@ ORDER: dict[str, list[str]] = {
             "timings",
             "states",
             "directory",
+            "seals",
             "task",
             "orders",
             "record",
@@ -219,7 +231,7 @@ ORDER: dict[str, list[str]] = {
             "together",
         ),
         *("shares", "fit_data", "adapting", "checkpoints", "reading", "resume", "waiting", "measures"),
-        *("records", "reporting", "models", "saving"),
+        *("records", "reporting", "untrusted_models", "models", "saving"),
         "callbacks",
         "keras_hooks",
         "loops",

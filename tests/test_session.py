@@ -16,7 +16,7 @@ from ignite_tf_magic.config import Endpoint
 from ignite_tf_magic.errors import CacheNotFound, LaunchError, PlacementError, RunNotFound, ScriptError
 from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.protocol.ops import CacheMode
-from ignite_tf_magic.reconciler import INSTRUCTIONS, Instructions
+from ignite_tf_magic.reconciler_instructions import INSTRUCTIONS, Instructions
 from ignite_tf_magic.session import RunRequest, RunState, get_run, list_runs, open_session, stop_run
 
 # Reads what the environment says, with the client alone: no TensorFlow to import.

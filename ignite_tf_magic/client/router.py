@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import threading
 import time
 import uuid
@@ -18,6 +19,7 @@ from ignite_tf_magic.protocol.affinity import TopologyVersion
 from ignite_tf_magic.protocol.messages import Request
 
 T = TypeVar("T")
+_NOT_SENT = "it means this machine to us, which no configured address does: it was not sent the password"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,9 @@ class Router:
             idle.close()
         reasons = []
         for endpoint in node.endpoints:
+            if self._is_of_another_machine(endpoint):
+                reasons.append(f"{endpoint}: {_NOT_SENT}")
+                continue
             try:
                 channel = open_channel(endpoint, self._options, self._tls)
             except ConnectionFailed as error:
@@ -164,8 +169,16 @@ class Router:
             if self._control is channel:
                 self._control = None
 
+    def _is_of_another_machine(self, endpoint: Endpoint) -> bool:
+        """Tell whether a node lists its own loopback, and a password would go to whoever listens there here."""
+        given = self._options
+        if given.password is None or (given.tls is not None and given.tls.check_hostname):
+            return False
+        return _is_loopback(endpoint.host) and not any(_is_loopback(each.host) for each in given.endpoints)
+
     def _candidates(self) -> Iterable[Endpoint]:
-        learnt = (endpoint for node in self._nodes for endpoint in node.endpoints)
+        listed = (endpoint for node in self._nodes for endpoint in node.endpoints)
+        learnt = (endpoint for endpoint in listed if not self._is_of_another_machine(endpoint))
         return dict.fromkeys((*self._options.endpoints, *self._known_good.values(), *learnt))
 
     def _connect_any(self) -> Channel:
@@ -181,6 +194,13 @@ class Router:
             self._known_good[channel.node_id] = endpoint
             return channel
         raise ConnectionFailed("no Ignite node answers. Tried " + "; ".join(reasons))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def wait_for(

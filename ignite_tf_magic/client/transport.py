@@ -36,22 +36,31 @@ class Transport(Protocol):
 def tls_context(options: TlsOptions) -> ssl.SSLContext:
     """Build the client's TLS context: peers are verified, TLS 1.2 at least.
 
+    The authorities that are named take the place of the system's, each of which signs for anybody.
+
     Raises:
-        ConfigError: A file is missing or unreadable, or the key's password is wrong.
+        ConfigError: A file is missing or unreadable, the key's password is wrong, or anybody's certificate would do.
     """
-    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH)
-    context.check_hostname = options.check_hostname
     try:
+        context = ssl.create_default_context(
+            ssl.Purpose.SERVER_AUTH, cafile=options.cafile or options.certfile or None
+        )
+        is_named = bool(options.cafile) or context.cert_store_stats()["x509_ca"] > 0
+        if not is_named:  # a client's certificate alone
+            context.load_default_certs(ssl.Purpose.SERVER_AUTH)
         if options.certfile:
             context.load_cert_chain(options.certfile, options.keyfile, options.key_password or "")
-        authorities = options.cafile or options.certfile
-        if authorities:
-            context.load_verify_locations(authorities)
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(
             f"the TLS files are unusable (certfile={options.certfile!r}, keyfile={options.keyfile!r}, "
             f"cafile={options.cafile!r}): {error}. They must be PEM files; a certfile may also hold the key"
         ) from error
+    if not (options.check_hostname or is_named):
+        raise ConfigError(
+            "check_hostname = false would take any certificate of any authority that this system trusts for a node's, "
+            "and send it the password; name the authority of the nodes' certificates as cafile"
+        )
+    context.check_hostname = options.check_hostname
     return context
 
 

@@ -52,6 +52,16 @@ class RunDirectory:
         return self.path / CREDENTIALS
 
     @property
+    def seal_key(self) -> Path:
+        """The key of a detached run, with which its hosts seal what they write into the registry."""
+        return self.path / SEAL_KEY
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether the record here can only have come from this user's processes, not from a registry's open rows."""
+        return self.path.parent.name != SEEN or self.seal_key.exists()
+
+    @property
     def files(self) -> Path:
         """For the script's own output."""
         return self.path / "files"
@@ -103,6 +113,8 @@ def script_path(name: str) -> str:
 
 
 CREDENTIALS = "credentials.json"
+SEAL_KEY = "seal.key"
+SEEN = "seen"  # holds the directories of runs of other machines
 
 
 def _of_generation(stem: str, generation: int, suffix: str) -> str:
@@ -126,6 +138,11 @@ def new_run_id(name: str) -> str:
     """Make an id up, like mnist-1121-0412-k3f."""
     mark = "".join(secrets.choice(_MARK_LETTERS) for _ in range(3))
     return f"{slug(name) or 'run'}-{time.strftime('%m%d-%H%M')}-{mark}"
+
+
+def is_directory_name(run_id: str) -> bool:
+    """Tell whether an id can be the name of a directory, and of no other than its own."""
+    return Path(run_id).name == run_id and run_id not in ("", "..") and "\0" not in run_id
 
 
 def the_one(ids: Iterable[str], beginning: str) -> str | None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ignite_tf_magic.closing import Closing
-from ignite_tf_magic.cluster.directory import RunDirectory, exit_name
+from ignite_tf_magic.cluster.directory import SEEN, RunDirectory, exit_name, is_directory_name
 from ignite_tf_magic.cluster.mirror_state import (
     NOBODY,
     STATE_FILE,
@@ -56,9 +56,9 @@ def seen_directory(state_dir: Path, run_id: str) -> RunDirectory:
     Raises:
         ConfigError: The id would lead elsewhere.
     """
-    if Path(run_id).name != run_id or run_id in ("", ".."):
+    if not is_directory_name(run_id):
         raise ConfigError(f"{run_id!r} cannot be the id of a run: it is no name of a directory")
-    path = state_dir / "seen" / run_id
+    path = state_dir / SEEN / run_id
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return RunDirectory(path)
 

@@ -14,6 +14,7 @@ from ignite_tf_magic.cluster.mirror_state import MirrorState, Unreachable
 from ignite_tf_magic.cluster.reach import Reach
 from ignite_tf_magic.cluster.record import RunRecord
 from ignite_tf_magic.cluster.registry import Registry
+from ignite_tf_magic.cluster.seals import Seal
 from ignite_tf_magic.errors import HostError, HostUnreachable, IgniteTfError, LaunchError
 from ignite_tf_magic.launch import lock
 from ignite_tf_magic.launch.hosts import Host, call_all
@@ -106,12 +107,13 @@ class Elsewhere:
     """A run of other machines.
 
     Attributes:
-        registry: Where its owner says that it lives; None when the cluster cannot be asked.
+        registry: Where its owner says that it lives, given the run's key as `seal`; None when the cluster cannot be
+            asked.
     """
 
     directory: RunDirectory
     reach: Reach
-    registry: Callable[[], Registry] | None
+    registry: Callable[..., Registry] | None
     _asked_at: float = field(default=float("-inf"))
     _seen_at: float = field(default=float("-inf"))
     _has_owner: bool = True
@@ -124,7 +126,7 @@ class Elsewhere:
         if self.registry is not None and time.monotonic() - self._asked_at > _ASK_S:
             self._asked_at = time.monotonic()
             try:
-                with self.registry() as registry:
+                with self.registry(seal=Seal.read(self.directory)) as registry:
                     self._has_owner = registry.owner(record.run_id) is not None
                     self._take_newer(registry, record)
             except IgniteTfError:
@@ -135,7 +137,12 @@ class Elsewhere:
         return self._has_owner or time.monotonic() - self._seen_at < patience_s
 
     def _take_newer(self, registry: Registry, record: RunRecord) -> None:
-        """Have the directory know of the run what the cluster knows, also while nobody copies from its hosts."""
+        """Have the directory know of the run what the cluster knows, also while nobody copies from its hosts.
+
+        Without the run's key that is what anybody may have written, which is good for a look from elsewhere only.
+        """
+        if self.directory.is_verified and not self.directory.seal_key.exists():
+            return
         stored = registry.get(record.run_id)
         if stored is not None and stored.version > record.version:
             with suppress(ValueError):
@@ -150,7 +157,8 @@ class Elsewhere:
         reasons = []
         with ExitStack() as opened:
             hosts = [
-                opened.enter_context(self.reach.open(host)) for host in self.reach.seen_from_here(record)
+                opened.enter_context(self.reach.open(host))
+                for host in self.reach.seen_from_here(record, is_verified=self.directory.is_verified)
             ]
             answers = call_all(hosts, lambda host: host.request_stop(record.run_id))
         reasons += [str(answer) for answer in answers.values() if isinstance(answer, HostError)]
@@ -173,7 +181,8 @@ class Elsewhere:
 @contextmanager
 def _mirroring(directory: RunDirectory, reach: Reach, record: RunRecord) -> Iterator[Copying]:
     def open_hosts(record: RunRecord, names: Collection[str] | None = None) -> list[Host]:
-        wanted = [each for each in reach.seen_from_here(record) if names is None or each.name in names]
+        seen = reach.seen_from_here(record, is_verified=directory.is_verified)
+        wanted = [each for each in seen if names is None or each.name in names]
         return [opened.enter_context(reach.open(host)) for host in wanted]
 
     with ExitStack() as opened:
@@ -182,14 +191,21 @@ def _mirroring(directory: RunDirectory, reach: Reach, record: RunRecord) -> Iter
             yield mirror
 
 
-def end_on_hosts(record: RunRecord, reach: Reach, grace_s: float) -> None:
+def end_on_hosts(record: RunRecord, reach: Reach, grace_s: float, *, is_verified: bool) -> None:
     """End a run's workers on all its hosts without its owner; blocks until they are gone.
+
+    Args:
+        record: The run's.
+        reach: How its hosts are reached.
+        grace_s: How long workers may take to end.
+        is_verified: As for `Reach.seen_from_here`.
 
     Raises:
         HostUnreachable: A host cannot be asked; on the others they have been ended.
     """
     with ExitStack() as opened:
-        hosts = [opened.enter_context(reach.open(host)) for host in reach.seen_from_here(record)]
+        seen = reach.seen_from_here(record, is_verified=is_verified)
+        hosts = [opened.enter_context(reach.open(host)) for host in seen]
         answers = call_all(hosts, lambda host: host.end(record.run_id, grace_s=grace_s, reason="ended"))
         deadline = time.monotonic() + 2 * grace_s + 2.0
         reached = [host for host in hosts if not isinstance(answers[host.name], IgniteTfError)]

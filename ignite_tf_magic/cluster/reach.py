@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -55,22 +55,37 @@ class Reach:
         ssh: How SSH is used.
         timings: How long to wait for hosts.
         kept: Hosts that stay connected for whoever opens them next; see `keeping`.
+        roots: Directories of this package's state on other hosts, by their ssh names, where they are configured.
     """
 
     root: Path
     ssh: SshOptions = field(default_factory=SshOptions)
     timings: LinkTimings = field(default_factory=LinkTimings)
     kept: KeptHosts | None = None
+    roots: Mapping[str, str] = field(default_factory=dict)
 
-    def seen_from_here(self, record: RunRecord) -> tuple[HostRecord, ...]:
-        """Give a run's hosts as this machine reaches them; the run may have been started on another."""
-        if record.owner_host == socket.gethostname():
-            return record.hosts
-        return tuple(
-            replace(host, ssh=host.addresses[0] if host.addresses else record.owner_host)
-            if host.ssh is None
-            else host
-            for host in record.hosts
+    def seen_from_here(self, record: RunRecord, *, is_verified: bool) -> tuple[HostRecord, ...]:
+        """Return a run's hosts as this machine reaches them; the run may have been started on another.
+
+        Args:
+            record: The run's.
+            is_verified: Whether only this user can have written it. Of one that anybody may have written no more is
+                taken than which hosts there are: SSH checks their keys, and what is started there, and where, is said
+                by the configuration here.
+        """
+        hosts = record.hosts
+        if record.owner_host != socket.gethostname():
+            hosts = tuple(
+                replace(host, ssh=host.addresses[0] if host.addresses else record.owner_host)
+                if host.ssh is None
+                else host
+                for host in hosts
+            )
+        return hosts if is_verified else tuple(map(self._as_configured, hosts))
+
+    def _as_configured(self, host: HostRecord) -> HostRecord:
+        return HostRecord(
+            host.name, host.ssh, self.roots.get(host.ssh) if host.ssh else None, addresses=host.addresses
         )
 
     def open(self, host: HostRecord) -> Host:

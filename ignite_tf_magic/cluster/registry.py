@@ -4,7 +4,8 @@ An index of what the hosts' own directories say, which are the truth: it may be 
 JSON texts under these keys:
 
     index            ids of all runs
-    record/RUN       the run's record, with marks of its latest writers; changed by compare-and-set only
+    record/RUN       the run's record, with marks of its latest writers; changed by compare-and-set only. That of a
+                     detached run and its hosts' reports are sealed: anybody at Ignite's port can write here
     owner/RUN        its owner's sign of life; vanishes when it is not repeated
     hosts/RUN        names of the hosts that have reported
     host/RUN/HOST    a host's report
@@ -41,10 +42,12 @@ from ignite_tf_magic.cluster.registry_rows import (
     read_names,
     read_object,
     read_owner,
+    read_seal,
     read_stored,
     read_strings,
     to_text,
 )
+from ignite_tf_magic.cluster.seals import Seal
 from ignite_tf_magic.cluster.timings import Timings
 from ignite_tf_magic.cluster.topology import Sight, listed_by
 from ignite_tf_magic.errors import (
@@ -106,6 +109,7 @@ class Registry(Closing):
         client: A client, which stays its giver's, or how to make one when first needed, which is closed here.
         timings: How long an owner's sign of life is good for.
         patience_s: How long to try while nodes go and come.
+        seal: Key of the one run that is dealt with: what is written of it is sealed, and what is read must be.
     """
 
     def __init__(
@@ -114,6 +118,7 @@ class Registry(Closing):
         *,
         timings: Timings | None = None,
         patience_s: float = PATIENCE_S,
+        seal: Seal | None = None,
     ) -> None:
         self._source = client
         self._client = client if isinstance(client, Client) else None
@@ -121,6 +126,8 @@ class Registry(Closing):
         self._patience_s = patience_s
         self._lock = threading.Lock()
         self._exists = False
+        self._seal = seal
+        self._newest: Stored | None = None
 
     def close(self) -> None:
         """Close the client that was made here; the next call makes another."""
@@ -156,17 +163,21 @@ class Registry(Closing):
             except RecordDamaged as error:
                 warnings.append(str(error))
                 continue
-            entries.append(Entry(stored.record, read_owner(rows.get(f"owner/{run}"))))
+            entries.append(Entry(stored.record, read_owner(rows.get(f"owner/{run}")), read_seal(row)))
         return Listing(tuple(entries), tuple(warnings))
 
     def get(self, run: str) -> Stored | None:
         """Read a run's record; None when the registry has none.
 
         Raises:
-            RecordDamaged: The row is not a record; `rebuild` replaces it.
+            RecordDamaged: The row is not a record, or, as RecordForged, has not the run's seal; `rebuild` replaces it.
         """
         row = self._get(key_of("record", run))
-        return None if row is None else read_stored(run, row)
+        if row is None:
+            return None
+        if self._newest is None or self._newest.row != row:  # read again and again, and mostly the same
+            self._newest = read_stored(run, row, self._seal)
+        return self._newest
 
     def find(self, prefix: str) -> Stored:
         """Read the record of the one run whose id is `prefix` or begins so.
@@ -215,15 +226,23 @@ class Registry(Closing):
 
     def report(self, run: str, host: str, report: Mapping[str, Any]) -> None:
         """Write what a host says of a run, over what it said before."""
-        key, row = f"{key_of('host', run)}/{checked_name(host)}", to_text(report)
+        key, sealed = f"{key_of('host', run)}/{checked_name(host)}", dict(report)
+        if self._seal is not None:
+            sealed["seal"] = self._seal.of(key, report)
+        row = to_text(sealed)
         self._update_names(key_of("hosts", run), {host})
         self._write(lambda cache: cache.put(key, row, _REPORT_TTL_S))
 
     def reports(self, run: str) -> dict[str, dict[str, Any]]:
-        """Read what the hosts say of a run, by host; what is no report is left out."""
+        """Read what the hosts say of a run, by host; what is no report, or lacks the run's seal, is left out."""
         keys = {f"{key_of('host', run)}/{host}": host for host in self._hosts(run)}
-        found = {keys[key]: read_object(row) for key, row in self._get_all(keys).items()}
-        return {host: report for host, report in found.items() if report is not None}
+        found = {}
+        for key, row in self._get_all(keys).items():
+            report = read_object(row)
+            mark = None if report is None else report.pop("seal", None)
+            if report is not None and (self._seal is None or self._seal.fits(key, report, mark)):
+                found[keys[key]] = report
+        return found
 
     def request(self, run: str, **asked: Any) -> None:
         """Ask something of a run's supervisor, besides what was asked before: `request(run, stop=True)`."""
@@ -261,7 +280,7 @@ class Registry(Closing):
         while True:
             row = self._get(key_of("record", run))
             with suppress(RecordDamaged):  # then nothing in it is worth keeping
-                if row is not None and read_stored(run, row).version >= record["version"]:
+                if row is not None and read_stored(run, row, self._seal).version >= record["version"]:
                     return False
             with suppress(RecordChanged):
                 self._set(row, record)
@@ -278,7 +297,10 @@ class Registry(Closing):
         """
         run, mark = str(record["run_id"]), secrets.token_hex(8)
         key = key_of("record", run)
-        row = to_text({"record": record, "marks": [mark, *read_marks(old)][:_MAX_MARKS]})
+        content: dict[str, Any] = {"record": record, "marks": [mark, *read_marks(old)][:_MAX_MARKS]}
+        if self._seal is not None:
+            content["seal"] = self._seal.of(key, record)
+        row = to_text(content)
 
         def send(cache: Cache) -> bool:
             return _compare_and_set(cache, key, old, row) or mark in read_marks(cache.get(key))

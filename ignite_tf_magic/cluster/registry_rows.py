@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ignite_tf_magic.errors import ConfigError, RecordDamaged
+from ignite_tf_magic.cluster.seals import Seal
+from ignite_tf_magic.errors import ConfigError, RecordDamaged, RecordForged
 
 CACHE = "ignite-tf-runs"
 
@@ -58,11 +59,13 @@ class Entry:
     """A run in a listing.
 
     Attributes:
+        seal: What was found with the record; nobody has looked whether it fits.
         owner: Its owner's latest sign of life; None when there was none for `Timings.owner_lapse_s`.
     """
 
     record: Mapping[str, Any]
     owner: Owner | None
+    seal: str = ""
 
     @property
     def owner_alive(self) -> bool:
@@ -127,16 +130,26 @@ def read_object(row: Any) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def read_stored(run: str, row: Any) -> Stored:
+def read_stored(run: str, row: Any, seal: Seal | None = None) -> Stored:
     """Read the row of a record.
 
     Raises:
         RecordDamaged: It is none of that run.
+        RecordForged: A key is given and it has not been sealed with that.
     """
-    record = (read_object(row) or {}).get("record")
+    found, key = read_object(row) or {}, f"record/{run}"
+    record = found.get("record")
     if not isinstance(record, dict) or record.get("run_id") != run or type(record.get("version")) is not int:
-        raise RecordDamaged(run, f"record/{run}", CACHE)
+        raise RecordDamaged(run, key, CACHE)
+    if seal is not None and not seal.fits(key, record, found.get("seal")):
+        raise RecordForged(run, key, CACHE, record)
     return Stored(record, row)
+
+
+def read_seal(row: Any) -> str:
+    """Read the seal of a row; empty when it has none."""
+    found = (read_object(row) or {}).get("seal")
+    return found if isinstance(found, str) else ""
 
 
 def read_marks(row: Any) -> list[str]:

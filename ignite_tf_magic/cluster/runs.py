@@ -153,7 +153,7 @@ class Run:
         with self.origin.copying(record):
             kind = self._await_owner(record)
         if kind is not StopKind.STOPPED:
-            end_on_hosts(self.record(), self.reach, GRACE_S)
+            end_on_hosts(self.record(), self.reach, GRACE_S, is_verified=self.directory.is_verified)
         self._await_keepers()
         if kind is StopKind.OWNER_WAS_GONE:
             self._close_books()

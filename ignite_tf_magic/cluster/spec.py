@@ -54,7 +54,9 @@ def credentials(connect: ConnectOptions) -> dict[str, Any]:
             "cafile": connect.tls.cafile,
             "check_hostname": "true" if connect.tls.check_hostname else "false",
         }
-    return {name: value for name, value in found.items() if value is not None}
+    found = {name: value for name, value in found.items() if value is not None}
+    # Whom workers may tell it, beside their own node.
+    return found and {**found, "endpoints": ",".join(map(str, connect.endpoints))}
 
 
 def worker_environment(

@@ -21,7 +21,7 @@ from ignite_tf_magic.client.client import Client, connect
 from ignite_tf_magic.client.router import Node
 from ignite_tf_magic.closing import Closing
 from ignite_tf_magic.config import ConnectOptions, Endpoint
-from ignite_tf_magic.errors import ConnectionFailed, IgniteTfError
+from ignite_tf_magic.errors import AuthenticationError, ConnectionFailed, IgniteTfError
 from ignite_tf_magic.host_names import is_nobodys, plain_address, rank
 from ignite_tf_magic.protocol.affinity import PartitionMap
 
@@ -191,14 +191,30 @@ def _connect_to(endpoint: Endpoint, options: ConnectOptions) -> Client | None:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of asking one endpoint for the cluster's nodes; `node` is the one that answered."""
+    """What came of asking one endpoint for the cluster's nodes.
+
+    Attributes:
+        node: The one that answered.
+        asks_password: Whether it was not told, and wants, one.
+    """
 
     endpoint: Endpoint
     node: uuid.UUID | None = None
     nodes: tuple[Node, ...] = ()
     error: str = ""
+    asks_password: bool = False
+
+    @property
+    def is_there(self) -> bool:
+        """Whether a node of Ignite answers there, whatever it says."""
+        return bool(self.nodes) or self.asks_password
 
     def __str__(self) -> str:
+        if self.asks_password:
+            return (
+                f"the node at {self.endpoint} is a cluster of its own (it asks for a password, which only configured "
+                "addresses are told)"
+            )
         if not self.nodes:
             return f"{self.endpoint} does not answer ({self.error.removeprefix(f'{self.endpoint}: ')})"
         num_others = len(self.nodes) - 1
@@ -214,10 +230,17 @@ def ask_all(options: ConnectOptions, endpoints: Iterable[Endpoint]) -> list[Answ
         return list(pool.map(partial(_ask, quick), asked))
 
 
+def as_anybody(options: ConnectOptions) -> ConnectOptions:
+    """Return the way to endpoints that others may have named: without a password, unless TLS tells who they are."""
+    return options if options.tls is not None else replace(options, username=None, password=None)
+
+
 def _ask(options: ConnectOptions, endpoint: Endpoint) -> Answer:
     try:
         with connect(replace(options, endpoints=(endpoint,))) as client:
             return Answer(endpoint, client.router.control_node_id(), client.nodes())
+    except AuthenticationError as error:
+        return Answer(endpoint, error=str(error), asks_password=options.password is None)
     except IgniteTfError as error:
         return Answer(endpoint, error=str(error).removeprefix("no Ignite node answers. Tried "))
 

@@ -24,7 +24,7 @@ from ignite_tf_magic.client.row_counts import (
     last_count,
     note_count,
 )
-from ignite_tf_magic.cluster.topology import Answer, ask_all, topology_of
+from ignite_tf_magic.cluster.topology import Answer, as_anybody, ask_all, topology_of
 from ignite_tf_magic.config import ConnectOptions, Endpoint
 from ignite_tf_magic.errors import CacheNotFound, IgniteTfError, NodesMissing, RowsLost
 from ignite_tf_magic.host_names import is_nobodys, plain_address
@@ -100,7 +100,7 @@ def check_whole(
     here = topology_of(nodes)
     lost_from = _lost_from(known, baseline.size, has_lost=bool(evidence))
     count = counted_now("a start", baseline.size, baseline.nodes, here, filled_of(stats), lost_from)
-    return Wholeness(_whole(here, absent), (*warnings, *_noted(cache, count)))
+    return Wholeness(_whole(here, _dialled(options, absent)), (*warnings, *_noted(cache, count)))
 
 
 def _baseline(cache: Cache, partition_map: PartitionMap, nodes: Collection[Node], rows: int) -> Baseline:
@@ -118,13 +118,19 @@ def _absent(options: ConnectOptions, known: RowCount | None, nodes: Collection[N
     silent = [each for each in seen if is_nobodys(plain_address(each.host)) and each not in options.endpoints]
     asked = {*options.endpoints, *seen} - listed - set(silent)
     present = {node.node_id for node in nodes}
-    answers = [each for each in ask_all(options, sorted(asked, key=str)) if each.node not in present]
+    own = asked.intersection(options.endpoints)
+    # Anybody at a node's port can write the notes of earlier counts.
+    told = [
+        *ask_all(options, sorted(own, key=str)),
+        *ask_all(as_anybody(options), sorted(asked - own, key=str)),
+    ]
+    answers = [each for each in told if each.node is None or each.node not in present]
     by_node: dict[uuid.UUID | Endpoint, Answer] = {each.node or each.endpoint: each for each in answers}
     found = list(by_node.values())
     found += [Answer(each, error="it was there before") for each in silent if each not in listed]
     if known and len(nodes) >= len(known.nodes):
         # As many as were there before: they have other addresses now.
-        found = [each for each in found if each.nodes or each.endpoint in options.endpoints]
+        found = [each for each in found if each.is_there or each.endpoint in options.endpoints]
     return found
 
 
@@ -146,7 +152,7 @@ def _refusal(
             words,
             f"{held} and keeps {baseline.backups or 'no'} backups: whether these are all, nobody has counted",
         )
-    is_split = any(answer.nodes for answer in absent)
+    is_split = any(answer.is_there for answer in absent)
     if is_split and 2 * num_present <= num_present + len(absent):
         return NodesMissing(num_present, words, f"{held}, and this is not the larger side of the cluster")
     return None
@@ -166,6 +172,12 @@ def _allowed(refusal: IgniteTfError) -> str:
 
 def _missing_words(absent: Sequence[Answer]) -> str:
     return f"not in this cluster: {'; '.join(map(str, absent))}"
+
+
+def _dialled(options: ConnectOptions | None, absent: Sequence[Answer]) -> list[Answer]:
+    """Leave those out to which a supervisor must not send the password later, when it looks for the majority."""
+    may_be_told = options is None or as_anybody(options) == options
+    return [each for each in absent if may_be_told or (options and each.endpoint in options.endpoints)]
 
 
 def _whole(here: tuple[str, ...], absent: Sequence[Answer]) -> tuple[str, ...]:

@@ -25,20 +25,28 @@ from ignite_tf_magic.igfs.store import DEFAULT_NAME
 _OLD_IGFS_PORT = 10500
 
 
-def cluster_of(authority: str = "", env: Mapping[str, str] | None = None) -> ConnectOptions:
+def cluster_of(
+    authority: str = "", env: Mapping[str, str] | None = None, *, with_credentials: bool = True
+) -> ConnectOptions:
     """Say how to reach the cluster of "igfs://AUTHORITY/"; user and password never stand in an address.
 
     Without an authority: IGFS_HOST and IGFS_PORT, the worker's own node (IGNITE_DATASET_HOST), the configured
-    cluster, the embedded one; the first that is there. With one: that node, as the same user.
+    cluster, the embedded one; the first that is there. With one: that node, as the same user if it is configured.
+
+    Args:
+        authority: HOST or HOST:PORT.
+        env: Instead of the process's environment.
+        with_credentials: Whether the configured user and password are wanted; else a node that is not configured is
+            no error.
 
     Raises:
         InvalidPath: The authority is not HOST or HOST:PORT.
-        ConfigError: No cluster is configured and none runs here.
+        ConfigError: No cluster is configured and none runs here; or the node of the authority is not configured, and
+            there is a password, which it would be sent.
     """
     source = os.environ if env is None else env
     if authority:
-        known = _worker(source) or configured_cluster(source) or ConnectOptions()
-        return replace(known, endpoints=(endpoint_of(authority),))
+        return _at(authority, source, with_credentials=with_credentials)
     found = given_cluster(source)
     if found is None and (endpoints := embedded_endpoints()):
         found = ConnectOptions(endpoints=endpoints)
@@ -48,6 +56,30 @@ def cluster_of(authority: str = "", env: Mapping[str, str] | None = None) -> Con
             "write igfs://HOST:PORT/path, or start nodes here with: ignite-tf local up"
         )
     return found
+
+
+def _at(authority: str, env: Mapping[str, str], *, with_credentials: bool) -> ConnectOptions:
+    """Say how to reach one node; whoever writes an address must not be told what is for configured nodes."""
+    known = _worker(env) or configured_cluster(env) or ConnectOptions()
+    endpoint = endpoint_of(authority)
+    legacy = _legacy(env)
+    configured = {*known.endpoints, *_of_run(env), *(legacy.endpoints if legacy else ())}
+    if endpoint in configured or (known.username is None and known.password is None):
+        return replace(known, endpoints=(endpoint,))
+    if not with_credentials:
+        return replace(known, endpoints=(endpoint,), username=None, password=None)
+    raise ConfigError(
+        f"igfs://{authority}/ is none of the configured nodes ({', '.join(sorted(map(str, configured)))}), which alone "
+        "are sent the user and password: add it to [cluster] addresses in ignite-tf.toml, or write igfs:/// for the "
+        "configured cluster"
+    )
+
+
+def _of_run(env: Mapping[str, str]) -> tuple[Endpoint, ...]:
+    """Return the endpoints that were configured where a worker's run was started."""
+    path = environment("IGNITE_DATASET_", ["CREDENTIALS_FILE"], env).get("credentials_file")
+    listed = read_credentials(Path(path)).get("endpoints", "") if path else ""
+    return tuple(Endpoint.parse(each) for each in listed.split(",") if each)
 
 
 def given_cluster(env: Mapping[str, str] | None = None) -> ConnectOptions | None:

@@ -337,7 +337,7 @@ def _unless_gone(error: OSError) -> None:
 
 def _options(authority: str, username: str | None, password: str | None) -> Callable[[], ConnectOptions]:
     def options() -> ConnectOptions:
-        found = cluster_of(authority)
+        found = cluster_of(authority, with_credentials=username is None)
         if username is None:
             return found
         return ConnectOptions(found.endpoints, username, password, found.tls, found.timeout_s)

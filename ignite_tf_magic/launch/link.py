@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -232,9 +233,18 @@ async def _find_magic(host: str, python: str, transport: Transport, pipe: Pipe) 
                     f"{python} is Python {version.decode(errors='replace')} there, and 3.8 or newer is needed"
                 )
                 raise NoInterpreter(host, f"{old}; {_name_another(host)}")
+            if word == b"OPEN":
+                raise HostUnreachable(host, _open_to_others(version.decode(errors="replace")))
             return word, rest
     quiet = "make its start-up files print nothing when no terminal is there"
     raise HostUnreachable(host, f"its login shell prints without end: {seen[:200]!r}...; {quiet}")
+
+
+def _open_to_others(directory: str) -> str:
+    return (
+        f"others may write into {directory!r}, from where the agent is started there; make it yours alone: "
+        f"chmod go-w {shlex.quote(directory)}, or name another directory: [hosts.NAME] root, here IGNITE_TF_HOME"
+    )
 
 
 def _no_relay(host: str, python: str, transport: Transport, code: int | None, words: str) -> HostError:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ignite_tf_magic.errors import ConfigError, HostKeyRejected
+from ignite_tf_magic.errors import ConfigError, HostKeyRejected, HostUnreachable
 from ignite_tf_magic.launch.jobs import LinkTimings
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 SSH_PORT = 22
 _SYSTEM_CONFIG = "/etc/ssh/ssh_config"
 _KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2", "/etc/ssh/ssh_known_hosts")
+_NOT_IN_NAMES = frozenset(" '`\"$\\;&<>|(){}")  # as OpenSSH has it
 _KEEPALIVE_COUNT = 3
 _FAST_CIPHERS = (
     "^aes128-gcm@openssh.com,aes256-gcm@openssh.com"  # asyncssh's first choice takes 3 times as long
@@ -96,9 +97,11 @@ def read_settings(hop: Hop) -> Settings:
     Raises:
         ConfigError: The configuration cannot be read.
         HostKeyRejected: It says that host keys need not be checked.
+        HostUnreachable: No host can be called so.
     """
     import asyncssh
 
+    _check_name(hop.name)
     asked = {"username": hop.options.user, "port": hop.options.port, "tunnel": hop.options.via}
     given = {name: value for name, value in asked.items() if value is not None}
     files = _config_files(hop.options)
@@ -124,6 +127,15 @@ def read_settings(hop: Hop) -> Settings:
         jump=_jump(hop, base.tunnel),
         base=base,
     )
+
+
+def _check_name(name: str) -> None:
+    """Refuse what a shell would read as more than a name: ProxyCommand gets it, and nodes of a cluster tell it."""
+    if name.startswith("-") or not name.isprintable() or _NOT_IN_NAMES.intersection(name):
+        raise HostUnreachable(
+            name,
+            f"{name!r} cannot be the name of a host for ssh; name the host in ignite-tf.toml: [hosts.NAME] ssh",
+        )
 
 
 def _config_files(options: SshOptions) -> list[str]:

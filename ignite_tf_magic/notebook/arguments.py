@@ -124,6 +124,9 @@ def _add_run_commands(commands: Any) -> None:
     model = add("model", "load the model that a run's fit has left", of_run=True)
     model.add_argument("--model", metavar="NAME", help="of several the one of that name in Keras (the last)")
     model.add_argument("-o", "--output", metavar="NAME", help="variable for it")
+    model.add_argument(
+        "--trust", action="store_true", help="run the code that it may bring, as of Lambda layers"
+    )
     logs = add("logs", "show the last lines of a run's output", of_run=True)
     logs.add_argument("--worker", type=whole, metavar="I", help="of this worker only, counted from 0")
     logs.add_argument(

@@ -125,7 +125,7 @@ class IgniteMagics:
 
     def _model(self, options: argparse.Namespace) -> Any:
         run = get_run(options.run, options.config, options.via)
-        model = run.model(options.model)
+        model = run.model(options.model, trust=options.trust)
         if options.output is None:
             return model
         self._shell.user_ns[options.output] = model

@@ -145,7 +145,7 @@ def test_an_address_is_reached_as_the_same_user(tmp_path):
     secrets.write_text(json.dumps({"username": "u", "password": "p", "cafile": "ca.pem"}))
     secrets.chmod(0o600)
     env = {"IGNITE_DATASET_HOST": "near", "IGNITE_DATASET_CREDENTIALS_FILE": str(secrets)}
-    for found in (addresses.cluster_of("db1", env), addresses.cluster_of("", env)):
+    for found in (addresses.cluster_of("near", env), addresses.cluster_of("", env)):
         assert (found.username, found.password) == ("u", "p")
         assert found.tls is not None
         assert found.tls.cafile == "ca.pem"

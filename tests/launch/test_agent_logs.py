@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
+import subprocess
 import sys
 import time
 
 import pytest
-from relay_client import Refusal, clean_host, relay_at, wait_until
+from relay_client import DIGEST, SOURCE, Refusal, clean_host, relay_at, wait_until
 
+from ignite_tf_magic.launch.agent import MAGIC, loader_arguments
 from ignite_tf_magic.launch.agent.job_files import JobFiles
 from ignite_tf_magic.launch.agent.polling import Poll
 from ignite_tf_magic.launch.agent.runs import Runs
@@ -216,6 +218,30 @@ def test_a_damaged_agent_is_sent_again(relay, home):
         assert other.word == "NEED"
         other.start("pass")
         assert other.until_ended()["code"] == 0
+
+
+def test_an_agent_of_the_right_size_that_is_another_is_not_run(relay, home, tmp_path):
+    relay.call("hello")
+    (agent,) = (home / "agents").glob("*.py")
+    source, trace = agent.read_bytes(), tmp_path / "somebody-ran-it"
+    evil = f"open({str(trace)!r}, 'w').close()\n#".encode()
+    agent.write_bytes(evil.ljust(len(source), b"#"))
+    with relay_at(home) as other:
+        assert other.word == "NEED"
+        other.call("hello")
+    assert not trace.exists()
+    assert agent.read_bytes() == source
+
+
+@pytest.mark.parametrize("place", [".", "agents"])
+def test_no_agent_is_started_from_where_others_may_write(home, place):
+    (home / "agents").mkdir(parents=True, exist_ok=True)
+    (home / place).chmod(0o777)
+    argv = loader_arguments(DIGEST, len(SOURCE), str(home), sys.executable)
+    answer = subprocess.run(argv, input=SOURCE, capture_output=True, check=False)
+    assert answer.returncode == 6
+    assert f"{MAGIC} OPEN {(home / place).resolve()}" in answer.stdout.decode()
+    assert list((home / "agents").iterdir()) == []
 
 
 def test_an_old_interpreter_says_so(home, tmp_path):

@@ -226,6 +226,16 @@ def test_an_interpreter_that_is_too_old(host, tmp_path):
             other.hello()
 
 
+def test_a_directory_into_which_others_may_write(host, home):
+    home.mkdir(exist_ok=True)
+    home.chmod(0o775)
+    with Host("h2", host.transport, python=sys.executable, root=str(home)) as other:
+        with pytest.raises(HostUnreachable, match=rf"others may write into '{home}'.*chmod go-w"):
+            other.hello()
+        home.chmod(0o755)
+        assert other.hello().root == str(home)
+
+
 @pytest.mark.parametrize("noise", ["printf 'Welcome\\n\\nIGNITE-'", "head -c 60000 /dev/zero"])
 def test_a_login_shell_may_print_first(host, tmp_path, noise):
     loud = tmp_path / "python"

@@ -13,6 +13,7 @@ import pytest
 from ssh_user import COUNT, NUM_ROWS, changed_ssh_config
 
 from ignite_tf_magic.cluster.registry import Registry
+from ignite_tf_magic.cluster.seals import Seal
 from ignite_tf_magic.errors import HostRefused, LaunchError, PlacementError, RecordChanged
 from ignite_tf_magic.launch.jobs import Job
 from ignite_tf_magic.session import RunRequest, RunState, open_session, reach_of
@@ -143,7 +144,7 @@ def test_two_owners_at_once(session, bed):
     assert second.returncode != 0
     assert "another reconciler of run" in second.stderr
 
-    with Registry(session.client) as registry:
+    with Registry(session.client, seal=Seal.read(run.directory)) as registry:
         seen = registry.get(run.id)
         registry.replace(seen, seen.record)
         with pytest.raises(RecordChanged, match="written by another process"):

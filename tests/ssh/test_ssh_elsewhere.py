@@ -100,6 +100,36 @@ def test_prune_forgets_runs_wherever_something_of_them_is(session, elsewhere, be
     assert session.runs(include_ended=True) == []
 
 
+def test_a_row_of_the_registry_names_no_program_for_another_machine(session, elsewhere, bed):
+    """Who has no key of the run takes only the hosts' names from its row, which anybody may have written."""
+    run = session.start_run(RunRequest("NUMBERS", "print('here')", 3, start_timeout_s=None, detach=True))
+    run.wait(120)
+    for host in bed.hosts:
+        host.run(
+            [
+                "sh",
+                "-c",
+                "printf '#!/bin/sh\\ntouch $HOME/somebody-ran-it\\n' > $HOME/evil; chmod 755 $HOME/evil",
+            ]
+        )
+    cache, key = session.client.cache("ignite-tf-runs"), f"record/{run.id}"
+    deadline = time.monotonic() + 60
+    while json.loads(cache.get(key))["record"]["state"] != "succeeded":
+        assert time.monotonic() < deadline
+    row = json.loads(cache.get(key))
+    row["record"] |= {"state": "running", "version": row["record"]["version"] + 1000}
+    for host in row["record"]["hosts"]:
+        host |= {"agent_python": "~/evil", "python": "~/evil", "root": "/tmp/nobodys"}
+    cache.put(key, json.dumps(row))
+    assert elsewhere.json("ps")[0]["id"] == run.id
+    assert elsewhere("logs", run.id, "--worker", "0").out == "here\n"
+    elsewhere("stop", run.id)
+    for host in bed.hosts:
+        found = host.run(["sh", "-c", "ls $HOME /tmp"]).stdout.split()
+        assert "evil" in found
+        assert {"somebody-ran-it", "nobodys"}.isdisjoint(found)
+
+
 @pytest.mark.faults
 def test_while_ignite_is_down(session, elsewhere, bed):
     run = counting(session, detach=True)

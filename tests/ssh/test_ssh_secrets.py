@@ -30,6 +30,7 @@ time.sleep(600)
 def trusted(bed, home) -> None:
     """The user's configuration names a password; the nodes ask for none, and are told it all the same."""
     Path("ignite-tf.toml").write_text(settings(bed, cluster={"username": USER, "password": PASSWORD}))
+    Path("ignite-tf.toml").chmod(0o600)
 
 
 def on_host(host, home: str, *, is_running: bool) -> dict[str, str]:

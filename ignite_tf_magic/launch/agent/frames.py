@@ -32,8 +32,18 @@ r=os.path.abspath(os.path.expanduser(r[0]))
 u=os.umask(63)
 d=r+"/agents"
 p=d+"/"+k+".py"
+import hashlib
+for x in r,d:
+ try:
+  s=os.stat(x)
+ except OSError:
+  continue
+ if s.st_mode&18 or s.st_uid not in(0,os.getuid()):
+  say("OPEN "+x)
+  sys.exit(6)
 try:
- h=os.path.getsize(p)==n
+ with open(p,"rb") as f:
+  h=hashlib.sha256(f.read(n+1)).hexdigest()==k
 except OSError:
  h=False
 say("HAVE" if h else "NEED")
@@ -44,7 +54,6 @@ while not h and len(c)<n:
   sys.exit(4)
  c+=x
 if c:
- import hashlib
  if not hashlib.sha256(c).hexdigest()==k:
   say("BAD")
   sys.exit(5)
@@ -77,8 +86,8 @@ def loader_arguments(
     """Give the command that starts a relay; only its fifth argument, LOADER, needs quotes in a shell.
 
     It prints a line with MAGIC and one more word: HAVE; NEED (send the `num_bytes` of the agent now); OLD and
-    the version of the interpreter (and ends); BAD (what was sent has another hash; and ends). After HAVE, or
-    after the bytes were sent, frames go both ways.
+    the version of the interpreter (and ends); OPEN and a directory of ours into which others may write (and ends); BAD
+    (what was sent has another hash; and ends). After HAVE, or after the bytes were sent, frames go both ways.
     """
     return [python, "-I", "-S", "-c", LOADER, digest, str(num_bytes), *([root] if root else [])]
 

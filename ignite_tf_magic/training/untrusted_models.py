@@ -1,0 +1,187 @@
+"""Whether loading a saved model runs no code and reads no file: looked at before Keras sees it. Knows no TensorFlow.
+
+A .keras file says by name what Keras is to make. Which names it takes depends on the Keras: tf_keras imports any
+module. So what is not known to be harmless is refused, for both; known are layers, losses and the like of Keras itself,
+and what this process has registered or was given.
+"""
+
+from __future__ import annotations
+
+import builtins
+import json
+import re
+import tempfile
+import zipfile
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ignite_tf_magic.errors import ConfigError
+
+_MEMBERS = re.compile(r"metadata\.json|config\.json|model(_\d+)?\.weights\.(h5|json)|assets/.*")
+_MAX_CONFIG_BYTES = 256 << 20
+_CLASS, _NAME = re.compile(r"[A-Z]\w*", re.ASCII), re.compile(r"[A-Za-z]\w*", re.ASCII)
+_VALUES = frozenset(
+    {"__keras_tensor__", "__tensor__", "__numpy__", "__bytes__", "__ellipsis__", "__slice__", "__tuple__"}
+)
+_OF_FUNCTIONS = frozenset(
+    {"activations", "constraints", "initializers", "losses", "metrics", "optimizers", "regularizers"}
+)
+_OF_CLASSES = _OF_FUNCTIONS | {
+    *("", "layers", "models", "dtype_policies", "mixed_precision", "quantizers", "random"),
+    *("optimizers.schedules", "optimizers.legacy", "optimizers.experimental"),
+}
+_MODELS = frozenset({"Functional", "Sequential", "Model"})
+_OPERATIONS = frozenset({"TFOpLambda", "SlicingOpLambda"})
+# What runs code that the file brings, or reads other files by a name that it says.
+_DANGEROUS = frozenset(
+    {
+        *("Lambda", "TFSMLayer", "TorchModuleWrapper", "JaxLayer", "FlaxLayer", "TensorFlowOpLayer"),
+        *("ClassMethod", "InstanceMethod", "InstanceProperty", "DenseFeatures", "SequenceFeatures"),
+    }
+)
+_LOOKUPS = frozenset({"StringLookup", "IntegerLookup", "TextVectorization"})
+_SPECS = frozenset({"TensorSpec", "SparseTensorSpec", "RaggedTensorSpec"})
+# TensorFlow's functions that compute; `io.write_file` is one by the same right.
+_COMPUTES = re.compile(
+    r"(tf\.)?((math|nn|linalg|signal|__operators__)\.(\w+\.)?\w+|(abs|add|argmax|argmin|boolean_mask|broadcast_to|cast|"
+    r"clip_by_value|concat|convert_to_tensor|cos|divide|einsum|equal|exp|expand_dims|fill|gather|gather_nd|greater|"
+    r"identity|less|matmul|maximum|minimum|multiply|norm|not_equal|one_hot|ones|ones_like|pad|pow|range|rank|reduce_\w+|"
+    r"repeat|reshape|reverse|roll|round|shape|sigmoid|sign|sin|size|slice|split|sqrt|square|squeeze|stack|"
+    r"stop_gradient|strided_slice|subtract|sum|tanh|tensordot|tile|transpose|truediv|unstack|where|zeros|zeros_like))"
+)
+
+
+def check_model(path: Path, known: Collection[str]) -> None:
+    """Look at a .keras file.
+
+    Args:
+        path: The file.
+        known: Names of classes and functions that the user has registered or given.
+
+    Raises:
+        ConfigError: It holds what may run code or read files, or is no such file; says what.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive, tempfile.TemporaryDirectory() as folder:
+            names = archive.namelist()
+            strange = [name for name in names if not _MEMBERS.fullmatch(name) or ".." in name]
+            if strange or len(names) != len(set(names)):
+                raise ConfigError(f"it holds {strange[0]!r}" if strange else "it holds two files of one name")
+            if archive.getinfo("config.json").file_size > _MAX_CONFIG_BYTES:
+                raise ConfigError("its config.json is larger than that of any model")
+            for problem in _problems(json.loads(archive.read("config.json")), frozenset(known)):
+                raise ConfigError(problem)
+            for name in names:
+                if name.endswith(".h5"):
+                    check_weights(Path(archive.extract(name, folder)))
+    except (KeyError, ValueError, OSError, RecursionError, zipfile.BadZipFile, NotImplementedError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"it is no .keras file: {error}") from error
+
+
+def check_weights(path: Path) -> None:
+    """Look at a file of weights (HDF5): all of it must lie in the file itself.
+
+    Raises:
+        ConfigError: Parts of it are other files on this machine, or it is no such file.
+    """
+    import h5py
+
+    elsewhere: list[str] = []
+
+    def look(name: str, link: Any) -> None:
+        if isinstance(link, h5py.ExternalLink):
+            elsewhere.append(name)
+
+    def look_inside(name: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset) and (item.external or item.is_virtual):
+            elsewhere.append(name)
+
+    try:
+        with h5py.File(path, "r") as file:
+            file.visititems_links(look)
+            file.visititems(look_inside)
+    except (OSError, RuntimeError, KeyError) as error:
+        raise ConfigError(f"its weights cannot be read: {error}") from error
+    if elsewhere:
+        raise ConfigError(f"its weights {elsewhere[0]!r} are to be read from another file of this machine")
+
+
+def _problems(value: Any, known: frozenset[str]) -> Iterator[str]:
+    """Tell what is not known to be harmless, depth first; all that has a class is looked at, wherever it stands."""
+    if isinstance(value, list):
+        for each in value:
+            yield from _problems(each, known)
+    elif isinstance(value, dict):
+        if "class_name" in value and (problem := _problem(value, known)):
+            yield problem
+        for each in value.values():
+            yield from _problems(each, known)
+
+
+def _problem(found: Mapping[str, Any], known: frozenset[str]) -> str:
+    name, config = found["class_name"], found.get("config")
+    module, registered = found.get("module"), found.get("registered_name")
+    if name in _VALUES:
+        return ""
+    if name == "function":
+        return _function_problem(config, module, known)
+    shown = f"a {name} of {module}" if module else f"a {name}"
+    if name == "__typespec__":
+        is_ours = (
+            found.get("spec_name") in _SPECS
+            and str(module).startswith("tensorflow.python.")
+            and not registered
+        )
+        return "" if is_ours else f"it holds a specification, {found.get('spec_name')!r} of {module!r}"
+    if name in _DANGEROUS or registered in _DANGEROUS:
+        return f"it holds {shown}, which runs code, or reads files, of whoever has written it"
+    if registered in known:
+        return ""
+    if (
+        not isinstance(name, str)
+        or not _CLASS.fullmatch(name)
+        or registered not in (None, name, *_OPERATIONS)
+    ):
+        return f"it holds {name!r} ({registered!r}), which is no class of Keras"
+    if "module" in found and not _is_of_keras(str(module), name):
+        return f"it holds {shown}, which is not Keras' own"
+    if name in _OPERATIONS and not _COMPUTES.fullmatch(str(_function_of(config))):
+        return f"it holds a call of TensorFlow's {_function_of(config)!r}"
+    if name in _LOOKUPS and isinstance(config, Mapping) and isinstance(config.get("vocabulary"), str):
+        return f"it holds {shown}, whose words are in the file {config['vocabulary']!r}"
+    return ""
+
+
+def _function_of(config: Any) -> Any:
+    """Return what a layer made of an operation calls, as older and newer versions write it."""
+    function = config.get("function") if isinstance(config, Mapping) else None
+    return "__operators__.getitem" if function is None else function
+
+
+def _function_problem(name: Any, module: Any, known: frozenset[str]) -> str:
+    if name in known:
+        return ""
+    is_plain = isinstance(name, str) and _NAME.fullmatch(name) is not None
+    if module == "builtins" and is_plain and not hasattr(builtins, name):
+        return ""
+    root, _, kind = str(module).partition(".")
+    if root in ("keras", "tf_keras") and kind in _OF_FUNCTIONS and is_plain:
+        return ""
+    return f"it holds the function {name!r} of {module}, which is not Keras' own"
+
+
+def _is_of_keras(module: str, name: str) -> bool:
+    root, _, rest = module.partition(".")
+    if root not in ("keras", "tf_keras"):
+        return False
+    if rest in _OF_CLASSES:
+        return True
+    if rest == "src.layers.core.tf_op_layer":
+        return name in _OPERATIONS
+    inside = rest.removeprefix("src.").partition(".")[0]
+    return rest.startswith("src.") and (
+        name in _MODELS if inside in ("models", "engine") else inside == "ops"
+    )
