@@ -73,11 +73,16 @@ def _gradient(
     return original(target, sources, output_gradients, *arguments, **options)
 
 
-def _add_loss(step: Step, original: Callable[..., Any], layer: Any, loss: Any, **options: Any) -> Any:
+def _add_loss(step: Step, original: Callable[..., Any], layer: Any, *arguments: Any, **options: Any) -> Any:
     """Let a sum over rows that a layer adds weigh as one over all rows; what is not reduced comes later."""
     del layer
-    is_sum = isinstance(loss, tf.Tensor) and loss.shape.rank == 0 and parts_of(loss, step) == {Part.SUM}
-    return original(step.note_reduced(_shared(step, loss)) if is_sum else loss, **options)
+
+    def whole(loss: Any) -> Any:
+        is_number = isinstance(loss, tf.Tensor) and loss.shape.rank == 0
+        is_sum = is_number and parts_of(loss, step) == {Part.SUM}
+        return step.note_reduced(_shared(step, loss)) if is_sum else loss
+
+    return original(*map(whole, arguments), **{name: whole(each) for name, each in options.items()})
 
 
 def _aggregate(step: Step, original: Callable[..., Any], model: Any, loss: Any) -> Any:
