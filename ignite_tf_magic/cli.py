@@ -6,6 +6,7 @@ Exit codes: 0, 1 error, 2 usage, 130 interrupted, or, of `start` and `attach`, t
 from __future__ import annotations
 
 import argparse
+import codecs
 import json
 import os
 import sys
@@ -41,6 +42,7 @@ from ignite_tf_magic.shared_options import (
     add_version,
     whole,
 )
+from ignite_tf_magic.terminal_text import coloured, echo
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,10 +52,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = options.act(options)
         sys.stdout.flush()
     except IgniteTfError as error:
-        print(f"error: {error}", file=sys.stderr)
+        echo(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        echo("interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:  # as in `ignite-tf logs RUN | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -64,14 +66,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _demo(_: argparse.Namespace) -> None:
     began = time.monotonic()
     outcome = run_demo(_write)
-    print(f"\n== Done after {time.monotonic() - began:.0f} s")
-    print(f"notebook  {outcome.notebook}")
+    echo(f"\n== Done after {time.monotonic() - began:.0f} s")
+    echo(f"notebook  {outcome.notebook}")
     if outcome.run:
-        print(f"run       {outcome.run.id} ({outcome.run.state.value})")
+        echo(f"run       {outcome.run.id} ({outcome.run.state.value})")
         for worker in outcome.run.workers:
-            print(f"log       {get_run(outcome.run.id).directory.log(worker.worker)}")
+            echo(f"log       {get_run(outcome.run.id).directory.log(worker.worker)}")
     nodes = ", ".join(f"{node.host}:{node.port}" for node in outcome.cluster.nodes)
-    print(f"nodes     {nodes}; to stop them: {_own_name()} local down")
+    echo(f"nodes     {nodes}; to stop them: {_own_name()} local down")
 
 
 def _own_name() -> str:
@@ -90,7 +92,7 @@ def _local_up(options: argparse.Namespace) -> None:
 def _local_status(options: argparse.Namespace) -> None:
     cluster = local_status()
     if cluster is None:
-        print("[]" if options.json else "no embedded nodes run; to start some: ignite-tf local up")
+        echo("[]" if options.json else "no embedded nodes run; to start some: ignite-tf local up")
         return
     _print_nodes(cluster.nodes, as_json=options.json)
 
@@ -98,18 +100,18 @@ def _local_status(options: argparse.Namespace) -> None:
 def _local_down(options: argparse.Namespace) -> None:
     stopped = local_down(delete_data=options.delete_data, report=_report)
     if stopped is None:
-        print("no embedded nodes ran")
+        echo("no embedded nodes ran")
         return
-    print(f"{stopped.num_nodes} Ignite node{'s' * (stopped.num_nodes != 1)} stopped")
+    echo(f"{stopped.num_nodes} Ignite node{'s' * (stopped.num_nodes != 1)} stopped")
     if stopped.data:
-        print(f"their data is kept in {stopped.data}")
+        echo(f"their data is kept in {stopped.data}")
 
 
 def _print_nodes(nodes: Sequence[EmbeddedNode], *, as_json: bool) -> None:
     if as_json:
-        print(json.dumps([node.to_dict() for node in nodes], indent=1))
+        echo(json.dumps([node.to_dict() for node in nodes], indent=1))
         return
-    print(nodes_view(nodes).text)
+    echo(nodes_view(nodes).text)
 
 
 def _open(options: argparse.Namespace) -> Session:
@@ -127,7 +129,7 @@ def _load(options: argparse.Namespace) -> None:
             replace=options.replace,
             progress=progress,
         )
-    print(outcome)
+    echo(outcome)
 
 
 @contextmanager
@@ -145,34 +147,34 @@ def _progress_bar(title: str) -> Iterator[LoadProgress]:
 def _caches(options: argparse.Namespace) -> None:
     with _open(options) as session:
         caches = session.caches()
-    print(caches_view(caches).text)
+    echo(caches_view(caches).text)
 
 
 def _sql(options: argparse.Namespace) -> None:
     with _open(options) as session:
         result = session.query(options.statement, options.param, options.limit or None)
     cells = [["NULL" if value is None else str(value) for value in row] for row in result.rows]
-    print(table_view([column.name for column in result.columns], cells, upper=False).text)
+    echo(table_view([column.name for column in result.columns], cells, upper=False).text)
     if result.truncated:
         _report(f"the first {len(cells)} rows; there are more (--limit N fetches N, --limit 0 all)")
 
 
 def _tensorboard(options: argparse.Namespace) -> None:
     if options.list:
-        print(tensorboards_view(list_tensorboards()).text)
+        echo(tensorboards_view(list_tensorboards()).text)
     elif options.stop:
         stopped = stop_tensorboard(options.run, logdirs=options.logdir, port=options.port, report=_report)
         for board in stopped:
-            print(f"stopped the TensorBoard at {board.url}")
+            echo(f"stopped the TensorBoard at {board.url}")
         if not stopped:
-            print("no such TensorBoard runs")
+            echo("no such TensorBoard runs")
     else:
         board = open_tensorboard(
             options.run, logdirs=options.logdir, host=options.host, port=options.port, report=_report
         )
         for note in board.notes:
             _report(note)
-        print(board.url)
+        echo(board.url)
 
 
 def _fs(options: argparse.Namespace) -> None:
@@ -185,17 +187,23 @@ class _Shell:
     own_name = "ignite-tf"
     mounts_in_background = False
 
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
     def show(self, view: View) -> None:
-        print(view.text)
+        echo(view.text)
 
     def say(self, line: str) -> None:
-        print(line)
+        echo(line)
 
     def note(self, line: str) -> None:
         _report(line)
 
     def write(self, data: memoryview) -> None:
-        sys.stdout.buffer.write(data)
+        if not sys.stdout.isatty():
+            sys.stdout.buffer.write(data)
+            return
+        sys.stdout.write(coloured(self._decoder.decode(data)))
 
     @contextmanager
     def progress(self) -> Iterator[CopyProgress | None]:
@@ -210,7 +218,7 @@ class _Shell:
 
 def _report(line: str) -> None:
     """Tell what goes on, beside the answer, which is alone on standard output."""
-    print(line, file=sys.stderr, flush=True)
+    echo(line, file=sys.stderr, flush=True)
 
 
 def _write(text: str) -> None:

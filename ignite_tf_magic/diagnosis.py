@@ -221,6 +221,20 @@ def judge_ways(host: str, reasons: Mapping[str, str | None] | IgniteTfError) -> 
     return good(host, "network", f"reaches {', '.join(reasons)}")
 
 
+def judge_outside(host: str, *, is_reached: bool) -> Check:
+    """Say whether a machine that runs no worker reaches what workers listen at."""
+    if not is_reached:
+        return good(
+            host, "exposure", "this machine, which runs no worker, does not reach the ports of workers there"
+        )
+    found = (
+        "this machine, which runs no worker, reaches the ports of workers there: TensorFlow's servers listen on all "
+        "interfaces, and run what anybody sends who reaches them"
+    )
+    fix = "set [launch] ports and let a firewall open them between the hosts only; docs/security.md"
+    return doubtful(host, "exposure", found, fix)
+
+
 def judge_data(host: str, cache: str | None, num_partitions: int, rows: str) -> Check:
     """Say what a host with a node has of a cache."""
     if cache is None:

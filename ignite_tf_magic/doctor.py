@@ -6,8 +6,10 @@ then the configured hosts are looked at.
 
 from __future__ import annotations
 
+import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TypeVar
@@ -26,6 +28,7 @@ from ignite_tf_magic.diagnosis import (
     judge_failure,
     judge_logout,
     judge_missing_node,
+    judge_outside,
     judge_ports,
     judge_probe,
     judge_same_version,
@@ -173,9 +176,28 @@ def _look_at_ways(hosts: Mapping[str, Host], records: Mapping[str, HostRecord]) 
         return dict(zip(others, reasons, strict=True))
 
     try:
-        return [judge_ways(name, reasons) for name, reasons in call_all(hosts.values(), try_all).items()]
+        found = [judge_ways(name, reasons) for name, reasons in call_all(hosts.values(), try_all).items()]
+        return [*found, *_look_from_outside(targets.values(), records)]
     finally:
         call_all(hosts.values(), lambda host: _unlisten(host, ports[host.name]))
+
+
+def _look_from_outside(
+    targets: Iterable[tuple[str, str, int]], records: Mapping[str, HostRecord]
+) -> list[Check]:
+    """Try what workers listen at from this machine, where it is none of the hosts: what it reaches, others do, too."""
+    outside = [each for each in targets if records[each[0]].ssh is not None]
+    with ThreadPoolExecutor(max(len(outside), 1), "outside") as pool:
+        reached = list(pool.map(lambda each: _accepts(*each[1:]), outside))
+    return [judge_outside(name, is_reached=ok) for (name, _, _), ok in zip(outside, reached, strict=True)]
+
+
+def _accepts(address: str, port: int) -> bool:
+    try:
+        socket.create_connection((address, port), _WAY_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def _address(host: Host, record: HostRecord) -> str | None:

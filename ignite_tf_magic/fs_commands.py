@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from ignite_tf_magic.errors import ConfigError, IgniteTfError, TransferError
 from ignite_tf_magic.files import CopyOutcome, CopyProgress, Files, SyncOutcome, start_mount, unmount
 from ignite_tf_magic.render import View, files_view, size_text, usage_view
+from ignite_tf_magic.terminal_text import visible_line
 
 COMMANDS = "ls|cat|get|put|cp|mv|rm|mkdir|du|sync|mount|unmount|fsck|mkfs"
 _ROOT = "igfs:///"
@@ -50,6 +51,7 @@ def run_fs(options: argparse.Namespace, screen: Screen) -> None:
 @contextmanager
 def bar_after_a_while(console: Any) -> Iterator[CopyProgress]:
     """Show a bar when copying takes more than two seconds; `console` is one of rich."""
+    from rich.markup import escape
     from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
     began, bar = time.monotonic(), None
@@ -65,10 +67,10 @@ def bar_after_a_while(console: Any) -> Iterator[CopyProgress]:
         nonlocal bar
         if bar is None and time.monotonic() - began > _BAR_AFTER_S:
             bar = Progress(*columns, console=console, transient=True)
-            bar.add_task(name, total=total)
+            bar.add_task(escape(visible_line(name)), total=total)
             bar.start()
         if bar is not None:
-            bar.update(bar.task_ids[0], description=name, completed=done, total=total)
+            bar.update(bar.task_ids[0], description=escape(visible_line(name)), completed=done, total=total)
 
     try:
         yield advance

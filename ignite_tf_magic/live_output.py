@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
+from ignite_tf_magic.terminal_text import coloured, plain, visible
+
 _CONTROL = re.compile(r"([\n\r])")
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b")
 # What TensorFlow's libraries write before they heed any setting: which CPU they use, that there is no GPU.
 _NATIVE_NOISE = re.compile(
     r"WARNING: All log messages before absl::InitializeLog|I0000 00:00:\d+|E0000 .* failed call to cuInit"
@@ -45,11 +46,11 @@ class LiveOutput:
 
     def say(self, line: str) -> None:
         """Take a line that no worker wrote."""
-        self._waiting.append(line)
+        self._waiting.append(visible(line))
 
     def note(self, text: str) -> None:
         """Take what stands behind the last line from now on: no line, and on screens only."""
-        self._note = text
+        self._note = visible(text)
 
     def take(self, *, with_progress: bool = True) -> str:
         """Give what to write now; empty when nothing changed.
@@ -63,7 +64,7 @@ class LiveOutput:
             return ""
         screen = [*lines, progress]
         if self._on_screen:
-            num_old_chars = len(self._on_screen) - len(_ANSI.sub("", screen[0]))
+            num_old_chars = len(self._on_screen) - len(plain(screen[0]))
             home = "" if screen[0] or lines else "\r"
             screen[0] = "\r" + screen[0] + " " * num_old_chars + home
         text = "\n".join(screen)
@@ -100,13 +101,13 @@ class LiveOutput:
         self._unfinished[worker], self._returned[worker] = "", False
         if _NATIVE_NOISE.match(line):
             return
-        self._waiting.append(self._prefixes[worker] + line)
+        self._waiting.append(self._prefixes[worker] + coloured(line))
 
     def _progress(self) -> str:
         if not self._is_screen:
             return ""
         busy = [
-            prefix + _ANSI.sub("", line)
+            prefix + plain(line)
             for prefix, line in zip(self._prefixes, self._unfinished, strict=True)
             if line
         ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -19,8 +18,7 @@ from ignite_tf_magic.session import (
     RunInfo,
     RunState,
 )
-
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b")
+from ignite_tf_magic.terminal_text import plain, visible, visible_line
 
 # Of medium lightness: they show on a light and on a dark page. Text keeps the page's own colour.
 _RED, _GREEN, _BLUE, _GREY, _AMBER = "#e53935", "#43a047", "#1e88e5", "#9e9e9e", "#fb8c00"
@@ -35,6 +33,10 @@ class View:
 
     text: str
     html: str
+
+    def __post_init__(self) -> None:
+        """Take from names and values what a terminal would obey."""
+        object.__setattr__(self, "text", visible(self.text))
 
     def bundle(self) -> dict[str, str]:
         """The view as a MIME bundle for IPython's `display(..., raw=True)`."""
@@ -192,6 +194,7 @@ def table_view(
     `upper` puts the text's head into capitals.
     """
     right, dots = right or set(), dots or {}
+    head, rows = [visible_line(name) for name in head], [[visible_line(cell) for cell in row] for row in rows]
     text_head = [name.upper() if upper else name for name in head]
     widths = [max(map(len, column)) for column in zip(text_head, *rows, strict=True)]
 
@@ -268,7 +271,7 @@ def failure_view(run: RunInfo, failure: Failure) -> View:
     """Show why a run failed: which worker first and how, its traceback or last lines, and what helps."""
     title = f"run {run.id}: {failure.summary}"
     said = failure.traceback or "\n".join(failure.last_lines)
-    said = _ANSI.sub("", said).rstrip()
+    said = plain(said).rstrip()
     notes = [f"hint: {failure.hint}"] if failure.hint else []
     notes.append(f"all output of worker {failure.worker}: {failure.log}")
     blocks = [f'<b style="color:{_RED}">{escape(title)}</b>']

@@ -50,6 +50,7 @@ from ignite_tf_magic.shared_options import (
     whole,
 )
 from ignite_tf_magic.standstill import telling
+from ignite_tf_magic.terminal_text import coloured, echo, whole_lines
 
 _TAKE_INTERVAL_S = 0.05
 _EXIT_LOST = 1
@@ -117,12 +118,12 @@ def _start(options: argparse.Namespace) -> int | None:
         if options.explain:
             planned = session.plan_run(request)
             shown = explain_view(planned.rows).text
-            print(json.dumps(explain_as_json(planned), indent=1) if options.json else shown)
+            echo(json.dumps(explain_as_json(planned), indent=1) if options.json else shown)
             return None
         run = session.start_run(request)
     _say(f"run {run.id} is in the hands of its hosts: {', '.join(run.info().hosts)}")
     if options.detach:
-        print(json.dumps(run_as_json(run.info())) if options.json else run.id)
+        echo(json.dumps(run_as_json(run.info())) if options.json else run.id)
         return None
     return _watch(run, as_json=options.json)
 
@@ -167,7 +168,7 @@ def _watch(run: TrainingRun, *, as_json: bool) -> int | None:
 def _say_end(run: Run, words: Sequence[str], *, as_json: bool) -> int:
     info, failure = run.info(), run.failure()
     if as_json:
-        print(json.dumps(run_as_json(info)))
+        echo(json.dumps(run_as_json(info)))
     else:
         _say((failure_view(info, failure) if failure else end_view(info, words)).text)
     return _EXIT_LOST if info.exit_code is None else info.exit_code
@@ -216,7 +217,7 @@ def show_output(
 def _print_lines(chunks: Iterator[OutputChunk]) -> None:
     for chunk in chunks:
         if chunk.text:
-            print(json.dumps({"worker": chunk.worker, "text": chunk.text}), flush=True)
+            echo(json.dumps({"worker": chunk.worker, "text": chunk.text}), flush=True)
 
 
 def _ps(options: argparse.Namespace) -> None:
@@ -224,47 +225,47 @@ def _ps(options: argparse.Namespace) -> None:
     for warning in listed.warnings:
         _say(warning)
     if options.json:
-        print(json.dumps([run_as_json(run) for run in listed.runs], indent=1))
+        echo(json.dumps([run_as_json(run) for run in listed.runs], indent=1))
     elif not listed.runs:
-        print("no runs" if options.all else "no runs are going on; --all lists those that ended, too")
+        echo("no runs" if options.all else "no runs are going on; --all lists those that ended, too")
     else:
-        print(runs_view(listed.runs, datetime.now(timezone.utc)).text)
+        echo(runs_view(listed.runs, datetime.now(timezone.utc)).text)
 
 
 def _describe(options: argparse.Namespace) -> None:
     run = get_run(options.run, options.config, options.via)
     info, record, latest = run.info(), run.record(), run.latest()
     if options.json:
-        print(json.dumps(record_as_json(info, record, latest), indent=1))
+        echo(json.dumps(record_as_json(info, record, latest), indent=1))
         return
-    print(describe_view(info, record, latest, datetime.now(timezone.utc)).text)
+    echo(describe_view(info, record, latest, datetime.now(timezone.utc)).text)
     if (failure := run.failure()) is not None:
-        print(failure_view(info, failure).text)
+        echo(failure_view(info, failure).text)
 
 
 def _history(options: argparse.Namespace) -> None:
     runs = [get_run(name, options.config, options.via) for name in options.run]
     found = [(run, run.records()) for run in runs]
     if options.json:
-        print(json.dumps([records_as_json(run, records) for run, records in found], indent=1))
+        echo(json.dumps([records_as_json(run, records) for run, records in found], indent=1))
     else:
-        print((history_view(found[0][1]) if len(found) == 1 else comparison_view(found)).text)
+        echo((history_view(found[0][1]) if len(found) == 1 else comparison_view(found)).text)
 
 
 def _stop(options: argparse.Namespace) -> None:
     outcome = stop_run(options.run, options.config, options.via)
     if options.json:
-        print(json.dumps({**run_as_json(outcome.info), "outcome": outcome.kind.name.lower()}))
+        echo(json.dumps({**run_as_json(outcome.info), "outcome": outcome.kind.name.lower()}))
         return
-    print(f"run {outcome.info.id}: {outcome.kind.value}")
+    echo(f"run {outcome.info.id}: {outcome.kind.value}")
 
 
 def _doctor(options: argparse.Namespace) -> int:
     found = diagnose(options.cache, python=options.python, config=options.config, via=options.via)
     if options.json:
-        print(json.dumps(diagnosis_as_json(found), indent=1))
+        echo(json.dumps(diagnosis_as_json(found), indent=1))
     else:
-        print(diagnosis_view(found).text)
+        echo(diagnosis_view(found).text)
     return 0 if found.is_healthy else 1
 
 
@@ -273,9 +274,9 @@ def _prune(options: argparse.Namespace) -> None:
     with open_session(report=_say, config=options.config, via=options.via) as session:
         pruned = session.prune(keep=options.keep, older_than=older_than, dry_run=options.dry_run)
     if options.json:
-        print(json.dumps([{"id": run.run_id, "bytes": run.num_bytes} for run in pruned], indent=1))
+        echo(json.dumps([{"id": run.run_id, "bytes": run.num_bytes} for run in pruned], indent=1))
     else:
-        print(pruned_text(pruned, options.keep, dry_run=options.dry_run))
+        echo(pruned_text(pruned, options.keep, dry_run=options.dry_run))
 
 
 def _logs(options: argparse.Namespace) -> None:
@@ -304,9 +305,9 @@ def _print_files(run: Run, workers: Sequence[int]) -> None:
     for worker in workers:
         for path in run.logs(worker):
             if len(workers) > 1:
-                print(f"--- worker {worker}: {path}", flush=True)
-            for text in _pieces(path):
-                _write(text)
+                echo(f"--- worker {worker}: {path}", flush=True)
+            for text in whole_lines(_pieces(path)):
+                _write(coloured(text))
 
 
 def _pieces(path: Path) -> Iterator[str]:
@@ -316,9 +317,10 @@ def _pieces(path: Path) -> Iterator[str]:
 
 
 def _write(text: str) -> None:
+    """Write what has been made fit for a terminal."""
     sys.stdout.write(text)
     sys.stdout.flush()
 
 
 def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    echo(line, file=sys.stderr, flush=True)

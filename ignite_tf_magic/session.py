@@ -48,6 +48,7 @@ from ignite_tf_magic.run_plans import Planned, RunRequest, plan_again, plan_run,
 from ignite_tf_magic.run_values import push
 from ignite_tf_magic.sources import read_source
 from ignite_tf_magic.submission import submit
+from ignite_tf_magic.terminal_text import visible
 from ignite_tf_magic.training.records import Record, mean_data_wait
 from ignite_tf_magic.training_run import MetricsTail, TrainingRun
 from ignite_tf_magic.values import encode
@@ -176,7 +177,7 @@ class Session(Closing):
     ) -> None:
         self.options = options
         self.client = client
-        self.report = report
+        self.report: Report = lambda line: report(visible(line))
         self.config = config or Config()
         self._copies: list[RunFiles] = []
 

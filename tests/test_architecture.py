@@ -15,7 +15,16 @@ NAME = PACKAGE.name
 
 # Floor by floor, lowest first. Rooms of one floor do not know each other.
 FLOORS: list[set[str]] = [
-    {"errors", "closing", "toml_tables", "spring_xml", "own_files", "config", "after_import"},
+    {
+        "errors",
+        "closing",
+        "toml_tables",
+        "spring_xml",
+        "own_files",
+        "config",
+        "after_import",
+        "terminal_text",
+    },
     {"protocol", "launch"},
     {
         *("client", "host_names", "placement", "tfplugin", "batches", "deal", "passes", "values"),
@@ -63,6 +72,7 @@ ORDER: dict[str, list[str]] = {
             "own_files",
             "config",
             "after_import",
+            "terminal_text",
             "registration",
             "run_files",
             "run_hosts",
@@ -241,7 +251,16 @@ ORDER: dict[str, list[str]] = {
 }
 
 # What a view may import: the facade, each other's helpers, and values of the lowest floor.
-VIEWS_MAY_IMPORT = {"session", "boards", "files", "registration", "errors", "config", *FLOORS[-1]}
+VIEWS_MAY_IMPORT = {
+    "terminal_text",
+    "session",
+    "boards",
+    "files",
+    "registration",
+    "errors",
+    "config",
+    *FLOORS[-1],
+}
 
 # Third-party packages and the only rooms that may import them.
 ROOMS_OF_LIBRARY: dict[str, set[str]] = {

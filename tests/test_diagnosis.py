@@ -12,6 +12,7 @@ from ignite_tf_magic.diagnosis import (
     good,
     judge_arrival,
     judge_failure,
+    judge_outside,
     judge_ports,
     judge_probe,
     judge_same_version,
@@ -128,6 +129,14 @@ def test_ports():
 def test_ways():
     check = judge_ways("db1", {"db2 at 10.0.0.2": None, "db3 at 10.0.0.3": "no answer"})
     assert (check.health, check.found) == (Health.BAD, "does not reach db3 at 10.0.0.3 (no answer)")
+
+
+def test_ports_of_workers_that_are_open_to_others():
+    assert judge_outside("db1", is_reached=False).health is Health.GOOD
+    check = judge_outside("db1", is_reached=True)
+    assert check.health is Health.DOUBTFUL
+    assert "run what anybody sends" in check.found
+    assert "firewall" in check.fix
 
 
 def test_views_tell_what_to_do():

@@ -19,7 +19,7 @@ from ignite_tf_magic.metrics_views import comparison_view, history_view
 from ignite_tf_magic.notebook.arguments import parse_line
 from ignite_tf_magic.notebook.chart import picture_of
 from ignite_tf_magic.notebook.panel import runs_panel
-from ignite_tf_magic.notebook.screen import NotebookScreen, say, show, show_picture
+from ignite_tf_magic.notebook.screen import NotebookScreen, say, show, show_picture, write
 from ignite_tf_magic.notebook.sql import USAGE as SQL_USAGE
 from ignite_tf_magic.notebook.sql import bind_names, parse_sql_magic
 from ignite_tf_magic.notebook.watching import watch
@@ -38,6 +38,7 @@ from ignite_tf_magic.session import (
     stop_run,
 )
 from ignite_tf_magic.shared_options import chosen_workers, given_options
+from ignite_tf_magic.terminal_text import coloured, visible
 
 
 def load_ipython_extension(ipython: Any) -> None:
@@ -180,7 +181,7 @@ def _logs(options: argparse.Namespace) -> None:
     for worker in workers:
         lines = run.last_lines(worker, options.lines)
         say(f"--- worker {worker}, the last {len(lines)} lines of {run.directory.log(worker)}")
-        say("\n".join(lines))
+        write(coloured("\n".join(lines)) + "\n")
     for each in lost:
         say(str(each))
 
@@ -288,6 +289,6 @@ def _short_errors() -> Iterator[None]:
     try:
         yield
     except (IgniteTfError, KeyboardInterrupt) as error:
-        text = f"\x1b[31m{type(error).__name__}\x1b[0m{f': {error}' if str(error) else ''}"
+        text = f"\x1b[31m{type(error).__name__}\x1b[0m{f': {visible(str(error))}' if str(error) else ''}"
         setattr(error, "_render_traceback_", lambda: [text])  # noqa: B010  IPython's protocol
         raise

@@ -12,6 +12,7 @@ from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.files import CopyProgress
 from ignite_tf_magic.fs_commands import bar_after_a_while
 from ignite_tf_magic.render import View, size_text
+from ignite_tf_magic.terminal_text import coloured, visible
 
 _MAX_SHOWN_BYTES = 1024 * 1024
 
@@ -34,8 +35,8 @@ def write_through(text: str) -> None:
 
 
 def say(line: str) -> None:
-    """Write a line."""
-    write(f"{line}\n")
+    """Write a line of ours, in which names of others stand."""
+    write(f"{visible(line)}\n")
 
 
 def show(view: View) -> None:
@@ -82,7 +83,7 @@ class NotebookScreen:
 
     def write(self, data: memoryview) -> None:
         """Print content, as far as there is room for it."""
-        write(self._decoder.decode(data[: self._left_bytes]))
+        write(coloured(self._decoder.decode(data[: self._left_bytes])))
         self._left_bytes -= len(data)
         if self._left_bytes < 0:
             raise ConfigError(

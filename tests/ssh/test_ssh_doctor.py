@@ -40,9 +40,10 @@ def test_a_healthy_cluster(doctor, here, bed):
     assert diagnosis["healthy"]
     for host in bed.hosts:
         checks = found_by(diagnosis, host.name)
-        wanted = "ssh,host key,clock,python,tensorflow,numpy,fsspec,disk,gpus,ports,ignite,network"
+        wanted = "ssh,host key,clock,python,tensorflow,numpy,fsspec,disk,gpus,ports,ignite,network,exposure"
         assert set(checks) == set(wanted.split(","))
-        assert {each["status"] for what, each in checks.items() if what != "disk"} == {"ok"}
+        assert {each["status"] for what, each in checks.items() if what not in ("disk", "exposure")} == {"ok"}
+        assert checks["exposure"]["status"] == "warning"  # nothing stands between this machine and the bed
         assert re.fullmatch(
             r"\d+ primary partitions of NUMBERS, about [\d,]+ rows", checks["ignite"]["found"]
         )
