@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -27,7 +26,7 @@ from ignite_tf_magic.cluster.runs import list_runs as list_native
 from ignite_tf_magic.cluster.states import RunState
 from ignite_tf_magic.cluster.topology import connect_to_most
 from ignite_tf_magic.config import ConnectOptions, HostOptions
-from ignite_tf_magic.errors import ConfigError, ConnectionFailed, HostUnreachable, IgniteTfError, RunNotFound
+from ignite_tf_magic.errors import ConnectionFailed, IgniteTfError, RunNotFound
 from ignite_tf_magic.launch.files import write_private
 from ignite_tf_magic.launch.hosts import Host, call_all
 
@@ -73,7 +72,6 @@ class RunIndex:
         self._reach = reach
         self._cluster = None if cluster is None else replace(cluster, timeout_s=_CONNECT_S)
         self._configured = tuple(configured)
-        self._silent: set[str] = set()
 
     @property
     def registry(self) -> Callable[[], Registry] | None:
@@ -196,27 +194,9 @@ class RunIndex:
         if rows and (not path.exists() or path.read_text() != text):
             write_private(path, text)
 
-    def forget(self, run_id: str) -> tuple[str, ...]:
-        """Remove the files that this machine and a run's hosts have of it; says, in words, what had to stay.
-
-        Hosts that did not answer once are not asked again for other runs.
-
-        Raises:
-            RunNotFound: There is none.
-            ConfigError: It has not ended.
-        """
-        run = self.find(run_id)
-        if not run.is_over():
-            raise ConfigError(f"run {run.id} has not ended; stop it first: ignite-tf stop {run.id}")
-        hosts = [host for host in self._reach.seen_from_here(run.record()) if host.ssh is not None]
-        with self._reach.visiting(host for host in hosts if host.name not in self._silent) as opened:
-            answers = call_all(opened, lambda host: host.remove(run.id))
-        failed = {name: answer for name, answer in answers.items() if isinstance(answer, IgniteTfError)}
-        self._silent |= {name for name, error in failed.items() if isinstance(error, HostUnreachable)}
-        shutil.rmtree(run.directory.path, ignore_errors=True)
-        unasked = [host.name for host in hosts if host.name not in answers]
-        kept = [*(f"{name} ({error})" for name, error in failed.items()), *unasked]
-        return (f"files of run {run.id} stay on {', '.join(kept)}",) if kept else ()
+    def is_of_this_home(self, run: Run) -> bool:
+        """Whether the run's own directory is among those of this user here, not a copy of another machine's."""
+        return run.directory.path.parent == self._runs_dir
 
 
 def _nowhere(run_id: str, known: Sequence[str], warnings: Iterable[str]) -> str:

@@ -42,7 +42,8 @@ from ignite_tf_magic.function_source import source_of
 from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.loading import LoadOutcome, LoadProgress, load_columns
 from ignite_tf_magic.placement import PlacementRow
-from ignite_tf_magic.run_files import Pruned, RunFiles, prune_runs
+from ignite_tf_magic.pruning import Pruned, Pruner
+from ignite_tf_magic.run_files import RunFiles
 from ignite_tf_magic.run_index import Listed
 from ignite_tf_magic.run_plans import Planned, RunRequest, plan_again, plan_run, with_environments
 from ignite_tf_magic.run_values import push
@@ -389,7 +390,8 @@ class Session(Closing):
     ) -> list[Pruned]:
         """Remove runs that have ended, with their files in igfs, here and on their hosts.
 
-        What has to stay, on hosts that do not answer, is told to `report`.
+        What has to stay is told to `report`: files on hosts that do not answer, and all of a lost run of which
+        something lives, or may live on a host that cannot be asked.
 
         Args:
             keep: So many of the newest stay.
@@ -405,20 +407,8 @@ class Session(Closing):
             Registry(self.client) as registry,
         ):
             index = run_index(self.config, self.options, reach)
-
-            def forget(run_id: str) -> None:
-                for kept in index.forget(run_id):
-                    self.report(kept)
-                registry.remove(run_id)
-
-            return prune_runs(
-                volume,
-                index.runs(include_ended=True).runs,
-                forget,
-                keep=keep,
-                older_than=older_than,
-                dry_run=dry_run,
-            )
+            pruner = Pruner(volume, registry, index, reach, self.report)
+            return pruner.prune(keep=keep, older_than=older_than, dry_run=dry_run)
 
     def runs(self, *, include_ended: bool = False) -> list[RunInfo]:
         """List the runs of this machine and of the cluster, oldest first.

@@ -24,7 +24,16 @@ FLOORS: list[set[str]] = [
     {"dataset", "training", "igfs", "cluster", "sources", "embedded", "tensorboard"},
     {
         *("session", "boards", "files", "registration", "run_files"),
-        *("run_plans", "run_index", "submission", "reconciler", "diagnosis", "cluster_sight", "doctor"),
+        *(
+            "run_plans",
+            "run_index",
+            "pruning",
+            "submission",
+            "reconciler",
+            "diagnosis",
+            "cluster_sight",
+            "doctor",
+        ),
         *("ways", "loading", "run_hosts", "training_run", "run_values"),
     },
     {
@@ -58,6 +67,7 @@ ORDER: dict[str, list[str]] = {
             "run_hosts",
             "run_plans",
             "run_index",
+            "pruning",
             "reconciler",
             "submission",
             "diagnosis",

@@ -241,6 +241,11 @@ class Host(Closing):
             if not answer["more"]:
                 return found
 
+    def jobs_of(self, run: str) -> tuple[JobStatus, ...] | None:
+        """List the jobs of one run; None when the host has nothing of it."""
+        found = self.call("list", runs=[run]).fields["runs"]
+        return RunOnHost.from_wire(found[0]).jobs if found else None
+
     def has_parcels(self, digests: Iterable[str]) -> set[str]:
         """Tell which of these trees the host has."""
         return set(self.call("has", digests=list(digests)).fields["have"])
