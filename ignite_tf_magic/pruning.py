@@ -222,7 +222,7 @@ class Pruner:
                 data = bytearray(reader.node.size)
                 reader.read_into(0, memoryview(data))
             return RunRecord.from_json(json.loads(data)).state.has_ended
-        except (PathNotFound, ValueError):
+        except (PathNotFound, ValueError, RecursionError):
             return False
 
 

@@ -12,18 +12,34 @@ from ignite_tf_magic.boards import LOOPBACK
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.session import EmbeddedOptions, OnRebalance, Run
 
+# More than any option can mean, and less than any clock, socket or date refuses.
+_MOST, _MOST_DAYS, _MOST_PORT = 10**9, 10**6, 65535
+
 
 def count(text: str) -> int:
     """Read a whole number from 1 up."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 up")
-    return int(text)
+    return _number(text, 1, _MOST, "a whole number")
 
 
 def whole(text: str) -> int:
     """Read a whole number from 0 up."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+    return _number(text, 0, _MOST, "a whole number")
+
+
+def days(text: str) -> int:
+    """Read a number of days."""
+    return _number(text, 0, _MOST_DAYS, "a number of days")
+
+
+def port(text: str) -> int:
+    """Read the number of a port."""
+    return _number(text, 1, _MOST_PORT, "a port")
+
+
+def _number(text: str, least: int, most: int, what: str) -> int:
+    # The length first: Python takes long to read a long number, or refuses to.
+    if not text.isdecimal() or len(text) > len(str(most)) or not least <= int(text) <= most:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not {what} from {least} up ({most} at most)")
     return int(text)
 
 
@@ -33,8 +49,10 @@ def seconds(text: str) -> float:
         found = float(text)
     except ValueError:
         found = 0.0
-    if not 0 < found < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    if not 0 < found <= _MOST:
+        raise argparse.ArgumentTypeError(
+            f"{text[:40]!r} is not a number of seconds above 0 ({_MOST} at most)"
+        )
     return found
 
 
@@ -131,7 +149,7 @@ def add_doctor_options(doctor: argparse.ArgumentParser) -> None:
 def add_prune_options(prune: argparse.ArgumentParser) -> None:
     """Add which runs are forgotten."""
     prune.add_argument("--keep", type=whole, default=20, metavar="N", help="so many of the newest stay (20)")
-    prune.add_argument("--older-than", type=whole, metavar="DAYS", help="only those that ended longer ago")
+    prune.add_argument("--older-than", type=days, metavar="DAYS", help="only those that ended longer ago")
     prune.add_argument("--dry-run", action="store_true", help="only list them")
 
 
@@ -144,7 +162,7 @@ def add_board_options(board: argparse.ArgumentParser) -> None:
     """Add what a TensorBoard shows, and where."""
     board.add_argument("run", nargs="*", metavar="RUN", help="the runs to show (all)")
     board.add_argument("--logdir", action="append", default=[], metavar="URI", help="other event files")
-    board.add_argument("--port", type=count, metavar="N", help="where it listens (the first free from 6006)")
+    board.add_argument("--port", type=port, metavar="N", help="where it listens (the first free from 6006)")
     board.add_argument("--host", default=LOOPBACK, help=f"where it is reached ({LOOPBACK}: from here only)")
     board.add_argument("--list", action="store_true", help="list those that run")
     board.add_argument("--stop", action="store_true", help="end the one that shows this; without RUN, all")

@@ -268,7 +268,10 @@ class RunRecord:
             FileNotFoundError: There is no run there, or not yet.
             ValueError: The file is not a record.
         """
-        return cls.from_json(json.loads(directory.record.read_text(encoding="utf-8")))
+        try:
+            return cls.from_json(json.loads(directory.record.read_text(encoding="utf-8")))
+        except RecursionError as error:
+            raise ValueError(f"{directory.record} is nested too deep for a record") from error
 
 
 def _spec(found: Mapping[str, Any]) -> RunSpec:

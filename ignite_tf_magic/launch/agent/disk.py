@@ -161,7 +161,7 @@ def read_padded(path: str) -> dict[str, Any] | None:
             value = json.loads(text)
             if value.pop("mark") == value.pop("mark_at_end"):
                 return value  # type: ignore[no-any-return]
-        except (ValueError, KeyError, AttributeError):
+        except (ValueError, KeyError, AttributeError, RecursionError):
             pass
         time.sleep(0.001)
     return None
@@ -172,23 +172,54 @@ def read_json(path: str, max_bytes: int = 1 << 20) -> dict[str, Any] | None:
     try:
         with open(path, "rb") as file:
             value = json.loads(file.read(max_bytes + 1)[:max_bytes])
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 
 
-def remove_tree(path: str) -> None:
-    """Delete a directory with all that is in it, as far as it lets itself be deleted; links are not followed."""
-    try:
-        with os.scandir(path) as entries:
-            for entry in list(entries):
-                if entry.is_dir(follow_symlinks=False):
-                    remove_tree(entry.path)
-                else:
+def remove_tree(path: str) -> bool:
+    """Delete a directory with all that is in it that lets itself be deleted; tells whether nothing is left.
+
+    Links are not followed. What is nested is brought up first: it may lie deeper than a path can name.
+    """
+    directories = [path]
+    for number, directory in enumerate(directories):  # which grows
+        for entry in _entries(directory):
+            try:
+                if not entry.is_dir(follow_symlinks=False):
                     os.unlink(entry.path)
-        os.rmdir(path)
+                elif directory == path:
+                    directories.append(entry.path)
+                else:
+                    directories.append(_brought_up(entry.path, f"{path}/.{number}.{os.urandom(4).hex()}"))
+            except OSError:
+                pass
+    for directory in reversed(directories):
+        try:
+            os.rmdir(directory)
+        except OSError:
+            pass
+    return not os.path.lexists(path)
+
+
+def _entries(directory: str) -> list[os.DirEntry[str]]:
+    try:
+        os.chmod(directory, 0o700)  # its owner may have taken the right from himself
     except OSError:
         pass
+    try:
+        with os.scandir(directory) as entries:
+            return list(entries)
+    except OSError:
+        return []
+
+
+def _brought_up(path: str, to: str) -> str:
+    try:
+        os.rename(path, to)
+    except OSError:  # another user's
+        return path
+    return to
 
 
 def names_in(directory: str) -> Iterator[str]:

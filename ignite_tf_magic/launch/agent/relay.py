@@ -104,11 +104,15 @@ class Relay:
         if op == "poll":
             self._guarded(request, self._add_poll, request)
         elif op in self._slow_handlers:
-            _thread.start_new_thread(self._do, (self._slow_handlers[op], request, payload))
+            self._guarded(request, self._begin, self._slow_handlers[op], request, payload)
         elif op in self._quick_handlers:
             self._do(self._quick_handlers[op], request, payload)
         else:
             self._refuse(request, Refused("unknown_op", f"this relay knows no operation {op!r}"))
+
+    def _begin(self, handler: Handler, request: dict[str, Any], payload: bytes) -> None:
+        """Do one operation in a thread of its own."""
+        _thread.start_new_thread(self._do, (handler, request, payload))
 
     def _do(self, handler: Handler, request: dict[str, Any], payload: bytes) -> None:
         """Do one operation and answer. A handler gives fields, fields and a payload, or nothing."""
@@ -128,8 +132,9 @@ class Relay:
         except OSError as error:
             self._refuse(request, as_refusal(error))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            message = f"{request.get('op')}: {type(error).__name__}: {error}"
-            self._refuse(request, Refused("bad_request", message, where=_where(error)))
+            self._refuse(request, Refused("bad_request", _told(request, error), where=_where(error)))
+        except Exception as error:  # noqa: BLE001 - a client waits for an answer, whatever happens here
+            self._refuse(request, Refused("fault", _told(request, error), where=_where(error)))
         return _REFUSED
 
     def _refuse(self, request: dict[str, Any], refused: Refused) -> None:
@@ -137,7 +142,11 @@ class Relay:
         self._reply(request, {**refused.facts, **facts})
 
     def _reply(self, request: dict[str, Any], fields: dict[str, Any], payload: bytes = b"") -> None:
-        frame = encode_frame({"id": request.get("id"), "now": host_clock(), **fields}, payload)
+        about = {"id": request.get("id"), "now": host_clock()}
+        try:
+            frame = encode_frame({**about, **fields}, payload)
+        except FrameError as error:
+            frame = encode_frame({**about, "ok": False, "kind": "too_large", "message": str(error)})
         rest = memoryview(frame)
         with self._writing:
             try:
@@ -233,6 +242,10 @@ class Relay:
 
 class AnswersLater(Exception):
     """Another thread will answer this request."""
+
+
+def _told(request: dict[str, Any], error: BaseException) -> str:
+    return f"{request.get('op')}: {type(error).__name__}: {error}"
 
 
 def _where(error: BaseException) -> str:
