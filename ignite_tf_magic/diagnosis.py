@@ -151,6 +151,11 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def _judge_disk(host: str, facts: HostFacts, probe: ProbeFacts) -> Check:
     free = f"{probe.disk_free_bytes / 2**30:.1f} GiB free below {facts.root}"
+    if probe.write_fault is not None:
+        fix = f'make it writable for {facts.user}, or set [hosts."{host}"] root = "PATH" to a place that is'
+        return bad(
+            host, "disk", f"nothing can be written below {facts.root}: {probe.write_fault}; {free}", fix
+        )
     if probe.disk_free_bytes >= _MIN_DISK_BYTES:
         return good(host, "disk", free)
     fix = f'output and job directories go there: make room, or set [hosts."{host}"] root = "PATH"'

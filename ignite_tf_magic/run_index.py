@@ -176,23 +176,35 @@ class RunIndex:
             for each in self._configured
             if each.ssh != "local"
         ]
-        try:
-            remembered = json.loads((self._state_dir / _KNOWN_HOSTS).read_text())
-        except (OSError, ValueError):
-            remembered = []
         known = {host.ssh: host for host in configured}
-        for name, ssh, root in remembered:
+        for name, ssh, root in self._remembered().get(self._cluster_name, []):
             known.setdefault(ssh, HostRecord(name, ssh=ssh, root=root))
         return list(known.values())
+
+    @property
+    def _cluster_name(self) -> str:
+        """Name the cluster in use by its nodes: hosts of another one are none of its runs' business."""
+        return ",".join(sorted(map(str, self._cluster.endpoints))) if self._cluster else ""
+
+    def _remembered(self) -> dict[str, list[tuple[str, str, str | None]]]:
+        """Read the hosts that earlier runs had, by cluster."""
+        try:
+            found = json.loads((self._state_dir / _KNOWN_HOSTS).read_text())
+        except (OSError, ValueError):
+            return {}
+        # Until lately all clusters' hosts were in one list.
+        by_cluster = found if isinstance(found, dict) else {self._cluster_name: found}
+        return {
+            cluster: [(name, ssh, root) for name, ssh, root in rows] for cluster, rows in by_cluster.items()
+        }
 
     def _remember(self, records: Iterable[RunRecord]) -> None:
         """Keep the names of hosts for the day when Ignite does not tell them."""
         hosts = {host.ssh: host for record in records for host in self._reach.seen_from_here(record)}
-        rows = sorted([host.name, ssh, host.root] for ssh, host in hosts.items() if ssh is not None)
-        path = self._state_dir / _KNOWN_HOSTS
-        text = json.dumps(rows)
-        if rows and (not path.exists() or path.read_text() != text):
-            write_private(path, text)
+        rows = sorted((host.name, ssh, host.root) for ssh, host in hosts.items() if ssh is not None)
+        before = self._remembered()
+        if rows and before.get(self._cluster_name) != rows:
+            write_private(self._state_dir / _KNOWN_HOSTS, json.dumps({**before, self._cluster_name: rows}))
 
     def is_of_this_home(self, run: Run) -> bool:
         """Whether the run's own directory is among those of this user here, not a copy of another machine's."""

@@ -43,6 +43,14 @@ def _number(text: str, least: int, most: int, what: str) -> int:
     return int(text)
 
 
+def assignment(text: str) -> tuple[str, str]:
+    """Read NAME=VALUE."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not NAME=VALUE")
+    return name, value
+
+
 def seconds(text: str) -> float:
     """Read a number of seconds above 0."""
     try:
@@ -91,6 +99,7 @@ def add_run_options(start: argparse.ArgumentParser, *, default_workers: str) -> 
     add = start.add_argument
     workers = f"processes to train with ({default_workers})"
     _add_place(start, workers)
+    add("--env", action="append", type=assignment, metavar="K=V", help="a variable of theirs (no secrets)")
     add("--requirements", type=Path, metavar="FILE", help="what their Python has, built once on each host")
     add("--wheels", type=Path, metavar="DIR", help="where that comes from, for hosts without a package index")
     add(
@@ -135,6 +144,7 @@ def given_options(options: argparse.Namespace) -> dict[str, Any]:
         "start_timeout_s": options.start_timeout,
         "max_restarts": options.max_restarts,
         "deadline_s": options.deadline,
+        "env": dict(options.env) if options.env else None,
         "on_rebalance": OnRebalance(options.on_rebalance) if options.on_rebalance else None,
     }
     return {name: value for name, value in found.items() if value is not None}

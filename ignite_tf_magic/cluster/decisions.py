@@ -370,12 +370,10 @@ def _cause(record: RunRecord) -> str:
     if record.reason is not None or record.failed_worker is None:
         return record.reason or "its workers were ended from outside"
     worker = record.workers[record.failed_worker]
-    oom = record.end.oom if record.end else None
     if _took_a_port(record):
         return f"worker {worker.worker} on {worker.host} found its port taken"
-    return (
-        f"worker {worker.worker} on {worker.host}: {verdicts.describe_exit(worker.exit_code or 0, oom=oom)}"
-    )
+    told = verdicts.describe_end(worker.exit_code or 0, record.end)
+    return f"worker {worker.worker} on {worker.host}: {told}"
 
 
 def _took_a_port(record: RunRecord) -> bool:

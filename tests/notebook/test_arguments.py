@@ -24,13 +24,16 @@ def test_help_and_version_everywhere(command, capsys):
 
 
 def test_what_is_not_given_is_left_to_the_defaults():
-    options = parse_line("start MNIST --workers 3 --hosts db1,db2 --on-rebalance ignore -- --rate 0.1")
+    options = parse_line(
+        "start MNIST --workers 3 --hosts db1,db2 --on-rebalance ignore --env A=1=2 --env B= -- --rate 0.1"
+    )
     given = given_options(options)
     assert (given["num_workers"], given["hosts"], given["on_rebalance"].value) == (
         3,
         ("db1", "db2"),
         "ignore",
     )
+    assert given["env"] == {"A": "1=2", "B": ""}
     assert options.args == ("--rate", "0.1")
     assert given.keys().isdisjoint({"python", "name", "deadline_s", "max_restarts", "start_timeout_s"})
 

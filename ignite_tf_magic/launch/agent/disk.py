@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 PADDED_BYTES = 4096
+MIN_FREE_BYTES = 16 << 20  # a job's records and the beginning of its output
+_FULL_BYTES = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
 _MAX_PATH_CHARS = 1024
@@ -175,6 +177,49 @@ def read_json(path: str, max_bytes: int = 1 << 20) -> dict[str, Any] | None:
     except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
+
+
+def disk_of(path: str) -> tuple[int, int]:
+    """Give the free and all bytes of the disk on which something is, or would be."""
+    while not os.path.exists(path):
+        path = os.path.dirname(path)
+    found = os.statvfs(path)
+    return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+
+
+def check_room(path: str) -> None:
+    """Refuse what would fill a disk."""
+    free, _ = disk_of(path)
+    if free < MIN_FREE_BYTES:
+        raise Refused(
+            "disk_full",
+            f"the disk of {path} on {os.uname().nodename} has {free / 2**20:.1f} MiB left, and a job needs "
+            f"{MIN_FREE_BYTES >> 20}; make room there, or have root of [hosts.NAME] name another place",
+        )
+
+
+def full_disk_of(paths: list[str]) -> str | None:
+    """Name the first of these places whose disk is full, with what is left there."""
+    for path in paths:
+        free, _ = disk_of(path)
+        if free < _FULL_BYTES:
+            return f"{path} ({free:,} bytes left)"
+    return None
+
+
+def write_fault(directory: str) -> str | None:
+    """Try to write a file below a directory, which is made; tells why that cannot be done."""
+    path = f"{directory}/.written.{os.urandom(4).hex()}"
+    try:
+        os.makedirs(directory, 0o700, exist_ok=True)
+        try:
+            write_whole(path, b" " * PADDED_BYTES)
+        finally:
+            if os.path.exists(path):
+                os.unlink(path)
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
 
 
 def remove_tree(path: str) -> bool:
