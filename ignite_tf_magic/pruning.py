@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -20,17 +20,13 @@ from ignite_tf_magic.errors import HostRefused, HostUnreachable, IgniteTfError, 
 from ignite_tf_magic.igfs.layout import DirectoryNode
 from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.launch.hosts import Host, call_all
-from ignite_tf_magic.launch.jobs import JobStatus
+from ignite_tf_magic.liveness import why_it_may_live
 from ignite_tf_magic.run_files import RUNS
 from ignite_tf_magic.run_index import RunIndex
 
-# An owner on another machine that sleeps goes on when it wakes, and nobody can ask it meanwhile.
-_OWNER_MAY_SLEEP = timedelta(days=1)
 # What looks after a run's processes ends a moment after the run.
 _LAST_JOBS_S = 5.0
 _POLL_S = 0.1
-
-Jobs = tuple[JobStatus, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +105,10 @@ class Pruner:
             return None
         run = self._index.find(run_id)
         if info.state is RunState.LOST:
-            if (reason := self._may_live(run)) is not None:
+            is_here = self._index.is_of_this_home(run)
+            if (
+                reason := why_it_may_live(run.record(), self._registry, self._reach, is_of_this_home=is_here)
+            ) is not None:
                 return reason
             if not dry_run and (reason := self._close(run)) is not None:
                 return reason
@@ -123,45 +122,6 @@ class Pruner:
         shutil.rmtree(run.directory.path, ignore_errors=True)
         self._registry.remove(run_id)
         return None
-
-    # Runs that nobody answers for
-
-    def _may_live(self, run: Run) -> str | None:
-        """Say why a lost run may go on; None when its hosts were seen to have nothing of it that lives."""
-        record = run.record()
-        must_tell = {host for worker in range(record.spec.num_workers) for _, host in record.hosts_of(worker)}
-        must_tell |= set(self._registry.reports(record.run_id)) if record.detached else set()
-        answers = self._jobs_on_hosts(record)
-        for name, answer in answers.items():
-            if isinstance(answer, tuple) and (living := [job.name for job in answer if not job.has_ended]):
-                return f"{', '.join(living)} of it lives on {name}, though nobody answers for the run"
-        for name in sorted(must_tell):
-            answer = answers.get(name)
-            if isinstance(answer, IgniteTfError):
-                return f"nobody answers for it, and {name} cannot be asked whether it lives there: {answer}"
-            if answer is None:
-                return (
-                    f"nobody answers for it, and {name} has nothing of it where files of this user lie; "
-                    f"prune as the user, with the IGNITE_TF_HOME, who started it on {record.owner_host}"
-                )
-        if self._owner_was_seen_to_be_gone(run, record):
-            return None
-        ends = [job.ended_at for answer in answers.values() if isinstance(answer, tuple) for job in answer]
-        last_sign = max([record.started_at, *(end for end in ends if end is not None)])
-        if time.time() - last_sign < _OWNER_MAY_SLEEP.total_seconds():
-            return (
-                f"process {record.owner_pid} on {record.owner_host}, which owns it, does not answer, and may only "
-                "sleep; it can be pruned there now, and from here after a day"
-            )
-        return None
-
-    def _owner_was_seen_to_be_gone(self, run: Run, record: RunRecord) -> bool:
-        """Whether it is known that nobody goes on with it; of a detached run, its owners are jobs of its hosts."""
-        return record.detached or self._index.is_of_this_home(run)
-
-    def _jobs_on_hosts(self, record: RunRecord) -> Mapping[str, Jobs | IgniteTfError | None]:
-        with self._reach.visiting(self._reach.seen_from_here(record)) as opened:
-            return call_all(opened, lambda host: host.jobs_of(record.run_id))
 
     def _close(self, run: Run) -> str | None:
         """Write down that a lost run has ended: an interrupted removal is then gone on with, and nobody takes it up."""

@@ -230,9 +230,8 @@ def is_live(info: RunInfo) -> bool:
 
 
 def _last_sign(info: RunInfo) -> datetime:
-    """Tell when a run's workers last wrote something that is here, else when it was started."""
-    written = [path.stat().st_mtime for path in info.directory.glob("worker-*.log")]
-    return max([info.started_at, *(datetime.fromtimestamp(each, timezone.utc) for each in written)])
+    """Tell when something of a lost run was last written here, else when it was started."""
+    return max(info.started_at, info.seen_at or info.started_at)
 
 
 def _read(content: Mapping[str, Any]) -> RunRecord | None:

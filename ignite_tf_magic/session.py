@@ -43,6 +43,7 @@ from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.loading import LoadOutcome, LoadProgress, load_columns
 from ignite_tf_magic.placement import PlacementRow
 from ignite_tf_magic.pruning import Pruned, Pruner
+from ignite_tf_magic.resuming import directory_to_resume, forget_stop, plan_to_resume
 from ignite_tf_magic.run_files import RunFiles
 from ignite_tf_magic.run_index import Listed
 from ignite_tf_magic.run_plans import Planned, RunRequest, plan_again, plan_run, with_environments
@@ -351,10 +352,7 @@ class Session(Closing):
                 run = submit(plan, state_dir(), reach, registry, timings_divisor(), prepare)
                 return TrainingRun.of(run, lambda: self.options)
             run = manager.start_run(plan, runs_dir(), reach, partial(self._surroundings, plan, reach, inputs))
-        files = RunFiles(run, self.options, self.report)
-        files.start()
-        self._copies.append(files)
-        return TrainingRun.of(run, lambda: self.options)
+        return self._owned(run)
 
     def _push(self, inputs: bytes | None, run_id: str) -> None:
         if inputs is not None:
@@ -424,6 +422,34 @@ class Session(Closing):
             RunNotFound: No id begins so, or several do.
         """
         return TrainingRun.of(run_index(self.config, self.options).find(run_id), lambda: self.options)
+
+    def resume_run(self, run_id: str) -> TrainingRun:
+        """Start a run again that failed, was stopped or was lost, from its checkpoints: its script, arguments, cache.
+
+        It keeps its id and its files in igfs; what still lives of it is ended first. This process owns it from now on.
+
+        Raises:
+            RunNotFound: No id begins so, or several do.
+            ConfigError: It has not ended, has succeeded, or may live where it cannot be asked; or its script is lost.
+        """
+        with reach_of(self.config).keeping() as reach, Registry(self.client) as registry:
+            index = run_index(self.config, self.options, reach)
+            found = index.find(run_id)
+            is_here = index.is_of_this_home(found)
+            plan = plan_to_resume(found, registry, reach, self.options, is_of_this_home=is_here)
+            record = found.record()
+            directory = directory_to_resume(found, runs_dir())
+            forget_stop(record, registry, reach)
+            surroundings = partial(self._surroundings, plan, reach, None)
+            run = manager.resume_run(plan, record, directory, reach, surroundings)
+        return self._owned(run)
+
+    def _owned(self, run: Run) -> TrainingRun:
+        """Copy the output of a run that this process owns into igfs."""
+        files = RunFiles(run, self.options, self.report)
+        files.start()
+        self._copies.append(files)
+        return TrainingRun.of(run, lambda: self.options)
 
     def stop_run(self, run_id: str) -> StopOutcome:
         """End a run's processes: SIGTERM, 3 s to save, SIGKILL. Blocks until they are gone.

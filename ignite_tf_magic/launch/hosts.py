@@ -210,6 +210,10 @@ class Host(Closing):
         """Ask the run's owner to stop it, through this host."""
         self.call("stop", run=run)
 
+    def take_back_stop(self, run: str) -> None:
+        """Take back what `request_stop` has asked."""
+        self.call("unstop", run=run)
+
     def release(self, run: str, generation: int) -> None:
         """Take the lease from a generation's jobs: they live on without an owner."""
         self.call("release", run=run, generation=generation)

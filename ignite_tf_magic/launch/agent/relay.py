@@ -30,6 +30,7 @@ from ignite_tf_magic.launch.agent.runs import (
     release,
     remove,
     stop,
+    unstop,
     write,
 )
 from ignite_tf_magic.launch.agent.starting import Starter, as_refusal
@@ -181,6 +182,7 @@ class Relay:
             "end": lambda asked, _: self._end(asked),
             "fence": lambda asked, _: {"fence": fence(runs, asked["run"], int(asked["generation"]))},
             "stop": lambda asked, _: stop(runs, asked["run"]),
+            "unstop": lambda asked, _: unstop(runs, asked["run"]),
             "release": lambda asked, _: release(runs, asked["run"], int(asked["generation"])),
             "read": lambda asked, _: self._read(asked),
             "write": self._write,

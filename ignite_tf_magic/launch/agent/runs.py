@@ -173,6 +173,14 @@ def stop(runs: Runs, run: str) -> None:
     os.close(os.open(f"{path}/stop", os.O_WRONLY | os.O_CREAT, 0o600))
 
 
+def unstop(runs: Runs, run: str) -> None:
+    """Take back that the run is to be stopped: it is started again."""
+    try:
+        os.unlink(f"{runs.path(run)}/stop")
+    except FileNotFoundError:
+        pass
+
+
 def renew(runs: Runs, run: str, generation: int, deadline: float) -> None:
     """Move the deadline of the jobs of one generation."""
     for job, status in runs.alive(run):
