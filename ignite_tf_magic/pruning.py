@@ -26,6 +26,8 @@ from ignite_tf_magic.run_index import RunIndex
 
 # What looks after a run's processes ends a moment after the run.
 _LAST_JOBS_S = 5.0
+# Parcels, agents and environments that no run here names stay for so long after their last use.
+_UNUSED = timedelta(days=14)
 _POLL_S = 0.1
 
 
@@ -95,7 +97,28 @@ class Pruner:
                 pruned.append(found)
             else:
                 self._report(f"run {name} stays: {reason}")
+        if not dry_run:
+            self._tidy(known)
         return pruned
+
+    def _tidy(self, known: Iterable[str]) -> None:
+        """Remove what runs of long ago have left on this machine and on hosts, and copies of runs that are gone."""
+        here = HostRecord("this machine")
+        hosts = [here, *(host for host in self._index.known_hosts() if self._can_ask(host))]
+        with self._reach.visiting(hosts) as opened:
+            answers = call_all(opened, lambda host: host.tidy(_UNUSED.total_seconds()))
+        for name, answer in answers.items():
+            if isinstance(answer, HostUnreachable):
+                self._silent.add(name)
+            elif isinstance(answer, IgniteTfError):
+                self._report(f"{name} was not tidied: {answer}")
+            else:
+                for path in answer[1]:
+                    self._report(f"{name} keeps {path}")
+        oldest = time.time() - _UNUSED.total_seconds()
+        for copy in (self._reach.root / "seen").glob("*"):
+            if copy.name not in known and copy.stat().st_mtime < oldest:
+                shutil.rmtree(copy, ignore_errors=True)
 
     def _remove(self, run_id: str, info: RunInfo | None, *, dry_run: bool) -> str | None:
         """Remove a run; gives why it had to stay instead."""

@@ -155,7 +155,7 @@ class RunIndex:
     def _over_ssh(self) -> tuple[dict[str, tuple[RunRecord, bool]], tuple[str, ...]]:
         """Ask hosts that are configured or that earlier runs had; of each run the newest record counts."""
         with ExitStack() as opened:
-            hosts = [opened.enter_context(self._reach.open(host)) for host in self._known_hosts()]
+            hosts = [opened.enter_context(self._reach.open(host)) for host in self.known_hosts()]
             answers = call_all(hosts, Host.list_runs)
         found: dict[str, tuple[RunRecord, bool]] = {}
         for answer in answers.values():
@@ -170,7 +170,8 @@ class RunIndex:
         warnings = [str(answer) for answer in answers.values() if isinstance(answer, IgniteTfError)]
         return found, tuple(warnings)
 
-    def _known_hosts(self) -> list[HostRecord]:
+    def known_hosts(self) -> list[HostRecord]:
+        """List the other machines that are configured, or that runs of this cluster had."""
         configured = [
             HostRecord(each.name, ssh=each.ssh or each.name, root=each.root)
             for each in self._configured

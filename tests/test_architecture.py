@@ -126,7 +126,7 @@ ORDER: dict[str, list[str]] = {
     ],
     "launch.agent": [
         *("frames", "disk", "processes", "job_files", "spawning", "keeper"),
-        *("runs", "devices", "starting", "polling", "network", "facts", "unpacking", "relay"),
+        *("runs", "devices", "starting", "polling", "network", "facts", "unpacking", "tidying", "relay"),
     ],
     "client": [
         "transport",

@@ -14,6 +14,7 @@ import pytest
 
 from ignite_tf_magic.client.client import Cache
 from ignite_tf_magic.cluster.registry import CACHE, Registry
+from ignite_tf_magic.errors import PathNotFound
 from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.session import RunRequest, RunState, list_runs, open_session
@@ -81,7 +82,10 @@ def leave_checkpoint(volume, run_id):
 
 
 def runs_in_igfs(volume) -> set[str]:
-    return {name for page in volume.entries(("runs",)) for name, _ in page}
+    try:
+        return {name for page in volume.entries(("runs",)) for name, _ in page}
+    except PathNotFound:
+        return set()
 
 
 def keepers_and_reconciler(home, run_id) -> tuple[list[psutil.Process], psutil.Process]:
@@ -187,3 +191,22 @@ def test_a_lost_run_of_which_nothing_lives_goes(elsewhere, session, volume, monk
 
 def test_runs_ended_longer_ago_than_there_are_days(session):
     assert session.prune(keep=0, older_than=timedelta(days=999_999_999)) == []
+
+
+def test_prune_bounds_what_runs_of_long_ago_have_left_here(session, home, said):
+    long_ago = time.time() - 30 * 86_400
+    for name in (
+        "parcels/" + "a" * 64,
+        "venvs/old",
+        "seen/mnist-0101-0000-abc",
+        "runs/.mnist-0101-0000-xyz.1234",
+    ):
+        (home / name / "inner").mkdir(parents=True)
+        os.utime(home / name, (long_ago, long_ago))
+    session.prune(keep=1000, dry_run=True)
+    assert (home / "venvs/old").exists()
+    session.prune(keep=1000)
+    assert [
+        path.name for part in ("parcels", "venvs", "seen", "runs") for path in (home / part).iterdir()
+    ] == []
+    assert said == []

@@ -85,7 +85,7 @@ def test_hosts_of_another_cluster_are_not_asked(tmp_path):
         hosts = (HostRecord(ssh, ssh=ssh),)
         record = RunRecord("mnist-1", RunSpec("MNIST"), RunState.RUNNING, 1.0, hosts=hosts)
         index_of(cluster)._remember([record])
-    assert [host.name for host in index_of("127.0.0.1:1")._known_hosts()] == ["red1"]
+    assert [host.name for host in index_of("127.0.0.1:1").known_hosts()] == ["red1"]
     listed = index_of("127.0.0.1:2").runs()
     assert any("blue1" in warning for warning in listed.warnings)
     assert not any("red1" in warning for warning in listed.warnings)
@@ -94,4 +94,4 @@ def test_hosts_of_another_cluster_are_not_asked(tmp_path):
 def test_the_list_of_hosts_of_an_earlier_version_is_read(tmp_path):
     (tmp_path / "hosts.json").write_text('[["db1", "db1.internal", null]]')
     index = RunIndex(tmp_path, Reach(tmp_path), ConnectOptions((Endpoint.parse("127.0.0.1:1"),)))
-    assert [(host.name, host.ssh) for host in index._known_hosts()] == [("db1", "db1.internal")]
+    assert [(host.name, host.ssh) for host in index.known_hosts()] == [("db1", "db1.internal")]

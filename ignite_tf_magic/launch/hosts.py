@@ -236,6 +236,11 @@ class Host(Closing):
         """Remove a run's files. Refused (`alive`) while a job of it lives."""
         self.call("remove", run=run, timeout_s=_SLOW_S)
 
+    def tidy(self, unused_s: float) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Have removed what nobody needs there any more; gives what was, and what would not go."""
+        fields = self.call("tidy", unused_s=unused_s, timeout_s=_SLOW_S).fields
+        return tuple(fields["removed"]), tuple(fields["kept"])
+
     def list_runs(self) -> list[RunOnHost]:
         """List the runs that this host knows."""
         found: list[RunOnHost] = []

@@ -34,6 +34,7 @@ from ignite_tf_magic.launch.agent.runs import (
     write,
 )
 from ignite_tf_magic.launch.agent.starting import Starter, as_refusal
+from ignite_tf_magic.launch.agent.tidying import tidy
 from ignite_tf_magic.launch.agent.unpacking import MAX_ENTRIES, Parcels
 
 TYPE_CHECKING = False
@@ -70,6 +71,7 @@ class Relay:
 
     def run(self) -> None:
         """Read and answer requests until the client hangs up or says nothing for a long time."""
+        self._touch_agent()
         decoder = FrameDecoder()
         os.set_blocking(1, True)
         heard_at = time.monotonic()
@@ -89,6 +91,13 @@ class Relay:
                 for request, payload in frames:
                     self._take(request, payload)
             self._look_at_polls()
+
+    def _touch_agent(self) -> None:
+        """Show that this agent is in use; others are removed some day."""
+        try:
+            os.utime(f"{self._runs.root}/agents/{self._digest}.py")
+        except OSError:
+            pass
 
     def _readable(self) -> list[int]:
         poller = select.poll()
@@ -205,6 +214,7 @@ class Relay:
             "reserve": lambda asked, _: {"ports": ports.reserve(int(asked["count"]), asked.get("range"))},
             "connect": lambda asked, _: {"results": connect_to(asked["targets"], float(asked["timeout_s"]))},
             "route": lambda asked, _: {"sources": route(asked["addresses"])},
+            "tidy": lambda asked, _: tidy(runs, self._digest, float(asked["unused_s"])),
             "unpack": lambda asked, _: self._unpack(asked),
         }
 
