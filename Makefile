@@ -25,12 +25,14 @@ bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks
 
 # Writers and nodes killed while igfs is written to, and many writers at once for a minute: ten minutes. Then faults that
-# hit runs on real hosts: hours. Rounds that are done count: stopped, it goes on where it was. Root may make real hosts.
+# hit runs on real hosts, kernels that are restarted, and links that lose packets: hours. Rounds that are done count: stopped, it goes on where it was. Root may make real hosts.
 faults: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.crash
 	SHARING_S=60 $(BIN)/python -m pytest tests/igfs/test_sharing.py -k eight_writers
 	$(BIN)/python -m benchmarks.faults --tensorflow-rounds 3
 	$(BIN)/python -m benchmarks.partial
+	$(BIN)/python -m benchmarks.kernel_restarts
+	LINK_ROUNDS=10 $(BIN)/python -m pytest tests/launch/test_slow_links.py
 
 # A round of some faults that hit runs, with timings divided by 4: two minutes; part of `make test`.
 faults-short: $(VENV)/.dev
