@@ -74,6 +74,7 @@ class RunRequest:
         allow_partial: Whether it may train on what is left of a cache that lost rows, or on a side of a split cluster.
         wait: Whether the run waits, queued, for GPUs and ports that other runs hold; else it is refused.
         detach: Whether the run's hosts answer for it, so that it outlives this process.
+        priority: Among runs that wait for room those with a higher one come first, then those that wait longer.
         env: More variables of the workers' environment. They stand in the run's record, which others read: no secrets.
     """
 
@@ -100,6 +101,7 @@ class RunRequest:
     wait: bool = False
     detach: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +265,7 @@ def _spec(config: Config, request: RunRequest) -> RunSpec:
         log_limit_bytes=launch.log_limit_bytes,
         waits_for_room=request.wait,
         allow_partial=request.allow_partial,
+        priority=request.priority,
     )
 
 

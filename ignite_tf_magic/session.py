@@ -26,6 +26,7 @@ from ignite_tf_magic.cluster.failure import Failure
 from ignite_tf_magic.cluster.manager import RunPlan, Surroundings
 from ignite_tf_magic.cluster.output import OutputChunk
 from ignite_tf_magic.cluster.publisher import Publisher
+from ignite_tf_magic.cluster.queue import check_turn
 from ignite_tf_magic.cluster.reach import Reach
 from ignite_tf_magic.cluster.record import RunInfo, RunRecord, WorkerRecord
 from ignite_tf_magic.cluster.registry import Registry
@@ -37,7 +38,7 @@ from ignite_tf_magic.config import Config, ConnectOptions, OnRebalance, state_di
 from ignite_tf_magic.diagnosis import Check, Diagnosis, Health
 from ignite_tf_magic.doctor import examine
 from ignite_tf_magic.embedded import ClusterStopped, EmbeddedCluster, EmbeddedNode, EmbeddedOptions
-from ignite_tf_magic.errors import IgniteTfError
+from ignite_tf_magic.errors import IgniteTfError, NoRoom
 from ignite_tf_magic.function_source import source_of
 from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.loading import LoadOutcome, LoadProgress, load_columns
@@ -344,6 +345,8 @@ class Session(Closing):
         inputs = encode(request.push) if request.push else None
         with reach_of(self.config).keeping() as reach:
             plan = with_environments(self._plan_run(request, reach), request, reach, self.report)
+            if request.wait and plan.waiting_for is None:
+                plan = self._behind_others(plan)
             if plan.waiting_for is not None:
                 self.report(f"the run is queued: {plan.waiting_for}")
             if request.detach:
@@ -353,6 +356,16 @@ class Session(Closing):
                 return TrainingRun.of(run, lambda: self.options)
             run = manager.start_run(plan, runs_dir(), reach, partial(self._surroundings, plan, reach, inputs))
         return self._owned(run)
+
+    def _behind_others(self, plan: RunPlan) -> RunPlan:
+        """Queue a run for which there is room, when others wait in front of it."""
+        queued = manager.first_record(replace(plan, waiting_for="its turn"), "", detached=False)
+        try:
+            with Registry(self.client) as registry:
+                check_turn(queued, registry.runs())
+        except NoRoom as error:
+            return replace(plan, waiting_for=str(error), plan=replace(plan.plan, seats=()))
+        return plan
 
     def _push(self, inputs: bytes | None, run_id: str) -> None:
         if inputs is not None:
@@ -368,6 +381,8 @@ class Session(Closing):
 
         def plan_anew(record: RunRecord, reports: Reports) -> Plan:
             with connect_again() as client:
+                with Registry(client) as registry:
+                    check_turn(record, registry.runs())
                 return plan_again(client, self.options, config, record, reports, reach)
 
         def close() -> None:

@@ -43,6 +43,12 @@ def _number(text: str, least: int, most: int, what: str) -> int:
     return int(text)
 
 
+def priority(text: str) -> int:
+    """Read a whole number that may be below 0."""
+    sign = -1 if text.startswith("-") else 1
+    return sign * whole(text.removeprefix("-"))
+
+
 def assignment(text: str) -> tuple[str, str]:
     """Read NAME=VALUE."""
     name, equals, value = text.partition("=")
@@ -115,6 +121,7 @@ def add_run_options(start: argparse.ArgumentParser, *, default_workers: str) -> 
     add("--stop-on-nan", action="store_true", help="fail when the loss is not a number any more")
     add("--allow-partial", action="store_true", help="train on what is left of a cache that has lost rows")
     add("--wait", action="store_true", help="queue the run until there are free GPUs and ports for it")
+    add("--priority", type=priority, metavar="N", help="with --wait: before runs with a lower one (0)")
     add("--explain", action="store_true", help="only tell who would read what, from where")
     add("--detach", action="store_true", help="the hosts answer for the run; it outlives this process")
 
@@ -139,6 +146,7 @@ def given_options(options: argparse.Namespace) -> dict[str, Any]:
         "requirements": options.requirements,
         "wheels": options.wheels,
         "wait": options.wait,
+        "priority": options.priority,
         "stop_on_nan": options.stop_on_nan,
         "allow_partial": options.allow_partial,
         "start_timeout_s": options.start_timeout,

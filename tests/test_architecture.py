@@ -208,7 +208,7 @@ ORDER: dict[str, list[str]] = {
             "reach",
         ),
         *("environment_builder", "wheels", "requirements", "environments"),
-        *("registry_rows", "registry", "publisher", "registry_crew"),
+        *("registry_rows", "registry", "queue", "publisher", "registry_crew"),
         *("mirrored_logs", "mirror_state", "mirror", "origins", "runs", "manager", "unhooked", "bootstrap"),
     ],
     "cluster.site_hook": ["sitecustomize"],

@@ -53,6 +53,7 @@ class RunSpec:
         requirements: Name of the file that says what the workers' environments have; None: they have none of their own.
         waits_for_room: Whether it waits for GPUs and ports that other runs hold.
         allow_partial: Whether it may train on a part of the rows, when others are lost.
+        priority: Among runs that wait for room, those with a higher one come first.
     """
 
     cache: str
@@ -78,6 +79,7 @@ class RunSpec:
     requirements: str | None = None
     waits_for_room: bool = False
     allow_partial: bool = False
+    priority: int = 0
 
     @property
     def runs_script(self) -> bool:

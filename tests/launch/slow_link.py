@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import threading
 from dataclasses import dataclass
@@ -51,27 +52,37 @@ class SlowLink:
         self._is_up.set()
         self._loop.run_forever()
         server.close()
-        for task in asyncio.all_tasks(self._loop):
+        left = asyncio.all_tasks(self._loop)
+        for task in left:
             task.cancel()
-        self._loop.run_until_complete(asyncio.sleep(0))
+        self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
         self._loop.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, back = await asyncio.open_connection(*self._to)
-        await asyncio.gather(self._carry(reader, back), self._carry(there, writer), return_exceptions=True)
+        try:
+            await asyncio.gather(self._carry(reader, back), self._carry(there, writer))
+        except (ConnectionError, asyncio.CancelledError):
+            pass
+        finally:
+            for end in (writer, back):
+                end.transport.abort()
+                with contextlib.suppress(ConnectionError):
+                    await end.wait_closed()
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Carry one direction: each packet arrives when it would, and never before the one in front of it."""
         under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(256)
-        delivery = asyncio.ensure_future(self._deliver(under_way, writer))
+        await asyncio.gather(self._take(reader, under_way), self._deliver(under_way, writer))
+
+    async def _take(
+        self, reader: asyncio.StreamReader, under_way: asyncio.Queue[tuple[float, bytes]]
+    ) -> None:
         arrives_at = 0.0
-        try:
-            while data := await reader.read(PACKET_BYTES):
-                arrives_at = max(arrives_at, self._loop.time() + self._delay_s())
-                await under_way.put((arrives_at, data))
-        finally:
-            await under_way.put((arrives_at, b""))
-            await delivery
+        while data := await reader.read(PACKET_BYTES):
+            arrives_at = max(arrives_at, self._loop.time() + self._delay_s())
+            await under_way.put((arrives_at, data))
+        await under_way.put((arrives_at, b""))
 
     def _delay_s(self) -> float:
         self.counts.packets += 1
@@ -88,7 +99,8 @@ class SlowLink:
             at, data = await under_way.get()
             await asyncio.sleep(max(at - self._loop.time(), 0))
             if not data:
-                writer.close()
+                if writer.can_write_eof():
+                    writer.write_eof()
                 return
             writer.write(data)
             await writer.drain()
