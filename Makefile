@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INPUTS := setup.cfg setup.py pyproject.toml ignite_tf_magic/protocol/_rows.c \
 	ignite_tf_magic/tfplugin/_filesystem.c ignite_tf_magic/tfplugin/_filesystem.h
 
-.PHONY: demo test lint bench faults faults-short matrix versions golden browser fuse sshd pictures clean
+.PHONY: demo test lint bench faults faults-short matrix versions sanitize golden browser fuse sshd pictures clean
 
 demo: $(VENV)/.all
 	$(BIN)/ignite-tf demo
@@ -25,8 +25,8 @@ bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks
 
 # Clients of igfs in 1,000 random orders with lost answers, writers and nodes killed while it is written to, and many
-# writers at once for a minute: twenty minutes. Then faults that
-# hit runs on real hosts: hours. Rounds that are done count: stopped, it goes on where it was. Root may make real hosts.
+# writers at once for a minute: twenty minutes. Then faults that hit runs on real hosts, kernels that are restarted, and
+# links that lose packets: hours. Rounds that are done count: stopped, it goes on where it was. Root may make real hosts.
 faults: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.interleavings
 	$(BIN)/python -m benchmarks.random_operations
@@ -34,6 +34,8 @@ faults: $(VENV)/.dev
 	SHARING_S=60 $(BIN)/python -m pytest tests/igfs/test_sharing.py -k eight_writers
 	$(BIN)/python -m benchmarks.faults --tensorflow-rounds 3
 	$(BIN)/python -m benchmarks.partial
+	$(BIN)/python -m benchmarks.kernel_restarts
+	LINK_ROUNDS=10 $(BIN)/python -m pytest tests/launch/test_slow_links.py
 
 # A round of some faults that hit runs, with timings divided by 4: two minutes; part of `make test`.
 faults-short: $(VENV)/.dev
@@ -48,6 +50,11 @@ matrix: $(VENV)/.dev
 # One plugin binary on several TensorFlow versions, each in an environment of its own (600 MB each).
 versions: $(VENV)/.dev
 	$(BIN)/python tests/tfplugin/versions.py
+
+# 200,000 mutated pages through the compiled decoder, watched by AddressSanitizer and UndefinedBehaviorSanitizer: ten minutes.
+# A short form is part of `make test`.
+sanitize: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.sanitize
 
 # The golden bytes of tests/protocol, captured anew from a real node.
 golden: $(VENV)/.dev

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +23,7 @@ from ignite_tf_magic.launch.jobs import DeviceFacts, HostFacts, ProbeFacts
 MODULES = ("tensorflow", "numpy", "fsspec")
 _MIN_DISK_BYTES = 1 << 30
 _MAX_SKEW_S = 2.0
+_NO_SPACE = os.strerror(errno.ENOSPC)  # which what is free tells better
 _OLDEST_PYTHON = (3, 10)
 
 
@@ -151,6 +154,11 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def _judge_disk(host: str, facts: HostFacts, probe: ProbeFacts) -> Check:
     free = f"{probe.disk_free_bytes / 2**30:.1f} GiB free below {facts.root}"
+    if probe.write_fault is not None and probe.write_fault != _NO_SPACE:
+        fix = f'make it writable for {facts.user}, or set [hosts."{host}"] root = "PATH" to a place that is'
+        return bad(
+            host, "disk", f"nothing can be written below {facts.root}: {probe.write_fault}; {free}", fix
+        )
     if probe.disk_free_bytes >= _MIN_DISK_BYTES:
         return good(host, "disk", free)
     fix = f'output and job directories go there: make room, or set [hosts."{host}"] root = "PATH"'

@@ -23,6 +23,7 @@ from ignite_tf_magic.cluster.foreman import Baggage, Foreman
 from ignite_tf_magic.cluster.orders import HostReport
 from ignite_tf_magic.cluster.planning import check_room, find_plan, name_by_record
 from ignite_tf_magic.cluster.publisher import new_owner
+from ignite_tf_magic.cluster.queue import check_turn
 from ignite_tf_magic.cluster.reach import Reach
 from ignite_tf_magic.cluster.record import HostRecord, RunRecord
 from ignite_tf_magic.cluster.registry import Registry, Stored
@@ -299,6 +300,7 @@ class Reconciler:
         fallback = self._fallback(record)
         with self._connect() as client:
             check_room(client, record, rooms)
+            check_turn(record, self._registry.runs())
             return find_plan(
                 client, record.spec, naming, self._unusable, lambda *_: rooms, fallback, self._options
             ).placed()

@@ -243,8 +243,14 @@ def state_html(run: RunInfo) -> str:
 
 
 def duration_text(run: RunInfo, now: datetime) -> str:
-    """Tell how long a run has lasted, as in 0:03:20."""
-    return str(timedelta(seconds=round(((run.ended_at or now) - run.started_at).total_seconds())))
+    """Tell how long a run has lasted, as in 0:03:20; of a lost one, until something of it was last written."""
+    if run.state is RunState.LOST:
+        return _span(run.seen_at - run.started_at) if run.seen_at else "unknown"
+    return _span((run.ended_at or now) - run.started_at)
+
+
+def _span(lasted: timedelta) -> str:
+    return str(timedelta(seconds=max(round(lasted.total_seconds()), 0)))
 
 
 def _colour(state: RunState) -> str:
@@ -260,6 +266,8 @@ def end_view(run: RunInfo, notes: Sequence[str]) -> View:
     """Close a cell: how the run ended, where its files are, what can be done next."""
     first = f"run {run.id}: {state_text(run)} after {duration_text(run, run.ended_at or run.started_at)}"
     lines = [f"logs: {run.directory}/worker-*.log", *notes]
+    if run.reason and run.state is not RunState.SUCCEEDED:
+        lines.insert(0, run.reason)
     html = (
         f'<div style="border-left:4px solid {_colour(run.state)};padding-left:10px;{_MARGIN};{_FONT}">'
         f"<b>{escape(first)}</b>" + "".join(f"<br>{escape(line)}" for line in lines) + "</div>"

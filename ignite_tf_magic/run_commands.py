@@ -65,6 +65,10 @@ def add_run_commands(add: Add) -> None:
     ps.add_argument("--all", action="store_true", help="also those that ended")
     attach = _of_run(add("attach", _attach, "show a run's output from its beginning, until it ends"))
     attach.epilog = "The exit code is the run's. Ctrl-C ends only the watching."
+    resume = _of_run(add("resume", _resume, "start a run again that failed, was stopped or was lost"))
+    resume.epilog = (
+        "It goes on from its checkpoints, with its script, arguments and cache; this process owns it."
+    )
     _of_run(add("describe", _describe, "tell all that is known of a run"))
     _of_run(add("stop", _stop, "end a run's processes"))
     history = _with_config(add("history", _history, "show what runs have told of their training"))
@@ -149,6 +153,13 @@ def _request(options: argparse.Namespace) -> RunRequest:
 
 def _attach(options: argparse.Namespace) -> int | None:
     return _watch(get_run(options.run, options.config, options.via), as_json=options.json)
+
+
+def _resume(options: argparse.Namespace) -> int | None:
+    with open_session(report=_say, config=options.config, via=options.via) as session:
+        run = session.resume_run(options.run)
+    _say(f"run {run.id} goes on from its checkpoints; it belongs to this process, and ends with it")
+    return _watch(run, as_json=options.json)
 
 
 def _watch(run: TrainingRun, *, as_json: bool) -> int | None:

@@ -1,23 +1,18 @@
-"""What a run leaves in igfs: igfs:///runs/RUN_ID/{checkpoints,events,logs,model}, and what removes it again."""
+"""What a run leaves in igfs: igfs:///runs/RUN_ID/{checkpoints,events,logs,model}."""
 
 from __future__ import annotations
 
 import atexit
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from collections.abc import Callable
 from io import FileIO
 from pathlib import Path
 
 from ignite_tf_magic.closing import Closing
 from ignite_tf_magic.cluster.gaps import Gap, Gaps, read_on
-from ignite_tf_magic.cluster.record import RunInfo
 from ignite_tf_magic.cluster.runs import Run
 from ignite_tf_magic.config import ConnectOptions
-from ignite_tf_magic.errors import IgniteTfError, PathNotFound
-from ignite_tf_magic.igfs.layout import DirectoryNode
+from ignite_tf_magic.errors import IgniteTfError
 from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.igfs.writer import FileWriter, WriteMode
 
@@ -136,92 +131,3 @@ class _LogCopy:
         gap = Gap(self.writer.tell(), position, begin)
         self._gaps.note(gap)
         return gap.mark + data
-
-
-@dataclass(frozen=True, slots=True)
-class Pruned:
-    """A run that was, or would be, forgotten.
-
-    Attributes:
-        ended_at: When it ended; for a run that only igfs knows, when its directory was made.
-        num_bytes: What its files in igfs held.
-    """
-
-    run_id: str
-    ended_at: datetime
-    num_bytes: int
-
-
-def prune_runs(
-    volume: Volume,
-    known: Sequence[RunInfo],
-    forget: Callable[[str], None],
-    *,
-    keep: int,
-    older_than: timedelta | None = None,
-    dry_run: bool = False,
-) -> list[Pruned]:
-    """Remove runs that have ended, but for the newest.
-
-    Args:
-        volume: The cluster's file system.
-        known: Runs that are listed; those that have not ended are never removed.
-        forget: Removes one of these runs from wherever it is listed.
-        keep: So many of the newest stay.
-        older_than: Only runs that ended longer ago are removed.
-        dry_run: Only tell what would be removed.
-
-    Returns:
-        The runs that were removed, oldest first.
-    """
-    ids = {run.id for run in known}
-    ended = {run.id: run.ended_at or run.started_at for run in known if run.state.has_ended}
-    for name, created_at in _in_igfs(volume).items():
-        if name not in ids and _has_ended(volume, name):
-            ended[name] = created_at
-    oldest_first = sorted(ended, key=lambda name: ended[name])
-    limit = datetime.now(timezone.utc) - older_than if older_than is not None else None
-    chosen = [
-        name
-        for name in oldest_first[: max(len(oldest_first) - keep, 0)]
-        if limit is None or ended[name] < limit
-    ]
-    pruned = [Pruned(name, ended[name], _size(volume, (*RUNS, name))) for name in chosen]
-    for run in () if dry_run else pruned:
-        with suppress(PathNotFound):  # it may never have written there
-            volume.remove_directory((*RUNS, run.run_id), with_contents=True)
-        if run.run_id in ids:
-            forget(run.run_id)
-    return pruned
-
-
-def _in_igfs(volume: Volume) -> dict[str, datetime]:
-    try:
-        entries = [entry for page in volume.entries(RUNS) for entry in page]
-    except PathNotFound:
-        return {}
-    return {
-        name: datetime.fromtimestamp(node.created_ns / 1e9, timezone.utc)
-        for name, node in entries
-        if isinstance(node, DirectoryNode)
-    }
-
-
-def _has_ended(volume: Volume, name: str) -> bool:
-    """Tell whether a run of another machine has ended: its record is copied when it has."""
-    try:
-        volume.stat((*RUNS, name, "run.json"))
-    except PathNotFound:
-        return False
-    return True
-
-
-def _size(volume: Volume, path: tuple[str, ...]) -> int:
-    try:
-        pages = list(volume.entries(path))
-    except PathNotFound:
-        return 0
-    total = 0
-    for name, node in (entry for page in pages for entry in page):
-        total += _size(volume, (*path, name)) if isinstance(node, DirectoryNode) else node.size
-    return total

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -29,14 +28,7 @@ from ignite_tf_magic.cluster.seals import Seal
 from ignite_tf_magic.cluster.states import RunState
 from ignite_tf_magic.cluster.topology import connect_to_most
 from ignite_tf_magic.config import ConnectOptions, HostOptions
-from ignite_tf_magic.errors import (
-    ConfigError,
-    ConnectionFailed,
-    HostUnreachable,
-    IgniteTfError,
-    RecordForged,
-    RunNotFound,
-)
+from ignite_tf_magic.errors import ConnectionFailed, IgniteTfError, RecordForged, RunNotFound
 from ignite_tf_magic.launch.files import write_private
 from ignite_tf_magic.launch.hosts import Host, call_all
 
@@ -82,7 +74,6 @@ class RunIndex:
         self._reach = reach
         self._cluster = None if cluster is None else replace(cluster, timeout_s=_CONNECT_S)
         self._configured = tuple(configured)
-        self._silent: set[str] = set()
 
     @property
     def registry(self) -> Callable[..., Registry] | None:
@@ -178,7 +169,7 @@ class RunIndex:
     def _over_ssh(self) -> tuple[dict[str, tuple[RunRecord, bool]], tuple[str, ...]]:
         """Ask hosts that are configured or that earlier runs had; of each run the newest record counts."""
         with ExitStack() as opened:
-            hosts = [opened.enter_context(self._reach.open(host)) for host in self._known_hosts()]
+            hosts = [opened.enter_context(self._reach.open(host)) for host in self.known_hosts()]
             answers = call_all(hosts, Host.list_runs)
         found: dict[str, tuple[RunRecord, bool]] = {}
         for answer in answers.values():
@@ -193,24 +184,35 @@ class RunIndex:
         warnings = [str(answer) for answer in answers.values() if isinstance(answer, IgniteTfError)]
         return found, tuple(warnings)
 
-    def _known_hosts(self) -> list[HostRecord]:
+    def known_hosts(self) -> list[HostRecord]:
+        """List the other machines that are configured, or that runs of this cluster had."""
         configured = [
             HostRecord(each.name, ssh=each.ssh or each.name, root=each.root)
             for each in self._configured
             if each.ssh != "local"
         ]
-        try:
-            remembered = json.loads((self._state_dir / _KNOWN_HOSTS).read_text())
-        except (OSError, ValueError):
-            remembered = []
         known = {host.ssh: host for host in configured}
-        for (
-            name,
-            ssh,
-            *_,
-        ) in remembered:  # rows of the registry told of them: where our files lie is not theirs to say
+        for name, ssh, _ in self._remembered().get(self._cluster_name, []):
+            # Rows of the registry told of them: where our files lie is not theirs to say.
             known.setdefault(ssh, HostRecord(name, ssh=ssh, root=self._reach.roots.get(ssh)))
         return list(known.values())
+
+    @property
+    def _cluster_name(self) -> str:
+        """Name the cluster in use by its nodes: hosts of another one are none of its runs' business."""
+        return ",".join(sorted(map(str, self._cluster.endpoints))) if self._cluster else ""
+
+    def _remembered(self) -> dict[str, list[tuple[str, str, str | None]]]:
+        """Read the hosts that earlier runs had, by cluster."""
+        try:
+            found = json.loads((self._state_dir / _KNOWN_HOSTS).read_text())
+        except (OSError, ValueError):
+            return {}
+        # Until lately all clusters' hosts were in one list.
+        by_cluster = found if isinstance(found, dict) else {self._cluster_name: found}
+        return {
+            cluster: [(name, ssh, root) for name, ssh, root in rows] for cluster, rows in by_cluster.items()
+        }
 
     def _remember(self, records: Iterable[RunRecord]) -> None:
         """Keep the names of hosts for the day when Ignite does not tell them."""
@@ -219,34 +221,14 @@ class RunIndex:
             for record in records
             for host in self._reach.seen_from_here(record, is_verified=False)
         }
-        rows = sorted([host.name, ssh, host.root] for ssh, host in hosts.items() if ssh is not None)
-        path = self._state_dir / _KNOWN_HOSTS
-        text = json.dumps(rows)
-        if rows and (not path.exists() or path.read_text() != text):
-            write_private(path, text)
+        rows = sorted((host.name, ssh, host.root) for ssh, host in hosts.items() if ssh is not None)
+        before = self._remembered()
+        if rows and before.get(self._cluster_name) != rows:
+            write_private(self._state_dir / _KNOWN_HOSTS, json.dumps({**before, self._cluster_name: rows}))
 
-    def forget(self, run_id: str) -> tuple[str, ...]:
-        """Remove the files that this machine and a run's hosts have of it; says, in words, what had to stay.
-
-        Hosts that did not answer once are not asked again for other runs.
-
-        Raises:
-            RunNotFound: There is none.
-            ConfigError: It has not ended.
-        """
-        run = self.find(run_id)
-        if not run.is_over():
-            raise ConfigError(f"run {run.id} has not ended; stop it first: ignite-tf stop {run.id}")
-        seen = self._reach.seen_from_here(run.record(), is_verified=run.directory.is_verified)
-        hosts = [host for host in seen if host.ssh is not None]
-        with self._reach.visiting(host for host in hosts if host.name not in self._silent) as opened:
-            answers = call_all(opened, lambda host: host.remove(run.id))
-        failed = {name: answer for name, answer in answers.items() if isinstance(answer, IgniteTfError)}
-        self._silent |= {name for name, error in failed.items() if isinstance(error, HostUnreachable)}
-        shutil.rmtree(run.directory.path, ignore_errors=True)
-        unasked = [host.name for host in hosts if host.name not in answers]
-        kept = [*(f"{name} ({error})" for name, error in failed.items()), *unasked]
-        return (f"files of run {run.id} stay on {', '.join(kept)}",) if kept else ()
+    def is_of_this_home(self, run: Run) -> bool:
+        """Whether the run's own directory is among those of this user here, not a copy of another machine's."""
+        return run.directory.path.parent == self._runs_dir
 
 
 def _nowhere(run_id: str, known: Sequence[str], warnings: Iterable[str]) -> str:
@@ -268,9 +250,8 @@ def is_live(info: RunInfo) -> bool:
 
 
 def _last_sign(info: RunInfo) -> datetime:
-    """Tell when a run's workers last wrote something that is here, else when it was started."""
-    written = [path.stat().st_mtime for path in info.directory.glob("worker-*.log")]
-    return max([info.started_at, *(datetime.fromtimestamp(each, timezone.utc) for each in written)])
+    """Tell when something of a lost run was last written here, else when it was started."""
+    return max(info.started_at, info.seen_at or info.started_at)
 
 
 def _read(content: Mapping[str, Any]) -> RunRecord | None:

@@ -74,6 +74,8 @@ class RunRequest:
         allow_partial: Whether it may train on what is left of a cache that lost rows, or on a side of a split cluster.
         wait: Whether the run waits, queued, for GPUs and ports that other runs hold; else it is refused.
         detach: Whether the run's hosts answer for it, so that it outlives this process.
+        priority: Among runs that wait for room those with a higher one come first, then those that wait longer.
+        env: More variables of the workers' environment. They stand in the run's record, which others read: no secrets.
     """
 
     cache: str
@@ -98,6 +100,8 @@ class RunRequest:
     allow_partial: bool = False
     wait: bool = False
     detach: bool = False
+    env: Mapping[str, str] = field(default_factory=dict)
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +136,7 @@ def plan_run(
         NoRoom: The hosts have too few free GPUs or ports, and the run was not to wait.
         ParcelError: The job's directory cannot be packed.
     """
+    _check_env(request.env)
     spec = _spec(config, request)
     if request.wheels is not None and request.requirements is None:
         raise ConfigError("--wheels says where what --requirements FILE lists comes from; give both")
@@ -249,7 +254,7 @@ def _spec(config: Config, request: RunRequest) -> RunSpec:
         python=_interpreter(request.python),
         after_import=_AFTER_IMPORT,
         variables_from=_PUSHED if request.push else "",
-        environment={"IGNITE_TF_STOP_ON_NAN": "1"} if request.stop_on_nan else {},
+        environment={**request.env, **({"IGNITE_TF_STOP_ON_NAN": "1"} if request.stop_on_nan else {})},
         start_timeout_s=request.start_timeout_s,
         max_restarts=launch.max_restarts if request.max_restarts is None else request.max_restarts,
         deadline_s=launch.deadline_s if request.deadline_s is None else request.deadline_s,
@@ -260,7 +265,16 @@ def _spec(config: Config, request: RunRequest) -> RunSpec:
         log_limit_bytes=launch.log_limit_bytes,
         waits_for_room=request.wait,
         allow_partial=request.allow_partial,
+        priority=request.priority,
     )
+
+
+def _check_env(env: Mapping[str, str]) -> None:
+    for name, value in env.items():
+        if not name or "=" in name or "\0" in name + value:
+            raise ConfigError(f"--env {name}={value[:40]}: NAME=VALUE is needed, without NUL")
+        if name == "TF_CONFIG" or name.startswith("IGNITE_"):
+            raise ConfigError(f"--env {name}: the run itself says this to its workers; choose another name")
 
 
 def _interpreter(python: str | None) -> str | None:

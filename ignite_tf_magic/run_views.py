@@ -18,6 +18,7 @@ from ignite_tf_magic.session import (
     Record,
     RunInfo,
     RunRecord,
+    RunState,
 )
 
 
@@ -49,14 +50,14 @@ def record_as_json(run: RunInfo, record: RunRecord, latest: Record | None) -> di
             "pid": record.owner_pid,
             "supervisor": record.supervisor or None,
         },
-        "reason": record.reason,
+        "reason": run.reason,
         "command": list(record.spec.command),
         "cluster_spec": {"worker": list(_servers(record))} if _servers(record) else None,
         "workers": [
             {
                 "worker": worker.worker,
                 "host": worker.host,
-                "pid": worker.pid,
+                "pid": None if run.state is RunState.LOST else worker.pid,
                 "exit_code": worker.exit_code,
                 "joined_at": _iso(worker.joined_at),
                 "rows": worker.rows,
@@ -78,7 +79,7 @@ def describe_view(run: RunInfo, record: RunRecord, latest: Record | None, now: d
         table_view(["", ""], [row for row in facts if row[1]]),
         table_view(
             ["Worker", "Host", "PID", "State", "TensorFlow", "Rows", "Local"],
-            _worker_rows(record),
+            _worker_rows(record, is_lost=run.state is RunState.LOST),
             right={2, 5, 6},
         ),
     ]
@@ -97,6 +98,8 @@ def _facts(run: RunInfo, record: RunRecord, now: datetime) -> list[list[str]]:
         owner = f"its hosts; {record.supervisor or 'none of them yet'} decides"
     lasted = duration_text(run, now)
     end = ["ended", f"{_time(run.ended_at)}, after {lasted}"] if run.ended_at else ["runs for", lasted]
+    if run.state is RunState.LOST:
+        end = ["last seen", f"{_time(run.seen_at)}, after {lasted}" if run.seen_at else "not from here"]
     return [
         ["run", run.id],
         ["state", state_text(run)],
@@ -107,7 +110,7 @@ def _facts(run: RunInfo, record: RunRecord, now: datetime) -> list[list[str]]:
         ["started", _time(run.started_at)],
         end,
         ["restarts", f"{run.restarts}"],
-        ["reason", record.reason or ""],
+        ["reason", run.reason or ""],
         ["files", str(run.directory)],
     ]
 
@@ -125,11 +128,13 @@ def _servers(record: RunRecord) -> tuple[str, ...]:
     return record.order.addresses if len(record.order.addresses) > 1 else ()
 
 
-def _worker_rows(record: RunRecord) -> list[list[str]]:
+def _worker_rows(record: RunRecord, *, is_lost: bool) -> list[list[str]]:
     seats = {seat.worker: seat for seat in record.order.seats}
     rows = []
     for worker in record.workers:
         state = "running" if worker.exit_code is None and worker.pid else "not started"
+        if is_lost:
+            state = "unknown" if record.detached else "gone with its owner"
         if worker.exit_code is not None:
             state = f"exit code {worker.exit_code}"
         addresses = _servers(record)
@@ -140,7 +145,7 @@ def _worker_rows(record: RunRecord) -> list[list[str]]:
             [
                 str(worker.worker),
                 worker.host,
-                str(worker.pid or ""),
+                str(worker.pid or "") if not is_lost else "",
                 state,
                 address,
                 f"{worker.rows:,}",

@@ -26,6 +26,7 @@ from ignite_tf_magic.cluster.failure import Failure
 from ignite_tf_magic.cluster.manager import RunPlan, Surroundings
 from ignite_tf_magic.cluster.output import OutputChunk
 from ignite_tf_magic.cluster.publisher import Publisher
+from ignite_tf_magic.cluster.queue import check_turn
 from ignite_tf_magic.cluster.reach import Reach
 from ignite_tf_magic.cluster.record import RunInfo, RunRecord, WorkerRecord
 from ignite_tf_magic.cluster.registry import Registry
@@ -37,12 +38,14 @@ from ignite_tf_magic.config import Config, ConnectOptions, OnRebalance, state_di
 from ignite_tf_magic.diagnosis import Check, Diagnosis, Health
 from ignite_tf_magic.doctor import examine
 from ignite_tf_magic.embedded import ClusterStopped, EmbeddedCluster, EmbeddedNode, EmbeddedOptions
-from ignite_tf_magic.errors import IgniteTfError
+from ignite_tf_magic.errors import IgniteTfError, NoRoom
 from ignite_tf_magic.function_source import source_of
 from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.loading import LoadOutcome, LoadProgress, load_columns
 from ignite_tf_magic.placement import PlacementRow
-from ignite_tf_magic.run_files import Pruned, RunFiles, prune_runs
+from ignite_tf_magic.pruning import Pruned, Pruner
+from ignite_tf_magic.resuming import directory_to_resume, forget_stop, plan_to_resume
+from ignite_tf_magic.run_files import RunFiles
 from ignite_tf_magic.run_index import Listed
 from ignite_tf_magic.run_plans import Planned, RunRequest, plan_again, plan_run, with_environments
 from ignite_tf_magic.run_values import push
@@ -343,6 +346,8 @@ class Session(Closing):
         inputs = encode(request.push) if request.push else None
         with reach_of(self.config).keeping() as reach:
             plan = with_environments(self._plan_run(request, reach), request, reach, self.report)
+            if request.wait and plan.waiting_for is None:
+                plan = self._behind_others(plan)
             if plan.waiting_for is not None:
                 self.report(f"the run is queued: {plan.waiting_for}")
             if request.detach:
@@ -351,10 +356,17 @@ class Session(Closing):
                 run = submit(plan, state_dir(), reach, registry, timings_divisor(), prepare)
                 return TrainingRun.of(run, lambda: self.options)
             run = manager.start_run(plan, runs_dir(), reach, partial(self._surroundings, plan, reach, inputs))
-        files = RunFiles(run, self.options, self.report)
-        files.start()
-        self._copies.append(files)
-        return TrainingRun.of(run, lambda: self.options)
+        return self._owned(run)
+
+    def _behind_others(self, plan: RunPlan) -> RunPlan:
+        """Queue a run for which there is room, when others wait in front of it."""
+        queued = manager.first_record(replace(plan, waiting_for="its turn"), "", detached=False)
+        try:
+            with Registry(self.client) as registry:
+                check_turn(queued, registry.runs())
+        except NoRoom as error:
+            return replace(plan, waiting_for=str(error), plan=replace(plan.plan, seats=()))
+        return plan
 
     def _push(self, inputs: bytes | None, run_id: str) -> None:
         if inputs is not None:
@@ -370,6 +382,8 @@ class Session(Closing):
 
         def plan_anew(record: RunRecord, reports: Reports) -> Plan:
             with connect_again() as client:
+                with Registry(client) as registry:
+                    check_turn(record, registry.runs())
                 return plan_again(client, self.options, config, record, reports, reach)
 
         def close() -> None:
@@ -390,7 +404,8 @@ class Session(Closing):
     ) -> list[Pruned]:
         """Remove runs that have ended, with their files in igfs, here and on their hosts.
 
-        What has to stay, on hosts that do not answer, is told to `report`.
+        What has to stay is told to `report`: files on hosts that do not answer, and all of a lost run of which
+        something lives, or may live on a host that cannot be asked.
 
         Args:
             keep: So many of the newest stay.
@@ -406,20 +421,8 @@ class Session(Closing):
             Registry(self.client) as registry,
         ):
             index = run_index(self.config, self.options, reach)
-
-            def forget(run_id: str) -> None:
-                for kept in index.forget(run_id):
-                    self.report(kept)
-                registry.remove(run_id)
-
-            return prune_runs(
-                volume,
-                index.runs(include_ended=True).runs,
-                forget,
-                keep=keep,
-                older_than=older_than,
-                dry_run=dry_run,
-            )
+            pruner = Pruner(volume, registry, index, reach, self.report)
+            return pruner.prune(keep=keep, older_than=older_than, dry_run=dry_run)
 
     def runs(self, *, include_ended: bool = False) -> list[RunInfo]:
         """List the runs of this machine and of the cluster, oldest first.
@@ -435,6 +438,34 @@ class Session(Closing):
             RunNotFound: No id begins so, or several do.
         """
         return TrainingRun.of(run_index(self.config, self.options).find(run_id), lambda: self.options)
+
+    def resume_run(self, run_id: str) -> TrainingRun:
+        """Start a run again that failed, was stopped or was lost, from its checkpoints: its script, arguments, cache.
+
+        It keeps its id and its files in igfs; what still lives of it is ended first. This process owns it from now on.
+
+        Raises:
+            RunNotFound: No id begins so, or several do.
+            ConfigError: It has not ended, has succeeded, or may live where it cannot be asked; or its script is lost.
+        """
+        with reach_of(self.config).keeping() as reach, Registry(self.client) as registry:
+            index = run_index(self.config, self.options, reach)
+            found = index.find(run_id)
+            is_here = index.is_of_this_home(found)
+            plan = plan_to_resume(found, registry, self.options, is_of_this_home=is_here)
+            record = found.record()
+            directory = directory_to_resume(found, runs_dir())
+            forget_stop(found, registry)
+            surroundings = partial(self._surroundings, plan, reach, None)
+            run = manager.resume_run(plan, record, directory, reach, surroundings)
+        return self._owned(run)
+
+    def _owned(self, run: Run) -> TrainingRun:
+        """Copy the output of a run that this process owns into igfs."""
+        files = RunFiles(run, self.options, self.report)
+        files.start()
+        self._copies.append(files)
+        return TrainingRun.of(run, lambda: self.options)
 
     def stop_run(self, run_id: str) -> StopOutcome:
         """End a run's processes: SIGTERM, 3 s to save, SIGKILL. Blocks until they are gone.

@@ -12,19 +12,49 @@ from ignite_tf_magic.boards import LOOPBACK
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.session import EmbeddedOptions, OnRebalance, Run
 
+# More than any option can mean, and less than any clock, socket or date refuses.
+_MOST, _MOST_DAYS, _MOST_PORT = 10**9, 10**6, 65535
+
 
 def count(text: str) -> int:
     """Read a whole number from 1 up."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 up")
-    return int(text)
+    return _number(text, 1, _MOST, "a whole number")
 
 
 def whole(text: str) -> int:
     """Read a whole number from 0 up."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+    return _number(text, 0, _MOST, "a whole number")
+
+
+def days(text: str) -> int:
+    """Read a number of days."""
+    return _number(text, 0, _MOST_DAYS, "a number of days")
+
+
+def port(text: str) -> int:
+    """Read the number of a port."""
+    return _number(text, 1, _MOST_PORT, "a port")
+
+
+def _number(text: str, least: int, most: int, what: str) -> int:
+    # The length first: Python takes long to read a long number, or refuses to.
+    if not text.isdecimal() or len(text) > len(str(most)) or not least <= int(text) <= most:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not {what} from {least} up ({most} at most)")
     return int(text)
+
+
+def priority(text: str) -> int:
+    """Read a whole number that may be below 0."""
+    sign = -1 if text.startswith("-") else 1
+    return sign * whole(text.removeprefix("-"))
+
+
+def assignment(text: str) -> tuple[str, str]:
+    """Read NAME=VALUE."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not NAME=VALUE")
+    return name, value
 
 
 def seconds(text: str) -> float:
@@ -33,8 +63,10 @@ def seconds(text: str) -> float:
         found = float(text)
     except ValueError:
         found = 0.0
-    if not 0 < found < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    if not 0 < found <= _MOST:
+        raise argparse.ArgumentTypeError(
+            f"{text[:40]!r} is not a number of seconds above 0 ({_MOST} at most)"
+        )
     return found
 
 
@@ -73,6 +105,7 @@ def add_run_options(start: argparse.ArgumentParser, *, default_workers: str) -> 
     add = start.add_argument
     workers = f"processes to train with ({default_workers})"
     _add_place(start, workers)
+    add("--env", action="append", type=assignment, metavar="K=V", help="a variable of theirs (no secrets)")
     add("--requirements", type=Path, metavar="FILE", help="what their Python has, built once on each host")
     add("--wheels", type=Path, metavar="DIR", help="where that comes from, for hosts without a package index")
     add(
@@ -88,6 +121,7 @@ def add_run_options(start: argparse.ArgumentParser, *, default_workers: str) -> 
     add("--stop-on-nan", action="store_true", help="fail when the loss is not a number any more")
     add("--allow-partial", action="store_true", help="train on what is left of a cache that has lost rows")
     add("--wait", action="store_true", help="queue the run until there are free GPUs and ports for it")
+    add("--priority", type=priority, metavar="N", help="with --wait: before runs with a lower one (0)")
     add("--explain", action="store_true", help="only tell who would read what, from where")
     add("--detach", action="store_true", help="the hosts answer for the run; it outlives this process")
 
@@ -112,11 +146,13 @@ def given_options(options: argparse.Namespace) -> dict[str, Any]:
         "requirements": options.requirements,
         "wheels": options.wheels,
         "wait": options.wait,
+        "priority": options.priority,
         "stop_on_nan": options.stop_on_nan,
         "allow_partial": options.allow_partial,
         "start_timeout_s": options.start_timeout,
         "max_restarts": options.max_restarts,
         "deadline_s": options.deadline,
+        "env": dict(options.env) if options.env else None,
         "on_rebalance": OnRebalance(options.on_rebalance) if options.on_rebalance else None,
     }
     return {name: value for name, value in found.items() if value is not None}
@@ -131,7 +167,7 @@ def add_doctor_options(doctor: argparse.ArgumentParser) -> None:
 def add_prune_options(prune: argparse.ArgumentParser) -> None:
     """Add which runs are forgotten."""
     prune.add_argument("--keep", type=whole, default=20, metavar="N", help="so many of the newest stay (20)")
-    prune.add_argument("--older-than", type=whole, metavar="DAYS", help="only those that ended longer ago")
+    prune.add_argument("--older-than", type=days, metavar="DAYS", help="only those that ended longer ago")
     prune.add_argument("--dry-run", action="store_true", help="only list them")
 
 
@@ -144,7 +180,7 @@ def add_board_options(board: argparse.ArgumentParser) -> None:
     """Add what a TensorBoard shows, and where."""
     board.add_argument("run", nargs="*", metavar="RUN", help="the runs to show (all)")
     board.add_argument("--logdir", action="append", default=[], metavar="URI", help="other event files")
-    board.add_argument("--port", type=count, metavar="N", help="where it listens (the first free from 6006)")
+    board.add_argument("--port", type=port, metavar="N", help="where it listens (the first free from 6006)")
     board.add_argument("--host", default=LOOPBACK, help=f"where it is reached ({LOOPBACK}: from here only)")
     board.add_argument("--list", action="store_true", help="list those that run")
     board.add_argument("--stop", action="store_true", help="end the one that shows this; without RUN, all")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,6 +31,7 @@ from ignite_tf_magic.reconciler_instructions import INSTRUCTIONS, Instructions
 
 _JOB = "reconciler"
 _TAKEN_OVER_S = 30.0
+_TAKEN_BACK_S = 5.0
 _POLL_S = 0.05
 
 
@@ -46,7 +48,7 @@ def submit(
     `prepare` is called with the run's id before anything of it is there.
 
     Raises:
-        LaunchError: No host could be given a reconciler, or none took the run over.
+        LaunchError: A host that is to have workers could not be given a reconciler, or none took the run over.
         ConnectionFailed: The registry cannot be written.
     """
     run_id = new_run_id(plan.name or plan.spec.cache)
@@ -54,24 +56,59 @@ def submit(
     record = first_record(plan, run_id, detached=True)
     is_here = any(host.ssh is None for host in record.hosts)
     directory = RunDirectory(state_dir / "runs" / run_id) if is_here else seen_directory(state_dir, run_id)
-    directory.path.mkdir(mode=0o700, parents=True, exist_ok=True)
     seal = Seal.new()
-    write_private(directory.seal_key, seal.to_text())
     with registry(seal=seal) as index, ExitStack() as opened:
         hosts = {host.name: opened.enter_context(reach.open(host)) for host in record.hosts}
-        greeted = call_all(hosts.values(), Host.hello)
+        failed = _errors(call_all(hosts.values(), Host.hello))
+        _check_hosts(run_id, record, failed)
         record = replace(record, hosts=tuple(_with_root(host, hosts[host.name]) for host in record.hosts))
-        record.write(directory)
-        index.touch_owner(run_id, owner := new_owner())
-        index.create(record.to_json())
-        failed = _errors(greeted)
-        ready = [host for name, host in hosts.items() if name not in failed]
-        failed |= _errors(call_all(ready, partial(_install, plan, record, directory, seal, scale)))
-        if len(failed) == len(hosts):
-            index.remove(run_id)
-            raise LaunchError(f"no host took the run: {'; '.join(map(str, failed.values()))}")
+        owner = new_owner()
+        with _taken_back(index, run_id, directory, hosts.values()):
+            directory.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_private(directory.seal_key, seal.to_text())
+            record.write(directory)
+            index.touch_owner(run_id, owner)
+            index.create(record.to_json())
+            ready = [host for name, host in hosts.items() if name not in failed]
+            failed |= _errors(call_all(ready, partial(_install, plan, record, directory, seal, scale)))
+            _check_hosts(run_id, record, failed)
         _await_supervisor(index, run_id, owner, plan.timings.owner_beat_s, failed)
     return Run(directory, _origin(record, directory, reach, registry), reach)
+
+
+def _check_hosts(run_id: str, record: RunRecord, failed: Mapping[str, IgniteTfError]) -> None:
+    """Refuse a run of which a host cannot start its workers, or no host can take it over."""
+    needed = record.order.hosts or tuple(host.name for host in record.hosts)
+    lacking = [str(failed[name]) for name in needed if name in failed]
+    if lacking and (record.order.hosts or len(lacking) == len(needed)):
+        raise LaunchError(f"run {run_id} was not started, and nothing of it is left: {'; '.join(lacking)}")
+
+
+@contextmanager
+def _taken_back(
+    index: Registry, run_id: str, directory: RunDirectory, hosts: Iterable[Host]
+) -> Iterator[None]:
+    """Leave nothing of a run that was not handed over: no host works for it, and nobody lists it."""
+    try:
+        yield
+    except BaseException:
+        call_all(hosts, partial(_remove, run_id))
+        with suppress(IgniteTfError):  # then its row says `lost`, and prune removes it
+            index.remove(run_id)
+        shutil.rmtree(directory.path, ignore_errors=True)
+        raise
+
+
+def _remove(run_id: str, host: Host) -> None:
+    """End what was started on a host, and remove its files; one that cannot be asked has a reconciler that gives up."""
+    jobs = host.jobs_of(run_id)
+    if jobs is None:
+        return
+    deadline = time.monotonic() + _TAKEN_BACK_S
+    host.end(run_id, names=[job.name for job in jobs], grace_s=0, reason="the run was not started")
+    while time.monotonic() < deadline and any(not job.has_ended for job in host.jobs_of(run_id) or ()):
+        time.sleep(_POLL_S)
+    host.remove(run_id)
 
 
 def _origin(

@@ -6,7 +6,6 @@ Knows no option of this package: `config` says which keys there are and what the
 from __future__ import annotations
 
 import difflib
-import math
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +16,8 @@ from typing import Any, NoReturn, TypeVar
 from ignite_tf_magic.errors import ConfigError
 
 T = TypeVar("T")
+# More than any number can mean, and less than any clock or socket refuses.
+_MOST, _MOST_BYTES = 10**9, 2**63 - 1
 _UNITS = {"": 1, "b": 1}
 _UNITS |= {f"{letter}ib": 1 << 10 * power for power, letter in enumerate("kmgt", 1)}
 _UNITS |= {f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)}
@@ -79,8 +80,8 @@ class Table:
     def count(self, key: str) -> int | None:
         """Read a whole number from 0 up."""
         value = self.values.get(key)
-        if value is not None and (type(value) is not int or value < 0):
-            self.refuse(key, "a whole number from 0 up")
+        if value is not None and (type(value) is not int or not 0 <= value <= _MOST):
+            self.refuse(key, f"a whole number from 0 up ({_MOST} at most)")
         return value
 
     def seconds(self, key: str) -> float | None:
@@ -88,8 +89,8 @@ class Table:
         value = self.values.get(key)
         if value is None:
             return None
-        if type(value) not in (int, float) or not 0 < value < math.inf:
-            self.refuse(key, "a number of seconds above 0")
+        if type(value) not in (int, float) or not 0 < value <= _MOST:
+            self.refuse(key, f"a number of seconds above 0 ({_MOST} at most)")
         return float(value)
 
     def num_bytes(self, key: str) -> int | None:
@@ -97,10 +98,10 @@ class Table:
         if (value := self.values.get(key)) is None:
             return None
         found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?b|)", str(value).strip().lower())
-        size = int(float(found[1]) * _UNITS.get(found[2], 0)) if found else 0
-        if size < 1:
-            self.refuse(key, 'a size above 0, as "500MB" or "1GiB",')
-        return size
+        size = float(found[1]) * _UNITS.get(found[2], 0) if found else 0.0
+        if not 1 <= size <= _MOST_BYTES:
+            self.refuse(key, 'a size above 0, as "500MB" or "1GiB", and below 8 EiB')
+        return int(size)
 
     def port_range(self, key: str) -> tuple[int, int] | None:
         """Read "FIRST-LAST"."""

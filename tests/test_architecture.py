@@ -36,6 +36,9 @@ FLOORS: list[set[str]] = [
         *(
             "run_plans",
             "run_index",
+            "liveness",
+            "pruning",
+            "resuming",
             "submission",
             "reconciler",
             "reconciler_instructions",
@@ -79,6 +82,9 @@ ORDER: dict[str, list[str]] = {
             "run_plans",
             "run_index",
             "reconciler_instructions",
+            "liveness",
+            "pruning",
+            "resuming",
             "reconciler",
             "submission",
             "diagnosis",
@@ -133,7 +139,7 @@ ORDER: dict[str, list[str]] = {
     ],
     "launch.agent": [
         *("frames", "disk", "processes", "job_files", "spawning", "keeper"),
-        *("runs", "devices", "starting", "polling", "network", "facts", "unpacking", "relay"),
+        *("runs", "devices", "starting", "polling", "network", "facts", "unpacking", "tidying", "relay"),
     ],
     "client": [
         "transport",
@@ -220,7 +226,7 @@ ORDER: dict[str, list[str]] = {
             "reach",
         ),
         *("environment_builder", "wheels", "requirements", "environments"),
-        *("registry_rows", "registry", "publisher", "registry_crew"),
+        *("registry_rows", "registry", "queue", "publisher", "registry_crew"),
         *("mirrored_logs", "mirror_state", "mirror", "origins", "runs", "manager", "unhooked", "bootstrap"),
     ],
     "cluster.site_hook": ["sitecustomize"],

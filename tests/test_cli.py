@@ -55,6 +55,7 @@ COMMANDS += [
     "start",
     "ps",
     "attach",
+    "resume",
     "describe",
     "stop",
     "logs",

@@ -16,7 +16,7 @@ from ignite_tf_magic.cluster.reach import Reach
 from ignite_tf_magic.cluster.record import PastGeneration, RunRecord, RunSpec, WorkerRecord
 from ignite_tf_magic.cluster.runs import native_run
 from ignite_tf_magic.cluster.states import RunState
-from ignite_tf_magic.errors import ConnectionLost, ServerError
+from ignite_tf_magic.errors import ConfigError, ConnectionLost, ServerError
 from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.launch.agent.spawning import punch
 from ignite_tf_magic.protocol.messages import CacheConfig
@@ -77,6 +77,16 @@ def test_a_run_has_directories_and_its_output_in_igfs(session, volume):
     assert told == run.directory.log(0).read_text()
     assert f"uri igfs:///runs/{run.id}" in told and "line 2" in told
     assert f'"{run.id}"' in content(volume, *base, "run.json")
+
+
+def test_variables_of_the_workers_are_those_asked_for(session):
+    script = "import os; print(os.environ['RATE'], os.environ['EMPTY'] == '')"
+    run = session.start_run(RunRequest("RUN_FILES", script, env={"RATE": "0.1=x", "EMPTY": ""}))
+    run.wait(60)
+    assert run.directory.log(0).read_text() == "0.1=x True\n"
+    for name in ("TF_CONFIG", "IGNITE_TF_RUN_ID", ""):
+        with pytest.raises(ConfigError, match=f"--env {name}"):
+            session.start_run(RunRequest("RUN_FILES", script, env={name: "1"}))
 
 
 def test_prune_keeps_the_newest_and_those_that_go_on(session, volume):

@@ -9,8 +9,9 @@ import pytest
 
 from ignite_tf_magic.cluster.directory import RunDirectory
 from ignite_tf_magic.cluster.reach import Reach
-from ignite_tf_magic.cluster.record import RunRecord, RunSpec
+from ignite_tf_magic.cluster.record import HostRecord, RunRecord, RunSpec
 from ignite_tf_magic.cluster.states import RunState
+from ignite_tf_magic.config import ConnectOptions, Endpoint
 from ignite_tf_magic.errors import RunNotFound
 from ignite_tf_magic.run_index import RunIndex
 
@@ -72,3 +73,25 @@ def test_a_lost_run_is_listed_for_a_day_after_its_last_words(tmp_path, silent_da
     os.utime(directory.log(0), (now - silent_days * day_s,) * 2)
     listed = RunIndex(tmp_path, Reach(tmp_path), None).runs()
     assert [info.state for info in listed] == [RunState.LOST] * is_shown
+
+
+def test_hosts_of_another_cluster_are_not_asked(tmp_path):
+    """Whose Ignite does not answer wants its own runs: the same user's other cluster has none of them."""
+
+    def index_of(cluster: str) -> RunIndex:
+        return RunIndex(tmp_path, Reach(tmp_path), ConnectOptions((Endpoint.parse(cluster),)))
+
+    for cluster, ssh in (("127.0.0.1:1", "red1"), ("127.0.0.1:2", "blue1")):
+        hosts = (HostRecord(ssh, ssh=ssh),)
+        record = RunRecord("mnist-1", RunSpec("MNIST"), RunState.RUNNING, 1.0, hosts=hosts)
+        index_of(cluster)._remember([record])
+    assert [host.name for host in index_of("127.0.0.1:1").known_hosts()] == ["red1"]
+    listed = index_of("127.0.0.1:2").runs()
+    assert any("blue1" in warning for warning in listed.warnings)
+    assert not any("red1" in warning for warning in listed.warnings)
+
+
+def test_the_list_of_hosts_of_an_earlier_version_is_read(tmp_path):
+    (tmp_path / "hosts.json").write_text('[["db1", "db1.internal", null]]')
+    index = RunIndex(tmp_path, Reach(tmp_path), ConnectOptions((Endpoint.parse("127.0.0.1:1"),)))
+    assert [(host.name, host.ssh) for host in index.known_hosts()] == [("db1", "db1.internal")]

@@ -175,7 +175,7 @@ def _with_load(facts: Facts, cache: str, mark: LoadMark) -> Facts:
 def _parse(text: Any) -> dict[str, Any]:
     try:
         facts = json.loads(text) if isinstance(text, str) else {}
-    except ValueError:  # a row of another program's
+    except (ValueError, RecursionError):  # a row of another program's
         return {}
     return facts if isinstance(facts, dict) else {}
 

@@ -16,6 +16,7 @@ from ignite_tf_magic.cluster.states import RunEvent, RunState
 from ignite_tf_magic.cluster.timings import Timings
 
 EXIT_DEADLINE, EXIT_STOPPED, EXIT_NOT_STARTED = 124, 143, 126
+STOP_ASKED = "it was asked to stop"
 _MAX_PORT_TRIES = 3
 _PORT_BACKOFF_S = 0.1
 _BUSY = (RunState.STARTING, RunState.RUNNING)
@@ -35,6 +36,7 @@ class Moment:
         owners_changed: Whether the cache's primary owners have settled on being others than the order's.
         may_lead: Whether this side of the cluster may start workers.
         owners_changing: Whether they are others now, but have not settled.
+        why_stop: Why it is to be stopped.
     """
 
     time: float
@@ -43,6 +45,7 @@ class Moment:
     owners_changed: bool = False
     may_lead: bool = True
     owners_changing: bool = False
+    why_stop: str = STOP_ASKED
 
 
 def decide(record: RunRecord, reports: Reports, moment: Moment, timings: Timings) -> RunRecord:
@@ -52,7 +55,7 @@ def decide(record: RunRecord, reports: Reports, moment: Moment, timings: Timings
     record = _observe(record, reports, moment)
     wants_stop = moment.stop_asked or any(report.stop_asked for report in reports.values())
     if wants_stop and record.state in (*_BUSY, RunState.QUEUED, RunState.FAILING, RunState.RESTARTING):
-        return _end(record, RunEvent.STOP_ASKED, "it was asked to stop")
+        return _end(record, RunEvent.STOP_ASKED, moment.why_stop)
     if record.state is RunState.QUEUED and _is_over_time(record, moment):
         return _too_late(record, _over_time(record))
     if record.state in _BUSY:
@@ -327,8 +330,9 @@ def _while_ending(record: RunRecord, reports: Reports, moment: Moment, timings: 
     if not all_gone(record, reports, timings):
         return record
     if record.state is RunState.STOPPING:
+        reason = None if record.reason == STOP_ASKED else record.reason
         return record.happened(
-            RunEvent.ALL_GONE, ended_at=moment.time, exit_code=EXIT_STOPPED, reason=None, waiting_for=None
+            RunEvent.ALL_GONE, ended_at=moment.time, exit_code=EXIT_STOPPED, reason=reason, waiting_for=None
         )
     if record.state is RunState.FAILING:
         return _after_failure(record, reports, moment)
@@ -370,12 +374,10 @@ def _cause(record: RunRecord) -> str:
     if record.reason is not None or record.failed_worker is None:
         return record.reason or "its workers were ended from outside"
     worker = record.workers[record.failed_worker]
-    oom = record.end.oom if record.end else None
     if _took_a_port(record):
         return f"worker {worker.worker} on {worker.host} found its port taken"
-    return (
-        f"worker {worker.worker} on {worker.host}: {verdicts.describe_exit(worker.exit_code or 0, oom=oom)}"
-    )
+    told = verdicts.describe_end(worker.exit_code or 0, record.end)
+    return f"worker {worker.worker} on {worker.host}: {told}"
 
 
 def _took_a_port(record: RunRecord) -> bool:

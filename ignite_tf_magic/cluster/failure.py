@@ -10,7 +10,7 @@ from ignite_tf_magic.cluster.orders import WorkerEnd
 from ignite_tf_magic.cluster.output import tail
 from ignite_tf_magic.cluster.record import RunRecord, WorkerRecord
 from ignite_tf_magic.cluster.states import RunState
-from ignite_tf_magic.cluster.verdicts import describe_exit
+from ignite_tf_magic.cluster.verdicts import describe_end
 
 NUM_LAST_LINES = 30
 
@@ -46,8 +46,7 @@ def diagnose(directory: RunDirectory, record: RunRecord) -> Failure | None:
         return Failure(record.reason or "it failed", 0, None, (), None, None, str(directory.log(0)))
     worker, end = record.workers[record.failed_worker], record.end
     failed_itself = record.reason is None and worker.exit_code is not None
-    oom = end.oom if end else None
-    exit_text = describe_exit(worker.exit_code or 0, oom=oom) if failed_itself else None
+    exit_text = describe_end(worker.exit_code or 0, end) if failed_itself else None
     log = directory.log(worker.worker, record.generation)
     lines = end.last_lines if end else tail(log, NUM_LAST_LINES)
     trace = end.traceback if end and failed_itself else None
@@ -108,6 +107,8 @@ _HINTS: tuple[tuple[re.Pattern[str], str], ...] = (
 
 
 def _hint(worker: WorkerRecord, record: RunRecord, end: WorkerEnd | None) -> str | None:
+    if end and end.full_disk:
+        return f"free some of the disk of {end.full_disk.partition(' (')[0]} on {worker.host}"
     python = record.spec.python or record.host(worker.host).python
     for pattern, hint in _HINTS:
         if end and (match := pattern.search(end.words)):

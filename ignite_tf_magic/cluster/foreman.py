@@ -338,6 +338,7 @@ class Foreman:
             exception=report.exception if report else None,
             traceback=report.traceback[-_TRACEBACK_CHARS:] if report and report.traceback else None,
             last_lines=self._tail(record.run_id, job),
+            full_disk=job.full_disk,
         )
 
     def _tail(self, run_id: str, job: JobStatus) -> tuple[str, ...]:

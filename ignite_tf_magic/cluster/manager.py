@@ -13,19 +13,27 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from ignite_tf_magic.cluster import spec as specs
 from ignite_tf_magic.cluster.crew import DirectCrew
+from ignite_tf_magic.cluster.decisions import STOP_ASKED
 from ignite_tf_magic.cluster.directory import CREDENTIALS, RunDirectory, create_directory, script_path
 from ignite_tf_magic.cluster.foreman import Baggage, Foreman
 from ignite_tf_magic.cluster.mirror_state import MirrorState, Unreachable, is_given_up, unread, workers
 from ignite_tf_magic.cluster.mirrored_logs import MirroredLogs
 from ignite_tf_magic.cluster.orders import Order, Phase
 from ignite_tf_magic.cluster.reach import Reach
-from ignite_tf_magic.cluster.record import HostRecord, RunRecord, RunSpec, WorkerRecord, this_process
+from ignite_tf_magic.cluster.record import (
+    HostRecord,
+    PastGeneration,
+    RunRecord,
+    RunSpec,
+    WorkerRecord,
+    this_process,
+)
 from ignite_tf_magic.cluster.runs import Run, native_run
 from ignite_tf_magic.cluster.states import RunState
 from ignite_tf_magic.cluster.supervisor import Plan, Planner, Supervisor
@@ -33,7 +41,7 @@ from ignite_tf_magic.cluster.task import GRACE_S
 from ignite_tf_magic.cluster.timings import Timings
 from ignite_tf_magic.cluster.topology import Sight
 from ignite_tf_magic.config import ConnectOptions
-from ignite_tf_magic.errors import LaunchError, MirrorFailed
+from ignite_tf_magic.errors import ConfigError, LaunchError, MirrorFailed
 from ignite_tf_magic.launch.hosts import Host
 from ignite_tf_magic.launch.lock import HeldLock
 from ignite_tf_magic.launch.parcels import Parcel
@@ -41,6 +49,8 @@ from ignite_tf_magic.launch.watch import Contact, HostView, HostWatch
 
 _POLL_S = 0.02
 _LAST_OUTPUT_S = 15.0
+RESUMED = "it was resumed"
+OWNER_EXITS = "the process that owned it has ended, as a notebook's kernel that is restarted does"
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -112,6 +122,59 @@ def start_run(
     return native_run(directory, reach)
 
 
+def resume_run(
+    plan: RunPlan,
+    record: RunRecord,
+    directory: RunDirectory,
+    reach: Reach,
+    surroundings: Callable[[str], Surroundings],
+) -> Run:
+    """Start the workers of a run again that has ended, as after a failure; returns at once.
+
+    Whatever still lives of it is ended first. This process owns the run from now on.
+
+    Raises:
+        ConfigError: Another process owns it.
+    """
+    try:
+        owner = _Owner(
+            plan, directory, reach, surroundings(directory.run_id), _reopened(record, plan, time.time())
+        )
+    except BlockingIOError as error:
+        raise ConfigError(f"run {record.run_id} lives: watch it with attach {record.run_id}") from error
+    owner.start()
+    return native_run(directory, reach)
+
+
+def _reopened(record: RunRecord, plan: RunPlan, now: float) -> RunRecord:
+    """Give the record of a run whose workers are to be started again; its earlier ones are in its past."""
+    order = replace(record.order, phase=Phase.END, reason=RESUMED)
+    past = record.past
+    if record.workers and not (past and past[-1].generation == record.generation):
+        cause = record.reason or RESUMED
+        past = (*past, PastGeneration(record.generation, tuple(w.host for w in record.workers), cause, now))
+    return replace(
+        record,
+        spec=plan.spec,
+        state=RunState.RESTARTING if record.generation else RunState.QUEUED,
+        order=order,
+        past=past,
+        started_at=now,
+        num_failures=0,
+        ended_at=None,
+        exit_code=None,
+        failed_worker=None,
+        end=None,
+        reason=RESUMED,
+        may_pass=None,
+        waiting_for=None,
+        detached=False,
+        supervisor="",
+        version=record.version + 1,
+        **this_process(),
+    )
+
+
 def first_record(plan: RunPlan, run_id: str, *, detached: bool) -> RunRecord:
     """Write a run down as it begins."""
     seats = plan.plan.seats
@@ -153,7 +216,12 @@ class _Owner:
     """The run in this process: its lock, its hosts, the thread that supervises it."""
 
     def __init__(
-        self, plan: RunPlan, directory: RunDirectory, reach: Reach, surroundings: Surroundings
+        self,
+        plan: RunPlan,
+        directory: RunDirectory,
+        reach: Reach,
+        surroundings: Surroundings,
+        record: RunRecord | None = None,
     ) -> None:
         self._plan = plan
         self._directory = directory
@@ -165,15 +233,17 @@ class _Owner:
         self._watches: list[HostWatch] = []
         self._here: set[str] = set()
         self._fault = "it was never begun"
+        self._is_exiting = False
         self._crew = DirectCrew(self._open_host)
         self._supervisor = Supervisor(
-            first_record(plan, directory.run_id, detached=False),
+            record or first_record(plan, directory.run_id, detached=False),
             crew=self._crew,
             plan=surroundings.planner or (lambda *_: plan.plan),
             store=self,
             timings=plan.timings,
             sight=surroundings.sight,
             is_stop_asked=lambda: directory.stop_request.exists() or surroundings.is_stop_asked(),
+            why_stop=lambda: OWNER_EXITS if self._is_exiting else STOP_ASKED,
         )
         self._thread = threading.Thread(target=self._work, name=f"run-{directory.run_id}", daemon=True)
 
@@ -299,6 +369,7 @@ class _Owner:
     def _stop_at_exit(self) -> None:
         if os.getpid() != self._supervisor.record.owner_pid:
             return  # a forked child does not own its parent's runs
+        self._is_exiting = True
         self._directory.stop_request.touch(mode=0o600)
         self._thread.join(GRACE_S + 2.0)
 

@@ -112,7 +112,7 @@ class MirrorState:
             found = json.loads((directory.path / STATE_FILE).read_bytes())
             lost = tuple(Unreachable(**each) for each in found.pop("unreachable"))
             return cls(**{**found, "record": tuple(found["record"]), "unreachable": lost})
-        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             return cls()
 
 
@@ -159,6 +159,6 @@ def read_record(content: bytes | None) -> dict[str, Any] | None:
     """Read a record; None when it is none that counts its versions."""
     try:
         found = json.loads(content or b"")
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) and type(found.get("version")) is int else None

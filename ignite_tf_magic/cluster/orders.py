@@ -111,6 +111,7 @@ class WorkerEnd:
         code: As Popen gives it; negative is a signal. None: nobody saw it end.
         reason: "exited" by itself, or why its keeper ended it.
         oom: Whether the system killed it for want of memory.
+        full_disk: A place of its host whose disk was full then.
         ended_at: When the script ended where it told so, else the process; seconds since the epoch.
         asked_to_end: Whether the script ended because it was sent SIGTERM.
         exception: Name of the exception's class.
@@ -126,6 +127,7 @@ class WorkerEnd:
     exception: str | None = None
     traceback: str | None = None
     last_lines: tuple[str, ...] = ()
+    full_disk: str | None = None
 
     @property
     def words(self) -> str:

@@ -10,6 +10,7 @@ import json
 import os
 import socket
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -52,6 +53,7 @@ class RunSpec:
         requirements: Name of the file that says what the workers' environments have; None: they have none of their own.
         waits_for_room: Whether it waits for GPUs and ports that other runs hold.
         allow_partial: Whether it may train on a part of the rows, when others are lost.
+        priority: Among runs that wait for room, those with a higher one come first.
     """
 
     cache: str
@@ -77,6 +79,7 @@ class RunSpec:
     requirements: str | None = None
     waits_for_room: bool = False
     allow_partial: bool = False
+    priority: int = 0
 
     @property
     def runs_script(self) -> bool:
@@ -268,7 +271,10 @@ class RunRecord:
             FileNotFoundError: There is no run there, or not yet.
             ValueError: The file is not a record.
         """
-        return cls.from_json(json.loads(directory.record.read_text(encoding="utf-8")))
+        try:
+            return cls.from_json(json.loads(directory.record.read_text(encoding="utf-8")))
+        except RecursionError as error:
+            raise ValueError(f"{directory.record} is nested too deep for a record") from error
 
 
 def _spec(found: Mapping[str, Any]) -> RunSpec:
@@ -303,6 +309,7 @@ class RunInfo:
         reason: Why it failed, where no worker can tell.
         waiting_for: What keeps it from going on now.
         detached: Whether its hosts answer for it, not the notebook.
+        seen_at: Of a lost run, when something of it was last written here; None when nothing is here.
     """
 
     id: str
@@ -319,6 +326,7 @@ class RunInfo:
     reason: str | None
     waiting_for: str | None = None
     detached: bool = False
+    seen_at: datetime | None = None
 
 
 def read_info(
@@ -359,10 +367,30 @@ def info_of(record: RunRecord, path: Path, *, has_owner: bool) -> RunInfo:
         num_workers=record.spec.num_workers,
         directory=path,
         workers=record.workers,
-        reason=record.reason,
+        reason=_why_lost(record) if state is RunState.LOST else record.reason,
         waiting_for=None if state.has_ended else record.waiting_for,
         detached=record.detached,
+        seen_at=_last_written(path) if state is RunState.LOST else None,
     )
+
+
+def _why_lost(record: RunRecord) -> str:
+    what_next = f"start it again from its checkpoints with resume {record.run_id}"
+    if record.detached:
+        return f"none of its hosts has said for a while that it answers for it; if that stays so, {what_next}"
+    return (
+        f"process {record.owner_pid} on {record.owner_host}, which owned it, has ended without a word, as a kernel "
+        f"that is killed or a machine that is switched off does; its workers end with it. To go on, {what_next}"
+    )
+
+
+def _last_written(path: Path) -> datetime | None:
+    times = []
+    # The record may be a copy that was made just now; without output it is all that there is.
+    for file in list(path.glob("worker-*.log")) or [path / "run.json"]:
+        with suppress(FileNotFoundError):
+            times.append(file.stat().st_mtime)
+    return _moment(max(times)) if times else None
 
 
 def _moment(seconds: float) -> datetime:

@@ -129,6 +129,10 @@ class Registry(Closing):
         self._seal = seal
         self._newest: Stored | None = None
 
+    def sealed(self, seal: Seal | None) -> Registry:
+        """Give the same registry to deal with the one run that has this key; it needs no closing."""
+        return Registry(self._connected(), timings=self._timings, patience_s=self._patience_s, seal=seal)
+
     def close(self) -> None:
         """Close the client that was made here; the next call makes another."""
         if isinstance(self._source, Client):

@@ -18,7 +18,7 @@ from ignite_tf_magic.cluster.mirror_state import Unreachable
 from ignite_tf_magic.cluster.origins import Copying, Native, Origin, end_on_hosts
 from ignite_tf_magic.cluster.output import OutputChunk, Segment, follow, tail
 from ignite_tf_magic.cluster.reach import Reach
-from ignite_tf_magic.cluster.record import RunInfo, RunRecord, read_info
+from ignite_tf_magic.cluster.record import HostRecord, RunInfo, RunRecord, read_info
 from ignite_tf_magic.cluster.states import RunState
 from ignite_tf_magic.cluster.task import GRACE_S
 from ignite_tf_magic.errors import DeadlineExceeded
@@ -75,6 +75,10 @@ class Run:
     def record(self) -> RunRecord:
         """Read the run's record."""
         return self._look()[1]
+
+    def hosts(self) -> tuple[HostRecord, ...]:
+        """Return the run's hosts as this machine reaches them."""
+        return self.reach.seen_from_here(self.record(), is_verified=self.directory.is_verified)
 
     def follow(
         self, worker: int | None = None, *, with_pauses: bool = False

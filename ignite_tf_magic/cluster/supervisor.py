@@ -9,7 +9,15 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from ignite_tf_magic.cluster.crew import Crew
-from ignite_tf_magic.cluster.decisions import Moment, Reports, decide, give_up, needs_plan, next_generation
+from ignite_tf_magic.cluster.decisions import (
+    STOP_ASKED,
+    Moment,
+    Reports,
+    decide,
+    give_up,
+    needs_plan,
+    next_generation,
+)
 from ignite_tf_magic.cluster.orders import Seat
 from ignite_tf_magic.cluster.record import HostRecord, RunRecord
 from ignite_tf_magic.cluster.states import RunState
@@ -95,6 +103,7 @@ class Supervisor:
         store: Where the record is written at each change.
         sight: What the cluster said last; None for runs that watch no cluster.
         is_stop_asked: Whether somebody asked on this machine for the run to be stopped.
+        why_stop: What to write down as the reason then.
     """
 
     def __init__(
@@ -107,6 +116,7 @@ class Supervisor:
         timings: Timings,
         sight: Callable[[], Sight] | None,
         is_stop_asked: Callable[[], bool],
+        why_stop: Callable[[], str] = lambda: STOP_ASKED,
     ) -> None:
         self.record = record
         self._crew = crew
@@ -115,6 +125,7 @@ class Supervisor:
         self._timings = timings
         self._sight = sight
         self._is_stop_asked = is_stop_asked
+        self._why_stop = why_stop
         self._since = time.monotonic()
         self._planned = float("-inf")
         self._planning: _Planning | None = None
@@ -168,6 +179,7 @@ class Supervisor:
             time=time.time(),
             state_age_s=time.monotonic() - self._since,
             stop_asked=self._is_stop_asked(),
+            why_stop=self._why_stop(),
             owners_changed=is_elsewhere and has_settled,
             may_lead=may_lead,
             owners_changing=is_elsewhere and not has_settled,

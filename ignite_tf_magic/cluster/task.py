@@ -101,6 +101,6 @@ class ExitReport:
         """Read a report; None when it is none."""
         try:
             found: dict[str, Any] = json.loads(content)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
         return cls(**{one.name: found[one.name] for one in fields(cls) if one.name in found})

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 
 # What may pass between an observation and the act upon it, on both sides together.
 _MARGIN_S = 5.0
+_MOST_DOUBLINGS = 30  # of a run that may fail any number of times
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,8 @@ class Timings:
 
     def backoff_s(self, num_failures: int) -> float:
         """Wait before the restart after so many failures in a row."""
-        return min(self.first_backoff_s * 2.0 ** max(num_failures - 1, 0), self.longest_backoff_s)
+        doublings = min(max(num_failures - 1, 0), _MOST_DOUBLINGS)
+        return min(self.first_backoff_s * 2.0**doublings, self.longest_backoff_s)
 
     def scaled(self, divisor: float) -> Timings:
         """Divide every time."""

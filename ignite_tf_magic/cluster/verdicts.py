@@ -53,6 +53,12 @@ def normal_exit(return_code: int) -> tuple[int, str | None]:
     return (return_code & 0xFFFFFFFF, None) if name is None else (128 + number, name)
 
 
+def describe_end(exit_code: int, end: WorkerEnd | None) -> str:
+    """Say in words how a worker ended, and which disk of its host was full then."""
+    told = describe_exit(exit_code, oom=end.oom if end else None)
+    return f"{told}; the disk is full: {end.full_disk}" if end and end.full_disk else told
+
+
 def describe_exit(exit_code: int, *, oom: bool | None = None) -> str:
     """Say in words how a process ended; `oom` tells whether the system killed it for want of memory."""
     if exit_code == EXIT_HOST_LOST:

@@ -210,6 +210,10 @@ class Host(Closing):
         """Ask the run's owner to stop it, through this host."""
         self.call("stop", run=run)
 
+    def take_back_stop(self, run: str) -> None:
+        """Take back what `request_stop` has asked."""
+        self.call("unstop", run=run)
+
     def release(self, run: str, generation: int) -> None:
         """Take the lease from a generation's jobs: they live on without an owner."""
         self.call("release", run=run, generation=generation)
@@ -232,6 +236,11 @@ class Host(Closing):
         """Remove a run's files. Refused (`alive`) while a job of it lives."""
         self.call("remove", run=run, timeout_s=_SLOW_S)
 
+    def tidy(self, unused_s: float) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Have removed what nobody needs there any more; gives what was, and what would not go."""
+        fields = self.call("tidy", unused_s=unused_s, timeout_s=_SLOW_S).fields
+        return tuple(fields["removed"]), tuple(fields["kept"])
+
     def list_runs(self) -> list[RunOnHost]:
         """List the runs that this host knows."""
         found: list[RunOnHost] = []
@@ -240,6 +249,11 @@ class Host(Closing):
             found += [RunOnHost.from_wire(run) for run in answer["runs"]]
             if not answer["more"]:
                 return found
+
+    def jobs_of(self, run: str) -> tuple[JobStatus, ...] | None:
+        """List the jobs of one run; None when the host has nothing of it."""
+        found = self.call("list", runs=[run]).fields["runs"]
+        return RunOnHost.from_wire(found[0]).jobs if found else None
 
     def has_parcels(self, digests: Iterable[str]) -> set[str]:
         """Tell which of these trees the host has."""

@@ -92,6 +92,7 @@ class JobStatus:
         code: As `subprocess.Popen.returncode`; None while it runs, and when nobody knows it.
         reason: Why it ended: "exited" by itself, "ended", "fenced", "lease", "agent_lost", ...
         oom: The system killed it for want of memory.
+        full_disk: A place of its host whose disk was full when it failed, with what was left there.
         log_bytes: Where its log ends.
         log_start: Where its log begins; what was before is deleted.
         restarts: How often a `keep` job was started again.
@@ -107,6 +108,7 @@ class JobStatus:
     code: int | None = None
     reason: str | None = None
     oom: bool = False
+    full_disk: str | None = None
     log: str = ""
     log_bytes: int = 0
     log_start: int = 0
@@ -180,6 +182,7 @@ class ProbeFacts:
         modules: Installed version of each that was asked for, None when missing.
         uv: Path of uv, None when the host has none.
         ends_at_logout: Whether the system ends all that a user has started when he logs out.
+        write_fault: Why nothing can be written where our files lie; None when it can.
     """
 
     interpreter: str | None
@@ -190,6 +193,7 @@ class ProbeFacts:
     gpus: tuple[Gpu, ...] = ()
     uv: str | None = None
     ends_at_logout: bool = False
+    write_fault: str | None = None
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> ProbeFacts:

@@ -107,7 +107,8 @@ class RelayLink:
             await pipe.close()
             raise HostUnreachable(
                 host,
-                f"{python} was started and said nothing for {timings.connect_s:g} s; {_by_hand(transport)}",
+                f"{python} was started and said nothing for {timings.connect_s:g} s; "
+                f"{_IN_ITS_PLACE}; {_by_hand(transport)}",
             ) from None
         except BaseException:
             await (link or pipe).close()
@@ -255,7 +256,16 @@ def _no_relay(host: str, python: str, transport: Transport, code: int | None, wo
             host, f"it has no {python!r} ({words or f'exit code {code}'}); {_name_another(host)}"
         )
     came = f"exit code {code}, {words!r}" if words else f"exit code {code} and nothing said"
-    return HostUnreachable(host, f"{python} ended before its first word: {came}; {_by_hand(transport)}")
+    return HostUnreachable(
+        host, f"{python} ended before its first word: {came}; {_IN_ITS_PLACE}; {_by_hand(transport)}"
+    )
+
+
+_IN_ITS_PLACE = (
+    "what may have come in its place is a ForceCommand of sshd_config, a command= of the key in authorized_keys, or a "
+    "start-up file of the login shell (.bashrc, .profile, .cshrc, config.fish) that ends the shell or waits for a "
+    "terminal"
+)
 
 
 def _name_another(host: str) -> str:

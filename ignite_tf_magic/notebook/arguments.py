@@ -119,6 +119,7 @@ def _add_run_commands(commands: Any) -> None:
 
     add("ps", "list runs").add_argument("--all", action="store_true", help="also those that ended")
     add("attach", "show a run's output from its beginning, until it ends", of_run=True)
+    add("resume", "start a run again that failed, was stopped or was lost, from its checkpoints", of_run=True)
     add("describe", "tell all that is known of a run", of_run=True)
     add("stop", "end a run's processes", of_run=True)
     model = add("model", "load the model that a run's fit has left", of_run=True)

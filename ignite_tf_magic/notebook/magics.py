@@ -264,11 +264,20 @@ def _prune(options: argparse.Namespace) -> None:
     say(render.pruned_text(pruned, options.keep, dry_run=options.dry_run))
 
 
+def _resume(options: argparse.Namespace) -> None:
+    with open_session(report=say, config=options.config, via=options.via) as session:
+        run = session.resume_run(options.run)
+        notes = _notes_on(session)
+    say(f"run {run.id} goes on from its checkpoints")
+    watch(run, notes)
+
+
 _COMMANDS: dict[str, Callable[[argparse.Namespace], Any]] = {
     "ps": _ps,
     "stop": _stop,
     "logs": _logs,
     "attach": _attach,
+    "resume": _resume,
     "describe": _describe,
     "history": _history,
     "doctor": _doctor,

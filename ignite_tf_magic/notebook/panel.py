@@ -54,6 +54,8 @@ class _Row:
             duration_text(run, now),
         ]
         self.button.disabled = run.state in _UNSTOPPABLE
+        # Of a lost run only what may be left is ended, and its end is written down.
+        self.button.description = "Clear" if run.state is RunState.LOST else "Stop"
         self.button.button_style = "" if self.button.disabled else "danger"
         self.text.value = _grid(cells)
 

@@ -561,7 +561,10 @@ EXPORT int64_t itm_sweep_room(sweep_t *s, int64_t wanted) {
     }
     if (lowest == s->end || s->capacity - s->end < wanted) {
         memmove(s->buffer, s->buffer + lowest, (size_t)(s->end - lowest));
-        for (i = s->num_taken; i < s->num_asked; i++) s->slots[i % s->max_asked].page.bytes -= lowest;
+        for (i = s->num_taken; i < s->num_asked; i++) {
+            slot_t *slot = &s->slots[i % s->max_asked];
+            if (slot->is_here) slot->page.bytes -= lowest; /* of the others it points nowhere */
+        }
         s->parsed -= lowest;
         s->end -= lowest;
     }

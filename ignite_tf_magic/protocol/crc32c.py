@@ -19,12 +19,12 @@ def crc32c(data: memoryview, crc: int = 0) -> int:
     compiled = library()
     if compiled is None:
         return crc32c_python(data, crc)
-    return int(compiled.itm_crc32c(crc, address_of(data), len(data), _tables().ctypes.data, 0))
+    return int(compiled.itm_crc32c(crc, address_of(data), len(data), tables().ctypes.data, 0))
 
 
 def crc32c_python(data: memoryview, crc: int = 0) -> int:
     """Do the same byte by byte, some thousand times slower."""
-    table = _tables()[0].tolist()
+    table = tables()[0].tolist()
     crc ^= 0xFFFFFFFF
     for byte in bytes(data):
         crc = crc >> 8 ^ table[(crc ^ byte) & 0xFF]
@@ -32,7 +32,7 @@ def crc32c_python(data: memoryview, crc: int = 0) -> int:
 
 
 @cache
-def _tables() -> NDArray[Any]:
+def tables() -> NDArray[Any]:
     """Make what eight bytes at once need: table k is that of a byte with k zero bytes behind it."""
     tables = np.empty((8, 256), np.uint32)
     crc = np.arange(256, dtype=np.uint32)

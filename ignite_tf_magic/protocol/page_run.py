@@ -82,10 +82,15 @@ def page_table(pages: Collection[Page]) -> Any:
     return (PageEntry * len(entries))(*entries)
 
 
+# Where no bytes are: C may not even add nothing to a null pointer.
+_NOWHERE = ctypes.c_uint8()
+_NOWHERE_ADDRESS = ctypes.addressof(_NOWHERE)
+
+
 def address_of(view: memoryview) -> int:
     """Tell where bytes are in memory."""
     if not len(view):
-        return 0
+        return _NOWHERE_ADDRESS
     if view.readonly:
         return int(np.frombuffer(view, np.uint8).ctypes.data)
     return ctypes.addressof(ctypes.c_char.from_buffer(view))

@@ -75,7 +75,7 @@ class Record:
             found["workers"] = tuple(WorkerRecord(**each) for each in found["workers"])
             found["values"] = {str(name): float(value) for name, value in found["values"].items()}
             return cls(**found)
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
             return None
 
 

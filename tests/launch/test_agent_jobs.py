@@ -371,7 +371,7 @@ def test_a_kill_for_want_of_memory_is_told(relay):
 def small_disk(home):
     """A home of 4 MiB."""
     home.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=4m,mode=700", "tmpfs", str(home)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=24m,mode=700", "tmpfs", str(home)]
     if os.geteuid() != 0 or subprocess.run(mount, check=False).returncode:
         pytest.skip("may not mount a small disk")
     yield home

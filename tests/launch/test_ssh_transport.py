@@ -16,6 +16,7 @@ import pytest
 from sshd import Sshd
 
 from ignite_tf_magic.errors import ConfigError, HostKeyRejected, HostUnreachable, SshAuthFailed
+from ignite_tf_magic.launch.hosts import Host
 from ignite_tf_magic.launch.jobs import LinkTimings
 from ignite_tf_magic.launch.loop import loop_thread
 from ignite_tf_magic.launch.ssh import SshOptions, SshPipe, SshTransport, command_line
@@ -313,3 +314,16 @@ def test_a_connection_that_breaks_is_told_and_the_next_one_works(box):
     assert run(box.options, "true")[1] == 0
     loop_thread().run(_close(pipes))
     assert run(box.options, "true")[1] == 0
+
+
+@pytest.mark.parametrize("what", ["echo backups only", "true"])
+def test_a_forced_command_is_named_as_a_cause(server, what):
+    with server.sshd_config.open("a") as file:
+        file.write(f"\nForceCommand {what}\n")
+    transport = SshTransport("box", server.options)
+    with server, Host("box", transport, timings=TIMINGS) as host, pytest.raises(HostUnreachable) as caught:
+        host.hello()
+    told = str(caught.value)
+    assert "python3 ended before its first word: exit code 0" in told
+    assert "ForceCommand of sshd_config" in told
+    assert "start-up file of the login shell" in told

@@ -24,13 +24,16 @@ def test_help_and_version_everywhere(command, capsys):
 
 
 def test_what_is_not_given_is_left_to_the_defaults():
-    options = parse_line("start MNIST --workers 3 --hosts db1,db2 --on-rebalance ignore -- --rate 0.1")
+    options = parse_line(
+        "start MNIST --workers 3 --hosts db1,db2 --on-rebalance ignore --env A=1=2 --env B= -- --rate 0.1"
+    )
     given = given_options(options)
     assert (given["num_workers"], given["hosts"], given["on_rebalance"].value) == (
         3,
         ("db1", "db2"),
         "ignore",
     )
+    assert given["env"] == {"A": "1=2", "B": ""}
     assert options.args == ("--rate", "0.1")
     assert given.keys().isdisjoint({"python", "name", "deadline_s", "max_restarts", "start_timeout_s"})
 
@@ -41,6 +44,14 @@ def test_what_is_not_given_is_left_to_the_defaults():
         ("stop", "required: RUN\nusage: %ignite_tf stop"),
         ("frob", "invalid choice: 'frob'"),
         ("logs run --worker -1", "'-1' is not a whole number"),
+        (
+            "prune --older-than 99999999999",
+            "'99999999999' is not a number of days from 0 up (1000000 at most)",
+        ),
+        ("prune --keep 99999999999", "is not a whole number from 0 up (1000000000 at most)"),
+        ("start MNIST --workers " + "9" * 5000, "is not a whole number from 1 up (1000000000 at most)"),
+        ("start MNIST --deadline 1e300", "'1e300' is not a number of seconds above 0 (1000000000 at most)"),
+        ("tensorboard --port 65536", "'65536' is not a port from 1 up (65535 at most)"),
         ("prune --keep few", "'few' is not a whole number"),
         ("start MNIST --workers 0", "'0' is not a whole number from 1 up"),
         ("start MNIST --deadline never", "'never' is not a number of seconds above 0"),

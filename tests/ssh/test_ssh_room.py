@@ -78,6 +78,7 @@ def test_gpus_are_waited_for(session, elsewhere, gpus, said):
         assert info.state is RunState.SUCCEEDED, run.failure()
         assert info.hosts == ("bed1", "bed2")
         assert {chunk.text for chunk in run.follow() if "---" not in chunk.text} == {"0\n"}
+    assert attached.info().ended_at < detached.info().ended_at  # it was queued first
 
 
 def test_a_range_of_ports_for_one_run(configure, said):

@@ -36,7 +36,7 @@ __all__ = [
 # In the order in which they are joined: each imports earlier ones only.
 MODULES = (
     *("frames", "disk", "processes", "job_files", "spawning", "keeper"),
-    *("runs", "devices", "starting", "polling", "network", "facts", "unpacking", "relay"),
+    *("runs", "devices", "starting", "polling", "network", "facts", "unpacking", "tidying", "relay"),
 )
 
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 PADDED_BYTES = 4096
+MIN_FREE_BYTES = 16 << 20  # a job's records and the beginning of its output
+_FULL_BYTES = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
 _MAX_PATH_CHARS = 1024
@@ -161,7 +163,7 @@ def read_padded(path: str) -> dict[str, Any] | None:
             value = json.loads(text)
             if value.pop("mark") == value.pop("mark_at_end"):
                 return value  # type: ignore[no-any-return]
-        except (ValueError, KeyError, AttributeError):
+        except (ValueError, KeyError, AttributeError, RecursionError):
             pass
         time.sleep(0.001)
     return None
@@ -172,23 +174,114 @@ def read_json(path: str, max_bytes: int = 1 << 20) -> dict[str, Any] | None:
     try:
         with open(path, "rb") as file:
             value = json.loads(file.read(max_bytes + 1)[:max_bytes])
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 
 
-def remove_tree(path: str) -> None:
-    """Delete a directory with all that is in it, as far as it lets itself be deleted; links are not followed."""
+def disk_of(path: str) -> tuple[int, int]:
+    """Give the free and all bytes of the disk on which something is, or would be."""
+    while not os.path.exists(path):
+        path = os.path.dirname(path)
+    found = os.statvfs(path)
+    return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+
+
+def check_room(path: str) -> None:
+    """Refuse what would fill a disk."""
+    free, _ = disk_of(path)
+    if free < MIN_FREE_BYTES:
+        raise Refused(
+            "disk_full",
+            f"the disk of {path} on {os.uname().nodename} has {free / 2**20:.1f} MiB left, and a job needs "
+            f"{MIN_FREE_BYTES >> 20}; make room there, or have root of [hosts.NAME] name another place",
+        )
+
+
+def full_disk_of(paths: list[str]) -> str | None:
+    """Name the first of these places whose disk is full, with what is left there."""
+    for path in paths:
+        free, _ = disk_of(path)
+        if free < _FULL_BYTES:
+            return f"{path} ({free:,} bytes left)"
+    return None
+
+
+def sync_disk(path: str) -> None:
+    """Have all that was written to the disk of a file reach it, which takes less than file by file."""
     try:
-        with os.scandir(path) as entries:
-            for entry in list(entries):
-                if entry.is_dir(follow_symlinks=False):
-                    remove_tree(entry.path)
-                else:
+        import ctypes
+
+        call = ctypes.CDLL(None, use_errno=True).syncfs
+    except (ImportError, OSError, AttributeError):
+        os.sync()
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        if call(descriptor) != 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
+    finally:
+        os.close(descriptor)
+
+
+def write_fault(directory: str) -> str | None:
+    """Try to write a file below a directory, which is made; tells why that cannot be done."""
+    path = f"{directory}/.written.{os.urandom(4).hex()}"
+    try:
+        os.makedirs(directory, 0o700, exist_ok=True)
+        try:
+            write_whole(path, b" " * PADDED_BYTES)
+        finally:
+            if os.path.exists(path):
+                os.unlink(path)
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
+
+
+def remove_tree(path: str) -> bool:
+    """Delete a directory with all that is in it that lets itself be deleted; tells whether nothing is left.
+
+    Links are not followed. What is nested is brought up first: it may lie deeper than a path can name.
+    """
+    directories = [path]
+    for number, directory in enumerate(directories):  # which grows
+        for entry in _entries(directory):
+            try:
+                if not entry.is_dir(follow_symlinks=False):
                     os.unlink(entry.path)
-        os.rmdir(path)
+                elif directory == path:
+                    directories.append(entry.path)
+                else:
+                    directories.append(_brought_up(entry.path, f"{path}/.{number}.{os.urandom(4).hex()}"))
+            except OSError:
+                pass
+    for directory in reversed(directories):
+        try:
+            os.rmdir(directory)
+        except OSError:
+            pass
+    return not os.path.lexists(path)
+
+
+def _entries(directory: str) -> list[os.DirEntry[str]]:
+    try:
+        os.chmod(directory, 0o700)  # its owner may have taken the right from himself
     except OSError:
         pass
+    try:
+        with os.scandir(directory) as entries:
+            return list(entries)
+    except OSError:
+        return []
+
+
+def _brought_up(path: str, to: str) -> str:
+    try:
+        os.rename(path, to)
+    except OSError:  # another user's
+        return path
+    return to
 
 
 def names_in(directory: str) -> Iterator[str]:

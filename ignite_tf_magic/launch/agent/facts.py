@@ -8,7 +8,7 @@ import sys
 import time
 
 from ignite_tf_magic.launch.agent.devices import list_gpus
-from ignite_tf_magic.launch.agent.disk import Refused, names_in
+from ignite_tf_magic.launch.agent.disk import Refused, disk_of, names_in, write_fault
 from ignite_tf_magic.launch.agent.runs import Runs
 
 TYPE_CHECKING = False
@@ -64,10 +64,10 @@ def _user() -> str:
 
 def probe(runs: Runs, interpreter: str | None, modules: list[str]) -> dict[str, Any]:
     """Look at an interpreter, the disk, the memory and the GPUs. Takes up to some seconds."""
-    disk = os.statvfs(runs.root)
     return {
         **_interpreter_facts(interpreter or sys.executable, modules),
-        "disk_free_bytes": disk.f_bavail * disk.f_frsize,
+        "disk_free_bytes": disk_of(runs.root)[0],
+        "write_fault": write_fault(runs.root),
         "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         "gpus": list_gpus(),
         "ends_at_logout": ends_at_logout(_user()),

@@ -160,7 +160,7 @@ class FrameDecoder:
 def _parse(text: bytes) -> dict[str, Any]:
     try:
         header = json.loads(text.decode())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FrameError(f"a header that is no JSON: {text[:60]!r}") from error
     size = header.get("size", 0) if isinstance(header, dict) else None
     if type(size) is not int or not 0 <= size <= MAX_PAYLOAD_BYTES:

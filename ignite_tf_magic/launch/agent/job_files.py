@@ -208,6 +208,7 @@ def first_status(request: dict[str, Any]) -> dict[str, Any]:
         "code": None,
         "reason": None,
         "oom": False,
+        "full_disk": None,
         "log": request.get("log"),
         "log_start": 0,
         "gpus": request.get("gpus_given", []),

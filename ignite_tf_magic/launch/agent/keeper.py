@@ -15,6 +15,8 @@ import time
 
 from ignite_tf_magic.launch.agent.disk import (
     checked_path,
+    disk_of,
+    full_disk_of,
     host_clock,
     open_below,
 )
@@ -48,6 +50,8 @@ KEEPER_REPORT, KEEPER_LOCK = (
 _TICK_S = 0.2
 _BEAT_S = 1.0
 _PASSES_PER_LOOK_AT_ALL = 50
+# A disk with less left than that, or than this share of it, makes logs shorter, down to this.
+_LOW_BYTES, _LOW_SHARE, _LEAST_LOG_BYTES = 64 << 20, 8, 4 << 20
 _CLEAN_PASSES = 4  # of those that leave children: keepers, or processes of other users
 _FIRST_PAUSE_S, _LAST_PAUSE_S, _GOOD_LIFE_S = 0.5, 10.0, 60.0
 
@@ -179,6 +183,9 @@ class Keeper:
         self._report({})
         while self._step():
             self._wait()
+        if self._status["code"]:
+            places = [self._files.run_path, self._request["cwd"], os.environ.get("TMPDIR", "/tmp")]  # noqa: S108 - asked for its room only
+            self._status["full_disk"] = full_disk_of(places)
         self._files.finish(self._status)
 
     def _report(self, answer: dict[str, Any]) -> None:
@@ -324,7 +331,12 @@ class Keeper:
         """Free the head of a log that is over its bound; offsets stay, `log_start` says where it begins now."""
         limit = self._request["log_limit_bytes"]
         size = os.fstat(self._log).st_size
-        if limit is None or size - self._status["log_start"] <= limit:
+        kept = size - self._status["log_start"]
+        if limit is not None and kept > _LEAST_LOG_BYTES:
+            free, total = disk_of(self._files.run_path)
+            if free < min(_LOW_BYTES, total // _LOW_SHARE):
+                limit = min(limit, max(kept // 2, _LEAST_LOG_BYTES))
+        if limit is None or kept <= limit:
             return
         start = (size - limit // 2) // BLOCK_BYTES * BLOCK_BYTES
         if start > self._status["log_start"] and can_punch(self._log):

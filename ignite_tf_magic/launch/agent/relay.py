@@ -30,9 +30,11 @@ from ignite_tf_magic.launch.agent.runs import (
     release,
     remove,
     stop,
+    unstop,
     write,
 )
 from ignite_tf_magic.launch.agent.starting import Starter, as_refusal
+from ignite_tf_magic.launch.agent.tidying import tidy
 from ignite_tf_magic.launch.agent.unpacking import MAX_ENTRIES, Parcels
 
 TYPE_CHECKING = False
@@ -69,6 +71,7 @@ class Relay:
 
     def run(self) -> None:
         """Read and answer requests until the client hangs up or says nothing for a long time."""
+        self._touch_agent()
         decoder = FrameDecoder()
         os.set_blocking(1, True)
         heard_at = time.monotonic()
@@ -89,6 +92,13 @@ class Relay:
                     self._take(request, payload)
             self._look_at_polls()
 
+    def _touch_agent(self) -> None:
+        """Show that this agent is in use; others are removed some day."""
+        try:
+            os.utime(f"{self._runs.root}/agents/{self._digest}.py")
+        except OSError:
+            pass
+
     def _readable(self) -> list[int]:
         poller = select.poll()
         for descriptor in (0, *self._ports.listening):
@@ -104,11 +114,15 @@ class Relay:
         if op == "poll":
             self._guarded(request, self._add_poll, request)
         elif op in self._slow_handlers:
-            _thread.start_new_thread(self._do, (self._slow_handlers[op], request, payload))
+            self._guarded(request, self._begin, self._slow_handlers[op], request, payload)
         elif op in self._quick_handlers:
             self._do(self._quick_handlers[op], request, payload)
         else:
             self._refuse(request, Refused("unknown_op", f"this relay knows no operation {op!r}"))
+
+    def _begin(self, handler: Handler, request: dict[str, Any], payload: bytes) -> None:
+        """Do one operation in a thread of its own."""
+        _thread.start_new_thread(self._do, (handler, request, payload))
 
     def _do(self, handler: Handler, request: dict[str, Any], payload: bytes) -> None:
         """Do one operation and answer. A handler gives fields, fields and a payload, or nothing."""
@@ -128,8 +142,9 @@ class Relay:
         except OSError as error:
             self._refuse(request, as_refusal(error))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            message = f"{request.get('op')}: {type(error).__name__}: {error}"
-            self._refuse(request, Refused("bad_request", message, where=_where(error)))
+            self._refuse(request, Refused("bad_request", _told(request, error), where=_where(error)))
+        except Exception as error:  # noqa: BLE001 - a client waits for an answer, whatever happens here
+            self._refuse(request, Refused("fault", _told(request, error), where=_where(error)))
         return _REFUSED
 
     def _refuse(self, request: dict[str, Any], refused: Refused) -> None:
@@ -137,7 +152,11 @@ class Relay:
         self._reply(request, {**refused.facts, **facts})
 
     def _reply(self, request: dict[str, Any], fields: dict[str, Any], payload: bytes = b"") -> None:
-        frame = encode_frame({"id": request.get("id"), "now": host_clock(), **fields}, payload)
+        about = {"id": request.get("id"), "now": host_clock()}
+        try:
+            frame = encode_frame({**about, **fields}, payload)
+        except FrameError as error:
+            frame = encode_frame({**about, "ok": False, "kind": "too_large", "message": str(error)})
         rest = memoryview(frame)
         with self._writing:
             try:
@@ -172,6 +191,7 @@ class Relay:
             "end": lambda asked, _: self._end(asked),
             "fence": lambda asked, _: {"fence": fence(runs, asked["run"], int(asked["generation"]))},
             "stop": lambda asked, _: stop(runs, asked["run"]),
+            "unstop": lambda asked, _: unstop(runs, asked["run"]),
             "release": lambda asked, _: release(runs, asked["run"], int(asked["generation"])),
             "read": lambda asked, _: self._read(asked),
             "write": self._write,
@@ -194,6 +214,7 @@ class Relay:
             "reserve": lambda asked, _: {"ports": ports.reserve(int(asked["count"]), asked.get("range"))},
             "connect": lambda asked, _: {"results": connect_to(asked["targets"], float(asked["timeout_s"]))},
             "route": lambda asked, _: {"sources": route(asked["addresses"])},
+            "tidy": lambda asked, _: tidy(runs, self._digest, float(asked["unused_s"])),
             "unpack": lambda asked, _: self._unpack(asked),
         }
 
@@ -233,6 +254,10 @@ class Relay:
 
 class AnswersLater(Exception):
     """Another thread will answer this request."""
+
+
+def _told(request: dict[str, Any], error: BaseException) -> str:
+    return f"{request.get('op')}: {type(error).__name__}: {error}"
 
 
 def _where(error: BaseException) -> str:

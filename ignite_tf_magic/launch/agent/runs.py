@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _LIST_BYTES = 3 << 20  # of one answer, whose header is bounded by frames
-_MAX_RECORD_BYTES = (
+MAX_RECORD_BYTES = (
     8 << 20
 )  # a cache has up to 65,000 partitions, which take some 4 MiB with indents, 2 MiB without
 _OURS = ("fence", "stop", "jobs")  # written by operations of their own
@@ -173,6 +173,14 @@ def stop(runs: Runs, run: str) -> None:
     os.close(os.open(f"{path}/stop", os.O_WRONLY | os.O_CREAT, 0o600))
 
 
+def unstop(runs: Runs, run: str) -> None:
+    """Take back that the run is to be stopped: it is started again."""
+    try:
+        os.unlink(f"{runs.path(run)}/stop")
+    except FileNotFoundError:
+        pass
+
+
 def renew(runs: Runs, run: str, generation: int, deadline: float) -> None:
     """Move the deadline of the jobs of one generation."""
     for job, status in runs.alive(run):
@@ -265,7 +273,7 @@ def list_runs(runs: Runs, wanted: list[str] | None, known: list[str]) -> dict[st
 def _listed(runs: Runs, name: str) -> dict[str, Any]:
     return {
         "run": name,
-        "record": read_json(f"{runs.path(name)}/run.json", _MAX_RECORD_BYTES),
+        "record": read_json(f"{runs.path(name)}/run.json", MAX_RECORD_BYTES),
         "fence": runs.fence(name),
         "stop": runs.is_stop_asked(name),
         "jobs": [status for _, status in runs.jobs(name)],

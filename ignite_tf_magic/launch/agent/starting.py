@@ -12,6 +12,7 @@ from ignite_tf_magic.launch.agent.devices import choose_gpus, held_devices, list
 from ignite_tf_magic.launch.agent.disk import (
     FileLock,
     Refused,
+    check_room,
     checked_name,
     checked_path,
     host_clock,
@@ -55,6 +56,7 @@ class Starter:
             existing = self._status_of_same(path, asked)
             if existing:
                 return existing
+            check_room(self._runs.root)
             lock = self._claim(path, asked, deadline)
             if lock:
                 return self._launch(path, lock, stdin)

@@ -7,7 +7,14 @@ import re
 import stat
 import time
 
-from ignite_tf_magic.launch.agent.disk import Refused, open_below, open_directory, remove_tree, write_all
+from ignite_tf_magic.launch.agent.disk import (
+    Refused,
+    open_below,
+    open_directory,
+    remove_tree,
+    sync_disk,
+    write_all,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,8 +36,15 @@ class Parcels:
         self._next_part: dict[str, int] = {}
 
     def has(self, digests: list[str]) -> list[str]:
-        """Give those that are here."""
-        return [each for each in digests if os.path.isdir(f"{self._directory}/{_checked(each)}")]
+        """Give those that are here; they are in use from now on."""
+        found = []
+        for each in digests:
+            try:
+                os.utime(f"{self._directory}/{_checked(each)}")
+                found.append(each)
+            except FileNotFoundError:
+                pass
+        return found
 
     def put(self, digest: str, part: int, data: bytes, max_bytes: int) -> None:
         """Take the next part of an archive; the first one begins anew."""
@@ -63,8 +77,12 @@ class Parcels:
             _check_hash(path, digest)
             os.mkdir(tree, 0o700)
             unpack_archive(path, tree, max_bytes, max_entries)
-            if not os.path.isdir(f"{self._directory}/{digest}"):
+            sync_disk(tree)  # a power cut must not leave the name of a tree with empty files
+            try:
                 os.rename(tree, f"{self._directory}/{digest}")
+            except OSError:
+                if not os.path.isdir(f"{self._directory}/{digest}"):  # another relay was first
+                    raise
         finally:
             remove_tree(tree)
             if os.path.exists(path):

@@ -1,0 +1,156 @@
+"""Kernels that are restarted in the middle of a fit, each at another moment, and runs that go on in the new kernel.
+
+    python -m benchmarks.kernel_restarts [--rounds 20]
+
+Real kernels, real Ignite nodes. A round is lost when the run did not succeed, when the model does not have the exact
+number of steps, or when `describe` did not say what had happened. Every second kernel is killed, not told to restart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import re
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from ignite_tf_magic.embedded import EmbeddedOptions, Lifetime, down, ensure_up
+from ignite_tf_magic.session import load
+from tests.notebook.kernels import Kernel
+
+CACHE, EPOCHS, STEPS_PER_EPOCH, BATCH = "RESTARTED", 6, 12, 32
+KILLED, RESTARTED = "killed", "restarted"
+NUM_STEPS = EPOCHS * STEPS_PER_EPOCH
+SCRIPT = f"""
+import keras, time
+import tensorflow as tf
+import ignite_tf_magic
+
+class Slowly(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        print("step", int(self.model.optimizer.iterations), flush=True)
+        time.sleep(0.05)
+
+scaled = lambda row: (tf.cast(row["val"]["pixels"], tf.float32) / 16.0, row["val"]["label"])
+rows = ignite_tf_magic.IgniteDataset({CACHE!r}).map(scaled)
+model = keras.Sequential([keras.layers.Dense(10, "softmax")])
+model.compile("adam", "sparse_categorical_crossentropy")
+model.fit(rows.batch({BATCH}), epochs={EPOCHS}, verbose=0, callbacks=[Slowly()])
+ignite_tf_magic.result(int(model.optimizer.iterations))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One restart.
+
+    Attributes:
+        at_step: The step that had been made when the kernel ended.
+        was_told: Whether `describe` said what had happened and how to go on.
+        steps: Of the model when the run had ended; None when it has left none.
+    """
+
+    number: int
+    kind: str
+    at_step: int
+    was_told: bool
+    state: str
+    steps: int | None
+    seconds: float
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nothing was lost."""
+        return self.was_told and self.state == "succeeded" and self.steps == NUM_STEPS
+
+
+def play(number: int, env: dict[str, str], place: Path, draw: random.Random, kind: str) -> Round:
+    """Restart a kernel at some step, and go on in the new one."""
+    began, until = time.monotonic(), draw.randint(1, NUM_STEPS - 2)
+    kernel = Kernel(env, place)
+    try:
+        kernel.run("%load_ext ignite_tf_magic")
+        run_id, at_step = _run_until(kernel, until)
+        _end(kernel, kind)
+    finally:
+        kernel.close()
+    kernel = Kernel(env, place)
+    try:
+        kernel.run("%load_ext ignite_tf_magic")
+        told = _described(kernel, run_id)
+        resumed = kernel.run(f"%ignite_tf resume {run_id}", timeout_s=300)
+        found = re.search(rf"run {run_id}: (\w+)", resumed.text)
+        answer = kernel.run(f"from ignite_tf_magic.session import get_run; print(get_run({run_id!r}).result)")
+        steps = int(answer.stdout) if answer.error is None else None
+    finally:
+        kernel.close()
+    was_told = "has ended" in told and "it was asked to stop" not in told
+    state = found[1] if found else "unknown"
+    return Round(number, kind, at_step, was_told, state, steps, time.monotonic() - began)
+
+
+def _run_until(kernel: Kernel, until: int) -> tuple[str, int]:
+    """Start the training; gives its run and the step at which the cell was left."""
+    message = kernel.client.execute(f"%%ignite_tf start {CACHE} --no-chart{SCRIPT}")
+    seen = ""
+    while True:
+        reply = kernel.client.get_iopub_msg(timeout=300)
+        if reply["parent_header"].get("msg_id") != message:
+            continue
+        if reply["msg_type"] == "stream":
+            seen += reply["content"]["text"]
+        if reply["msg_type"] == "error":
+            raise RuntimeError(f"the cell failed: {reply['content']}")
+        steps = [int(step) for step in re.findall(r"step (\d+)\r?\n", seen)]
+        if steps and steps[-1] >= until:
+            return re.search(r"run (\S+): ", seen)[1], steps[-1]  # type: ignore[index]
+
+
+def _end(kernel: Kernel, kind: str) -> None:
+    kernel.manager.shutdown_kernel(now=kind == KILLED)
+
+
+def _described(kernel: Kernel, run_id: str) -> str:
+    """Read what is said of the run when nobody answers for it any more."""
+    deadline = time.monotonic() + 60
+    while True:
+        told = kernel.run(f"%ignite_tf describe {run_id}").text
+        if re.search(r"^state +(lost|stopped)", told, re.MULTILINE) or time.monotonic() > deadline:
+            return told
+
+
+def main() -> int:
+    """Play the rounds; the exit code is 0 when all were good."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    draw, rounds = random.Random(options.seed), []
+    with ExitStack() as ends:
+        place = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="ignite-tf-restarts-")))
+        place.chmod(0o700)
+        ends.callback(down, place / "nodes", delete_data=True)
+        (place / "nodes").mkdir(mode=0o700)
+        cluster = ensure_up(EmbeddedOptions(heap="256m"), Lifetime.UNTIL_IDLE, home=place / "nodes").cluster
+        load(CACHE, "digits", split="test", options=cluster.connect_options, report=_unsaid)
+        endpoints = ",".join(map(str, cluster.connect_options.endpoints))
+        env = {**os.environ, "IGNITE_TF_HOME": str(place / "home"), "IGNITE_TF_CLUSTER": endpoints}
+        for number in range(options.rounds):
+            rounds.append(play(number, env, place, draw, KILLED if number % 2 else RESTARTED))
+            print(rounds[-1], "good" if rounds[-1].is_good else "BAD", flush=True)
+    num_good = sum(each.is_good for each in rounds)
+    print(f"{num_good} of {len(rounds)} runs went on to exactly {NUM_STEPS} steps")
+    return 0 if num_good == len(rounds) else 1
+
+
+def _unsaid(line: str) -> None:
+    del line
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""Hosts whose disk is full or cannot be written, as small file systems of their own: what a relay says of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from relay_client import Refusal, clean_host, relay_at
+
+pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can mount a disk")
+
+
+@pytest.fixture
+def disk(home):
+    """Mount a disk of so many MiB where our files lie."""
+    mounted = []
+
+    def mount(size_mb: int, *options: str):
+        home.mkdir(exist_ok=True)
+        words = ",".join([f"size={size_mb}m", *options])
+        subprocess.run(["mount", "-t", "tmpfs", "-o", words, "tmpfs", str(home)], check=True)
+        mounted.append(home)
+        return home
+
+    yield mount
+    for place in mounted:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+FILL = """
+import os, sys
+with open("filler", "wb") as file:
+    try:
+        while True: file.write(b"x" * 65536); file.flush()
+    except OSError:
+        os._exit(75)
+"""
+
+
+def test_a_job_is_refused_where_the_disk_is_full(home, disk):
+    disk(8)
+    with clean_host(home) as relay:
+        with pytest.raises(
+            Refusal, match=r"the disk of .*/home on .* has .* MiB left, and a job needs 16"
+        ) as caught:
+            relay.start("print('never')")
+        assert caught.value.kind == "disk_full"
+        assert relay.poll()["jobs"] == []
+
+
+def test_a_job_that_fills_the_disk_says_so_at_its_end(home, disk):
+    disk(32)
+    with clean_host(home) as relay:
+        relay.start(FILL, cwd="work", cwd_create=True)
+        ended = relay.until_ended()
+        assert ended["code"] == 75
+        assert ended["full_disk"].startswith(f"{home}/runs/r (")
+        (home / "runs/r/work/filler").unlink()
+
+
+def test_a_failure_on_a_disk_with_room_tells_of_none(home):
+    with clean_host(home) as relay:
+        relay.start("raise SystemExit(3)")
+        assert relay.until_ended()["full_disk"] is None
+
+
+def test_a_long_log_gives_way_when_the_disk_gets_full(home, disk):
+    disk(48)
+    code = """
+import os, time
+os.set_blocking(1, True)
+for number in range(30):
+    for _ in range(32): os.write(1, b"%5d " % number + b"x" * 65529 + b"\\n")
+    time.sleep(0.5)
+"""
+    with clean_host(home) as relay:
+        relay.start(code, log_limit_bytes=1 << 30)
+        ended = relay.until_ended()
+        assert ended["code"] == 0  # it wrote 60 MiB on a disk of 48
+        assert ended["log_start"] > 0
+
+
+def test_a_probe_tells_why_nothing_can_be_written(home, disk):
+    disk(8, "ro")
+    with relay_at(home) as relay:
+        facts = relay.call("probe", interpreter=sys.executable, modules=[])
+        assert "Read-only file system" in facts["write_fault"]
+
+
+def test_a_probe_leaves_nothing_where_it_wrote(home):
+    with relay_at(home) as relay:
+        assert relay.call("probe", interpreter=sys.executable, modules=[])["write_fault"] is None
+    assert {path.name for path in home.iterdir()} == {"agents"}

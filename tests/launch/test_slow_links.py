@@ -1,0 +1,62 @@
+"""Links of 150 ms that lose 3 % of their packets: no line is lost or doubled, no worker ends before its time.
+
+LINK_ROUNDS=10 plays the long form.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+from relay_jobs import Kept, end_all, shell_job, until
+from slow_link import SlowLink
+
+from ignite_tf_magic.launch.hosts import Host
+from ignite_tf_magic.launch.jobs import LinkTimings, Renewal
+from ignite_tf_magic.launch.ssh import SshTransport
+from ignite_tf_magic.launch.watch import Contact, HostWatch
+
+NUM_LINES = 20_000
+COUNTING = f"i=0; while [ $i -lt {NUM_LINES} ]; do seq $i $((i + 99)); i=$((i + 100)); sleep 0.02; done"
+LEASE_S = 6.0  # which renewals must reach in time
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("LINK_ROUNDS", "1"))))
+def test_a_slow_link_that_loses_packets_loses_no_line_and_ends_no_worker(box, seed):
+    link = SlowLink((box.address, box.port), round_trip_s=0.15, loss=0.03, seed=seed)
+    with link:
+        behind_the_link(box, link.port)
+        seen: list[Contact] = []
+        sink, whole = Kept(), "".join(f"{i}\n" for i in range(NUM_LINES)).encode()
+        with Host(
+            "h1", SshTransport("box", box.options), python=sys.executable, timings=LinkTimings()
+        ) as host:
+            watch = HostWatch(
+                host, "r1", logs={"w0.log": 0}, sink=sink, on_change=lambda: seen.append(watch.view.contact)
+            )
+            try:
+                watch.set_renewal(Renewal(1, LEASE_S))
+                host.start(shell_job("w0", COUNTING, lease_s=LEASE_S))
+                assert sink.wait_for("w0.log", len(whole)) == whole
+                until(lambda: watch.view.jobs["w0"].has_ended)
+                ended = watch.view.jobs["w0"]
+                assert (ended.code, ended.reason) == (0, "exited")
+            finally:
+                watch.stop()
+                end_all(host)
+        assert link.counts.lost > 0
+        assert Contact.UNREACHABLE not in seen
+        assert box.log.count("Accepted publickey") == 1
+
+
+def behind_the_link(box, port: int) -> None:
+    """Have the name "box" lead through the link, whose port is known as the server's is."""
+    config = box.ssh_config.read_text()
+    box.ssh_config.write_text(
+        config.replace(f"HostName {box.address}", "HostName 127.0.0.1").replace(
+            f"Port {box.port}", f"Port {port}"
+        )
+    )
+    (_, key) = box.known_hosts.read_text().splitlines()
+    box.known_hosts.write_text(f"{key}\n[127.0.0.1]:{port} {key.split(' ', 1)[1]}\n")
