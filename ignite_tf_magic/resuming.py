@@ -59,6 +59,18 @@ def plan_to_resume(
     )
 
 
+def plan_to_take_over(record: RunRecord, options: ConnectOptions) -> RunPlan:
+    """Collect what a run that its owner has left needs to go on; its hosts have all that its workers need."""
+    return RunPlan(
+        spec=record.spec,
+        plan=Plan((), record.hosts, record.owners),
+        script=None,
+        connect=options,
+        topology=record.topology,
+        timings=Timings().scaled(timings_divisor()),
+    )
+
+
 def directory_to_resume(run: Run, runs_dir: Path) -> RunDirectory:
     """Give the run's directory here, made for one that another machine has started, ready for another owner."""
     directory = RunDirectory(runs_dir / run.id)

@@ -32,6 +32,7 @@ from ignite_tf_magic.session import (
     Run,
     RunRequest,
     TrainingRun,
+    attach_run,
     diagnose,
     get_run,
     list_runs,
@@ -152,7 +153,8 @@ def _request(options: argparse.Namespace) -> RunRequest:
 
 
 def _attach(options: argparse.Namespace) -> int | None:
-    return _watch(get_run(options.run, options.config, options.via), as_json=options.json)
+    run = attach_run(options.run, options.config, options.via, report=_say)
+    return _watch(run, as_json=options.json)
 
 
 def _resume(options: argparse.Namespace) -> int | None:

@@ -75,6 +75,9 @@ class RunRequest:
         wait: Whether the run waits, queued, for GPUs and ports that other runs hold; else it is refused.
         detach: Whether the run's hosts answer for it, so that it outlives this process.
         priority: Among runs that wait for room those with a higher one come first, then those that wait longer.
+        survives_s: For how long its workers live on when this process ends in good order, as a kernel does that is
+            restarted; `Session.take_over_run` goes on with it meanwhile. With 0 it ends with this process. Detached
+            runs do not need it.
         env: More variables of the workers' environment. They stand in the run's record, which others read: no secrets.
     """
 
@@ -102,6 +105,7 @@ class RunRequest:
     detach: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
     priority: int = 0
+    survives_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +270,7 @@ def _spec(config: Config, request: RunRequest) -> RunSpec:
         waits_for_room=request.wait,
         allow_partial=request.allow_partial,
         priority=request.priority,
+        survives_s=request.survives_s,
     )
 
 

@@ -6,6 +6,7 @@ The notebook and the shell are thin views of this module; they take no decisions
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -31,6 +32,7 @@ from ignite_tf_magic.cluster.reach import Reach
 from ignite_tf_magic.cluster.record import RunInfo, RunRecord, WorkerRecord
 from ignite_tf_magic.cluster.registry import Registry
 from ignite_tf_magic.cluster.runs import Run, StopKind, StopOutcome
+from ignite_tf_magic.cluster.runs import list_runs as list_native
 from ignite_tf_magic.cluster.states import RunState
 from ignite_tf_magic.cluster.supervisor import Plan
 from ignite_tf_magic.cluster.topology import TopologyWatch, connect_to_majority, connect_to_most
@@ -38,13 +40,13 @@ from ignite_tf_magic.config import Config, ConnectOptions, OnRebalance, state_di
 from ignite_tf_magic.diagnosis import Check, Diagnosis, Health
 from ignite_tf_magic.doctor import examine
 from ignite_tf_magic.embedded import ClusterStopped, EmbeddedCluster, EmbeddedNode, EmbeddedOptions
-from ignite_tf_magic.errors import IgniteTfError, NoRoom
+from ignite_tf_magic.errors import ConfigError, IgniteTfError, NoRoom
 from ignite_tf_magic.function_source import source_of
 from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.loading import LoadOutcome, LoadProgress, load_columns
 from ignite_tf_magic.placement import PlacementRow
 from ignite_tf_magic.pruning import Pruned, Pruner
-from ignite_tf_magic.resuming import directory_to_resume, forget_stop, plan_to_resume
+from ignite_tf_magic.resuming import directory_to_resume, forget_stop, plan_to_resume, plan_to_take_over
 from ignite_tf_magic.run_files import RunFiles
 from ignite_tf_magic.run_index import Listed
 from ignite_tf_magic.run_plans import Planned, RunRequest, plan_again, plan_run, with_environments
@@ -460,6 +462,36 @@ class Session(Closing):
             run = manager.resume_run(plan, record, directory, reach, surroundings)
         return self._owned(run)
 
+    def take_over_run(self, run_id: str) -> TrainingRun:
+        """Go on with a run whose owner has left it, as a kernel does that is restarted: its workers know nothing of it.
+
+        This process owns it from now on. When another one was faster, the run is only given.
+
+        Raises:
+            RunNotFound: No id begins so, or several do.
+            ConfigError: Nobody has left it, or another machine's process has.
+            LaunchError: A host that has workers cannot be asked; nothing has changed.
+        """
+        with reach_of(self.config).keeping() as reach:
+            index = run_index(self.config, self.options, reach)
+            found = index.find(run_id)
+            record, is_left = found.record(), found.info().left_until is not None
+            if not is_left:
+                raise ConfigError(
+                    f"run {found.id} has an owner, or has ended; watch it with attach {found.id}"
+                )
+            if not index.is_of_this_home(found):
+                raise ConfigError(
+                    f"run {found.id} can only be taken over on {record.owner_host}, by the user who started it there"
+                )
+            plan = plan_to_take_over(record, self.options)
+            surroundings = partial(self._surroundings, plan, reach, None)
+            try:
+                run = manager.take_over_run(plan, record, found.directory, reach, surroundings)
+            except BlockingIOError:
+                return TrainingRun.of(found, lambda: self.options)
+        return self._owned(run)
+
     def _owned(self, run: Run) -> TrainingRun:
         """Copy the output of a run that this process owns into igfs."""
         files = RunFiles(run, self.options, self.report)
@@ -548,6 +580,37 @@ def get_run(run_id: str, config: Path | None = None, via: str | None = None) -> 
     """
     found = configuration(config, via)
     return TrainingRun.of(run_index(found).find(run_id), lambda: _cluster_that_runs(found))
+
+
+def attach_run(
+    run_id: str, config: Path | None = None, via: str | None = None, *, report: Callable[[str], None]
+) -> TrainingRun:
+    """Find a run to watch; one that its owner has left, as a kernel that was restarted, is this process's from now on.
+
+    Args:
+        run_id: Its id or the beginning of it.
+        config: As for `open_session`; so is `via`.
+        via: SSH host through which all is reached.
+        report: Told when it was taken over.
+
+    Raises:
+        ConfigError: The configuration cannot be read.
+        RunNotFound: No id begins so, or several do.
+        LaunchError: It cannot be taken over, as a host that has workers cannot be asked.
+        ConnectionFailed: It cannot be taken over while Ignite is down.
+    """
+    run = get_run(run_id, config, via)
+    if run.info().left_until is None or run.record().owner_host != socket.gethostname():
+        return run
+    with open_session(report=report, config=config, via=via) as session:
+        run = session.take_over_run(run.id)
+    report(f"run {run.id} was left by its owner; it is this process's now")
+    return run
+
+
+def left_runs() -> list[RunInfo]:
+    """List the runs of this machine that their owners have left, and that who attaches takes over."""
+    return [info for info in list_native(runs_dir()) if info.left_until is not None]
 
 
 def _cluster_that_runs(config: Config) -> ConnectOptions | None:

@@ -11,7 +11,9 @@ from datetime import datetime, timezone
 import pytest
 
 from ignite_tf_magic.cli import main
-from ignite_tf_magic.errors import ConfigError
+from ignite_tf_magic.errors import ConfigError, HostUnreachable, LaunchError
+from ignite_tf_magic.launch.agent.disk import host_clock
+from ignite_tf_magic.launch.hosts import Host
 from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.run_views import describe_view
 from ignite_tf_magic.session import RunState, get_run, open_session
@@ -33,7 +35,8 @@ OWNER = """
 import sys, time
 from ignite_tf_magic.session import RunRequest, open_session
 session = open_session(report=print)
-run = session.start_run(RunRequest("RESUMED", sys.argv[1], 1, args=("--rate", "0.1")))
+survives_s = float(sys.argv[2])
+run = session.start_run(RunRequest("RESUMED", sys.argv[1], 1, args=("--rate", "0.1"), survives_s=survives_s))
 print("run", run.id, flush=True)
 time.sleep(600)
 """
@@ -55,9 +58,14 @@ def session():
 
 
 @pytest.fixture
-def run(session):
+def survives_s():
+    return 0.0
+
+
+@pytest.fixture
+def run(session, survives_s):
     """A run in the middle, and the process that owns it."""
-    words = [sys.executable, "-c", OWNER, SCRIPT]
+    words = [sys.executable, "-c", OWNER, SCRIPT, str(survives_s)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as owner:
         try:
             found = next(line.split()[1] for line in owner.stdout if line.startswith("run "))
@@ -122,6 +130,79 @@ def test_a_run_that_ends_with_its_owner_says_so(run, capsys):
     assert main(["resume", run.id]) == 0
     assert steps_of(run)[-1] == NUM_STEPS - 1
     assert "step 39" in capsys.readouterr().out
+
+
+# Runs that outlive their owner
+
+
+def leave(run, owner) -> None:
+    """Have the owner end as a kernel does that is told to restart."""
+    owner.send_signal(signal.SIGINT)
+    assert owner.wait(300) is not None
+
+
+@pytest.mark.parametrize("survives_s", [500.0])
+def test_a_run_that_its_owner_leaves_is_taken_over_and_its_worker_notices_nothing(run, session):
+    run, owner = run
+    leave(run, owner)
+    info = run.info()
+    assert info.state is RunState.RUNNING
+    assert 400 < (info.left_until - datetime.now(timezone.utc)).total_seconds() < 500
+    assert f"take it over with attach {run.id}" in described(run)
+    with pytest.raises(ConfigError, match="is running: watch it with attach"):
+        session.resume_run(run.id)
+    taken = session.take_over_run(run.id)
+    assert taken.info().left_until is None
+    lease = run.directory.path / "jobs/g1-worker-0/lease"
+    assert float(lease.read_text()) - host_clock() < 60, (
+        "a silent host would be given up before its workers end"
+    )
+    with pytest.raises(ConfigError, match="has an owner, or has ended"):
+        session.take_over_run(run.id)
+    assert taken.wait(300).state is RunState.SUCCEEDED
+    assert steps_of(taken) == list(range(NUM_STEPS))
+    assert written(taken).count("begins at") == taken.record().generation == 1
+
+
+@pytest.mark.parametrize("survives_s", [1.0])
+def test_a_run_that_nobody_takes_over_ends_and_goes_on_from_its_checkpoints_later(run, session):
+    run, owner = run
+    leave(run, owner)
+    until(lambda: run.info().state is RunState.LOST and run.is_over())
+    assert "and nobody attached until" in described(run)
+    assert steps_of(run)[-1] < NUM_STEPS - 1
+    taken = session.take_over_run(run.id)
+    assert taken.wait(300).state is RunState.SUCCEEDED, taken.failure()
+    steps = steps_of(taken)
+    assert sorted(set(steps)) == list(range(NUM_STEPS)) and len(steps) <= NUM_STEPS + 1
+    assert taken.record().generation == 2
+
+
+@pytest.mark.parametrize("survives_s", [500.0])
+def test_a_run_is_not_taken_over_from_a_host_that_cannot_be_asked(run, session, monkeypatch):
+    run, owner = run
+    leave(run, owner)
+    with monkeypatch.context() as patched:
+        patched.setattr(Host, "jobs_of", unreachable)
+        with pytest.raises(LaunchError, match="may live on localhost, which cannot be asked"):
+            session.take_over_run(run.id)
+    assert run.info().state is RunState.RUNNING
+    assert run.info().left_until is not None
+    assert session.take_over_run(run.id).wait(300).state is RunState.SUCCEEDED
+    assert steps_of(run) == list(range(NUM_STEPS))
+
+
+def unreachable(host, run_id):
+    raise HostUnreachable(host.name, "no route")
+
+
+@pytest.mark.parametrize("survives_s", [500.0])
+def test_a_run_that_its_owner_has_left_can_be_stopped(run):
+    run, owner = run
+    leave(run, owner)
+    assert run.stop().info.state is RunState.STOPPED
+    assert run.info().left_until is None
+    assert steps_of(run)[-1] < NUM_STEPS - 1
 
 
 def test_a_run_that_was_stopped_is_resumed(run, session):

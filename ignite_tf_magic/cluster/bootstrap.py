@@ -26,7 +26,7 @@ from ignite_tf_magic.after_import import after_import, call_named
 from ignite_tf_magic.cluster.task import GRACE_S, ExitReport, Task, is_python_script
 from ignite_tf_magic.cluster.unhooked import UnhookedWatch
 from ignite_tf_magic.launch.groups import kill_group
-from ignite_tf_magic.launch.lock import wait_until_free
+from ignite_tf_magic.launch.lock import wait_until_gone
 
 # Less noise from TensorFlow's libraries, unless the user has chosen.
 _DEFAULTS = {"TF_CPP_MIN_LOG_LEVEL": "2", "GRPC_VERBOSITY": "ERROR"}
@@ -109,7 +109,7 @@ class _Leaving:
         ).start()
 
     def _wait_for_owner(self, owner_lock: Path) -> None:
-        wait_until_free(owner_lock)
+        wait_until_gone(owner_lock)
         self._owner_gone = True
         with contextlib.suppress(OSError):  # a full disk must not keep the worker alive
             os.write(2, b"\nThe process that owned this run has ended; this worker ends too.\n")

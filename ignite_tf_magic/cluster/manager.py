@@ -1,7 +1,8 @@
 """Starts a run and owns it: a thread of this process supervises it until none of its processes is left.
 
 The owner is this process. While it lives it renews the leases of the run's workers, and holds the run's lock, which
-workers on this machine watch; when it ends, however it ends, the workers end as well.
+workers on this machine watch; when it ends, however it ends, the workers end as well. A run that is to survive that is
+left instead when the process ends in good order: its leases last for longer, and another process takes it over.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -41,9 +42,9 @@ from ignite_tf_magic.cluster.task import GRACE_S
 from ignite_tf_magic.cluster.timings import Timings
 from ignite_tf_magic.cluster.topology import Sight
 from ignite_tf_magic.config import ConnectOptions
-from ignite_tf_magic.errors import ConfigError, LaunchError, MirrorFailed
-from ignite_tf_magic.launch.hosts import Host
-from ignite_tf_magic.launch.lock import HeldLock
+from ignite_tf_magic.errors import ConfigError, IgniteTfError, LaunchError, MirrorFailed
+from ignite_tf_magic.launch.hosts import Host, call_all
+from ignite_tf_magic.launch.lock import HeldLock, leave
 from ignite_tf_magic.launch.parcels import Parcel
 from ignite_tf_magic.launch.watch import Contact, HostView, HostWatch
 
@@ -146,6 +147,58 @@ def resume_run(
     return native_run(directory, reach)
 
 
+def take_over_run(
+    plan: RunPlan,
+    record: RunRecord,
+    directory: RunDirectory,
+    reach: Reach,
+    surroundings: Callable[[str], Surroundings],
+) -> Run:
+    """Go on with a run that its owner has left, whose workers may still run; returns at once.
+
+    This process owns the run from now on.
+
+    Raises:
+        BlockingIOError: Another process has taken it over.
+        LaunchError: A host that has workers cannot be asked; if they were taken for dead some day, they might live yet.
+            Everything stays as it was.
+    """
+    taken = replace(record, left_until=None, version=record.version + 1, **this_process())
+    owner = _Owner(plan, directory, reach, surroundings(directory.run_id), taken)
+    try:
+        _set_leases_back(record, reach, plan.timings.lease_s)
+    except BaseException:
+        owner.leave_again(record)
+        raise
+    owner.start()
+    return native_run(directory, reach)
+
+
+def _set_leases_back(record: RunRecord, reach: Reach, lease_s: float) -> None:
+    """Have leases again that are over when an owner's patience with a silent host is."""
+    used = [host for host in record.hosts if host.name in record.order.hosts]
+    with reach.visiting(used) as opened:
+        failed = _errors(call_all(opened, lambda host: host.jobs_of(record.run_id)))
+        if not failed:
+            failed = _errors(call_all(opened, partial(_set_lease, record, lease_s)))
+            if failed:
+                rest_s = max((record.left_until or 0.0) - time.time(), lease_s)
+                call_all(opened, partial(_set_lease, record, rest_s))
+    if failed:
+        raise LaunchError(
+            f"run {record.run_id} is not taken over, as workers of it may live on {', '.join(failed)}, which cannot be "
+            f"asked: {'; '.join(map(str, failed.values()))}. Attach again when that is mended"
+        )
+
+
+def _set_lease(record: RunRecord, lease_s: float, host: Host) -> None:
+    host.set_lease(record.run_id, record.generation, lease_s)
+
+
+def _errors(answers: Mapping[str, object]) -> dict[str, IgniteTfError]:
+    return {name: answer for name, answer in answers.items() if isinstance(answer, IgniteTfError)}
+
+
 def _reopened(record: RunRecord, plan: RunPlan, now: float) -> RunRecord:
     """Give the record of a run whose workers are to be started again; its earlier ones are in its past."""
     order = replace(record.order, phase=Phase.END, reason=RESUMED)
@@ -230,6 +283,7 @@ class _Owner:
         self._opened = ExitStack()
         self._lock = HeldLock(directory.owner_lock)
         self._logs = MirroredLogs(directory)
+        self._hosts: list[Host] = []
         self._watches: list[HostWatch] = []
         self._here: set[str] = set()
         self._fault = "it was never begun"
@@ -254,7 +308,7 @@ class _Owner:
             LaunchError: They could not be; what had been started has been ended.
         """
         self._supervisor.record.write(self._directory)
-        atexit.register(self._stop_at_exit)
+        atexit.register(self._end_or_leave)
         self._thread.start()
         try:
             self._await_start()
@@ -277,6 +331,7 @@ class _Owner:
     def _open_host(self, host: HostRecord, on_change: Callable[[], None]) -> tuple[Foreman, HostWatch]:
         opened = self._opened.enter_context(self._reach.open(host))
         watch = HostWatch(opened, self._directory.run_id, logs={}, sink=self._logs, on_change=on_change)
+        self._hosts.append(opened)
         self._watches.append(watch)
         foreman = Foreman(
             opened,
@@ -358,20 +413,40 @@ class _Owner:
         with self._lock, self._opened:
             try:
                 self._supervisor.run()
+                if not self._supervisor.record.state.has_ended:
+                    self._leave_behind()
             except BaseException as error:
                 self._fault = f"{type(error).__name__}: {error}"
                 raise
             finally:
                 self._crew.close()
                 self._surroundings.close()
-                atexit.unregister(self._stop_at_exit)
+                atexit.unregister(self._end_or_leave)
 
-    def _stop_at_exit(self) -> None:
+    def _end_or_leave(self) -> None:
+        """Have the run end with this process, or outlive it."""
         if os.getpid() != self._supervisor.record.owner_pid:
             return  # a forked child does not own its parent's runs
-        self._is_exiting = True
-        self._directory.stop_request.touch(mode=0o600)
+        if self._plan.spec.survives_s and not self._directory.stop_request.exists():
+            self._supervisor.leave()
+        else:
+            self._is_exiting = True
+            self._directory.stop_request.touch(mode=0o600)
         self._thread.join(GRACE_S + 2.0)
+
+    def _leave_behind(self) -> None:
+        """Have the workers live on for a while, for whoever takes the run over. Jupyter gives this 2.5 s."""
+        record, survives_s = self._supervisor.record, self._plan.spec.survives_s
+        until = time.time() + survives_s
+        leave(self._directory.owner_lock, until)
+        self.save(replace(record, left_until=until, version=record.version + 1))
+        call_all(self._hosts, partial(_set_lease, record, survives_s))
+
+    def leave_again(self, record: RunRecord) -> None:
+        """Give back a run that could not be taken over."""
+        leave(self._directory.owner_lock, record.left_until or 0.0)
+        self._lock.release()
+        self._surroundings.close()
 
 
 def _has_read_all(watch: HostWatch, ended_at: float) -> bool:

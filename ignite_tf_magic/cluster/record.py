@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -54,6 +55,8 @@ class RunSpec:
         waits_for_room: Whether it waits for GPUs and ports that other runs hold.
         allow_partial: Whether it may train on a part of the rows, when others are lost.
         priority: Among runs that wait for room, those with a higher one come first.
+        survives_s: For how long its workers live on when the process that owns it ends in good order, as a kernel does
+            that is restarted, so that another one may take it over.
     """
 
     cache: str
@@ -80,6 +83,7 @@ class RunSpec:
     waits_for_room: bool = False
     allow_partial: bool = False
     priority: int = 0
+    survives_s: float = 0.0
 
     @property
     def runs_script(self) -> bool:
@@ -173,6 +177,8 @@ class RunRecord:
         reason: Why the run failed or restarts, where no worker can tell.
         may_pass: Whether what failed may succeed another time; None when only the workers' ends tell.
         waiting_for: What keeps the run from going on now.
+        left_until: Its owner has left it; until then its workers live on for whoever takes it over. Seconds since the
+            epoch.
         version: Counts the changes of this record.
     """
 
@@ -198,6 +204,7 @@ class RunRecord:
     owner_host: str = ""
     detached: bool = False
     supervisor: str = ""
+    left_until: float | None = None
     version: int = 1
 
     @property
@@ -310,6 +317,7 @@ class RunInfo:
         waiting_for: What keeps it from going on now.
         detached: Whether its hosts answer for it, not the notebook.
         seen_at: Of a lost run, when something of it was last written here; None when nothing is here.
+        left_until: Of a run whose owner has left it, until when its workers live on: who attaches takes it over.
     """
 
     id: str
@@ -327,6 +335,7 @@ class RunInfo:
     waiting_for: str | None = None
     detached: bool = False
     seen_at: datetime | None = None
+    left_until: datetime | None = None
 
 
 def read_info(
@@ -352,9 +361,11 @@ def read_info(
 
 def info_of(record: RunRecord, path: Path, *, has_owner: bool) -> RunInfo:
     """Sum a record up for people; a run without an owner that has not ended is lost."""
-    state = record.state
+    state, left_until = record.state, None
     if not has_owner and not state.has_ended:
-        state = after(state, RunEvent.OWNER_GONE)
+        left_until = record.left_until
+        if left_until is None or time.time() > left_until:
+            state = after(state, RunEvent.OWNER_GONE)
     return RunInfo(
         id=record.run_id,
         state=state,
@@ -368,20 +379,37 @@ def info_of(record: RunRecord, path: Path, *, has_owner: bool) -> RunInfo:
         directory=path,
         workers=record.workers,
         reason=_why_lost(record) if state is RunState.LOST else record.reason,
-        waiting_for=None if state.has_ended else record.waiting_for,
+        waiting_for=None if state.has_ended else (left_until and _why_left(record)) or record.waiting_for,
         detached=record.detached,
         seen_at=_last_written(path) if state is RunState.LOST else None,
+        left_until=None if left_until is None else _moment(left_until),
+    )
+
+
+def _why_left(record: RunRecord) -> str:
+    return (
+        f"the process on {record.owner_host} that owned it has ended, as a kernel that is restarted; its workers live "
+        f"on until {_clock(record)}: take it over with attach {record.run_id}"
     )
 
 
 def _why_lost(record: RunRecord) -> str:
     what_next = f"start it again from its checkpoints with resume {record.run_id}"
+    if record.left_until is not None:
+        return (
+            f"the process on {record.owner_host} that owned it has ended, and nobody attached until {_clock(record)}; "
+            f"see what became of it, and go on, with attach {record.run_id}"
+        )
     if record.detached:
         return f"none of its hosts has said for a while that it answers for it; if that stays so, {what_next}"
     return (
         f"process {record.owner_pid} on {record.owner_host}, which owned it, has ended without a word, as a kernel "
         f"that is killed or a machine that is switched off does; its workers end with it. To go on, {what_next}"
     )
+
+
+def _clock(record: RunRecord) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(record.left_until))
 
 
 def _last_written(path: Path) -> datetime | None:

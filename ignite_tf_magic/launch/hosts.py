@@ -214,9 +214,12 @@ class Host(Closing):
         """Take back what `request_stop` has asked."""
         self.call("unstop", run=run)
 
-    def release(self, run: str, generation: int) -> None:
-        """Take the lease from a generation's jobs: they live on without an owner."""
-        self.call("release", run=run, generation=generation)
+    def set_lease(self, run: str, generation: int, lease_s: float) -> None:
+        """Let the lease of a generation's jobs be over in so long, be that sooner or later than before.
+
+        Only for who owns the run, as nobody else renews it then: renewals only ever move it further off.
+        """
+        self.call("lease", run=run, generation=generation, lease_s=lease_s)
 
     def read(self, run: str, path: str, offset: int = 0, max_bytes: int = MAX_PAYLOAD_BYTES) -> bytes | None:
         """Read a file of a run; None when there is none. At most 1 MiB at a time."""

@@ -15,6 +15,7 @@ from types import TracebackType
 # Windows locks bytes, and locked bytes cannot be read: lock one that is far beyond the content.
 _LOCKED_BYTE = 1 << 30
 _WINDOWS_TRIES = 5
+_LEFT_POLL_S = 0.2
 _TAKE_S = 2.0  # those who ask whether a lock is held have it for a moment
 
 
@@ -35,6 +36,7 @@ class HeldLock:
             os.lseek(self._descriptor, 0, os.SEEK_SET)
             os.write(self._descriptor, pid)  # over the last one's, for which a full disk has room
             os.truncate(self._descriptor, len(pid))
+            _left_file(path).unlink(missing_ok=True)
         except BaseException:
             self.release()
             raise
@@ -72,6 +74,39 @@ def holder_pid(path: Path) -> int | None:
 def wait_until_free(path: Path) -> None:
     """Block until nobody holds the lock, or its file is gone. Takes no processor time on POSIX."""
     _with_file(path, lambda descriptor: _lock(descriptor, shared=True, wait=True), missing=True)
+
+
+def leave(path: Path, until: float) -> None:
+    """Have those who wait for the holder of a lock to be gone wait on for another one, until that time.
+
+    Args:
+        path: The lock.
+        until: Seconds since the epoch. The next holder takes it back.
+    """
+    written = path.with_name(f"{path.name}.new")
+    written.write_text(repr(until))
+    written.replace(_left_file(path))
+
+
+def wait_until_gone(path: Path) -> None:
+    """Block until nobody holds the lock, and it is not left to another holder."""
+    while True:
+        wait_until_free(path)
+        # The next holder takes back that it was left, and holds it then.
+        if time.time() > _left_until(path) and not is_held(path):
+            return
+        time.sleep(_LEFT_POLL_S)
+
+
+def _left_until(path: Path) -> float:
+    try:
+        return float(_left_file(path).read_text())
+    except (OSError, ValueError):
+        return float("-inf")
+
+
+def _left_file(path: Path) -> Path:
+    return path.with_name(f"{path.name}.left")
 
 
 def _with_file(path: Path, action: Callable[[int], bool], *, missing: bool) -> bool:

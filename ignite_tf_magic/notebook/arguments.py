@@ -24,6 +24,7 @@ from ignite_tf_magic.shared_options import (
 )
 
 _LAST_LINES = 200
+_SURVIVES_S = 600
 
 
 def parse_line(line: str) -> argparse.Namespace | None:
@@ -102,6 +103,13 @@ def _add_start(commands: Any) -> None:
     start.add_argument("-o", "--output", metavar="NAME", help="variable for the run")
     start.add_argument("--push", metavar="A,B", help="variables of the notebook that the script finds")
     start.add_argument("--script", type=Path, metavar="FILE", help="the script, instead of a cell")
+    start.add_argument(
+        "--survive",
+        type=whole,
+        default=_SURVIVES_S,
+        metavar="S",
+        help=f"seconds for which the run lives on when this kernel is restarted, for attach ({_SURVIVES_S})",
+    )
     start.add_argument("--no-chart", action="store_true", help="draw no chart of the training")
     start.epilog = (
         "Words after -- are the script's sys.argv[1:]. NAME.history, NAME.model() and NAME.result are what the run has "

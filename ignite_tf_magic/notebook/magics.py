@@ -28,8 +28,10 @@ from ignite_tf_magic.session import (
     EmbeddedOptions,
     RunRequest,
     Session,
+    attach_run,
     diagnose,
     get_run,
+    left_runs,
     list_runs,
     local_down,
     local_status,
@@ -47,6 +49,8 @@ def load_ipython_extension(ipython: Any) -> None:
     magics = IgniteMagics(ipython)
     ipython.register_magic_function(magics.ignite_tf, "line_cell", "ignite_tf")
     ipython.register_magic_function(magics.ignite_sql, "line_cell", "ignite_sql")
+    for info in left_runs():
+        say(f"run {info.id}: {info.waiting_for}")
 
 
 class IgniteMagics:
@@ -99,6 +103,7 @@ class IgniteMagics:
             args=options.args,
             detach=options.detach,
             push=self._variables(options.push),
+            survives_s=options.survive,
             **_script(options, cell),
             **given_options(options),
         )
@@ -195,7 +200,7 @@ def _describe(options: argparse.Namespace) -> None:
 
 
 def _attach(options: argparse.Namespace) -> None:
-    watch(get_run(options.run, options.config, options.via))
+    watch(attach_run(options.run, options.config, options.via, report=say))
 
 
 def _history(options: argparse.Namespace) -> None:

@@ -226,13 +226,19 @@ def test_renewals_keep_a_job_alive_of_that_generation_only(relay):
     assert relay.job("a")["state"] == "running"
 
 
-def test_a_released_job_lives_on_and_no_late_renewal_gives_it_a_lease(relay):
+def test_a_lease_is_set_further_off_and_back_for_one_generation_only(relay):
     relay.start(SLEEP, lease=lease(relay, 1.0))
     relay.start(SLEEP, name="other", run="s", lease=lease(relay, 1.0))
-    relay.call("release", run="r", generation=1)
+    relay.start(SLEEP, name="free", run="s")
+    relay.call("lease", run="r", generation=1, lease_s=500)
+    relay.call("lease", run="s", generation=2, lease_s=500)
     relay.poll(renew={"generation": 1, **lease(relay, 0.1)})
     relay.until_ended("other", "s")
     assert relay.job()["state"] == "running"
+    relay.call("lease", run="r", generation=1, lease_s=0.1)
+    assert relay.until_ended()["reason"] == "lease"
+    relay.call("lease", run="s", generation=1, lease_s=0)
+    assert relay.job("free", "s")["state"] == "running"
 
 
 # --- kept jobs --------------------------------------------------------------------------------------------------

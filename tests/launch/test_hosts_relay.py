@@ -60,11 +60,14 @@ def test_a_lease_that_nobody_renews_ends_the_job(host):
     assert status_of(host, "w0").reason == "lease"
 
 
-def test_a_released_job_outlives_its_lease(host):
+def test_a_lease_that_was_set_further_off_is_over_later_and_can_be_set_back(host):
     host.start(shell_job("w0", "exec sleep 60", lease_s=1.0, grace_s=0.2))
-    host.release("r1", 1)
+    host.set_lease("r1", 1, 500)
     time.sleep(1.6)
     assert status_of(host, "w0").state is JobState.RUNNING
+    host.set_lease("r1", 1, 0.1)
+    until(lambda: status_of(host, "w0").has_ended)
+    assert status_of(host, "w0").reason == "lease"
 
 
 def test_older_generations_are_refused_with_their_facts(host):

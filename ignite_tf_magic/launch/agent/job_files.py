@@ -110,10 +110,13 @@ class JobFiles:
             if now is not None and deadline > now:
                 self._write_lease(deadline)
 
-    def release(self) -> None:
-        """Take the lease away."""
+    def set_deadline(self, deadline: float) -> None:
+        """Move the deadline, back as well, of a job that has one."""
         with FileLock(self.file("lease")):
-            self._write_lease(None)
+            now = self.deadline()
+            self.close()
+            if now is not None:
+                self._write_lease(deadline)
 
     def _write_lease(self, deadline: float | None) -> None:
         text = "none" if deadline is None else f"{deadline:.6f}"

@@ -27,8 +27,8 @@ from ignite_tf_magic.launch.agent.runs import (
     fence,
     list_runs,
     read,
-    release,
     remove,
+    set_lease,
     stop,
     unstop,
     write,
@@ -192,7 +192,9 @@ class Relay:
             "fence": lambda asked, _: {"fence": fence(runs, asked["run"], int(asked["generation"]))},
             "stop": lambda asked, _: stop(runs, asked["run"]),
             "unstop": lambda asked, _: unstop(runs, asked["run"]),
-            "release": lambda asked, _: release(runs, asked["run"], int(asked["generation"])),
+            "lease": lambda asked, _: set_lease(
+                runs, asked["run"], int(asked["generation"]), float(asked["lease_s"])
+            ),
             "read": lambda asked, _: self._read(asked),
             "write": self._write,
             "has": lambda asked, _: {"have": parcels.has(asked["digests"])},

@@ -10,6 +10,7 @@ from ignite_tf_magic.launch.agent.disk import (
     Refused,
     checked_name,
     checked_path,
+    host_clock,
     host_identity,
     names_in,
     open_below,
@@ -188,11 +189,11 @@ def renew(runs: Runs, run: str, generation: int, deadline: float) -> None:
             job.renew(deadline)
 
 
-def release(runs: Runs, run: str, generation: int) -> None:
-    """Take the lease of the jobs of one generation away."""
+def set_lease(runs: Runs, run: str, generation: int, lease_s: float) -> None:
+    """Let the lease of the jobs of one generation be over in so long, be that sooner or later than before."""
     for job, status in runs.alive(run):
         if status["generation"] == generation:
-            job.release()
+            job.set_deadline(host_clock() + lease_s)
 
 
 def read(runs: Runs, run: str, path: str, offset: int, max_bytes: int) -> tuple[dict[str, Any], bytes]:
