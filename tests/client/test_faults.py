@@ -135,7 +135,7 @@ def test_a_node_killed_during_the_load_loses_no_row(loaded):
     cache = client.create_cache(table_config("LATE", encoder, 1))
     victim = next(n for n in client.nodes() if n.node_id != client.router.control_node_id()).node_id
     started = threading.Event()
-    killer = threading.Thread(target=lambda: (started.wait(60), kill(cluster, client, victim)))
+    killer = threading.Thread(target=lambda: (started.wait(300), kill(cluster, client, victim)))
     killer.start()
     put_rows(cache, encoder, lambda rows: started.set())
     killer.join()
