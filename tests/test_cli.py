@@ -232,7 +232,7 @@ def test_demo_trains_to_an_accuracy_above_nine_tenths(home, ignite, tmp_path):
     """The whole demo, on nodes that run already; it tells where everything is."""
     home.mkdir(mode=0o700)
     (home / "embedded").symlink_to(ignite.home)
-    done = subprocess.run(command("demo"), capture_output=True, text=True, timeout=230)
+    done = subprocess.run(command("demo"), capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, (done.stdout[-5000:], done.stderr)
     accuracies = re.findall(r"^worker 0 \| .*val_accuracy: (\S+)", done.stdout, re.M)
     assert len(accuracies) >= 5
