@@ -25,8 +25,8 @@ sys.path.append(str(ROOT / "tests" / "notebook"))
 
 from kernels import CellResult, Kernel
 
-_GONE_S = 10.0
-_SILENCE_S = 60.0
+_GONE_S = 60.0
+_SILENCE_S = 300.0
 _STAMP = re.compile(r"began ([0-9.]+) came up ([0-9.]+)")
 
 _COME_UP = """

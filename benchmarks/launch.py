@@ -29,7 +29,7 @@ from ignite_tf_magic.launch.ssh import SshTransport
 from ignite_tf_magic.launch.watch import HostWatch
 
 _RUN = "bench"
-_TIMEOUT_S = 120.0
+_TIMEOUT_S = 300.0
 _STAMPS = """
 import random, time
 for _ in range({n}):

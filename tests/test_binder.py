@@ -59,7 +59,7 @@ class Runner:
             env=self.env,
             capture_output=True,
             text=True,
-            timeout=150,
+            timeout=300,
             **user,
         )
         assert done.returncode == 0, (command, done.stdout[-3000:], done.stderr[-3000:])
@@ -115,7 +115,7 @@ def test_start_script_starts_jupyter_also_without_a_node(tmp_path):
         env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert (done.returncode, done.stdout) == (0, "jupyter is up\n")
     assert "could not be prepared" in done.stderr

@@ -271,7 +271,7 @@ print(state_dir())
         env={"IGNITE_TF_HOME": str(home), "PYTHONPATH": str(Path(__file__).parent.parent)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=True,
     )
     assert done.stdout.strip() == str(home)

@@ -218,7 +218,7 @@ def test_closed_pipe_is_no_traceback(fs, top):
     Path("large").write_bytes(b"a line\n" * 1_000_000)
     fs("put", "large", top)
     shell = f"{sys.executable} -m ignite_tf_magic fs cat {top}/large | head -1"
-    done = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, timeout=300)
     assert (done.stdout, done.stderr) == ("a line\n", "")
 
 

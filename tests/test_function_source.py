@@ -32,7 +32,7 @@ def run_elsewhere(function, *arguments):
         f"exec({script!r}, space)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], input=values.encode(found.values), capture_output=True, timeout=60
+        [sys.executable, "-c", code], input=values.encode(found.values), capture_output=True, timeout=300
     )
     assert done.returncode == 0, done.stderr.decode() + script
     return json.loads(done.stdout)

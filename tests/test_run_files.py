@@ -63,7 +63,7 @@ def content(volume, *path):
 
 def started(session):
     run = session.start_run(RunRequest("RUN_FILES", SCRIPT))
-    run.wait(60)
+    run.wait(300)
     session.wait_for_copies(30)
     return run
 
@@ -116,7 +116,7 @@ def test_a_run_goes_on_where_igfs_cannot_be_written(session, volume):
         said: list[str] = []
         session.report = said.append
         run = session.start_run(RunRequest("RUN_FILES", SCRIPT))
-        assert run.wait(60).exit_code == 0
+        assert run.wait(300).exit_code == 0
         session.wait_for_copies(30)
         assert len(said) == 1 and "is not copied to igfs" in said[0] and "'/runs' is a file" in said[0]
     finally:
@@ -143,7 +143,7 @@ def copied(ignite, tmp_path, directory):
     said = []
     files = RunFiles(native_run(directory, Reach(tmp_path)), ignite.connect_options, said.append, host="db1")
     files.start()
-    files.wait(60)
+    files.wait(300)
     assert said == []
 
 

@@ -184,11 +184,11 @@ def fall_once(session, home):
     """Start a detached run, kill its worker, and give its end."""
     run = session.start_run(RunRequest("SESSION_NUMBERS", FALL_ONCE.format(home=str(home)), detach=True))
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not (home / "pid").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
         os.kill(int((home / "pid").read_text()), signal.SIGKILL)
-        info = run.wait(60)
+        info = run.wait(300)
         return info, "".join(chunk.text for chunk in run.follow()) if info.state.has_ended else run.record()
     finally:
         run.stop()

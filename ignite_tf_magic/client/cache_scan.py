@@ -229,17 +229,8 @@ class CacheScan:
         if not partition_map.partitioned:
             return dict.fromkeys(self._pending, alive[0])
         complete = all(owners.get(partition) in alive for partition in self._pending)
-        return owners if complete and self._settled(owners) else None
-
-    def _settled(self, owners: Mapping[int, uuid.UUID]) -> bool:
-        """Whether each owner accepts connections: a killed node is listed for a moment."""
-        nodes = {node.node_id: node for node in self._router.known_nodes}
-        for node_id in {owners[partition] for partition in self._pending}:
-            try:
-                self._router.open_to(nodes[node_id]).close()
-            except (ConnectionFailed, ConnectionLost, KeyError):
-                return False
-        return True
+        has_settled = complete and self._router.all_answer({owners[partition] for partition in self._pending})
+        return owners if has_settled else None
 
     def _check_lost(self, alive: Iterable[uuid.UUID]) -> None:
         lost = self._baseline.lost(alive, self._pending)

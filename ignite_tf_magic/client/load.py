@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -137,14 +138,18 @@ class _Loader:
         groups = wait_for(lambda: self._route(pending), _SETTLE_TIMEOUT_S)
         if groups is None:
             raise IgniteTfError(
-                f"no reachable owners of cache {self._cache.name!r} for {_SETTLE_TIMEOUT_S:g} s"
+                f"no reachable owners of cache {self._cache.name!r} for {_SETTLE_TIMEOUT_S:g} s; the last failure: "
+                f"{self.failure}"
             )
         with ThreadPoolExecutor(len(groups), "ignite-load") as pool:
             left = list(pool.map(self._send_to, *zip(*groups, strict=True)))
         return np.sort(np.concatenate(left))
 
     def _route(self, pending: NDArray[np.intp]) -> list[tuple[Node, NDArray[np.intp]]] | None:
-        """Group rows by the node of their primary copy; None while the cluster is changing."""
+        """Group rows by the node of their primary copy; None while the cluster is changing.
+
+        After a failure also while an owner does not answer: a node that was killed is listed for a moment.
+        """
         try:
             partition_map = self._cache.partition_map()
             nodes = {node.node_id: node for node in self._cache.client.nodes()}
@@ -152,15 +157,21 @@ class _Loader:
             self.failure = error
             return None
         if not partition_map.partitioned:
-            return [(next(iter(nodes.values())), pending)]
+            first = next(iter(nodes.values()))
+            return [(first, pending)] if self._answer({first.node_id}) else None
         owner_of = partition_map.primary_of()
-        if not owner_of.keys() or not set(owner_of.values()) <= nodes.keys():
+        owners = set(owner_of.values())
+        if not owners or not owners <= nodes.keys() or not self._answer(owners):
             return None
         numbers = {node: number for number, node in enumerate(nodes)}
         table = np.array([numbers[owner_of[p]] for p in range(partition_map.num_partitions)])
-        owners = table[partitions_of_hashes(self._hashes[pending], partition_map.num_partitions)]
-        groups = ((node, pending[owners == number]) for number, node in enumerate(nodes.values()))
+        numbers_of_rows = table[partitions_of_hashes(self._hashes[pending], partition_map.num_partitions)]
+        groups = ((node, pending[numbers_of_rows == number]) for number, node in enumerate(nodes.values()))
         return [(node, index) for node, index in groups if len(index)]
+
+    def _answer(self, owners: set[uuid.UUID]) -> bool:
+        """Whether nodes answer, of which one has failed; before that they are believed to."""
+        return self.failure is None or self._cache.client.router.all_answer(owners)
 
     def _send_to(self, node: Node, index: NDArray[np.intp]) -> NDArray[np.intp]:
         """Send rows to one node; gives those it did not confirm."""

@@ -149,6 +149,16 @@ class Router:
             reasons.append(f"{endpoint}: another node answers there")
         raise ConnectionFailed(f"no way to Ignite node {node.node_id}: " + "; ".join(reasons))
 
+    def all_answer(self, node_ids: Iterable[uuid.UUID]) -> bool:
+        """Whether each of these nodes accepts connections: one that was killed is listed for a moment."""
+        nodes = {node.node_id: node for node in self._nodes}
+        for node_id in node_ids:
+            try:
+                self.open_to(nodes[node_id]).close()
+            except (ConnectionFailed, ConnectionLost, KeyError):
+                return False
+        return True
+
     def give_back(self, channel: Channel) -> None:
         """Keep a channel without requests under way for the next `open_to`; one for each node is kept."""
         with self._lock:

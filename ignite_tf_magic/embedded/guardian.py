@@ -45,10 +45,10 @@ def watch(home: Path, cluster_id: str, say: Callable[[str], None]) -> None:
             return
         nodes.update(node_processes(cluster))  # kept: the files that name them may be removed
         _tell_deaths(cluster, told, say)
-        if _in_use(cluster, used):
+        if not cluster.ready or _in_use(cluster, used):
             last_use, used = time.monotonic(), _used(home)
         is_idle = time.monotonic() - last_use >= cluster.idle_timeout_s
-        if (is_idle or not cluster.ready) and _end(home, cluster_id, used, say):
+        if (is_idle or not cluster.ready) and _end(home, cluster_id, used if cluster.ready else None, say):
             return
         pause_s = _LOOK_EVERY_S if cluster.ready else _LOOK_AT_START_EVERY_S
         time.sleep(min(pause_s, cluster.idle_timeout_s / 4))
@@ -59,13 +59,21 @@ def _is_guarded(cluster: EmbeddedCluster, cluster_id: str) -> bool:
     return cluster.cluster_id == cluster_id and cluster.lifetime is Lifetime.UNTIL_IDLE
 
 
-def _end(home: Path, cluster_id: str, used: float, say: Callable[[str], None]) -> bool:
-    """End the cluster unless it came into use; False when it did, or when somebody is changing it."""
+def _end(home: Path, cluster_id: str, used: float | None, say: Callable[[str], None]) -> bool:
+    """End the cluster unless it came into use; False when it did, or when somebody is changing it.
+
+    Args:
+        home: Its directory.
+        cluster_id: Which cluster is meant.
+        used: When it was used last, as far as is known, of one that is idle. None: it is being started, and ends only
+            if who starts it has ended before it was ready.
+        say: Told the reason.
+    """
     with suppress(_Busy, FileNotFoundError), locked(home / "lock", _refuse_to_wait):
         cluster = read_cluster(home)
         if cluster is None or not _is_guarded(cluster, cluster_id):
             return False
-        if cluster.ready and _in_use(cluster, used):
+        if cluster.ready and (used is None or _in_use(cluster, used)):
             return False
         why = (
             f"no client was connected for {cluster.idle_timeout_s / 60:g} minutes"

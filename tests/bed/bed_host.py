@@ -34,7 +34,7 @@ from ignite_tf_magic.config import Endpoint
 if TYPE_CHECKING:
     from bed import Bed
 
-_NODE_PATIENCE_S = 90.0
+_NODE_PATIENCE_S = 300.0
 _JOB_MARKER = b"IGNITE_TF_JOB="
 
 

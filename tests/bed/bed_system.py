@@ -20,7 +20,7 @@ from bed_inside import STOCK_PATH
 
 INSIDE = Path(__file__).with_name("bed_inside.py").resolve()
 NAMESPACES = ("mount", "uts", "ipc", "net", "pid")
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 _POLL_S = 0.01
 _DISCOVERY_PORT = 47500
 

@@ -12,7 +12,7 @@ from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.config import ConnectOptions
 from ignite_tf_magic.protocol.messages import CacheConfig
 
-NODE_S = 60.0
+NODE_S = 300.0
 
 
 @pytest.fixture(scope="module")

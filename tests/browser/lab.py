@@ -20,8 +20,8 @@ import psutil
 from playwright.sync_api import BrowserContext, Locator, Page, expect, sync_playwright
 
 # For a machine with much else to do. Nothing waits this long when it need not.
-PATIENCE_S = 90
-_END_S = 20
+PATIENCE_S = 300
+_END_S = 120
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 _FLAGS = [
     "--headless=new",

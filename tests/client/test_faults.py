@@ -12,7 +12,8 @@ import pytest
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.client.load import put_rows, table_config
 from ignite_tf_magic.client.page_sizes import PageSizes
-from ignite_tf_magic.errors import PartitionsLost
+from ignite_tf_magic.client.router import Router
+from ignite_tf_magic.errors import ConnectionFailed, PartitionsLost
 from ignite_tf_magic.protocol.buffer import Reader
 from ignite_tf_magic.protocol.encode import RowEncoder
 from ignite_tf_magic.protocol.objects import read_value
@@ -135,8 +136,30 @@ def test_a_node_killed_during_the_load_loses_no_row(loaded):
     cache = client.create_cache(table_config("LATE", encoder, 1))
     victim = next(n for n in client.nodes() if n.node_id != client.router.control_node_id()).node_id
     started = threading.Event()
-    killer = threading.Thread(target=lambda: (started.wait(60), kill(cluster, client, victim)))
+    killer = threading.Thread(target=lambda: (started.wait(300), kill(cluster, client, victim)))
     killer.start()
     put_rows(cache, encoder, lambda rows: started.set())
     killer.join()
     assert cache.size() == 60_000
+
+
+def test_a_load_waits_for_a_node_that_is_listed_though_it_does_not_answer(ignite, monkeypatch):
+    """As one that was killed is until the others have noticed; it comes back here, as nothing else ends the list."""
+    refused = []
+    open_to = Router.open_to
+
+    def refuse(router, node):
+        if node.node_id == victim and len(refused) < 20:
+            refused.append(node)
+            raise ConnectionFailed("connection refused")
+        return open_to(router, node)
+
+    with connect(ignite.connect_options) as client:
+        victim = client.nodes()[0].node_id
+        monkeypatch.setattr(Router, "open_to", refuse)
+        encoder = RowEncoder("WAITING", {"x": np.arange(ROWS, dtype=np.int32)}, np.arange(ROWS))
+        cache = client.create_cache(table_config("WAITING", encoder, 0))
+        assert put_rows(cache, encoder) == ROWS
+        assert len(refused) == 20
+        assert cache.size() == ROWS
+        client.destroy_cache("WAITING")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
+import socket
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 from ignite_tf_magic.cluster.manager import RunPlan
@@ -60,3 +63,18 @@ def reach_of(runs_dir: Path) -> Reach:
 def text_of(run: Run, worker: int | None = None) -> str:
     """All output of a run, when it has ended."""
     return "".join(chunk.text for chunk in run.follow(worker))
+
+
+def free_range(size: int) -> tuple[int, int]:
+    """Find so many ports in a row that nobody uses now, below those that Linux gives to other sockets."""
+    for _ in range(1000):
+        first = random.randrange(20_000, 32_000)
+        with ExitStack() as closing:
+            sockets = [closing.enter_context(socket.socket()) for _ in range(size)]
+            try:
+                for offset, each in enumerate(sockets):
+                    each.bind(("", first + offset))
+            except OSError:
+                continue
+            return first, first + size - 1
+    raise AssertionError("no ports are free")

@@ -34,7 +34,7 @@ def test_the_environment_of_a_worker(start):
         "open(os.environ['IGNITE_TF_RUN_DIR'] + '/found.json', 'w').write(json.dumps(found))"
     )
     run = start(script)
-    assert run.wait(30).state is RunState.SUCCEEDED
+    assert run.wait(300).state is RunState.SUCCEEDED
     found = json.loads((run.directory.files / "found.json").read_text())
     found.pop("IGNITE_TF_HOME", None)
     assert found.pop("IGNITE_TF_JOB")  # by which its host knows the job's processes
@@ -59,7 +59,7 @@ def test_the_environment_of_a_worker(start):
 def test_each_of_several_workers_has_its_task_and_its_partitions(start):
     script = "import os; print(os.environ['TF_CONFIG'], os.environ['IGNITE_DATASET_PART'], sep='|')"
     run = start(script, 3)
-    run.wait(30)
+    run.wait(300)
     lines = [text_of(run, worker).strip().split("|") for worker in range(3)]
     configs = [json.loads(config) for config, _ in lines]
     assert [part for _, part in lines] == ["0,10", "1,11", "2,12"]
@@ -115,7 +115,7 @@ def test_credentials_travel_by_a_private_file_and_go_with_the_run(start):
 
 def test_all_files_of_a_run_are_private(start):
     run = start("print(1)")
-    run.wait(30)
+    run.wait(300)
     for path in [run.directory.path, *run.directory.path.rglob("*")]:
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
 
@@ -138,7 +138,7 @@ def test_modules_beside_the_notebook_can_be_imported_and_do_not_disturb_the_star
 )
 def test_hostile_script_names(start, name):
     run = start("print(__file__)\nraise ValueError('here')", script_name=name)
-    assert run.wait(30).exit_code == 1
+    assert run.wait(300).exit_code == 1
     script = Path(text_of(run).splitlines()[0])
     assert script.parent == run.directory.path / "script"
     assert "print(__file__)" in script.read_text()
@@ -168,14 +168,14 @@ def test_hostile_script_names(start, name):
 )
 def test_exit_codes(start, statement, code, said):
     run = start(statement)
-    assert run.wait(30).exit_code == code
+    assert run.wait(300).exit_code == code
     if said is not None:
         assert text_of(run) == said
 
 
 def test_the_traceback_shows_the_lines_of_the_script_only(start):
     run = start("def train():\n    return [1][5]  # the fault\n\ntrain()")
-    run.wait(30)
+    run.wait(300)
     failure = run.failure()
     assert "return [1][5]  # the fault" in failure.traceback
     assert "bootstrap" not in failure.traceback
@@ -205,7 +205,7 @@ def test_sigterm_lets_a_script_save_and_a_second_one_does_not_disturb_it(start):
 
 def test_a_crash_in_native_code_leaves_its_python_stack_in_the_output(start):
     run = start("import faulthandler\ndef crash_here():\n    faulthandler._sigsegv()\ncrash_here()")
-    run.wait(30)
+    run.wait(300)
     assert run.failure().exit_text == "exit code 139: killed by SIGSEGV (a crash in native code)"
     assert "crash_here" in text_of(run)
 
@@ -220,7 +220,7 @@ def test_multiprocessing_in_the_script(start):
     )
     run = start(script)
     assert text_of(run) == "[2, 4]\n[2, 4]\n"
-    assert run.wait(30).exit_code == 0
+    assert run.wait(300).exit_code == 0
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -231,20 +231,20 @@ def test_forked_children_end_at_once_when_asked(start):
         "for _ in range(200):\n"
         "    with multiprocessing.get_context('fork').Pool(2) as pool: pool.map(abs, [1, 2])"
     )
-    assert start(script).wait(120).exit_code == 0
+    assert start(script).wait(300).exit_code == 0
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_the_end_of_a_forked_child_is_not_taken_for_the_scripts(start):
     script = "import os, sys, time\nif not os.fork(): raise ValueError('the child')\nos.wait()\nsys.exit(3)"
     run = start(script)
-    assert run.wait(30).exit_code == 3
+    assert run.wait(300).exit_code == 3
     assert run.failure().traceback is None
 
 
 def test_a_script_that_closes_its_output(start):
     run = start("import sys; sys.stdout.close(); sys.stderr.close()")
-    assert run.wait(30).exit_code == 0
+    assert run.wait(300).exit_code == 0
 
 
 @pytest.mark.skipif(os.name != "posix", reason="locales")

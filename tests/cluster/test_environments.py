@@ -155,7 +155,7 @@ def test_hosts_are_given_uv_and_wheels_and_run_workers_with_them(
     script = "import little, sys\nlittle.main()\nprint(sys.prefix)"
     run = manager.start_run(plan_on(ready[:1], script), runs_dir, PipeReach(runs_dir.parent))
     assert "".join(chunk.text for chunk in run.follow()) == f"told\n{built[0]}\n"
-    assert run.wait(60).state is RunState.SUCCEEDED
+    assert run.wait(300).state is RunState.SUCCEEDED
 
 
 def test_two_runs_that_want_the_same_at_once_build_it_once(prepare, asked, index, said):

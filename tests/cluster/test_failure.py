@@ -81,14 +81,14 @@ def test_without_a_worker_to_blame_the_reason_is_all(failed):
 )
 def test_hints_for_known_causes(start, statement, hint):
     run = start(statement)
-    run.wait(30)
+    run.wait(300)
     found = run.failure().hint
     assert found is None if hint is None else hint in found
 
 
 def test_the_last_lines_are_shown_without_the_traceback(start):
     run = start("for i in range(100): print('line', i)\n1 / 0")
-    run.wait(30)
+    run.wait(300)
     failure = run.failure()
     assert failure.last_lines == tuple(f"line {i}" for i in range(70, 100))
     assert failure.traceback.endswith("ZeroDivisionError: division by zero\n")

@@ -187,7 +187,7 @@ def test_an_owner_that_falls_silent_is_lost(client, registry):
     assert registry.runs().entries[0].owner == OWNER
 
 
-def until(condition, timeout_s=20):
+def until(condition, timeout_s=300):
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline

@@ -95,13 +95,17 @@ def test_a_run_that_succeeds(start, runs_dir):
     assert_nothing_left(run)
 
 
-def test_a_run_whose_processes_run_is_running_though_no_server_of_tensorflow_ever_listens(start):
+def test_a_run_whose_processes_run_is_running_though_no_server_of_tensorflow_ever_listens(start, work_dir):
     """As preprocessing, or a plain loop: it takes longer than starting may, and no limit has passed."""
-    script = "import time\nfor step in range(20):\n    print('step', step, flush=True)\n    time.sleep(0.25)"
+    script = (
+        "import os, time\nfor step in range(20):\n    print('step', step, flush=True)\n    time.sleep(0.25)\n"
+        "while not os.path.exists('go'): time.sleep(0.02)"
+    )
     run = start(script, 2, start_timeout_s=4)
     await_text(run, "step 19")
     assert run.info().state is RunState.RUNNING
-    assert run.wait(60).state is RunState.SUCCEEDED
+    (work_dir / "go").touch()
+    assert run.wait(300).state is RunState.SUCCEEDED
 
 
 def test_a_failing_worker_ends_the_others_and_is_named(start):
@@ -111,7 +115,7 @@ def test_a_failing_worker_ends_the_others_and_is_named(start):
         "finally: print('saved')"
     )
     run = start(script, 3)
-    info = run.wait(60)
+    info = run.wait(300)
     failure = run.failure()
     assert (info.state, info.exit_code) == (RunState.FAILED, 1)
     assert failure.worker == 1
@@ -126,7 +130,7 @@ def test_a_worker_that_does_not_listen_to_sigterm_is_killed_when_another_failed(
     ignore = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
     script = ignore + COME_UP + MEET + "if index == 1: 1 / 0\ntime.sleep(60)"
     run = start(script, 2)
-    info = run.wait(60)
+    info = run.wait(300)
     assert run.failure().worker == 1
     assert info.workers[0].signal == "SIGKILL"
     assert_nothing_left(run)
@@ -136,7 +140,7 @@ def test_a_killed_worker_is_the_failure(start):
     run = start(COME_UP + "print('up', flush=True)\ntime.sleep(60)", 2)
     await_text(run, "up", 1)
     os.kill(run.info().workers[1].pid, signal.SIGKILL)
-    assert run.wait(60).exit_code == 137
+    assert run.wait(300).exit_code == 137
     assert run.failure().worker == 1
     assert run.failure().exit_text == "exit code 137: killed by SIGKILL (out of memory?)"
 
@@ -146,7 +150,7 @@ def test_a_run_whose_workers_do_not_all_join_is_ended(start):
         "print('loading data')\ntime.sleep(60)"
     )
     run = start(script, 3, start_timeout_s=2.0)
-    info = run.wait(60)
+    info = run.wait(300)
     failure = run.failure()
     assert (info.state, info.exit_code) == (RunState.FAILED, 124)
     assert failure.worker == 1
@@ -161,12 +165,12 @@ def test_a_run_whose_workers_do_not_all_join_is_ended(start):
 
 def test_workers_that_end_well_need_not_join(start):
     run = start("import time; time.sleep(0.3)", 2, start_timeout_s=30.0)
-    assert run.wait(60).state is RunState.SUCCEEDED
+    assert run.wait(300).state is RunState.SUCCEEDED
 
 
 def test_without_a_limit_workers_may_take_their_time(start):
     run = start("import time; time.sleep(0.5)", 2, start_timeout_s=None)
-    assert run.wait(60).state is RunState.SUCCEEDED
+    assert run.wait(300).state is RunState.SUCCEEDED
 
 
 def test_a_port_that_was_taken_is_replaced(start):
@@ -182,7 +186,7 @@ def test_a_port_that_was_taken_is_replaced(start):
         "time.sleep(60)"
     )
     run = start(script, 2)
-    info = run.wait(60)
+    info = run.wait(300)
     assert (info.state, info.restarts) == (RunState.SUCCEEDED, 1)
     configs = [json.loads(line) for line in text_of(run, 1).splitlines() if line.startswith("{")]
     assert len(configs) == 2
@@ -192,7 +196,7 @@ def test_a_port_that_was_taken_is_replaced(start):
 
 def test_ports_are_tried_three_times(start):
     run = start("raise RuntimeError('Could not start gRPC server')", 2)
-    info = run.wait(60)
+    info = run.wait(300)
     assert (info.state, info.restarts) == (RunState.FAILED, 2)
     assert "took a port" in run.failure().hint
 
@@ -283,7 +287,7 @@ def test_stop_ends_only_its_own_run(start):
 
 def test_stopping_what_has_ended(start):
     run = start("pass")
-    run.wait(30)
+    run.wait(300)
     assert run.stop().kind is StopKind.ALREADY_ENDED
     assert run.info().state is RunState.SUCCEEDED
 
@@ -317,7 +321,7 @@ def test_stop_when_the_owner_is_stuck(other_process):
         assert_nothing_left(run)
     finally:
         os.kill(owner.pid, signal.SIGCONT)
-    assert run.wait(30).state is RunState.STOPPED
+    assert run.wait(300).state is RunState.STOPPED
 
 
 # Owners
@@ -331,7 +335,7 @@ def test_workers_end_when_their_owner_is_killed(other_process, runs_dir):
     owner.wait()
     assert "saved" in text_of(run, 0)
     assert "owned this run has ended" in text_of(run, 1)
-    assert run.wait(30).state is RunState.LOST
+    assert run.wait(300).state is RunState.LOST
     assert_nothing_left(run)
     assert [info.id for info in list_runs(runs_dir, include_ended=True)] == [run.id]
     assert list_runs(runs_dir) == []
@@ -349,7 +353,7 @@ def test_a_stubborn_worker_and_its_children_end_with_their_owner(other_process):
     child = int(text_of_now(run).split()[0])
     owner.kill()
     owner.wait()
-    assert run.wait(30).state is RunState.LOST
+    assert run.wait(300).state is RunState.LOST
     assert not is_alive(child)
     assert_nothing_left(run)
 
@@ -365,7 +369,7 @@ def test_stopping_a_lost_run_ends_what_is_left(other_process):
 
 def test_an_owner_that_ends_properly_stops_its_runs(other_process):
     owner, run = other_process("print('x')\n" + PATIENT, then="leave")
-    owner.wait(30)
+    owner.wait(300)
     assert run.info().state is RunState.STOPPED
     assert_nothing_left(run)
 
@@ -376,7 +380,7 @@ def test_a_pid_that_was_given_to_another_process_is_left_alone(other_process):
     await_text(run, "ready")
     owner.kill()
     owner.wait()
-    run.wait(30)
+    run.wait(300)
     with subprocess.Popen(
         [sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True
     ) as bystander:
@@ -421,7 +425,7 @@ def test_runs_are_listed_oldest_first(start, runs_dir):
 
 def test_only_live_runs_are_listed_by_default(start, runs_dir):
     ended, live = start("pass"), start(PATIENT)
-    ended.wait(30)
+    ended.wait(300)
     assert [info.id for info in list_runs(runs_dir)] == [live.id]
 
 
@@ -431,7 +435,7 @@ def test_no_runs_at_all(tmp_path):
 
 def test_records_of_other_versions_and_damaged_ones(start, runs_dir):
     run = start("pass")
-    run.wait(30)
+    run.wait(300)
     record = json.loads(run.directory.record.read_text())
     record |= {"version": 99, "added_later": {"x": 1}}
     del record["reason"], record["order"]

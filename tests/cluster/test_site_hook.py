@@ -28,7 +28,7 @@ def run(folder, *argv, python=sys.executable, call="noted:note"):
     path = os.pathsep.join([_SITE_HOOK, str(folder)])
     env = {**known, "PYTHONPATH": path, "IGNITE_TF_AFTER_IMPORT": f"other=a:b,imported_later={call}"}
     return subprocess.run(
-        [str(python), *argv], env=env, cwd=folder, capture_output=True, text=True, timeout=60
+        [str(python), *argv], env=env, cwd=folder, capture_output=True, text=True, timeout=300
     )
 
 
@@ -97,7 +97,7 @@ def test_an_error_of_the_call_reaches_who_imports(folder):
 def test_a_process_that_has_nothing_to_do_with_a_run_is_left_alone(folder):
     path = {"PYTHONPATH": _SITE_HOOK, "PATH": os.environ["PATH"]}
     code = "import sys; print([type(each).__name__ for each in sys.meta_path][0])"
-    done = subprocess.run([sys.executable, "-c", code], env=path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], env=path, capture_output=True, text=True, timeout=300)
     assert done.stdout != "_Waiting\n"
     assert done.stderr == ""
 

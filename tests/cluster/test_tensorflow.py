@@ -37,7 +37,7 @@ def test_workers_train_in_step_and_the_one_that_failed_is_named_not_the_one_that
     # The step after the line is printed ends only when the other worker has come to it, too.
     script = TRAIN + "step(0.0)\nif index == 1: raise RuntimeError('the cause')\nwhile True: step(1.0)"
     run = start(script, 2, start_timeout_s=120.0)
-    info = run.wait(150)
+    info = run.wait(300)
     assert info.state is RunState.FAILED
     for worker in range(2):
         assert "sum 3.0" in text_of(run, worker).splitlines()
@@ -58,5 +58,5 @@ def test_a_worker_killed_before_the_others_are_up_does_not_leave_them_waiting(st
         if "here" in chunk.text:
             break
     os.kill(run.info().workers[1].pid, signal.SIGKILL)
-    assert run.wait(60).exit_code == 137
+    assert run.wait(300).exit_code == 137
     assert run.failure().worker == 1

@@ -51,7 +51,7 @@ def closure(*names: str) -> set[str]:
 def bare_python(tmp_path_factory: pytest.TempPathFactory) -> str:
     """An interpreter with links to these distributions only."""
     home = tmp_path_factory.mktemp("worker") / "venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True, timeout=300)
     python = home / "bin" / "python"
     purelib = Path(sysconfig.get_path("purelib", vars={"base": str(home), "platbase": str(home)}))
     for name in closure("tensorflow", "numpy", "fsspec"):
@@ -73,7 +73,7 @@ def test_a_worker_reads_and_writes_with_these_alone(ignite, bare_python, tmp_pat
         session.load("WORKER_NEEDS", {"x": [[1.0, 2.0]] * 300})
         try:
             run = session.start_run(RunRequest("WORKER_NEEDS", SCRIPT, python=bare_python))
-            info = run.wait(150)
+            info = run.wait(300)
         finally:
             session.client.destroy_cache("WORKER_NEEDS")
     output = "\n".join(run.last_lines(0, 30))

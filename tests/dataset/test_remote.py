@@ -257,7 +257,7 @@ class Servers:
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=150,
+            timeout=300,
         )
         answers = [line for line in done.stdout.splitlines() if line.startswith("FOUND")]
         assert answers, done.stdout[-2000:] + done.stderr[:3000] + done.stderr[-4000:]

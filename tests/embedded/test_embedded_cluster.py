@@ -285,7 +285,7 @@ def test_an_interrupted_start_ends_what_it_started(home):
         while not java_processes_of(home):
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
-        errors = process.communicate(timeout=60)[1]
+        errors = process.communicate(timeout=300)[1]
     assert b"KeyboardInterrupt" in errors
     assert java_processes_of(home) == []
     assert status(home) is None
@@ -295,7 +295,7 @@ def test_an_interrupted_start_ends_what_it_started(home):
 def test_two_starts_at_once_make_one_cluster(home):
     argv = [sys.executable, "-c", START, str(home)]
     processes = [subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    told = [process.communicate(timeout=120)[0] for process in processes]
+    told = [process.communicate(timeout=300)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0]
     assert sorted("using 1 Ignite node already started" in text for text in told) == [False, True]
     assert len(java_processes_of(home)) == 1

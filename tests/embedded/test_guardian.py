@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -100,8 +101,8 @@ def test_a_start_whose_process_was_killed_is_cleaned_up_by_the_guardian(tmp_path
 
 @pytest.mark.faults
 def test_a_promoted_cluster_loses_its_guardian_and_a_used_one_keeps_going(new_cluster):
-    cluster: EmbeddedCluster = new_cluster(num_nodes=1, idle_timeout_s=2.0)
-    for _ in range(20):
+    cluster: EmbeddedCluster = new_cluster(num_nodes=1, idle_timeout_s=5.0)
+    for _ in range(40):
         use(cluster.home)
         time.sleep(0.2)
     assert status(cluster.home) is not None
@@ -114,6 +115,17 @@ def test_a_promoted_cluster_loses_its_guardian_and_a_used_one_keeps_going(new_cl
     wait_until(lambda: not guardian.is_running())
     found = status(cluster.home)
     assert found is not None and found.nodes[0].alive and found.lifetime is Lifetime.UNTIL_DOWN
+
+
+def test_a_cluster_that_became_ready_while_its_guardian_looked_is_left_alone(new_cluster, monkeypatch):
+    cluster: EmbeddedCluster = new_cluster(num_nodes=1)
+    seen = iter([replace(cluster, ready=False), cluster, replace(cluster, cluster_id="another")])
+    monkeypatch.setattr(guardian_module, "read_cluster", lambda home: next(seen))
+    told: list[str] = []
+    guardian_module.watch(cluster.home, cluster.cluster_id, told.append)
+    assert told == []
+    found = status(cluster.home)
+    assert found is not None and found.nodes[0].alive
 
 
 @pytest.mark.faults

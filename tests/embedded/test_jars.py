@@ -120,7 +120,7 @@ def test_without_jgo_the_extra_to_install_is_named(mirror, monkeypatch):
 def test_a_download_that_was_killed_leaves_no_broken_folder(mirror):
     mirror.stall.add(f"ignite-core-{VERSION}.jar")
     with subprocess.Popen([sys.executable, "-c", RESOLVE], stdout=subprocess.DEVNULL) as process:
-        assert mirror.stalled.wait(30)
+        assert mirror.stalled.wait(300)
         os.kill(process.pid, signal.SIGKILL)
     assert not folder().exists()
     mirror.stall.clear()
@@ -133,11 +133,11 @@ def test_two_first_starts_at_once_download_once(mirror):
     processes = []
     for _ in range(2):
         processes.append(subprocess.Popen([sys.executable, "-c", RESOLVE], stdout=subprocess.PIPE, text=True))
-        assert mirror.stalled.wait(30)
+        assert mirror.stalled.wait(300)
     waiting = processes[1].stdout
     assert waiting is not None
     assert "waiting for another process" in waiting.readline()
     mirror.go_on.set()
-    answers = [process.communicate(timeout=60)[0] for process in processes]
+    answers = [process.communicate(timeout=300)[0] for process in processes]
     assert [answer.strip().splitlines()[-1] for answer in answers] == ["3", "3"]
     assert {mirror.asked[name] for name in mirror.jars()} == {1}

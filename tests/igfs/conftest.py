@@ -79,7 +79,7 @@ def quick_leases(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeper, "SWEEP_S", 0.3)
 
 
-def sweep_until_clean(volume: Volume, timeout_s: float = 60.0) -> None:
+def sweep_until_clean(volume: Volume, timeout_s: float = 300.0) -> None:
     """Sweep until the journal holds nothing that waits."""
     deadline = time.monotonic() + timeout_s
     while volume.collector.sweep(100_000):

@@ -25,7 +25,7 @@ def outcomes(ignite, tmp_path_factory):
         env={**os.environ, "IGNITE_TF_CLUSTER": endpoints},
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=300,
         check=False,
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]

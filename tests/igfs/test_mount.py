@@ -135,7 +135,7 @@ def test_no_libfuse_is_told(home, tmp_path):
         env=os.environ | {"FUSE_LIBRARY_NAME": "no-such-library"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert done.returncode == 1
     assert done.stderr.startswith("error: mounting needs libfuse")
@@ -488,7 +488,7 @@ def test_in_the_foreground_until_interrupted(here, home, mounted, tmp_path):
             assert process.poll() is None
         assert mounted[1][0] in names_in(tmp_path)
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=300)
         assert process.returncode == 0, said
         assert "Traceback" not in said
         assert not is_mounted(tmp_path)

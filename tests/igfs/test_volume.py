@@ -530,7 +530,7 @@ def leases(volume):
     return sum(key.startswith("c/") for key in volume.collector.records())
 
 
-def wait_until(condition, timeout_s=30.0):
+def wait_until(condition, timeout_s=300.0):
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline

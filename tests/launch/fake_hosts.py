@@ -56,7 +56,7 @@ class FakeHosts:
     def __exit__(self, *error: object) -> None:
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.close()
-        self.process.wait(30)
+        self.process.wait(300)
         self.process.stdout.close()
 
 

@@ -251,7 +251,7 @@ def test_an_old_interpreter_says_so(home, tmp_path):
     old.chmod(0o755)
     with relay_at(home, python=str(old)) as relay:
         assert relay.word == "3.7"
-        assert relay.process.wait(30) == 3
+        assert relay.process.wait(300) == 3
 
 
 def test_where_the_files_are(tmp_path):
@@ -288,4 +288,4 @@ def test_a_relay_ends_with_its_client_and_at_nonsense(home):
         relay.call("hello")
         relay.process.stdin.write(b"nonsense that is no frame")
         relay.process.stdin.close()
-        assert relay.process.wait(30) == 0
+        assert relay.process.wait(300) == 0

@@ -234,7 +234,7 @@ def test_this_package_goes_along_and_works_there(tmp_path, cache):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=True,
     )
     assert done.stdout.startswith(str(tmp_path / "there"))
@@ -512,7 +512,7 @@ def test_packing_needs_no_memory_for_what_it_packs(tmp_path):
         env={**os.environ, "PYTHONPATH": str(Path(parcels.__file__).parents[2])},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=True,
     )
     assert int(done.stdout) < 12

@@ -154,12 +154,12 @@ def test_while_a_sink_is_busy_nothing_more_comes(host, watch):
             super().data(host, path, offset, data)
             if not is_free.is_set():
                 is_busy.set()
-                assert is_free.wait(30)
+                assert is_free.wait(300)
 
     is_busy, is_free, busy = threading.Event(), threading.Event(), Busy()
     watch("w0.log", sink=busy)
     host.start(shell_job("w0", "seq 1 1000000"))
-    assert is_busy.wait(30)
+    assert is_busy.wait(300)
     time.sleep(0.3)
     assert len(busy.sizes) == 1
     is_free.set()

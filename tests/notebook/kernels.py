@@ -35,14 +35,14 @@ class Kernel:
         self.manager.start_kernel(env=env, cwd=str(cwd))
         self.client = self.manager.client()
         self.client.start_channels()
-        self.client.wait_for_ready(timeout=60)
+        self.client.wait_for_ready(timeout=300)
 
     def close(self):
         self.client.stop_channels()
         self.manager.shutdown_kernel(now=True)
         self.manager.cleanup_resources()
 
-    def run(self, code, *, on_stdout=lambda text: None, timeout_s=120) -> CellResult:
+    def run(self, code, *, on_stdout=lambda text: None, timeout_s=300) -> CellResult:
         """Execute a cell; `on_stdout` sees all of its text so far each time there is more."""
         message = self.client.execute(code)
         result = CellResult()

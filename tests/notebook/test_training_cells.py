@@ -70,7 +70,7 @@ def test_what_the_script_gave(kernel, trained):
 
 def test_the_model_is_loaded_with_one_call(kernel, trained):
     _, run_id = trained
-    loaded = kernel.run(f"%ignite_tf model {run_id} -o net", timeout_s=100)
+    loaded = kernel.run(f"%ignite_tf model {run_id} -o net", timeout_s=300)
     assert f"net: the model digits of run {run_id}, 610 parameters" in loaded.stdout
     shape = kernel.run("net.predict(np.zeros((2, 64), np.float32), verbose=0).shape")
     assert shape.text.strip() == "(2, 10)"

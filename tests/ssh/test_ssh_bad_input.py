@@ -100,7 +100,7 @@ def test_interpreters_that_do_not_do(session, bed):
         session.start_run(RunRequest("NUMBERS", "pass", 2, python="/nowhere/python", start_timeout_s=None))
     bare = shutil.which("python3", path="/usr/bin")
     run = session.start_run(RunRequest("NUMBERS", "import tensorflow", 1, python=bare, start_timeout_s=None))
-    assert run.wait(timeout_s=60).state is RunState.FAILED
+    assert run.wait(timeout_s=300).state is RunState.FAILED
     failure = run.failure()
     assert "ModuleNotFoundError: No module named 'tensorflow'" in failure.traceback
     assert "-m pip install tensorflow" in failure.hint

@@ -77,7 +77,7 @@ def test_a_run_of_a_notebook(session, elsewhere):
         watching.end()
     for output in by_worker(watching.out).values():
         check_lines(output)
-    assert run.wait(timeout_s=20).state is RunState.STOPPED
+    assert run.wait(timeout_s=300).state is RunState.STOPPED
     own = {0: "", 1: "", 2: ""}
     for chunk in run.follow():
         own[chunk.worker] += chunk.text
@@ -86,7 +86,7 @@ def test_a_run_of_a_notebook(session, elsewhere):
 
 def test_prune_forgets_runs_wherever_something_of_them_is(session, elsewhere, bed):
     run = session.start_run(RunRequest("NUMBERS", "print('here')", 3, start_timeout_s=None))
-    run.wait(60)
+    run.wait(300)
     session.wait_for_copies(30)
     homes = [host.disk / ".local/state/ignite_tf_magic/runs" / run.id for host in bed.hosts]
     assert all(home.is_dir() for home in homes)

@@ -101,7 +101,7 @@ def test_no_secret_is_in_a_notebook(trusted, home):
             )
         ]
     )
-    NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
     nbformat.write(notebook, "run.ipynb")
     text = Path("run.ipynb").read_text()
     assert f"found it True {len(PASSWORD)}" in text

@@ -11,7 +11,7 @@ from ignite_tf_magic.tensorboard.record import TensorBoardInfo
 
 
 def ask(board: TensorBoardInfo, path: str, **query: str):
-    connection = HTTPConnection("127.0.0.1", board.port, timeout=30)
+    connection = HTTPConnection("127.0.0.1", board.port, timeout=300)
     try:
         connection.request("GET", f"/{path}?{urlencode(query)}")
         response = connection.getresponse()

@@ -31,7 +31,7 @@ print(info.pid)
 
 def test_it_outlives_its_starter_and_is_reused(show, root, tmp_path):
     argv = [sys.executable, "-c", OPEN, str(root), str(tmp_path)]
-    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=300)
     pid = int(done.stdout.splitlines()[-1])
     board = show({"run": tmp_path}, cwd=str(tmp_path))
     assert (board.pid, board.reused) == (pid, True)
@@ -99,7 +99,7 @@ def test_an_interrupt_ends_what_was_started(root, tmp_path):
     with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, start_new_session=True) as starter:
         locks = until(lambda: list(root.glob("*/server.lock")), bool)
         starter.send_signal(signal.SIGINT)
-        _, errors = starter.communicate(timeout=60)
+        _, errors = starter.communicate(timeout=300)
     assert "KeyboardInterrupt" in errors
     assert not is_held(locks[0])
 

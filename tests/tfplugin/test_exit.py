@@ -9,7 +9,7 @@ from pathlib import Path
 
 def test_leaving_with_a_writer_open_and_a_pipeline_running():
     command = [sys.executable, str(Path(__file__).with_name("exiting.py"))]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     words = "the Python interpreter behind this file system is ending"
     assert done.stdout.splitlines() == [

@@ -110,7 +110,7 @@ def test_a_stale_build_is_told(mem, monkeypatch):
 def test_first_registration_from_many_threads_and_use_after_fork():
     """In a process of its own: the first registration happens once."""
     command = [sys.executable, str(HERE / "threads_and_fork.py")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert json.loads(done.stdout) == {
         "served": [f"mem:///{i}" for i in range(8)],

@@ -50,7 +50,7 @@ def run_cases(
     *,
     together: bool = True,
     python: str = sys.executable,
-    timeout_s: float = 600.0,
+    timeout_s: float = 1400.0,
 ) -> None:
     """Run cases one after the other; `together` False runs them in one process, with the batches of so many workers.
 
@@ -116,7 +116,7 @@ class Workers:
         """Start them and wait until all have succeeded."""
         processes = self.start(**environment)
         try:
-            codes = [process.wait(400) for process in processes]
+            codes = [process.wait(500) for process in processes]
         finally:
             for process in processes:
                 process.kill()

@@ -42,7 +42,7 @@ def ask(tmp_path, monkeypatch):
 
     def ask():
         argv = [sys.executable, str(tmp_path / "ask.py")]
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=True)
         return done.stdout.split("\n")[:-1], done.stderr
 
     return ask

@@ -55,7 +55,7 @@ def test_the_in_graph_program_of_the_articles(cluster):
     with open_session(report=str) as session:
         run = session.start_run(RunRequest("GRAPHS", SCRIPT, num_workers=2))
         text = "".join(chunk.text for chunk in run.follow())
-        run.wait(60)
+        run.wait(300)
         assert run.failure() is None, text
         rows = [worker.rows for worker in run.info().workers]
     found = json.loads(text.partition("FOUND")[2].splitlines()[0])

@@ -27,6 +27,7 @@ LONG = {
     *("weights_of_uneven_sums", "mean_by_weights", "unreduced_losses_with_a_mean"),
 }
 ALL = [name for name in CASES if name not in LONG]
+pytestmark = pytest.mark.timeout(3000)  # the first of them runs all cases
 CHAOTIC = {"early_stopping": 1e-3}  # many epochs at a high rate
 
 

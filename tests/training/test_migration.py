@@ -38,7 +38,7 @@ def output_of_run(name: str, cache: str) -> list[str]:
     with open_session(report=str) as session:
         run = session.start_run(RunRequest(cache, script(name, "after"), num_workers=2, script_name=name))
         text = "".join(chunk.text for chunk in run.follow())
-        run.wait(60)
+        run.wait(300)
         assert run.failure() is None, text
         return text.splitlines()
 

@@ -59,7 +59,7 @@ def test_estimators_on_two_workers(of_estimators, ignite, monkeypatch, tmp_path)
     with open_session(report=str) as session:
         run = session.start_run(request)
         text = "".join(chunk.text for chunk in run.follow())
-        run.wait(60)
+        run.wait(300)
         assert run.failure() is None, text
         assert run.result["global_step"] == 40
         assert run.result["accuracy"] > 0.9
