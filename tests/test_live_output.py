@@ -3,26 +3,11 @@
 from __future__ import annotations
 
 import random
-import re
 
 import pytest
+from kernels import screen
 
 from ignite_tf_magic.live_output import LiveOutput
-
-
-def screen(stream: str) -> list[str]:
-    """The lines that a terminal shows after all of `stream`."""
-    lines, column = [""], 0
-    for char in re.sub(r"\x1b\[\d*m", "", stream):
-        if char == "\n":
-            lines.append("")
-            column = 0
-        elif char == "\r":
-            column = 0
-        else:
-            lines[-1] = lines[-1][:column].ljust(column) + char + lines[-1][column + 1 :]
-            column += 1
-    return [line.rstrip() for line in lines]
 
 
 def shown(num_workers: int, *chunks: tuple[int, str]) -> list[str]:

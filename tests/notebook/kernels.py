@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass, field
 from queue import Empty
@@ -23,6 +24,26 @@ class CellResult:
     def text(self) -> str:
         """All that a front end without HTML shows."""
         return self.stdout + "".join(f"{data.get('text/plain', '')}\n" for data in self.shown)
+
+    @property
+    def lines(self) -> list[str]:
+        """What a person sees of the text: of a line that was written over what was written last."""
+        return screen(self.stdout)
+
+
+def screen(stream: str) -> list[str]:
+    """The lines that a terminal shows after all of `stream`."""
+    lines, column = [""], 0
+    for char in re.sub(r"\x1b\[\d*m", "", stream):
+        if char == "\n":
+            lines.append("")
+            column = 0
+        elif char == "\r":
+            column = 0
+        else:
+            lines[-1] = lines[-1][:column].ljust(column) + char + lines[-1][column + 1 :]
+            column += 1
+    return [line.rstrip() for line in lines]
 
 
 class Kernel:

@@ -74,7 +74,7 @@ def test_workers_are_told_apart(kernel, digits):
         "while len(os.listdir(os.environ['IGNITE_TF_RUN_DIR'])) < 2: time.sleep(0.01)\n"
     )
     assert result.error is None, result
-    assert {"worker 0 | I am 0", "worker 1 | I am 1"} <= set(result.stdout.splitlines())
+    assert {"worker 0 | I am 0", "worker 1 | I am 1"} <= set(result.lines)
 
 
 def test_progress_bar_is_one_line(kernel, digits):
@@ -141,7 +141,7 @@ def test_interrupt_stops_watching_and_the_run_goes_on(kernel, digits, tmp_path):
     assert re.search(rf"{identity} +running", kernel.run("%ignite_tf ps").text)
     go_on.touch()
     attached = kernel.run(f"%ignite_tf attach {identity}")
-    assert attached.stdout.splitlines()[:2] == ["started", "went on"]
+    assert attached.lines[:2] == ["started", "went on"]
     assert "succeeded" in attached.text
     assert identity not in kernel.run("%ignite_tf ps").text
     assert identity in kernel.run("%ignite_tf ps --all").text

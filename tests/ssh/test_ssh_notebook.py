@@ -41,7 +41,7 @@ def test_a_cell_that_another_machine_stops(kernel, elsewhere):
     assert [worker["local_rows"] for worker in seen["described"]["workers"]] == [1000, 1000, 1000]
     assert seen["stopped"]["outcome"] == "stopped"
     attached = by_worker(seen["attached"])
-    shown = by_worker("".join(f"{line}\n" for line in cell.stdout.splitlines() if line.startswith("worker ")))
+    shown = by_worker("".join(f"{line}\n" for line in cell.lines if line.startswith("worker ")))
     assert attached == shown
     assert all(map(check_lines, shown.values()))
     assert sorted(shown) == [0, 1, 2]
@@ -70,6 +70,6 @@ def test_a_detached_cell_and_the_doctor(kernel, elsewhere):
     assert elsewhere.json("ps") == []
     watched = kernel.run("%ignite_tf attach $run_id")
     for text in by_worker(
-        "".join(f"{line}\n" for line in watched.stdout.splitlines() if line.startswith("worker "))
+        "".join(f"{line}\n" for line in watched.lines if line.startswith("worker "))
     ).values():
         check_lines(text)
