@@ -66,6 +66,8 @@ class RunRequest:
         deadline_s: How long the run may take in all; None takes the configured time.
         on_rebalance: What a change of the cache's primary owners leads to; None takes what is configured.
         num_gpus: Of each worker, for itself alone. With 0 workers see all GPUs of their host, as any program does.
+        memory_bytes: Of each worker with all that it starts, at most: a worker that has more is ended, and its host has
+            room for it only where runs with such limits leave so much. With 0 there is no limit.
         requirements: File of what the workers' interpreter is to have; it is then that of a virtual environment, built
             once on each host by uv or pip on `python`, and used again for the same words.
         wheels: Directory with all wheels for that, where hosts are to ask no package index.
@@ -96,6 +98,7 @@ class RunRequest:
     deadline_s: float | None = None
     on_rebalance: OnRebalance | None = None
     num_gpus: int = 0
+    memory_bytes: int = 0
     requirements: Path | None = None
     wheels: Path | None = None
     push: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -137,7 +140,7 @@ def plan_run(
         CacheNotFound: There is no such cache.
         LoadIncomplete, RowsLost, NodesMissing: Only a part of its rows is there.
         PlacementError: The workers cannot be spread so.
-        NoRoom: The hosts have too few free GPUs or ports, and the run was not to wait.
+        NoRoom: The hosts have too few free GPUs or ports, or too little memory, and the run was not to wait.
         ParcelError: The job's directory cannot be packed.
     """
     _check_env(request.env)
@@ -265,6 +268,7 @@ def _spec(config: Config, request: RunRequest) -> RunSpec:
         restarts_on_rebalance=on_rebalance is OnRebalance.RESTART,
         hosts=request.hosts,
         num_gpus=request.num_gpus,
+        memory_bytes=request.memory_bytes,
         port_range=launch.ports,
         log_limit_bytes=launch.log_limit_bytes,
         waits_for_room=request.wait,

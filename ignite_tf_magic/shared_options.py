@@ -11,6 +11,7 @@ from ignite_tf_magic import __version__
 from ignite_tf_magic.boards import LOOPBACK
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.session import EmbeddedOptions, OnRebalance, Run
+from ignite_tf_magic.toml_tables import SIZE_IS, parse_bytes
 
 # More than any option can mean, and less than any clock, socket or date refuses.
 _MOST, _MOST_DAYS, _MOST_PORT = 10**9, 10**6, 65535
@@ -47,6 +48,14 @@ def priority(text: str) -> int:
     """Read a whole number that may be below 0."""
     sign = -1 if text.startswith("-") else 1
     return sign * whole(text.removeprefix("-"))
+
+
+def size(text: str) -> int:
+    """Read a number of bytes, as 500MB or 1.5GiB."""
+    found = parse_bytes(text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not {SIZE_IS}")
+    return found
 
 
 def assignment(text: str) -> tuple[str, str]:
@@ -120,7 +129,7 @@ def add_run_options(start: argparse.ArgumentParser, *, default_workers: str) -> 
     add("--on-rebalance", choices=choices, help="when partitions have moved (restart)")
     add("--stop-on-nan", action="store_true", help="fail when the loss is not a number any more")
     add("--allow-partial", action="store_true", help="train on what is left of a cache that has lost rows")
-    add("--wait", action="store_true", help="queue the run until there are free GPUs and ports for it")
+    add("--wait", action="store_true", help="queue the run until there are GPUs, ports and memory for it")
     add("--priority", type=priority, metavar="N", help="with --wait: before runs with a lower one (0)")
     add("--explain", action="store_true", help="only tell who would read what, from where")
     add("--detach", action="store_true", help="the hosts answer for the run; it outlives this process")
@@ -130,6 +139,7 @@ def _add_place(start: argparse.ArgumentParser, workers: str) -> None:
     add = start.add_argument
     add("--workers", type=count, metavar="N", help=workers)
     add("--hosts", metavar="A,B", help="only these get workers (all that hold partitions)")
+    add("--memory", type=size, default=0, metavar="SIZE", help="of each worker at most, as 4GiB (no limit)")
     add("--gpus", type=whole, default=0, metavar="N", help="GPUs of each worker alone (0: all see all)")
     add("--python", metavar="PATH", help="interpreter of the workers, on their hosts")
     add("--name", metavar="NAME", help="the beginning of the run's id (the cache)")
@@ -143,6 +153,7 @@ def given_options(options: argparse.Namespace) -> dict[str, Any]:
         "python": options.python,
         "name": options.name,
         "num_gpus": options.gpus,
+        "memory_bytes": options.memory,
         "requirements": options.requirements,
         "wheels": options.wheels,
         "wait": options.wait,

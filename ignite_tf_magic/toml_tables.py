@@ -18,9 +18,17 @@ from ignite_tf_magic.errors import ConfigError
 T = TypeVar("T")
 # More than any number can mean, and less than any clock or socket refuses.
 _MOST, _MOST_BYTES = 10**9, 2**63 - 1
+SIZE_IS = 'a size above 0, as "500MB" or "1GiB", and below 8 EiB'
 _UNITS = {"": 1, "b": 1}
 _UNITS |= {f"{letter}ib": 1 << 10 * power for power, letter in enumerate("kmgt", 1)}
 _UNITS |= {f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)}
+
+
+def parse_bytes(text: str) -> int | None:
+    """Read a size, as "500MB", "1.5 GiB" or a number of bytes; None when it is not one."""
+    found = re.fullmatch(r"(\d{1,20}(?:\.\d{1,20})?)\s*([kmgt]?i?b|)", text.strip().lower())
+    size = float(found[1]) * _UNITS.get(found[2], 0) if found else 0.0
+    return int(size) if 1 <= size <= _MOST_BYTES else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +105,10 @@ class Table:
         """Read a size, as "500MB", "1.5 GiB" or a number of bytes."""
         if (value := self.values.get(key)) is None:
             return None
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?b|)", str(value).strip().lower())
-        size = float(found[1]) * _UNITS.get(found[2], 0) if found else 0.0
-        if not 1 <= size <= _MOST_BYTES:
-            self.refuse(key, 'a size above 0, as "500MB" or "1GiB", and below 8 EiB')
-        return int(size)
+        size = parse_bytes(str(value))
+        if size is None:
+            self.refuse(key, SIZE_IS)
+        return size
 
     def port_range(self, key: str) -> tuple[int, int] | None:
         """Read "FIRST-LAST"."""

@@ -141,7 +141,7 @@ def _ended(worker: WorkerRecord, end: WorkerEnd, *, asked: bool) -> WorkerRecord
     code = -9 if end.code is None else end.code
     exit_code, signal_name = verdicts.normal_exit(code)
     by_itself = end.exception is not None and exit_code != 0 and not end.asked_to_end
-    was_ended = asked or end.reason not in ("exited", "agent_lost", None)
+    was_ended = asked or end.reason not in ("exited", "agent_lost", verdicts.TOO_MUCH_MEMORY, None)
     return replace(
         worker,
         exit_code=exit_code,

@@ -14,8 +14,8 @@ from ignite_tf_magic.launch.jobs import JobStatus
 
 T = TypeVar("T")
 
-# Why a host refuses to start a worker: other jobs have the GPUs or ports of the range, or this very port.
-NO_ROOM = frozenset({"no_gpu", "no_ports"})
+# Why a host refuses to start a worker: other jobs have the GPUs, ports of the range or memory, or this very port.
+NO_ROOM = frozenset({"no_gpu", "no_ports", "no_memory"})
 PORT_TAKEN = "port_taken"
 
 
@@ -157,6 +157,8 @@ class Room:
         num_gpus: All that it has.
         free_gpus: Those that no job has.
         free_ports: In the range that the run may use, counted up to what it needs; None where any port will do.
+        memory_bytes: All that it has.
+        free_memory_bytes: What jobs with a limit leave of it.
         holders: Which runs hold what, in words.
         error: Why nothing is known.
     """
@@ -164,6 +166,8 @@ class Room:
     num_gpus: int = 0
     free_gpus: int = 0
     free_ports: int | None = None
+    memory_bytes: int = 0
+    free_memory_bytes: int = 0
     holders: tuple[str, ...] = ()
     error: str | None = None
 

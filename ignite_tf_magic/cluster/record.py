@@ -54,6 +54,7 @@ class RunSpec:
         requirements: Name of the file that says what the workers' environments have; None: they have none of their own.
         waits_for_room: Whether it waits for GPUs and ports that other runs hold.
         allow_partial: Whether it may train on a part of the rows, when others are lost.
+        memory_bytes: What each worker may have at most; 0 is no limit.
         priority: Among runs that wait for room, those with a higher one come first.
         survives_s: For how long its workers live on when the process that owns it ends in good order, as a kernel does
             that is restarted, so that another one may take it over.
@@ -77,6 +78,7 @@ class RunSpec:
     restarts_on_rebalance: bool = True
     hosts: tuple[str, ...] = ()
     num_gpus: int = 0
+    memory_bytes: int = 0
     port_range: tuple[int, int] | None = None
     log_limit_bytes: int | None = 1 << 30
     requirements: str | None = None

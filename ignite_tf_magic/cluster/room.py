@@ -1,4 +1,4 @@
-"""Whether hosts have room for a run: GPUs and ports that no other run holds."""
+"""Whether hosts have room for a run: GPUs, ports and memory that no other run holds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UNKNOWN = Room(error="it has not told yet what is free there")
 
 def needs_room(spec: RunSpec) -> bool:
     """Tell whether hosts may have too little for a run."""
-    return spec.num_gpus > 0 or _uses_range(spec)
+    return spec.num_gpus > 0 or spec.memory_bytes > 0 or _uses_range(spec)
 
 
 def look(host: Host, spec: RunSpec) -> Room:
@@ -27,7 +27,14 @@ def look(host: Host, spec: RunSpec) -> Room:
         return Room(error=error.reason)
     held = {gpu for lease in facts.leases for gpu in lease.gpus}
     free = [gpu for gpu in facts.gpus if gpu.index not in held]
-    return Room(len(facts.gpus), len(free), facts.free_ports, _holders(facts, spec))
+    return Room(
+        num_gpus=len(facts.gpus),
+        free_gpus=len(free),
+        free_ports=facts.free_ports,
+        memory_bytes=facts.memory_bytes,
+        free_memory_bytes=max(facts.memory_bytes - sum(lease.memory_bytes for lease in facts.leases), 0),
+        holders=_holders(facts, spec),
+    )
 
 
 def told_rooms(reports: Mapping[str, HostReport]) -> dict[str, Room]:
@@ -61,19 +68,32 @@ def _uses_range(spec: RunSpec) -> bool:
 
 
 def _free(spec: RunSpec, room: Room) -> int:
-    by_gpus = room.free_gpus // spec.num_gpus if spec.num_gpus else spec.num_workers
-    return min(by_gpus, spec.num_workers if room.free_ports is None else room.free_ports)
+    by_ports = spec.num_workers if room.free_ports is None else room.free_ports
+    return min(_fitting(spec, room.free_gpus, room.free_memory_bytes), by_ports)
 
 
 def _largest(spec: RunSpec, room: Room) -> int:
-    by_gpus = room.num_gpus // spec.num_gpus if spec.num_gpus else spec.num_workers
     first, last = spec.port_range or (0, 0)
-    return min(by_gpus, last - first + 1 if _uses_range(spec) else spec.num_workers)
+    by_ports = last - first + 1 if _uses_range(spec) else spec.num_workers
+    return min(_fitting(spec, room.num_gpus, room.memory_bytes), by_ports)
+
+
+def _fitting(spec: RunSpec, num_gpus: int, memory_bytes: int) -> int:
+    """Count the workers for which there are so many GPUs and so much memory."""
+    by_gpus = num_gpus // spec.num_gpus if spec.num_gpus else spec.num_workers
+    by_memory = memory_bytes // spec.memory_bytes if spec.memory_bytes else spec.num_workers
+    return min(by_gpus, by_memory)
 
 
 def _wanted(spec: RunSpec) -> str:
-    gpus = f" with {spec.num_gpus} GPU{'s' * (spec.num_gpus > 1)} each" if spec.num_gpus else ""
-    return f"{spec.num_workers} worker{'s' * (spec.num_workers > 1)}{gpus}"
+    each = [f"{spec.num_gpus} GPU{'s' * (spec.num_gpus > 1)}"] if spec.num_gpus else []
+    each += [f"{_gib(spec.memory_bytes)} of memory"] if spec.memory_bytes else []
+    has = f" with {' and '.join(each)} each" if each else ""
+    return f"{spec.num_workers} worker{'s' * (spec.num_workers > 1)}{has}"
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / 2**30:.3g} GiB"
 
 
 def _describe(spec: RunSpec, rooms: Mapping[str, Room]) -> str:
@@ -91,6 +111,8 @@ def _describe_host(spec: RunSpec, room: Room) -> str:
     if spec.port_range and room.free_ports is not None and room.free_ports < spec.num_workers:
         first, last = spec.port_range
         words.append(f"{room.free_ports} of the ports {first}-{last} ([launch] ports) free")
+    if spec.memory_bytes:
+        words.append(f"{_gib(room.free_memory_bytes)} of {_gib(room.memory_bytes)} of memory free")
     held = f" (held by {', '.join(room.holders)})" if room.holders else ""
     return f"{', '.join(words) or 'enough'}{held}"
 
@@ -106,4 +128,5 @@ def _holders(facts: DeviceFacts, spec: RunSpec) -> tuple[str, ...]:
 def _held(lease: Lease, spec: RunSpec) -> str:
     first, last = spec.port_range if _uses_range(spec) and spec.port_range else (0, -1)
     gpus = [f"GPU {gpu}" for gpu in lease.gpus if spec.num_gpus]
+    gpus += [f"{_gib(lease.memory_bytes)} of memory"] if spec.memory_bytes and lease.memory_bytes else []
     return ", ".join([*gpus, *(f"port {port}" for port in lease.ports if first <= port <= last)])

@@ -141,6 +141,7 @@ def worker_job(
         grace_s=timings.grace_s,
         ports=(port,) if port else (),
         num_gpus=record.spec.num_gpus,
+        memory_bytes=record.spec.memory_bytes,
         log_limit_bytes=record.spec.log_limit_bytes,
     )
 

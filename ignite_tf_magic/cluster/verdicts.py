@@ -11,6 +11,7 @@ from ignite_tf_magic.cluster.record import WorkerRecord
 EXIT_TEMPORARY = 75  # EX_TEMPFAIL of sysexits.h: the script itself asks for another attempt
 EXIT_HOST_LOST = 113  # errno EHOSTUNREACH
 EXIT_KILLED = 128 + 9
+TOO_MUCH_MEMORY = "memory"  # why a keeper ended a worker: it had more than its limit
 # Linux', whatever the system of who looks: workers run there.
 _SIGNAL_NAMES = [
     *("SIGHUP", "SIGINT", "SIGQUIT", "SIGILL", "SIGTRAP", "SIGABRT", "SIGBUS", "SIGFPE"),
@@ -55,6 +56,8 @@ def normal_exit(return_code: int) -> tuple[int, str | None]:
 
 def describe_end(exit_code: int, end: WorkerEnd | None) -> str:
     """Say in words how a worker ended, and which disk of its host was full then."""
+    if end and end.reason == TOO_MUCH_MEMORY:
+        return "it was ended, as it had more memory than its limit (--memory)"
     told = describe_exit(exit_code, oom=end.oom if end else None)
     return f"{told}; the disk is full: {end.full_disk}" if end and end.full_disk else told
 
@@ -96,8 +99,10 @@ def may_pass(worker: WorkerRecord, end: WorkerEnd | None) -> bool:
     """Tell whether the same script may succeed another time.
 
     It may after a signal, an OOM kill or a lost host, when a connection broke or a disk was full, and when it
-    says so by exit code 75. An exception of the script's own is its last word.
+    says so by exit code 75. An exception of the script's own is its last word, and more memory than its limit.
     """
+    if end is not None and end.reason == TOO_MUCH_MEMORY:
+        return False
     if worker.signal is not None or worker.exit_code in (EXIT_TEMPORARY, EXIT_HOST_LOST):
         return True
     if end is None or end.code is None:

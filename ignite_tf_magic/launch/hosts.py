@@ -288,7 +288,7 @@ class Host(Closing):
     def devices(
         self, *, with_gpus: bool, port_range: tuple[int, int] | None = None, num_ports: int = 0
     ) -> DeviceFacts:
-        """Ask which GPUs and ports jobs could have.
+        """Ask which GPUs, ports and memory jobs could have.
 
         Args:
             with_gpus: Whether to ask for the GPUs, which may take some seconds.

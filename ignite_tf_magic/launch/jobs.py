@@ -42,6 +42,7 @@ class Job:
         grace_s: How long it may take to end by itself before it is killed.
         ports: Ports of the host that its keeper holds for it.
         num_gpus: How many GPUs it gets for itself.
+        memory_bytes: It is ended when its processes have more memory of their own together; 0 is no limit.
         keep: It is started again when it ends with another code than 0, and no generation fences it.
         log_limit_bytes: The older half of a longer log is deleted, visibly; None keeps everything.
         create_cwd: The working directory is made when it is missing.
@@ -59,6 +60,7 @@ class Job:
     grace_s: float = 3.0
     ports: tuple[int, ...] = ()
     num_gpus: int = 0
+    memory_bytes: int = 0
     keep: bool = False
     log_limit_bytes: int | None = LOG_LIMIT_BYTES
     create_cwd: bool = False
@@ -77,6 +79,7 @@ class Job:
             "grace_s": self.grace_s,
             "ports": list(self.ports),
             "gpus": self.num_gpus,
+            "memory_bytes": self.memory_bytes,
             "keep": self.keep,
             "log_limit_bytes": self.log_limit_bytes,
         }
@@ -90,7 +93,7 @@ class JobStatus:
         beat: Counts the keeper's signs of life, about one a second.
         started_at: Time of the host's clock, in seconds since the epoch; so is `ended_at`.
         code: As `subprocess.Popen.returncode`; None while it runs, and when nobody knows it.
-        reason: Why it ended: "exited" by itself, "ended", "fenced", "lease", "agent_lost", ...
+        reason: Why it ended: "exited" by itself, "ended", "fenced", "lease", "memory", "agent_lost", ...
         oom: The system killed it for want of memory.
         full_disk: A place of its host whose disk was full when it failed, with what was left there.
         log_bytes: Where its log ends.
@@ -212,6 +215,7 @@ class Lease:
     job: str
     gpus: tuple[int, ...] = ()
     ports: tuple[int, ...] = ()
+    memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,23 +224,31 @@ class DeviceFacts:
 
     Attributes:
         gpus: All of them.
-        leases: What jobs hold of GPUs and ports.
+        leases: What jobs hold of GPUs, ports and memory.
         free_ports: How many of the range that was asked for are free, counted up to what was wanted.
+        memory_bytes: All that the host has.
     """
 
     gpus: tuple[Gpu, ...] = ()
     leases: tuple[Lease, ...] = ()
     free_ports: int | None = None
+    memory_bytes: int = 0
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> DeviceFacts:
         """Read the answer to `devices`."""
         gpus = tuple(Gpu(**_known(Gpu, gpu)) for gpu in wire.get("gpus") or ())
         leases = tuple(
-            Lease(each["run"], each["job"], tuple(each.get("gpus") or ()), tuple(each.get("ports") or ()))
+            Lease(
+                each["run"],
+                each["job"],
+                tuple(each.get("gpus") or ()),
+                tuple(each.get("ports") or ()),
+                each.get("memory_bytes") or 0,
+            )
             for each in wire.get("leases") or ()
         )
-        return cls(gpus, leases, wire.get("free_ports"))
+        return cls(gpus, leases, wire.get("free_ports"), wire.get("memory_bytes") or 0)
 
 
 @dataclass(frozen=True, slots=True)

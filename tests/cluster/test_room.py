@@ -28,6 +28,7 @@ from ignite_tf_magic.errors import LaunchError, NoRoom, PlacementError
 from ignite_tf_magic.launch.hosts import Host
 
 TWO_GPUS = RunSpec("c", num_workers=2, num_gpus=2)
+MUCH = RunSpec("c", num_workers=2, memory_bytes=3 << 30)
 RANGE = RunSpec("c", num_workers=3, port_range=(40000, 40003))
 SHOW = "import os, time\nprint(os.environ['CUDA_VISIBLE_DEVICES'], flush=True)\n"
 HOLD = SHOW + "time.sleep(60)"
@@ -36,8 +37,9 @@ HOLD = SHOW + "time.sleep(60)"
 # What is decided
 
 
-def test_only_gpus_and_ranges_of_ports_may_be_short():
+def test_only_gpus_memory_and_ranges_of_ports_may_be_short():
     assert needs_room(TWO_GPUS)
+    assert needs_room(MUCH)
     assert needs_room(RANGE)
     assert not needs_room(RunSpec("c", num_workers=3))
     assert not needs_room(replace(RANGE, num_workers=1))
@@ -48,6 +50,9 @@ def test_how_many_workers_have_room():
     assert limits(RANGE, ["a", "b"], {"a": Room(free_ports=1), "b": Room(free_ports=3)}) == {"a": 1, "b": 3}
     both = replace(RANGE, num_gpus=1)
     assert limits(both, ["a"], {"a": Room(4, 2, 3)}) == {"a": 2}
+    rooms = {"a": Room(memory_bytes=8 << 30, free_memory_bytes=5 << 30)}
+    assert limits(MUCH, ["a"], rooms) == {"a": 1}
+    assert limits(replace(MUCH, num_gpus=1), ["a"], {"a": replace(rooms["a"], num_gpus=9)}) == {"a": 0}
 
 
 def test_a_run_that_fits_lacks_nothing():
@@ -60,6 +65,13 @@ def test_a_shortage_tells_what_each_host_has_and_who_holds_the_rest():
         "2 workers with 2 GPUs each do not fit now: a: 2 of 4 GPUs free (held by run x-1: GPU 0, GPU 1); "
         "b: no GPUs (nvidia-smi); c: no route; d: it has not told yet what is free there"
     )
+    rooms = {
+        "a": Room(memory_bytes=8 << 30, free_memory_bytes=1 << 29, holders=("run x-1: 7.5 GiB of memory",))
+    }
+    assert shortage(MUCH, ["a"], rooms) == (
+        "2 workers with 3 GiB of memory each do not fit now: a: 0.5 GiB of 8 GiB of memory free "
+        "(held by run x-1: 7.5 GiB of memory)"
+    )
     rooms = {"a": Room(free_ports=2, holders=("run x-1: port 40002",))}
     assert shortage(RANGE, ["a"], rooms) == (
         "3 workers do not fit now: a: 2 of the ports 40000-40003 ([launch] ports) free (held by run x-1: port 40002)"
@@ -71,6 +83,7 @@ def test_a_shortage_tells_what_each_host_has_and_who_holds_the_rest():
     [
         (TWO_GPUS, Room(3, 3)),
         (TWO_GPUS, Room()),
+        (MUCH, Room(memory_bytes=5 << 30, free_memory_bytes=5 << 30)),
         (replace(RANGE, num_workers=5), Room(free_ports=4)),
     ],
 )
@@ -226,6 +239,40 @@ def test_runs_never_have_the_same_gpu(gpus, start_on, place, reach):
     first.stop()
     third = start_on([host], HOLD, num_gpus=2)
     assert await_text(third, "\n") == "0,1\n"
+
+
+def test_limits_of_memory_are_handed_out_once(start_on, place, reach):
+    host = host_at(place, "a")
+    most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * 3 // 5
+    first = start_on([host], "import time\nprint('up', flush=True)\ntime.sleep(60)", memory_bytes=most)
+    await_text(first, "up")
+    room = room_on(reach, host, RunSpec("c", memory_bytes=most))
+    assert (room.memory_bytes * 3 // 5, room.memory_bytes - room.free_memory_bytes) == (most, most)
+    assert f"run {first.id}: {most / 2**30:.3g} GiB of memory" in room.holders
+    with pytest.raises(LaunchError, match=r"MiB of memory are asked for, \d+ of \d+ MiB on .* are free"):
+        start_on([host], SHOW, memory_bytes=most)
+    second = start_on([host], "print('had room')", memory_bytes=most, waits=True)
+    await_that(lambda: first.id in (second.info().waiting_for or ""), "the reason")
+    first.stop()
+    assert text_of(second) == "had room\n"
+
+
+def test_a_worker_with_more_memory_than_its_limit_is_ended_once_and_told_of(start_on, place):
+    """All that it starts counts; what it has asked for and not touched does not."""
+    script = (
+        "import mmap, subprocess, sys, time\n"
+        "untouched = mmap.mmap(-1, 1 << 30)\n"
+        "print('small', flush=True)\n"
+        "time.sleep(3)\n"
+        "print('large', flush=True)\n"
+        "code = 'import time; taken = b\"x\" * (300 << 20); time.sleep(60)'\n"
+        "subprocess.run([sys.executable, '-c', code])"
+    )
+    run = start_on([host_at(place, "a")], script, memory_bytes=200 << 20, max_restarts=3)
+    info = run.wait(300)
+    assert (info.state, info.restarts) == (RunState.FAILED, 0)
+    assert "it was ended, as it had more memory than its limit (--memory)" in run.failure().summary
+    assert text_of(run).startswith("small\nlarge\n")
 
 
 def test_gpus_are_free_when_the_keepers_of_a_worker_are_killed(gpus, start_on, place, reach):

@@ -1,4 +1,4 @@
-"""GPUs and ports of this host, handed out to jobs without overlap."""
+"""GPUs, ports and memory of this host, handed out to jobs without overlap."""
 
 from __future__ import annotations
 
@@ -46,16 +46,38 @@ def list_leases(runs: Runs) -> list[dict[str, Any]]:
     for run in names_in(f"{runs.root}/runs"):
         for job, status in runs.alive(run):
             gpus, ports = job.request["gpus_given"], job.request["ports"]
-            if gpus or ports:
-                found.append({"run": run, "job": status["name"], "gpus": gpus, "ports": ports})
+            memory_bytes = job.request.get("memory_bytes", 0)  # none in those of earlier agents
+            if gpus or ports or memory_bytes:
+                held = {"gpus": gpus, "ports": ports, "memory_bytes": memory_bytes}
+                found.append({"run": run, "job": status["name"], **held})
     return found
 
 
-def held_devices(runs: Runs) -> tuple[set[int], set[int]]:
-    """Give the GPUs and the ports of all jobs that live on this host."""
-    leases = list_leases(runs)
+def host_memory_bytes() -> int:
+    """Give how much memory this host has."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def held_devices(leases: list[dict[str, Any]]) -> tuple[set[int], set[int]]:
+    """Give the GPUs and the ports that are held."""
     gpus = {gpu for lease in leases for gpu in lease["gpus"]}
     return gpus, {port for lease in leases for port in lease["ports"]}
+
+
+def check_memory(wanted: int, leases: list[dict[str, Any]]) -> None:
+    """Refuse a job that may have more memory than others that have a limit leave.
+
+    Raises:
+        Refused: `no_memory`.
+    """
+    total = host_memory_bytes()
+    free = total - sum(lease["memory_bytes"] for lease in leases)
+    if wanted > free:
+        message = (
+            f"{wanted >> 20} MiB of memory are asked for, {max(free, 0) >> 20} of {total >> 20} MiB on "
+            f"{os.uname().nodename} are free"
+        )
+        raise Refused("no_memory", message, free=free, total=total)
 
 
 def choose_gpus(wanted: int, known: list[dict[str, Any]], held: set[int]) -> list[int]:

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 
-from ignite_tf_magic.launch.agent.devices import list_gpus
+from ignite_tf_magic.launch.agent.devices import host_memory_bytes, list_gpus
 from ignite_tf_magic.launch.agent.disk import Refused, disk_of, names_in, write_fault
 from ignite_tf_magic.launch.agent.runs import Runs
 
@@ -68,7 +68,7 @@ def probe(runs: Runs, interpreter: str | None, modules: list[str]) -> dict[str, 
         **_interpreter_facts(interpreter or sys.executable, modules),
         "disk_free_bytes": disk_of(runs.root)[0],
         "write_fault": write_fault(runs.root),
-        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        "memory_bytes": host_memory_bytes(),
         "gpus": list_gpus(),
         "ends_at_logout": ends_at_logout(_user()),
         "uv": _found("uv", [os.path.expanduser("~/.local/bin"), os.path.expanduser("~/.cargo/bin")]),

@@ -23,6 +23,7 @@ from ignite_tf_magic.launch.agent.disk import (
 from ignite_tf_magic.launch.agent.job_files import JobFiles, first_status
 from ignite_tf_magic.launch.agent.processes import (
     adopt_orphans,
+    descendants_memory_bytes,
     kill_children,
     kill_descendants,
     kill_group,
@@ -168,6 +169,7 @@ class Keeper:
         self._start_at: float | None = None  # of a kept job: when to start its process again
         self._pause_s = _FIRST_PAUSE_S
         self._terminated = False
+        self._has_too_much = False
         self._log = -1
         self._launched_at = 0.0
         self._held: list[Any] = []
@@ -308,6 +310,8 @@ class Keeper:
         deadline = self._files.deadline()
         if deadline is not None and now >= deadline:
             return "lease"
+        if self._has_too_much:
+            return "memory"
         return "terminated" if self._terminated else None
 
     def _is_fenced(self) -> bool:
@@ -321,6 +325,8 @@ class Keeper:
         self._beat_at = host_clock()
         self._status["beat"] += 1
         self._oom_kills = oom_kills() if self._process is not None else self._oom_kills
+        if limit := self._request.get("memory_bytes"):
+            self._has_too_much = self._has_too_much or descendants_memory_bytes() > limit
         try:
             self._bound_log()
             self._files.write_status(self._status)

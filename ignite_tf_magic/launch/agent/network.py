@@ -7,7 +7,7 @@ import os
 import select
 import time
 
-from ignite_tf_magic.launch.agent.devices import held_devices
+from ignite_tf_magic.launch.agent.devices import held_devices, list_leases
 from ignite_tf_magic.launch.agent.disk import FileLock, Refused
 from ignite_tf_magic.launch.agent.runs import Runs
 
@@ -31,7 +31,7 @@ class Ports:
         if not 0 <= count <= _MAX_PORTS:
             raise Refused("bad_request", f"{count} is no number of ports")
         with FileLock(f"{self._runs.root}/devices.lock"):
-            _, held = held_devices(self._runs)
+            _, held = held_devices(list_leases(self._runs))
             found: dict[int, Any] = {}
             candidates = iter([0] * (count + 100) if within is None else range(within[0], within[1] + 1))
             try:
@@ -64,7 +64,7 @@ class Ports:
         num_free = 0
         # What is tried here must not look taken to `reserve`.
         with FileLock(f"{self._runs.root}/devices.lock"):
-            _, held = held_devices(self._runs)
+            _, held = held_devices(list_leases(self._runs))
             for port in range(within[0], within[1] + 1):
                 bound = _bound(port) if num_free < wanted and port not in held else None
                 if bound is not None:

@@ -80,6 +80,29 @@ def _own_children() -> list[int]:
         return _table().get(pid, [])
 
 
+def descendants_memory_bytes() -> int:
+    """Sum the memory up that the descendants of this process have for themselves; 0 where Linux does not tell.
+
+    What they share with others, as files that they map, is not counted.
+    """
+    children, parents, total = _table(), [os.getpid()], 0
+    while parents:
+        for pid in children.get(parents.pop(), ()):
+            if not environment_has(pid, KEEPER_MARK):
+                parents.append(pid)
+                total += _own_memory_bytes(pid)
+    return total
+
+
+def _own_memory_bytes(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            lines = [line.split() for line in file if line.startswith((b"RssAnon:", b"RssShmem:"))]
+    except OSError:
+        return 0
+    return sum(int(words[1]) * 1024 for words in lines)
+
+
 def kill_descendants() -> bool:
     """Send SIGKILL to all descendants of this process once, but not to keepers and what is below those."""
     children = _table()

@@ -10,7 +10,7 @@ import os
 import select
 import time
 
-from ignite_tf_magic.launch.agent.devices import list_gpus, list_leases
+from ignite_tf_magic.launch.agent.devices import host_memory_bytes, list_gpus, list_leases
 from ignite_tf_magic.launch.agent.disk import Refused, host_clock
 from ignite_tf_magic.launch.agent.facts import greeting, probe
 from ignite_tf_magic.launch.agent.frames import (
@@ -239,6 +239,7 @@ class Relay:
         return {
             "gpus": list_gpus() if asked.get("with_gpus") else [],
             "leases": list_leases(self._runs),
+            "memory_bytes": host_memory_bytes(),
             "free_ports": self._ports.count_free(within, wanted) if within else None,
         }
 

@@ -8,7 +8,13 @@ import os
 import sys
 import time
 
-from ignite_tf_magic.launch.agent.devices import choose_gpus, held_devices, list_gpus
+from ignite_tf_magic.launch.agent.devices import (
+    check_memory,
+    choose_gpus,
+    held_devices,
+    list_gpus,
+    list_leases,
+)
 from ignite_tf_magic.launch.agent.disk import (
     FileLock,
     Refused,
@@ -82,6 +88,7 @@ class Starter:
             "grace_s": float(request.get("grace_s", 3.0)),
             "ports": [int(port) for port in request.get("ports") or ()],
             "gpus": int(request.get("gpus") or 0),
+            "memory_bytes": int(request.get("memory_bytes") or 0),
             "keep": keep,
             "log_limit_bytes": request.get("log_limit_bytes"),
             "stdin": _digest_of(stdin) if stdin else None,
@@ -114,7 +121,7 @@ class Starter:
     def _claim(self, path: str, asked: dict[str, Any], deadline: float | None) -> FileLock | None:
         """Make the job's directory, complete and locked, in one step; None when somebody else was first."""
         gpus = list_gpus() if asked["gpus"] else []
-        if not (asked["ports"] or asked["gpus"]):
+        if not (asked["ports"] or asked["gpus"] or asked["memory_bytes"]):
             return self._claim_fenced(path, asked, gpus, deadline)
         with FileLock(f"{self._runs.root}/devices.lock"):
             return self._claim_fenced(path, asked, gpus, deadline)
@@ -146,11 +153,14 @@ class Starter:
     def _given(self, asked: dict[str, Any], known_gpus: list[dict[str, Any]]) -> dict[str, Any]:
         gpus: list[int] = []
         gpu_env = {}
-        if asked["ports"] or asked["gpus"]:
-            held_gpus, held_ports = held_devices(self._runs)
+        if asked["ports"] or asked["gpus"] or asked["memory_bytes"]:
+            leases = list_leases(self._runs)
+            held_gpus, held_ports = held_devices(leases)
             for port in asked["ports"]:
                 if port in held_ports:
                     raise Refused("port_taken", f"port {port} belongs to another job", port=port)
+            if asked["memory_bytes"]:
+                check_memory(asked["memory_bytes"], leases)
             gpus = choose_gpus(asked["gpus"], known_gpus, held_gpus)
         if gpus:
             gpu_env = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
