@@ -232,7 +232,9 @@ def dot(colour: str) -> str:
 
 
 def state_text(run: RunInfo) -> str:
-    """Name a run's state, with the exit code when it failed."""
+    """Name a run's state, with the exit code when it failed, or until when it waits for somebody to take it over."""
+    if run.left_until is not None and run.state is not RunState.LOST:
+        return f"{run.state.value} (left until {run.left_until.astimezone():%H:%M})"
     failed = run.state is RunState.FAILED and run.exit_code is not None
     return f"{run.state.value} ({run.exit_code})" if failed else run.state.value
 

@@ -36,6 +36,7 @@ def run_as_json(run: RunInfo) -> dict[str, Any]:
         "ended_at": run.ended_at.isoformat() if run.ended_at else None,
         "detached": run.detached,
         "waiting_for": run.waiting_for,
+        "left_until": run.left_until.isoformat() if run.left_until else None,
         "directory": str(run.directory),
     }
 

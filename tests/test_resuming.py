@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from ignite_tf_magic.errors import ConfigError, HostUnreachable, LaunchError
 from ignite_tf_magic.launch.agent.disk import host_clock
 from ignite_tf_magic.launch.hosts import Host
 from ignite_tf_magic.protocol.messages import CacheConfig
+from ignite_tf_magic.render import runs_view
 from ignite_tf_magic.run_views import describe_view
 from ignite_tf_magic.session import RunState, get_run, open_session
 
@@ -149,6 +151,7 @@ def test_a_run_that_its_owner_leaves_is_taken_over_and_its_worker_notices_nothin
     assert info.state is RunState.RUNNING
     assert 400 < (info.left_until - datetime.now(timezone.utc)).total_seconds() < 500
     assert f"take it over with attach {run.id}" in described(run)
+    assert re.search(rf"{run.id} +running \(left until \d\d:\d\d\)", runs_view([info], info.started_at).text)
     with pytest.raises(ConfigError, match="is running: watch it with attach"):
         session.resume_run(run.id)
     taken = session.take_over_run(run.id)

@@ -391,7 +391,7 @@ def info_of(record: RunRecord, path: Path, *, has_owner: bool) -> RunInfo:
 def _why_left(record: RunRecord) -> str:
     return (
         f"the process on {record.owner_host} that owned it has ended, as a kernel that is restarted; its workers live "
-        f"on until {_clock(record)}: take it over with attach {record.run_id}"
+        f"on until {_clock(record)}; take it over with attach {record.run_id}"
     )
 
 
