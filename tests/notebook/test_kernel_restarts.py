@@ -1,11 +1,11 @@
-"""A kernel that is killed in the middle of a fit; `python -m benchmarks.kernel_restarts` plays twenty of both kinds."""
+"""A kernel that is restarted in the middle of a fit; `python -m benchmarks.kernel_restarts` plays many, and kills."""
 
 from __future__ import annotations
 
 import os
 import random
 
-from benchmarks.kernel_restarts import CACHE, KILLED, play
+from benchmarks.kernel_restarts import CACHE, RESTARTED, play
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.session import load
 
@@ -14,7 +14,7 @@ def test_a_run_goes_on_in_a_new_kernel_to_the_exact_step(ignite, tmp_path):
     load(CACHE, "digits", split="test", options=ignite.connect_options, replace=True, report=str)
     endpoints = ",".join(map(str, ignite.connect_options.endpoints))
     env = {**os.environ, "IGNITE_TF_HOME": str(tmp_path / "home"), "IGNITE_TF_CLUSTER": endpoints}
-    played = play(0, env, tmp_path, random.Random(3), KILLED)
+    played = play(0, env, tmp_path, random.Random(3), RESTARTED)
     assert played.is_good, played
     with connect(ignite.connect_options) as client:
         client.destroy_cache(CACHE)
