@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from datetime import datetime, timezone
+from itertools import islice
 
 import pytest
 
@@ -18,7 +19,7 @@ from ignite_tf_magic.launch.hosts import Host
 from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.render import runs_view
 from ignite_tf_magic.run_views import describe_view
-from ignite_tf_magic.session import RunState, get_run, open_session
+from ignite_tf_magic.session import RunState, get_run, left_runs, open_session
 
 NUM_STEPS = 40
 # A training in small: it writes down each step that is done, and goes on behind the last.
@@ -37,9 +38,10 @@ OWNER = """
 import sys, time
 from ignite_tf_magic.session import RunRequest, open_session
 session = open_session(report=print)
-survives_s = float(sys.argv[2])
-run = session.start_run(RunRequest("RESUMED", sys.argv[1], 1, args=("--rate", "0.1"), survives_s=survives_s))
-print("run", run.id, flush=True)
+survives_s, num_runs = float(sys.argv[2]), int(sys.argv[3])
+for _ in range(num_runs):
+    run = session.start_run(RunRequest("RESUMED", sys.argv[1], 1, args=("--rate", "0.1"), survives_s=survives_s))
+    print("run", run.id, flush=True)
 time.sleep(600)
 """
 
@@ -67,7 +69,7 @@ def survives_s():
 @pytest.fixture
 def run(session, survives_s):
     """A run in the middle, and the process that owns it."""
-    words = [sys.executable, "-c", OWNER, SCRIPT, str(survives_s)]
+    words = [sys.executable, "-c", OWNER, SCRIPT, str(survives_s), "1"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as owner:
         try:
             found = next(line.split()[1] for line in owner.stdout if line.startswith("run "))
@@ -197,6 +199,16 @@ def test_a_run_is_not_taken_over_from_a_host_that_cannot_be_asked(run, session, 
 
 def unreachable(host, run_id):
     raise HostUnreachable(host.name, "no route")
+
+
+def test_all_runs_of_an_owner_are_left(session):
+    words = [sys.executable, "-c", OWNER, SCRIPT, "500", "2"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as owner:
+        runs = [get_run(line.split()[1]) for line in islice(owner.stdout, 2)]
+        leave(runs[0], owner)
+    assert [run.id for run in runs] == [info.id for info in left_runs()]
+    for run in runs:
+        run.stop()
 
 
 @pytest.mark.parametrize("survives_s", [500.0])

@@ -308,7 +308,11 @@ class _Owner:
             LaunchError: They could not be; what had been started has been ended.
         """
         self._supervisor.record.write(self._directory)
-        atexit.register(self._end_or_leave)
+        _owners.add(self)
+        atexit.unregister(_let_go_of_all)
+        atexit.register(
+            _let_go_of_all
+        )  # the last to be registered is the first to be called: before links are closed
         self._thread.start()
         try:
             self._await_start()
@@ -421,18 +425,24 @@ class _Owner:
             finally:
                 self._crew.close()
                 self._surroundings.close()
-                atexit.unregister(self._end_or_leave)
+                _owners.discard(self)
 
-    def _end_or_leave(self) -> None:
+    @property
+    def is_of_this_process(self) -> bool:
+        """Whether this process owns the run; a forked child does not own its parent's."""
+        return os.getpid() == self._supervisor.record.owner_pid
+
+    def begin_to_let_go(self) -> None:
         """Have the run end with this process, or outlive it."""
-        if os.getpid() != self._supervisor.record.owner_pid:
-            return  # a forked child does not own its parent's runs
         if self._plan.spec.survives_s and not self._directory.stop_request.exists():
             self._supervisor.leave()
         else:
             self._is_exiting = True
             self._directory.stop_request.touch(mode=0o600)
-        self._thread.join(GRACE_S + 2.0)
+
+    def await_end(self, deadline: float) -> None:
+        """Wait, no longer than until then, until this process supervises the run no more."""
+        self._thread.join(max(deadline - time.monotonic(), 0.0))
 
     def _leave_behind(self) -> None:
         """Have the workers live on for a while, for whoever takes the run over. Jupyter gives this 2.5 s."""
@@ -447,6 +457,19 @@ class _Owner:
         leave(self._directory.owner_lock, record.left_until or 0.0)
         self._lock.release()
         self._surroundings.close()
+
+
+_owners: set[_Owner] = set()
+
+
+def _let_go_of_all() -> None:
+    """End this process's runs, or leave them to others, all at once: whoever ends a kernel waits for seconds only."""
+    deadline = time.monotonic() + GRACE_S + 2.0
+    mine = [owner for owner in list(_owners) if owner.is_of_this_process]
+    for owner in mine:
+        owner.begin_to_let_go()
+    for owner in mine:
+        owner.await_end(deadline)
 
 
 def _has_read_all(watch: HostWatch, ended_at: float) -> bool:
