@@ -24,6 +24,7 @@ from ignite_tf_magic.errors import (
     PathNotFound,
     RecordChanged,
     RecordDamaged,
+    RunNotFound,
 )
 from ignite_tf_magic.igfs.layout import DirectoryNode
 from ignite_tf_magic.igfs.volume import Volume
@@ -37,6 +38,7 @@ _LAST_JOBS_S = 5.0
 # Parcels, agents and environments that no run here names stay for so long after their last use.
 _UNUSED = timedelta(days=14)
 _POLL_S = 0.1
+_MAX_RECORD_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +87,14 @@ class Pruner:
         Of a run that nobody answers for, nothing is removed before its hosts have said that nothing of it lives.
 
         Args:
-            keep: So many of the newest stay.
+            keep: So many of the newest stay, of this machine's runs and of others' each.
             older_than: Only runs that ended longer ago are removed.
             dry_run: Only tell what would be removed.
         """
         known = {run.id: run for run in self._index.runs(include_ended=True)}
         ended = {name: run.ended_at or run.started_at for name, run in known.items() if run.state.has_ended}
         ended |= self._only_in_igfs(known)
-        oldest_first = sorted(ended, key=lambda name: ended[name])
-        chosen = oldest_first[: max(len(oldest_first) - keep, 0)]
+        chosen = self._but_the_newest(ended, keep)
         if older_than is not None:
             limit = _before_now(older_than)
             chosen = [name for name in chosen if limit is not None and ended[name] < limit]
@@ -108,6 +109,15 @@ class Pruner:
         if not dry_run:
             self._tidy(known)
         return pruned
+
+    def _but_the_newest(self, ended: dict[str, datetime], keep: int) -> list[str]:
+        """Give all runs but so many that ended last, of those of this machine and of others: these may be made up."""
+        oldest_first = sorted(ended, key=lambda name: ended[name])
+        chosen: set[str] = set()
+        for is_own in (True, False):
+            of_kind = [name for name in oldest_first if self._index.is_verified(name) is is_own]
+            chosen.update(of_kind[: max(len(of_kind) - keep, 0)])
+        return [name for name in oldest_first if name in chosen]
 
     def _tidy(self, known: Iterable[str]) -> None:
         """Remove what runs of long ago have left on this machine and on hosts, and copies of runs that are gone."""
@@ -134,8 +144,13 @@ class Pruner:
             if not dry_run:
                 self._remove_from_igfs(run_id)
             return None
-        run = self._index.find(run_id)
-        if info.state is RunState.LOST:
+        try:
+            run = self._index.find(run_id)
+        except RunNotFound:
+            run = None
+        if run is None or run.id != run_id:
+            return "it is not to be found any more"
+        if run.info().state is RunState.LOST:
             is_here = self._index.is_of_this_home(run)
             if (reason := why_it_may_live(run, self._registry, is_of_this_home=is_here)) is not None:
                 return reason
@@ -209,9 +224,9 @@ class Pruner:
         """Tell whether a run has ended, as its record says that was copied when its output was."""
         try:
             with self._volume.open_read((*RUNS, name, "run.json")) as reader:
-                data = bytearray(reader.node.size)
+                data = bytearray(min(reader.node.size, _MAX_RECORD_BYTES))
                 reader.read_into(0, memoryview(data))
-            return RunRecord.from_json(json.loads(data)).state.has_ended
+            return RunRecord.from_others(json.loads(data)).state.has_ended
         except (PathNotFound, ValueError, RecursionError):
             return False
 

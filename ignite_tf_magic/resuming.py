@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,7 +30,7 @@ def plan_to_resume(
         ConfigError: It has not ended, or has succeeded, or may live; or what it needs is not to be had any more; or
             only the registry, where anybody may write, tells of it.
     """
-    info, record = run.info(), run.record()
+    info, record = run.info(), _as_submitted(run)
     if not run.directory.is_verified:
         raise ConfigError(
             f"run {run.id} is not resumed: of what it executes this machine knows only what anybody at Ignite's port "
@@ -76,9 +77,9 @@ def directory_to_resume(run: Run, runs_dir: Path) -> RunDirectory:
     directory = RunDirectory(runs_dir / run.id)
     directory.files.mkdir(mode=0o700, parents=True, exist_ok=True)
     directory.stop_request.unlink(missing_ok=True)
-    directory.seal_key.unlink(
-        missing_ok=True
-    )  # its hosts' reconcilers wrote with it; this process owns it from now on
+    # Its hosts' reconcilers wrote with the key; this process owns the run from now on.
+    for known in (directory, run.directory):
+        known.seal_key.unlink(missing_ok=True)
     return directory
 
 
@@ -87,6 +88,18 @@ def forget_stop(run: Run, registry: Registry) -> None:
     registry.request(run.id, stop=False)
     with run.reach.visiting(run.hosts()) as opened:
         call_all(opened, lambda host: host.take_back_stop(run.id))
+
+
+def _as_submitted(run: Run) -> RunRecord:
+    """Give the run's record, but what it executes, and where, as this machine has handed it over.
+
+    Its hosts have the run's key, and one of them may be another's by now.
+    """
+    record, path = run.record(), run.directory.submitted
+    if not path.exists():
+        return record
+    submitted = RunRecord.from_json(json.loads(path.read_text(encoding="utf-8")))
+    return replace(record, spec=submitted.spec, hosts=submitted.hosts, topology=submitted.topology)
 
 
 def _script(run: Run) -> str:

@@ -88,21 +88,27 @@ class RunIndex:
         others, warnings = self._others()
         found = {info.id: info for info in others}
         # Of a detached run this machine is one of several hosts, and others may go on without it.
-        found |= {name: info for name, info in native.items() if name not in found or not _is_lost(info)}
+        found |= {
+            name: info
+            for name, info in native.items()
+            if name not in found or not (_is_lost(info) and info.detached)
+        }
         chosen = [info for info in found.values() if include_ended or is_live(info)]
         return Listed(tuple(sorted(chosen, key=lambda info: (info.started_at, info.id))), warnings)
 
     def find(self, run_id: str) -> Run:
-        """Find a run by its id or the beginning of it.
+        """Find a run by its id or the beginning of it; the one of that id counts before those that begin so.
 
         Raises:
             RunNotFound: No id begins so, or several do; the error lists them.
         """
         own = [info.id for info in list_native(self._runs_dir, include_ended=True)]
-        if (chosen := the_one(own, run_id)) is not None:
-            return self._with_successors(native_run(RunDirectory(self._runs_dir / chosen), self._reach))
+        if run_id in own:
+            return self._native(run_id)
         records, warnings = self._records()
-        chosen = the_one(records, run_id)
+        chosen = the_one({**dict.fromkeys(own), **records}, run_id)
+        if chosen in own:
+            return self._native(chosen)
         if chosen is None and run_id and self.registry is not None and not warnings:
             records, warnings = self._over_ssh()  # the registry may not have been told of it yet
             chosen = the_one(records, run_id)
@@ -110,8 +116,9 @@ class RunIndex:
             raise RunNotFound(_nowhere(run_id, [*own, *records], warnings))
         return self._elsewhere(records[chosen][0])
 
-    def _with_successors(self, run: Run) -> Run:
-        """Have a detached run judged by all its hosts, of which this machine is one."""
+    def _native(self, run_id: str) -> Run:
+        """Give a run of this machine; a detached one is judged by all its hosts, of which this machine is one."""
+        run = native_run(RunDirectory(self._runs_dir / run_id), self._reach)
         record = run.record()
         if not record.detached or len(record.hosts) == 1 or self.registry is None:
             return run
@@ -119,7 +126,9 @@ class RunIndex:
 
     def _elsewhere(self, record: RunRecord) -> Run:
         directory = seen_directory(self._state_dir, record.run_id)
-        if not directory.record.exists() or RunRecord.read(directory).version < record.version:
+        is_new = not directory.record.exists() or RunRecord.read(directory).version < record.version
+        # Where the run's key is, the record is ours; it is brought up to date by what is sealed with that.
+        if is_new and Seal.read(directory) is None:
             record.write(directory)
         return Run(directory, Elsewhere(directory, self._reach, self.registry), self._reach)
 
@@ -164,7 +173,9 @@ class RunIndex:
                 with suppress(OSError, ValueError):
                     return RunRecord.read(directory)
                 return None
-        return _read(entry.record)
+        if (record := _read(entry.record)) is None:
+            warnings.append(f"the row of run {run_id!r} in cache {CACHE} is no record that a run can have")
+        return record
 
     def _over_ssh(self) -> tuple[dict[str, tuple[RunRecord, bool]], tuple[str, ...]]:
         """Ask hosts that are configured or that earlier runs had; of each run the newest record counts."""
@@ -226,6 +237,11 @@ class RunIndex:
         if rows and before.get(self._cluster_name) != rows:
             write_private(self._state_dir / _KNOWN_HOSTS, json.dumps({**before, self._cluster_name: rows}))
 
+    def is_verified(self, run_id: str) -> bool:
+        """Whether this machine has written itself what it knows of a run, or has its key."""
+        own, seen = self._runs_dir / run_id, self._state_dir / SEEN / run_id
+        return own.exists() or Seal.read(RunDirectory(seen)) is not None
+
     def is_of_this_home(self, run: Run) -> bool:
         """Whether the run's own directory is among those of this user here, not a copy of another machine's."""
         return run.directory.path.parent == self._runs_dir
@@ -256,6 +272,6 @@ def _last_sign(info: RunInfo) -> datetime:
 
 def _read(content: Mapping[str, Any]) -> RunRecord | None:
     try:
-        return RunRecord.from_json(content)
+        return RunRecord.from_others(content)
     except ValueError:
         return None

@@ -156,7 +156,10 @@ def _check(path: Path, what: str, keras: Any, given: Mapping[str, Any]) -> None:
         if keras is None:
             check_weights(path)
         else:
-            own = keras.saving.get_custom_objects()
+            registered = keras.saving.get_custom_objects().items()
+            own = {
+                name for name, each in registered if not _is_of_keras(each)
+            }  # tf_keras registers its optimizers
             check_model(path, {*own, *(given.get("custom_objects") or {})})
     except ConfigError as error:
         raise ConfigError(
@@ -164,6 +167,10 @@ def _check(path: Path, what: str, keras: Any, given: Mapping[str, Any]) -> None:
             "RUN.model(custom_objects={'Net': Net}), or keras.saving.register_keras_serializable. "
             "RUN.model(trust=True) runs what it brings: only if you trust all who can write into the cluster"
         ) from error
+
+
+def _is_of_keras(registered: Any) -> bool:
+    return str(getattr(registered, "__module__", "")).partition(".")[0] in ("keras", "tf_keras")
 
 
 def _with_weights(model: Any, path: Path, what: str) -> Any:

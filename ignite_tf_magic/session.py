@@ -32,17 +32,16 @@ from ignite_tf_magic.cluster.reach import Reach
 from ignite_tf_magic.cluster.record import RunInfo, RunRecord, WorkerRecord
 from ignite_tf_magic.cluster.registry import Registry
 from ignite_tf_magic.cluster.runs import Run, StopKind, StopOutcome
-from ignite_tf_magic.cluster.runs import list_runs as list_native
 from ignite_tf_magic.cluster.states import RunState
 from ignite_tf_magic.cluster.supervisor import Plan
 from ignite_tf_magic.cluster.topology import TopologyWatch, connect_to_majority, connect_to_most
 from ignite_tf_magic.config import Config, ConnectOptions, OnRebalance, state_dir, timings_divisor
 from ignite_tf_magic.diagnosis import Check, Diagnosis, Health
-from ignite_tf_magic.doctor import examine
 from ignite_tf_magic.embedded import ClusterStopped, EmbeddedCluster, EmbeddedNode, EmbeddedOptions
 from ignite_tf_magic.errors import ConfigError, IgniteTfError, NoRoom
 from ignite_tf_magic.function_source import source_of
 from ignite_tf_magic.igfs.volume import Volume
+from ignite_tf_magic.known_runs import diagnose, get_run, left_runs, list_runs, stop_run
 from ignite_tf_magic.loading import LoadOutcome, LoadProgress, load_columns
 from ignite_tf_magic.placement import PlacementRow
 from ignite_tf_magic.pruning import Pruned, Pruner
@@ -90,8 +89,10 @@ __all__ = [
     "StopOutcome",
     "TrainingRun",
     "WorkerRecord",
+    "attach_run",
     "diagnose",
     "get_run",
+    "left_runs",
     "list_runs",
     "load",
     "local_down",
@@ -410,7 +411,7 @@ class Session(Closing):
         something lives, or may live on a host that cannot be asked.
 
         Args:
-            keep: So many of the newest stay.
+            keep: So many of the newest stay, of this machine's runs and of others' each.
             older_than: Only runs that ended longer ago are removed.
             dry_run: Only tell which would be.
 
@@ -555,33 +556,6 @@ def local_down(*, delete_data: bool = False, report: Report) -> ClusterStopped |
     return outcome if isinstance(outcome, ClusterStopped) else None
 
 
-def list_runs(*, include_ended: bool = False, config: Path | None = None, via: str | None = None) -> Listed:
-    """List the runs of this machine and of the configured cluster, oldest first.
-
-    Works while Ignite is down: then the hosts are asked over SSH. `Listed.warnings` tells what could not be.
-
-    Args:
-        include_ended: Also those that have ended.
-        config: As for `open_session`; so is `via`.
-        via: SSH host through which all is reached.
-
-    Raises:
-        ConfigError: The configuration cannot be read.
-    """
-    return run_index(configuration(config, via)).runs(include_ended=include_ended)
-
-
-def get_run(run_id: str, config: Path | None = None, via: str | None = None) -> TrainingRun:
-    """Find a run by its id or the beginning of it. Works while Ignite is down.
-
-    Raises:
-        ConfigError: The configuration cannot be read.
-        RunNotFound: No id begins so, or several do.
-    """
-    found = configuration(config, via)
-    return TrainingRun.of(run_index(found).find(run_id), lambda: _cluster_that_runs(found))
-
-
 def attach_run(
     run_id: str, config: Path | None = None, via: str | None = None, *, report: Callable[[str], None]
 ) -> TrainingRun:
@@ -606,53 +580,3 @@ def attach_run(
         run = session.take_over_run(run.id)
     report(f"run {run.id} was left by its owner; it is this process's now")
     return run
-
-
-def left_runs() -> list[RunInfo]:
-    """List the runs of this machine that their owners have left, and that who attaches takes over."""
-    return [info for info in list_native(runs_dir()) if info.left_until is not None]
-
-
-def _cluster_that_runs(config: Config) -> ConnectOptions | None:
-    """Give the configured cluster, else the embedded one if it runs."""
-    if (options := named_cluster(config)) is not None:
-        return options
-    running = embedded.status()
-    return running.connect_options if running else None
-
-
-def stop_run(run_id: str, config: Path | None = None, via: str | None = None) -> StopOutcome:
-    """End a run's processes: SIGTERM, 3 s to save, SIGKILL. Blocks until they are gone. Works while Ignite is down.
-
-    Raises:
-        ConfigError: The configuration cannot be read.
-        RunNotFound: No id begins so, or several do.
-        HostUnreachable: A host cannot be asked; what runs there ends when its lease is over.
-        LaunchError: Nobody could be asked to stop it.
-    """
-    return get_run(run_id, config, via).stop()
-
-
-def diagnose(
-    cache: str | None = None,
-    *,
-    python: str | None = None,
-    config: Path | None = None,
-    via: str | None = None,
-) -> Diagnosis:
-    """Look at all that a run needs: the cluster, its hosts, and the ways between them. Starts nothing.
-
-    Works while Ignite is down: then the configured hosts are looked at.
-
-    Args:
-        cache: Whose data to look for.
-        python: Interpreter of the workers; None is each host's configured one.
-        config: As for `open_session`; so is `via`.
-        via: SSH host through which all is reached.
-
-    Raises:
-        ConfigError: The configuration cannot be read.
-        CacheNotFound: There is no such cache.
-    """
-    found = configuration(config, via)
-    return examine(_cluster_that_runs(found), found, reach_of(found), cache, python)

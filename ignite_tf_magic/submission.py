@@ -66,6 +66,11 @@ def submit(
         with _taken_back(index, run_id, directory, hosts.values()):
             directory.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_private(directory.seal_key, seal.to_text())
+            write_private(directory.submitted, json.dumps(record.to_json()))
+            if plan.script is not None:
+                script = directory.script(plan.spec.script_name)
+                script.parent.mkdir(mode=0o700, exist_ok=True)
+                write_private(script, plan.script)
             record.write(directory)
             index.touch_owner(run_id, owner)
             index.create(record.to_json())

@@ -67,6 +67,18 @@ def ignite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster
 
 
 @pytest.fixture
+def no_runs_left(ignite: EmbeddedCluster) -> Iterator[None]:
+    """Have the shared cluster forget all runs after the test: lost ones are listed for a day."""
+    from ignite_tf_magic.client.client import connect
+    from ignite_tf_magic.cluster.registry import Registry
+
+    yield
+    with connect(ignite.connect_options) as client, Registry(client) as registry:
+        for entry in registry.runs():
+            registry.remove(str(entry.record["run_id"]))
+
+
+@pytest.fixture
 def new_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., EmbeddedCluster]]:
     """Start clusters that end with the test: `new_cluster(num_nodes=2, persist=True)`."""
     with ExitStack() as ends:

@@ -24,6 +24,7 @@ from ignite_tf_magic.errors import HostUnreachable, IgniteTfError
 from ignite_tf_magic.launch.ssh import SshOptions
 from ignite_tf_magic.session import RunRequest, RunState, list_runs, open_session
 
+pytestmark = pytest.mark.usefixtures("no_runs_left")
 NUMBERS = "HOSTILE_NUMBERS"
 SLEEP = "import time; print('begun', flush=True); time.sleep(600)"
 

@@ -19,6 +19,7 @@ from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.session import RunRequest, RunState, list_runs, open_session
 
+pytestmark = pytest.mark.usefixtures("no_runs_left")
 SCRIPT = """
 import os, time, pathlib
 print("begun", flush=True)

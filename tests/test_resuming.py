@@ -21,6 +21,7 @@ from ignite_tf_magic.render import runs_view
 from ignite_tf_magic.run_views import describe_view
 from ignite_tf_magic.session import RunState, get_run, left_runs, open_session
 
+pytestmark = pytest.mark.usefixtures("no_runs_left")
 NUM_STEPS = 40
 # A training in small: it writes down each step that is done, and goes on behind the last.
 SCRIPT = """

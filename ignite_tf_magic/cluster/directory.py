@@ -12,6 +12,7 @@ from pathlib import Path
 from ignite_tf_magic.errors import RunNotFound
 
 _MAX_NAME = 40
+_MAX_ID_BYTES = 200
 _MARK_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"  # none that look alike
 
 
@@ -55,6 +56,11 @@ class RunDirectory:
     def seal_key(self) -> Path:
         """The key of a detached run, with which its hosts seal what they write into the registry."""
         return self.path / SEAL_KEY
+
+    @property
+    def submitted(self) -> Path:
+        """The record of a detached run as it was handed to its hosts, where that was done."""
+        return self.path / "submitted.json"
 
     @property
     def is_verified(self) -> bool:
@@ -142,7 +148,8 @@ def new_run_id(name: str) -> str:
 
 def is_directory_name(run_id: str) -> bool:
     """Tell whether an id can be the name of a directory, and of no other than its own."""
-    return Path(run_id).name == run_id and run_id not in ("", "..") and "\0" not in run_id
+    is_one = Path(run_id).name == run_id and run_id not in ("", "..") and "\0" not in run_id
+    return is_one and len(run_id.encode(errors="replace")) <= _MAX_ID_BYTES
 
 
 def the_one(ids: Iterable[str], beginning: str) -> str | None:

@@ -34,6 +34,7 @@ from ignite_tf_magic.cluster.mirror_state import (
 )
 from ignite_tf_magic.cluster.mirrored_logs import MirroredLogs, mirror_failed
 from ignite_tf_magic.cluster.orders import place_of
+from ignite_tf_magic.cluster.record import RunRecord
 from ignite_tf_magic.errors import ConfigError, HostError, HostRefused, MirrorFailed
 from ignite_tf_magic.launch import lock
 from ignite_tf_magic.launch.files import write_private
@@ -259,9 +260,10 @@ class Mirror(Closing):
     def _fetch_records(self, names: list[str]) -> None:
         """Ask some hosts for the run's record, others at each look."""
         for name in islice(cycle(names), self._turn, self._turn + min(len(names), _RECORDS_AT_A_TIME)):
-            with suppress(HostError):
+            with suppress(HostError, ValueError):
                 record = read_record(self._read(self._hosts[name], self.directory.record.name))
-                if record:
+                if record and record["version"] > self._record.version():
+                    RunRecord.from_others(record)
                     self._record.offer(record)
         self._turn = (self._turn + _RECORDS_AT_A_TIME) % max(len(names), 1)
 

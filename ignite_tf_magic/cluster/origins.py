@@ -146,7 +146,7 @@ class Elsewhere:
         stored = registry.get(record.run_id)
         if stored is not None and stored.version > record.version:
             with suppress(ValueError):
-                RunRecord.from_json(stored.record).write(self.directory)
+                RunRecord.from_others(stored.record).write(self.directory)
 
     def ask_to_stop(self, record: RunRecord) -> None:
         """Ask on every host that can be reached, and in the registry.

@@ -33,7 +33,7 @@ def _rivals(record: RunRecord, listed: Iterable[Entry]) -> Iterable[RunRecord]:
         if not entry.owner_alive or entry.record.get("state") != RunState.QUEUED.value:
             continue
         with suppress(ValueError):  # the row of another version
-            other = RunRecord.from_json(entry.record)
+            other = RunRecord.from_others(entry.record)
             if other.run_id != record.run_id and needs_room(other.spec) and _share_hosts(record, other):
                 yield other
 

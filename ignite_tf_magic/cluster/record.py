@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,12 @@ from ignite_tf_magic.cluster.directory import RunDirectory
 from ignite_tf_magic.cluster.orders import Order, WorkerEnd, known_fields
 from ignite_tf_magic.cluster.states import RunEvent, RunState, after
 from ignite_tf_magic.cluster.task import is_python_script
+from ignite_tf_magic.cluster.typed import misfits
 from ignite_tf_magic.launch import lock
 from ignite_tf_magic.launch.files import write_private
 
 FORMAT = 2
+_MOST_LAUNCHES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +274,25 @@ class RunRecord:
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"this is not the record of a run: {error!r}") from error
+
+    @classmethod
+    def from_others(cls, found: Any) -> RunRecord:
+        """Read what others may have written in the place of what `to_json` gave.
+
+        Raises:
+            ValueError: It is no record that a run can have; says which fields are to blame.
+        """
+        record = cls.from_json(found)
+        wrong = list(islice(misfits(record), 5))
+        if not wrong and (record.spec.num_workers < 1 or record.generation < 0):
+            wrong = ["a number below the least"]
+        if not wrong and record.spec.num_workers * max(record.generation, 1) > _MOST_LAUNCHES:
+            wrong = ["more workers than any run has had"]
+        if not wrong and record.failed_worker not in (None, *range(len(record.workers))):
+            wrong = ["failed_worker"]
+        if wrong:
+            raise ValueError(f"this is not the record of a run: {', '.join(wrong)}")
+        return record
 
     @classmethod
     def read(cls, directory: RunDirectory) -> RunRecord:

@@ -37,6 +37,7 @@ from ignite_tf_magic.cluster.registry_rows import (
     Owner,
     Stored,
     checked_name,
+    is_name,
     key_of,
     read_marks,
     read_names,
@@ -292,7 +293,7 @@ class Registry(Closing):
 
     def _hosts(self, run: str) -> list[str]:
         key = key_of("hosts", run)
-        return read_names(self._get(key), key, [])
+        return [name for name in read_names(self._get(key), key, []) if is_name(name)]
 
     def _set(self, old: Any, record: Mapping[str, Any]) -> Stored:
         """Compare and set; when an answer was lost, the marks in the row tell whether it was written.

@@ -108,12 +108,17 @@ def checked_name(name: str) -> str:
     Raises:
         ConfigError: It is empty, or no Unicode text.
     """
-    try:
-        if name.encode():
-            return name
-    except UnicodeEncodeError:
-        pass
+    if is_name(name):
+        return name
     raise ConfigError(f"{name!r} cannot be the name of a run or a host: it is no Unicode text")
+
+
+def is_name(name: str) -> bool:
+    """Tell whether a name can be part of a key."""
+    try:
+        return bool(name.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def to_text(content: Mapping[str, Any]) -> str:

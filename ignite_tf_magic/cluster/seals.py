@@ -36,9 +36,10 @@ class Seal:
     def read(cls, directory: RunDirectory) -> Seal | None:
         """Read the key that lies in a run's directory; None when there is none."""
         try:
-            return cls(bytes.fromhex(directory.seal_key.read_text(encoding="ascii")))
-        except (FileNotFoundError, ValueError):
+            key = bytes.fromhex(directory.seal_key.read_text(encoding="ascii"))
+        except (OSError, ValueError):
             return None
+        return cls(key) if len(key) == _KEY_BYTES else None
 
     def to_text(self) -> str:
         """Return what `read` reads."""
@@ -53,9 +54,15 @@ class Seal:
 
     def fits(self, row_key: str, content: Any, found: Any) -> bool:
         """Tell whether a seal that was found with a row is the row's."""
-        return isinstance(found, str) and hmac.compare_digest(
-            self.of(row_key, content).encode(), found.encode()
-        )
+        try:
+            return isinstance(found, str) and hmac.compare_digest(
+                self.of(row_key, content).encode(), found.encode()
+            )
+        except (
+            RecursionError,
+            ValueError,
+        ):  # nested as deep as Python goes, or half a character: none of ours
+            return False
 
 
 def differences(found: Mapping[str, Any], own: Mapping[str, Any]) -> str:

@@ -46,13 +46,8 @@ class _Row:
 
     def show(self, run: RunInfo, now: datetime) -> None:
         """Take over what changed; widgets send nothing where nothing did."""
-        cells = [
-            escape(run.id),
-            state_html(run),
-            escape(run.cache),
-            f"{run.num_workers}",
-            duration_text(run, now),
-        ]
+        texts = [run.cache, str(run.num_workers), duration_text(run, now)]
+        cells = [escape(run.id), state_html(run), *map(escape, texts)]
         self.button.disabled = run.state in _UNSTOPPABLE
         # Of a lost run only what may be left is ended, and its end is written down.
         self.button.description = "Clear" if run.state is RunState.LOST else "Stop"

@@ -108,6 +108,7 @@ def test_credentials_travel_by_a_private_file_and_go_with_the_run(start):
         "keyfile": "k.pem",
         "cert_password": "hush2",
         "check_hostname": "true",
+        "endpoints": "127.0.0.1:10800",
     }
     run.stop()
     assert not run.directory.credentials.exists()

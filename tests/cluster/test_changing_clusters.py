@@ -103,8 +103,8 @@ def test_hosts_that_succeed_each_other_are_given_time(ignite, client, tmp_path, 
     record = record_of(detached=detached)
     timings = Timings(owner_lapse_s=0.2, crew_lapse_s=0.2)
 
-    def registry() -> Registry:
-        return Registry(client, timings=timings)
+    def registry(**options) -> Registry:
+        return Registry(client, timings=timings, **options)
 
     origin = Elsewhere(directory, reach_of(tmp_path), registry)
     assert not origin.has_owner(record)

@@ -19,7 +19,7 @@ def disk(home):
 
     def mount(size_mb: int, *options: str):
         home.mkdir(exist_ok=True)
-        words = ",".join([f"size={size_mb}m", *options])
+        words = ",".join([f"size={size_mb}m", "mode=700", *options])
         subprocess.run(["mount", "-t", "tmpfs", "-o", words, "tmpfs", str(home)], check=True)
         mounted.append(home)
         return home

@@ -14,6 +14,8 @@ from bed import Bed, BedKind
 from ssh_user import CACHE, Shell, left_on, load_numbers, settings
 
 from ignite_tf_magic.cli import main
+from ignite_tf_magic.client.client import connect
+from ignite_tf_magic.cluster.registry import Registry
 from ignite_tf_magic.config import read_config
 from ignite_tf_magic.session import Session, list_runs, open_session, stop_run
 
@@ -113,6 +115,9 @@ def nothing_is_left(bed, tmp_path) -> Iterator[None]:
             _stop_all_runs(bed, tmp_path)  # so that only this test fails
             raise AssertionError(left)
         time.sleep(0.1)
+    with connect(bed.connect_options) as client, Registry(client) as registry:
+        for entry in registry.runs():  # lost ones would be listed for a day
+            registry.remove(str(entry.record["run_id"]))
 
 
 def _stop_all_runs(bed: Bed, directory: Path) -> None:

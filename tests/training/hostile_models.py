@@ -37,7 +37,7 @@ def saved(model):
 def changed(data, change=lambda config: None, **members):
     """Write a .keras file anew, with another configuration or other members."""
     into = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(into, "w") as new:
+    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(into, "w", zipfile.ZIP_DEFLATED) as new:
         for name in old.namelist():
             content = old.read(name)
             if name == "config.json":
@@ -130,6 +130,23 @@ def elsewhere(how):
     return changed(data, **{"model.weights.h5": path.read_bytes()})
 
 
+def as_an_optimizer_of_keras(**entry):
+    """A layer without a module, which is made by its class, under a name that Keras itself has registered."""
+
+    def change(config):
+        layer = config["config"]["layers"][-1]
+        layer.pop("module", None)
+        layer["registered_name"] = "Custom>Adam"
+        layer.update({name: value for name, value in entry.items() if name != "config"})
+        layer["config"].update(entry.get("config", {}))
+
+    return changed(saved(keras.Sequential([keras.Input((1,), dtype="string"), lookup_layer()])), change)
+
+
+def lookup_layer():
+    return layers.StringLookup(vocabulary=["a", "b"])
+
+
 def called_when_loaded():
     """A Lambda whose function is named, not brought along, and which is called with a constant."""
 
@@ -216,6 +233,13 @@ HOSTILE = {
         registered_name="TFOpLambda",
     ),
     "words of a file": vocabulary_of_a_file,
+    "words of a file by a registered name": lambda: as_an_optimizer_of_keras(
+        config={"vocabulary": str(SECRET), "vocabulary_size": None}
+    ),
+    "an operation by a registered name": lambda: as_an_optimizer_of_keras(
+        class_name="TFOpLambda", config={"function": "io.read_file"}
+    ),
+    "weights that are all zeros": lambda: changed(saved(plain()), **{"assets/zeros": b"\0" * (200 << 20)}),
     "weights by a link": lambda: elsewhere("link"),
     "weights outside": lambda: elsewhere("external"),
     "virtual weights": lambda: elsewhere("virtual"),
