@@ -204,7 +204,12 @@ def _put(volume: Volume, run_id: str, name: str, data: bytes) -> None:
 
 def _get(volume: Volume, path: tuple[str, ...]) -> bytes:
     with volume.open_read(path) as file:
-        found = bytearray(file.node.size)
+        try:
+            found = bytearray(file.node.size)
+        except (MemoryError, OverflowError) as error:
+            raise ConfigError(
+                f"igfs:///{'/'.join(path)} is said to have {file.node.size:,} bytes, which do not fit into memory"
+            ) from error
         done = 0
         while count := file.read_into(done, memoryview(found)[done : done + _PART_BYTES]):
             done += count

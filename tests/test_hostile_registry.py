@@ -16,6 +16,7 @@ import pytest
 from ignite_tf_magic.client.cache_facts import read_facts
 from ignite_tf_magic.client.client import Cache, connect
 from ignite_tf_magic.client.row_counts import last_count, note_count
+from ignite_tf_magic.cluster.directory import RunDirectory
 from ignite_tf_magic.cluster.reach import Reach
 from ignite_tf_magic.cluster.record import HostRecord, RunRecord, RunSpec
 from ignite_tf_magic.cluster.registry import CACHE, Registry
@@ -254,3 +255,26 @@ def test_a_name_for_ssh_is_no_program(name, tmp_path):
     config.write_text("Host *\n  ProxyCommand echo %h\n")
     with pytest.raises(HostUnreachable, match="cannot be the name of a host"):
         Reach(tmp_path, SshOptions(config_files=(str(config),))).open(HostRecord("db1", ssh=name)).hello()
+
+
+def test_a_row_as_deep_as_python_goes_has_no_seal_that_fits():
+    deep: list = []
+    for _ in range(5000):
+        deep = [deep]
+    assert not Seal.new().fits("record/x", {"run_id": "x", "deep": deep}, "0" * 64)
+    assert not Seal.new().fits("record/x", {"run_id": "x"}, "\ud800")
+
+
+@pytest.mark.parametrize("text", ["", "00", "no key"])
+def test_a_key_that_was_cut_off_is_none(tmp_path, text):
+    directory = RunDirectory(tmp_path)
+    directory.seal_key.write_text(text)
+    assert Seal.read(directory) is None
+
+
+def test_half_a_character_among_the_names_of_hosts_is_passed_over(ignite, stranger):
+    with connect(ignite.connect_options) as client, Registry(client) as registry:
+        registry.report("halved", "db1", {"x": 1})
+        stranger.put("hosts/halved", '{"names": ["\\ud800", "db1"]}')
+        assert registry.reports("halved") == {"db1": {"x": 1}}
+        registry.remove("halved")

@@ -60,12 +60,20 @@ def picture_of(runs: Sequence[tuple[str, Sequence[Record]]], title: str = "") ->
         title: Stands above all.
     """
     try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
+        import matplotlib
     except ImportError:
         return None
     if not (names := _panels([record for _, records in runs for record in records])):
         return None
+    # The names are a script's: not formulas, and no TeX.
+    with matplotlib.rc_context({"text.parse_math": False, "text.usetex": False}):
+        return _picture(names, runs, title)
+
+
+def _picture(names: Sequence[str], runs: Sequence[tuple[str, Sequence[Record]]], title: str) -> bytes:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(_WIDTH_IN * len(names), _HEIGHT_IN), layout="constrained")
     FigureCanvasAgg(figure)
     for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
-from importlib.metadata import entry_points
+from importlib.metadata import entry_points, version
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -139,11 +139,22 @@ def _plugins() -> list[Any]:
 
     plugins = list(default.get_static_plugins())
     for entry_point in entry_points(group="tensorboard_plugins"):
+        if entry_point.name == "projector" and _is_projector_open():
+            _say(
+                "without the projector: this TensorBoard's shows any file that event files name; 2.21 does not"
+            )
+            continue
         try:
             plugins.append(entry_point.load())
         except ImportError as error:
             _say(f"without the plugin {entry_point.name}: {error}")
     return plugins
+
+
+def _is_projector_open() -> bool:
+    """Whether a file among the event files can have the projector show other files of this machine."""
+    major, minor = version("tensorboard").split(".")[:2]
+    return (int(major), int(minor)) < (2, 21)
 
 
 def _status(tree: LogTree, seen: threading.Event) -> dict[str, Any]:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
+from types import NoneType
 from typing import Any
 
 FILE_NAME = "metrics.jsonl"
+_END_OF_TIME = 250_000_000_000.0  # in the year 9892
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +76,25 @@ class Record:
             found: dict[str, Any] = json.loads(line)
             found["workers"] = tuple(WorkerRecord(**each) for each in found["workers"])
             found["values"] = {str(name): float(value) for name, value in found["values"].items()}
-            return cls(**found)
+            record = cls(**found)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
             return None
+        return record if _is_sound(record) else None
+
+
+def _is_sound(record: Record) -> bool:
+    """Whether its fields have their types, on which who draws them relies: anybody in igfs writes such lines."""
+    measured = [each for worker in record.workers for each in astuple(worker)]
+    numbers = [record.time, record.examples_per_s, record.data_wait, *measured]
+    counts = [record.epoch, record.step, record.batch, record.epochs, record.batches]
+    return (
+        type(record.training) is str
+        and type(record.time) in (int, float)
+        and 0 <= record.time < _END_OF_TIME
+        and all(type(each) in (int, float, NoneType) for each in numbers)
+        and all(type(each) in (int, NoneType) for each in counts)
+        and None not in counts[:3]
+    )
 
 
 class RecordReader:

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from processes import Workers
 
+from ignite_tf_magic.notebook.chart import picture_of
 from ignite_tf_magic.training import measures, reporting
 from ignite_tf_magic.training.records import (
     FILE_NAME,
@@ -87,7 +88,7 @@ def test_workers_without_tensorboard_write_no_event_files(tmp_path, monkeypatch)
 numbers = st.floats(allow_nan=False, allow_infinity=False)
 records = st.builds(
     Record,
-    time=numbers,
+    time=st.floats(0, 2e11),
     training=st.sampled_from(["fit-0", "loop-1"]),
     epoch=st.integers(0, 9),
     step=st.integers(0, 99),
@@ -144,3 +145,25 @@ def test_nvidia_smi_is_asked_for_the_gpus_of_this_worker(tmp_path, monkeypatch):
     assert measures.ask_gpus(None) is None
     monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
     assert measures.ask_gpus(None) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"examples_per_s": "x"},
+        {"time": 1e300},
+        {"time": None},
+        {"step": "7"},
+        {"training": 1},
+        {"epochs": [1]},
+    ],
+)
+def test_lines_of_wrong_types_are_no_records(change):
+    line = json.dumps({**json.loads(Record(1.0, "fit-0", 0, 1).to_line()), **change}).encode()
+    assert RecordReader().feed(line + b"\n") == []
+
+
+def test_names_of_metrics_are_no_formulas():
+    record = Record(1.0, "fit-0", 0, 1, values={"$\\evil$": 0.5, "loss": 1.0})
+    later = Record(2.0, "fit-0", 0, 2, values={"$\\evil$": 0.4, "loss": 0.5})
+    assert picture_of([("$\\frac{", [record, later])], "$\\title$").startswith(b"\x89PNG")
