@@ -206,11 +206,18 @@ def weight_decay(s: Setting) -> dict[str, Any]:
 
 @case
 def mixed_precision(s: Setting) -> dict[str, Any]:
-    """Each worker's gradient is rounded to 8 bits before it is added up: so a rate that keeps that small."""
+    """Each worker's gradient is rounded to 8 bits before it is added up: so a rate that keeps that small.
+
+    What the loss is computed from is in 32 bits, as Keras advises: tf_keras rounds a mean over 16-bit losses to 8 bits.
+    """
     mixed = s.keras.mixed_precision
     mixed.set_global_policy("mixed_bfloat16")
     try:
-        model = s.dense(optimizer=s.keras.optimizers.SGD(0.01))
+        s.seeded()
+        layers = s.keras.layers
+        hidden, output = layers.Dense(32, "relu"), layers.Activation("linear", dtype="float32")
+        model = s.keras.Sequential([s.keras.Input([64]), hidden, layers.Dense(10), output])
+        model = s.compiled(model, optimizer=s.keras.optimizers.SGD(0.01))
         return result(model, model.fit(s.dealt(flat=True), epochs=1, verbose=0))
     finally:
         mixed.set_global_policy("float32")
