@@ -113,7 +113,8 @@ def _parts(
     """Return what a loss adds up, and by what it divides that; None where it does not divide."""
     y_true, y_pred, sample_weight = arguments
     ones = tf.ones_like(of_rows)
-    if (mask := getattr(of_rows, KERAS_MASK, None)) is not None:
+    mask = getattr(of_rows, KERAS_MASK, None)
+    if mask is not None:
         setattr(ones, KERAS_MASK, mask)
     with step.alone():
         with _giving(loss, of_rows, "sum"):

@@ -7,7 +7,7 @@ and a loss that is to weigh otherwise is multiplied by R / r where it is made (`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -256,8 +256,8 @@ class Step:
         flat = tf.nest.flatten(structure)
         tensors = {at: tf.convert_to_tensor(each) for at, each in enumerate(flat) if _is_tensor(each)}
         rows = {at: each for at, each in tensors.items() if each.shape.rank}
-        masks = {at: mask for at in rows if (mask := getattr(flat[at], KERAS_MASK, None)) is not None}
-        logits = {at: given for at in rows if (given := getattr(flat[at], KERAS_LOGITS, None)) is not None}
+        masks = _marks({at: flat[at] for at in rows}, KERAS_MASK)
+        logits = _marks({at: flat[at] for at in rows}, KERAS_LOGITS)
         wholes = self.gather([*rows.values(), *masks.values(), *logits.values()]) if rows else []
         found = dict(zip(rows, wholes, strict=False))
         for at, mask in zip(masks, wholes[len(rows) :], strict=False):
@@ -328,6 +328,12 @@ def _depends_on_rows(tensor: Any) -> bool:
             return True
         waiting += operation.inputs
     return False
+
+
+def _marks(tensors: Mapping[int, Any], name: str) -> dict[int, Any]:
+    """Collect what Keras has hung on tensors, of those that have it."""
+    found = {at: getattr(tensor, name, None) for at, tensor in tensors.items()}
+    return {at: mark for at, mark in found.items() if mark is not None}
 
 
 def _is_tensor(thing: Any) -> bool:
