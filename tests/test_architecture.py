@@ -391,6 +391,13 @@ def test_the_tree_of_the_document_has_every_room():
     } == set()
 
 
+@pytest.mark.parametrize("name", ["losses", "metric_updates", "optimizers", "step", "tapes"])
+def test_what_runs_while_a_step_is_traced_is_understood_by_autograph(name):
+    """That of TensorFlow 2.16 cannot convert a function with `:=`, and says so in the user's output."""
+    tree = ast.parse((PACKAGE / "training" / f"{name}.py").read_text())
+    assert [node.lineno for node in ast.walk(tree) if isinstance(node, ast.NamedExpr)] == []
+
+
 def test_sizes():
     for path in PACKAGE.rglob("*.py"):
         assert len(path.read_text().splitlines()) <= 600, path

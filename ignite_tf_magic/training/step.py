@@ -256,8 +256,8 @@ class Step:
         flat = tf.nest.flatten(structure)
         tensors = {at: tf.convert_to_tensor(each) for at, each in enumerate(flat) if _is_tensor(each)}
         rows = {at: each for at, each in tensors.items() if each.shape.rank}
-        masks = _marks({at: flat[at] for at in rows}, KERAS_MASK)
-        logits = _marks({at: flat[at] for at in rows}, KERAS_LOGITS)
+        given = {at: flat[at] for at in rows}
+        masks, logits = _marks(given, KERAS_MASK), _marks(given, KERAS_LOGITS)
         wholes = self.gather([*rows.values(), *masks.values(), *logits.values()]) if rows else []
         found = dict(zip(rows, wholes, strict=False))
         for at, mask in zip(masks, wholes[len(rows) :], strict=False):
