@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from ignite_tf_magic.training.frameworks import Framework, layers_of
 from ignite_tf_magic.training.hooking import hook, leave_alone
+from ignite_tf_magic.training.reductions import tell_of_rounding
 from ignite_tf_magic.training.step import KERAS_MASK, Step, current_step
 
 _MEANS = ("sum_over_batch_size", "mean", "auto")
@@ -75,7 +76,9 @@ def _reduced(
     **options: Any,
 ) -> Any:
     step.outputs += [each for each in tf.nest.flatten(y_pred) if isinstance(each, tf.Tensor)]
-    return step.note_reduced(_over_all_rows(step, original, loss, y_true, y_pred, *arguments, **options))
+    reduced = _over_all_rows(step, original, loss, y_true, y_pred, *arguments, **options)
+    tell_of_rounding(step, reduced)
+    return step.note_reduced(reduced)
 
 
 def _over_all_rows(

@@ -120,6 +120,19 @@ def tell(step: Step, what: str, parts: Parts) -> None:
 
 
 @_as_it_is
+def tell_of_rounding(step: Step, loss: Any) -> None:
+    """Warn of a loss of so few bits that the way of adding it up shows."""
+    if step.has_all_rows or not isinstance(loss, tf.Tensor) or loss.dtype not in (tf.float16, tf.bfloat16):
+        return
+    warn_once(
+        step,
+        f"the loss is computed in {loss.dtype.name}: each worker rounds its own, so what is shown, and gradients, "
+        "differ from those of one process in the last digits of that. Let the last layer have dtype='float32', as "
+        "Keras advises",
+    )
+
+
+@_as_it_is
 def tell_of_changes(step: Step) -> None:
     """Warn of variables that a step sets, but not to a mean over rows, which is what workers agree on.
 

@@ -14,7 +14,15 @@ import tensorflow as tf
 
 from ignite_tf_magic.training.frameworks import Framework, layers_of
 from ignite_tf_magic.training.hooking import hook
-from ignite_tf_magic.training.reductions import Part, are_defined, behind, parts_of, tell, warn_once
+from ignite_tf_magic.training.reductions import (
+    Part,
+    are_defined,
+    behind,
+    parts_of,
+    tell,
+    tell_of_rounding,
+    warn_once,
+)
 from ignite_tf_magic.training.step import Step
 
 _PRODUCTS = ("MatMul", "Einsum")
@@ -69,6 +77,7 @@ def _gradient(
         if any(_adds_up(step, each) for each in targets):
             output_gradients = [_upstream(step, each) for each in targets]
         for each in targets:
+            tell_of_rounding(step, each)
             _tell_of_rows(step, each)
     return original(target, sources, output_gradients, *arguments, **options)
 

@@ -46,6 +46,8 @@ def told(folder):
         ("a_codebook", "kept/kept to is something else than a mean or a sum over the rows of a batch"),
         ("a_queue", "kept_1/kept to is something else than a mean or a sum over the rows of a batch"),
         ("eager_steps", "steps that run eagerly leave no graph to look at"),
+        ("rounded_by_tf_keras", "the loss is computed in bfloat16"),
+        ("rounded_by_a_script", "the loss is computed in bfloat16"),
         ("mixed_by_the_model", "the model makes something of all rows of a batch together"),
         ("compared_row_by_row", "the loss compares the rows of a batch with each other"),
         ("compared_with_each_other", "the loss compares the rows of a batch with each other"),
@@ -70,7 +72,7 @@ def test_a_variable_that_is_a_mean(told):
     assert not any("rows of a batch" in each for each in told[0]["a_moving_mean"]["warnings"])
 
 
-@pytest.mark.parametrize("name", ["independent", "changed_at_random", "means_of_rows"])
+@pytest.mark.parametrize("name", ["independent", "changed_at_random", "means_of_rows", "rounded_by_keras"])
 def test_nothing_to_say(told, name):
     assert told[0][name] == {"warnings": [], "error": None, "result": None}
 

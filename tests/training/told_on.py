@@ -11,6 +11,7 @@ import as_worker  # noqa: F401
 import keras
 import numpy as np
 import tensorflow as tf
+import tf_keras
 
 import ignite_tf_magic as itf
 from ignite_tf_magic.training.group import worker_group
@@ -163,7 +164,8 @@ class Reduced(keras.Model):
     def train_step(self, data):
         a, b = data
         with tf.GradientTape() as tape:
-            loss = self.reduce(b, self(a, training=True)) + sum(self.losses)
+            loss = self.reduce(b, self(a, training=True))
+            loss += sum(tf.cast(each, loss.dtype) for each in self.losses)
             mean = tf.reduce_mean(loss)
         variables = self.trainable_variables
         self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
@@ -277,6 +279,30 @@ def eager_steps():
     one.fit(x, y, verbose=0)
 
 
+def rounded_to_few_bits(framework, reduce=None):
+    framework.mixed_precision.set_global_policy("mixed_bfloat16")
+    try:
+        inputs = framework.Input([16])
+        outputs = framework.layers.Dense(1)(inputs)
+        one = framework.Model(inputs, outputs) if reduce is None else Reduced(reduce)
+        one.compile(framework.optimizers.SGD(0.001), None if reduce else "mse")
+        one.fit(x, y, batch_size=10, verbose=0)
+    finally:
+        framework.mixed_precision.set_global_policy("float32")
+
+
+def rounded_by_keras():
+    rounded_to_few_bits(keras)
+
+
+def rounded_by_tf_keras():
+    rounded_to_few_bits(tf_keras)
+
+
+def rounded_by_a_script():
+    rounded_to_few_bits(keras, lambda b, out: tf.reduce_mean(tf.square(out - tf.cast(b[:, None], out.dtype))))
+
+
 def mixed_by_the_model():
     class Matched(keras.layers.Layer):
         def call(self, rows):
@@ -315,6 +341,7 @@ for each in (
     *(another_rate_on_each, another_size_on_each),
     *(a_root_of_a_mean, measured_by_quotients, a_codebook, a_queue, a_moving_mean),
     *(rows_counted_in_a_variable, eager_steps),
+    *(rounded_by_keras, rounded_by_tf_keras, rounded_by_a_script),
     *(added_up, a_mean_of_what_is_left, compared_row_by_row, compared_with_each_other, mixed_by_the_model),
 ):
     with warnings.catch_warnings(record=True) as caught:
