@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from bed import Bed, BedKind
-from ssh_user import CACHE, Shell, left_on, load_numbers, settings
+from ssh_user import CACHE, PASSWORD, USER, Shell, left_on, load_numbers, settings
 
 from ignite_tf_magic.cli import main
 from ignite_tf_magic.client.client import connect
@@ -56,6 +56,13 @@ def home(bed, data, tmp_path, monkeypatch) -> Path:
     monkeypatch.delenv("IGNITE_TF_CLUSTER", raising=False)
     Path("ignite-tf.toml").write_text(settings(bed))
     return tmp_path / "home"
+
+
+@pytest.fixture
+def trusted(bed, home) -> None:
+    """The user's configuration names a password; the nodes ask for none, and are told it all the same."""
+    Path("ignite-tf.toml").write_text(settings(bed, cluster={"username": USER, "password": PASSWORD}))
+    Path("ignite-tf.toml").chmod(0o600)
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from ignite_tf_magic.session import open_session
 
 NUM_ROWS = 3000
 CACHE = "NUMBERS"
+USER, PASSWORD = "reader-4711", "pa55-w0rd-of-the-cluster"  # of a configuration that names them: `trusted`
 
 
 def load_numbers(bed: Bed) -> None:

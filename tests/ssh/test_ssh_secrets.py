@@ -10,13 +10,12 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbclient import NotebookClient
-from ssh_user import settings
+from ssh_user import PASSWORD, USER
 
 from ignite_tf_magic.cluster.directory import CREDENTIALS
 from ignite_tf_magic.cluster.registry import Registry
 from ignite_tf_magic.session import RunRequest, get_run, open_session
 
-USER, PASSWORD = "reader-4711", "pa55-w0rd-of-the-cluster"
 # A worker that has found the password where workers look for it, and tells so without telling it.
 READ = f"""
 import json, os, time
@@ -24,13 +23,6 @@ found = json.load(open(os.environ["IGNITE_DATASET_CREDENTIALS_FILE"]))
 print("found it", found["username"] == {USER!r}, len(found["password"]), flush=True)
 time.sleep(600)
 """
-
-
-@pytest.fixture
-def trusted(bed, home) -> None:
-    """The user's configuration names a password; the nodes ask for none, and are told it all the same."""
-    Path("ignite-tf.toml").write_text(settings(bed, cluster={"username": USER, "password": PASSWORD}))
-    Path("ignite-tf.toml").chmod(0o600)
 
 
 def on_host(host, home: str, *, is_running: bool) -> dict[str, str]:
