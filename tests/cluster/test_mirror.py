@@ -24,6 +24,8 @@ from ignite_tf_magic.cluster.mirror_state import MirrorState, RecordFile, Unreac
 from ignite_tf_magic.cluster.mirrored_logs import MirroredLogs
 from ignite_tf_magic.cluster.orders import job_name
 from ignite_tf_magic.cluster.output import Segment, follow
+from ignite_tf_magic.cluster.record import HostRecord, RunRecord, RunSpec
+from ignite_tf_magic.cluster.states import RunState
 from ignite_tf_magic.errors import ConfigError, HostUnreachable, MirrorFailed
 from ignite_tf_magic.launch import lock
 from ignite_tf_magic.launch.files import write_private
@@ -33,7 +35,14 @@ from ignite_tf_magic.launch.pipe import PipeTransport
 from ignite_tf_magic.launch.watch import HostWatch
 
 RUN = "mnist-1121-0412-k3f"
+SPEC = RunSpec("MNIST", num_workers=2)
 QUICK = LinkTimings(silence_s=2.0, poll_s=0.25)
+
+
+def record(version, *hosts):
+    """What a host writes of the run."""
+    seats = tuple(map(HostRecord, hosts))
+    return RunRecord(RUN, SPEC, RunState.RUNNING, 0.0, hosts=seats, version=version).to_json()
 
 
 def mark(count):
@@ -250,8 +259,8 @@ def test_two_hosts_and_a_second_generation(directory, far):
     one, two = far("one"), far("two")
     one.start(COUNT.format(num=200, letter="a", pause=0.002), 0)
     two.start("open('exit-1.json', 'w').write('{\"code\": 3}'); print('ü'); raise SystemExit(3)", 1)
-    two.host.write(RUN, "run.json", json.dumps({"run_id": RUN, "version": 2}).encode())
-    one.host.write(RUN, "run.json", json.dumps({"run_id": RUN, "version": 4}).encode())
+    two.host.write(RUN, "run.json", json.dumps(record(2)).encode())
+    one.host.write(RUN, "run.json", json.dumps(record(4)).encode())
     with Mirror(directory, [one.host, two.host]) as mirror:
         until(mirror.is_complete)
         assert mirror.unreachable() == ()
@@ -261,13 +270,13 @@ def test_two_hosts_and_a_second_generation(directory, far):
         assert json.loads(directory.exit(1).read_text()) == {"code": 3}
         until(lambda: directory.record.exists() and json.loads(directory.record.read_text())["version"] == 4)
         two.start("open('exit-1.g2.json', 'w').write('{}'); print('again')", 1, 2)
-        two.host.write(RUN, "run.json", json.dumps({"run_id": RUN, "version": 5}).encode())
+        two.host.write(RUN, "run.json", json.dumps(record(5)).encode())
         until(lambda: json.loads(directory.record.read_text())["version"] == 5 and mirror.is_complete())
         assert directory.log(1, 2).read_bytes() == b"again\n"
         assert (directory.path / exit_name(1, 2)).exists()
-        mirror.take_record({"run_id": RUN, "version": 3})
+        mirror.take_record(record(3))
         assert json.loads(directory.record.read_text())["version"] == 5
-        mirror.take_record({"run_id": RUN, "version": 6})
+        mirror.take_record(record(6))
         assert json.loads(directory.record.read_text())["version"] == 6
         until(mirror.is_complete)
 
@@ -275,14 +284,11 @@ def test_two_hosts_and_a_second_generation(directory, far):
 def test_a_host_that_the_run_is_given_later(directory, far):
     one, two = far("one"), far("two")
     one.start("print('first')", 0)
-    one.host.write(
-        RUN, "run.json", json.dumps({"run_id": RUN, "version": 2, "hosts": [{"name": "one"}]}).encode()
-    )
+    one.host.write(RUN, "run.json", json.dumps(record(2, "one")).encode())
     with Mirror(directory, [one.host], lambda names: [{"two": two.host}[name] for name in names]) as mirror:
         until(mirror.is_complete)
         two.start("print('second')", 1, 2)
-        both = {"run_id": RUN, "version": 3, "hosts": [{"name": "one"}, {"name": "two"}]}
-        one.host.write(RUN, "run.json", json.dumps(both).encode())
+        one.host.write(RUN, "run.json", json.dumps(record(3, "one", "two")).encode())
         until(lambda: json.loads(directory.record.read_text())["version"] == 3 and mirror.is_complete())
         assert directory.log(1, 2).read_text() == "second\n"
 
@@ -355,7 +361,7 @@ def test_who_only_reads_is_told_when_it_is_complete(directory, far):
     host = far()
     host.start("print('all')")
     with Mirror(directory, [host.host]) as keeping:
-        keeping.take_record({"run_id": RUN, "version": 1})
+        keeping.take_record(record(1))
         until(keeping.is_complete)
         with Mirror(directory, [host.host]) as reading:
             until(reading.is_complete)
@@ -460,7 +466,7 @@ def test_nothing_is_known_of_a_host_that_never_answered(directory, far):
 def test_a_host_that_was_read_to_the_end_is_not_missed(directory, far):
     host = far()
     host.start("print('all')")
-    host.host.write(RUN, "run.json", json.dumps({"run_id": RUN, "version": 3}).encode())
+    host.host.write(RUN, "run.json", json.dumps(record(3)).encode())
     with Mirror(directory, [host.host]) as mirror:
         until(lambda: directory.record.exists() and mirror.is_complete())
         until(lambda: json.loads((directory.path / "mirror.json").read_text())["done"] == {"far": 3})
@@ -468,7 +474,7 @@ def test_a_host_that_was_read_to_the_end_is_not_missed(directory, far):
     with Mirror(directory, [host.host]) as mirror:
         until(mirror.is_complete)
         assert mirror.unreachable() == ()
-        mirror.take_record({"run_id": RUN, "version": 4})  # workers may have been started since
+        mirror.take_record(record(4))  # workers may have been started since
         until(lambda: [each.host for each in mirror.unreachable()] == ["far"])
 
 
@@ -530,7 +536,7 @@ def test_a_record_is_taken_by_whoever_keeps_the_directory(directory, far):
     with Mirror(directory, [host.host]) as first:
         until(first.is_complete)
         with Mirror(directory, [host.host]) as second:
-            second.take_record({"run_id": RUN, "version": 7})
+            second.take_record(record(7))
             assert not directory.record.exists()
             first.close()
             until(directory.record.exists)
