@@ -40,7 +40,7 @@ faults: $(VENV)/.dev
 # A round of some faults that hit runs, with timings divided by 4: two minutes; part of `make test`.
 faults-short: $(VENV)/.dev
 	-@$(MAKE) --no-print-directory sshd
-	$(BIN)/python -m pytest tests/cluster/test_faults_short.py
+	$(BIN)/python -m pytest tests/runs/supervision/test_faults_short.py
 
 # What Keras can do on several workers, with every supported TensorFlow, each in an environment of its own (1 GB each): an
 # hour or two. Rows that are there stay.

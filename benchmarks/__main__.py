@@ -16,7 +16,7 @@ from rich.console import Console
 from benchmarks import cells, first_step, igfs, launch, load, memory, resume, scan, skew, tables, training
 from benchmarks.cases import Case
 from benchmarks.plan import FULL, QUICK, Plan, Report
-from ignite_tf_magic.config import ConnectOptions
+from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.embedded import EmbeddedOptions, Lifetime, down, ensure_up
 
 NAMES = ("scan", "load", "memory", "first_step", "igfs", "launch", "resume", "skew", "training")

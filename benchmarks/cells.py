@@ -21,7 +21,7 @@ import psutil
 from benchmarks.fault_stage import CACHE, ROOT, Stage
 from benchmarks.plan import Report
 
-sys.path.append(str(ROOT / "tests" / "notebook"))
+sys.path.append(str(ROOT / "tests" / "ui" / "notebook"))
 
 from kernels import CellResult, Kernel
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "ignite_tf_magic"
-ROOMS = ("cluster", "launch")
+ROOMS = ("runs", "launch")
 
 
 def hash_of_rooms(package: Path = PACKAGE, rooms: Iterable[str] = ROOMS) -> str:

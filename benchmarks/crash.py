@@ -28,7 +28,7 @@ from typing import Any
 
 from benchmarks import tables
 from ignite_tf_magic.client.transport import SocketTransport
-from ignite_tf_magic.config import ConnectOptions, Endpoint
+from ignite_tf_magic.config.options import ConnectOptions, Endpoint
 from ignite_tf_magic.embedded import EmbeddedCluster, EmbeddedOptions, Lifetime, down, ensure_up, status
 from ignite_tf_magic.igfs.fsck import FsckReport, fsck
 from ignite_tf_magic.igfs.paths import Path

@@ -100,7 +100,7 @@ def _kill(host: Host, *pids: int) -> None:
 
 
 def _is_worker(process: HostProcess) -> bool:
-    return "ignite_tf_magic.cluster.bootstrap" in process.argv
+    return "ignite_tf_magic.runs.bootstrap" in process.argv
 
 
 def _is_keeper(process: HostProcess) -> bool:
@@ -108,7 +108,7 @@ def _is_keeper(process: HostProcess) -> bool:
 
 
 def _is_reconciler(process: HostProcess) -> bool:
-    return "ignite_tf_magic.reconciler" in process.argv
+    return "ignite_tf_magic.runs.supervision.reconciler" in process.argv
 
 
 def _is_relay(process: HostProcess) -> bool:

@@ -19,8 +19,8 @@ from benchmarks.fault_kinds import Fault
 from benchmarks.fault_observer import Observer
 from benchmarks.fault_outcome import LINE, Outcome, shown_lines
 from benchmarks.fault_stage import CACHE, NUM_ROWS, STATES, BedError, Stage, newest_record
-from ignite_tf_magic.cluster.runs import list_runs
-from ignite_tf_magic.cluster.states import RunState
+from ignite_tf_magic.runs.handles.handles import list_runs
+from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.errors import IgniteTfError
 
 _SCRIPTS = Path(__file__).parent / "scripts"
@@ -331,7 +331,7 @@ class Round:
         while left := [
             (host.name, process)
             for host, process in self.stage.processes_of(run_id)
-            if host.name not in self._away or "ignite_tf_magic.cluster.bootstrap" in process.argv
+            if host.name not in self._away or "ignite_tf_magic.runs.bootstrap" in process.argv
         ]:
             if time.monotonic() > deadline:
                 break

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ignite_tf_magic.client.client import Client, connect
-from ignite_tf_magic.cluster.registry import Registry
-from ignite_tf_magic.config import ConnectOptions
+from ignite_tf_magic.runs.registry.registry import Registry
+from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.errors import CacheNotFound, IgniteTfError
 from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.protocol.ops import AtomicityMode

@@ -15,7 +15,7 @@ from benchmarks.cases import fill, mnist
 from benchmarks.plan import Report
 from benchmarks.process import VariantFailed
 from ignite_tf_magic.client.client import connect
-from ignite_tf_magic.config import ConnectOptions
+from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.session import RunRequest, Session, open_session
 
 NUM_WORKERS = 2

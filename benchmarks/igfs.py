@@ -17,12 +17,12 @@ import numpy as np
 
 from benchmarks.plan import Report
 from ignite_tf_magic.client.client import Cache, connect
-from ignite_tf_magic.config import ConnectOptions
+from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.igfs.filesystem import IgfsFileSystem
 from ignite_tf_magic.igfs.layout import DirectoryNode, entry_key
 from ignite_tf_magic.igfs.paths import parse
 from ignite_tf_magic.protocol.ops import Concurrency, Isolation
-from ignite_tf_magic.registration import register
+from ignite_tf_magic.session.registration import register
 
 BLOCK = 1024 * 1024
 # Three directories, the name, and the row of names.

@@ -27,7 +27,7 @@ from typing import Any
 from benchmarks import tables
 from ignite_tf_magic.client.client import Cache
 from ignite_tf_magic.client.transaction import Transaction
-from ignite_tf_magic.config import ConnectOptions
+from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.embedded import EmbeddedOptions, Lifetime, down, ensure_up
 from ignite_tf_magic.errors import (
     ConnectionFailed,

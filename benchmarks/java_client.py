@@ -12,7 +12,7 @@ from pathlib import Path
 from jgo.maven import MavenContext
 from jgo.parse import Coordinate
 
-from ignite_tf_magic.config import cache_dir, environment
+from ignite_tf_magic.config.options import cache_dir, environment
 from ignite_tf_magic.embedded.jars import resolve_jars
 from ignite_tf_magic.embedded.java import ADD_OPENS, find_java
 from ignite_tf_magic.embedded.options import EmbeddedOptions

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from ignite_tf_magic.embedded import EmbeddedOptions, Lifetime, down, ensure_up
 from ignite_tf_magic.session import load
-from tests.notebook.kernels import Kernel
+from tests.ui.notebook.kernels import Kernel
 
 CACHE, EPOCHS, STEPS_PER_EPOCH, BATCH = "RESTARTED", 6, 12, 32
 KILLED, RESTARTED = "killed", "restarted"

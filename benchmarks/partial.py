@@ -29,7 +29,7 @@ import numpy as np
 from benchmarks import tables
 from benchmarks.fault_stage import Host, Stage
 from ignite_tf_magic.client.client import connect
-from ignite_tf_magic.config import ConnectOptions, OnRebalance
+from ignite_tf_magic.config.options import ConnectOptions, OnRebalance
 from ignite_tf_magic.embedded import EmbeddedOptions, Lifetime, down, ensure_up
 from ignite_tf_magic.errors import IgniteTfError
 from ignite_tf_magic.session import RunRequest, Session, TrainingRun, open_session

@@ -25,7 +25,7 @@ import fsspec
 
 from benchmarks import tables
 from ignite_tf_magic.embedded import EmbeddedOptions, Lifetime, down, ensure_up
-from ignite_tf_magic.files import start_mount, unmount
+from ignite_tf_magic.session.files import start_mount, unmount
 from ignite_tf_magic.igfs.filesystem import IgfsFileSystem
 
 _NAMES = ("a", "b", "ü #c")

@@ -20,7 +20,7 @@ from ignite_tf_magic.client.client import Cache, connect
 from ignite_tf_magic.client.page_sizes import IN_FLIGHT_BYTES, PageSizes
 from ignite_tf_magic.client.router import Node
 from ignite_tf_magic.client.scan import MAX_CURSORS
-from ignite_tf_magic.config import ConnectOptions, Endpoint
+from ignite_tf_magic.config.options import ConnectOptions, Endpoint
 from ignite_tf_magic.protocol import messages
 from ignite_tf_magic.protocol.connection import Connection
 from ignite_tf_magic.protocol.messages import Request

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.process import VariantFailed
-from ignite_tf_magic.render import failure_view
+from ignite_tf_magic.ui.render import failure_view
 from ignite_tf_magic.session import Run, RunState
 
 

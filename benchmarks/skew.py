@@ -18,7 +18,7 @@ from benchmarks.plan import Report
 from ignite_tf_magic.client.client import Client, connect
 from ignite_tf_magic.client.load import put_rows, table_config
 from ignite_tf_magic.client.page_sizes import PartitionStats
-from ignite_tf_magic.config import ConnectOptions
+from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.protocol.encode import RowEncoder
 
 ROOT = Path(__file__).parent.parent

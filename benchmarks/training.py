@@ -13,7 +13,7 @@ from benchmarks.cases import fill, mnist
 from benchmarks.plan import Report
 from benchmarks.runs import check_succeeded
 from ignite_tf_magic.client.client import connect
-from ignite_tf_magic.config import ConnectOptions
+from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.session import RunRequest, Session, TrainingRun, open_session
 
 _NUM_EPOCHS = 4

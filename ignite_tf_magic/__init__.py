@@ -10,12 +10,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ignite_tf_magic.version import __version__
+
 if TYPE_CHECKING:
     from ignite_tf_magic.dataset.ignite import IgniteDataset as IgniteDataset
-    from ignite_tf_magic.notebook.magics import load_ipython_extension as load_ipython_extension
-    from ignite_tf_magic.registration import register as register
-    from ignite_tf_magic.run_function import run as run
-    from ignite_tf_magic.run_values import result as result
+    from ignite_tf_magic.ui.notebook.magics import load_ipython_extension as load_ipython_extension
+    from ignite_tf_magic.session.registration import register as register
+    from ignite_tf_magic.ui.notebook.run_function import run as run
+    from ignite_tf_magic.session.run_values import result as result
     from ignite_tf_magic.session import load as load
     from ignite_tf_magic.training.keras_hooks import independent as independent
     from ignite_tf_magic.training.loops import checkpoint as checkpoint
@@ -23,18 +25,16 @@ if TYPE_CHECKING:
     from ignite_tf_magic.training.step import all_rows as all_rows
     from ignite_tf_magic.training.task import task as task
 
-__version__ = "0.1.0"
-
 _HOME_OF_NAME = {
     "IgniteDataset": "ignite_tf_magic.dataset.ignite",
     "all_rows": "ignite_tf_magic.training.step",
     "checkpoint": "ignite_tf_magic.training.loops",
     "independent": "ignite_tf_magic.training.keras_hooks",
     "load": "ignite_tf_magic.session",
-    "load_ipython_extension": "ignite_tf_magic.notebook.magics",
-    "register": "ignite_tf_magic.registration",
-    "result": "ignite_tf_magic.run_values",
-    "run": "ignite_tf_magic.run_function",
+    "load_ipython_extension": "ignite_tf_magic.ui.notebook.magics",
+    "register": "ignite_tf_magic.session.registration",
+    "result": "ignite_tf_magic.session.run_values",
+    "run": "ignite_tf_magic.ui.notebook.run_function",
     "strategy": "ignite_tf_magic.training.loops",
     "task": "ignite_tf_magic.training.task",
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from ignite_tf_magic.cli import main
+from ignite_tf_magic.ui.shell.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -13,7 +13,7 @@ import hypothesis
 import pytest
 
 # Modules that tests of several directories use.
-sys.path += [str(Path(__file__).parent / name) for name in ("bed", "notebook", "training")]
+sys.path += [str(Path(__file__).parent / name) for name in ("bed", "ui/notebook", "training")]
 
 from bed import BedKind
 
@@ -70,7 +70,7 @@ def ignite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster
 def no_runs_left(ignite: EmbeddedCluster) -> Iterator[None]:
     """Have the shared cluster forget all runs after the test: lost ones are listed for a day."""
     from ignite_tf_magic.client.client import connect
-    from ignite_tf_magic.cluster.registry import Registry
+    from ignite_tf_magic.runs.registry.registry import Registry
 
     yield
     with connect(ignite.connect_options) as client, Registry(client) as registry:

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 TESTS = Path(__file__).parent
-BESIDE = (("launch", "cluster", "ssh", "bed"), ("training", "test_benchmarks.py", "test_binder.py"))
+BESIDE = (("launch", "runs", "ssh", "bed"), ("training", "test_benchmarks.py", "test_binder.py"))
 OTHERS = [str(TESTS), *(f"--ignore={TESTS / name}" for chosen in BESIDE for name in chosen)]
 
 

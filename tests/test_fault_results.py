@@ -23,7 +23,7 @@ def test_comments_docstrings_and_layout_do_not_count():
 
 
 def test_every_module_of_both_rooms_counts(tmp_path):
-    for path in ("cluster/a.py", "launch/agent/b.py", "client/c.py"):
+    for path in ("runs/a.py", "launch/agent/b.py", "client/c.py"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text("x = 1\n")
     before = hash_of_rooms(tmp_path)

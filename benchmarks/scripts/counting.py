@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from ignite_tf_magic.client.client import connect
-from ignite_tf_magic.config import ConnectOptions, Endpoint
+from ignite_tf_magic.config.options import ConnectOptions, Endpoint
 from ignite_tf_magic.errors import ConnectionFailed, ConnectionLost, ServerError
 
 TOLD = json.loads(sys.argv[1])

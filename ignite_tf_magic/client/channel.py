@@ -15,7 +15,7 @@ from typing import NoReturn, TypeVar
 
 from ignite_tf_magic.client.transport import Transport, open_transport, tls_context
 from ignite_tf_magic.closing import Closing
-from ignite_tf_magic.config import ConnectOptions, Endpoint
+from ignite_tf_magic.config.options import ConnectOptions, Endpoint
 from ignite_tf_magic.errors import (
     AuthenticationError,
     ConnectionFailed,

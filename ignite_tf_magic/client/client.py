@@ -22,7 +22,7 @@ from ignite_tf_magic.client.router import Node, Router, wait_for
 from ignite_tf_magic.client.transaction import Transaction, begin
 from ignite_tf_magic.client.type_registry import TypeRegistry
 from ignite_tf_magic.closing import Closing
-from ignite_tf_magic.config import ConnectOptions
+from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.errors import CacheNotFound, ConnectionFailed, IgniteTfError, ServerError
 from ignite_tf_magic.protocol import key_value, messages
 from ignite_tf_magic.protocol.affinity import PartitionMap, TopologyVersion

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from ignite_tf_magic.client.channel import Channel, open_channel
 from ignite_tf_magic.client.transport import tls_context
-from ignite_tf_magic.config import ConnectOptions, Endpoint
+from ignite_tf_magic.config.options import ConnectOptions, Endpoint
 from ignite_tf_magic.errors import AuthenticationError, ConnectionFailed, ConnectionLost, HandshakeError
 from ignite_tf_magic.protocol import messages
 from ignite_tf_magic.protocol.affinity import TopologyVersion

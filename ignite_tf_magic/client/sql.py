@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ignite_tf_magic.client.channel import Channel, open_any_channel
-from ignite_tf_magic.config import ConnectOptions
+from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.errors import (
     LocalProtocolError,
     QueryError,

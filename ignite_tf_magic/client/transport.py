@@ -8,7 +8,7 @@ import ssl
 from contextlib import suppress
 from typing import Protocol
 
-from ignite_tf_magic.config import Dial, Endpoint, TlsOptions
+from ignite_tf_magic.config.options import Dial, Endpoint, TlsOptions
 from ignite_tf_magic.errors import ConfigError, ConnectionFailed, ConnectionLost
 
 _RECEIVE_BUFFER_BYTES = 4 * 1024 * 1024

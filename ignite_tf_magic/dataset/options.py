@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ignite_tf_magic.client.page_sizes import MAX_PAGE_ROWS, PartitionStats
-from ignite_tf_magic.config import (
+from ignite_tf_magic.config.options import (
     DEFAULT_PORT,
     ConnectOptions,
     Endpoint,

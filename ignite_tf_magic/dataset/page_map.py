@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from ignite_tf_magic.batches import empty_like
+from ignite_tf_magic.dataset.batches import empty_like
 
 Pages = Any
 # Operations that give a result for all values of their inputs.

@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from ignite_tf_magic.batches import anew_each_pass, can_be_empty, empty_like, num_rows
+from ignite_tf_magic.dataset.batches import anew_each_pass, can_be_empty, empty_like, num_rows
 from ignite_tf_magic.dataset.graph_devices import moves
 from ignite_tf_magic.dataset.page_map import map_pages
-from ignite_tf_magic.deal import Deal, EqualSteps
-from ignite_tf_magic.passes import Passes, PassSeed, Share
+from ignite_tf_magic.dataset.deal import Deal, EqualSteps
+from ignite_tf_magic.dataset.passes import Passes, PassSeed, Share
 
 Pages = Any
 _parts = itertools.count()

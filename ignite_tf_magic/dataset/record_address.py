@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
-from ignite_tf_magic.config import Endpoint
+from ignite_tf_magic.config.options import Endpoint
 from ignite_tf_magic.errors import ConfigError, format_ranges
 
 SCHEME = "ignite"

@@ -17,7 +17,7 @@ from ignite_tf_magic.dataset.options import ReadOptions
 from ignite_tf_magic.dataset.pool import BufferPool
 from ignite_tf_magic.dataset.snapshot import Snapshot
 from ignite_tf_magic.errors import ConfigError, PartitionsLost, format_ranges
-from ignite_tf_magic.passes import Stream
+from ignite_tf_magic.dataset.passes import Stream
 from ignite_tf_magic.protocol.layout import LayoutFinder, Leaf, RowLayout, declared_layout
 
 CHUNK_BYTES = 4 * 1024 * 1024

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from ignite_tf_magic.config import cache_dir, environment
+from ignite_tf_magic.config.options import cache_dir, environment
 from ignite_tf_magic.embedded.lock import locked
 from ignite_tf_magic.errors import EmbeddedError
 

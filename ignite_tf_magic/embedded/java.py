@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ignite_tf_magic.config import environment
+from ignite_tf_magic.config.options import environment
 from ignite_tf_magic.errors import EmbeddedError
 
 SUPPORTED = (11, 17, 21, 25)

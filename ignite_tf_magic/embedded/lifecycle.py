@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ignite_tf_magic.config import state_dir
+from ignite_tf_magic.config.options import state_dir
 from ignite_tf_magic.embedded.data import data_directory, delete_kept_data
 from ignite_tf_magic.embedded.lock import locked
 from ignite_tf_magic.embedded.options import EmbeddedOptions, Lifetime, count_nodes

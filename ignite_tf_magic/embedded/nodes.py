@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ignite_tf_magic.config import environment
+from ignite_tf_magic.config.options import environment
 from ignite_tf_magic.embedded.config_xml import (
     LOOPBACK,
     NodeConfig,

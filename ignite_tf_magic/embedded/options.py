@@ -6,7 +6,7 @@ import enum
 import re
 from dataclasses import dataclass, field
 
-from ignite_tf_magic.config import TlsOptions, environment
+from ignite_tf_magic.config.options import TlsOptions, environment
 from ignite_tf_magic.errors import ConfigError
 
 IGNITE_VERSION = "2.17.0"

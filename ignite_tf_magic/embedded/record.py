@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ignite_tf_magic.config import ConnectOptions, Endpoint, TlsOptions
+from ignite_tf_magic.config.options import ConnectOptions, Endpoint, TlsOptions
 from ignite_tf_magic.embedded.options import Lifetime
 from ignite_tf_magic.embedded.processes import DetachedProcess, read_process, tail
 from ignite_tf_magic.errors import EmbeddedError, NodeDied

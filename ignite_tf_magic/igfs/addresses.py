@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from ignite_tf_magic.config import (
+from ignite_tf_magic.config.options import (
     DEFAULT_PORT,
     ConnectOptions,
     Endpoint,

@@ -20,7 +20,7 @@ from fsspec.compression import compr
 from fsspec.core import get_compression
 from fsspec.spec import AbstractFileSystem
 
-from ignite_tf_magic.config import ConnectOptions, Endpoint
+from ignite_tf_magic.config.options import ConnectOptions, Endpoint
 from ignite_tf_magic.errors import IgniteTfError, InvalidPath, PathExists, PathNotFound
 from ignite_tf_magic.igfs import paths
 from ignite_tf_magic.igfs.addresses import cluster_of, name_of_file_system

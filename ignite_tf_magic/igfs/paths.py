@@ -6,7 +6,7 @@ A path is a tuple of names; the root is the empty tuple. No character but "/" an
 
 from __future__ import annotations
 
-from ignite_tf_magic.config import Endpoint
+from ignite_tf_magic.config.options import Endpoint
 from ignite_tf_magic.errors import ConfigError, CorruptRecord, InvalidPath
 
 SCHEME = "igfs"

@@ -18,7 +18,7 @@ from ignite_tf_magic.client.client import Cache, Client, connect
 from ignite_tf_magic.client.pipeline import Pipeline, Routes
 from ignite_tf_magic.client.transaction import Transaction
 from ignite_tf_magic.closing import Closing
-from ignite_tf_magic.config import ConnectOptions
+from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.errors import (
     CacheNotFound,
     ConnectionFailed,

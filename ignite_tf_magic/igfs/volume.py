@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 
 from ignite_tf_magic.closing import Closing
-from ignite_tf_magic.config import ConnectOptions
+from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.errors import InvalidPath, PathIsDirectory, PathNotDirectory, StaleFile
 from ignite_tf_magic.igfs import layout
 from ignite_tf_magic.igfs.collector import Collector

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from ignite_tf_magic.config import cache_dir
+from ignite_tf_magic.config.options import cache_dir
 from ignite_tf_magic.errors import ParcelError
 from ignite_tf_magic.launch.archives import read_archive
 from ignite_tf_magic.launch.entries import Entries, Entry

@@ -14,7 +14,7 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
-from ignite_tf_magic.config import jupyter_proxy_url
+from ignite_tf_magic.config.options import jupyter_proxy_url
 from ignite_tf_magic.errors import DeadlineExceeded, TensorBoardError
 from ignite_tf_magic.launch.base import Command
 from ignite_tf_magic.launch.groups import ask_to_end, kill_group

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from ignite_tf_magic.batches import num_rows
+from ignite_tf_magic.dataset.batches import num_rows
 from ignite_tf_magic.training import shares
 from ignite_tf_magic.training.consistency import FirstBatches, Firsts, are_same
 from ignite_tf_magic.training.frameworks import Framework

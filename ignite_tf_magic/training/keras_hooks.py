@@ -20,7 +20,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from ignite_tf_magic.batches import num_batches
+from ignite_tf_magic.dataset.batches import num_batches
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.training import shares
 from ignite_tf_magic.training.adapting import hook_adapt

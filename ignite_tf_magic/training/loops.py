@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from ignite_tf_magic.batches import num_batches
+from ignite_tf_magic.dataset.batches import num_batches
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.training.checkpoints import Checkpoint, directory_in_run
 from ignite_tf_magic.training.claim import CLAIM, name_in_run, why_not

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from ignite_tf_magic.passes import Passes, Record, passes_of, read_record
+from ignite_tf_magic.dataset.passes import Passes, Record, passes_of, read_record
 from ignite_tf_magic.training.checkpoints import Checkpoint
 from ignite_tf_magic.training.group import WorkerGroup
 

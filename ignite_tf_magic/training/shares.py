@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from ignite_tf_magic.batches import anew_each_pass, empty_like, num_batches, num_rows, part_of
-from ignite_tf_magic.deal import Deal
+from ignite_tf_magic.dataset.batches import anew_each_pass, empty_like, num_batches, num_rows, part_of
+from ignite_tf_magic.dataset.deal import Deal
 from ignite_tf_magic.errors import ConfigError
-from ignite_tf_magic.passes import Passes, PassSeed, passes_of
+from ignite_tf_magic.dataset.passes import Passes, PassSeed, passes_of
 from ignite_tf_magic.training.consistency import FirstBatches
 from ignite_tf_magic.training.group import WorkerGroup
 

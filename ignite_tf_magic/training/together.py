@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from ignite_tf_magic.batches import num_rows, or_one_row
+from ignite_tf_magic.dataset.batches import num_rows, or_one_row
 from ignite_tf_magic.training.consistency import check_models, check_weights
 from ignite_tf_magic.training.frameworks import Framework
 from ignite_tf_magic.training.group import WorkerGroup

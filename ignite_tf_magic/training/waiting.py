@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.data.ops import iterator_ops  # there is no public class to derive an iterator from
 
-from ignite_tf_magic.batches import num_rows
+from ignite_tf_magic.dataset.batches import num_rows
 
 _counters: list[Any] = []
 

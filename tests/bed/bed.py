@@ -44,7 +44,7 @@ from bed_system import (
     write_private,
 )
 
-from ignite_tf_magic.config import ConnectOptions
+from ignite_tf_magic.config.options import ConnectOptions
 
 __all__ = ["Bed", "BedError", "BedKind", "Host", "HostProcess", "tear_down"]
 

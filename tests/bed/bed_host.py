@@ -29,7 +29,7 @@ from bed_system import (
     write_private,
 )
 
-from ignite_tf_magic.config import Endpoint
+from ignite_tf_magic.config.options import Endpoint
 
 if TYPE_CHECKING:
     from bed import Bed

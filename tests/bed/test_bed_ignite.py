@@ -9,7 +9,7 @@ from bed import Bed, BedKind
 from bed_system import wait_for
 
 from ignite_tf_magic.client.client import connect
-from ignite_tf_magic.config import ConnectOptions
+from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.protocol.messages import CacheConfig
 
 NODE_S = 300.0

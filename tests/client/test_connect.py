@@ -11,7 +11,7 @@ import pytest
 
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.client.sql import SqlClient
-from ignite_tf_magic.config import ConnectOptions, Endpoint, TlsOptions
+from ignite_tf_magic.config.options import ConnectOptions, Endpoint, TlsOptions
 from ignite_tf_magic.embedded import EmbeddedOptions, Lifetime, NodeTls, down, ensure_up
 from ignite_tf_magic.errors import AuthenticationError, CacheNotFound, ConfigError, ConnectionFailed
 from ignite_tf_magic.protocol.messages import CacheConfig, QueryEntity, QueryField

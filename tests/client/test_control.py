@@ -9,7 +9,7 @@ from pyignite.datatypes import IntObject, MapObject
 from pyignite.datatypes.prop_codes import PROP_BACKUPS_NUMBER, PROP_NAME
 
 from ignite_tf_magic.client.control import pyignite_client
-from ignite_tf_magic.config import Endpoint
+from ignite_tf_magic.config.options import Endpoint
 from ignite_tf_magic.errors import ConnectionFailed, ServerError
 
 

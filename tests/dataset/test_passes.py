@@ -9,7 +9,7 @@ import pytest
 
 from ignite_tf_magic import IgniteDataset
 from ignite_tf_magic.client.client import connect
-from ignite_tf_magic.passes import Passes, PassSeed, passes_of
+from ignite_tf_magic.dataset.passes import Passes, PassSeed, passes_of
 
 
 @pytest.fixture(params=[1, 2], ids=["alone", "of two"])

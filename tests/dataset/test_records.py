@@ -23,7 +23,7 @@ from ignite_tf_magic import IgniteDataset
 from ignite_tf_magic.client.cache_scan import Baseline
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.client.sql import SqlClient
-from ignite_tf_magic.config import Endpoint
+from ignite_tf_magic.config.options import Endpoint
 from ignite_tf_magic.dataset.options import parse_partitions, read_options
 from ignite_tf_magic.dataset.record_address import RecordAddress, part_text
 from ignite_tf_magic.dataset.record_files import RecordFile, record_file_system

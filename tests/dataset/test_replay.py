@@ -13,8 +13,8 @@ from chunks import in_turn
 from ignite_tf_magic import IgniteDataset
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.client.page_sizes import PageSizes
-from ignite_tf_magic.deal import Deal, EqualSteps
-from ignite_tf_magic.passes import Record, Stream, passes_of, read_record, record_part
+from ignite_tf_magic.dataset.deal import Deal, EqualSteps
+from ignite_tf_magic.dataset.passes import Record, Stream, passes_of, read_record, record_part
 from ignite_tf_magic.protocol.buffer import Reader
 from ignite_tf_magic.protocol.objects import read_value
 

@@ -10,8 +10,8 @@ from chunks import in_turn
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ignite_tf_magic.deal import Deal
-from ignite_tf_magic.passes import Passes, Record, Share, Stream, read_record, record_part
+from ignite_tf_magic.dataset.deal import Deal
+from ignite_tf_magic.dataset.passes import Passes, Record, Share, Stream, read_record, record_part
 
 
 @dataclass

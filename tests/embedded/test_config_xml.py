@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
 
-from ignite_tf_magic.config import TlsOptions
+from ignite_tf_magic.config.options import TlsOptions
 from ignite_tf_magic.embedded import NodeTls
 from ignite_tf_magic.embedded.config_xml import NodeConfig, NodePorts, node_xml, with_other_ports
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ignite_tf_magic.client.client import connect
-from ignite_tf_magic.config import ConnectOptions, TlsOptions
+from ignite_tf_magic.config.options import ConnectOptions, TlsOptions
 from ignite_tf_magic.embedded import (
     ClusterReused,
     ClusterStarted,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ignite_tf_magic.config import cache_dir
+from ignite_tf_magic.config.options import cache_dir
 from ignite_tf_magic.embedded.jars import resolve_jars
 from ignite_tf_magic.errors import EmbeddedError
 from tests.embedded.mirror import MODULES, VERSION, Mirror, serving

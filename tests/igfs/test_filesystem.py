@@ -11,7 +11,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from ignite_tf_magic.config import ConnectOptions
+from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.errors import (
     AuthenticationError,
     DirectoryNotEmpty,

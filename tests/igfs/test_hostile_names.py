@@ -8,7 +8,7 @@ import fsspec
 import pytest
 
 from ignite_tf_magic.errors import CorruptRecord, InvalidPath, TransferError
-from ignite_tf_magic.files import Files
+from ignite_tf_magic.session.files import Files
 from ignite_tf_magic.igfs import layout, names
 from ignite_tf_magic.igfs.fsck import fsck
 from ignite_tf_magic.igfs.layout import ROOT_ID, DirectoryNode, FileNode

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ignite_tf_magic.config import ConnectOptions, Endpoint
+from ignite_tf_magic.config.options import ConnectOptions, Endpoint
 from ignite_tf_magic.errors import ConfigError, InvalidPath
 from ignite_tf_magic.igfs import addresses, paths
 

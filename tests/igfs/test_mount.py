@@ -18,9 +18,9 @@ import zipfile
 
 import pytest
 
-from ignite_tf_magic.config import ConnectOptions
+from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.errors import InvalidPath, MountError, PathNotDirectory, PathNotFound
-from ignite_tf_magic.files import Files, start_mount, unmount
+from ignite_tf_magic.session.files import Files, start_mount, unmount
 from ignite_tf_magic.igfs import mount as mount_module
 from ignite_tf_magic.igfs.mount import is_mounted
 from ignite_tf_magic.igfs.volume import Volume
@@ -127,7 +127,7 @@ def test_no_library_for_python_is_told(home, tmp_path, monkeypatch):
 
 def test_no_libfuse_is_told(home, tmp_path):
     code = (
-        "import sys, pathlib; from ignite_tf_magic.igfs import mount; from ignite_tf_magic.cli import main; "
+        "import sys, pathlib; from ignite_tf_magic.igfs import mount; from ignite_tf_magic.ui.shell.cli import main; "
         "mount._DEVICE = pathlib.Path('.'); sys.exit(main(sys.argv[1:]))"
     )
     done = subprocess.run(

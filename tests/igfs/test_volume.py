@@ -12,7 +12,7 @@ from pathlib import Path as DiskPath
 
 import pytest
 
-from ignite_tf_magic.config import ConnectOptions, Endpoint
+from ignite_tf_magic.config.options import ConnectOptions, Endpoint
 from ignite_tf_magic.errors import (
     ConnectionFailed,
     DirectoryNotEmpty,

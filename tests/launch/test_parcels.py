@@ -222,14 +222,14 @@ def test_what_is_unused_for_a_week_is_removed(job, cache):
 def test_this_package_goes_along_and_works_there(tmp_path, cache):
     parcel = pack_package()
     names = contents(parcel)
-    assert "ignite_tf_magic/cluster/bootstrap.py" in names
+    assert "ignite_tf_magic/runs/bootstrap.py" in names
     own = Path(parcels.__file__).parent.parent
     assert {f"ignite_tf_magic/{p.relative_to(own)}" for p in own.rglob("*.so")} <= set(names)
     assert not [name for name in names if "__pycache__" in name]
     with tarfile.open(parcel.path) as archive:
         archive.extractall(tmp_path / "there", filter="data")
     done = subprocess.run(
-        [sys.executable, "-c", "import ignite_tf_magic.cluster.bootstrap as b; print(b.__file__)"],
+        [sys.executable, "-c", "import ignite_tf_magic.runs.bootstrap as b; print(b.__file__)"],
         env={"PYTHONPATH": str(tmp_path / "there")},
         cwd=tmp_path,
         capture_output=True,

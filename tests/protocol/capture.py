@@ -17,7 +17,7 @@ import numpy as np
 
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.client.transport import open_transport
-from ignite_tf_magic.config import Endpoint
+from ignite_tf_magic.config.options import Endpoint
 from ignite_tf_magic.embedded import EmbeddedOptions, Lifetime, down, ensure_up
 from ignite_tf_magic.protocol import key_value, messages
 from ignite_tf_magic.protocol.connection import Connection

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from ssh_user import COUNT, NUM_ROWS, changed_ssh_config
 
-from ignite_tf_magic.cluster.registry import Registry
-from ignite_tf_magic.cluster.seals import Seal
+from ignite_tf_magic.runs.registry.registry import Registry
+from ignite_tf_magic.runs.seals import Seal
 from ignite_tf_magic.errors import HostRefused, LaunchError, PlacementError, RecordChanged
 from ignite_tf_magic.launch.jobs import Job
 from ignite_tf_magic.session import RunRequest, RunState, open_session, reach_of
@@ -140,7 +140,7 @@ def test_two_owners_at_once(session, bed):
         break
     record, host = run.record(), bed.hosts[0]
     home = f"{record.host(host.name).root}/runs/{run.id}"
-    second = host.run([sys.executable, "-m", "ignite_tf_magic.reconciler", home])
+    second = host.run([sys.executable, "-m", "ignite_tf_magic.runs.supervision.reconciler", home])
     assert second.returncode != 0
     assert "another reconciler of run" in second.stderr
 

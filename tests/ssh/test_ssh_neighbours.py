@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from ssh_user import PASSWORD, settings
 
-from ignite_tf_magic.cluster.directory import CREDENTIALS
+from ignite_tf_magic.runs.directory import CREDENTIALS
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.session import RunRequest, RunState, open_session
 

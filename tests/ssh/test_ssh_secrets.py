@@ -12,8 +12,8 @@ import pytest
 from nbclient import NotebookClient
 from ssh_user import PASSWORD, USER
 
-from ignite_tf_magic.cluster.directory import CREDENTIALS
-from ignite_tf_magic.cluster.registry import Registry
+from ignite_tf_magic.runs.directory import CREDENTIALS
+from ignite_tf_magic.runs.registry.registry import Registry
 from ignite_tf_magic.session import RunRequest, get_run, open_session
 
 # A worker that has found the password where workers look for it, and tells so without telling it.

@@ -14,7 +14,7 @@ from ignite_tf_magic.session import RunRequest, RunState
 READ = """
 import json, os, socket
 from ignite_tf_magic.client.client import connect
-from ignite_tf_magic.config import ConnectOptions, Endpoint
+from ignite_tf_magic.config.options import ConnectOptions, Endpoint
 
 env = os.environ
 endpoint = Endpoint(env["IGNITE_DATASET_HOST"], int(env["IGNITE_DATASET_PORT"]))

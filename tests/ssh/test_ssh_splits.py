@@ -11,7 +11,7 @@ from bed import Host
 from ssh_user import CACHE, load_numbers
 
 from ignite_tf_magic.client.client import connect
-from ignite_tf_magic.config import ConnectOptions
+from ignite_tf_magic.config.options import ConnectOptions
 
 pytestmark = pytest.mark.faults
 EXPLAIN = ("start", "--workers", "1", "--explain", CACHE, "job", "python", "-c", "pass")

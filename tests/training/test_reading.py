@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ignite_tf_magic.passes import Passes, Share, Stream, passes_of
+from ignite_tf_magic.dataset.passes import Passes, Share, Stream, passes_of
 from ignite_tf_magic.training.checkpoints import Checkpoint
 from ignite_tf_magic.training.group import WorkerGroup
 from ignite_tf_magic.training.reading import begin_at, is_record, record_sources

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from processes import Workers
 
-from ignite_tf_magic.notebook.chart import picture_of
+from ignite_tf_magic.ui.notebook.chart import picture_of
 from ignite_tf_magic.training import measures, reporting
 from ignite_tf_magic.training.records import (
     FILE_NAME,

@@ -1,0 +1,512 @@
+"""Options: how to reach a cluster and its hosts, from arguments, files and the environment.
+
+Values here are frozen and carry no behaviour beyond reading themselves. Secrets never appear in a
+`repr`. The environment is read only when one of the functions here is called, never at import.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ignite_tf_magic.errors import ConfigError
+from ignite_tf_magic.config.own_files import check_own, check_private
+from ignite_tf_magic.config.spring_xml import looks_like_xml, read_spring_xml
+from ignite_tf_magic.config.toml_tables import Table, is_word, parse_toml
+
+if TYPE_CHECKING:
+    import socket
+
+DEFAULT_PORT = 10800
+CONFIG_FILE = "ignite-tf.toml"
+_MAX_FILE_BYTES = 1 << 20
+_FILES = ("certfile", "keyfile", "cafile")
+_TLS = ("cert_password", "check_hostname")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Endpoint:
+    """Host and port of a node's thin client connector."""
+
+    host: str
+    port: int = DEFAULT_PORT
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    @classmethod
+    def parse(cls, text: str) -> Endpoint:
+        """Read "host", "host:port" or "[ipv6]:port".
+
+        Raises:
+            ConfigError: The port is not a number from 1 to 65535, or the host is empty.
+        """
+        host, port_text = _split_host_port(text.strip())
+        try:
+            port = int(port_text) if port_text else DEFAULT_PORT
+        except ValueError:
+            port = 0
+        if not host or not 1 <= port <= 65535:
+            raise ConfigError(f"{text!r} is not an Ignite address; write HOST or HOST:PORT, as in db1:10800")
+        return cls(host, port)
+
+
+def _split_host_port(text: str) -> tuple[str, str]:
+    if text.startswith("["):
+        host, _, rest = text[1:].partition("]")
+        return host, rest.removeprefix(":")
+    if text.count(":") > 1:
+        return text, ""
+    host, _, port = text.partition(":")
+    return host, port
+
+
+@dataclass(frozen=True, slots=True)
+class TlsOptions:
+    """Client side of TLS.
+
+    Attributes:
+        certfile: PEM file with the client's certificate; a single file may also hold the key and
+            the certificates of the authorities to trust.
+        keyfile: PEM file with the private key, when it is not in `certfile`.
+        key_password: Password of the private key.
+        cafile: PEM file of authorities to trust, and no others. Default: those in `certfile`, else the system's.
+        check_hostname: Whether the server's certificate must name the host that was dialled; it must be of a named
+            authority in any case.
+    """
+
+    certfile: str | None = None
+    keyfile: str | None = None
+    key_password: str | None = field(default=None, repr=False)
+    cafile: str | None = None
+    check_hostname: bool = True
+
+
+Dial = Callable[[str, int, float], "socket.socket"]
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectOptions:
+    """How to reach a cluster: where, as whom, and under what protection.
+
+    Attributes:
+        endpoints: Where to knock first; the other nodes are learnt from the first that answers.
+        timeout_s: Limit for opening a connection and for one answer of a control operation.
+        dial: Connects to a host's port within so many seconds where this machine cannot by itself; raises OSError.
+    """
+
+    endpoints: tuple[Endpoint, ...] = (Endpoint("127.0.0.1"),)
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    tls: TlsOptions | None = None
+    timeout_s: float = 30.0
+    dial: Dial | None = field(default=None, repr=False, compare=False)
+
+
+class OnRebalance(Enum):
+    """What a run does when partitions of its cache have moved to other nodes."""
+
+    RESTART = "restart"
+    IGNORE = "ignore"
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchOptions:
+    """[launch]: how runs are started and kept alive.
+
+    Attributes:
+        python: Interpreter of the workers on every host that names none of its own.
+        ports: First and last port that workers may listen on; None leaves the choice to each host.
+        log_limit_bytes: Of a worker's output, what is kept.
+        max_restarts: How often a run is started again before it has failed.
+        deadline_s: How long a run may take, restarts included; None has no limit.
+    """
+
+    python: str | None = None
+    ports: tuple[int, int] | None = None
+    log_limit_bytes: int = 1 << 30
+    max_restarts: int = 10
+    deadline_s: float | None = None
+    on_rebalance: OnRebalance = OnRebalance.RESTART
+
+
+@dataclass(frozen=True, slots=True)
+class SshOptions:
+    """[ssh]: how hosts are reached.
+
+    Attributes:
+        config: Instead of ~/.ssh/config.
+        known_hosts: Instead of ~/.ssh/known_hosts.
+        user: Where the SSH configuration names none.
+        via: SSH host through which the cluster's own ports are reached.
+    """
+
+    config: Path | None = None
+    known_hosts: Path | None = None
+    user: str | None = None
+    connect_timeout_s: float = 10.0
+    via: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostOptions:
+    """[hosts.NAME]: what Ignite does not tell of a machine.
+
+    Attributes:
+        name: What people call it.
+        addresses: As Ignite's nodes list them.
+        node_ids: Ids or consistent ids of its nodes, where no address tells.
+        ssh: What SSH calls it, `name` by default; "local" is this machine, without SSH.
+        python: Interpreter of workers there.
+        root: Directory of this package's own files there.
+        tf_address: Where the workers of other hosts reach its workers.
+    """
+
+    name: str
+    addresses: tuple[str, ...] = ()
+    node_ids: tuple[str, ...] = ()
+    ssh: str | None = None
+    python: str | None = None
+    root: str | None = None
+    tf_address: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """All that `ignite-tf.toml` says.
+
+    Attributes:
+        cluster: None: no cluster is named, and the embedded one is meant.
+        path: The file; None when there is none.
+        notes: What the user should know; lines to be shown.
+    """
+
+    cluster: ConnectOptions | None = None
+    launch: LaunchOptions = LaunchOptions()
+    ssh: SshOptions = SshOptions()
+    hosts: tuple[HostOptions, ...] = ()
+    path: Path | None = None
+    notes: tuple[str, ...] = ()
+
+
+def environment(prefix: str, names: Sequence[str], env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Collect PREFIX + NAME variables that are set and not empty, keyed by lower-case name."""
+    source = os.environ if env is None else env
+    found = {name.lower(): source.get(prefix + name.upper(), "") for name in names}
+    return {name: value for name, value in found.items() if value}
+
+
+def cache_dir() -> Path:
+    """Where downloads that can be fetched again live (jars). Created on first use."""
+    import platformdirs
+
+    return _private(Path(platformdirs.user_cache_dir("ignite_tf_magic", appauthor=False)))
+
+
+def state_dir() -> Path:
+    """Where runs and embedded nodes live. Created on first use, readable by its owner only.
+
+    IGNITE_TF_HOME, when set, replaces the user's state directory.
+    """
+    if home := os.environ.get("IGNITE_TF_HOME"):
+        return _private(Path(home))
+    import platformdirs
+
+    return _private(Path(platformdirs.user_state_dir("ignite_tf_magic", appauthor=False)))
+
+
+def timings_divisor(env: Mapping[str, str] | None = None) -> float:
+    """By how much the waiting times of runs are shortened: IGNITE_TF_TIMINGS_DIVISOR, for campaigns of faults.
+
+    Raises:
+        ConfigError: It is not a number from 1 up.
+    """
+    text = (os.environ if env is None else env).get("IGNITE_TF_TIMINGS_DIVISOR", "1")
+    try:
+        divisor = float(text)
+    except ValueError:
+        divisor = 0.0
+    if not 1.0 <= divisor < 100.0:
+        raise ConfigError(f"IGNITE_TF_TIMINGS_DIVISOR={text!r}: it must be a number from 1 to 100")
+    return divisor
+
+
+def _private(path: Path) -> Path:
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return path
+
+
+def configured_cluster(env: Mapping[str, str] | None = None) -> ConnectOptions | None:
+    """Give the cluster named by IGNITE_TF_CLUSTER ("host:port,host:port") or by `ignite-tf.toml`.
+
+    The file is looked for in the working directory, then in the user's configuration directory:
+
+        [cluster]
+        addresses = ["db1:10800", "db2:10800"]
+        username = "reader"
+        credentials_file = "/home/me/.ignite.json"
+        certfile = "client.pem"
+
+    Names of files are relative to the directory of `ignite-tf.toml`. Its other tables: `read_config`.
+    None means that no cluster is configured, and the embedded one is meant.
+
+    Raises:
+        ConfigError: An address or the file is malformed.
+    """
+    return _cluster(_found_file().table("cluster"), _named_cluster(env))
+
+
+def _named_cluster(env: Mapping[str, str] | None) -> tuple[Endpoint, ...]:
+    text = (os.environ if env is None else env).get("IGNITE_TF_CLUSTER", "")
+    return tuple(Endpoint.parse(part) for part in text.split(",") if part.strip())
+
+
+def _cluster(table: Table, given: Sequence[Endpoint]) -> ConnectOptions | None:
+    """Read [cluster]; endpoints that were given elsewhere come before its own."""
+    table.allow("addresses", "username", "password", "credentials_file", *_FILES, *_TLS)
+    own = _own_endpoints(table)
+    named: dict[str, Any] = {key: table.text(key) for key in ("username", "password", "cert_password")}
+    named |= {key: str(path) for key in _FILES if (path := table.path(key))}
+    if named["password"] or named["cert_password"]:
+        check_private(table.file)
+    named["check_hostname"] = table.values.get("check_hostname", True)
+    credentials = table.path("credentials_file")
+    if not (given or own):
+        return None
+    if credentials:
+        named |= read_credentials(credentials)
+    return ConnectOptions(tuple(given) or own, named["username"], named["password"], tls_options(named))
+
+
+def _own_endpoints(table: Table) -> tuple[Endpoint, ...]:
+    addresses = table.words("addresses")
+    try:
+        return tuple(map(Endpoint.parse, addresses))
+    except ConfigError as error:
+        raise ConfigError(f"{table.file}: [{table.name}] addresses: {error}") from error
+
+
+def tls_options(named: Mapping[str, Any]) -> TlsOptions | None:
+    """Build TLS options from certfile, keyfile, cert_password, cafile, check_hostname; None without files."""
+    if not named.get("certfile") and not named.get("cafile"):
+        return None
+    return TlsOptions(
+        named.get("certfile"),
+        named.get("keyfile"),
+        named.get("cert_password"),
+        named.get("cafile"),
+        check_hostname=str(named.get("check_hostname", "true")).lower() != "false",
+    )
+
+
+def read_config(path: Path | None = None, env: Mapping[str, str] | None = None) -> Config:
+    """Read all of `ignite-tf.toml`.
+
+    Args:
+        path: The file, whose [cluster] then comes before IGNITE_TF_CLUSTER. None: as `configured_cluster`
+            finds it; without a file, everything has its default.
+        env: Instead of the process's environment.
+
+    Raises:
+        ConfigError: The file cannot be read, holds an unknown key or a bad value; says which.
+    """
+    file = _found_file() if path is None else parse_toml(_read(path), path)
+    return _config(file, _named_cluster(env), is_found=path is None)
+
+
+def load_config_file(path: Path, env: Mapping[str, str] | None = None) -> Config:
+    """Read what `-c` names: our TOML, or Ignite's Spring XML; the content tells which.
+
+    Spring XML gives the cluster's addresses, and `Config.notes` what else it asks of clients; all other
+    options are those of the `ignite-tf.toml` that `configured_cluster` finds.
+
+    Raises:
+        ConfigError: As `read_config`; or no address can be learnt from the XML.
+    """
+    data = _read(path)
+    if not looks_like_xml(data):
+        return _config(parse_toml(data, path), _named_cluster(env), is_found=False)
+    found = read_spring_xml(data, str(path))
+    endpoints = tuple(Endpoint(host, port) for host, port in found.endpoints)
+    return replace(_config(_found_file(), endpoints, is_found=True), notes=found.notes)
+
+
+def _config(file: Table, given: Sequence[Endpoint], *, is_found: bool) -> Config:
+    file.allow("cluster", "ssh", "launch", "hosts")
+    cluster = file.table("cluster")
+    own_first = not is_found and "addresses" in cluster.values
+    return Config(
+        cluster=_cluster(cluster, () if own_first else given),
+        launch=_launch(file.table("launch")),
+        ssh=_ssh(file.table("ssh")),
+        hosts=_hosts(file.table("hosts")),
+        path=file.file if file.values else None,
+    )
+
+
+def _launch(table: Table) -> LaunchOptions:
+    table.allow("python", "ports", "log_limit", "max_restarts", "deadline_s", "on_rebalance")
+    default = LaunchOptions()
+    choice = table.values.get("on_rebalance", default.on_rebalance.value)
+    if choice not in [each.value for each in OnRebalance]:
+        table.refuse("on_rebalance", " or ".join(f'"{each.value}"' for each in OnRebalance))
+    max_restarts = table.count("max_restarts")
+    return LaunchOptions(
+        python=table.text("python"),
+        ports=table.port_range("ports"),
+        log_limit_bytes=table.num_bytes("log_limit") or default.log_limit_bytes,
+        max_restarts=default.max_restarts if max_restarts is None else max_restarts,
+        deadline_s=table.seconds("deadline_s"),
+        on_rebalance=OnRebalance(choice),
+    )
+
+
+def _ssh(table: Table) -> SshOptions:
+    table.allow("config", "known_hosts", "user", "connect_timeout_s", "via")
+    return SshOptions(
+        config=table.path("config"),
+        known_hosts=table.path("known_hosts"),
+        user=table.word("user"),
+        connect_timeout_s=table.seconds("connect_timeout_s") or SshOptions().connect_timeout_s,
+        via=table.word("via"),
+    )
+
+
+def _hosts(table: Table) -> tuple[HostOptions, ...]:
+    hosts = tuple(_host(table, name, each) for name, each in table.tables())
+    claims: dict[str, str] = {}
+    for host in hosts:
+        for claim in (*host.addresses, *host.node_ids):
+            if claims.setdefault(claim, host.name) != host.name:
+                raise ConfigError(
+                    f"{table.file}: {claim} stands in [hosts.{claims[claim]}] and in [hosts.{host.name}]; "
+                    "leave it in the one whose machine has it"
+                )
+    return hosts
+
+
+def _host(hosts: Table, name: str, table: Table) -> HostOptions:
+    if not is_word(name):
+        raise ConfigError(
+            f"{hosts.file}: [hosts.{name!r}]: a host's name has no blanks, no commas and no '-' in front"
+        )
+    table.allow("addresses", "node_ids", "ssh", "python", "root", "tf_address")
+    addresses = table.words("addresses")
+    for address in (*addresses, table.word("tf_address") or name):
+        if ":" in address and not _is_ipv6(address):
+            raise ConfigError(
+                f"{table.file}: [{table.name}]: {address!r} has a port; a host's address has none"
+            )
+    return HostOptions(
+        name=name,
+        addresses=addresses,
+        node_ids=table.words("node_ids"),
+        ssh=table.word("ssh"),
+        python=table.text("python"),
+        root=table.text("root"),
+        tf_address=table.word("tf_address"),
+    )
+
+
+def _is_ipv6(text: str) -> bool:
+    return re.fullmatch(r"[0-9a-fA-F:.]*:[0-9a-fA-F:.]*:[0-9a-fA-F:.]*(%\w+)?", text) is not None
+
+
+def working_directory() -> Path:
+    """Give the directory in which this process works.
+
+    Raises:
+        ConfigError: It is not there any more.
+    """
+    try:
+        return Path.cwd()
+    except FileNotFoundError as error:
+        raise ConfigError(
+            "the directory in which this process works was removed or replaced; go to one that is there: "
+            "cd in a shell, %cd in a notebook"
+        ) from error
+
+
+def _found_file() -> Table:
+    path = working_directory() / CONFIG_FILE
+    if not path.is_file():
+        import platformdirs
+
+        path = Path(platformdirs.user_config_dir("ignite_tf_magic", appauthor=False)) / CONFIG_FILE
+    if not path.is_file():
+        return Table(path)
+    check_own(path)
+    return parse_toml(_read(path), path)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
+    if len(data) > _MAX_FILE_BYTES:
+        raise ConfigError(f"{path} is larger than 1 MiB, which no configuration is")
+    return data
+
+
+def read_credentials(path: Path) -> dict[str, str]:
+    """Read a JSON file with username, password, certfile, keyfile, cert_password, cafile, check_hostname.
+
+    Raises:
+        ConfigError: Unreadable, not such a file, or readable by others than its owner.
+    """
+    try:
+        check_private(path)
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read the credentials file {path}: {error}") from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"the credentials file {path} must hold a JSON object")
+    return {name: value for name, value in found.items() if isinstance(value, str) and value}
+
+
+def embedded_endpoints() -> tuple[Endpoint, ...]:
+    """Give the client ports of this user's embedded cluster, from its record; none when it is down.
+
+    Nothing is started or checked here: `ignite_tf_magic.embedded` does that.
+    """
+    try:
+        record = json.loads((state_dir() / "embedded" / "cluster.json").read_text(encoding="utf-8"))
+        return tuple(Endpoint(node["host"], node["port"]) for node in record["nodes"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ()
+
+
+def jupyter_proxy_url(env: Mapping[str, str] | None = None) -> str | None:
+    """Tell how a browser reaches a port of this machine through Jupyter: a URL with %PORT% in the port's place.
+
+    TENSORBOARD_PROXY_URL says so; else a JupyterHub's proxy serves, or jupyter-server-proxy where the kernel
+    finds it installed. None: the browser is taken to run on this machine.
+    """
+    source = os.environ if env is None else env
+    if given := source.get("TENSORBOARD_PROXY_URL"):
+        return given
+    base = source.get("JUPYTERHUB_SERVICE_PREFIX")
+    if not base and importlib.util.find_spec("jupyter_server_proxy") is not None:
+        base = _jupyter_base_url(source.get("JPY_PARENT_PID", ""))
+    return f"{base.rstrip('/')}/proxy/%PORT%/" if base else None
+
+
+def _jupyter_base_url(server_pid: str) -> str | None:
+    """Read the base URL of the Jupyter server that started this kernel; None when there is none."""
+    try:
+        from jupyter_core.paths import jupyter_runtime_dir
+
+        record = Path(jupyter_runtime_dir()) / f"jpserver-{int(server_pid)}.json"
+        return str(json.loads(record.read_text(encoding="utf-8"))["base_url"])
+    except (ImportError, OSError, ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,1 @@
+"""Looks at all that runs need, and says what is wrong."""

@@ -1,0 +1,211 @@
+"""Looks at everything a run needs before one fails for want of it; says what to do about each fault.
+
+All hosts are asked at once, and nothing is started on them but an agent's relay. Works while no node of Ignite answers:
+then the configured hosts are looked at.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ignite_tf_magic.runs.supervision.foreman import address_of
+from ignite_tf_magic.runs.reach import Reach
+from ignite_tf_magic.runs.record import HostRecord
+from ignite_tf_magic.runs.hosts.topology import Answer
+from ignite_tf_magic.doctor.cluster_sight import ClusterSight, look_at_cluster
+from ignite_tf_magic.config.options import Config, ConnectOptions
+from ignite_tf_magic.doctor.diagnosis import (
+    MODULES,
+    Check,
+    Diagnosis,
+    judge_arrival,
+    judge_failure,
+    judge_logout,
+    judge_missing_node,
+    judge_outside,
+    judge_ports,
+    judge_probe,
+    judge_same_version,
+    judge_ways,
+)
+from ignite_tf_magic.errors import IgniteTfError
+from ignite_tf_magic.launch.hosts import Host, call_all
+from ignite_tf_magic.launch.jobs import HostFacts, ProbeFacts
+
+T = TypeVar("T")
+
+_WAY_S = 1.0
+_LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class _Visit:
+    checks: tuple[Check, ...]
+    facts: HostFacts | None = None
+    probe: ProbeFacts | IgniteTfError | None = None
+
+
+def examine(
+    options: ConnectOptions | None,
+    config: Config,
+    reach: Reach,
+    cache: str | None = None,
+    python: str | None = None,
+) -> Diagnosis:
+    """Look at the hosts of a cluster, at what a cache has on each, and whether they reach each other.
+
+    Args:
+        options: How to reach the cluster; None looks at configured hosts only.
+        config: What is known of hosts.
+        reach: How hosts are reached.
+        cache: Whose partitions to look for; None looks at no data.
+        python: Interpreter of the workers; None is each host's configured one.
+
+    Raises:
+        CacheNotFound: There is no such cache.
+    """
+    began = time.monotonic()
+    cluster = look_at_cluster(options, config, cache)
+    with ExitStack() as opened:
+        hosts = {name: opened.enter_context(reach.open(each)) for name, each in cluster.hosts.items()}
+
+        def visit(host: Host) -> _Visit:
+            return _visit(host, cluster.hosts[host.name], cluster, python, config)
+
+        visits = {
+            name: each for name, each in call_all(hosts.values(), visit).items() if isinstance(each, _Visit)
+        }
+        reached = {name: hosts[name] for name, each in visits.items() if each.facts is not None}
+        ways = _look_at_ways(reached, cluster.hosts)
+    probes = {name: each.probe for name, each in visits.items() if each.probe is not None}
+    checks = [*cluster.checks, *judge_same_version(probes)]
+    for name in sorted(visits):
+        checks += [*visits[name].checks, *(each for each in ways if each.host == name)]
+    return Diagnosis(tuple(checks), time.monotonic() - began)
+
+
+# Hosts
+
+
+def _visit(
+    host: Host, record: HostRecord, cluster: ClusterSight, python: str | None, config: Config
+) -> _Visit:
+    way = "this machine" if record.ssh is None else f"ssh {record.ssh}"
+    try:
+        host.hello()  # opens the link; the clock is compared over the open one
+        sent_at = time.time()
+        facts = host.hello()
+        skew_s = facts.time - (sent_at + time.time()) / 2
+    except IgniteTfError as error:
+        return _Visit((*judge_failure(host.name, error, way), *_look_at_node(None, record, cluster)))
+    interpreter = python or record.python
+    probe = _attempt(lambda: host.probe(interpreter, MODULES))
+    wanted = config.launch.ports
+    size = wanted[1] - wanted[0] + 1 if wanted else 0
+    devices = _attempt(lambda: host.devices(with_gpus=False, port_range=wanted, num_ports=size))
+    checks = [
+        *judge_arrival(host.name, way, facts, skew_s),
+        *judge_probe(host.name, interpreter, facts, probe),
+        *([] if isinstance(probe, IgniteTfError) or record.ssh is None else judge_logout(host.name, probe)),
+        judge_ports(host.name, wanted, devices),
+        *_look_at_node(host, record, cluster),
+    ]
+    return _Visit(tuple(checks), facts, probe)
+
+
+def _attempt(function: Callable[[], T]) -> T | IgniteTfError:
+    try:
+        return function()
+    except IgniteTfError as error:
+        return error
+
+
+def _look_at_node(host: Host | None, record: HostRecord, cluster: ClusterSight) -> list[Check]:
+    """Say what Ignite has on a host, or why it has nothing; `host` is None when it cannot be asked."""
+    if record.name in cluster.data:
+        return [cluster.data[record.name]]
+    answer = cluster.missing.get(record.name)
+    if answer is None:
+        return []
+    if answer.nodes:
+        return [judge_missing_node(record.name, str(answer.endpoint), "", len(answer.nodes), None)]
+    reason = answer.error.removeprefix(f"{answer.endpoint}: ")
+    return [
+        judge_missing_node(record.name, str(answer.endpoint), reason, None, _listening(host, record, answer))
+    ]
+
+
+def _listening(host: Host | None, record: HostRecord, answer: Answer) -> list[str] | None:
+    if host is None:
+        return None
+    port = answer.endpoint.port
+    targets = [(address, port) for address in dict.fromkeys((*record.addresses, _LOOPBACK))]
+    reasons = _attempt(lambda: host.connect_to(targets, _WAY_S))
+    if isinstance(reasons, IgniteTfError):
+        return None
+    return [
+        f"{address}:{port}"
+        for (address, port), reason in zip(targets, reasons, strict=True)
+        if reason is None
+    ]
+
+
+# Ways
+
+
+def _look_at_ways(hosts: Mapping[str, Host], records: Mapping[str, HostRecord]) -> list[Check]:
+    """Try every way from host to host."""
+    if len(hosts) < 2:
+        return []
+    ports = call_all(hosts.values(), Host.listen)
+    targets = {
+        f"{name} at {address}": (name, address, port)
+        for name, port in sorted(ports.items())
+        if isinstance(port, int) and (address := _address(hosts[name], records[name]))
+    }
+
+    def try_all(host: Host) -> dict[str, str | None]:
+        others = {title: target for title, target in targets.items() if target[0] != host.name}
+        reasons = host.connect_to([(address, port) for _, address, port in others.values()], _WAY_S)
+        return dict(zip(others, reasons, strict=True))
+
+    try:
+        found = [judge_ways(name, reasons) for name, reasons in call_all(hosts.values(), try_all).items()]
+        return [*found, *_look_from_outside(targets.values(), records)]
+    finally:
+        call_all(hosts.values(), lambda host: _unlisten(host, ports[host.name]))
+
+
+def _look_from_outside(
+    targets: Iterable[tuple[str, str, int]], records: Mapping[str, HostRecord]
+) -> list[Check]:
+    """Try what workers listen at from this machine, where it is none of the hosts: what it reaches, others do, too."""
+    outside = [each for each in targets if records[each[0]].ssh is not None]
+    with ThreadPoolExecutor(max(len(outside), 1), "outside") as pool:
+        reached = list(pool.map(lambda each: _accepts(*each[1:]), outside))
+    return [judge_outside(name, is_reached=ok) for (name, _, _), ok in zip(outside, reached, strict=True)]
+
+
+def _accepts(address: str, port: int) -> bool:
+    try:
+        socket.create_connection((address, port), _WAY_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def _address(host: Host, record: HostRecord) -> str | None:
+    """Give the address by which the others would reach a host's workers."""
+    facts = host.facts
+    return address_of(record) or (facts.ssh_address if facts else None)
+
+
+def _unlisten(host: Host, port: int | IgniteTfError) -> None:
+    if isinstance(port, int):
+        host.unlisten(port)

@@ -1,0 +1,275 @@
+"""The first thing in a worker's process: it prepares the process, runs the script or command, reports the end.
+
+Started as `python -m ignite_tf_magic.runs.bootstrap TASK_FILE`. Standard library only, so that a
+process runs the user's script within some 100 ms, and under any interpreter that has this package.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import errno
+import faulthandler
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from functools import partial
+from pathlib import Path
+from types import FrameType, ModuleType, TracebackType
+
+from ignite_tf_magic.after_import import after_import, call_named
+from ignite_tf_magic.runs.task import GRACE_S, ExitReport, Task, is_python_script
+from ignite_tf_magic.runs.unhooked import UnhookedWatch
+from ignite_tf_magic.launch.groups import kill_group
+from ignite_tf_magic.launch.lock import wait_until_gone
+
+# Less noise from TensorFlow's libraries, unless the user has chosen.
+_DEFAULTS = {"TF_CPP_MIN_LOG_LEVEL": "2", "GRPC_VERBOSITY": "ERROR"}
+_SITE_HOOK = str(Path(__file__).resolve().with_name("site_hook"))
+_EXIT_TEMPORARY = 75  # as in `verdicts`: another attempt may fare better
+
+
+def main() -> None:
+    """Run the task whose file is the only argument; ends the process with the script's exit code."""
+    started_at, pid = time.time(), os.getpid()
+    task = Task.read(Path(sys.argv[1]))
+    faulthandler.enable()
+    leaving = _Leaving()
+    if task.owner_lock:
+        leaving.watch_owner(Path(task.owner_lock))
+    _prepare(task)
+    if task.after_import:
+        _hook_imports(task)
+    script = _script_of(task)
+    if script is None:
+        code, error = _run_command(task.command)
+    else:
+        code, error = _run_script(script, task.variables_from)
+    if code and _lacks_room(error):
+        code = _EXIT_TEMPORARY
+    if os.getpid() == pid:  # a child that the script forked may come here, too
+        has_room = _report(task, code, error, started_at, leaving.asked)
+        code = code if has_room or not code else _EXIT_TEMPORARY
+    _flush()
+    sys.exit(code)
+
+
+def _lacks_room(error: BaseException | None) -> bool:
+    """Whether a full disk is behind an error; where its words go to may be full, too, so the exit code tells."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+class _Leaving:
+    """Ends the process when it is asked to, or when the run's owner has ended."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._owner_gone = False
+        self._forking = threading.local()
+        atexit.register(self._sweep)  # the first to be registered is the last to be called
+        signal.signal(signal.SIGTERM, self._on_sigterm)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(
+                before=self._before_fork, after_in_parent=self._after_fork, after_in_child=self._in_child
+            )
+
+    def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        if not self.asked:  # once: a second SIGTERM must not disturb a script that is saving
+            self.asked = True
+            raise SystemExit(128 + number)
+
+    def _before_fork(self) -> None:
+        """Hold SIGTERM back: Python forgets what a forked child receives before its signals are set up."""
+        self._forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    def _after_fork(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._forking.mask)
+
+    def _in_child(self) -> None:
+        """Let SIGTERM end the script's own children at once, as multiprocessing expects."""
+        if signal.getsignal(signal.SIGTERM) == self._on_sigterm:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        self._after_fork()
+
+    def watch_owner(self, owner_lock: Path) -> None:
+        threading.Thread(
+            target=self._wait_for_owner, args=(owner_lock,), name="owner-watch", daemon=True
+        ).start()
+
+    def _wait_for_owner(self, owner_lock: Path) -> None:
+        wait_until_gone(owner_lock)
+        self._owner_gone = True
+        with contextlib.suppress(OSError):  # a full disk must not keep the worker alive
+            os.write(2, b"\nThe process that owned this run has ended; this worker ends too.\n")
+        if sys.platform == "win32":
+            signal.raise_signal(signal.SIGTERM)  # os.kill would end the process without its handlers
+        else:
+            os.kill(os.getpid(), signal.SIGTERM)  # goes to the main thread, and interrupts its waiting
+        time.sleep(GRACE_S)
+        kill_group(os.getpid())
+
+    def _sweep(self) -> None:
+        if self._owner_gone:  # nobody else is left to do it
+            kill_group(os.getpid())
+
+
+def _prepare(task: Task) -> None:
+    for name, value in task.environment.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    for name, value in _DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    if os.environ.get("MPLBACKEND", "").startswith("module://"):
+        os.environ["MPLBACKEND"] = "Agg"  # the notebook's own backend needs the notebook
+    Path(task.files).mkdir(mode=0o700, parents=True, exist_ok=True)
+    _make_cwd(Path(task.cwd), task.copy_from)
+    os.chdir(task.cwd)
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = task.cwd  # `-m` had put another there
+    sys.argv = [task.script, *task.args]
+
+
+def _hook_imports(task: Task) -> None:
+    """Have modules followed by their calls, in this process and in all that it starts, which may be the worker."""
+    for module, function in task.after_import.items():
+        after_import(module, partial(call_named, function))
+    known = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
+    os.environ["PYTHONPATH"] = os.pathsep.join([_SITE_HOOK, *known])
+    os.environ["IGNITE_TF_AFTER_IMPORT"] = ",".join(map("=".join, task.after_import.items()))
+    os.environ["IGNITE_TF_CLAIM_FILE"] = task.claim_file
+    if task.environment.get("TF_CONFIG"):
+        UnhookedWatch(_SITE_HOOK, _say).start()
+
+
+def _say(line: str) -> None:
+    with contextlib.suppress(OSError):  # a full disk
+        os.write(2, f"{line}\n".encode())
+
+
+def _make_cwd(cwd: Path, copy_from: str) -> None:
+    """Make the directory, whole or not at all, so that an interrupted copy is not taken for one."""
+    if cwd.is_dir():
+        return
+    if not copy_from:
+        cwd.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return
+    part = cwd.with_name(f"{cwd.name}.{os.getpid()}.part")
+    shutil.copytree(copy_from, part, symlinks=True)
+    part.chmod(0o700)
+    part.rename(cwd)
+
+
+def _script_of(task: Task) -> Path | None:
+    """Give the script to run in this process, which can tell how it ends; None for any other command."""
+    if not task.command:
+        return Path(task.script)
+    if not is_python_script(task.command):
+        return None
+    _, *rest = task.command
+    sys.argv = rest
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = str(Path(rest[0]).absolute().parent)
+    return Path(rest[0]).absolute()
+
+
+def _run_command(command: tuple[str, ...]) -> tuple[int, BaseException | None]:
+    """Run a program as this process's child, hand SIGTERM on to it, and end as it ends."""
+    program = sys.executable if command[0] in ("python", "python3") else command[0]
+    try:
+        child = subprocess.Popen([program, *command[1:]])
+    except OSError as error:
+        print(f"cannot start {command[0]!r}: {error}", file=sys.stderr)  # noqa: T201
+        return 127 if isinstance(error, FileNotFoundError) else 126, None
+    while True:
+        try:
+            code = child.wait()
+            break
+        except SystemExit:
+            child.terminate()
+    return (code if code >= 0 else 128 - code), None
+
+
+def _run_script(script: Path, variables_from: str) -> tuple[int, BaseException | None]:
+    """Run the script as the main module, and keep that module: threads and atexit handlers need it."""
+    module = ModuleType("__main__")
+    module.__file__ = str(script)
+    module.__dict__["__builtins__"] = __builtins__
+    sys.modules["__main__"] = module
+    try:
+        if variables_from:
+            module.__dict__.update(call_named(variables_from))
+        code = compile(script.read_text(encoding="utf-8"), str(script), "exec", dont_inherit=True)
+        exec(code, module.__dict__)  # noqa: S102 - what this program is for
+    except SystemExit as error:
+        return _exit_code_of(error), error if error.code else None
+    except BaseException as error:  # noqa: BLE001 - whatever it is, it is the script's, and reported
+        _strip_own_frames(error)
+        sys.excepthook(type(error), error, error.__traceback__)
+        return 130 if isinstance(error, KeyboardInterrupt) else 1, error
+    return 0, None
+
+
+def _exit_code_of(error: SystemExit) -> int:
+    if error.code is None:
+        return 0
+    if isinstance(error.code, int):
+        return error.code & 0xFF
+    print(error.code, file=sys.stderr)  # noqa: T201 - as Python itself does
+    return 1
+
+
+def _strip_own_frames(error: BaseException) -> None:
+    frames: TracebackType | None = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+        frames = frames.tb_next
+    error.__traceback__ = frames
+
+
+def _report(
+    task: Task, code: int, error: BaseException | None, started_at: float, asked_to_end: bool
+) -> bool:
+    """Write down how the script ended; tells whether there was room for it."""
+    ends_by_exit = error is None or isinstance(error, SystemExit)
+    report = ExitReport(
+        exit_code=code,
+        started_at=started_at,
+        ended_at=time.time(),
+        asked_to_end=asked_to_end,
+        exception=type(error).__name__ if error else None,
+        traceback=None if ends_by_exit else "".join(traceback.format_exception(error)),
+    )
+    try:
+        report.write(Path(task.exit_file))
+    except OSError as failure:  # a full disk must not make a failure of a success
+        return not _lacks_room(failure)
+    return True
+
+
+def _flush() -> None:
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        try:
+            if stream is not None:
+                stream.flush()
+        except ValueError:
+            pass  # closed by the script
+        except OSError:  # a full disk; the interpreter would try again, and end with 120
+            setattr(sys, name, None)
+
+
+if __name__ == "__main__":
+    main()

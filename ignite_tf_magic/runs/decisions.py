@@ -1,0 +1,394 @@
+"""What a run's supervisor decides. Pure: a record, what hosts report and the time in; the next record out.
+
+It may be asked any number of times with the same facts; nothing is done twice. Who supervises may change at any
+moment, so that all that matters is in the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ignite_tf_magic.runs import verdicts
+from ignite_tf_magic.runs.orders import NO_ROOM, PORT_TAKEN, HostReport, Order, Phase, Seat, WorkerEnd
+from ignite_tf_magic.runs.record import PastGeneration, RunRecord, WorkerRecord
+from ignite_tf_magic.runs.states import RunEvent, RunState
+from ignite_tf_magic.runs.timeouts import Timings
+
+EXIT_DEADLINE, EXIT_STOPPED, EXIT_NOT_STARTED = 124, 143, 126
+STOP_ASKED = "it was asked to stop"
+_MAX_PORT_TRIES = 3
+_PORT_BACKOFF_S = 0.1
+_BUSY = (RunState.STARTING, RunState.RUNNING)
+_ENDING = (RunState.FAILING, RunState.RESTARTING, RunState.STOPPING)
+
+Reports = Mapping[str, HostReport]
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What a supervisor knows beside the record and the reports.
+
+    Attributes:
+        time: Seconds since the epoch.
+        state_age_s: For how long the run has been in its state, on the supervisor's own clock.
+        stop_asked: Whether somebody asked for the run to be stopped.
+        owners_changed: Whether the cache's primary owners have settled on being others than the order's.
+        may_lead: Whether this side of the cluster may start workers.
+        owners_changing: Whether they are others now, but have not settled.
+        why_stop: Why it is to be stopped.
+    """
+
+    time: float
+    state_age_s: float = 0.0
+    stop_asked: bool = False
+    owners_changed: bool = False
+    may_lead: bool = True
+    owners_changing: bool = False
+    why_stop: str = STOP_ASKED
+
+
+def decide(record: RunRecord, reports: Reports, moment: Moment, timings: Timings) -> RunRecord:
+    """Give the record that follows; the same one when nothing does."""
+    if record.state.has_ended:
+        return record
+    record = _observe(record, reports, moment)
+    wants_stop = moment.stop_asked or any(report.stop_asked for report in reports.values())
+    if wants_stop and record.state in (*_BUSY, RunState.QUEUED, RunState.FAILING, RunState.RESTARTING):
+        return _end(record, RunEvent.STOP_ASKED, moment.why_stop)
+    if record.state is RunState.QUEUED and _is_over_time(record, moment):
+        return _too_late(record, _over_time(record))
+    if record.state in _BUSY:
+        return _while_busy(record, reports, moment, timings)
+    if record.state in _ENDING:
+        return _while_ending(record, reports, moment, timings)
+    return record
+
+
+def needs_plan(record: RunRecord, reports: Reports, moment: Moment, timings: Timings) -> bool:
+    """Tell whether now is the time to find partitions and hosts for another generation."""
+    if record.state is RunState.QUEUED:
+        return True
+    if record.state is not RunState.RESTARTING or not moment.may_lead:
+        return False
+    wait_s = _PORT_BACKOFF_S if _took_a_port(record) else timings.backoff_s(record.num_failures)
+    is_due = record.num_failures == 0 or moment.state_age_s >= wait_s
+    return is_due and all_gone(record, reports, timings)
+
+
+def next_generation(record: RunRecord, seats: tuple[Seat, ...]) -> RunRecord:
+    """Order another generation, with these seats."""
+    event = RunEvent.ROOM_FOUND if record.state is RunState.QUEUED else RunEvent.STARTED_AGAIN
+    order = Order(record.generation + 1, Phase.PREPARE, seats)
+    workers = tuple(WorkerRecord(seat.worker, seat.host, seat.rows) for seat in seats)
+    return record.happened(
+        event, order=order, workers=workers, waiting_for=None, failed_worker=None, end=None, may_pass=None
+    )
+
+
+def give_up(record: RunRecord, reason: str) -> RunRecord:
+    """End a run that cannot be started again."""
+    return _too_late(record, reason)
+
+
+def close_books(record: RunRecord, now: float) -> RunRecord:
+    """End a run that was stopped while nobody supervised it, and of which nothing is left."""
+    if record.state.has_ended:
+        return record
+    if record.state is not RunState.STOPPING:
+        record = record.happened(RunEvent.STOP_ASKED)
+    ended = record.happened(RunEvent.ALL_GONE, ended_at=now, exit_code=EXIT_STOPPED)
+    return replace(ended, version=ended.version + 1)
+
+
+def all_gone(record: RunRecord, reports: Reports, timings: Timings) -> bool:
+    """Tell whether no worker of any generation can be alive: ended, as its host says, or out of its lease.
+
+    Of earlier generations this was known before the order was made.
+    """
+    was_started = bool(record.order.addresses)
+    return not was_started or all(
+        name in reports and _is_empty(reports[name], record.generation, timings)
+        for name in record.order.hosts
+    )
+
+
+def _is_empty(report: HostReport, generation: int, timings: Timings) -> bool:
+    # A host that only has no workers now may be starting one at this moment.
+    is_closed = report.fence > generation and not report.living
+    return is_closed or report.silent_s > timings.dead_after_s
+
+
+# What hosts report
+
+
+def _observe(record: RunRecord, reports: Reports, moment: Moment) -> RunRecord:
+    for worker in record.workers:
+        report = reports.get(worker.host)
+        if report is None or report.generation != record.generation or worker.exit_code is not None:
+            continue
+        seen = replace(worker, pid=report.pids.get(worker.worker, worker.pid))
+        if worker.worker in report.up and worker.joined_at is None:
+            seen = replace(seen, joined_at=moment.time)
+        if (end := report.ends.get(worker.worker)) is not None:
+            seen = _ended(seen, end, asked=record.order.phase is Phase.END)
+        if seen != worker:
+            record = record.with_worker(seen)
+    return record
+
+
+def _ended(worker: WorkerRecord, end: WorkerEnd, *, asked: bool) -> WorkerRecord:
+    code = -9 if end.code is None else end.code
+    exit_code, signal_name = verdicts.normal_exit(code)
+    by_itself = end.exception is not None and exit_code != 0 and not end.asked_to_end
+    was_ended = asked or end.reason not in ("exited", "agent_lost", verdicts.TOO_MUCH_MEMORY, None)
+    return replace(
+        worker,
+        exit_code=exit_code,
+        signal=signal_name,
+        ended_at=end.ended_at,
+        ended_by_owner=was_ended and not by_itself and exit_code != 0,
+    )
+
+
+def _ends(record: RunRecord, reports: Reports) -> dict[int, WorkerEnd]:
+    found = {}
+    for worker in record.workers:
+        report = reports.get(worker.host)
+        if report and report.generation == record.generation and worker.worker in report.ends:
+            found[worker.worker] = report.ends[worker.worker]
+    return found
+
+
+# While workers run, or should
+
+
+def _while_busy(record: RunRecord, reports: Reports, moment: Moment, timings: Timings) -> RunRecord:
+    if record.workers and all(worker.exit_code == 0 for worker in record.workers):
+        return record.happened(RunEvent.ALL_SUCCEEDED, ended_at=moment.time, exit_code=0, waiting_for=None)
+    if any(worker.exit_code for worker in record.workers):
+        return _end(record, RunEvent.WORKER_FAILED)
+    if lost := _lost_host(record, reports, timings):
+        return _end(
+            record,
+            RunEvent.HOST_LOST,
+            f"host {lost} has not been heard of for {reports[lost].silent_s:.0f} s; its workers' lease is over",
+            may_pass=True,
+            failed_worker=record.order.on(lost)[0].worker,
+            exit_code=verdicts.EXIT_HOST_LOST,
+        )
+    for name in record.order.hosts:
+        report = reports.get(name)
+        if report and report.error and report.generation == record.generation:
+            return _end(
+                record,
+                RunEvent.WORKER_FAILED,
+                f"{name}: {report.error.message}",
+                may_pass=report.error.may_pass,
+                failed_worker=record.order.on(name)[0].worker,
+                exit_code=EXIT_NOT_STARTED,
+            )
+    if _is_over_time(record, moment):
+        return _too_late(record, _over_time(record))
+    if moment.owners_changed and record.spec.restarts_on_rebalance:
+        reason = "other nodes have become the primary owners of the cache's partitions"
+        return _end(record, RunEvent.OWNERS_CHANGED, reason)
+    waiting_for = _silent_hosts(record, reports)
+    if waiting_for is None and moment.owners_changing and record.spec.restarts_on_rebalance:
+        waiting_for = "the primary owners of the cache's partitions are changing"
+    if waiting_for != record.waiting_for:
+        record = replace(record, waiting_for=waiting_for)
+    if record.state is RunState.STARTING:
+        return _while_starting(record, reports, moment)
+    return record if waiting_for else _while_running(record, reports, moment)
+
+
+def _lost_host(record: RunRecord, reports: Reports, timings: Timings) -> str | None:
+    for worker in record.workers:
+        report = reports.get(worker.host)
+        if worker.exit_code is None and report and report.silent_s > timings.dead_after_s:
+            return worker.host
+    return None
+
+
+def _silent_hosts(record: RunRecord, reports: Reports) -> str | None:
+    silent = [name for name in record.order.hosts if name in reports and not reports[name].reachable]
+    return f"{', '.join(silent)}: out of reach, trying to reconnect" if silent else None
+
+
+def _while_starting(record: RunRecord, reports: Reports, moment: Moment) -> RunRecord:
+    mine = {name: reports[name] for name in record.order.hosts if name in reports}
+    mine = {name: report for name, report in mine.items() if report.generation == record.generation}
+    if record.order.phase is Phase.PREPARE:
+        if addresses := _addresses(record.order, mine):
+            return replace(record, order=replace(record.order, phase=Phase.RUN, addresses=addresses))
+    elif not _not_started(record):
+        return record.happened(RunEvent.ALL_STARTED)
+    timeout_s = record.spec.start_timeout_s
+    if timeout_s is not None and moment.state_age_s > timeout_s:
+        missing = _not_started(record) or list(record.workers)
+        return _too_late(record, _describe_late(record, mine, missing, timeout_s), missing[0].worker)
+    return record
+
+
+def _addresses(order: Order, reports: Reports) -> tuple[str, ...]:
+    """Where each worker will listen; empty while a host has not said so."""
+    found = []
+    for seat in order.seats:
+        report = reports.get(seat.host)
+        if report is None or seat.worker not in report.ports or report.address is None:
+            return ()
+        host = f"[{report.address}]" if ":" in report.address else report.address
+        found.append(f"{host}:{report.ports[seat.worker]}")
+    return tuple(found)
+
+
+def _not_started(record: RunRecord) -> list[WorkerRecord]:
+    return [worker for worker in record.workers if worker.pid is None and worker.exit_code is None]
+
+
+def _describe_late(record: RunRecord, reports: Reports, missing: list[WorkerRecord], timeout_s: float) -> str:
+    if record.order.phase is not Phase.RUN:
+        late = [name for name in record.order.hosts if not reports.get(name) or not reports[name].ports]
+        what = f"not prepared within {timeout_s:g} s: {', '.join(late)}"
+    else:
+        late = [f"worker {worker.worker} on {worker.host}" for worker in missing]
+        what = f"not started within {timeout_s:g} s: {', '.join(late)}"
+    return f"{what}; ask what is wrong with: ignite-tf doctor"
+
+
+def _while_running(record: RunRecord, reports: Reports, moment: Moment) -> RunRecord:
+    """End a run of which some workers wait for others that do not join them; where none joins, none waits.
+
+    Nobody else would: an operation of all workers that one does not come by keeps the rest for ever.
+    """
+    alive = [worker for worker in record.workers if worker.exit_code is None]
+    joined = [worker.joined_at for worker in alive if worker.joined_at is not None]
+    missing = [worker for worker in alive if worker.joined_at is None]
+    timeout_s = record.spec.start_timeout_s
+    if not joined or not missing or timeout_s is None or moment.time - min(joined) <= timeout_s:
+        return record
+    return _too_late(record, _describe_missing(record, reports, missing, timeout_s), missing[0].worker)
+
+
+def _describe_missing(
+    record: RunRecord, reports: Reports, missing: list[WorkerRecord], timeout_s: float
+) -> str:
+    said = []
+    for worker in missing:
+        report = reports.get(worker.host)
+        line = (report.last_lines.get(worker.worker) if report else None) or "nothing"
+        said.append(f"worker {worker.worker} (its last line: {line})")
+    there = [str(each.worker) for each in record.workers if each.joined_at is not None]
+    return (
+        f"not joined within {timeout_s:g} s: {', '.join(said)}. Worker {', '.join(there)} waits for it: who trains "
+        "together reaches the others by TensorFlow servers, which importing keras brings, or for a loop of one's own "
+        "ignite_tf_magic.strategy(), and which start with TensorFlow's first operation. Let every worker come to that "
+        "early, or none; a longer limit: --start-timeout"
+    )
+
+
+def _is_over_time(record: RunRecord, moment: Moment) -> bool:
+    return record.spec.deadline_s is not None and moment.time - record.started_at > record.spec.deadline_s
+
+
+def _over_time(record: RunRecord) -> str:
+    return f"it has not ended within {record.spec.deadline_s:g} s, its deadline"
+
+
+# While workers are being ended
+
+
+def _end(
+    record: RunRecord,
+    event: RunEvent,
+    reason: str | None = None,
+    *,
+    may_pass: bool | None = None,
+    failed_worker: int | None = None,
+    exit_code: int | None = None,
+) -> RunRecord:
+    order = replace(record.order, phase=Phase.END, reason=reason or event.value)
+    changes = {"may_pass": may_pass, "failed_worker": failed_worker, "exit_code": exit_code}
+    return record.happened(event, order=order, reason=reason, waiting_for=None, **changes)
+
+
+def _too_late(record: RunRecord, reason: str, failed_worker: int | None = None) -> RunRecord:
+    return _end(
+        record,
+        RunEvent.DEADLINE_PASSED,
+        reason,
+        may_pass=False,
+        failed_worker=failed_worker,
+        exit_code=EXIT_DEADLINE,
+    )
+
+
+def _while_ending(record: RunRecord, reports: Reports, moment: Moment, timings: Timings) -> RunRecord:
+    if record.state is RunState.RESTARTING and _is_over_time(record, moment):
+        return _too_late(record, _over_time(record))
+    if not all_gone(record, reports, timings):
+        return record
+    if record.state is RunState.STOPPING:
+        reason = None if record.reason == STOP_ASKED else record.reason
+        return record.happened(
+            RunEvent.ALL_GONE, ended_at=moment.time, exit_code=EXIT_STOPPED, reason=reason, waiting_for=None
+        )
+    if record.state is RunState.FAILING:
+        return _after_failure(record, reports, moment)
+    return _with_past(record, moment)
+
+
+def _after_failure(record: RunRecord, reports: Reports, moment: Moment) -> RunRecord:
+    ends = _ends(record, reports)
+    first = verdicts.first_failing(record.workers, ends)
+    if record.failed_worker is None and first is not None:
+        record = replace(record, failed_worker=first.worker, end=ends.get(first.worker))
+    may_pass = record.may_pass
+    if may_pass is None:
+        may_pass = first is None or verdicts.may_pass(first, ends.get(first.worker))
+    obstacles = _obstacles(record, reports)
+    found_a_port_taken = PORT_TAKEN in obstacles or verdicts.took_a_port(ends)
+    # Another run was faster: one that waits for room goes on waiting.
+    was_late = record.spec.waits_for_room and bool(obstacles & NO_ROOM)
+    tries = max(record.spec.max_restarts, _MAX_PORT_TRIES - 1 if found_a_port_taken else 0)
+    if may_pass and (was_late or record.num_failures < tries) and not _is_over_time(record, moment):
+        again = record.happened(
+            RunEvent.WORTH_A_RETRY,
+            num_failures=record.num_failures + (not was_late),
+            reason=_cause(record),
+            exit_code=None,
+        )
+        return _with_past(again, moment)
+    exit_code = record.exit_code or (first and first.exit_code) or EXIT_NOT_STARTED
+    return record.happened(RunEvent.ALL_GONE, ended_at=moment.time, exit_code=exit_code, waiting_for=None)
+
+
+def _obstacles(record: RunRecord, reports: Reports) -> set[str]:
+    """Give what stood in the way of this generation on its hosts, by kind."""
+    mine = (reports[name] for name in record.order.hosts if name in reports)
+    return {report.error.kind for report in mine if report.error and report.generation == record.generation}
+
+
+def _cause(record: RunRecord) -> str:
+    if record.reason is not None or record.failed_worker is None:
+        return record.reason or "its workers were ended from outside"
+    worker = record.workers[record.failed_worker]
+    if _took_a_port(record):
+        return f"worker {worker.worker} on {worker.host} found its port taken"
+    told = verdicts.describe_end(worker.exit_code or 0, record.end)
+    return f"worker {worker.worker} on {worker.host}: {told}"
+
+
+def _took_a_port(record: RunRecord) -> bool:
+    return record.end is not None and verdicts.took_a_port({0: record.end})
+
+
+def _with_past(record: RunRecord, moment: Moment) -> RunRecord:
+    """Remember the generation that has ended, once."""
+    is_there = bool(record.past) and record.past[-1].generation == record.generation
+    if is_there or not record.workers:
+        return record
+    hosts = tuple(worker.host for worker in record.workers)
+    ended = PastGeneration(record.generation, hosts, record.reason or record.order.reason, moment.time)
+    return replace(record, past=(*record.past, ended))

@@ -1,0 +1,121 @@
+"""Why a run failed: which worker failed first, how its process ended, what it said, what helps."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ignite_tf_magic.runs.directory import RunDirectory
+from ignite_tf_magic.runs.orders import WorkerEnd
+from ignite_tf_magic.runs.logs.output import tail
+from ignite_tf_magic.runs.record import RunRecord, WorkerRecord
+from ignite_tf_magic.runs.states import RunState
+from ignite_tf_magic.runs.verdicts import describe_end
+
+NUM_LAST_LINES = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The failure of a run, the first failing worker's where a worker failed.
+
+    Attributes:
+        summary: One sentence: what happened to whom.
+        worker: The worker that failed first, or the first that did not start, or join the others.
+        exit_text: How its process ended, in words; None when it was still running.
+        last_lines: The end of its output, without the traceback.
+        traceback: The Python traceback, None when there was none.
+        hint: What to do about it, for known causes.
+        log: File with all its output.
+    """
+
+    summary: str
+    worker: int
+    exit_text: str | None
+    last_lines: tuple[str, ...]
+    traceback: str | None
+    hint: str | None
+    log: str
+
+
+def diagnose(directory: RunDirectory, record: RunRecord) -> Failure | None:
+    """Explain a failed run; None for a run that has not failed."""
+    if record.state is not RunState.FAILED:
+        return None
+    if record.failed_worker is None or record.failed_worker >= len(record.workers):
+        return Failure(record.reason or "it failed", 0, None, (), None, None, str(directory.log(0)))
+    worker, end = record.workers[record.failed_worker], record.end
+    failed_itself = record.reason is None and worker.exit_code is not None
+    exit_text = describe_end(worker.exit_code or 0, end) if failed_itself else None
+    log = directory.log(worker.worker, record.generation)
+    lines = end.last_lines if end else tail(log, NUM_LAST_LINES)
+    trace = end.traceback if end and failed_itself else None
+    return Failure(
+        summary=record.reason or f"worker {worker.worker} on {worker.host} failed: {exit_text}",
+        worker=worker.worker,
+        exit_text=exit_text,
+        last_lines=_lines_without(lines, trace),
+        traceback=trace,
+        hint=_hint(worker, record, end) if failed_itself else None,
+        log=str(log),
+    )
+
+
+def _lines_without(lines: tuple[str, ...], trace: str | None) -> tuple[str, ...]:
+    if trace:
+        known = [line.rstrip() for line in trace.rstrip().split("\n")]
+        for start in range(len(lines) - len(known), -1, -1):
+            if list(lines[start : start + len(known)]) == known:
+                lines = (*lines[:start], *lines[start + len(known) :])
+                break
+    return lines[-NUM_LAST_LINES:]
+
+
+_HINTS: tuple[tuple[re.Pattern[str], str], ...] = (
+    (
+        re.compile(r"No module named '([\w.]+)'"),
+        "the workers' interpreter has no {0}; install it there: {python} -m pip install {0}",
+    ),
+    (
+        re.compile(r"Could not start gRPC server|Failed to add port to server"),
+        "another program took a port of this run; start it again",
+    ),
+    (
+        re.compile(r"Address already in use|EADDRINUSE"),
+        "the script uses a port that another program holds; free it or choose another",
+    ),
+    (
+        re.compile(r"ResourceExhaustedError|OOM when allocating|MemoryError|std::bad_alloc"),
+        "it ran out of memory; use a smaller batch, or fewer workers on this host",
+    ),
+    (
+        re.compile(r"PerReplica.* unsupported|[Uu]nsupported type.*PerReplica|Invalid reduction dimension"),
+        "Keras 3's own fit does not run under MultiWorkerMirroredStrategy; leave the strategy out: `fit` trains on "
+        "all workers by itself",
+    ),
+    (
+        re.compile(r"CUDA_ERROR_OUT_OF_MEMORY"),
+        "the GPU's memory is full; use a smaller batch, or fewer workers on this host",
+    ),
+    (
+        re.compile(r"WorkerService/CompleteGroup"),
+        "worker 0 ended when this one began to train. Where the command runs several programs in turn, it may have "
+        "been at the one before: let all workers come to the next at about the same time",
+    ),
+    (re.compile(r"No space left on device"), "the disk of {host} is full; free some of it"),
+)
+
+
+def _hint(worker: WorkerRecord, record: RunRecord, end: WorkerEnd | None) -> str | None:
+    if end and end.full_disk:
+        return f"free some of the disk of {end.full_disk.partition(' (')[0]} on {worker.host}"
+    python = record.spec.python or record.host(worker.host).python
+    for pattern, hint in _HINTS:
+        if end and (match := pattern.search(end.words)):
+            return hint.format(*match.groups(), python=python, host=worker.host)
+    if worker.signal == "SIGKILL":
+        return (
+            "a process that is killed without a word has most often used more memory than there was; the system's "
+            "log (dmesg) tells. Use fewer workers or a smaller batch"
+        )
+    return None

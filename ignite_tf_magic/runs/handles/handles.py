@@ -1,0 +1,247 @@
+"""Runs as anybody sees them: another notebook or a shell lists, follows and stops them.
+
+All of it works from the runs' directories alone, while Ignite is down and whoever the owner is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from ignite_tf_magic.runs.decisions import close_books
+from ignite_tf_magic.runs.directory import RunDirectory
+from ignite_tf_magic.runs.handles.failure import Failure, diagnose
+from ignite_tf_magic.runs.logs.mirror_state import Unreachable
+from ignite_tf_magic.runs.registry.origins import Copying, Native, Origin, end_on_hosts
+from ignite_tf_magic.runs.logs.output import OutputChunk, Segment, follow, tail
+from ignite_tf_magic.runs.reach import Reach
+from ignite_tf_magic.runs.record import HostRecord, RunInfo, RunRecord, read_info
+from ignite_tf_magic.runs.states import RunState
+from ignite_tf_magic.runs.task import GRACE_S
+from ignite_tf_magic.errors import DeadlineExceeded
+from ignite_tf_magic.launch import lock
+
+_POLL_S = 0.05
+# An owner that has not stopped its run by then is itself stopped or stuck.
+_OWNER_PATIENCE_S = GRACE_S + 4.0
+
+
+class StopKind(Enum):
+    """What came of asking a run to stop."""
+
+    STOPPED = "stopped"
+    ALREADY_ENDED = "it had ended before"
+    OWNER_WAS_GONE = "its owner was gone; what was left of it has been ended"
+    OWNER_DID_NOT_ANSWER = "its owner did not answer; its workers have been killed"
+
+
+@dataclass(frozen=True, slots=True)
+class StopOutcome:
+    """What came of asking a run to stop, and the run afterwards."""
+
+    kind: StopKind
+    info: RunInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run, seen through its directory. Any number of processes may have one of the same run.
+
+    Attributes:
+        directory: Its files, or copies of them.
+        origin: Where it is.
+        reach: How its hosts are reached from here, when its owner does not answer.
+    """
+
+    directory: RunDirectory
+    origin: Origin
+    reach: Reach
+
+    @property
+    def id(self) -> str:
+        """The id of the run."""
+        return self.directory.run_id
+
+    def info(self) -> RunInfo:
+        """Read what is known of the run now."""
+        return self._look()[0]
+
+    def _look(self) -> tuple[RunInfo, RunRecord]:
+        return read_info(self.directory, self.origin.has_owner)
+
+    def record(self) -> RunRecord:
+        """Read the run's record."""
+        return self._look()[1]
+
+    def hosts(self) -> tuple[HostRecord, ...]:
+        """Return the run's hosts as this machine reaches them."""
+        return self.reach.seen_from_here(self.record(), is_verified=self.directory.is_verified)
+
+    def follow(
+        self, worker: int | None = None, *, with_pauses: bool = False
+    ) -> Generator[OutputChunk, None, None]:
+        """Give the output of all workers, or of one, from the beginning until the run has ended.
+
+        Blocks while there is nothing new. Closing the iterator, or an interrupt, ends only the reading: the
+        run goes on, and can be followed again, from the beginning. `with_pauses` also gives chunks without text
+        while there is nothing new, some 20 a second. What cannot be read at the end is told in a last line.
+        """
+        with self.origin.copying(self.record()) as copying:
+            segments = _Segments(self.directory, worker)
+            yield from follow(
+                segments, lambda: self.is_over() and copying.is_complete(), with_pauses=with_pauses
+            )
+            for lost in self._missing(copying):
+                yield OutputChunk(worker or 0, f"ignite_tf_magic: {lost}\n")
+
+    def last_lines(self, worker: int, num_lines: int) -> tuple[str, ...]:
+        """Give the end of a worker's output, as a terminal would show it; at most 64 KiB."""
+        return tail(self.directory.log(worker, max(self.record().generation, 1)), num_lines)
+
+    def logs(self, worker: int) -> list[Path]:
+        """List the files with a worker's output that are here, oldest first."""
+        generations = range(1, self.record().generation + 1)
+        paths = [self.directory.log(worker, generation) for generation in generations]
+        return [path for path in paths if path.exists()]
+
+    def fetch(self, timeout_s: float = 30.0) -> tuple[Unreachable, ...]:
+        """Bring the output that there is by now here; gives what cannot be read."""
+        deadline = time.monotonic() + timeout_s
+        with self.origin.copying(self.record()) as copying:
+            while not copying.is_complete() and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+                if not self.info().state.has_ended and copying.is_caught_up():
+                    break  # of a run that goes on there is always more
+            return self._missing(copying)
+
+    def _missing(self, copying: Copying) -> tuple[Unreachable, ...]:
+        """List what cannot be read, of hosts that had workers."""
+        record = self.record()
+        used = {host for worker in range(record.spec.num_workers) for _, host in record.hosts_of(worker)}
+        return tuple(lost for lost in copying.unreachable() if lost.log is not None or lost.host in used)
+
+    def wait(self, timeout_s: float | None = None) -> RunInfo:
+        """Wait until the run has ended. An interrupt ends only the waiting.
+
+        Raises:
+            DeadlineExceeded: It has not ended in that time; it goes on.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        with self.origin.copying(self.record()):
+            while not self.is_over():
+                if deadline is not None and time.monotonic() > deadline:
+                    raise DeadlineExceeded(f"run {self.id} has not ended within {timeout_s:g} s; it goes on")
+                time.sleep(_POLL_S)
+        return self.info()
+
+    def failure(self) -> Failure | None:
+        """Explain why the run failed; None when it has not."""
+        return diagnose(self.directory, self.record())
+
+    def stop(self) -> StopOutcome:
+        """End the run's own processes: SIGTERM, 3 s for the script to save, then SIGKILL.
+
+        Blocks until they are gone. The owner does it; where it is gone or stuck, this process does.
+
+        Raises:
+            HostUnreachable: Some of its hosts cannot be reached; what runs there ends when its lease is over.
+        """
+        before = self.info()
+        record = self.record()
+        if before.state.has_ended and self.is_over() and not self._may_live_elsewhere(record):
+            return StopOutcome(StopKind.ALREADY_ENDED, before)
+        self.origin.ask_to_stop(record)
+        with self.origin.copying(record):
+            kind = self._await_owner(record)
+        if kind is not StopKind.STOPPED:
+            end_on_hosts(self.record(), self.reach, GRACE_S, is_verified=self.directory.is_verified)
+        self._await_keepers()
+        if kind is StopKind.OWNER_WAS_GONE:
+            self._close_books()
+        return StopOutcome(kind, self.info())
+
+    def _await_owner(self, record: RunRecord) -> StopKind:
+        deadline = time.monotonic() + _OWNER_PATIENCE_S
+        while self._may_live_elsewhere(record) or not self.is_over():
+            if not self.origin.has_owner(record):
+                # It may have gone after its work was done, a moment before its workers' keepers.
+                return StopKind.STOPPED if self.record().state.has_ended else StopKind.OWNER_WAS_GONE
+            if time.monotonic() > deadline:
+                return StopKind.OWNER_DID_NOT_ANSWER
+            time.sleep(_POLL_S)
+        return StopKind.STOPPED
+
+    def _may_live_elsewhere(self, record: RunRecord) -> bool:
+        """Whether it is lost and nothing here tells of workers on other hosts; their leases may be long."""
+        return self.info().state is RunState.LOST and any(host.ssh is not None for host in record.hosts)
+
+    def _await_keepers(self) -> None:
+        """Wait for those of this machine, which end just after they have told of their workers' end."""
+        deadline = time.monotonic() + GRACE_S
+        while self._has_living_jobs() and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+
+    def _close_books(self) -> None:
+        """Write the end of a run down that nobody answers for."""
+        record = self.record()
+        if (ended := close_books(record, time.time())) is not record:  # else its owner had just gone
+            ended.write(self.directory)
+
+    def is_over(self) -> bool:
+        """Whether the run has ended and no process of it is left on this machine."""
+        return self.info().state.has_ended and not self._has_living_jobs()
+
+    def _has_living_jobs(self) -> bool:
+        return any(lock.is_held(path) for path in self.directory.path.glob("jobs/g*/lock"))
+
+
+class _Segments:
+    """The logs of a run that there are by now; asked for often, read again when the record has changed."""
+
+    def __init__(self, directory: RunDirectory, worker: int | None) -> None:
+        self._directory = directory
+        self._worker = worker
+        self._found: list[Segment] = []
+        self._stamp: tuple[int, int] | None = None
+
+    def __call__(self) -> list[Segment]:
+        status = self._directory.record.stat()
+        if (status.st_mtime_ns, status.st_ino) != self._stamp:
+            self._stamp = status.st_mtime_ns, status.st_ino
+            self._found = self._read()
+        return self._found
+
+    def _read(self) -> list[Segment]:
+        record = RunRecord.read(self._directory)
+        causes = {past.generation + 1: past.cause for past in record.past}
+        found = []
+        for generation in range(1, record.generation + 1):
+            for worker in range(record.spec.num_workers) if self._worker is None else [self._worker]:
+                title = ""
+                if generation > 1 and worker == (self._worker or 0):
+                    title = (
+                        f"--- started again ({generation - 1}): {causes.get(generation, 'unknown cause')}\n"
+                    )
+                found.append(Segment(worker, self._directory.log(worker, generation), title))
+        return found
+
+
+def native_run(directory: RunDirectory, reach: Reach) -> Run:
+    """Give a run whose owner works in this directory."""
+    return Run(directory, Native(directory, reach), reach)
+
+
+def list_runs(runs_dir: Path, *, include_ended: bool = False) -> list[RunInfo]:
+    """List runs, oldest first. A directory without a readable record is no run."""
+    found = []
+    for path in runs_dir.iterdir() if runs_dir.is_dir() else ():
+        try:
+            info = read_info(RunDirectory(path))[0]
+        except (OSError, ValueError):
+            continue
+        if include_ended or not info.state.has_ended:
+            found.append(info)
+    return sorted(found, key=lambda info: (info.started_at, info.id))

@@ -1,0 +1,133 @@
+"""What a run leaves in igfs: igfs:///runs/RUN_ID/{checkpoints,events,logs,model}."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from collections.abc import Callable
+from io import FileIO
+from pathlib import Path
+
+from ignite_tf_magic.closing import Closing
+from ignite_tf_magic.runs.logs.gaps import Gap, Gaps, read_on
+from ignite_tf_magic.runs.handles.handles import Run
+from ignite_tf_magic.config.options import ConnectOptions
+from ignite_tf_magic.errors import IgniteTfError
+from ignite_tf_magic.igfs.volume import Volume
+from ignite_tf_magic.igfs.writer import FileWriter, WriteMode
+
+RUNS = ("runs",)
+PARTS = ("checkpoints", "events", "logs", "model")
+_COPY_INTERVAL_S = 2.0
+_MAX_COPY_BYTES = 4 * 1024 * 1024
+_JOIN_S = 5.0
+
+Report = Callable[[str], None]
+
+
+class RunFiles(Closing):
+    """Makes a run's directories in igfs and keeps a copy of its workers' output there, in a thread of its own.
+
+    A run never fails for it: what cannot be copied is told to `report`, once, and stays in the run's own directory.
+
+    Args:
+        host: Only the output of workers on this host is copied: of a detached run, each host copies its own.
+    """
+
+    def __init__(self, run: Run, options: ConnectOptions, report: Report, *, host: str | None = None) -> None:
+        self._run = run
+        self._report = report
+        self._volume = Volume(lambda: options)
+        self._path = (*RUNS, run.id)
+        self._host = host
+        self._logs: dict[str, _LogCopy] = {}
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._copy, name=f"files-{run.id}", daemon=True)
+
+    def start(self) -> None:
+        """Begin; ends by itself after the run."""
+        atexit.register(self.close)
+        self._thread.start()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait for the end of a run's copying, for some time."""
+        self._thread.join(timeout_s)
+
+    def close(self) -> None:
+        """Copy what is there and end."""
+        self._ending.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join(_JOIN_S)
+
+    def _copy(self) -> None:
+        try:
+            with self._volume:
+                for part in PARTS:
+                    self._volume.make_directory((*self._path, part), parents=True, exist_ok=True)
+                while not self._ending.wait(_COPY_INTERVAL_S) and not self._run.info().state.has_ended:
+                    self._copy_logs()
+                self._copy_logs()
+                self._end()
+        except IgniteTfError as error:
+            self._report(f"the output of run {self._run.id} is not copied to igfs any more: {error}")
+        except FileNotFoundError:
+            return  # somebody has removed the run
+        except (OSError, ValueError, TypeError) as error:  # no note of a gap can be written, or it is damaged
+            self._report(f"the output of run {self._run.id} is not copied to igfs any more: {error}")
+        finally:
+            atexit.unregister(self.close)
+
+    def _copy_logs(self) -> None:
+        for worker in range(self._run.info().num_workers):
+            for path in self._own_logs(worker):
+                if path.name not in self._logs and path.stat().st_size > 0:
+                    writer = self._volume.open_write((*self._path, "logs", path.name), WriteMode.APPEND)
+                    self._logs[path.name] = _LogCopy(path, writer)
+        for copy in self._logs.values():
+            copy.go_on()
+
+    def _own_logs(self, worker: int) -> list[Path]:
+        if self._host is None:
+            return self._run.logs(worker)
+        launches = self._run.record().hosts_of(worker)
+        paths = [self._run.directory.log(worker, number) for number, host in launches if host == self._host]
+        return [path for path in paths if path.exists()]
+
+    def _end(self) -> None:
+        for copy in self._logs.values():
+            copy.writer.close()
+        record = self._run.directory.record.read_bytes()
+        self._volume.write_file((*self._path, "run.json"), record)
+
+
+class _LogCopy:
+    """A log and its copy in igfs, whose size tells how far it was copied, also by one that was killed.
+
+    Nobody else writes the copy.
+    Where bytes were deleted before they were copied, the copy says so in a line; a small file beside the log notes it.
+    """
+
+    def __init__(self, log: Path, writer: FileWriter) -> None:
+        self._log = log
+        self.writer = writer
+        self._gaps = Gaps.read(log.with_name(f"{log.name}.igfs.json"), writer.tell())
+        writer.write(self._gaps.rest_of_mark(writer.tell()))
+
+    def go_on(self) -> None:
+        """Copy what there is by now."""
+        while chunk := self._next():
+            self.writer.write(chunk)
+            self.writer.flush()
+
+    def _next(self) -> bytes:
+        position = self._gaps.offset(self.writer.tell())
+        try:
+            with FileIO(self._log) as file:
+                begin, data = read_on(file, position, _MAX_COPY_BYTES)
+        except FileNotFoundError:
+            return b""
+        if begin == position:
+            return data
+        gap = Gap(self.writer.tell(), position, begin)
+        self._gaps.note(gap)
+        return gap.mark + data

@@ -1,0 +1,325 @@
+"""On which host each Ignite node runs, and what SSH calls that host. Pure: values in, values out.
+
+A node lists every address of its machine: real ones, loopback, those of container bridges that every machine
+has. An address tells a host only if no two nodes that are on different machines list it. Two nodes are on
+different machines when each lists an address that the other does not, or both claim the same port of one
+address; this machine counts as one more node.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import itertools
+import uuid
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from ignite_tf_magic.config.options import CONFIG_FILE, Endpoint, HostOptions
+from ignite_tf_magic.errors import ConfigError
+
+
+class Reach(Enum):
+    """How a host is reached when not by SSH."""
+
+    LOCAL = "local"
+
+
+LOCAL: Final = Reach.LOCAL
+_LOCAL_NAME = "localhost"
+_DOCKER = ipaddress.ip_network("172.17.0.0/16")
+_NAMES_OF_NOBODY = {"localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback", ""}
+
+
+@dataclass(frozen=True, slots=True)
+class HostOfNode:
+    """A machine on which nodes run; equal for all nodes of one machine.
+
+    Attributes:
+        name: Of the configuration, else an address; "localhost" for this machine when it has none.
+        ssh_name: What SSH calls it, or LOCAL for this machine.
+        addresses: Those that tell this host, best first; they may be unreachable from here.
+        python: Interpreter of workers there, when one is configured.
+        root: Directory of this package's files there, when one is configured.
+        tf_address: Where the workers of other hosts reach its workers, when it is configured.
+    """
+
+    name: str
+    ssh_name: str | Reach
+    addresses: tuple[str, ...] = ()
+    python: str | None = None
+    root: str | None = None
+    tf_address: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostNames:
+    """The host of every node, and what the user should know about how it was found."""
+
+    hosts: Mapping[uuid.UUID, HostOfNode]
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ThisMachine:
+    """What is known of nodes from where we stand.
+
+    Attributes:
+        addresses: Of this machine.
+        reached: The address under which a node has answered us, for those that were asked. Leave out what went
+            through a tunnel: it would make another machine's nodes look like this one's.
+    """
+
+    addresses: Collection[str] = ()
+    reached: Mapping[uuid.UUID, str] = field(default_factory=dict)
+
+
+def name_hosts(
+    nodes: Mapping[uuid.UUID, Sequence[Endpoint]],
+    configured: Sequence[HostOptions] = (),
+    here: ThisMachine = ThisMachine(),
+    consistent_ids: Mapping[uuid.UUID, str] | None = None,
+) -> HostNames:
+    """Say for each node on which host it runs.
+
+    Args:
+        nodes: What each node lists.
+        configured: [hosts.NAME] of the configuration. An entry means a node by its id, by its consistent id
+            (in `node_ids`, or as NAME), or by an address that tells a host.
+        here: This machine.
+        consistent_ids: Of the nodes, where they are known.
+
+    Raises:
+        ConfigError: A node's host cannot be told, or two entries of the configuration mean one node. The
+            message shows what to write.
+    """
+    seen = _Seen(nodes, here, consistent_ids or {})
+    entries = {node: _entry(seen, node, configured) for node in nodes}
+    hosts: dict[uuid.UUID, HostOfNode] = {}
+    for group in _groups(seen, entries):
+        entry = next((found for node in group if (found := entries[node])), None)
+        if host := _host(seen, group, entry):
+            hosts |= dict.fromkeys(group, host)
+    unnamed = [node for node in nodes if node not in hosts]
+    if unnamed:
+        raise ConfigError(_unnamed(seen, unnamed))
+    return HostNames(hosts, tuple(_warnings(seen, configured)))
+
+
+class _Seen:
+    """The nodes' addresses.
+
+    Attributes:
+        listed: Those of each node, written in one way.
+        own: Those of this machine.
+        ambiguous: Those that tell no host.
+        tells: Of each node, those that tell its host to anybody, best first.
+    """
+
+    def __init__(
+        self,
+        nodes: Mapping[uuid.UUID, Sequence[Endpoint]],
+        here: ThisMachine,
+        consistent_ids: Mapping[uuid.UUID, str],
+    ) -> None:
+        self.consistent_ids = consistent_ids
+        self.own = frozenset(map(plain_address, here.addresses))
+        self._reached = {
+            node: plain_address(address) for node, address in here.reached.items() if node in nodes
+        }
+        self._ports = {node: self._ports_of(node, endpoints) for node, endpoints in nodes.items()}
+        self.listed = {node: tuple(ports) for node, ports in self._ports.items()}
+        self.ambiguous = self._ambiguous()
+        self.tells = {node: self._telling(node) for node in nodes}
+
+    def _ports_of(self, node: uuid.UUID, endpoints: Sequence[Endpoint]) -> dict[str, int]:
+        ports = {plain_address(each.host): each.port for each in endpoints}
+        if (reached := self._reached.get(node)) is not None:
+            ports.setdefault(reached, 0)
+        return ports
+
+    def _ambiguous(self) -> set[str]:
+        listers: dict[str, list[uuid.UUID]] = {}
+        for node, addresses in self.listed.items():
+            for address in addresses:
+                listers.setdefault(address, []).append(node)
+        return {address for address, nodes in listers.items() if self._is_ambiguous(address, nodes)}
+
+    def _is_ambiguous(self, address: str, nodes: Sequence[uuid.UUID]) -> bool:
+        others = [node for node in nodes if self._reached.get(node) != address]
+        if address in self.own and any(_each_has_own(self.listed[node], self.own) for node in others):
+            return True
+        return any(self._differ(a, b, address) for a, b in itertools.combinations(nodes, 2))
+
+    def _differ(self, a: uuid.UUID, b: uuid.UUID, address: str) -> bool:
+        same_port = self._ports[a][address] == self._ports[b][address]
+        return same_port or _each_has_own(self.listed[a], self.listed[b])
+
+    def _telling(self, node: uuid.UUID) -> tuple[str, ...]:
+        reached = self._reached.get(node)
+        found = (a for a in self.listed[node] if a not in self.ambiguous and not is_nobodys(a))
+        return tuple(sorted(found, key=lambda address: (address != reached, *rank(address))))
+
+    def is_here(self, node: uuid.UUID) -> bool:
+        """Tell whether the node runs on this machine, as far as its addresses tell."""
+        tells = self.tells[node]
+        if tells:
+            return any(address in self.own for address in tells)
+        return self._only_loopback(node) and self._is_over_loopback()
+
+    def _only_loopback(self, node: uuid.UUID) -> bool:
+        return all(is_nobodys(address) for address in self.listed[node])
+
+    def _is_over_loopback(self) -> bool:
+        """Whether a node that answered on loopback lists nothing of another machine."""
+        return any(
+            _is_loopback(address) and not set(self.tells[node]) - self.own
+            for node, address in self._reached.items()
+        )
+
+
+def _entry(seen: _Seen, node: uuid.UUID, configured: Sequence[HostOptions]) -> HostOptions | None:
+    ids = {str(node), seen.consistent_ids.get(node, str(node))}
+    addresses = set(seen.listed[node]) - seen.ambiguous
+    by_id = [each for each in configured if ids & {each.name, *each.node_ids}]
+    named = by_id or [each for each in configured if addresses & _plain_addresses(each)]
+    if len(named) > 1:
+        tables = " and ".join(f"[hosts.{each.name}]" for each in named)
+        raise ConfigError(
+            f"{tables} of {CONFIG_FILE} both mean Ignite node {node}, which lists "
+            f"{', '.join(seen.listed[node])}; leave what means it in one of them"
+        )
+    return named[0] if named else None
+
+
+def _plain_addresses(entry: HostOptions) -> set[str]:
+    return {plain_address(address) for address in (*entry.addresses, entry.name)}
+
+
+def _groups(seen: _Seen, entries: Mapping[uuid.UUID, HostOptions | None]) -> list[list[uuid.UUID]]:
+    """Put nodes together that are on one host: by the configuration, else by a common address."""
+    keys = {node: {*seen.tells[node], *([_LOCAL_NAME] if seen.is_here(node) else [])} for node in entries}
+    by_name: dict[str, list[uuid.UUID]] = {}
+    free: list[list[uuid.UUID]] = []
+    for node, entry in entries.items():
+        if entry is not None:
+            by_name.setdefault(entry.name, []).append(node)
+            continue
+        touching = [group for group in free if any(keys[node] & keys[other] for other in group)]
+        free = [group for group in free if group not in touching]
+        free.append([*itertools.chain.from_iterable(touching), node])
+    named = list(by_name.values())
+    for group in free:
+        common = set().union(*(keys[node] for node in group))
+        home = next((each for each in named if any(keys[node] & common for node in each)), None)
+        if home is None:
+            by_name[str(group[0])] = group
+        else:
+            home += group
+    return list(by_name.values())
+
+
+def _host(seen: _Seen, group: Sequence[uuid.UUID], entry: HostOptions | None) -> HostOfNode | None:
+    addresses = tuple(dict.fromkeys(itertools.chain.from_iterable(seen.tells[node] for node in group)))
+    is_here = any(seen.is_here(node) for node in group)
+    if not (addresses or is_here or entry):
+        return None
+    # The name is the same wherever one stands, so it does not depend on which address was reached.
+    options = entry or HostOptions(min(addresses, key=rank, default=_LOCAL_NAME))
+    # A configured SSH name of a node that lists only loopback says that it is not this machine's loopback.
+    ssh_name = options.ssh or (entry.name if entry else addresses[0] if addresses else LOCAL)
+    is_local = is_here and (bool(addresses) or options.ssh is None)
+    return HostOfNode(
+        name=options.name,
+        ssh_name=LOCAL if is_local or options.ssh == LOCAL.value else ssh_name,
+        addresses=addresses or tuple(a for a in options.addresses if plain_address(a) not in seen.ambiguous),
+        python=options.python,
+        root=options.root,
+        tf_address=options.tf_address,
+    )
+
+
+def _warnings(seen: _Seen, configured: Sequence[HostOptions]) -> Iterator[str]:
+    for entry in configured:
+        for address in sorted(set(map(plain_address, entry.addresses)) & seen.ambiguous):
+            yield (
+                f"[hosts.{entry.name}] of {CONFIG_FILE} lists {address}, which several machines have: it tells "
+                "no host and was passed over"
+            )
+
+
+def _unnamed(seen: _Seen, nodes: Sequence[uuid.UUID]) -> str:
+    lines = [f"cannot tell on which hosts {len(nodes)} Ignite node(s) run; write in {CONFIG_FILE}:"]
+    for number, node in enumerate(nodes, 1):
+        listed = ", ".join(seen.listed[node]) or "nothing"
+        lines += [
+            "",
+            f"# lists {listed}: loopback, or what other machines have as well",
+            f"[hosts.host{number}]",
+            f'node_ids = ["{seen.consistent_ids.get(node, node)}"]',
+            f'ssh = "HOST{number}"    # what SSH calls it; "local" for this machine',
+        ]
+    if any(node not in seen.consistent_ids for node in nodes):
+        lines += ["", "An id of a node is another one after its restart; a consistent id stays."]
+    return "\n".join(lines)
+
+
+def _each_has_own(a: Collection[str], b: Collection[str]) -> bool:
+    """Tell whether each has an IP that the other lacks; of the same kind, as IPv6 has addresses that come and go."""
+    first, second = ({v for each in side if (v := _ip(each))} for side in (a, b))
+    for kind in (_is_real_v4, _is_real_v6, _is_loopback_ip):
+        ours, theirs = set(filter(kind, first)), set(filter(kind, second))
+        if ours and theirs:
+            return bool(ours - theirs and theirs - ours)
+    return False
+
+
+_Ip = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+def _is_real_v4(ip: _Ip) -> bool:
+    return ip.version == 4 and not (ip.is_loopback or ip.is_link_local or ip.is_unspecified)
+
+
+def _is_real_v6(ip: _Ip) -> bool:
+    return ip.version == 6 and not (ip.is_loopback or ip.is_link_local or ip.is_unspecified)
+
+
+def _is_loopback_ip(ip: _Ip) -> bool:
+    return ip.is_loopback
+
+
+def _ip(address: str) -> _Ip | None:
+    try:
+        return ipaddress.ip_address(address)
+    except ValueError:
+        return None
+
+
+def plain_address(address: str) -> str:
+    """Write an address in one way: no brackets or zone, lower case, IPv4 as IPv4."""
+    text = address.strip().strip("[]").lower()
+    ip = _ip(text.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped:
+        ip = ip.ipv4_mapped
+    return str(ip) if ip else text
+
+
+def _is_loopback(address: str) -> bool:
+    ip = _ip(address)
+    return address in _NAMES_OF_NOBODY if ip is None else ip.is_loopback
+
+
+def is_nobodys(address: str) -> bool:
+    """Tell whether an address means another machine to everybody who uses it."""
+    ip = _ip(address)
+    return _is_loopback(address) or bool(ip and (ip.is_link_local or ip.is_unspecified or ip.is_multicast))
+
+
+def rank(address: str) -> tuple[int, str]:
+    """Order: IPv4, IPv6, Docker's usual bridge, names, which may be known only to the machine itself."""
+    ip = _ip(address)
+    if ip is None:
+        return 9, address
+    return (8 if ip in _DOCKER else ip.version), address

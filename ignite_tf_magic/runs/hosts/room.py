@@ -1,0 +1,132 @@
+"""Whether hosts have room for a run: GPUs, ports and memory that no other run holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ignite_tf_magic.runs.orders import HostReport, Room
+from ignite_tf_magic.runs.record import RunSpec
+from ignite_tf_magic.errors import HostError, PlacementError
+from ignite_tf_magic.launch.hosts import Host
+from ignite_tf_magic.launch.jobs import DeviceFacts, Lease
+
+_UNKNOWN = Room(error="it has not told yet what is free there")
+
+
+def needs_room(spec: RunSpec) -> bool:
+    """Tell whether hosts may have too little for a run."""
+    return spec.num_gpus > 0 or spec.memory_bytes > 0 or _uses_range(spec)
+
+
+def look(host: Host, spec: RunSpec) -> Room:
+    """Ask a host what it has for the workers of a run. Takes up to some seconds where there are GPUs."""
+    ports = spec.port_range if _uses_range(spec) else None
+    try:
+        facts = host.devices(with_gpus=spec.num_gpus > 0, port_range=ports, num_ports=spec.num_workers)
+    except HostError as error:
+        return Room(error=error.reason)
+    held = {gpu for lease in facts.leases for gpu in lease.gpus}
+    free = [gpu for gpu in facts.gpus if gpu.index not in held]
+    return Room(
+        num_gpus=len(facts.gpus),
+        free_gpus=len(free),
+        free_ports=facts.free_ports,
+        memory_bytes=facts.memory_bytes,
+        free_memory_bytes=max(facts.memory_bytes - sum(lease.memory_bytes for lease in facts.leases), 0),
+        holders=_holders(facts, spec),
+    )
+
+
+def told_rooms(reports: Mapping[str, HostReport]) -> dict[str, Room]:
+    """Give what hosts have told lately; those that have not are missing."""
+    return {name: report.room for name, report in reports.items() if report.reachable and report.room}
+
+
+def limits(spec: RunSpec, hosts: Sequence[str], rooms: Mapping[str, Room]) -> dict[str, int]:
+    """Give how many workers have room on each host now.
+
+    Raises:
+        PlacementError: They would not fit if no other run held anything.
+    """
+    known = {host: rooms.get(host, _UNKNOWN) for host in hosts}
+    largest = {host: spec.num_workers if room.error else _largest(spec, room) for host, room in known.items()}
+    if sum(largest.values()) < spec.num_workers:
+        raise PlacementError(f"{_wanted(spec)} never fit: {_describe(spec, known)}. Ask for fewer")
+    return {host: 0 if room.error else _free(spec, room) for host, room in known.items()}
+
+
+def shortage(spec: RunSpec, hosts: Sequence[str], rooms: Mapping[str, Room]) -> str | None:
+    """Say why the workers do not fit on these hosts now; None when they do."""
+    if sum(limits(spec, hosts, rooms).values()) >= spec.num_workers:
+        return None
+    known = {host: rooms.get(host, _UNKNOWN) for host in hosts}
+    return f"{_wanted(spec)} do not fit now: {_describe(spec, known)}"
+
+
+def _uses_range(spec: RunSpec) -> bool:
+    return spec.port_range is not None and spec.num_workers > 1
+
+
+def _free(spec: RunSpec, room: Room) -> int:
+    by_ports = spec.num_workers if room.free_ports is None else room.free_ports
+    return min(_fitting(spec, room.free_gpus, room.free_memory_bytes), by_ports)
+
+
+def _largest(spec: RunSpec, room: Room) -> int:
+    first, last = spec.port_range or (0, 0)
+    by_ports = last - first + 1 if _uses_range(spec) else spec.num_workers
+    return min(_fitting(spec, room.num_gpus, room.memory_bytes), by_ports)
+
+
+def _fitting(spec: RunSpec, num_gpus: int, memory_bytes: int) -> int:
+    """Count the workers for which there are so many GPUs and so much memory."""
+    by_gpus = num_gpus // spec.num_gpus if spec.num_gpus else spec.num_workers
+    by_memory = memory_bytes // spec.memory_bytes if spec.memory_bytes else spec.num_workers
+    return min(by_gpus, by_memory)
+
+
+def _wanted(spec: RunSpec) -> str:
+    each = [f"{spec.num_gpus} GPU{'s' * (spec.num_gpus > 1)}"] if spec.num_gpus else []
+    each += [f"{_gib(spec.memory_bytes)} of memory"] if spec.memory_bytes else []
+    has = f" with {' and '.join(each)} each" if each else ""
+    return f"{spec.num_workers} worker{'s' * (spec.num_workers > 1)}{has}"
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / 2**30:.3g} GiB"
+
+
+def _describe(spec: RunSpec, rooms: Mapping[str, Room]) -> str:
+    return "; ".join(f"{host}: {_describe_host(spec, room)}" for host, room in rooms.items())
+
+
+def _describe_host(spec: RunSpec, room: Room) -> str:
+    if room.error:
+        return room.error
+    words = []
+    if spec.num_gpus:
+        words.append(
+            f"{room.free_gpus} of {room.num_gpus} GPUs free" if room.num_gpus else "no GPUs (nvidia-smi)"
+        )
+    if spec.port_range and room.free_ports is not None and room.free_ports < spec.num_workers:
+        first, last = spec.port_range
+        words.append(f"{room.free_ports} of the ports {first}-{last} ([launch] ports) free")
+    if spec.memory_bytes:
+        words.append(f"{_gib(room.free_memory_bytes)} of {_gib(room.memory_bytes)} of memory free")
+    held = f" (held by {', '.join(room.holders)})" if room.holders else ""
+    return f"{', '.join(words) or 'enough'}{held}"
+
+
+def _holders(facts: DeviceFacts, spec: RunSpec) -> tuple[str, ...]:
+    found: dict[str, list[str]] = {}
+    for lease in facts.leases:
+        if what := _held(lease, spec):
+            found.setdefault(lease.run, []).append(what)
+    return tuple(f"run {run}: {', '.join(what)}" for run, what in found.items())
+
+
+def _held(lease: Lease, spec: RunSpec) -> str:
+    first, last = spec.port_range if _uses_range(spec) and spec.port_range else (0, -1)
+    gpus = [f"GPU {gpu}" for gpu in lease.gpus if spec.num_gpus]
+    gpus += [f"{_gib(lease.memory_bytes)} of memory"] if spec.memory_bytes and lease.memory_bytes else []
+    return ", ".join([*gpus, *(f"port {port}" for port in lease.ports if first <= port <= last)])

@@ -1,0 +1,304 @@
+"""Whether the data has moved, and whether this side of the cluster is the one that may act.
+
+Asked in a thread of its own: a cluster that changes may take long to answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+
+from ignite_tf_magic.client.client import Client, connect
+from ignite_tf_magic.client.router import Node
+from ignite_tf_magic.closing import Closing
+from ignite_tf_magic.config.options import ConnectOptions, Endpoint
+from ignite_tf_magic.errors import AuthenticationError, ConnectionFailed, IgniteTfError
+from ignite_tf_magic.runs.hosts.host_names import is_nobodys, plain_address, rank
+from ignite_tf_magic.protocol.affinity import PartitionMap
+
+_POLL_S = 0.1
+_CONNECT_S = 5.0
+_ANSWER_S = 2.0
+_LAST_IP_KIND = 6  # of `rank`: behind it come what every machine has, and names
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What the cluster said last.
+
+    Attributes:
+        asked_at: When the question was sent, on the monotonic clock.
+        owners: Fingerprint of the cache's primary owners; None when they could not be asked for.
+        settled_s: For how long they have been these.
+        nodes: What each node lists, as "host:port".
+        error: Why nothing could be asked, in words.
+    """
+
+    asked_at: float = 0.0
+    owners: str | None = None
+    settled_s: float = 0.0
+    nodes: tuple[frozenset[str], ...] = ()
+    error: str | None = None
+
+    def shows_what(self, other: Sight) -> bool:
+        """Whether nothing has changed between the two."""
+        return (self.owners, self.nodes, self.error) == (other.owners, other.nodes, other.error)
+
+    def has_majority_of(self, topology: Sequence[str]) -> bool:
+        """Tell whether most of these nodes are there; of exactly half, the half with the first one counts.
+
+        Each node that is there stands for one of them at most. Where the first one cannot be told from another, half
+        is not enough: both halves could take theirs for the first one.
+        """
+        if not topology:
+            return self.error is None
+        present = _present(topology, self.nodes)
+        is_first_there = 0 in present and topology.count(topology[0]) == 1
+        return 2 * len(present) > len(topology) or (2 * len(present) == len(topology) and is_first_there)
+
+
+def _present(topology: Sequence[str], nodes: Sequence[frozenset[str]]) -> set[int]:
+    """Find as many of these nodes as can be there at once, earlier ones first; gives their places in `topology`."""
+    stands_for: dict[int, int] = {}
+
+    def find(wanted: int, tried: set[int]) -> bool:
+        for node, listed in enumerate(nodes):
+            if node in tried or not _may_be(topology[wanted], listed):
+                continue
+            tried.add(node)
+            if node not in stands_for or find(stands_for[node], tried):
+                stands_for[node] = wanted
+                return True
+        return False
+
+    return {wanted for wanted in range(len(topology)) if find(wanted, set())}
+
+
+def _may_be(wanted: str, listed: frozenset[str]) -> bool:
+    """Whether a node that lists these may be the wanted one. Beside real addresses, loopback tells nothing."""
+    return wanted in listed and (not _tells_nothing(wanted) or all(map(_tells_nothing, listed)))
+
+
+def _tells_nothing(endpoint: str) -> bool:
+    return is_nobodys(plain_address(endpoint.rpartition(":")[0]))
+
+
+def topology_of(nodes: Collection[Node]) -> tuple[str, ...]:
+    """Choose for each node what tells it from the others, from now on and to everybody who asks.
+
+    It is a "host:port" that the node lists, not the one that was dialled; no other node's, where there is such a one;
+    loopback only if there is nothing else; of several, one that probably leads to the node from other machines, too.
+    The first one is no other node's, or else is there twice: `Sight.has_majority_of` relies on that.
+    """
+    candidates = [_outward(node) for node in nodes]
+    listers = Counter(itertools.chain.from_iterable(candidates))
+    machines = Counter(host for listed in candidates for host in {each.host for each in listed})
+
+    def order(best_guess: Endpoint, endpoint: Endpoint) -> tuple[int, int, bool, int, str]:
+        kind, text = rank(plain_address(endpoint.host))
+        return max(kind, _LAST_IP_KIND), machines[endpoint.host], endpoint != best_guess, kind, text
+
+    found = []
+    for node, listed in zip(nodes, candidates, strict=True):
+        own = [endpoint for endpoint in listed if listers[endpoint] == 1]
+        # Where all are shared, those who share the commonest all choose it, so that it is seen to be shared.
+        commonest = min(listed, key=lambda each: (-listers[each], str(each)))
+        found.append(min(own, key=partial(order, node.endpoints[0]), default=commonest))
+    times = Counter(found)
+    return tuple(map(str, sorted(found, key=lambda each: (listers[each] > 1, -times[each], str(each)))))
+
+
+def _outward(node: Node) -> list[Endpoint]:
+    """Give what a node lists; loopback only if it lists nothing else."""
+    listed = list(dict.fromkeys(node.listed or node.endpoints))
+    return [each for each in listed if not is_nobodys(plain_address(each.host))] or listed
+
+
+def fingerprint(partition_map: PartitionMap) -> str:
+    """Sum up who owns which partition."""
+    lines: Iterable[str] = (
+        f"{node}:{','.join(map(str, sorted(partitions)))}"
+        for node, partitions in partition_map.owners.items()
+    )
+    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()[:16]
+
+
+def connect_to_majority(options: ConnectOptions, topology: Sequence[str]) -> Client:
+    """Connect to a node that sees most of these nodes: after a cut, single ones may go on as clusters of their own.
+
+    Args:
+        options: How to reach the cluster; its endpoints are tried first, in their order.
+        topology: "host:port" of the nodes that make the whole, as `topology_of` chose them; empty accepts any node.
+
+    Raises:
+        ConnectionFailed: No node sees so many.
+    """
+    others = [Endpoint.parse(node) for node in topology]
+    answered = 0
+    for endpoint in dict.fromkeys((*options.endpoints, *others)):
+        if (client := _connect_to(endpoint, options)) is None:
+            continue
+        with ExitStack() as failed:
+            failed.callback(client.close)
+            if Sight(nodes=listed_by(client.nodes())).has_majority_of(topology):
+                failed.pop_all()
+                return client
+            answered += 1
+    raise ConnectionFailed(
+        f"no Ignite node sees most of {', '.join(topology) or 'the cluster'} ({answered} answered, each with a part of "
+        "the cluster). Restart the nodes that have lost the others: they do not come back by themselves"
+    )
+
+
+def connect_to_most(options: ConnectOptions) -> Client:
+    """Connect to a cluster of which only the configured endpoints are known, not to a node that was cut off from it.
+
+    When the first node to answer sees half of as many nodes as are configured, or fewer, the others are asked, too.
+
+    Raises:
+        ConnectionFailed: No node answers.
+    """
+    found = connect(options)
+    num_seen = len(found.nodes())
+    for endpoint in options.endpoints if 2 * num_seen <= len(options.endpoints) else ():
+        if (other := _connect_to(endpoint, options)) is None:
+            continue
+        with ExitStack() as closing:
+            closing.callback(other.close)
+            if (num_nodes := len(other.nodes())) > num_seen:
+                closing.pop_all()
+                found.close()
+                found, num_seen = other, num_nodes
+    return found
+
+
+def _connect_to(endpoint: Endpoint, options: ConnectOptions) -> Client | None:
+    """Connect to one node of several, without waiting long for it; None when it cannot be used."""
+    try:
+        return connect(replace(options, endpoints=(endpoint,), timeout_s=min(options.timeout_s, _CONNECT_S)))
+    except IgniteTfError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of asking one endpoint for the cluster's nodes.
+
+    Attributes:
+        node: The one that answered.
+        asks_password: Whether it was not told, and wants, one.
+    """
+
+    endpoint: Endpoint
+    node: uuid.UUID | None = None
+    nodes: tuple[Node, ...] = ()
+    error: str = ""
+    asks_password: bool = False
+
+    @property
+    def is_there(self) -> bool:
+        """Whether a node of Ignite answers there, whatever it says."""
+        return bool(self.nodes) or self.asks_password
+
+    def __str__(self) -> str:
+        if self.asks_password:
+            return (
+                f"the node at {self.endpoint} is a cluster of its own (it asks for a password, which only configured "
+                "addresses are told)"
+            )
+        if not self.nodes:
+            return f"{self.endpoint} does not answer ({self.error.removeprefix(f'{self.endpoint}: ')})"
+        num_others = len(self.nodes) - 1
+        size = f"with {num_others} other{'s' * (num_others > 1)}" if num_others else "alone"
+        return f"the node at {self.endpoint} is a cluster of its own ({size})"
+
+
+def ask_all(options: ConnectOptions, endpoints: Iterable[Endpoint]) -> list[Answer]:
+    """Ask endpoints for the nodes that they see, all at once, without waiting long for any."""
+    quick = replace(options, timeout_s=min(options.timeout_s, _ANSWER_S))
+    asked = list(dict.fromkeys(endpoints))
+    with ThreadPoolExecutor(max(len(asked), 1), "ask-nodes") as pool:
+        return list(pool.map(partial(_ask, quick), asked))
+
+
+def as_anybody(options: ConnectOptions) -> ConnectOptions:
+    """Return the way to endpoints that others may have named: without a password, unless TLS tells who they are."""
+    return options if options.tls is not None else replace(options, username=None, password=None)
+
+
+def _ask(options: ConnectOptions, endpoint: Endpoint) -> Answer:
+    try:
+        with connect(replace(options, endpoints=(endpoint,))) as client:
+            return Answer(endpoint, client.router.control_node_id(), client.nodes())
+    except AuthenticationError as error:
+        return Answer(endpoint, error=str(error), asks_password=options.password is None)
+    except IgniteTfError as error:
+        return Answer(endpoint, error=str(error).removeprefix("no Ignite node answers. Tried "))
+
+
+def listed_by(nodes: Iterable[Node]) -> tuple[frozenset[str], ...]:
+    """Give what each node lists, as "host:port"."""
+    return tuple(frozenset(map(str, node.listed)) for node in nodes)
+
+
+class TopologyWatch(Closing):
+    """Looks at the cluster ten times a second.
+
+    Args:
+        connect: Connects to the cluster; called anew after it was lost, and when too little of it was seen.
+        cache: The cache whose owners are watched.
+        topology: "host:port" of the nodes that make the whole.
+    """
+
+    def __init__(self, connect: Callable[[], Client], cache: str, topology: Sequence[str]) -> None:
+        self._connect = connect
+        self._cache = cache
+        self._topology = topology
+        self._client: Client | None = None
+        self._since = time.monotonic()
+        self._closing = threading.Event()
+        self.sight = Sight(error="the cluster has not been asked yet")
+        self._thread = threading.Thread(target=self._watch, name=f"topology-{cache}", daemon=True)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        while not self._closing.wait(_POLL_S):
+            self.sight = self._look()
+            if not self.sight.has_majority_of(self._topology):
+                self._forget()  # another node may see more
+
+    def _look(self) -> Sight:
+        asked_at = time.monotonic()
+        try:
+            if self._client is None:
+                self._client = self._connect()
+            nodes = self._client.nodes()
+            owners = fingerprint(self._client.cache(self._cache).partition_map())
+        except IgniteTfError as error:
+            self._forget()
+            return Sight(asked_at, error=str(error))
+        if owners != self.sight.owners:
+            self._since = asked_at
+        return Sight(asked_at, owners, asked_at - self._since, listed_by(nodes))
+
+    def _forget(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def close(self) -> None:
+        """Stop looking. A look under way may go on for as long as the cluster lets it."""
+        self._closing.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join(1.0)
+        if not self._thread.is_alive():
+            self._forget()

@@ -1,0 +1,1 @@
+"""Output of workers: files on hosts, and their copies, byte by byte."""

@@ -1,0 +1,328 @@
+"""A run's directory on this machine, kept up to date from the hosts on which its workers run.
+
+Whoever reads a run reads files here and need not know where they come from. One process keeps a directory up to date;
+others that would like to only read, and take over when it ends. A host whose run directory this one is, is left alone.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from functools import partial
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+from ignite_tf_magic.closing import Closing
+from ignite_tf_magic.runs.directory import SEEN, RunDirectory, exit_name, is_directory_name
+from ignite_tf_magic.runs.logs.mirror_state import (
+    NOBODY,
+    STATE_FILE,
+    MirrorState,
+    RecordFile,
+    Stamp,
+    Unreachable,
+    is_given_up,
+    read_record,
+    unread,
+    workers,
+)
+from ignite_tf_magic.runs.logs.mirrored_logs import MirroredLogs, mirror_failed
+from ignite_tf_magic.runs.orders import place_of
+from ignite_tf_magic.runs.record import RunRecord
+from ignite_tf_magic.errors import ConfigError, HostError, HostRefused, MirrorFailed
+from ignite_tf_magic.launch import lock
+from ignite_tf_magic.launch.files import write_private
+from ignite_tf_magic.launch.hosts import Host
+from ignite_tf_magic.launch.jobs import JobStatus
+from ignite_tf_magic.launch.watch import Contact, HostView, HostWatch
+
+__all__ = ["Mirror", "Unreachable", "seen_directory"]
+
+_LOOK_S = 0.5
+_JOIN_S = 3.0
+_PART_BYTES = 1 << 20
+_MAX_FILE_BYTES = 16 << 20
+_RECORDS_AT_A_TIME = 3  # hosts that are asked for the run's record in one look
+
+
+def seen_directory(state_dir: Path, run_id: str) -> RunDirectory:
+    """Give the directory for a run of other machines; made when missing.
+
+    Raises:
+        ConfigError: The id would lead elsewhere.
+    """
+    if not is_directory_name(run_id):
+        raise ConfigError(f"{run_id!r} cannot be the id of a run: it is no name of a directory")
+    path = state_dir / SEEN / run_id
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return RunDirectory(path)
+
+
+class Mirror(Closing):
+    """Keeps a run's directory up to date until it is closed. Works in a thread of its own; thread-safe.
+
+    Args:
+        directory: Where the run's files are to be.
+        hosts: Those on which it has workers; the caller closes them, after this.
+        open_more: Opens hosts by their names in the record: a run may be given more hosts while it goes on.
+    """
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        hosts: Iterable[Host],
+        open_more: Callable[[Collection[str]], Iterable[Host]] = lambda _: (),
+    ) -> None:
+        self.directory = directory
+        self._hosts = {host.name: host for host in hosts}
+        self._open_more = open_more
+        self._met = set(self._hosts)
+        self._logs = MirroredLogs(directory)
+        self._watches: dict[str, HostWatch] = {}
+        self._is_here: dict[str, bool] = {}
+        self._fetched: set[tuple[str, str]] = set()
+        self._doubled: dict[tuple[str, str], Unreachable] = {}
+        self._first_sizes: dict[tuple[str, str], int] = {}
+        self._failure: MirrorFailed | None = None
+        self._held: lock.HeldLock | None = None
+        self._lock_file = directory.path / "mirror.lock"
+        self._state = MirrorState()
+        self._record = RecordFile(directory.record)
+        self._offered: Mapping[str, Any] | None = None
+        self._judged: Stamp = ()
+        self._judged_at = 0.0
+        self._news_at: float | None = None
+        self._judging = threading.Lock()
+        self._turn = 0
+        self._wake = threading.Event()
+        self._is_closing = False
+        self._thread = threading.Thread(target=self._run, name="ignite-tf-mirror", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the mirroring; files that are here stay, and another may go on with them.
+
+        Does not wait long for a host that does not answer: what is asked of it ends when its caller closes it.
+        """
+        self._is_closing = True
+        self._wake.set()
+        self._thread.join(_JOIN_S)
+
+    def take_record(self, record: Mapping[str, Any]) -> None:
+        """Take a record of the run that was found elsewhere; it is written if none that is here is newer.
+
+        At once, unless another process keeps the directory: then when this one takes over.
+        """
+        self._offered = record
+        if self._held:
+            self._record.offer(record)
+
+    def is_complete(self) -> bool:
+        """Whether all workers on hosts that answer have ended, and all their output is here.
+
+        To be asked after the run's record, so that no worker of it can have started since.
+
+        Raises:
+            MirrorFailed: The directory is no longer kept up to date.
+        """
+        if self._failure:
+            raise self._failure
+        if self._held:
+            return self._judge()[0]
+        stamp, state = self._record.stamp(), MirrorState.read(self.directory)
+        is_current = lock.holder_pid(self._lock_file) == state.pid or not state.unreachable
+        return state.is_complete and is_current and state.record == stamp != ()
+
+    def is_caught_up(self) -> bool:
+        """Whether the output that there was when the hosts were first asked is here, of those that answer."""
+        if not self._held:
+            return lock.is_held(self._lock_file)  # another process brings it
+        views = [watch.view for watch in dict(self._watches).values()]
+        open_views = [view for view in views if view.contact is not Contact.UNREACHABLE]
+        return len(views) == len(self._hosts) and all(self._has_caught_up(view) for view in open_views)
+
+    def _has_caught_up(self, view: HostView) -> bool:
+        if view.heard_at is None or view.host not in self._is_here:
+            return False
+        if self._is_here[view.host]:
+            return True
+        wanted = {job.log: self._first_sizes.get((view.host, job.log)) for job in workers(view)}
+        return all(
+            size is not None and (self._logs.offset(view.host, log) or 0) >= size
+            for log, size in wanted.items()
+            if (view.host, log) not in self._doubled
+        )
+
+    def unreachable(self) -> tuple[Unreachable, ...]:
+        """List the output that cannot be read now; for a run that has ended, once it is complete."""
+        return self._judge()[1] if self._held else MirrorState.read(self.directory).unreachable
+
+    # In the thread.
+
+    def _run(self) -> None:
+        try:
+            while not self._is_closing:
+                self._wake.clear()
+                if self._hold():
+                    self._look()
+                self._wake.wait(_LOOK_S)
+        except MirrorFailed as error:
+            self._failure = error
+        except Exception as error:  # noqa: BLE001 - those who wait for output must learn that none comes
+            self._failure = mirror_failed(self.directory, error)
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        """Leave the directory to others, whatever fails."""
+        with ExitStack() as ending:
+            if self._held:
+                ending.callback(self._held.release)
+                ending.callback(self._leave)
+            ending.callback(self._logs.end)
+            for watch in self._watches.values():
+                ending.callback(watch.stop)
+
+    def _leave(self) -> None:
+        """The next to hold the lock may be of this process, too, and has judged nothing yet."""
+        with suppress(OSError):  # the directory may be gone
+            self._publish(replace(self._state, pid=NOBODY))
+
+    def _hold(self) -> bool:
+        """Become the one that keeps the directory, unless another is."""
+        if self._held is None and not lock.is_held(self._lock_file):
+            with suppress(BlockingIOError):
+                self._held = lock.HeldLock(self._lock_file)
+                done = MirrorState.read(self.directory).done
+                self._publish(MirrorState(secrets.token_hex(16), done=done))
+        return self._held is not None
+
+    def _look(self) -> None:
+        if self._logs.failure:
+            raise self._logs.failure
+        self._meet()
+        for host in self._hosts.values():
+            if host.name not in self._watches:
+                self._watches[host.name] = HostWatch(
+                    host, self.directory.run_id, logs={}, sink=self._logs, on_change=self._wake.set
+                )
+        if self._offered:
+            self._record.offer(self._offered)
+        with_answer = [
+            name for name, watch in self._watches.items() if watch.view.contact is Contact.REACHABLE
+        ]
+        for name in with_answer:
+            with suppress(HostError):
+                self._attend(self._hosts[name], self._watches[name])
+        self._fetch_records([name for name in with_answer if not self._is_here.get(name, True)])
+        self._publish_state()
+
+    def _meet(self) -> None:
+        """Open the hosts that the run has been given since."""
+        if new := self._record.hosts() - self._met:
+            self._hosts.update((host.name, host) for host in self._open_more(new))
+            self._met |= new
+
+    def _attend(self, host: Host, watch: HostWatch) -> None:
+        if host.name not in self._is_here:
+            found = self._read(host, STATE_FILE) or b""
+            self._is_here[host.name] = self._state.mark.encode() in found
+        if self._is_here[host.name]:
+            return
+        for job in workers(watch.view):
+            if self._logs.offset(host.name, job.log) is None:
+                offset = self._logs.add(host.name, job.log)
+                if offset is None:
+                    reason = "another host has a log of that name"
+                    lost = Unreachable(host.name, job.log, job.log_bytes, False, reason)
+                    self._doubled[host.name, job.log] = lost
+                else:
+                    self._first_sizes[host.name, job.log] = job.log_bytes
+                    watch.add_log(job.log, offset)
+            if job.has_ended and (host.name, job.name) not in self._fetched:
+                self._fetch_exit(host, job)
+
+    def _fetch_exit(self, host: Host, job: JobStatus) -> None:
+        place = place_of(job)
+        if place:
+            generation, worker = place
+            name = exit_name(worker, generation)
+            if content := self._read(host, name):
+                write_private(self.directory.path / name, content.decode(errors="replace"))
+        self._fetched.add((host.name, job.name))
+
+    def _fetch_records(self, names: list[str]) -> None:
+        """Ask some hosts for the run's record, others at each look."""
+        for name in islice(cycle(names), self._turn, self._turn + min(len(names), _RECORDS_AT_A_TIME)):
+            with suppress(HostError, ValueError):
+                record = read_record(self._read(self._hosts[name], self.directory.record.name))
+                if record and record["version"] > self._record.version():
+                    RunRecord.from_others(record)
+                    self._record.offer(record)
+        self._turn = (self._turn + _RECORDS_AT_A_TIME) % max(len(names), 1)
+
+    def _read(self, host: Host, path: str) -> bytes | None:
+        """Read a file of the run on a host; None when there is none, or it is of an unreasonable size."""
+        content = b""
+        while len(content) < _MAX_FILE_BYTES:
+            try:
+                part = host.read(self.directory.run_id, path, len(content), _PART_BYTES)
+            except HostRefused:  # it knows no such run
+                return None
+            if part is None:
+                return None
+            content += part
+            if len(part) < _PART_BYTES:
+                return content
+        return None
+
+    # What is known of the whole.
+
+    def _judge(self) -> tuple[bool, tuple[Unreachable, ...], Stamp]:
+        with self._judging:
+            # Workers may have been started before a record that is new: what hosts said earlier is too old.
+            if (stamp := self._record.stamp()) != self._judged:
+                self._judged_at = time.monotonic()
+                self._news_at = self._judged_at if self._judged else None
+                self._judged = stamp
+            views = [watch.view for watch in dict(self._watches).values()]
+            open_views = [view for view in views if not self._is_done(view)]
+        all_known = len(views) == len(self._hosts) and self._record.hosts() <= self._met
+        is_complete = all_known and all(is_given_up(view, self._news_at) for view in open_views)
+        away = [view for view in open_views if not self._is_here.get(view.host)]
+        lost = [each for view in away for each in unread(view, partial(self._logs.offset, view.host))]
+        return is_complete, (*lost, *self._doubled.values()), stamp
+
+    def _is_done(self, view: HostView) -> bool:
+        """Whether a host has said, since the run's record was written, that nothing more comes, and all is here."""
+        if view.heard_at is None:  # another mirror may have heard it
+            return bool(self._judged) and self._state.done.get(view.host) == self._record.version()
+        if view.contact is not Contact.REACHABLE or view.heard_at <= self._judged_at:
+            return False
+        return view.host in self._is_here and all(
+            job.has_ended and self._is_read(view.host, job) for job in workers(view)
+        )
+
+    def _is_read(self, host: str, job: JobStatus) -> bool:
+        if self._is_here.get(host) or (host, job.log) in self._doubled:
+            return True
+        offset = self._logs.offset(host, job.log)
+        return offset is not None and offset >= job.log_bytes and (host, job.name) in self._fetched
+
+    def _publish_state(self) -> None:
+        version = self._record.version()  # before it is judged: an older one does no harm
+        is_complete, lost, stamp = self._judge()
+        views = [watch.view for watch in self._watches.values()]
+        done = dict(self._state.done) | {view.host: version for view in views if self._is_done(view)}
+        self._publish(MirrorState(self._state.mark, os.getpid(), is_complete, stamp, lost, done))
+
+    def _publish(self, state: MirrorState) -> None:
+        if state != self._state:
+            state.write(self.directory)
+            self._state = state

@@ -1,0 +1,152 @@
+"""Logs of other hosts, kept in files here that grow as they do.
+
+Nothing is remembered of how far a log was read: the size of the file here tells, so that a reader that was killed
+goes on where it was. Where bytes were deleted over there before they were read, the file here says so in a line of its
+own; a small file beside it notes where, as from there on its size is not the offset over there.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+
+from ignite_tf_magic.runs.directory import RunDirectory
+from ignite_tf_magic.runs.logs.gaps import Gap, Gaps
+from ignite_tf_magic.errors import MirrorFailed
+
+
+@dataclass(slots=True)
+class _Log:
+    path: Path
+    size: int
+    gaps: Gaps
+
+    @classmethod
+    def open(cls, path: Path) -> _Log:
+        """Find out how far it was read, and end a line about a gap that was begun."""
+        size = path.stat().st_size if path.exists() else 0
+        log = cls(path, size, Gaps.read(path.with_name(f"{path.name}.gaps.json"), size))
+        if rest := log.gaps.rest_of_mark(size):
+            log.append(rest)
+        return log
+
+    @property
+    def offset(self) -> int:
+        """Where to read on over there."""
+        return self.gaps.offset(self.size)
+
+    def append(self, data: bytes) -> None:
+        """Write at the end of the file here. A reader may see a part of it before the rest."""
+        with FileIO(self.path, "ab", opener=_private) as file:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[file.write(rest) :]
+        self.size += len(data)
+
+    def note(self, gap: Gap) -> None:
+        """Take note of a gap."""
+        self.gaps.note(gap)
+        self.append(gap.mark)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+class MirroredLogs:
+    """The logs of a run in its directory here; a `launch.watch.LogSink`. One process at a time writes them.
+
+    What cannot be written ends it for good: a log with a hole in it would be a lie.
+
+    Attributes:
+        failure: Why it has ended.
+    """
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self._directory = directory
+        self._lock = threading.Lock()
+        self._logs: dict[tuple[str, str], _Log] = {}
+        self._has_ended = False
+        self.failure: MirrorFailed | None = None
+
+    def add(self, host: str, name: str) -> int | None:
+        """Begin to keep a host's log; gives the offset from which to read it, None when another host has it.
+
+        Raises:
+            MirrorFailed: What is there of it cannot be read.
+        """
+        with self._lock:
+            if (host, name) in self._logs:
+                return self._logs[host, name].offset
+            if any(name == other for _, other in self._logs):
+                return None
+            try:
+                log = _Log.open(self._directory.path / name)
+            except (OSError, ValueError, TypeError) as error:
+                raise self._failed(error) from error
+            self._logs[host, name] = log
+            return log.offset
+
+    def offset(self, host: str, name: str) -> int | None:
+        """Tell up to where a host's log was read; None when it is not kept."""
+        with self._lock:
+            log = self._logs.get((host, name))
+            return log.offset if log else None
+
+    def data(self, host: str, path: str, offset: int, data: bytes) -> None:
+        """Take bytes of a log; those that were taken already are passed over.
+
+        Raises:
+            MirrorFailed: They cannot be written, or earlier ones could not.
+        """
+        with self._writing(host, path) as log:
+            if self._has_ended:
+                return
+            if offset > log.offset:
+                log.note(Gap(log.size, log.offset, offset))
+            if new := data[log.offset - offset :]:
+                log.append(new)
+
+    def gap(self, host: str, path: str, start: int, end: int) -> None:
+        """Take note that bytes of a log were deleted.
+
+        Raises:
+            MirrorFailed: It cannot be written, or earlier ones could not.
+        """
+        del start  # this side knows better how far it has come
+        with self._writing(host, path) as log:
+            if end > log.offset and not self._has_ended:
+                log.note(Gap(log.size, log.offset, end))
+
+    def end(self) -> None:
+        """Write nothing more from now on, so that another process may."""
+        with self._lock:
+            self._has_ended = True
+
+    @contextmanager
+    def _writing(self, host: str, name: str) -> Iterator[_Log]:
+        with self._lock:
+            if self.failure:
+                raise self.failure
+            try:
+                yield self._logs[host, name]
+            except OSError as error:
+                raise self._failed(error) from error
+
+    def _failed(self, error: Exception) -> MirrorFailed:
+        self.failure = mirror_failed(self._directory, error)
+        return self.failure
+
+
+def mirror_failed(directory: RunDirectory, error: Exception) -> MirrorFailed:
+    """Say that nothing more can be kept of a run."""
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return MirrorFailed(
+        f"the output of run {directory.run_id} cannot be kept in {directory.path}: {reason}. The run goes on; "
+        f"make room there and attach again: ignite-tf attach {directory.run_id}"
+    )

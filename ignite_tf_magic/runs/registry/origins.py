@@ -1,0 +1,224 @@
+"""Where a run is from this process's point of view: here, or elsewhere and copied here while it is looked at."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ignite_tf_magic.runs.directory import RunDirectory
+from ignite_tf_magic.runs.logs.mirror import Mirror
+from ignite_tf_magic.runs.logs.mirror_state import MirrorState, Unreachable
+from ignite_tf_magic.runs.reach import Reach
+from ignite_tf_magic.runs.record import RunRecord
+from ignite_tf_magic.runs.registry.registry import Registry
+from ignite_tf_magic.runs.seals import Seal
+from ignite_tf_magic.errors import HostError, HostUnreachable, IgniteTfError, LaunchError
+from ignite_tf_magic.launch import lock
+from ignite_tf_magic.launch.hosts import Host, call_all
+
+_ASK_S = 1.0
+_DETACHED_PATIENCE_S = 15.0
+
+
+class Copying(Protocol):
+    """A run's files while they are looked at."""
+
+    def is_complete(self) -> bool:
+        """Whether all that can be read is here."""
+        ...
+
+    def is_caught_up(self) -> bool:
+        """Whether what there was to read when the copying began is here."""
+        ...
+
+    def unreachable(self) -> tuple[Unreachable, ...]:
+        """List what cannot be read now."""
+        ...
+
+
+class Origin(Protocol):
+    """What of a run depends on where it is."""
+
+    def has_owner(self, record: RunRecord) -> bool:
+        """Whether somebody answers for the run."""
+        ...
+
+    def ask_to_stop(self, record: RunRecord) -> None:
+        """Ask the run's owner to stop it."""
+        ...
+
+    def copying(self, record: RunRecord) -> AbstractContextManager[Copying]:
+        """Bring the run's files here and keep them up to date."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _BroughtByOwner:
+    directory: RunDirectory
+
+    def is_complete(self) -> bool:
+        return True
+
+    def is_caught_up(self) -> bool:
+        return True
+
+    def unreachable(self) -> tuple[Unreachable, ...]:
+        return MirrorState.read(self.directory).unreachable
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """A run whose owner works in this very directory."""
+
+    directory: RunDirectory
+    reach: Reach
+
+    def has_owner(self, record: RunRecord) -> bool:
+        """Whether its lock is held."""
+        del record
+        return lock.is_held(self.directory.owner_lock)
+
+    def ask_to_stop(self, record: RunRecord) -> None:
+        """Leave the request in the directory."""
+        del record
+        self.directory.stop_request.touch(mode=0o600)
+
+    def copying(self, record: RunRecord) -> AbstractContextManager[Copying]:
+        """The owner of an attached run brings everything here while it lives; that of a detached one does not."""
+        if self._must_copy(record):
+            return _mirroring(self.directory, self.reach, record)
+        return nullcontext(_BroughtByOwner(self.directory))
+
+    def _must_copy(self, record: RunRecord) -> bool:
+        if record.detached:
+            return len(record.hosts) > 1
+        if all(host.ssh is None for host in record.hosts):
+            return False
+        if record.state.has_ended:
+            return bool(MirrorState.read(self.directory).unreachable)
+        return not self.has_owner(record)
+
+
+@dataclass(slots=True)
+class Elsewhere:
+    """A run of other machines.
+
+    Attributes:
+        registry: Where its owner says that it lives, given the run's key as `seal`; None when the cluster cannot be
+            asked.
+    """
+
+    directory: RunDirectory
+    reach: Reach
+    registry: Callable[..., Registry] | None
+    _asked_at: float = field(default=float("-inf"))
+    _seen_at: float = field(default=float("-inf"))
+    _has_owner: bool = True
+
+    def has_owner(self, record: RunRecord) -> bool:
+        """Whether its owner has said lately that it lives; when the cluster cannot be asked, it is believed to.
+
+        Who has seen that one of the hosts of a detached run answers for it gives the others time to succeed it.
+        """
+        if self.registry is not None and time.monotonic() - self._asked_at > _ASK_S:
+            self._asked_at = time.monotonic()
+            try:
+                with self.registry(seal=Seal.read(self.directory)) as registry:
+                    self._has_owner = registry.owner(record.run_id) is not None
+                    self._take_newer(registry, record)
+            except IgniteTfError:
+                self._has_owner = True
+            if self._has_owner:
+                self._seen_at = time.monotonic()
+        patience_s = _DETACHED_PATIENCE_S if record.detached else 0.0
+        return self._has_owner or time.monotonic() - self._seen_at < patience_s
+
+    def _take_newer(self, registry: Registry, record: RunRecord) -> None:
+        """Have the directory know of the run what the cluster knows, also while nobody copies from its hosts.
+
+        Without the run's key that is what anybody may have written, which is good for a look from elsewhere only.
+        """
+        if self.directory.is_verified and not self.directory.seal_key.exists():
+            return
+        stored = registry.get(record.run_id)
+        if stored is not None and stored.version > record.version:
+            with suppress(ValueError):
+                RunRecord.from_others(stored.record).write(self.directory)
+
+    def ask_to_stop(self, record: RunRecord) -> None:
+        """Ask on every host that can be reached, and in the registry.
+
+        Raises:
+            LaunchError: Nobody could be asked.
+        """
+        reasons = []
+        with ExitStack() as opened:
+            hosts = [
+                opened.enter_context(self.reach.open(host))
+                for host in self.reach.seen_from_here(record, is_verified=self.directory.is_verified)
+            ]
+            answers = call_all(hosts, lambda host: host.request_stop(record.run_id))
+        reasons += [str(answer) for answer in answers.values() if isinstance(answer, HostError)]
+        was_asked = len(reasons) < len(answers)
+        if self.registry is not None:
+            try:
+                with self.registry() as registry:
+                    registry.request(record.run_id, stop=True)
+                was_asked = True
+            except IgniteTfError as error:
+                reasons.append(str(error))
+        if not was_asked:
+            raise LaunchError(f"run {record.run_id} cannot be asked to stop: {'; '.join(reasons)}")
+
+    def copying(self, record: RunRecord) -> AbstractContextManager[Copying]:
+        """Copy from all hosts."""
+        return _mirroring(self.directory, self.reach, record)
+
+
+@contextmanager
+def _mirroring(directory: RunDirectory, reach: Reach, record: RunRecord) -> Iterator[Copying]:
+    def open_hosts(record: RunRecord, names: Collection[str] | None = None) -> list[Host]:
+        seen = reach.seen_from_here(record, is_verified=directory.is_verified)
+        wanted = [each for each in seen if names is None or each.name in names]
+        return [opened.enter_context(reach.open(host)) for host in wanted]
+
+    with ExitStack() as opened:
+        hosts = open_hosts(record)
+        with Mirror(directory, hosts, lambda names: open_hosts(RunRecord.read(directory), names)) as mirror:
+            yield mirror
+
+
+def end_on_hosts(record: RunRecord, reach: Reach, grace_s: float, *, is_verified: bool) -> None:
+    """End a run's workers on all its hosts without its owner; blocks until they are gone.
+
+    Args:
+        record: The run's.
+        reach: How its hosts are reached.
+        grace_s: How long workers may take to end.
+        is_verified: As for `Reach.seen_from_here`.
+
+    Raises:
+        HostUnreachable: A host cannot be asked; on the others they have been ended.
+    """
+    with ExitStack() as opened:
+        seen = reach.seen_from_here(record, is_verified=is_verified)
+        hosts = [opened.enter_context(reach.open(host)) for host in seen]
+        answers = call_all(hosts, lambda host: host.end(record.run_id, grace_s=grace_s, reason="ended"))
+        deadline = time.monotonic() + 2 * grace_s + 2.0
+        reached = [host for host in hosts if not isinstance(answers[host.name], IgniteTfError)]
+        while time.monotonic() < deadline:
+            found = call_all(reached, lambda host: {run.run: run for run in host.list_runs()})
+            runs = [each.get(record.run_id) for each in found.values() if isinstance(each, dict)]
+            if all(run is None or all(job.has_ended for job in run.jobs) for run in runs):
+                break
+            time.sleep(0.05)
+    failed = [answer for answer in answers.values() if isinstance(answer, IgniteTfError)]
+    if failed:
+        reason = "; ".join(map(str, failed))
+        raise HostUnreachable(
+            ", ".join(host.name for host in hosts if host not in reached),
+            f"{reason}. Workers there end by themselves when their lease is over",
+        )

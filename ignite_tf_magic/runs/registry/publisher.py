@@ -1,0 +1,106 @@
+"""Keeps the registry's row of a run that this process owns up to date, in a thread of its own.
+
+The registry is an index: a run never waits for it and never fails for it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import threading
+import time
+from dataclasses import replace
+
+from ignite_tf_magic.closing import Closing
+from ignite_tf_magic.runs.record import RunRecord
+from ignite_tf_magic.runs.registry.registry import Owner, Registry, Stored
+from ignite_tf_magic.runs.timeouts import Timings
+from ignite_tf_magic.errors import IgniteTfError, RecordChanged
+
+_REQUEST_S = 0.5
+_LAST_WORD_S = 5.0
+
+
+def new_owner() -> Owner:
+    """Name this process as an owner."""
+    return Owner(socket.gethostname(), os.getpid(), secrets.token_hex(8))
+
+
+class Publisher(Closing):
+    """Publishes records of one run, and hears what others ask of its owner through the registry.
+
+    Args:
+        registry: Closed with the publisher.
+        run_id: The run.
+        timings: How often to say that its owner lives.
+
+    Attributes:
+        stop_asked: Whether somebody asked for the run to be stopped.
+        trouble: Why the registry is not up to date; None when it is.
+    """
+
+    def __init__(self, registry: Registry, run_id: str, timings: Timings) -> None:
+        self._registry = registry
+        self._run_id = run_id
+        self._timings = timings
+        self._owner = new_owner()
+        self._newest: RunRecord | None = None
+        self._stored: Stored | None = None
+        self._touched = float("-inf")
+        self._wake = threading.Event()
+        self._is_closing = False
+        self.stop_asked = False
+        self.trouble: str | None = None
+        self._thread = threading.Thread(target=self._work, name=f"registry-{run_id}", daemon=True)
+        self._thread.start()
+
+    def publish(self, record: RunRecord) -> None:
+        """Take the newest record. Does not block."""
+        self._newest = record
+        self._wake.set()
+
+    def close(self) -> None:
+        """Publish the last record, for some seconds at most."""
+        self._is_closing = True
+        self._wake.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join(_LAST_WORD_S)
+        self._registry.close()
+
+    def _work(self) -> None:
+        while True:
+            self._wake.wait(_REQUEST_S)
+            self._wake.clear()
+            is_last = self._is_closing
+            try:
+                self._tell()
+                self.trouble = None
+            except IgniteTfError as error:
+                self.trouble = str(error)
+            if is_last:
+                return
+
+    def _tell(self) -> None:
+        record = self._newest
+        if record is None:
+            return
+        if time.monotonic() - self._touched >= self._timings.owner_beat_s and not record.state.has_ended:
+            self._owner = replace(self._owner, counter=self._owner.counter + 1)
+            self._registry.touch_owner(self._run_id, self._owner)
+            self._touched = time.monotonic()
+        if self._stored is None or self._stored.record.get("told") != record.version:
+            self._write(record)
+        if not record.state.has_ended:
+            self.stop_asked = bool(self._registry.requests(self._run_id).get("stop")) or self.stop_asked
+
+    def _write(self, record: RunRecord) -> None:
+        content = {**record.to_json(), "told": record.version}
+        try:
+            if self._stored is None:
+                self._stored = self._registry.create(content)
+            else:
+                self._stored = self._registry.replace(self._stored, content)
+        except RecordChanged:  # somebody rebuilt the registry meanwhile; what the owner says counts
+            self._stored = self._registry.get(self._run_id)
+            self._wake.set()

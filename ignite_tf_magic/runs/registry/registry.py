@@ -1,0 +1,405 @@
+"""The registry: which runs there are, in a cache that every node holds whole.
+
+An index of what the hosts' own directories say, which are the truth: it may be lost and built again. Rows are
+JSON texts under these keys:
+
+    index            ids of all runs
+    record/RUN       the run's record, with marks of its latest writers; changed by compare-and-set only. That of a
+                     detached run and its hosts' reports are sealed: anybody at Ignite's port can write here
+    owner/RUN        its owner's sign of life; vanishes when it is not repeated
+    hosts/RUN        names of the hosts that have reported
+    host/RUN/HOST    a host's report
+    request/RUN      what somebody asks of its supervisor
+
+Reads are of primary copies and create nothing; writes wait for all copies. Whoever decides by another's life
+watches a counter with a `Pulse`: no clock but the reader's own counts. Rows that vanish are for those who cannot wait.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+from ignite_tf_magic.client.client import Cache, Client
+from ignite_tf_magic.closing import Closing
+from ignite_tf_magic.runs.directory import the_one
+from ignite_tf_magic.runs.registry.registry_rows import (
+    CACHE,
+    Entry,
+    Listing,
+    Owner,
+    Stored,
+    checked_name,
+    is_name,
+    key_of,
+    read_marks,
+    read_names,
+    read_object,
+    read_owner,
+    read_seal,
+    read_stored,
+    read_strings,
+    to_text,
+)
+from ignite_tf_magic.runs.seals import Seal
+from ignite_tf_magic.runs.timeouts import Timings
+from ignite_tf_magic.runs.hosts.topology import Sight, listed_by
+from ignite_tf_magic.errors import (
+    CacheNotFound,
+    ConnectionFailed,
+    ConnectionLost,
+    DeadlineExceeded,
+    RecordChanged,
+    RecordDamaged,
+    RunNotFound,
+    ServerError,
+)
+from ignite_tf_magic.protocol.messages import CacheConfig
+from ignite_tf_magic.protocol.ops import AtomicityMode, CacheMode, Status
+
+__all__ = ["CACHE", "Entry", "Listing", "Owner", "Pulse", "Registry", "Stored"]
+
+T = TypeVar("T")
+PATIENCE_S = 20.0
+_INDEX = "index"
+_MAX_MARKS = 16
+_REPORT_TTL_S = 7 * 86_400.0  # what a host says of a run that was removed meanwhile goes by itself
+_FIRST_PAUSE_S = 0.005
+_LONGEST_PAUSE_S = 0.5
+_RANDOM = random.SystemRandom()
+_PERMANENT = {Status.SECURITY_VIOLATION, Status.AUTH_FAILED}
+
+
+class _TryAgainError(Exception):
+    """Another was first, or the cache is gone: the same may succeed now."""
+
+
+class Pulse:
+    """Judges a life by its counter and by the reader's own monotonic clock."""
+
+    def __init__(self) -> None:
+        self._counter: object = None
+        self._changed_at: float | None = None
+
+    def feed(self, counter: object, now: float) -> float:
+        """Take in what was read; gives for how long nothing new was heard, in seconds.
+
+        Args:
+            counter: Any other value than the last is a sign of life, a smaller one too: its owner started anew.
+                None when there was nothing to read, which is no sign.
+            now: The reader's own monotonic clock.
+        """
+        if self._changed_at is None or (counter is not None and counter != self._counter):
+            self._counter, self._changed_at = counter, now
+        return now - self._changed_at
+
+
+class Registry(Closing):
+    """The runs in one cluster. Thread-safe; every call blocks and outlives a node's death. Close it.
+
+    When no node answers at all, reading raises ConnectionFailed at once, and writing tries on.
+
+    Args:
+        client: A client, which stays its giver's, or how to make one when first needed, which is closed here.
+        timings: How long an owner's sign of life is good for.
+        patience_s: How long to try while nodes go and come.
+        seal: Key of the one run that is dealt with: what is written of it is sealed, and what is read must be.
+    """
+
+    def __init__(
+        self,
+        client: Client | Callable[[], Client],
+        *,
+        timings: Timings | None = None,
+        patience_s: float = PATIENCE_S,
+        seal: Seal | None = None,
+    ) -> None:
+        self._source = client
+        self._client = client if isinstance(client, Client) else None
+        self._timings = timings or Timings()
+        self._patience_s = patience_s
+        self._lock = threading.Lock()
+        self._exists = False
+        self._seal = seal
+        self._newest: Stored | None = None
+
+    def sealed(self, seal: Seal | None) -> Registry:
+        """Give the same registry to deal with the one run that has this key; it needs no closing."""
+        return Registry(self._connected(), timings=self._timings, patience_s=self._patience_s, seal=seal)
+
+    def close(self) -> None:
+        """Close the client that was made here; the next call makes another."""
+        if isinstance(self._source, Client):
+            return
+        with self._lock:
+            client, self._client = self._client, None
+        if client:
+            client.close()
+
+    def standing(self, topology: Sequence[str]) -> uuid.UUID | None:
+        """Give the node that answers here, if it sees most of these nodes now; None if it does not.
+
+        What was read and written between two calls that give the same node is on the side that counts.
+        """
+        client = self._connected()
+        node = client.router.control_node_id()
+        seen = Sight(nodes=listed_by(client.nodes()))
+        same = client.router.control_node_id() == node
+        return node if same and seen.has_majority_of(topology) else None
+
+    def runs(self) -> Listing:
+        """List all runs, in two requests. A run that is being created or removed may be missing."""
+        warnings: list[str] = []
+        ids = read_names(self._get(_INDEX), _INDEX, warnings)
+        rows = self._get_all([key for run in ids for key in (f"record/{run}", f"owner/{run}")])
+        entries = []
+        for run in ids:
+            if (row := rows.get(f"record/{run}")) is None:
+                continue
+            try:
+                stored = read_stored(run, row)
+            except RecordDamaged as error:
+                warnings.append(str(error))
+                continue
+            entries.append(Entry(stored.record, read_owner(rows.get(f"owner/{run}")), read_seal(row)))
+        return Listing(tuple(entries), tuple(warnings))
+
+    def get(self, run: str) -> Stored | None:
+        """Read a run's record; None when the registry has none.
+
+        Raises:
+            RecordDamaged: The row is not a record, or, as RecordForged, has not the run's seal; `rebuild` replaces it.
+        """
+        row = self._get(key_of("record", run))
+        if row is None:
+            return None
+        if self._newest is None or self._newest.row != row:  # read again and again, and mostly the same
+            self._newest = read_stored(run, row, self._seal)
+        return self._newest
+
+    def find(self, prefix: str) -> Stored:
+        """Read the record of the one run whose id is `prefix` or begins so.
+
+        Raises:
+            RunNotFound: None does, or several; the error lists them.
+        """
+        ids = read_names(self._get(_INDEX), _INDEX, [])
+        chosen = the_one(ids, prefix)
+        stored = self.get(chosen) if chosen is not None else None
+        if stored is None:
+            raise RunNotFound(f"the cluster knows no run {prefix!r}; ignite-tf ps --all lists all runs")
+        return stored
+
+    def create(self, record: Mapping[str, Any]) -> Stored:
+        """Write the first record of a run; its version becomes 1 unless it has one.
+
+        Raises:
+            RecordChanged: The run has a record.
+        """
+        run = str(record["run_id"])
+        self._update_names(_INDEX, {run})
+        return self._set(None, {"version": 1, **record})
+
+    def replace(self, old: Stored, new: Mapping[str, Any]) -> Stored:
+        """Write a record over the one that was read; its version becomes the next one unless it is higher.
+
+        An answer that was lost is looked for: the row tells who wrote it.
+
+        Raises:
+            RecordChanged: Somebody else has written or removed it since; read it again and decide anew.
+            DeadlineExceeded: Nobody answered for the registry's patience; it may have been written.
+        """
+        version = max(old.version + 1, new.get("version", 0))
+        return self._set(old.row, {**new, "run_id": old.run_id, "version": version})
+
+    def touch_owner(self, run: str, owner: Owner, *, detached: bool = False) -> None:
+        """Say that a run's owner lives; good for `Timings.owner_lapse_s`, of a detached run `Timings.crew_lapse_s`."""
+        key, row = key_of("owner", run), to_text(asdict(owner))
+        good_for_s = self._timings.crew_lapse_s if detached else self._timings.owner_lapse_s
+        self._write(lambda cache: cache.put(key, row, good_for_s))
+
+    def owner(self, run: str) -> Owner | None:
+        """Read the owner's latest sign of life; None when there was none lately."""
+        return read_owner(self._get(key_of("owner", run)))
+
+    def report(self, run: str, host: str, report: Mapping[str, Any]) -> None:
+        """Write what a host says of a run, over what it said before."""
+        key, sealed = f"{key_of('host', run)}/{checked_name(host)}", dict(report)
+        if self._seal is not None:
+            sealed["seal"] = self._seal.of(key, report)
+        row = to_text(sealed)
+        self._update_names(key_of("hosts", run), {host})
+        self._write(lambda cache: cache.put(key, row, _REPORT_TTL_S))
+
+    def reports(self, run: str) -> dict[str, dict[str, Any]]:
+        """Read what the hosts say of a run, by host; what is no report, or lacks the run's seal, is left out."""
+        keys = {f"{key_of('host', run)}/{host}": host for host in self._hosts(run)}
+        found = {}
+        for key, row in self._get_all(keys).items():
+            report = read_object(row)
+            mark = None if report is None else report.pop("seal", None)
+            if report is not None and (self._seal is None or self._seal.fits(key, report, mark)):
+                found[keys[key]] = report
+        return found
+
+    def request(self, run: str, **asked: Any) -> None:
+        """Ask something of a run's supervisor, besides what was asked before: `request(run, stop=True)`."""
+        self._update(key_of("request", run), lambda found: {**found, **asked})
+
+    def requests(self, run: str) -> dict[str, Any]:
+        """Read all that was asked of a run's supervisor."""
+        return read_object(self._get(key_of("request", run))) or {}
+
+    def remove(self, run: str) -> None:
+        """Remove all that is known of a run; to be repeated when it fails."""
+        keys = [key_of(kind, run) for kind in ("hosts", "owner", "record", "request")]
+        keys += [f"{key_of('host', run)}/{host}" for host in self._hosts(run)]
+        if self._get(_INDEX) is None:
+            return
+        self._write(lambda cache: cache.remove_all(sorted(keys)))
+        self._update_names(_INDEX, removed={run})
+
+    def rebuild(self, records: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+        """Write records that hosts have, where the registry has none, an older or a damaged one.
+
+        Returns:
+            The ids of the runs that were written.
+        """
+        newest: dict[str, Mapping[str, Any]] = {}
+        for record in records:
+            known = newest.setdefault(str(record["run_id"]), record)
+            if known["version"] < record["version"]:
+                newest[str(record["run_id"])] = record
+        if newest:
+            self._update_names(_INDEX, set(newest))
+        return tuple(run for run, record in newest.items() if self._rebuild(run, record))
+
+    def _rebuild(self, run: str, record: Mapping[str, Any]) -> bool:
+        while True:
+            row = self._get(key_of("record", run))
+            with suppress(RecordDamaged):  # then nothing in it is worth keeping
+                if row is not None and read_stored(run, row, self._seal).version >= record["version"]:
+                    return False
+            with suppress(RecordChanged):
+                self._set(row, record)
+                return True
+
+    def _hosts(self, run: str) -> list[str]:
+        key = key_of("hosts", run)
+        return [name for name in read_names(self._get(key), key, []) if is_name(name)]
+
+    def _set(self, old: Any, record: Mapping[str, Any]) -> Stored:
+        """Compare and set; when an answer was lost, the marks in the row tell whether it was written.
+
+        Sending the same again harms nothing: a row never has an old value again.
+        """
+        run, mark = str(record["run_id"]), secrets.token_hex(8)
+        key = key_of("record", run)
+        content: dict[str, Any] = {"record": record, "marks": [mark, *read_marks(old)][:_MAX_MARKS]}
+        if self._seal is not None:
+            content["seal"] = self._seal.of(key, record)
+        row = to_text(content)
+
+        def send(cache: Cache) -> bool:
+            return _compare_and_set(cache, key, old, row) or mark in read_marks(cache.get(key))
+
+        if not self._write(send):
+            raise RecordChanged(run)
+        return Stored(record, row)
+
+    def _update_names(self, key: str, added: Iterable[str] = (), removed: Iterable[str] = ()) -> None:
+        new, gone = [checked_name(name) for name in sorted(added)], set(removed)
+
+        def change(found: dict[str, Any]) -> dict[str, Any]:
+            names = dict.fromkeys([*read_strings(found.get("names")), *new])
+            return {"names": [name for name in names if name not in gone]}
+
+        self._update(key, change)
+
+    def _update(self, key: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        """Change a row in a way that may be repeated, whoever else changes it at the same time."""
+
+        def attempt(cache: Cache) -> None:
+            row = cache.get(key)
+            new = to_text(change(read_object(row) or {}))
+            if row != new and not _compare_and_set(cache, key, row, new):
+                raise _TryAgainError("others change it all the time")
+
+        self._write(attempt)
+
+    def _get(self, key: str) -> Any:
+        return self._get_all([key]).get(key)
+
+    def _get_all(self, keys: Iterable[str]) -> dict[str, Any]:
+        wanted = list(keys)
+        if not wanted:
+            return {}
+        try:
+            return self._attempt(lambda: Cache(self._connected(), CACHE).get_all(wanted), is_reading=True)
+        except CacheNotFound:
+            return {}
+
+    def _write(self, action: Callable[[Cache], T]) -> T:
+        def attempt() -> T:
+            try:
+                return action(self._created())
+            except CacheNotFound as error:  # the cluster was emptied since
+                self._exists = False
+                raise _TryAgainError(str(error)) from error
+
+        return self._attempt(attempt)
+
+    def _attempt(self, action: Callable[[], T], *, is_reading: bool = False) -> T:
+        """Do it, again and again while nodes go and come."""
+        deadline, pause_s = time.monotonic() + self._patience_s, _FIRST_PAUSE_S
+        while True:
+            try:
+                return action()
+            except (ConnectionLost, ConnectionFailed, ServerError, _TryAgainError) as error:
+                if _is_final(error, is_reading=is_reading):
+                    raise
+                if time.monotonic() > deadline:
+                    raise DeadlineExceeded(
+                        f"the registry of runs (cache {CACHE}) could not be reached for {self._patience_s:g} s; "
+                        f"the last attempt: {error}. Without Ignite, the runs' hosts can be asked over SSH"
+                    ) from error
+            time.sleep(pause_s * _RANDOM.uniform(0.5, 1.5))
+            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+
+    def _connected(self) -> Client:
+        with self._lock:
+            if self._client is None:
+                self._client = self._source if isinstance(self._source, Client) else self._source()
+            return self._client
+
+    def _created(self) -> Cache:
+        client = self._connected()
+        if not self._exists:
+            client.get_or_create_cache(
+                CacheConfig(
+                    CACHE,
+                    mode=CacheMode.REPLICATED,
+                    atomicity=AtomicityMode.TRANSACTIONAL,
+                    read_from_backup=False,
+                )
+            )
+            self._exists = True
+        return Cache(client, CACHE)
+
+
+def _is_final(error: Exception, *, is_reading: bool) -> bool:
+    """Whether trying again is of no use; whoever reads has other places to look when no node answers."""
+    if isinstance(error, ServerError):
+        return error.status in _PERMANENT
+    return is_reading and isinstance(error, ConnectionFailed)
+
+
+def _compare_and_set(cache: Cache, key: str, old: Any, new: str) -> bool:
+    return cache.put_if_absent(key, new) if old is None else cache.replace_if_equals(key, old, new)

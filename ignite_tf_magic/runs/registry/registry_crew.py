@@ -1,0 +1,96 @@
+"""The hosts of a detached run as their reports in the registry show them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from ignite_tf_magic.runs.orders import HostReport, Obstacle
+from ignite_tf_magic.runs.record import RunRecord
+from ignite_tf_magic.runs.registry.registry import Pulse
+
+_NEVER_HEARD_S = 15.0
+_READ_EACH_S = 2.0
+
+
+class RegistryCrew:
+    """Judges by counters that stand still, on this process's own clock. One thread feeds it; see `crew.Crew`.
+
+    Args:
+        scale: By how much all waiting times are shortened.
+    """
+
+    def __init__(self, scale: float) -> None:
+        self._scale = scale
+        self._began = time.monotonic()
+        self._pulses: dict[str, Pulse] = {}
+        self._unheard: dict[str, Pulse] = {}
+        self._fed_at = self._began
+        self._blind_s = 0.0  # for so long the registry could not be read: nobody could be heard
+        self._rows: Mapping[str, Mapping[str, Any]] = {}
+        self._record: RunRecord | None = None
+        self._fed = threading.Event()
+
+    def follow(self, record: RunRecord) -> None:
+        """Note which hosts there should be; they read the record from the registry."""
+        self._record = record
+
+    def feed(self, rows: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take what the registry holds now."""
+        self._rows = {**self._rows, **rows}  # a row that has gone is a host that says nothing new
+        self._blind_s += max(time.monotonic() - self._fed_at - self._read_each_s, 0.0)
+        self._fed_at = time.monotonic()
+        now = self._now()
+        for host, row in rows.items():
+            self._unheard.setdefault(host, Pulse()).feed(row.get("counter"), self._fed_at)
+            self._pulses.setdefault(host, Pulse()).feed(row.get("counter"), now)
+        self._fed.set()
+
+    def unheard_s(self, host: str) -> float | None:
+        """Tell for how long a host has not been heard of; None when it never was."""
+        row = self._rows.get(host)
+        return None if row is None else self._unheard[host].feed(row.get("counter"), time.monotonic())
+
+    def silence_s(self, host: str) -> float | None:
+        """Tell for how long a host could have been heard of and was not; None when it never was."""
+        row = self._rows.get(host)
+        return None if row is None else self._pulses[host].feed(row.get("counter"), self._now())
+
+    @property
+    def _read_each_s(self) -> float:
+        return _READ_EACH_S / self._scale
+
+    def _now(self) -> float:
+        """Give a clock that stands still while the registry cannot be read."""
+        return min(time.monotonic(), self._fed_at + self._read_each_s) - self._blind_s
+
+    def reports(self) -> Mapping[str, HostReport]:
+        """Give what each host has reported last."""
+        hosts = [host.name for host in self._record.hosts] if self._record else []
+        found = {name: report for name in hosts if (report := self._report(name)) is not None}
+        return MappingProxyType(found)
+
+    def _report(self, host: str) -> HostReport | None:
+        silent_s, unheard_s = self.silence_s(host), self.unheard_s(host)
+        if silent_s is not None and unheard_s is not None:
+            reachable = unheard_s < self.lapse_s
+            return HostReport.from_json(self._rows[host], reachable=reachable, silent_s=silent_s)
+        if time.monotonic() - self._began < _NEVER_HEARD_S / self._scale or self._record is None:
+            return None
+        reason = "nothing was ever heard of it; it may not have been reached when the run was submitted"
+        obstacle = Obstacle("never_heard", reason, may_pass=True)
+        silent_s = self._now() - self._began  # who supervised before may have heard of it until then
+        return HostReport(host, self._record.generation, reachable=False, silent_s=silent_s, error=obstacle)
+
+    @property
+    def lapse_s(self) -> float:
+        """When a host counts as out of reach."""
+        return 6.0 / self._scale
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until the registry has been read again, or for some time."""
+        self._fed.wait(timeout_s)
+        self._fed.clear()

@@ -1,0 +1,169 @@
+"""What the workers of a run find on their hosts: their environment, their task, their job. Pure."""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+import warnings
+from typing import Any
+
+from ignite_tf_magic.runs.directory import (
+    CREDENTIALS,
+    assignment_name,
+    claim_name,
+    exit_name,
+    log_name,
+    script_path,
+    task_name,
+)
+from ignite_tf_magic.runs.orders import Seat, job_name
+from ignite_tf_magic.runs.record import RunRecord
+from ignite_tf_magic.runs.task import Task
+from ignite_tf_magic.runs.timeouts import Timings
+from ignite_tf_magic.config.options import ConnectOptions, Endpoint
+from ignite_tf_magic.errors import ScriptError, format_ranges
+from ignite_tf_magic.launch.jobs import Job
+
+
+def tf_config(addresses: tuple[str, ...], worker: int) -> str | None:
+    """Write TF_CONFIG for one worker; a single worker has none, and trains without a cluster."""
+    if len(addresses) < 2:
+        return None
+    return json.dumps({"cluster": {"worker": list(addresses)}, "task": {"type": "worker", "index": worker}})
+
+
+def assignment(record: RunRecord, seat: Seat) -> dict[str, Any]:
+    """Tell a worker the size of its partitions, and the rows of all workers, which make steps equal."""
+    return {
+        "cache": record.spec.cache,
+        "worker": seat.worker,
+        "rows_by_worker": [each.rows for each in record.order.seats],
+        "partitions": {number: list(seat.sizes[number]) for number in sorted(seat.sizes, key=int)},
+    }
+
+
+def credentials(connect: ConnectOptions) -> dict[str, Any]:
+    """Collect what a worker needs to be let in; empty when everybody is."""
+    found: dict[str, Any] = {"username": connect.username, "password": connect.password}
+    if connect.tls:
+        found |= {
+            "certfile": connect.tls.certfile,
+            "keyfile": connect.tls.keyfile,
+            "cert_password": connect.tls.key_password,
+            "cafile": connect.tls.cafile,
+            "check_hostname": "true" if connect.tls.check_hostname else "false",
+        }
+    found = {name: value for name, value in found.items() if value is not None}
+    # Whom workers may tell it, beside their own node.
+    return found and {**found, "endpoints": ",".join(map(str, connect.endpoints))}
+
+
+def worker_environment(
+    record: RunRecord, seat: Seat, home: str, *, has_credentials: bool
+) -> dict[str, str | None]:
+    """Give the variables of one worker, whose run's directory is `home`; None takes away what it would inherit."""
+    node = Endpoint.parse(seat.node)
+    config = tf_config(record.order.addresses, seat.worker)
+    return {
+        **record.spec.environment,
+        "TF_CONFIG": config,
+        # Lets TensorFlow's server share a port with the socket that keeps it free for this run.
+        "TF_GRPC_REUSE_PORT": "1" if config else None,
+        "IGNITE_DATASET_HOST": node.host,
+        "IGNITE_DATASET_PORT": str(node.port),
+        "IGNITE_DATASET_PART": None if seat.partitions is None else format_ranges(seat.partitions),
+        "IGNITE_DATASET_ASSIGNED_CACHE": record.spec.cache,
+        "IGNITE_DATASET_ASSIGNMENT_FILE": f"{home}/{assignment_name(seat.worker, record.generation)}",
+        "IGNITE_DATASET_CREDENTIALS_FILE": f"{home}/{CREDENTIALS}" if has_credentials else None,
+        "IGNITE_DATASET_ALLOW_PARTIAL": "true" if record.spec.allow_partial else None,
+        "IGNITE_TF_RUN_ID": record.run_id,
+        "IGNITE_TF_RUN_DIR": f"{home}/files",
+        "IGNITE_TF_RUN_URI": f"igfs:///runs/{record.run_id}",
+    }
+
+
+def worker_task(
+    record: RunRecord, seat: Seat, root: str, *, has_credentials: bool, owner_lock: str, is_here: bool
+) -> Task:
+    """Say what a worker's process has to do.
+
+    Args:
+        record: The run.
+        seat: The worker's.
+        root: Directory of this package's state on the worker's host.
+        has_credentials: Whether their file is there.
+        owner_lock: Lock of the run's owner, where it is on the same machine; else empty.
+        is_here: Whether that host is the machine on which the run was started, and has its directories.
+    """
+    spec, home = record.spec, f"{root}/runs/{record.run_id}"
+    copy_from = f"{root}/parcels/{spec.job_parcel}" if spec.job_parcel else ""
+    stays = spec.cwd is not None and is_here and not copy_from
+    own_cwd = f"{home}/work-{seat.worker}" if copy_from else f"{home}/files"
+    return Task(
+        worker=seat.worker,
+        script="" if spec.command else f"{home}/{script_path(spec.script_name)}",
+        args=spec.args,
+        cwd=str(spec.cwd) if stays else own_cwd,
+        environment=worker_environment(record, seat, home, has_credentials=has_credentials),
+        exit_file=f"{home}/{exit_name(seat.worker, record.generation)}",
+        files=f"{home}/files",
+        owner_lock=owner_lock,
+        command=spec.command,
+        copy_from=copy_from,
+        after_import=spec.after_import,
+        variables_from=spec.variables_from,
+        claim_file=f"{home}/{claim_name(seat.worker, record.generation)}",
+    )
+
+
+def worker_job(
+    record: RunRecord, seat: Seat, root: str, *, port: int | None, python_path: str | None, timings: Timings
+) -> Job:
+    """Give the job of one worker: what its host starts and watches."""
+    run, generation, home = record.run_id, record.generation, f"{root}/runs/{record.run_id}"
+    path = {"PYTHONPATH": python_path} if python_path else {}
+    return Job(
+        run=run,
+        name=job_name(generation, seat.worker),
+        generation=generation,
+        argv=(
+            record.interpreter_on(seat.host),
+            "-m",
+            "ignite_tf_magic.runs.bootstrap",
+            f"{home}/{task_name(seat.worker, generation)}",
+        ),
+        env={"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8", **path},
+        log=log_name(seat.worker, generation),
+        cwd=f"{home}/start",  # empty, so that no file there hides a module
+        create_cwd=True,
+        lease_s=timings.lease_s,
+        grace_s=timings.grace_s,
+        ports=(port,) if port else (),
+        num_gpus=record.spec.num_gpus,
+        memory_bytes=record.spec.memory_bytes,
+        log_limit_bytes=record.spec.log_limit_bytes,
+    )
+
+
+def check_script(source: str, name: str, python: str | None) -> None:
+    """Compile a script, which runs nothing, unless another interpreter will: its grammar may differ.
+
+    Raises:
+        ScriptError: It is not Python; the message shows the line, with a mark below the fault.
+    """
+    if python not in (None, sys.executable):
+        return
+    name = "".join(letter if letter.isprintable() else "?" for letter in name)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the worker compiles it again, and shows them
+            source.encode()
+            compile(source, name, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        shown = "".join(traceback.format_exception_only(error)).rstrip()
+        magic = (error.text or "").lstrip().startswith(("%", "!"))
+        advice = "a worker runs plain Python: % and ! are the notebook's. " if magic else ""
+        raise ScriptError(f"{shown}\n{advice}No worker was started.", error.lineno, error.offset) from None
+    except (ValueError, RecursionError, MemoryError, OverflowError) as error:
+        raise ScriptError(f"{name} cannot be compiled: {error}. No worker was started.") from error

@@ -1,0 +1,488 @@
+"""Starts a run and owns it: a thread of this process supervises it until none of its processes is left.
+
+The owner is this process. While it lives it renews the leases of the run's workers, and holds the run's lock, which
+workers on this machine watch; when it ends, however it ends, the workers end as well. A run that is to survive that is
+left instead when the process ends in good order: its leases last for longer, and another process takes it over.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from ignite_tf_magic.runs import spec as specs
+from ignite_tf_magic.runs.supervision.crew import DirectCrew
+from ignite_tf_magic.runs.decisions import STOP_ASKED
+from ignite_tf_magic.runs.directory import CREDENTIALS, RunDirectory, create_directory, script_path
+from ignite_tf_magic.runs.supervision.foreman import Baggage, Foreman
+from ignite_tf_magic.runs.logs.mirror_state import MirrorState, Unreachable, is_given_up, unread, workers
+from ignite_tf_magic.runs.logs.mirrored_logs import MirroredLogs
+from ignite_tf_magic.runs.orders import Order, Phase
+from ignite_tf_magic.runs.reach import Reach
+from ignite_tf_magic.runs.record import (
+    HostRecord,
+    PastGeneration,
+    RunRecord,
+    RunSpec,
+    WorkerRecord,
+    this_process,
+)
+from ignite_tf_magic.runs.handles.handles import Run, native_run
+from ignite_tf_magic.runs.states import RunState
+from ignite_tf_magic.runs.supervision.supervisor import Plan, Planner, Supervisor
+from ignite_tf_magic.runs.task import GRACE_S
+from ignite_tf_magic.runs.timeouts import Timings
+from ignite_tf_magic.runs.hosts.topology import Sight
+from ignite_tf_magic.config.options import ConnectOptions
+from ignite_tf_magic.errors import ConfigError, IgniteTfError, LaunchError, MirrorFailed
+from ignite_tf_magic.launch.hosts import Host, call_all
+from ignite_tf_magic.launch.lock import HeldLock, leave
+from ignite_tf_magic.launch.parcels import Parcel
+from ignite_tf_magic.launch.watch import Contact, HostView, HostWatch
+
+_POLL_S = 0.02
+_LAST_OUTPUT_S = 15.0
+RESUMED = "it was resumed"
+OWNER_EXITS = "the process that owned it has ended, as a notebook's kernel that is restarted does"
+_PACKAGE_ROOT = Path(__file__).resolve().parents[3]
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """All that is decided before a run starts.
+
+    Attributes:
+        spec: What was asked for.
+        plan: Where the first workers run.
+        script: Source of the script; None when a command runs instead.
+        connect: How workers reach the cluster; only the credentials are used.
+        name: The beginning of the run's id.
+        parcels: Trees that other machines need.
+        topology: Ignite's nodes now, as "host:port".
+        timings: How long the run waits for what.
+        waiting_for: Why it cannot start yet, and is queued; the plan then has no seats.
+    """
+
+    spec: RunSpec
+    plan: Plan
+    script: str | None
+    connect: ConnectOptions = field(repr=False)
+    name: str | None = None
+    parcels: tuple[Parcel, ...] = ()
+    topology: tuple[str, ...] = ()
+    timings: Timings = field(default_factory=Timings)
+    waiting_for: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a run meets outside of its hosts.
+
+    Attributes:
+        planner: Finds places for later generations.
+        sight: What the cluster said last.
+        on_save: Told of every new record, in the supervisor's thread; must not block or raise.
+        is_stop_asked: Whether somebody asked from elsewhere for the run to be stopped.
+        close: Called when the run has ended.
+    """
+
+    planner: Planner | None = None
+    sight: Callable[[], Sight] | None = None
+    on_save: Callable[[RunRecord], None] = lambda _: None
+    is_stop_asked: Callable[[], bool] = lambda: False
+    close: Callable[[], None] = lambda: None
+
+
+def start_run(
+    plan: RunPlan,
+    runs_dir: Path,
+    reach: Reach,
+    surroundings: Callable[[str], Surroundings] = lambda _: Surroundings(),
+) -> Run:
+    """Start the processes of a run; returns when they run, or when it is queued.
+
+    This process owns the run from now on: the run ends with it. Follow its output with `Run.follow`.
+
+    Raises:
+        ScriptError: The script is not Python; nothing was started.
+        LaunchError: The workers could not be started; those that were have been ended.
+    """
+    if plan.script is not None:
+        specs.check_script(plan.script, plan.spec.script_name, plan.spec.python)
+    directory = create_directory(runs_dir, plan.name or plan.spec.cache)
+    owner = _Owner(plan, directory, reach, surroundings(directory.run_id))
+    owner.start()
+    return native_run(directory, reach)
+
+
+def resume_run(
+    plan: RunPlan,
+    record: RunRecord,
+    directory: RunDirectory,
+    reach: Reach,
+    surroundings: Callable[[str], Surroundings],
+) -> Run:
+    """Start the workers of a run again that has ended, as after a failure; returns at once.
+
+    Whatever still lives of it is ended first. This process owns the run from now on.
+
+    Raises:
+        ConfigError: Another process owns it.
+    """
+    try:
+        owner = _Owner(
+            plan, directory, reach, surroundings(directory.run_id), _reopened(record, plan, time.time())
+        )
+    except BlockingIOError as error:
+        raise ConfigError(f"run {record.run_id} lives: watch it with attach {record.run_id}") from error
+    owner.start()
+    return native_run(directory, reach)
+
+
+def take_over_run(
+    plan: RunPlan,
+    record: RunRecord,
+    directory: RunDirectory,
+    reach: Reach,
+    surroundings: Callable[[str], Surroundings],
+) -> Run:
+    """Go on with a run that its owner has left, whose workers may still run; returns at once.
+
+    This process owns the run from now on.
+
+    Raises:
+        BlockingIOError: Another process has taken it over.
+        LaunchError: A host that has workers cannot be asked; if they were taken for dead some day, they might live yet.
+            Everything stays as it was.
+    """
+    taken = replace(record, left_until=None, version=record.version + 1, **this_process())
+    owner = _Owner(plan, directory, reach, surroundings(directory.run_id), taken)
+    try:
+        _set_leases_back(record, reach, plan.timings.lease_s)
+    except BaseException:
+        owner.leave_again(record)
+        raise
+    owner.start()
+    return native_run(directory, reach)
+
+
+def _set_leases_back(record: RunRecord, reach: Reach, lease_s: float) -> None:
+    """Have leases again that are over when an owner's patience with a silent host is."""
+    used = [host for host in record.hosts if host.name in record.order.hosts]
+    with reach.visiting(used) as opened:
+        failed = _errors(call_all(opened, lambda host: host.jobs_of(record.run_id)))
+        if not failed:
+            failed = _errors(call_all(opened, partial(_set_lease, record, lease_s)))
+            if failed:
+                rest_s = max((record.left_until or 0.0) - time.time(), lease_s)
+                call_all(opened, partial(_set_lease, record, rest_s))
+    if failed:
+        raise LaunchError(
+            f"run {record.run_id} is not taken over, as workers of it may live on {', '.join(failed)}, which cannot be "
+            f"asked: {'; '.join(map(str, failed.values()))}. Attach again when that is mended"
+        )
+
+
+def _set_lease(record: RunRecord, lease_s: float, host: Host) -> None:
+    host.set_lease(record.run_id, record.generation, lease_s)
+
+
+def _errors(answers: Mapping[str, object]) -> dict[str, IgniteTfError]:
+    return {name: answer for name, answer in answers.items() if isinstance(answer, IgniteTfError)}
+
+
+def _reopened(record: RunRecord, plan: RunPlan, now: float) -> RunRecord:
+    """Give the record of a run whose workers are to be started again; its earlier ones are in its past."""
+    order = replace(record.order, phase=Phase.END, reason=RESUMED)
+    past = record.past
+    if record.workers and not (past and past[-1].generation == record.generation):
+        cause = record.reason or RESUMED
+        past = (*past, PastGeneration(record.generation, tuple(w.host for w in record.workers), cause, now))
+    return replace(
+        record,
+        spec=plan.spec,
+        state=RunState.RESTARTING if record.generation else RunState.QUEUED,
+        order=order,
+        past=past,
+        started_at=now,
+        num_failures=0,
+        ended_at=None,
+        exit_code=None,
+        failed_worker=None,
+        end=None,
+        reason=RESUMED,
+        may_pass=None,
+        waiting_for=None,
+        detached=False,
+        supervisor="",
+        version=record.version + 1,
+        **this_process(),
+    )
+
+
+def first_record(plan: RunPlan, run_id: str, *, detached: bool) -> RunRecord:
+    """Write a run down as it begins."""
+    seats = plan.plan.seats
+    is_queued = plan.waiting_for is not None
+    return RunRecord(
+        run_id=run_id,
+        spec=plan.spec,
+        state=RunState.QUEUED if is_queued else RunState.STARTING,
+        started_at=time.time(),
+        workers=tuple(WorkerRecord(seat.worker, seat.host, seat.rows) for seat in seats),
+        order=Order() if is_queued else Order(1, Phase.PREPARE, seats),
+        hosts=plan.plan.hosts,
+        topology=plan.topology,
+        owners=plan.plan.owners,
+        waiting_for=plan.waiting_for,
+        detached=detached,
+        **this_process(),
+    )
+
+
+def baggage_for(plan: RunPlan, host: HostRecord, directory: RunDirectory) -> Baggage:
+    """Collect what a host needs before a worker can start there."""
+    files = {} if plan.script is None else {script_path(plan.spec.script_name): plan.script}
+    found = specs.credentials(plan.connect)
+    if found:
+        files[CREDENTIALS] = json.dumps(found)
+    is_here = host.ssh is None
+    return Baggage(
+        files=files,
+        parcels=tuple(p for p in plan.parcels if not is_here or p.digest != plan.spec.package),
+        python_path=_own_path() if is_here else plan.spec.package and f"{{root}}/parcels/{plan.spec.package}",
+        owner_lock=str(directory.owner_lock) if is_here else "",
+        is_here=is_here,
+        has_credentials=bool(found),
+    )
+
+
+class _Owner:
+    """The run in this process: its lock, its hosts, the thread that supervises it."""
+
+    def __init__(
+        self,
+        plan: RunPlan,
+        directory: RunDirectory,
+        reach: Reach,
+        surroundings: Surroundings,
+        record: RunRecord | None = None,
+    ) -> None:
+        self._plan = plan
+        self._directory = directory
+        self._reach = reach
+        self._surroundings = surroundings
+        self._opened = ExitStack()
+        self._lock = HeldLock(directory.owner_lock)
+        self._logs = MirroredLogs(directory)
+        self._hosts: list[Host] = []
+        self._watches: list[HostWatch] = []
+        self._here: set[str] = set()
+        self._fault = "it was never begun"
+        self._is_exiting = False
+        self._crew = DirectCrew(self._open_host)
+        self._supervisor = Supervisor(
+            record or first_record(plan, directory.run_id, detached=False),
+            crew=self._crew,
+            plan=surroundings.planner or (lambda *_: plan.plan),
+            store=self,
+            timings=plan.timings,
+            sight=surroundings.sight,
+            is_stop_asked=lambda: directory.stop_request.exists() or surroundings.is_stop_asked(),
+            why_stop=lambda: OWNER_EXITS if self._is_exiting else STOP_ASKED,
+        )
+        self._thread = threading.Thread(target=self._work, name=f"run-{directory.run_id}", daemon=True)
+
+    def start(self) -> None:
+        """Begin, and wait until all workers have been started.
+
+        Raises:
+            LaunchError: They could not be; what had been started has been ended.
+        """
+        self._supervisor.record.write(self._directory)
+        _owners.add(self)
+        atexit.unregister(_let_go_of_all)
+        atexit.register(
+            _let_go_of_all
+        )  # the last to be registered is the first to be called: before links are closed
+        self._thread.start()
+        try:
+            self._await_start()
+        except BaseException:  # as an interrupt: nobody learns the run's name
+            self._directory.stop_request.touch(mode=0o600)
+            raise
+
+    def _await_start(self) -> None:
+        while (record := self._supervisor.record).state is RunState.STARTING and record.generation == 1:
+            if all(worker.pid is not None or worker.exit_code is not None for worker in record.workers):
+                return
+            if not self._thread.is_alive():
+                raise LaunchError(f"the supervision of run {record.run_id} has ended: {self._fault}")
+            time.sleep(_POLL_S)
+        if record.may_pass is False and record.generation == 1:
+            self._thread.join()
+            record = self._supervisor.record
+            raise LaunchError(f"{record.reason}. No worker runs; the run was {record.run_id}")
+
+    def _open_host(self, host: HostRecord, on_change: Callable[[], None]) -> tuple[Foreman, HostWatch]:
+        opened = self._opened.enter_context(self._reach.open(host))
+        watch = HostWatch(opened, self._directory.run_id, logs={}, sink=self._logs, on_change=on_change)
+        self._hosts.append(opened)
+        self._watches.append(watch)
+        foreman = Foreman(
+            opened,
+            watch,
+            baggage=baggage_for(self._plan, host, self._directory),
+            timings=self._plan.timings,
+            on_log=partial(self._read_log, host, opened, watch),
+        )
+        return foreman, watch
+
+    def _is_here(self, host: HostRecord, opened: Host) -> bool:
+        """Whether the host writes into this very directory, though it may have been reached over SSH."""
+        mark = self._directory.owner_lock.name, str(os.getpid()).encode()
+        if host.ssh is None or opened.read(self._directory.run_id, mark[0]) == mark[1]:
+            self._here.add(host.name)
+        return host.name in self._here
+
+    def _read_log(self, host: HostRecord, opened: Host, watch: HostWatch, log: str) -> None:
+        if self._is_here(host, opened):
+            return
+        with suppress(MirrorFailed):  # then no output comes here any more; the run itself goes on
+            if (offset := self._logs.add(host.name, log)) is not None:
+                watch.add_log(log, offset)
+
+    def _await_logs(self) -> None:
+        """Wait until all output that can be read has been, for a while also for hosts that were lost lately."""
+        ended_at = time.monotonic()
+        deadline = ended_at + _LAST_OUTPUT_S
+        while (
+            not all(_has_read_all(each, ended_at) for each in self._watches) and time.monotonic() < deadline
+        ):
+            time.sleep(_POLL_S)
+
+    def _note_unread(self) -> None:
+        """Write down what could not be read, for those who follow the output to its end."""
+        lost = [
+            each
+            for watch in self._watches
+            if watch.view.host not in self._here
+            for each in self._unread(watch.view)
+        ]
+        if lost:
+            MirrorState(is_complete=True, unreachable=tuple(lost)).write(self._directory)
+
+    def _unread(self, view: HostView) -> Iterator[Unreachable]:
+        lost = list(unread(view, partial(self._logs.offset, view.host)))
+        yield from lost
+        told = {each.log for each in lost}
+        for job in workers(view):
+            if job.log_bytes and job.log not in told and self._logs.offset(view.host, job.log) is None:
+                reason = "its link was lost before this log could be asked for"
+                yield Unreachable(view.host, job.log, job.log_bytes, not job.has_ended, reason)
+
+    def save(self, record: RunRecord) -> None:
+        """Write the newest record; the last one when all that can be read of the output has been."""
+        if record.state.has_ended:
+            self._await_logs()
+            self._logs.end()
+            self._note_unread()
+            self._directory.credentials.unlink(missing_ok=True)
+        self._write(record)
+        self._surroundings.on_save(record)
+
+    def _write(self, record: RunRecord) -> None:
+        """Write the record; while that fails, as on a full disk, the run goes on, and only its end is waited for."""
+        deadline = time.monotonic() + (_LAST_OUTPUT_S if record.state.has_ended else 0.0)
+        while True:
+            try:
+                record.write(self._directory)
+                return
+            except OSError:
+                if time.monotonic() > deadline:
+                    if record.state.has_ended:
+                        raise
+                    return
+            time.sleep(_POLL_S)
+
+    def _work(self) -> None:
+        with self._lock, self._opened:
+            try:
+                self._supervisor.run()
+                if not self._supervisor.record.state.has_ended:
+                    self._leave_behind()
+            except BaseException as error:
+                self._fault = f"{type(error).__name__}: {error}"
+                raise
+            finally:
+                self._crew.close()
+                self._surroundings.close()
+                _owners.discard(self)
+
+    @property
+    def is_of_this_process(self) -> bool:
+        """Whether this process owns the run; a forked child does not own its parent's."""
+        return os.getpid() == self._supervisor.record.owner_pid
+
+    def begin_to_let_go(self) -> None:
+        """Have the run end with this process, or outlive it."""
+        if self._plan.spec.survives_s and not self._directory.stop_request.exists():
+            self._supervisor.leave()
+        else:
+            self._is_exiting = True
+            self._directory.stop_request.touch(mode=0o600)
+
+    def await_end(self, deadline: float) -> None:
+        """Wait, no longer than until then, until this process supervises the run no more."""
+        self._thread.join(max(deadline - time.monotonic(), 0.0))
+
+    def _leave_behind(self) -> None:
+        """Have the workers live on for a while, for whoever takes the run over. Jupyter gives this 2.5 s."""
+        record, survives_s = self._supervisor.record, self._plan.spec.survives_s
+        until = time.time() + survives_s
+        leave(self._directory.owner_lock, until)
+        self.save(replace(record, left_until=until, version=record.version + 1))
+        call_all(self._hosts, partial(_set_lease, record, survives_s))
+
+    def leave_again(self, record: RunRecord) -> None:
+        """Give back a run that could not be taken over."""
+        leave(self._directory.owner_lock, record.left_until or 0.0)
+        self._lock.release()
+        self._surroundings.close()
+
+
+_owners: set[_Owner] = set()
+
+
+def _let_go_of_all() -> None:
+    """End this process's runs, or leave them to others, all at once: whoever ends a kernel waits for seconds only."""
+    deadline = time.monotonic() + GRACE_S + 2.0
+    mine = [owner for owner in list(_owners) if owner.is_of_this_process]
+    for owner in mine:
+        owner.begin_to_let_go()
+    for owner in mine:
+        owner.await_end(deadline)
+
+
+def _has_read_all(watch: HostWatch, ended_at: float) -> bool:
+    view, offsets = watch.view, watch.offsets
+    if view.heard_at is None or view.sink_error or is_given_up(view, ended_at):
+        return True
+    if view.contact is not Contact.REACHABLE and not all(job.has_ended for job in view.jobs.values()):
+        return False  # there may be more than is known of
+    return all(offsets[job.log] >= job.log_bytes for job in view.jobs.values() if job.log in offsets)
+
+
+def _own_path() -> str | None:
+    """Let workers of this machine find this package where it is not installed."""
+    known = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
+    installed = _PACKAGE_ROOT.name in ("site-packages", "dist-packages")
+    return os.pathsep.join(known if installed else [*known, str(_PACKAGE_ROOT)]) or None

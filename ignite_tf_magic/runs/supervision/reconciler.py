@@ -1,0 +1,377 @@
+"""A detached run's representative on one of its hosts: obeys the registry, reports to it, supervises in its turn.
+
+Started by an agent as `python -m ignite_tf_magic.runs.supervision.reconciler RUN_DIRECTORY` on every host of the run, and started again
+when it ends before the run. It speaks to its own host's agent and to Ignite, and needs SSH to nobody.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ignite_tf_magic.client.client import Client
+from ignite_tf_magic.runs.decisions import Reports, close_books
+from ignite_tf_magic.runs.directory import RunDirectory
+from ignite_tf_magic.runs.supervision.foreman import Baggage, Foreman
+from ignite_tf_magic.runs.orders import HostReport
+from ignite_tf_magic.runs.supervision.planning import check_room, find_plan, name_by_record
+from ignite_tf_magic.runs.registry.publisher import new_owner
+from ignite_tf_magic.runs.registry.queue import check_turn
+from ignite_tf_magic.runs.reach import Reach
+from ignite_tf_magic.runs.record import HostRecord, RunRecord
+from ignite_tf_magic.runs.registry.registry import Registry, Stored
+from ignite_tf_magic.runs.registry.registry_crew import RegistryCrew
+from ignite_tf_magic.runs.hosts.room import told_rooms
+from ignite_tf_magic.runs.handles.handles import native_run
+from ignite_tf_magic.runs.seals import Seal, differences
+from ignite_tf_magic.runs.states import RunState
+from ignite_tf_magic.runs.supervision.supervisor import Plan, Supervisor
+from ignite_tf_magic.runs.timeouts import Timings
+from ignite_tf_magic.runs.hosts.topology import Sight, TopologyWatch, connect_to_majority
+from ignite_tf_magic.errors import IgniteTfError, RecordChanged, RecordDamaged, RecordForged
+from ignite_tf_magic.launch.files import write_private
+from ignite_tf_magic.launch.jobs import LinkTimings, Renewal
+from ignite_tf_magic.launch.lock import HeldLock
+from ignite_tf_magic.launch.watch import HostWatch
+from ignite_tf_magic.runs.supervision.reconciler_instructions import INSTRUCTIONS, Instructions, connect_options
+from ignite_tf_magic.runs.handles.run_files import RunFiles
+
+_BEAT_S, _BUSY_BEAT_S, _LOOK_S = 0.5, 0.2, 0.1
+_CALM = (RunState.QUEUED, RunState.RUNNING)
+_FIRST_RECORD_S = 60.0
+_NO_KEY = (
+    "run {run} has no key here ({path}), so that nothing in the registry can be told from what anybody may have "
+    "written there: it was submitted by an older version. Stop it and start it again"
+)
+
+
+class Reconciler:
+    """One host of one detached run.
+
+    Args:
+        directory: The run's, on this host.
+        instructions: What it was told.
+    """
+
+    def __init__(self, directory: RunDirectory, instructions: Instructions, opened: ExitStack) -> None:
+        self._directory = directory
+        self._name = instructions.host
+        self._instructions = instructions
+        self._timings = Timings().scaled(instructions.scale)
+        self._options = connect_options(instructions, directory)
+        seal = Seal.read(directory)
+        if seal is None:
+            raise IgniteTfError(_NO_KEY.format(run=directory.run_id, path=directory.seal_key))
+        self._registry = opened.enter_context(Registry(self._connect, timings=self._timings, seal=seal))
+        root = directory.path.parent.parent
+        self._reach = Reach(root, timings=LinkTimings().divided(instructions.scale))
+        host = opened.enter_context(self._reach.open(HostRecord(self._name)))
+        self._watch = HostWatch(host, directory.run_id, logs={}, sink=_NoSink())
+        opened.callback(self._watch.stop)
+        baggage = Baggage(
+            python_path=instructions.python_path,
+            is_here=instructions.is_here,
+            has_credentials=instructions.has_credentials,
+        )
+        self._foreman = Foreman(
+            host,
+            self._watch,
+            baggage=baggage,
+            timings=self._timings,
+            on_log=_ignore,
+            proof=lambda: self._proof,
+        )
+        self._crew = RegistryCrew(instructions.scale)
+        self._opened = opened
+        self._owner = new_owner()
+        self._counter = int(time.time() * 1000)  # above any of an earlier life
+        self._stored: Stored | None = None
+        self._record = _record_of(directory)
+        self._proof: float | None = None  # this host's clock when it last had a standing in the cluster
+        self._lost_at: float | None = None
+        self._topology: TopologyWatch | None = None
+        self._files: RunFiles | None = None
+        self._supervisor: Supervisor | None = None
+        self._report: HostReport | None = None
+
+    def _connect(self) -> Client:
+        """Connect to the side of the cluster that has most of its nodes, not to one that was cut off."""
+        return connect_to_majority(self._options, self._record.topology if self._record else ())
+
+    def run(self) -> None:
+        """Work until the run has ended and nothing of it is left on this host."""
+        began = time.monotonic()
+        while not self._is_over():
+            self._beat()
+            if self._record is None and time.monotonic() - began > _FIRST_RECORD_S:
+                return  # it was never submitted
+            if self._is_given_up():
+                self._close_books()
+                return
+            self._rest()
+        with suppress(IgniteTfError):  # then the run's files here tell it
+            self._tell()
+
+    def _is_given_up(self) -> bool:
+        """Whether the run was stopped while no cluster could be asked, and nothing of it is left here."""
+        if self._lost_at is None or not self._watch.view.stop_asked or self._report is None:
+            return False
+        return not self._report.living and time.monotonic() - self._lost_at > self._timings.dead_after_s
+
+    def _close_books(self) -> None:
+        if self._record is not None:
+            with suppress(OSError):
+                close_books(self._record, time.time()).write(self._directory)
+
+    def _rest(self) -> None:
+        """Wait for the next beat, which comes soon while workers are started or ended.
+
+        What happens on this host is told at once.
+        """
+        is_calm = self._record is not None and self._record.state in _CALM
+        beat_s = _BEAT_S if is_calm else _BUSY_BEAT_S
+        deadline = time.monotonic() + beat_s / self._instructions.scale
+        while time.monotonic() < deadline:
+            time.sleep(_LOOK_S / self._instructions.scale)
+            if self._record is not None and self._obey() and self._has_news():
+                return
+
+    def _has_news(self) -> bool:
+        """Whether anything but a time has changed since the last report; for who supervises, also in the cluster."""
+        if self._supervisor and self._topology and not self._topology.sight.shows_what(self._acted_on):
+            return True
+        if self._report is None or self._told is None:
+            return self._report is not self._told
+        return replace(self._report, silent_s=self._told.silent_s) != self._told
+
+    _told: HostReport | None = None
+    _acted_on = Sight()
+
+    def _is_over(self) -> bool:
+        record, report = self._record, self._report
+        return record is not None and record.state.has_ended and report is not None and not report.living
+
+    def _beat(self) -> None:
+        token, topology = self._watch.view.token, self._record.topology if self._record else ()
+        try:
+            node = self._registry.standing(topology)
+            self._read()
+            if self._record is None:
+                return
+            self._obey()
+            self._tell()
+            # Workers live only by what all can read: told, and afterwards still on the side that counts.
+            if node is None or self._registry.standing(self._record.topology) != node:
+                self._lose_standing()
+                return
+            self._lost_at, self._proof = None, token
+            self._watch.set_renewal(Renewal(self._record.generation, self._timings.lease_s, token))
+            self._supervise()
+        except RecordChanged:
+            self._supervisor = None  # another one supervises
+        except IgniteTfError as error:
+            _log(str(error))
+            self._lose_standing()
+            self._obey()
+
+    def _lose_standing(self) -> None:
+        """Renew nothing until the cluster shows most of its nodes again; the next call looks for these."""
+        self._lost_at = self._lost_at or time.monotonic()
+        self._watch.set_renewal(None)
+        self._registry.close()
+
+    def _read(self) -> None:
+        try:
+            stored = self._registry.get(self._directory.run_id)
+        except RecordDamaged as error:
+            self._refuse(error)
+            stored = None
+        if stored is None:
+            self._bring_back()
+            return
+        self._stored = stored
+        record = RunRecord.from_json(stored.record)
+        if self._record is not None and record.version < self._record.version:
+            self._bring_back()  # it was built again from an older copy
+            return
+        if self._record is None or self._topology is None or record.version != self._record.version:
+            self._take(record)
+        self._crew.feed(self._registry.reports(self._directory.run_id))
+
+    def _refuse(self, error: RecordDamaged) -> None:
+        """Say once what was found in the place of this run's record."""
+        told = str(error)
+        if isinstance(error, RecordForged) and self._record is not None:
+            told = f"{told}. What was seen: {differences(error.record, self._record.to_json())}"
+        if told != self._refused:
+            _log(told)
+            self._refused = told
+
+    _refused = ""
+
+    def _take(self, record: RunRecord) -> None:
+        self._record = record
+        with suppress(OSError):  # a full disk; the registry has it
+            record.write(self._directory)
+        self._crew.follow(record)
+        if self._files is None:
+            run = native_run(self._directory, self._reach)
+            self._files = self._opened.enter_context(RunFiles(run, self._options, _log, host=self._name))
+            self._files.start()
+        if self._topology is None:
+            self._topology = self._opened.enter_context(
+                TopologyWatch(self._connect, record.spec.cache, record.topology)
+            )
+
+    def _bring_back(self) -> None:
+        """The registry has lost the run; this host has a copy of its record."""
+        if self._record is not None:
+            self._registry.rebuild([self._record.to_json()])
+
+    def _obey(self) -> bool:
+        if self._record is None:
+            return False
+        self._report = self._foreman.obey(self._record)
+        return True
+
+    def _tell(self) -> None:
+        if self._report is None:
+            return
+        self._counter += 1
+        row = {**self._report.to_json(), "counter": self._counter}
+        self._registry.report(self._directory.run_id, self._name, row)
+        self._told = self._report
+
+    # Supervising
+
+    def _supervise(self) -> None:
+        record = self._record
+        if record is None or record.state.has_ended:
+            return
+        if record.supervisor != self._name:
+            self._supervisor = None
+            if not self._should_take_over(record):
+                return
+            self._save(replace(record, supervisor=self._name, version=record.version + 1))
+        if self._supervisor is None:
+            self._supervisor = self._new_supervisor()
+        self._registry.touch_owner(record.run_id, self._owner, detached=True)
+        if self._topology is not None:
+            self._acted_on = self._topology.sight
+        while self._supervisor.step():
+            pass
+
+    def _should_take_over(self, record: RunRecord) -> bool:
+        if not record.supervisor:
+            return True
+        unheard_s = self._crew.unheard_s(record.supervisor)
+        return unheard_s is not None and unheard_s > self._timings.supervisor_lapse_s
+
+    def _new_supervisor(self) -> Supervisor:
+        if self._record is None or self._topology is None:
+            raise IgniteTfError("a run cannot be supervised before its record was read")
+        topology = self._topology
+        return Supervisor(
+            self._record,
+            crew=self._crew,
+            plan=self._plan,
+            store=_Store(self._save),
+            timings=self._timings,
+            sight=lambda: topology.sight,
+            is_stop_asked=lambda: bool(self._registry.requests(self._directory.run_id).get("stop")),
+        )
+
+    def _save(self, record: RunRecord) -> None:
+        if self._stored is None:
+            raise IgniteTfError("a record cannot be replaced before it was read")
+        self._stored = self._registry.replace(self._stored, record.to_json())
+        self._take(record)
+        self._obey()
+
+    def _plan(self, record: RunRecord, reports: Reports) -> Plan:
+        naming, rooms = partial(name_by_record, record.hosts), told_rooms(reports)
+        fallback = self._fallback(record)
+        with self._connect() as client:
+            check_room(client, record, rooms)
+            check_turn(record, self._registry.runs())
+            return find_plan(
+                client, record.spec, naming, self._unusable, lambda *_: rooms, fallback, self._options
+            ).placed()
+
+    def _fallback(self, record: RunRecord) -> HostRecord | None:
+        """Give the host where all workers were because none with a node could be used, if it reports."""
+        used = {worker.host for worker in record.workers}
+        found = next((host for host in record.hosts if host.ssh is None and used == {host.name}), None)
+        return None if found is None or self._unusable([found]) else found
+
+    def _unusable(self, hosts: Iterable[HostRecord]) -> Mapping[str, str]:
+        found = {}
+        for host in hosts:
+            unheard_s = self._crew.unheard_s(host.name)
+            if unheard_s is None or unheard_s > self._crew.lapse_s:
+                found[host.name] = "it does not report"
+        return found
+
+
+def _record_of(directory: RunDirectory) -> RunRecord | None:
+    """Give the record that came with the instructions, or that an earlier life of this reconciler has left."""
+    try:
+        return RunRecord.read(directory)
+    except (OSError, ValueError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Store:
+    save: Any
+
+
+class _NoSink:
+    """Takes no output: it stays in this host's files."""
+
+    def data(self, host: str, path: str, offset: int, data: bytes) -> None:
+        """Take nothing."""
+
+    def gap(self, host: str, path: str, start: int, end: int) -> None:
+        """Take nothing."""
+
+
+def _log(line: str) -> None:
+    with suppress(OSError):  # a full disk
+        print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+def _ignore(*_: object) -> None:
+    """Nothing depends on it here."""
+
+
+def main() -> None:
+    """Work for the run whose directory is the only argument."""
+    directory = RunDirectory(Path(sys.argv[1]))
+    instructions = Instructions.read(directory.path / INSTRUCTIONS)
+    os.environ.setdefault("IGNITE_TF_HOME", str(directory.path.parent.parent))
+    with ExitStack() as opened:
+        try:
+            opened.enter_context(HeldLock(directory.owner_lock))
+        except BlockingIOError:
+            sys.exit(
+                f"another reconciler of run {directory.run_id} lives on this host; this one leaves it alone"
+            )
+        try:
+            reconciler = Reconciler(directory, instructions, opened)
+        except IgniteTfError as error:
+            sys.exit(str(error))
+        reconciler.run()
+    if instructions.has_credentials:
+        write_private(directory.credentials, "")
+
+
+if __name__ == "__main__":
+    main()

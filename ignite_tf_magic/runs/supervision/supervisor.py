@@ -1,0 +1,234 @@
+"""Takes a run from its start to its end: looks at hosts and cluster, decides, orders, writes down."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from ignite_tf_magic.runs.supervision.crew import Crew
+from ignite_tf_magic.runs.decisions import (
+    STOP_ASKED,
+    Moment,
+    Reports,
+    decide,
+    give_up,
+    needs_plan,
+    next_generation,
+)
+from ignite_tf_magic.runs.orders import Seat
+from ignite_tf_magic.runs.record import HostRecord, RunRecord
+from ignite_tf_magic.runs.states import RunState
+from ignite_tf_magic.runs.timeouts import Timings
+from ignite_tf_magic.runs.hosts.topology import Sight
+from ignite_tf_magic.errors import IgniteTfError, NoRoom
+
+_STEP_S = 0.1
+_REPLAN_S = 1.0
+_SOON_S = 0.2  # a plan that is made within this is used in the same step
+# For so long a run waits for the cluster and for hosts before it gives up, unless it has a deadline.
+_PATIENCE_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where the workers of a generation are to run.
+
+    Attributes:
+        seats: One for each worker.
+        hosts: All hosts that the run knows from now on.
+        owners: Fingerprint of the primary owners on which the plan stands; None where none are watched.
+    """
+
+    seats: tuple[Seat, ...]
+    hosts: tuple[HostRecord, ...]
+    owners: str | None = None
+
+
+# Finds places for the workers of a record, from what its hosts report; raises IgniteTfError when there are none now.
+Planner = Callable[[RunRecord, Reports], Plan]
+
+
+class _Planning:
+    """A plan that is being made, in a thread: to count the rows of a cache may take minutes."""
+
+    def __init__(self, plan: Planner, record: RunRecord, reports: Reports) -> None:
+        self._plan = plan
+        self._error: Exception | None = None
+        self._made: Plan | None = None
+        self._thread = threading.Thread(
+            target=self._work, args=(record, reports), name=f"plan-{record.run_id}", daemon=True
+        )
+        self._thread.start()
+
+    def _work(self, record: RunRecord, reports: Reports) -> None:
+        try:
+            self._made = self._plan(record, reports)
+        except Exception as error:  # noqa: BLE001 - raised below, where it is asked for
+            self._error = error
+
+    def result(self, timeout_s: float) -> Plan | None:
+        """Give the plan; None while it is being made.
+
+        Raises:
+            IgniteTfError: There is none now.
+        """
+        self._thread.join(timeout_s)
+        if self._error is not None:
+            raise self._error
+        return self._made
+
+
+class RecordStore(Protocol):
+    """Where a supervisor writes the record."""
+
+    def save(self, record: RunRecord) -> None:
+        """Write the newest record.
+
+        Raises:
+            RecordChanged: Another supervisor has taken the run over.
+        """
+        ...
+
+
+class Supervisor:
+    """The loop of one run. One thread calls `run`.
+
+    Args:
+        record: The run as it stands.
+        crew: Its hosts.
+        plan: Finds places for another generation.
+        store: Where the record is written at each change.
+        sight: What the cluster said last; None for runs that watch no cluster.
+        is_stop_asked: Whether somebody asked on this machine for the run to be stopped.
+        why_stop: What to write down as the reason then.
+    """
+
+    def __init__(
+        self,
+        record: RunRecord,
+        *,
+        crew: Crew,
+        plan: Planner,
+        store: RecordStore,
+        timings: Timings,
+        sight: Callable[[], Sight] | None,
+        is_stop_asked: Callable[[], bool],
+        why_stop: Callable[[], str] = lambda: STOP_ASKED,
+    ) -> None:
+        self.record = record
+        self._crew = crew
+        self._plan = plan
+        self._store = store
+        self._timings = timings
+        self._sight = sight
+        self._is_stop_asked = is_stop_asked
+        self._why_stop = why_stop
+        self._since = time.monotonic()
+        self._planned = float("-inf")
+        self._planning: _Planning | None = None
+        self._leaving = threading.Event()
+
+    def run(self) -> None:
+        """Supervise until the run has ended, or `leave` was called."""
+        self._crew.follow(self.record)
+        while not self.record.state.has_ended and not self._leaving.is_set():
+            if not self.step():
+                self._crew.wait(_STEP_S)
+
+    def leave(self) -> None:
+        """Let `run` return soon, whatever the run's state."""
+        self._leaving.set()
+
+    def step(self) -> bool:
+        """Decide once; tells whether anything has changed."""
+        record, moment, reports = self.record, self._moment(), self._crew.reports()
+        following = decide(record, reports, moment, self._timings)
+        if following.state is not record.state:
+            self._save(following)  # `moment` tells the age of the former state
+            return True
+        following = self._note_calm(following, moment)
+        wants_plan = needs_plan(following, reports, moment, self._timings)
+        if not wants_plan:
+            self._planning = None  # what is being made is for another day
+        if wants_plan and self._is_time_to_plan():
+            following = self._with_plan(following, reports, moment)
+        elif following.state is RunState.RESTARTING and not moment.may_lead:
+            following = replace(following, waiting_for=self._why_not_lead())
+        if following == record:
+            return False
+        self._save(following)
+        return True
+
+    def _save(self, record: RunRecord) -> None:
+        if record.state is not self.record.state or record.generation != self.record.generation:
+            self._since = time.monotonic()
+        record = replace(record, version=self.record.version + 1)
+        self._store.save(record)
+        self.record = record  # now: who sees it here finds it written
+        self._crew.follow(record)
+
+    def _moment(self) -> Moment:
+        sight = self._sight() if self._sight else None
+        may_lead = sight is None or sight.has_majority_of(self.record.topology)
+        is_elsewhere = sight is not None and may_lead and self._is_elsewhere(sight)
+        has_settled = sight is not None and sight.settled_s >= self._timings.settle_s
+        return Moment(
+            time=time.time(),
+            state_age_s=time.monotonic() - self._since,
+            stop_asked=self._is_stop_asked(),
+            why_stop=self._why_stop(),
+            owners_changed=is_elsewhere and has_settled,
+            may_lead=may_lead,
+            owners_changing=is_elsewhere and not has_settled,
+        )
+
+    def _is_elsewhere(self, sight: Sight) -> bool:
+        """Whether the partitions have other primary owners than when the workers were placed."""
+        return None not in (self.record.owners, sight.owners) and sight.owners != self.record.owners
+
+    def _note_calm(self, record: RunRecord, moment: Moment) -> RunRecord:
+        if (
+            record.state is RunState.RUNNING
+            and record.num_failures
+            and moment.state_age_s > self._timings.calm_s
+        ):
+            return replace(record, num_failures=0)
+        return record
+
+    # Starting again
+
+    def _is_time_to_plan(self) -> bool:
+        return time.monotonic() - self._planned >= _REPLAN_S
+
+    def _with_plan(self, record: RunRecord, reports: Reports, moment: Moment) -> RunRecord:
+        if self._planning is None:
+            self._planning = _Planning(self._plan, record, reports)
+        try:
+            plan = self._planning.result(_SOON_S)
+        except IgniteTfError as error:
+            self._planning, self._planned = None, time.monotonic()
+            return self._wait_for(record, moment, error)
+        if plan is None:
+            return replace(record, waiting_for="the rows of the cache are being counted")
+        self._planning = None
+        known = {host.name: host for host in (*record.hosts, *plan.hosts)}
+        return next_generation(replace(record, hosts=tuple(known.values()), owners=plan.owners), plan.seats)
+
+    def _wait_for(self, record: RunRecord, moment: Moment, error: IgniteTfError) -> RunRecord:
+        waits_for_room = record.spec.waits_for_room and isinstance(error, NoRoom)
+        is_patient = waits_for_room or record.state is RunState.QUEUED or record.spec.deadline_s is not None
+        if moment.state_age_s > _PATIENCE_S and not is_patient:
+            return give_up(record, f"not started again within {_PATIENCE_S:g} s: {error}")
+        return replace(record, waiting_for=str(error))
+
+    def _why_not_lead(self) -> str:
+        sight = self._sight() if self._sight else None
+        if sight is not None and sight.error:
+            return f"the Ignite cluster: {sight.error}"
+        return (
+            "most of the Ignite nodes that were there when the run started are not to be seen from here; "
+            "the other side of the cluster may go on, so this one waits"
+        )

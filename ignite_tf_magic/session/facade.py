@@ -1,0 +1,582 @@
+"""What a person does: connect, start a script beside the data, watch it, stop it.
+
+The notebook and the shell are thin views of this module; they take no decisions of their own.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ignite_tf_magic import embedded
+from ignite_tf_magic.client.cache_facts import NOTES_PREFIX, LoadState, load_mark, read_facts
+from ignite_tf_magic.client.client import Client
+from ignite_tf_magic.client.control import pyignite_client
+from ignite_tf_magic.client.sql import QueryResult, SqlClient
+from ignite_tf_magic.closing import Closing
+from ignite_tf_magic.runs.supervision import manager
+from ignite_tf_magic.runs.decisions import Reports
+from ignite_tf_magic.runs.handles.failure import Failure
+from ignite_tf_magic.runs.supervision.manager import RunPlan, Surroundings
+from ignite_tf_magic.runs.logs.output import OutputChunk
+from ignite_tf_magic.runs.registry.publisher import Publisher
+from ignite_tf_magic.runs.registry.queue import check_turn
+from ignite_tf_magic.runs.reach import Reach
+from ignite_tf_magic.runs.record import RunInfo, RunRecord, WorkerRecord
+from ignite_tf_magic.runs.registry.registry import Registry
+from ignite_tf_magic.runs.handles.handles import Run, StopKind, StopOutcome
+from ignite_tf_magic.runs.states import RunState
+from ignite_tf_magic.runs.supervision.supervisor import Plan
+from ignite_tf_magic.runs.hosts.topology import TopologyWatch, connect_to_majority, connect_to_most
+from ignite_tf_magic.config.options import Config, ConnectOptions, OnRebalance, state_dir, timings_divisor
+from ignite_tf_magic.doctor.diagnosis import Check, Diagnosis, Health
+from ignite_tf_magic.embedded import ClusterStopped, EmbeddedCluster, EmbeddedNode, EmbeddedOptions
+from ignite_tf_magic.errors import ConfigError, IgniteTfError, NoRoom
+from ignite_tf_magic.serialization.function_source import source_of
+from ignite_tf_magic.igfs.volume import Volume
+from ignite_tf_magic.session.known_runs import diagnose, get_run, left_runs, list_runs, stop_run
+from ignite_tf_magic.data.loading import LoadOutcome, LoadProgress, load_columns
+from ignite_tf_magic.runs.hosts.placement import PlacementRow
+from ignite_tf_magic.session.pruning import Pruned, Pruner
+from ignite_tf_magic.session.resuming import directory_to_resume, forget_stop, plan_to_resume, plan_to_take_over
+from ignite_tf_magic.runs.handles.run_files import RunFiles
+from ignite_tf_magic.session.run_index import Listed
+from ignite_tf_magic.session.run_plans import Planned, RunRequest, plan_again, plan_run, with_environments
+from ignite_tf_magic.session.run_values import push
+from ignite_tf_magic.data.sources import read_source
+from ignite_tf_magic.session.submission import submit
+from ignite_tf_magic.serialization.terminal_text import visible
+from ignite_tf_magic.training.records import Record, mean_data_wait
+from ignite_tf_magic.session.training_run import MetricsTail, TrainingRun
+from ignite_tf_magic.serialization.values import encode
+from ignite_tf_magic.session.resolve import configuration, named_cluster, reach_of, run_index, runs_dir, through
+
+__all__ = [
+    "CacheInfo",
+    "Check",
+    "ClusterStopped",
+    "Diagnosis",
+    "EmbeddedCluster",
+    "EmbeddedNode",
+    "EmbeddedOptions",
+    "Failure",
+    "Health",
+    "Listed",
+    "LoadOutcome",
+    "LoadProgress",
+    "MetricsTail",
+    "OnRebalance",
+    "OutputChunk",
+    "PlacementRow",
+    "Planned",
+    "Pruned",
+    "QueryResult",
+    "Record",
+    "Run",
+    "RunInfo",
+    "RunRecord",
+    "RunRequest",
+    "RunState",
+    "Session",
+    "StopKind",
+    "StopOutcome",
+    "TrainingRun",
+    "WorkerRecord",
+    "attach_run",
+    "diagnose",
+    "get_run",
+    "left_runs",
+    "list_runs",
+    "load",
+    "local_down",
+    "local_status",
+    "local_up",
+    "mean_data_wait",
+    "open_session",
+    "source_of",
+    "start_embedded",
+    "stop_run",
+]
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheInfo:
+    """What is worth knowing of a cache at a glance.
+
+    Attributes:
+        mode: "partitioned" or "replicated".
+        tables: Its SQL tables as a statement names them: "MNIST".MNIST.
+        expected_rows: How many rows its load was to write, where that has not come to its end.
+    """
+
+    name: str
+    rows: int
+    mode: str
+    backups: int
+    tables: tuple[str, ...]
+    expected_rows: int | None = None
+
+
+def open_session(
+    options: ConnectOptions | None = None,
+    *,
+    report: Report,
+    config: Path | None = None,
+    via: str | None = None,
+) -> Session:
+    """Connect to a cluster: the one given, else the configured one, else the embedded one.
+
+    The embedded cluster is started when it does not run, and then ends when idle. Close the session, or use
+    it as a context manager.
+
+    Args:
+        options: How to reach a cluster; None is the configured or the embedded one.
+        config: A file like ignite-tf.toml, or Ignite's Spring XML; None looks for the first.
+        via: SSH host through which the cluster and its hosts are reached, when only that one can be; the
+            configured one by default. Where no cluster is named, it is the one with a node on that host.
+        report: Called with one line at a time about what takes long.
+
+    Raises:
+        ConfigError: The configuration cannot be read.
+        ConnectionFailed: No node answers.
+        AuthenticationError: The cluster wants a password, or another one.
+        HostError: The host to go through cannot be used.
+        EmbeddedError: No cluster is configured and the embedded one cannot be started.
+    """
+    found = configuration(config, via)
+    for note in found.notes:
+        report(note)
+    options = through(found, options or named_cluster(found) or start_embedded(report))
+    return Session(options, connect_to_most(options), report, found)
+
+
+def start_embedded(report: Report) -> ConnectOptions:
+    """Start the embedded cluster until it is idle, unless it runs; says how to reach it.
+
+    Raises:
+        EmbeddedError: It cannot be started.
+    """
+    running = embedded.status()
+    is_up = running is not None and running.ready and all(node.alive for node in running.nodes)
+    up = embedded.ensure_up(lifetime=embedded.Lifetime.UNTIL_IDLE, report=_unsaid if is_up else report)
+    return up.cluster.connect_options
+
+
+def _unsaid(line: str) -> None:
+    del line
+
+
+class Session(Closing):
+    """A connected cluster and the runs of this user. Closing it leaves runs alone."""
+
+    def __init__(
+        self, options: ConnectOptions, client: Client, report: Report, config: Config | None = None
+    ) -> None:
+        self.options = options
+        self.client = client
+        self.report: Report = lambda line: report(visible(line))
+        self.config = config or Config()
+        self._copies: list[RunFiles] = []
+
+    def close(self) -> None:
+        """Close the connection. Runs go on: they belong to this process, not to the session."""
+        self.client.close()
+
+    @property
+    def embedded_cluster(self) -> EmbeddedCluster | None:
+        """The embedded cluster, when this session is connected to it."""
+        cluster = embedded.status()
+        return cluster if cluster and cluster.connect_options == self.options else None
+
+    def caches(self) -> list[CacheInfo]:
+        """List the caches by name, but for those of this package's own notes. Asks the cluster about each of them."""
+        tables: dict[str, list[str]] = {}
+        listed = self.query("SELECT CACHE_NAME, SCHEMA_NAME, TABLE_NAME FROM SYS.TABLES ORDER BY TABLE_NAME")
+        for cache_name, schema, table in listed.rows:
+            tables.setdefault(cache_name, []).append(f"{_sql_name(schema)}.{_sql_name(table)}")
+        found = []
+        for name in self.client.cache_names():
+            if name.startswith(NOTES_PREFIX):
+                continue
+            cache = self.client.cache(name)
+            config = cache.config()
+            mode = config.mode.name.lower()
+            mark = load_mark(read_facts(self.client, name))
+            expected = mark.expected_rows if mark and mark.state is not LoadState.COMPLETE else None
+            info = CacheInfo(name, cache.size(), mode, config.backups, tuple(tables.get(name, ())), expected)
+            found.append(info)
+        return found
+
+    def query(self, statement: str, args: Sequence[Any] = (), limit: int | None = None) -> QueryResult:
+        """Run one SQL statement.
+
+        Args:
+            statement: With a `?` for each of `args`.
+            args: Bound on the server, never spliced into the text.
+            limit: At most so many rows are fetched; None has no limit.
+
+        Raises:
+            QueryError: The statement or an argument was refused.
+            ConnectionFailed: No node could be reached.
+            ConnectionLost: The node went away before the last row.
+        """
+        return SqlClient(self.options).query(statement, args, limit)
+
+    def pyignite(self) -> AbstractContextManager[Any]:
+        """Connect Apache's own client, `pyignite.Client`, for what this package does not do; closed with the `with`.
+
+        Such as caches of any configuration, and values of any type. It takes times for this machine's zone.
+
+        Raises:
+            ConnectionFailed: No node could be reached.
+        """
+        return pyignite_client(self.options)
+
+    def load(
+        self,
+        cache: str,
+        source: Any,
+        *,
+        key: str | None = None,
+        split: str | None = None,
+        backups: int | None = None,
+        replace: bool = False,
+        progress: LoadProgress | None = None,
+    ) -> LoadOutcome:
+        """Create a cache from data; blocks until all rows are written.
+
+        Args:
+            cache: Name of the cache; the SQL table is called the same.
+            source: A file, a known data set, a DataFrame or arrays; `sources.read_source` lists them.
+            key: Column whose values become the keys; rows are numbered from 0 by default.
+            split: "train" or "test" of a divided source.
+            backups: Copies of each row beside the first; by default 1 when there is more than one node.
+            replace: Take the place of a cache of that name. Its rows stay until the new ones are whole beside them,
+                which needs room for both; a load that was ended before leaves nothing to keep.
+            progress: Told the rows written so far and all rows, from other threads, one at a time.
+
+        Raises:
+            SourceError: The data cannot be read or has no form in a cache.
+            CacheExists: The cache has rows and `replace` is not set.
+            CacheNameError: Another cache has the SQL table that this one would have, or no table can be called so.
+            RegionFull: A node has no room for the rows. Those that are written stay, and the cache is marked; one that
+                was to be replaced is whole.
+        """
+        columns = read_source(source, key=key, split=split)
+        return load_columns(self.client, cache, columns, backups=backups, replace=replace, progress=progress)
+
+    def default_num_workers(self) -> int:
+        """Tell how many workers `ignite-tf start` takes by default: one for each node of the cluster."""
+        return len(self.client.nodes())
+
+    def plan_run(self, request: RunRequest) -> Planned:
+        """Decide where a run's workers would run, and start nothing. Reads the cache once, to count its rows.
+
+        Raises:
+            ScriptError: The script is not Python.
+            ConfigError: Options contradict each other, or a node's host cannot be told.
+            CacheNotFound: There is no such cache.
+            LoadIncomplete, RowsLost, NodesMissing: Only a part of its rows is there (see `RunRequest.allow_partial`).
+            PlacementError: The workers cannot be spread so, or, as NoRoom, cannot now.
+            ParcelError: The job's directory cannot be shipped.
+        """
+        return self._plan_run(replace(request, wait=False), reach_of(self.config))
+
+    def _plan_run(self, request: RunRequest, reach: Reach) -> Planned:
+        planned = self._plan_where_most_nodes_are(request, reach)
+        for warning in planned.warnings:
+            self.report(f"warning: {warning}")
+        for host, reason in planned.unusable.items():
+            self.report(f"{host} gets no worker, and its partitions are read over the network: {reason}")
+        if planned.is_far:
+            self.report("no host with data can be used: all workers run on this machine")
+        return planned
+
+    def _plan_where_most_nodes_are(self, request: RunRequest, reach: Reach) -> Planned:
+        """Plan again when the node that was asked turns out to be on the smaller side of a cut."""
+        try:
+            planned = plan_run(self.client, self.options, self.config, request, reach)
+        except IgniteTfError:
+            if not self._finds_more_nodes():
+                raise
+        else:
+            if not self._finds_more_nodes():
+                return planned
+        return plan_run(self.client, self.options, self.config, request, reach)
+
+    def _finds_more_nodes(self) -> bool:
+        """Go over to the rest of the cluster, if the node that is asked here was cut off from it meanwhile."""
+        num_seen = len(self.client.nodes())
+        if 2 * num_seen > len(self.options.endpoints):
+            return False
+        found = connect_to_most(self.options)
+        if len(found.nodes()) <= num_seen:
+            found.close()
+            return False
+        self.client.close()
+        self.client = found
+        return True
+
+    def start_run(self, request: RunRequest) -> TrainingRun:
+        """Start a script or a command on workers, each with partitions of its own.
+
+        Returns when their processes run, when the run is queued (`RunRequest.wait`), or when one of its hosts has taken
+        it over (`RunRequest.detach`). Reads the cache once, to count its rows. A run that was not detached ends with
+        this process. Follow it with `Run.follow`.
+
+        Raises:
+            ScriptError: The script is not Python.
+            ConfigError: Options contradict each other, requirements cannot be read, a node's host cannot be told, or a
+                variable that is to be sent along has no safe form or is too large.
+            CacheNotFound: There is no such cache.
+            LoadIncomplete, RowsLost, NodesMissing: Only a part of its rows is there (see `RunRequest.allow_partial`).
+            PlacementError: Fewer partitions hold rows than workers were asked for, or, as NoRoom, the hosts have too
+                few free GPUs or ports.
+            EnvironmentFailed: A host cannot be given what the requirements say.
+            LaunchError: The workers cannot be started; none is left running. As ParcelError, the job's directory
+                cannot be shipped.
+            ConnectionFailed: No node takes a detached run into the registry.
+        """
+        inputs = encode(request.push) if request.push else None
+        with reach_of(self.config).keeping() as reach:
+            plan = with_environments(self._plan_run(request, reach), request, reach, self.report)
+            if request.wait and plan.waiting_for is None:
+                plan = self._behind_others(plan)
+            if plan.waiting_for is not None:
+                self.report(f"the run is queued: {plan.waiting_for}")
+            if request.detach:
+                registry = partial(Registry, partial(connect_to_majority, self.options, plan.topology))
+                prepare = partial(self._push, inputs)
+                run = submit(plan, state_dir(), reach, registry, timings_divisor(), prepare)
+                return TrainingRun.of(run, lambda: self.options)
+            run = manager.start_run(plan, runs_dir(), reach, partial(self._surroundings, plan, reach, inputs))
+        return self._owned(run)
+
+    def _behind_others(self, plan: RunPlan) -> RunPlan:
+        """Queue a run for which there is room, when others wait in front of it."""
+        queued = manager.first_record(replace(plan, waiting_for="its turn"), "", detached=False)
+        try:
+            with Registry(self.client) as registry:
+                check_turn(queued, registry.runs())
+        except NoRoom as error:
+            return replace(plan, waiting_for=str(error), plan=replace(plan.plan, seats=()))
+        return plan
+
+    def _push(self, inputs: bytes | None, run_id: str) -> None:
+        if inputs is not None:
+            push(self.options, run_id, inputs)
+
+    def _surroundings(self, plan: RunPlan, reach: Reach, inputs: bytes | None, run_id: str) -> Surroundings:
+        """Connect a run that this process owns to the cluster, for as long as it lasts."""
+        self._push(inputs, run_id)
+        config = self.config
+        connect_again = partial(connect_to_majority, self.options, plan.topology)
+        publisher = Publisher(Registry(connect_again, timings=plan.timings), run_id, plan.timings)
+        topology = TopologyWatch(connect_again, plan.spec.cache, plan.topology)
+
+        def plan_anew(record: RunRecord, reports: Reports) -> Plan:
+            with connect_again() as client:
+                with Registry(client) as registry:
+                    check_turn(record, registry.runs())
+                return plan_again(client, self.options, config, record, reports, reach)
+
+        def close() -> None:
+            topology.close()
+            publisher.close()
+
+        return Surroundings(
+            plan_anew, lambda: topology.sight, publisher.publish, lambda: publisher.stop_asked, close
+        )
+
+    def wait_for_copies(self, timeout_s: float) -> None:
+        """Wait until the output of runs that have ended is in igfs; it is copied every two seconds."""
+        for files in self._copies:
+            files.wait(timeout_s)
+
+    def prune(
+        self, *, keep: int = 20, older_than: timedelta | None = None, dry_run: bool = False
+    ) -> list[Pruned]:
+        """Remove runs that have ended, with their files in igfs, here and on their hosts.
+
+        What has to stay is told to `report`: files on hosts that do not answer, and all of a lost run of which
+        something lives, or may live on a host that cannot be asked.
+
+        Args:
+            keep: So many of the newest stay, of this machine's runs and of others' each.
+            older_than: Only runs that ended longer ago are removed.
+            dry_run: Only tell which would be.
+
+        Returns:
+            The runs that were removed, oldest first.
+        """
+        with (
+            reach_of(self.config).keeping() as reach,
+            Volume(lambda: self.options) as volume,
+            Registry(self.client) as registry,
+        ):
+            index = run_index(self.config, self.options, reach)
+            pruner = Pruner(volume, registry, index, reach, self.report)
+            return pruner.prune(keep=keep, older_than=older_than, dry_run=dry_run)
+
+    def runs(self, *, include_ended: bool = False) -> list[RunInfo]:
+        """List the runs of this machine and of the cluster, oldest first.
+
+        `list_runs` works without a session, and tells what is missing from the picture.
+        """
+        return list(run_index(self.config, self.options).runs(include_ended=include_ended).runs)
+
+    def run(self, run_id: str) -> TrainingRun:
+        """Find a run by its id or the beginning of it.
+
+        Raises:
+            RunNotFound: No id begins so, or several do.
+        """
+        return TrainingRun.of(run_index(self.config, self.options).find(run_id), lambda: self.options)
+
+    def resume_run(self, run_id: str) -> TrainingRun:
+        """Start a run again that failed, was stopped or was lost, from its checkpoints: its script, arguments, cache.
+
+        It keeps its id and its files in igfs; what still lives of it is ended first. This process owns it from now on.
+
+        Raises:
+            RunNotFound: No id begins so, or several do.
+            ConfigError: It has not ended, has succeeded, or may live where it cannot be asked; or its script is lost.
+        """
+        with reach_of(self.config).keeping() as reach, Registry(self.client) as registry:
+            index = run_index(self.config, self.options, reach)
+            found = index.find(run_id)
+            is_here = index.is_of_this_home(found)
+            plan = plan_to_resume(found, registry, self.options, is_of_this_home=is_here)
+            record = found.record()
+            directory = directory_to_resume(found, runs_dir())
+            forget_stop(found, registry)
+            surroundings = partial(self._surroundings, plan, reach, None)
+            run = manager.resume_run(plan, record, directory, reach, surroundings)
+        return self._owned(run)
+
+    def take_over_run(self, run_id: str) -> TrainingRun:
+        """Go on with a run whose owner has left it, as a kernel does that is restarted: its workers know nothing of it.
+
+        This process owns it from now on. When another one was faster, the run is only given.
+
+        Raises:
+            RunNotFound: No id begins so, or several do.
+            ConfigError: Nobody has left it, or another machine's process has.
+            LaunchError: A host that has workers cannot be asked; nothing has changed.
+        """
+        with reach_of(self.config).keeping() as reach:
+            index = run_index(self.config, self.options, reach)
+            found = index.find(run_id)
+            record, is_left = found.record(), found.info().left_until is not None
+            if not is_left:
+                raise ConfigError(
+                    f"run {found.id} has an owner, or has ended; watch it with attach {found.id}"
+                )
+            if not index.is_of_this_home(found):
+                raise ConfigError(
+                    f"run {found.id} can only be taken over on {record.owner_host}, by the user who started it there"
+                )
+            plan = plan_to_take_over(record, self.options)
+            surroundings = partial(self._surroundings, plan, reach, None)
+            try:
+                run = manager.take_over_run(plan, record, found.directory, reach, surroundings)
+            except BlockingIOError:
+                return TrainingRun.of(found, lambda: self.options)
+        return self._owned(run)
+
+    def _owned(self, run: Run) -> TrainingRun:
+        """Copy the output of a run that this process owns into igfs."""
+        files = RunFiles(run, self.options, self.report)
+        files.start()
+        self._copies.append(files)
+        return TrainingRun.of(run, lambda: self.options)
+
+    def stop_run(self, run_id: str) -> StopOutcome:
+        """End a run's processes: SIGTERM, 3 s to save, SIGKILL. Blocks until they are gone.
+
+        Raises:
+            RunNotFound: No id begins so, or several do.
+            HostUnreachable: A host cannot be asked; what runs there ends when its lease is over.
+        """
+        return self.run(run_id).stop()
+
+
+def _sql_name(name: str) -> str:
+    """Quote a schema or table where SQL would otherwise fold it to upper case or refuse it."""
+    return name if re.fullmatch("[A-Z_][A-Z0-9_]*", name) else f'"{name}"'
+
+
+def load(
+    cache: str,
+    source: Any,
+    *,
+    key: str | None = None,
+    split: str | None = None,
+    backups: int | None = None,
+    replace: bool = False,
+    options: ConnectOptions | None = None,
+    report: Report = print,
+) -> LoadOutcome:
+    """Create a cache from data, in the given, the configured or the embedded cluster.
+
+    Arguments and errors are those of `Session.load` and `open_session`.
+    """
+    with open_session(options, report=report) as session:
+        outcome = session.load(cache, source, key=key, split=split, backups=backups, replace=replace)
+    report(str(outcome))
+    return outcome
+
+
+def local_up(options: EmbeddedOptions, *, report: Report) -> EmbeddedCluster:
+    """Start the embedded nodes, or use those that run; they stay until `local_down`. Blocks until ready.
+
+    Raises:
+        EmbeddedError: They cannot be started.
+    """
+    return embedded.ensure_up(options, embedded.Lifetime.UNTIL_DOWN, report=report).cluster
+
+
+def local_status() -> EmbeddedCluster | None:
+    """Look at the embedded nodes; None when there are none. Never blocks."""
+    return embedded.status()
+
+
+def local_down(*, delete_data: bool = False, report: Report) -> ClusterStopped | None:
+    """Stop the embedded nodes; None when there were none. `delete_data` removes also what they persisted."""
+    outcome = embedded.down(delete_data=delete_data, report=report)
+    return outcome if isinstance(outcome, ClusterStopped) else None
+
+
+def attach_run(
+    run_id: str, config: Path | None = None, via: str | None = None, *, report: Callable[[str], None]
+) -> TrainingRun:
+    """Find a run to watch; one that its owner has left, as a kernel that was restarted, is this process's from now on.
+
+    Args:
+        run_id: Its id or the beginning of it.
+        config: As for `open_session`; so is `via`.
+        via: SSH host through which all is reached.
+        report: Told when it was taken over.
+
+    Raises:
+        ConfigError: The configuration cannot be read.
+        RunNotFound: No id begins so, or several do.
+        LaunchError: It cannot be taken over, as a host that has workers cannot be asked.
+        ConnectionFailed: It cannot be taken over while Ignite is down.
+    """
+    run = get_run(run_id, config, via)
+    if run.info().left_until is None or run.record().owner_host != socket.gethostname():
+        return run
+    with open_session(report=report, config=config, via=via) as session:
+        run = session.take_over_run(run.id)
+    report(f"run {run.id} was left by its owner; it is this process's now")
+    return run

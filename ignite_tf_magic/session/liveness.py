@@ -1,0 +1,50 @@
+"""Whether a run that nobody answers for may still live: its hosts know, and an owner that sleeps."""
+
+from __future__ import annotations
+
+import time
+
+from ignite_tf_magic.runs.registry.registry import Registry
+from ignite_tf_magic.runs.handles.handles import Run
+from ignite_tf_magic.errors import IgniteTfError
+from ignite_tf_magic.launch.hosts import call_all
+
+# An owner on another machine that sleeps goes on when it wakes, and nobody can ask it meanwhile.
+_OWNER_MAY_SLEEP_S = 86_400.0
+
+
+def why_it_may_live(run: Run, registry: Registry, *, is_of_this_home: bool) -> str | None:
+    """Say why a lost run may go on; None when its hosts were seen to have nothing of it that lives.
+
+    Args:
+        run: The run.
+        registry: Tells which hosts of a detached run have worked for it.
+        is_of_this_home: Whether its owner was of this user here; its lock is known to be free then.
+    """
+    record = run.record()
+    must_tell = {host for worker in range(record.spec.num_workers) for _, host in record.hosts_of(worker)}
+    must_tell |= set(registry.reports(record.run_id)) if record.detached else set()
+    with run.reach.visiting(run.hosts()) as opened:
+        answers = call_all(opened, lambda host: host.jobs_of(record.run_id))
+    for name, answer in answers.items():
+        if isinstance(answer, tuple) and (living := [job.name for job in answer if not job.has_ended]):
+            return f"{', '.join(living)} of it lives on {name}, though nobody answers for the run"
+    for name in sorted(must_tell):
+        answer = answers.get(name)
+        if isinstance(answer, IgniteTfError):
+            return f"nobody answers for it, and {name} cannot be asked whether it lives there: {answer}"
+        if answer is None:
+            return (
+                f"nobody answers for it, and {name} has nothing of it where files of this user lie; "
+                f"do it as the user, with the IGNITE_TF_HOME, who started it on {record.owner_host}"
+            )
+    ends = [job.ended_at for answer in answers.values() if isinstance(answer, tuple) for job in answer]
+    last_sign = max([record.started_at, *(end for end in ends if end is not None)])
+    # The owners of a detached run are jobs of its hosts.
+    is_seen_to_be_gone = record.detached or is_of_this_home
+    if not is_seen_to_be_gone and time.time() - last_sign < _OWNER_MAY_SLEEP_S:
+        return (
+            f"process {record.owner_pid} on {record.owner_host}, which owns it, does not answer, and may only sleep; "
+            "it can be done there now, and from here after a day"
+        )
+    return None

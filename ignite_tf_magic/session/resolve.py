@@ -1,0 +1,80 @@
+"""From the configuration to what it means: which cluster, which hosts, and the way to them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from ignite_tf_magic.runs.reach import Reach
+from ignite_tf_magic.config.options import (
+    Config,
+    ConnectOptions,
+    embedded_endpoints,
+    load_config_file,
+    read_config,
+    state_dir,
+    timings_divisor,
+)
+from ignite_tf_magic.launch.jobs import LinkTimings
+from ignite_tf_magic.launch.ssh import SshOptions
+from ignite_tf_magic.launch.tunnels import Tunnel
+from ignite_tf_magic.session.run_index import RunIndex
+
+
+def configuration(path: Path | None, via: str | None) -> Config:
+    """Read the configuration.
+
+    Args:
+        path: A file like ignite-tf.toml, or Ignite's Spring XML; None looks for the first.
+        via: SSH host to go through, instead of the configured one.
+
+    Raises:
+        ConfigError: The file cannot be read, or says what it cannot mean.
+    """
+    found = read_config() if path is None else load_config_file(path)
+    return found if via is None else replace(found, ssh=replace(found.ssh, via=via))
+
+
+def named_cluster(config: Config) -> ConnectOptions | None:
+    """Give the configured cluster, else the one with a node on the SSH host that all goes through, else None."""
+    options = config.cluster or (ConnectOptions() if config.ssh.via else None)
+    return None if options is None else through(config, options)
+
+
+def through(config: Config, options: ConnectOptions) -> ConnectOptions:
+    """Have a cluster reached through the SSH host that the configuration names, if it does."""
+    if config.ssh.via is None:
+        return options
+    reach = reach_of(config)
+    return replace(options, dial=Tunnel(config.ssh.via, reach.ssh, reach.timings).connect)
+
+
+def reach_of(config: Config) -> Reach:
+    """Say how hosts are reached."""
+    options = config.ssh
+    ssh = SshOptions(
+        config_files=None if options.config is None else (str(options.config),),
+        known_hosts=None if options.known_hosts is None else (str(options.known_hosts),),
+        user=options.user,
+        via=options.via,
+    )
+    timings = replace(LinkTimings(), connect_s=options.connect_timeout_s).divided(timings_divisor())
+    roots = {each.ssh or each.name: each.root for each in config.hosts if each.root}
+    return Reach(state_dir(), ssh, timings, roots=roots)
+
+
+def run_index(config: Config, cluster: ConnectOptions | None = None, reach: Reach | None = None) -> RunIndex:
+    """Give the index of runs, with those of a cluster's registry: of the one given, else of the configured one.
+
+    An embedded cluster is not asked: its runs are all of this machine.
+    """
+    chosen = named_cluster(config) if cluster is None else through(config, cluster)
+    is_embedded = chosen is not None and set(chosen.endpoints) <= set(embedded_endpoints())
+    if is_embedded and config.ssh.via is None:
+        chosen = None
+    return RunIndex(state_dir(), reach or reach_of(config), chosen, config.hosts)
+
+
+def runs_dir() -> Path:
+    """Where the directories of this user's runs are."""
+    return state_dir() / "runs"

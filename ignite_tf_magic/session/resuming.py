@@ -1,0 +1,150 @@
+"""What it takes to start a run again that has ended: its script, its arguments, its cache, as they were."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from ignite_tf_magic.runs.directory import RunDirectory, script_path
+from ignite_tf_magic.runs.supervision.manager import RunPlan
+from ignite_tf_magic.runs.record import RunRecord
+from ignite_tf_magic.runs.registry.registry import Registry
+from ignite_tf_magic.runs.handles.handles import Run
+from ignite_tf_magic.runs.states import RunState
+from ignite_tf_magic.runs.supervision.supervisor import Plan
+from ignite_tf_magic.runs.timeouts import Timings
+from ignite_tf_magic.config.options import ConnectOptions, timings_divisor
+from ignite_tf_magic.errors import ConfigError, IgniteTfError
+from ignite_tf_magic.launch.hosts import Host, call_all
+from ignite_tf_magic.launch.parcels import pack_package
+from ignite_tf_magic.session.liveness import why_it_may_live
+
+
+def plan_to_resume(
+    run: Run, registry: Registry, options: ConnectOptions, *, is_of_this_home: bool
+) -> RunPlan:
+    """Collect what a run needs to be started again from its checkpoints.
+
+    Raises:
+        ConfigError: It has not ended, or has succeeded, or may live; or what it needs is not to be had any more; or
+            only the registry, where anybody may write, tells of it.
+    """
+    info, record = run.info(), _as_submitted(run)
+    if not run.directory.is_verified:
+        raise ConfigError(
+            f"run {run.id} is not resumed: of what it executes this machine knows only what anybody at Ignite's port "
+            f"may have written; resume it on {record.owner_host}, where it was started"
+        )
+    if not run.is_over():
+        raise ConfigError(
+            f"run {run.id} is {info.state.value}: watch it with attach {run.id}, or stop it first"
+        )
+    if info.state is RunState.SUCCEEDED:
+        raise ConfigError(f"run {run.id} has succeeded: there is nothing to go on with; start another")
+    if info.state is RunState.LOST and (record.detached or not is_of_this_home):
+        reason = why_it_may_live(run, registry, is_of_this_home=is_of_this_home)
+        if reason is not None:
+            raise ConfigError(f"run {run.id} is not resumed: {reason}")
+    script = None if record.spec.command else _script(run)
+    package = pack_package() if any(host.ssh is not None for host in record.hosts) else None
+    _check_job(run)
+    return RunPlan(
+        spec=replace(record.spec, package=package.digest if package else record.spec.package),
+        plan=Plan((), record.hosts, record.owners),
+        script=script,
+        connect=options,
+        parcels=() if package is None else (package,),
+        topology=record.topology,
+        timings=Timings().scaled(timings_divisor()),
+    )
+
+
+def plan_to_take_over(record: RunRecord, options: ConnectOptions) -> RunPlan:
+    """Collect what a run that its owner has left needs to go on; its hosts have all that its workers need."""
+    return RunPlan(
+        spec=record.spec,
+        plan=Plan((), record.hosts, record.owners),
+        script=None,
+        connect=options,
+        topology=record.topology,
+        timings=Timings().scaled(timings_divisor()),
+    )
+
+
+def directory_to_resume(run: Run, runs_dir: Path) -> RunDirectory:
+    """Give the run's directory here, made for one that another machine has started, ready for another owner."""
+    directory = RunDirectory(runs_dir / run.id)
+    directory.files.mkdir(mode=0o700, parents=True, exist_ok=True)
+    directory.stop_request.unlink(missing_ok=True)
+    # Its hosts' reconcilers wrote with the key; this process owns the run from now on.
+    for known in (directory, run.directory):
+        known.seal_key.unlink(missing_ok=True)
+    return directory
+
+
+def forget_stop(run: Run, registry: Registry) -> None:
+    """Take back, wherever it was left, that the run was to be stopped."""
+    registry.request(run.id, stop=False)
+    with run.reach.visiting(run.hosts()) as opened:
+        call_all(opened, lambda host: host.take_back_stop(run.id))
+
+
+def _as_submitted(run: Run) -> RunRecord:
+    """Give the run's record, but what it executes, and where, as this machine has handed it over.
+
+    Its hosts have the run's key, and one of them may be another's by now.
+    """
+    record, path = run.record(), run.directory.submitted
+    if not path.exists():
+        return record
+    submitted = RunRecord.from_json(json.loads(path.read_text(encoding="utf-8")))
+    return replace(record, spec=submitted.spec, hosts=submitted.hosts, topology=submitted.topology)
+
+
+def _script(run: Run) -> str:
+    """Read the run's script, here or on one of its hosts."""
+    record = run.record()
+    path = run.directory.script(record.spec.script_name)
+    if path.exists():
+        return path.read_text(encoding="utf-8")
+    with run.reach.visiting(run.hosts()) as opened:
+        answers = call_all(opened, lambda host: _read_whole(host, record))
+    for answer in answers.values():
+        if isinstance(answer, bytes):
+            return answer.decode("utf-8")
+    reasons = [
+        f"{name}: {answer if isinstance(answer, IgniteTfError) else 'it has none'}"
+        for name, answer in answers.items()
+    ]
+    raise ConfigError(
+        f"the script of run {record.run_id} is nowhere to be found ({'; '.join(reasons)}); start it again "
+        f"from its cell, with its checkpoints: igfs:///runs/{record.run_id}/checkpoints"
+    )
+
+
+def _read_whole(host: Host, record: RunRecord) -> bytes | None:
+    data, path = b"", script_path(record.spec.script_name)
+    while piece := host.read(record.run_id, path, len(data)):
+        data += piece
+    return data or None
+
+
+def _check_job(run: Run) -> None:
+    """Refuse a run whose directory of files no host has any more."""
+    record = run.record()
+    digest = record.spec.job_parcel
+    if digest is None:
+        return
+    with run.reach.visiting(run.hosts()) as opened:
+        answers = call_all(opened, lambda host: host.has_parcels([digest]))
+    used = set(record.order.hosts)
+    lacking = [
+        name
+        for name, answer in answers.items()
+        if name in used and (isinstance(answer, IgniteTfError) or not answer)
+    ]
+    if lacking:
+        raise ConfigError(
+            f"the files of run {record.run_id} are not on {', '.join(lacking)} any more; start it again from JOB_DIR"
+        )

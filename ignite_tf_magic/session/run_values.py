@@ -1,0 +1,218 @@
+"""What goes into a run from a notebook and comes out of it: variables, a result, models. They travel by igfs.
+
+Everything is in formats that run no code when they are read: see `values`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ignite_tf_magic.config.options import ConnectOptions
+from ignite_tf_magic.errors import ConfigError, PathNotFound
+from ignite_tf_magic.igfs.addresses import cluster_of
+from ignite_tf_magic.igfs.layout import FileNode
+from ignite_tf_magic.igfs.volume import Volume
+from ignite_tf_magic.training.models import WEIGHTS, WHOLE, as_built, leave_model
+from ignite_tf_magic.training.task import task
+from ignite_tf_magic.training.untrusted_models import check_model, check_weights
+from ignite_tf_magic.serialization.values import decode, encode
+
+_INPUTS, _RESULT = "inputs.zip", "result.zip"
+_MODELS = "model"
+_PART_BYTES = 4 << 20
+
+
+# In a worker
+
+
+def result(value: Any) -> None:
+    """Give a value to whoever started the run that this process is a worker of: there it is `RUN.result`.
+
+    A model of Keras, or numbers, texts, containers, arrays and tables, up to 256 MiB; the last one given counts, of the
+    first worker alone. Outside of a run it is only checked.
+
+    Raises:
+        ConfigError: The value has no safe form, or is too large.
+    """
+    if _is_model(value):
+        leave_model(value)
+        data = encode({"model": value.name})
+    else:
+        data = encode({"result": value})
+    run_id = os.environ.get("IGNITE_TF_RUN_ID")
+    if run_id and task().is_chief:
+        with Volume(cluster_of) as volume:
+            _put(volume, run_id, _RESULT, data)
+
+
+def _is_model(value: Any) -> bool:
+    origins = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(value).__mro__}
+    return bool(origins & {("keras", "Model"), ("tf_keras", "Model")})
+
+
+def pushed() -> dict[str, Any]:
+    """Read the variables that were sent along with the run that this process is a worker of."""
+    run_id = os.environ["IGNITE_TF_RUN_ID"]
+    with Volume(cluster_of) as volume:
+        return decode(_get(volume, ("runs", run_id, _INPUTS)))
+
+
+# For who has started it
+
+
+def push(options: ConnectOptions, run_id: str, data: bytes) -> None:
+    """Leave variables, as `values.encode` wrote them, for the workers of a run that is about to start."""
+    with Volume(lambda: options) as volume:
+        _put(volume, run_id, _INPUTS, data)
+
+
+def read_result(options: ConnectOptions, run_id: str) -> Any:
+    """Read what a run's script has given by `result`.
+
+    Raises:
+        PathNotFound: It has given nothing yet.
+        ConfigError: What is there is damaged.
+    """
+    with Volume(lambda: options) as volume:
+        try:
+            found = decode(_get(volume, ("runs", run_id, _RESULT)))
+        except PathNotFound:
+            raise PathNotFound(
+                f"run {run_id} has given no result; a script gives one with ignite_tf_magic.result(value)"
+            ) from None
+    return load_model(options, run_id, found["model"]) if "model" in found else found["result"]
+
+
+def list_models(volume: Volume, run_id: str) -> dict[str, tuple[int, str]]:
+    """List the models that a run has left, by name: when each was written, in ns since 1970, and in which form."""
+    try:
+        entries = [entry for page in volume.entries(("runs", run_id, _MODELS)) for entry in page]
+    except PathNotFound:
+        return {}
+    found: dict[str, tuple[int, str]] = {}
+    for file, node in entries:
+        form = next((each for each in (WEIGHTS, WHOLE) if file.endswith(each)), None)
+        if form and isinstance(node, FileNode):
+            name = file.removesuffix(form)
+            found[name] = max(found.get(name, (0, "")), (node.mtime_ns, form))
+    return found
+
+
+def load_model(
+    options: ConnectOptions,
+    run_id: str,
+    name: str | None,
+    *,
+    into: Any = None,
+    trust: bool = False,
+    **given: Any,
+) -> Any:
+    """Load a model that a run's `fit` has left, with Keras 3 or tf_keras, whichever it is of.
+
+    Args:
+        options: The cluster.
+        run_id: The run.
+        name: Its name in Keras; None is the last one that was trained.
+        into: A model that takes the weights, where there is no more than these.
+        trust: Whether a model may bring code, which is then run. Whoever writes into the cluster writes models, too.
+        given: Arguments of Keras' own `load_model`, as `custom_objects`.
+
+    Raises:
+        PathNotFound: There is no such model.
+        ConfigError: There are only weights, and no model for them was given; or the model is not known to run no code.
+    """
+    with Volume(lambda: options) as volume, tempfile.TemporaryDirectory() as folder:
+        known = list_models(volume, run_id)
+        chosen = name or max(known, key=lambda each: known[each], default=None)
+        if chosen is None or chosen not in known:
+            there = f"it has left {', '.join(known)}" if known else "`fit` leaves one when it ends"
+            raise PathNotFound(f"run {run_id} has left no model{f' {name!r}' if name else ''}; {there}")
+        form = known[chosen][1]
+        path = Path(folder) / f"model{form}"
+        path.write_bytes(_get(volume, ("runs", run_id, _MODELS, f"{chosen}{form}")))
+        keras = None if form == WEIGHTS else _keras_of(path)
+        if trust:
+            given = {"safe_mode": False, **given}
+        else:
+            _check(path, f"{chosen}{form} of run {run_id}", keras, given)
+        if keras is None:
+            return _with_weights(into, path, f"run {run_id} has left the weights of {chosen!r} only")
+        model = keras.models.load_model(path, **given)
+        if into is None:
+            return model
+        into.set_weights(model.get_weights())
+        return into
+
+
+def _check(path: Path, what: str, keras: Any, given: Mapping[str, Any]) -> None:
+    """Refuse a model that may run code when it is loaded."""
+    try:
+        if keras is None:
+            check_weights(path)
+        else:
+            registered = keras.saving.get_custom_objects().items()
+            own = {
+                name for name, each in registered if not _is_of_keras(each)
+            }  # tf_keras registers its optimizers
+            check_model(path, {*own, *(given.get("custom_objects") or {})})
+    except ConfigError as error:
+        raise ConfigError(
+            f"the model {what} was not loaded: {error}. Classes and functions of your own: "
+            "RUN.model(custom_objects={'Net': Net}), or keras.saving.register_keras_serializable. "
+            "RUN.model(trust=True) runs what it brings: only if you trust all who can write into the cluster"
+        ) from error
+
+
+def _is_of_keras(registered: Any) -> bool:
+    return str(getattr(registered, "__module__", "")).partition(".")[0] in ("keras", "tf_keras")
+
+
+def _with_weights(model: Any, path: Path, what: str) -> Any:
+    if model is None:
+        raise ConfigError(f"{what}; make the model as its script does, and load them: RUN.model(into=model)")
+    with as_built(model):
+        model.load_weights(path)
+    return model
+
+
+def _keras_of(path: Path) -> Any:
+    """Import the Keras that has written a file."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            version = str(json.loads(archive.read("metadata.json")).get("keras_version", "3"))
+    except (ValueError, KeyError, AttributeError, zipfile.BadZipFile) as error:
+        raise ConfigError(f"what a run has left as its model is no .keras file: {error}") from error
+    if version.startswith("2"):
+        import tf_keras
+
+        return tf_keras
+    import keras
+
+    return keras
+
+
+def _put(volume: Volume, run_id: str, name: str, data: bytes) -> None:
+    volume.make_directory(("runs", run_id), parents=True, exist_ok=True)
+    volume.write_file(("runs", run_id, name), data)
+
+
+def _get(volume: Volume, path: tuple[str, ...]) -> bytes:
+    with volume.open_read(path) as file:
+        try:
+            found = bytearray(file.node.size)
+        except (MemoryError, OverflowError) as error:
+            raise ConfigError(
+                f"igfs:///{'/'.join(path)} is said to have {file.node.size:,} bytes, which do not fit into memory"
+            ) from error
+        done = 0
+        while count := file.read_into(done, memoryview(found)[done : done + _PART_BYTES]):
+            done += count
+        if done < len(found):
+            raise ConfigError(f"igfs:///{'/'.join(path)} has changed while it was read; read it again")
+    return bytes(found)

@@ -1,0 +1,199 @@
+"""Hands a run over to its own hosts: each gets a reconciler, which obeys the registry from then on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from ignite_tf_magic.runs.directory import SEAL_KEY, RunDirectory, new_run_id
+from ignite_tf_magic.runs.supervision.manager import RunPlan, baggage_for, first_record
+from ignite_tf_magic.runs.logs.mirror import seen_directory
+from ignite_tf_magic.runs.registry.origins import Elsewhere, Native, Origin
+from ignite_tf_magic.runs.registry.publisher import new_owner
+from ignite_tf_magic.runs.reach import Reach
+from ignite_tf_magic.runs.record import HostRecord, RunRecord
+from ignite_tf_magic.runs.registry.registry import Owner, Registry
+from ignite_tf_magic.runs.handles.handles import Run
+from ignite_tf_magic.runs.seals import Seal
+from ignite_tf_magic.config.options import Endpoint
+from ignite_tf_magic.errors import IgniteTfError, LaunchError, RecordDamaged
+from ignite_tf_magic.runs.hosts.host_names import plain_address
+from ignite_tf_magic.launch.files import write_private
+from ignite_tf_magic.launch.hosts import Host, call_all
+from ignite_tf_magic.launch.jobs import Job
+from ignite_tf_magic.runs.supervision.reconciler_instructions import INSTRUCTIONS, Instructions
+
+_JOB = "reconciler"
+_TAKEN_OVER_S = 30.0
+_TAKEN_BACK_S = 5.0
+_POLL_S = 0.05
+
+
+def submit(
+    plan: RunPlan,
+    state_dir: Path,
+    reach: Reach,
+    registry: Callable[..., Registry],
+    scale: float,
+    prepare: Callable[[str], None] = lambda _: None,
+) -> Run:
+    """Start a run that its own hosts answer for; returns when one of them does.
+
+    `prepare` is called with the run's id before anything of it is there.
+
+    Raises:
+        LaunchError: A host that is to have workers could not be given a reconciler, or none took the run over.
+        ConnectionFailed: The registry cannot be written.
+    """
+    run_id = new_run_id(plan.name or plan.spec.cache)
+    prepare(run_id)
+    record = first_record(plan, run_id, detached=True)
+    is_here = any(host.ssh is None for host in record.hosts)
+    directory = RunDirectory(state_dir / "runs" / run_id) if is_here else seen_directory(state_dir, run_id)
+    seal = Seal.new()
+    with registry(seal=seal) as index, ExitStack() as opened:
+        hosts = {host.name: opened.enter_context(reach.open(host)) for host in record.hosts}
+        failed = _errors(call_all(hosts.values(), Host.hello))
+        _check_hosts(run_id, record, failed)
+        record = replace(record, hosts=tuple(_with_root(host, hosts[host.name]) for host in record.hosts))
+        owner = new_owner()
+        with _taken_back(index, run_id, directory, hosts.values()):
+            directory.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_private(directory.seal_key, seal.to_text())
+            write_private(directory.submitted, json.dumps(record.to_json()))
+            if plan.script is not None:
+                script = directory.script(plan.spec.script_name)
+                script.parent.mkdir(mode=0o700, exist_ok=True)
+                write_private(script, plan.script)
+            record.write(directory)
+            index.touch_owner(run_id, owner)
+            index.create(record.to_json())
+            ready = [host for name, host in hosts.items() if name not in failed]
+            failed |= _errors(call_all(ready, partial(_install, plan, record, directory, seal, scale)))
+            _check_hosts(run_id, record, failed)
+        _await_supervisor(index, run_id, owner, plan.timings.owner_beat_s, failed)
+    return Run(directory, _origin(record, directory, reach, registry), reach)
+
+
+def _check_hosts(run_id: str, record: RunRecord, failed: Mapping[str, IgniteTfError]) -> None:
+    """Refuse a run of which a host cannot start its workers, or no host can take it over."""
+    needed = record.order.hosts or tuple(host.name for host in record.hosts)
+    lacking = [str(failed[name]) for name in needed if name in failed]
+    if lacking and (record.order.hosts or len(lacking) == len(needed)):
+        raise LaunchError(f"run {run_id} was not started, and nothing of it is left: {'; '.join(lacking)}")
+
+
+@contextmanager
+def _taken_back(
+    index: Registry, run_id: str, directory: RunDirectory, hosts: Iterable[Host]
+) -> Iterator[None]:
+    """Leave nothing of a run that was not handed over: no host works for it, and nobody lists it."""
+    try:
+        yield
+    except BaseException:
+        call_all(hosts, partial(_remove, run_id))
+        with suppress(IgniteTfError):  # then its row says `lost`, and prune removes it
+            index.remove(run_id)
+        shutil.rmtree(directory.path, ignore_errors=True)
+        raise
+
+
+def _remove(run_id: str, host: Host) -> None:
+    """End what was started on a host, and remove its files; one that cannot be asked has a reconciler that gives up."""
+    jobs = host.jobs_of(run_id)
+    if jobs is None:
+        return
+    deadline = time.monotonic() + _TAKEN_BACK_S
+    host.end(run_id, names=[job.name for job in jobs], grace_s=0, reason="the run was not started")
+    while time.monotonic() < deadline and any(not job.has_ended for job in host.jobs_of(run_id) or ()):
+        time.sleep(_POLL_S)
+    host.remove(run_id)
+
+
+def _origin(
+    record: RunRecord, directory: RunDirectory, reach: Reach, registry: Callable[..., Registry]
+) -> Origin:
+    """Say where the run is: of several hosts, others may go on without this machine."""
+    is_only_here = [host.ssh for host in record.hosts] == [None]
+    return Native(directory, reach) if is_only_here else Elsewhere(directory, reach, registry)
+
+
+def _errors(answers: Mapping[str, object]) -> dict[str, IgniteTfError]:
+    return {name: answer for name, answer in answers.items() if isinstance(answer, IgniteTfError)}
+
+
+def _with_root(record: HostRecord, host: Host) -> HostRecord:
+    return replace(record, root=host.facts.root if host.facts else record.root)
+
+
+def _install(
+    plan: RunPlan, record: RunRecord, directory: RunDirectory, seal: Seal, scale: float, host: Host
+) -> None:
+    me = record.host(host.name)
+    baggage = baggage_for(plan, me, directory)
+    for parcel in baggage.parcels:
+        if parcel.digest not in host.has_parcels([parcel.digest]):
+            host.put_parcel(parcel)
+    python_path = (baggage.python_path or "").replace("{root}", me.root or "") or None
+    instructions = Instructions(
+        me.name, _endpoints(plan, record, me), python_path, baggage.has_credentials, me.ssh is None, scale
+    )
+    files = {
+        **baggage.files,
+        INSTRUCTIONS: instructions.to_text(),
+        SEAL_KEY: seal.to_text(),
+        "run.json": json.dumps(record.to_json()),
+    }
+    for path, text in files.items():
+        host.write(record.run_id, path, text.encode())
+    host.start(_job(record, me, python_path))
+
+
+def _endpoints(plan: RunPlan, record: RunRecord, host: HostRecord) -> tuple[str, ...]:
+    """Give Ignite's nodes: those of this host, what was dialled here, and what nodes list, which may lead nowhere."""
+    own = [node for node in record.topology if plain_address(Endpoint.parse(node).host) in host.addresses]
+    return tuple(dict.fromkeys([*own, *map(str, plan.connect.endpoints), *record.topology]))
+
+
+def _job(record: RunRecord, host: HostRecord, python_path: str | None) -> Job:
+    home = f"{host.root}/runs/{record.run_id}"
+    path = {"PYTHONPATH": python_path} if python_path else {}
+    return Job(
+        run=record.run_id,
+        name=_JOB,
+        generation=0,
+        argv=(record.interpreter_on(host.name), "-m", "ignite_tf_magic.runs.supervision.reconciler", home),
+        env={"PYTHONUNBUFFERED": "1", "IGNITE_TF_HOME": host.root or "", **path},
+        log="reconciler.log",
+        cwd=f"{home}/start",
+        create_cwd=True,
+        keep=True,
+        log_limit_bytes=16 << 20,
+    )
+
+
+def _await_supervisor(
+    registry: Registry, run_id: str, owner: Owner, beat_s: float, failed: Mapping[str, IgniteTfError]
+) -> None:
+    """Wait for a host to answer for the run; until then this process does."""
+    deadline, touched = time.monotonic() + _TAKEN_OVER_S, float("-inf")
+    while time.monotonic() < deadline:
+        if time.monotonic() - touched > beat_s:
+            registry.touch_owner(run_id, owner)
+            touched = time.monotonic()
+        with suppress(RecordDamaged):  # others have written there; the run's hosts put it right
+            stored = registry.get(run_id)
+            if stored is not None and stored.record.get("supervisor"):
+                return
+        time.sleep(_POLL_S)
+    reasons = f" ({'; '.join(map(str, failed.values()))})" if failed else ""
+    raise LaunchError(
+        f"no host has taken run {run_id} over within {_TAKEN_OVER_S:g} s{reasons}. Their words are in "
+        f"reconciler.log of the run's directory there; ignite-tf stop {run_id} ends what there is of it"
+    )

@@ -1,0 +1,219 @@
+"""A run as a person holds it: all that runs are, and what its training has told of itself."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from ignite_tf_magic.closing import Closing
+from ignite_tf_magic.runs.handles.handles import Run
+from ignite_tf_magic.config.options import ConnectOptions
+from ignite_tf_magic.errors import ConnectionFailed, IgniteTfError, PathNotFound
+from ignite_tf_magic.igfs.reader import FileReader
+from ignite_tf_magic.igfs.volume import Volume
+from ignite_tf_magic.session.run_values import load_model, read_result
+from ignite_tf_magic.training.records import FILE_NAME, Record, RecordReader, without_repeats
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_PART_BYTES, _TAIL_BYTES = 1 << 20, 1 << 16
+_POLL_S, _PAUSE_S = 0.5, 5.0
+_JOIN_S = 2.0
+
+Cluster = Callable[[], "ConnectOptions | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRun(Run):
+    """A run, with what its training has told.
+
+    Attributes:
+        cluster: Says how the Ignite cluster is reached in whose igfs the run's files are; None when nobody knows.
+    """
+
+    cluster: Cluster
+
+    @classmethod
+    def of(cls, run: Run, cluster: Cluster) -> TrainingRun:
+        """Take a run that knows its processes only."""
+        return cls(run.directory, run.origin, run.reach, cluster)
+
+    def records(self) -> list[Record]:
+        """Read what has been told so far, oldest first; empty while nothing was.
+
+        Raises:
+            ConnectionFailed: No node of the cluster answers.
+        """
+        options = self.cluster()
+        if options is None:
+            return []
+        reader = RecordReader()
+        with Volume(lambda: options) as volume, suppress(PathNotFound), _open(volume, self.id) as file:
+            return without_repeats(_read_on(file, reader))
+        return []
+
+    def latest(self) -> Record | None:
+        """Read what was told last; None when nothing was, or when no cluster answers: it is an extra to who looks."""
+        options = self.cluster()
+        if options is None:
+            return None
+        try:
+            with Volume(lambda: options) as volume, _open(volume, self.id) as file:
+                data = bytearray(min(file.node.size, _TAIL_BYTES))
+                count = file.read_into(file.node.size - len(data), memoryview(data))
+        except (PathNotFound, ConnectionFailed):
+            return None
+        return next(reversed(RecordReader().feed(bytes(data[:count]))), None)
+
+    @property
+    def history(self) -> pd.DataFrame:
+        """The epochs that are done, one in a row: loss and metrics, examples/s, the share of time waited for data.
+
+        Reads them from igfs; so it can be asked while the run goes on.
+
+        Raises:
+            ConnectionFailed: No node of the cluster answers.
+        """
+        return frame_of([record for record in self.records() if record.is_epoch])
+
+    @property
+    def metrics(self) -> pd.DataFrame:
+        """All that was told, about once a second, like `history`."""
+        return frame_of(self.records())
+
+    @property
+    def result(self) -> Any:
+        """What the script has given by `ignite_tf_magic.result`, or what the function has returned.
+
+        Raises:
+            PathNotFound: It has given nothing.
+            ConnectionFailed: No node of the cluster answers.
+        """
+        return read_result(self._options(), self.id)
+
+    def model(self, name: str | None = None, *, into: Any = None, trust: bool = False, **given: Any) -> Any:
+        """Load the model that `fit` has left; of several the last, or the one of that name in Keras.
+
+        Args:
+            name: The model's name.
+            into: A model that takes the weights: of one that could not be saved whole there is no more.
+            trust: Whether it may bring code of its own, which is then run; without, such a model is refused.
+            given: Arguments of Keras' `load_model`, as `custom_objects`.
+
+        Raises:
+            PathNotFound: The run has left no such model.
+            ConfigError: There are only weights, and no model for them was given; or it may run code.
+            ConnectionFailed: No node of the cluster answers.
+        """
+        return load_model(self._options(), self.id, name, into=into, trust=trust, **given)
+
+    def _options(self) -> ConnectOptions:
+        options = self.cluster()
+        if options is None:
+            raise ConnectionFailed(
+                f"the files of run {self.id} are in igfs, and no cluster is configured or runs here: set "
+                "IGNITE_TF_CLUSTER=HOST:PORT"
+            )
+        return options
+
+    def tail(self) -> MetricsTail:
+        """Follow what is told. Close what this gives."""
+        return MetricsTail(self.id, self.cluster)
+
+
+def frame_of(records: list[Record]) -> pd.DataFrame:
+    """Give records as rows, with a column for each value."""
+    import pandas as pd
+
+    found: pd.DataFrame = pd.DataFrame([_row(record) for record in records])
+    return found
+
+
+def _row(record: Record) -> dict[str, Any]:
+    memory = [each.memory_bytes for each in record.workers if each.memory_bytes is not None]
+    gpus = [each.gpu_share for each in record.workers if each.gpu_share is not None]
+    found = {
+        "training": record.training,
+        "epoch": record.epoch,
+        "step": record.step,
+        **record.values,
+        "examples_per_s": record.examples_per_s,
+        "data_wait": record.data_wait,
+        "memory_bytes": max(memory, default=None),
+        "time": datetime.fromtimestamp(record.time, timezone.utc),
+    }
+    return found | ({"gpu_share": sum(gpus) / len(gpus)} if gpus else {})
+
+
+def _open(volume: Volume, run_id: str) -> FileReader:
+    return volume.open_read(("runs", run_id, FILE_NAME))
+
+
+def _read_on(file: FileReader, reader: RecordReader) -> list[Record]:
+    found: list[Record] = []
+    space = memoryview(bytearray(_PART_BYTES))
+    while count := file.read_into(reader.num_bytes, space):
+        found += reader.feed(bytes(space[:count]))
+    return found
+
+
+class MetricsTail(Closing):
+    """Follows what a run's training tells, in a thread of its own. Never raises: it is an extra to who watches."""
+
+    def __init__(self, run_id: str, cluster: Cluster) -> None:
+        self._run_id = run_id
+        self._cluster = cluster
+        self._records: list[Record] = []
+        self._num_looks = 0
+        self._has_options = True
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name=f"metrics-{run_id}", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Follow no longer."""
+        self._closing.set()
+        self._thread.join(_JOIN_S)
+
+    def catch_up(self, timeout_s: float = 3.0) -> None:
+        """Wait until what there is by now has been read; for a training that has ended, that is all."""
+        before = self._num_looks
+        deadline = time.monotonic() + timeout_s
+        while self._num_looks < before + 2 and self._has_options and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    def records(self) -> list[Record]:
+        """Give what has been told so far, oldest first."""
+        return without_repeats(tuple(self._records))
+
+    @property
+    def num_records(self) -> int:
+        """How many there are, to see that there are more."""
+        return len(self._records)
+
+    def _follow(self) -> None:
+        options = self._cluster()
+        self._has_options = options is not None
+        reader = RecordReader()
+        while options is not None and not self._closing.is_set():
+            try:
+                with Volume(lambda: options) as volume:
+                    self._follow_in(volume, reader)
+            except (IgniteTfError, OSError):  # the cluster may be back soon
+                self._closing.wait(_PAUSE_S)
+
+    def _follow_in(self, volume: Volume, reader: RecordReader) -> None:
+        while not self._closing.wait(_POLL_S):
+            self._num_looks += 1
+            with suppress(PathNotFound), _open(volume, self._run_id) as file:
+                while True:
+                    self._records += _read_on(file, reader)
+                    self._num_looks += 1
+                    if self._closing.wait(_POLL_S):
+                        return

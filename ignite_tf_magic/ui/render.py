@@ -1,0 +1,294 @@
+"""What a notebook shows, as text and HTML; a shell shows the text. Pure: no IPython, clock, file or network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from html import escape
+
+from ignite_tf_magic.session.tensorboards import LogSource, TensorBoardInfo
+from ignite_tf_magic.session.files import FileInfo, Usage
+from ignite_tf_magic.session import (
+    CacheInfo,
+    EmbeddedNode,
+    Failure,
+    Health,
+    Pruned,
+    RunInfo,
+    RunState,
+)
+from ignite_tf_magic.serialization.terminal_text import plain, visible, visible_line
+
+# Of medium lightness: they show on a light and on a dark page. Text keeps the page's own colour.
+_RED, _GREEN, _BLUE, _GREY, _AMBER = "#e53935", "#43a047", "#1e88e5", "#9e9e9e", "#fb8c00"
+_STATE_COLOURS = {"succeeded": _GREEN, "failed": _RED, "failing": _RED, "lost": _RED, "stopped": _GREY}
+_FONT = "font-size:var(--jp-ui-font-size1,13px);line-height:1.5"
+_MARGIN = "margin:6px 0 2px 0"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One thing to show, for a front end with HTML and for one without."""
+
+    text: str
+    html: str
+
+    def __post_init__(self) -> None:
+        """Take from names and values what a terminal would obey."""
+        object.__setattr__(self, "text", visible(self.text))
+
+    def bundle(self) -> dict[str, str]:
+        """The view as a MIME bundle for IPython's `display(..., raw=True)`."""
+        return {"text/plain": self.text, "text/html": self.html}
+
+
+def pruned_text(pruned: Sequence[Pruned], keep: int, *, dry_run: bool) -> str:
+    """Tell which runs were removed, or would be, and what stays."""
+    lines = [f"{run.run_id}  {run.num_bytes / 2**20:,.1f} MiB in igfs" for run in pruned]
+    verb = "would be removed" if dry_run else "removed"
+    return "\n".join([*lines, f"{len(pruned)} runs {verb}; the newest {keep} of those that ended stay"])
+
+
+def runs_view(runs: Sequence[RunInfo], now: datetime) -> View:
+    """List runs, in the order in which they are given."""
+    if not runs:
+        return message_view("No runs. A cell starts one: %%ignite_tf start CACHE")
+    head = ["Run", "State", "Cache", "Workers", "Started", "Duration", "Hosts"]
+    rows = [
+        [
+            run.id,
+            state_text(run),
+            run.cache,
+            str(run.num_workers),
+            f"{run.started_at.astimezone():%Y-%m-%d %H:%M}",
+            duration_text(run, now),
+            ", ".join(run.hosts),
+        ]
+        for run in runs
+    ]
+    return table_view(head, rows, right={3, 5}, dots={1: [_colour(run.state) for run in runs]})
+
+
+def caches_view(caches: Sequence[CacheInfo]) -> View:
+    """List caches with their sizes and SQL tables."""
+    if not caches:
+        return message_view("This cluster has no caches. Load one: ignite-tf load MNIST digits")
+    head = ["Cache", "Rows", "Mode", "Backups", "SQL table"]
+    rows = [
+        [
+            cache.name,
+            f"{cache.rows:,}"
+            if cache.expected_rows is None
+            else f"{cache.rows:,} of {cache.expected_rows:,}",
+            cache.mode,
+            str(cache.backups) if cache.mode == "partitioned" else "all",
+            ", ".join(cache.tables),
+        ]
+        for cache in caches
+    ]
+    return table_view(head, rows, right={1, 3})
+
+
+def nodes_view(nodes: Sequence[EmbeddedNode]) -> View:
+    """List the embedded nodes."""
+    if not nodes:
+        return message_view("No embedded nodes run. Start some: %ignite_tf local up")
+    rows = [
+        [
+            str(node.index),
+            f"{node.host}:{node.port}",
+            str(node.pid or ""),
+            "running" if node.alive else "ended",
+            str(node.log),
+        ]
+        for node in nodes
+    ]
+    return table_view(["Node", "Address", "PID", "State", "Log"], rows)
+
+
+def tensorboards_view(boards: Sequence[TensorBoardInfo]) -> View:
+    """List TensorBoards with what they show."""
+    if not boards:
+        return message_view("No TensorBoard runs. To open one: %ignite_tf tensorboard")
+    rows = [
+        [str(board.port), str(board.pid), ", ".join(dict.fromkeys(map(_shown, board.logdirs))), board.url]
+        for board in boards
+    ]
+    return table_view(["Port", "PID", "Shows", "URL"], rows, right={0, 1})
+
+
+def _shown(source: LogSource) -> str:
+    return source.name or source.uri
+
+
+# Browsers keep storage from a frame of another site, without which TensorBoard shows nothing: localhost in a page
+# of 127.0.0.1 is one.
+_SAME_SITE = """<script>
+for (const frame of document.querySelectorAll("iframe.ignite-tf-tensorboard")) {
+  const url = new URL(frame.src);
+  if (url.hostname === "localhost" && location.hostname === "127.0.0.1") {
+    url.hostname = location.hostname;
+    frame.src = url.href;
+  }
+}
+</script>"""
+
+
+def files_view(files: Sequence[FileInfo], now: datetime) -> View:
+    """List files with their sizes and times; a directory's name ends in a slash."""
+    rows = [
+        [
+            "" if file.num_bytes is None else size_text(file.num_bytes),
+            time_text(file.mtime_ns, now),
+            file.path + "/" * file.is_directory,
+        ]
+        for file in files
+    ]
+    return table_view(["Size", "Modified", "Path"], rows, right={0})
+
+
+def usage_view(usages: Sequence[Usage]) -> View:
+    """List how much lies where."""
+    rows = [[size_text(usage.num_bytes), f"{usage.num_files:,}", usage.path] for usage in usages]
+    return table_view(["Size", "Files", "Path"], rows, right={0, 1})
+
+
+def size_text(num_bytes: int) -> str:
+    """Write a number of bytes for people, as 1.5 MiB."""
+    size, unit = float(num_bytes), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if size < 1000 or unit == "TiB":
+            break
+        size /= 1024
+    return f"{num_bytes} B" if unit == "B" else f"{size:.3g} {unit}"
+
+
+def time_text(time_ns: int, now: datetime) -> str:
+    """Write a moment in the time zone of `now`; the root of a file system has none."""
+    return f"{datetime.fromtimestamp(time_ns / 1e9, now.tzinfo):%Y-%m-%d %H:%M:%S}" if time_ns else ""
+
+
+def tensorboard_view(board: TensorBoardInfo, height_px: int) -> View:
+    """Show a TensorBoard inside the page."""
+    url = escape(board.url)
+    notes = "".join(f"<br>{escape(note)}" for note in board.notes)
+    html = (
+        f'<div style="{_MARGIN};{_FONT}">TensorBoard: <a href="{url}" target="_blank">{url}</a>{notes}</div>'
+        f'<iframe class="ignite-tf-tensorboard" src="{url}" width="100%" height="{height_px}" '
+        f'style="border:0" allowfullscreen></iframe>{_SAME_SITE}'
+    )
+    return View("\n".join([f"TensorBoard: {board.url}", *board.notes]), html)
+
+
+def table_view(
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    right: set[int] | None = None,
+    dots: dict[int, list[str]] | None = None,
+    *,
+    upper: bool = True,
+) -> View:
+    """Lay out a table; `right` are columns of numbers, `dots` CSS colours by column and row.
+
+    `upper` puts the text's head into capitals.
+    """
+    right, dots = right or set(), dots or {}
+    head, rows = [visible_line(name) for name in head], [[visible_line(cell) for cell in row] for row in rows]
+    text_head = [name.upper() if upper else name for name in head]
+    widths = [max(map(len, column)) for column in zip(text_head, *rows, strict=True)]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = (
+            cell.rjust(width) if i in right else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        )
+        return "  ".join(padded).rstrip()
+
+    def cell(tag: str, html: str, column: int) -> str:
+        align = "right" if column in right else "left"
+        return f'<{tag} style="text-align:{align};white-space:nowrap;padding:2px 12px 2px 4px">{html}</{tag}>'
+
+    def body_cell(text: str, row: int, column: int) -> str:
+        return cell("td", (dot(dots[column][row]) if column in dots else "") + escape(text), column)
+
+    heads = "".join(cell("th", escape(name), i) for i, name in enumerate(head))
+    body = "".join(
+        "<tr>" + "".join(body_cell(text, i, j) for j, text in enumerate(row)) + "</tr>"
+        for i, row in enumerate(rows)
+    )
+    html = f'<div style="overflow-x:auto"><table style="margin:4px 0"><tr>{heads}</tr>{body}</table></div>'
+    return View("\n".join(map(line, [text_head, *rows])), html)
+
+
+def message_view(text: str) -> View:
+    """Show one line or paragraph."""
+    return View(text, f'<div style="white-space:pre-wrap;{_MARGIN};{_FONT}">{escape(text)}</div>')
+
+
+def dot(colour: str) -> str:
+    """A coloured mark in front of a word, as HTML."""
+    return f'<span style="color:{colour}">\u25cf</span> '
+
+
+def state_text(run: RunInfo) -> str:
+    """Name a run's state, with the exit code when it failed, or until when it waits for somebody to take it over."""
+    if run.left_until is not None and run.state is not RunState.LOST:
+        return f"{run.state.value} (left until {run.left_until.astimezone():%H:%M})"
+    failed = run.state is RunState.FAILED and run.exit_code is not None
+    return f"{run.state.value} ({run.exit_code})" if failed else run.state.value
+
+
+def state_html(run: RunInfo) -> str:
+    """Name a run's state behind a mark of its colour."""
+    return dot(_colour(run.state)) + escape(state_text(run))
+
+
+def duration_text(run: RunInfo, now: datetime) -> str:
+    """Tell how long a run has lasted, as in 0:03:20; of a lost one, until something of it was last written."""
+    if run.state is RunState.LOST:
+        return _span(run.seen_at - run.started_at) if run.seen_at else "unknown"
+    return _span((run.ended_at or now) - run.started_at)
+
+
+def _span(lasted: timedelta) -> str:
+    return str(timedelta(seconds=max(round(lasted.total_seconds()), 0)))
+
+
+def _colour(state: RunState) -> str:
+    return _STATE_COLOURS.get(state.value, _BLUE)
+
+
+def health_colour(health: Health) -> str:
+    """Give the colour of what a check came to."""
+    return {Health.GOOD: _GREEN, Health.DOUBTFUL: _AMBER, Health.BAD: _RED}[health]
+
+
+def end_view(run: RunInfo, notes: Sequence[str]) -> View:
+    """Close a cell: how the run ended, where its files are, what can be done next."""
+    first = f"run {run.id}: {state_text(run)} after {duration_text(run, run.ended_at or run.started_at)}"
+    lines = [f"logs: {run.directory}/worker-*.log", *notes]
+    if run.reason and run.state is not RunState.SUCCEEDED:
+        lines.insert(0, run.reason)
+    html = (
+        f'<div style="border-left:4px solid {_colour(run.state)};padding-left:10px;{_MARGIN};{_FONT}">'
+        f"<b>{escape(first)}</b>" + "".join(f"<br>{escape(line)}" for line in lines) + "</div>"
+    )
+    return View("\n".join([first, *(f"  {line}" for line in lines)]), html)
+
+
+def failure_view(run: RunInfo, failure: Failure) -> View:
+    """Show why a run failed: which worker first and how, its traceback or last lines, and what helps."""
+    title = f"run {run.id}: {failure.summary}"
+    said = failure.traceback or "\n".join(failure.last_lines)
+    said = plain(said).rstrip()
+    notes = [f"hint: {failure.hint}"] if failure.hint else []
+    notes.append(f"all output of worker {failure.worker}: {failure.log}")
+    blocks = [f'<b style="color:{_RED}">{escape(title)}</b>']
+    if said:
+        style = "margin:6px 0;padding:0;max-height:24em;overflow:auto;white-space:pre-wrap;background:none"
+        blocks.append(f'<pre style="{style}">{escape(said)}</pre>')
+    blocks += [f"<div>{escape(note)}</div>" for note in notes]
+    border = f"border:1px solid {_RED};border-left-width:4px;padding:6px 10px"
+    text = "\n".join(part for part in [title, said, *notes] if part)
+    return View(text, f'<div style="{border};{_MARGIN};{_FONT}">{"".join(blocks)}</div>')

@@ -1,0 +1,215 @@
+"""Options that a cell and a shell share, by the same words. Does nothing but read."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ignite_tf_magic.version import __version__
+from ignite_tf_magic.session.tensorboards import LOOPBACK
+from ignite_tf_magic.errors import ConfigError
+from ignite_tf_magic.session import EmbeddedOptions, OnRebalance, Run
+from ignite_tf_magic.config.toml_tables import SIZE_IS, parse_bytes
+
+# More than any option can mean, and less than any clock, socket or date refuses.
+_MOST, _MOST_DAYS, _MOST_PORT = 10**9, 10**6, 65535
+
+
+def count(text: str) -> int:
+    """Read a whole number from 1 up."""
+    return _number(text, 1, _MOST, "a whole number")
+
+
+def whole(text: str) -> int:
+    """Read a whole number from 0 up."""
+    return _number(text, 0, _MOST, "a whole number")
+
+
+def days(text: str) -> int:
+    """Read a number of days."""
+    return _number(text, 0, _MOST_DAYS, "a number of days")
+
+
+def port(text: str) -> int:
+    """Read the number of a port."""
+    return _number(text, 1, _MOST_PORT, "a port")
+
+
+def _number(text: str, least: int, most: int, what: str) -> int:
+    # The length first: Python takes long to read a long number, or refuses to.
+    if not text.isdecimal() or len(text) > len(str(most)) or not least <= int(text) <= most:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not {what} from {least} up ({most} at most)")
+    return int(text)
+
+
+def priority(text: str) -> int:
+    """Read a whole number that may be below 0."""
+    sign = -1 if text.startswith("-") else 1
+    return sign * whole(text.removeprefix("-"))
+
+
+def size(text: str) -> int:
+    """Read a number of bytes, as 500MB or 1.5GiB."""
+    found = parse_bytes(text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not {SIZE_IS}")
+    return found
+
+
+def assignment(text: str) -> tuple[str, str]:
+    """Read NAME=VALUE."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not NAME=VALUE")
+    return name, value
+
+
+def seconds(text: str) -> float:
+    """Read a number of seconds above 0."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found <= _MOST:
+        raise argparse.ArgumentTypeError(
+            f"{text[:40]!r} is not a number of seconds above 0 ({_MOST} at most)"
+        )
+    return found
+
+
+def add_config_options(parser: argparse.ArgumentParser) -> None:
+    """Add what says which cluster is meant, and which way leads to it."""
+    parser.add_argument(
+        "-c", "--config", type=Path, metavar="FILE", help="ignite-tf.toml, or Ignite's Spring XML"
+    )
+    parser.add_argument("--via", metavar="HOST", help="SSH host through which all is reached")
+
+
+def add_version(parser: argparse.ArgumentParser) -> None:
+    """Add -V."""
+    parser.add_argument("-V", "--version", action="version", version=f"ignite-tf {__version__}")
+
+
+def add_run(parser: argparse.ArgumentParser) -> None:
+    """Add which run is meant."""
+    parser.add_argument("run", metavar="RUN", help="its id (CLUSTER_ID), or the beginning of it")
+
+
+def chosen_workers(run: Run, worker: int | None) -> Sequence[int]:
+    """Give the worker that was asked for, or all.
+
+    Raises:
+        ConfigError: The run has no such worker.
+    """
+    workers = range(run.info().num_workers)
+    if worker is not None and worker not in workers:
+        raise ConfigError(f"run {run.id} has no worker {worker}; it has 0 to {workers[-1]}")
+    return workers if worker is None else [worker]
+
+
+def add_run_options(start: argparse.ArgumentParser, *, default_workers: str) -> None:
+    """Add what both ways to start a run know."""
+    add = start.add_argument
+    workers = f"processes to train with ({default_workers})"
+    _add_place(start, workers)
+    add("--env", action="append", type=assignment, metavar="K=V", help="a variable of theirs (no secrets)")
+    add("--requirements", type=Path, metavar="FILE", help="what their Python has, built once on each host")
+    add("--wheels", type=Path, metavar="DIR", help="where that comes from, for hosts without a package index")
+    add(
+        "--start-timeout",
+        type=seconds,
+        metavar="S",
+        help="seconds for several to start, and to join each other (180)",
+    )
+    add("--max-restarts", type=whole, metavar="N", help="failures in a row that are retried (10)")
+    add("--deadline", type=seconds, metavar="S", help="seconds that the run may take in all (no limit)")
+    choices = [each.value for each in OnRebalance]
+    add("--on-rebalance", choices=choices, help="when partitions have moved (restart)")
+    add("--stop-on-nan", action="store_true", help="fail when the loss is not a number any more")
+    add("--allow-partial", action="store_true", help="train on what is left of a cache that has lost rows")
+    add("--wait", action="store_true", help="queue the run until there are GPUs, ports and memory for it")
+    add("--priority", type=priority, metavar="N", help="with --wait: before runs with a lower one (0)")
+    add("--explain", action="store_true", help="only tell who would read what, from where")
+    add("--detach", action="store_true", help="the hosts answer for the run; it outlives this process")
+
+
+def _add_place(start: argparse.ArgumentParser, workers: str) -> None:
+    add = start.add_argument
+    add("--workers", type=count, metavar="N", help=workers)
+    add("--hosts", metavar="A,B", help="only these get workers (all that hold partitions)")
+    add("--memory", type=size, default=0, metavar="SIZE", help="of each worker at most, as 4GiB (no limit)")
+    add("--gpus", type=whole, default=0, metavar="N", help="GPUs of each worker alone (0: all see all)")
+    add("--python", metavar="PATH", help="interpreter of the workers, on their hosts")
+    add("--name", metavar="NAME", help="the beginning of the run's id (the cache)")
+
+
+def given_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Give the fields of a `RunRequest` that these options say; what was not given is left out."""
+    found = {
+        "num_workers": options.workers,
+        "hosts": tuple(part for part in (options.hosts or "").split(",") if part) or None,
+        "python": options.python,
+        "name": options.name,
+        "num_gpus": options.gpus,
+        "memory_bytes": options.memory,
+        "requirements": options.requirements,
+        "wheels": options.wheels,
+        "wait": options.wait,
+        "priority": options.priority,
+        "stop_on_nan": options.stop_on_nan,
+        "allow_partial": options.allow_partial,
+        "start_timeout_s": options.start_timeout,
+        "max_restarts": options.max_restarts,
+        "deadline_s": options.deadline,
+        "env": dict(options.env) if options.env else None,
+        "on_rebalance": OnRebalance(options.on_rebalance) if options.on_rebalance else None,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def add_doctor_options(doctor: argparse.ArgumentParser) -> None:
+    """Add what to look at."""
+    doctor.add_argument("cache", nargs="?", metavar="CACHE", help="whose data to look for")
+    doctor.add_argument("--python", metavar="PATH", help="interpreter of the workers, on their hosts")
+
+
+def add_prune_options(prune: argparse.ArgumentParser) -> None:
+    """Add which runs are forgotten."""
+    prune.add_argument("--keep", type=whole, default=20, metavar="N", help="so many of the newest stay (20)")
+    prune.add_argument("--older-than", type=days, metavar="DAYS", help="only those that ended longer ago")
+    prune.add_argument("--dry-run", action="store_true", help="only list them")
+
+
+def add_history_options(history: argparse.ArgumentParser) -> None:
+    """Add which runs are looked at."""
+    history.add_argument("run", nargs="+", metavar="RUN", help="one, or several side by side")
+
+
+def add_board_options(board: argparse.ArgumentParser) -> None:
+    """Add what a TensorBoard shows, and where."""
+    board.add_argument("run", nargs="*", metavar="RUN", help="the runs to show (all)")
+    board.add_argument("--logdir", action="append", default=[], metavar="URI", help="other event files")
+    board.add_argument("--port", type=port, metavar="N", help="where it listens (the first free from 6006)")
+    board.add_argument("--host", default=LOOPBACK, help=f"where it is reached ({LOOPBACK}: from here only)")
+    board.add_argument("--list", action="store_true", help="list those that run")
+    board.add_argument("--stop", action="store_true", help="end the one that shows this; without RUN, all")
+
+
+def add_node_options(up: argparse.ArgumentParser) -> None:
+    """Add what embedded nodes are like."""
+    default = EmbeddedOptions()
+    up.add_argument(
+        "--nodes", type=whole, default=default.num_nodes, metavar="N", help=f"how many ({default.num_nodes})"
+    )
+    up.add_argument(
+        "--heap", default=default.heap, metavar="SIZE", help=f"Java heap of a node ({default.heap})"
+    )
+    up.add_argument(
+        "--region",
+        default=default.region,
+        metavar="SIZE",
+        help=f"memory for a node's data ({default.region})",
+    )
+    up.add_argument("--persist", action="store_true", help="keep the data on disk, over down")

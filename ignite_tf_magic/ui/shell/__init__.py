@@ -1,0 +1,1 @@
+"""The shell: a thin view of `session` that takes no decisions."""

@@ -1,0 +1,41 @@
+"""Runs of light scripts, without Ignite."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from light_runs import make_plan, reach_of
+
+from ignite_tf_magic.runs.supervision import manager
+from ignite_tf_magic.runs.handles.handles import Run
+from ignite_tf_magic.launch import lock
+
+
+@pytest.fixture
+def runs_dir(tmp_path) -> Path:
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def work_dir(tmp_path) -> Path:
+    path = tmp_path / "work"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def start(runs_dir, work_dir):
+    """Start a script as a run; what is left of it afterwards fails the test."""
+    started: list[Run] = []
+
+    def start(script: str, num_workers: int = 1, **options) -> Run:
+        plan = make_plan(script, num_workers, **{"cwd": work_dir, **options})
+        started.append(manager.start_run(plan, runs_dir, reach_of(runs_dir)))
+        return started[-1]
+
+    yield start
+    for run in started:
+        run.stop()
+        for path in run.directory.path.glob("jobs/*/lock"):
+            assert not lock.is_held(path)

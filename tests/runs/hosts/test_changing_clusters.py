@@ -1,0 +1,117 @@
+"""Plans, readers and judges while nodes of Ignite come and go, and while nobody can be heard."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from light_runs import reach_of
+
+from ignite_tf_magic.client.client import connect
+from ignite_tf_magic.runs.registry import origins
+from ignite_tf_magic.runs.directory import RunDirectory
+from ignite_tf_magic.runs.logs.mirror import seen_directory
+from ignite_tf_magic.runs.orders import HostReport
+from ignite_tf_magic.runs.registry.origins import Elsewhere
+from ignite_tf_magic.runs.supervision.planning import find_plan
+from ignite_tf_magic.runs.registry.publisher import new_owner
+from ignite_tf_magic.runs.record import HostRecord, RunRecord, RunSpec, this_process
+from ignite_tf_magic.runs.registry.registry import Registry
+from ignite_tf_magic.runs.registry.registry_crew import RegistryCrew
+from ignite_tf_magic.runs.states import RunState
+from ignite_tf_magic.runs.timeouts import Timings
+from ignite_tf_magic.runs.hosts.topology import connect_to_most
+from ignite_tf_magic.session import RunRequest, Session
+
+SPEC = RunSpec(cache="CHANGING", num_workers=2, script_name="cell", args=(), cwd=".")
+
+
+def record_of(*hosts: str, **changes) -> RunRecord:
+    told = {"run_id": "r", "spec": SPEC, "state": RunState.RUNNING, "started_at": 0.0, "workers": ()}
+    return RunRecord(**told, hosts=tuple(map(HostRecord, hosts)), **this_process(), **changes)
+
+
+class LosesSight:
+    """A client that does not list one of the nodes at first, as while a node leaves."""
+
+    def __init__(self, client) -> None:
+        self._client = client
+        self.num_asked = 0
+
+    def __getattr__(self, name):
+        return getattr(self._client, name)
+
+    def nodes(self):
+        self.num_asked += 1
+        return self._client.nodes()[1 if self.num_asked == 1 else 0 :]
+
+
+def test_no_partition_is_left_out_while_a_node_leaves(ignite, client):
+    session = Session(ignite.connect_options, client, print)
+    session.load("CHANGING", {"x": np.arange(500)}, replace=True)
+    looking = LosesSight(client)
+
+    def naming(nodes):
+        return {node.node_id: HostRecord("here") for node in nodes}
+
+    found = find_plan(looking, SPEC, naming, lambda hosts: {}, lambda hosts, spec: {})
+    assert looking.num_asked > 1
+    assert sum(seat.rows for seat in found.plan.seats) == 500
+    client.destroy_cache("CHANGING")
+
+
+def test_a_node_that_was_cut_off_is_passed_over(ignite, new_cluster):
+    alone = new_cluster(num_nodes=1).connect_options
+    three = ignite.connect_options
+    options = replace(three, endpoints=(*alone.endpoints, *three.endpoints))
+    with connect(options) as first, connect_to_most(options) as most, connect_to_most(alone) as only:
+        assert [len(each.nodes()) for each in (first, most, only)] == [1, 3, 1]
+
+
+def test_a_session_goes_over_to_the_rest_of_the_cluster(ignite, new_cluster, client):
+    alone = new_cluster(num_nodes=1).connect_options
+    options = replace(ignite.connect_options, endpoints=(*alone.endpoints, *ignite.connect_options.endpoints))
+    Session(ignite.connect_options, client, print).load("CHANGING", {"x": np.arange(300)}, replace=True)
+    with Session(options, connect(alone), print) as cut_off:
+        cut_off.load("CHANGING", {"x": np.arange(100)})  # what a part of a cluster has of it
+        planned = cut_off.plan_run(RunRequest("CHANGING", "pass", 2))
+        assert len(cut_off.client.nodes()) == 3
+    assert sum(row.rows for row in planned.rows) == 300
+    client.destroy_cache("CHANGING")
+
+
+def test_hosts_are_not_blamed_for_a_registry_that_cannot_be_read():
+    crew = RegistryCrew(20.0)  # reads each 0.1 s, at most
+    crew.follow(record_of("a"))
+    crew.feed({"a": {**HostReport("a").to_json(), "counter": 1}})
+    time.sleep(1.0)  # nothing can be read
+    assert crew.silence_s("a") <= 0.1
+    crew.feed({"a": {**HostReport("a").to_json(), "counter": 1}})
+    assert crew.silence_s("a") <= 0.2
+    for _ in range(10):
+        time.sleep(0.1)
+        crew.feed({"a": {**HostReport("a").to_json(), "counter": 1}})
+    assert crew.silence_s("a") > crew.lapse_s
+
+
+@pytest.mark.parametrize("detached", [True, False])
+def test_hosts_that_succeed_each_other_are_given_time(ignite, client, tmp_path, monkeypatch, detached):
+    monkeypatch.setattr(origins, "_ASK_S", 0.0)
+    directory: RunDirectory = seen_directory(tmp_path, "r")
+    record = record_of(detached=detached)
+    timings = Timings(owner_lapse_s=0.2, crew_lapse_s=0.2)
+
+    def registry(**options) -> Registry:
+        return Registry(client, timings=timings, **options)
+
+    origin = Elsewhere(directory, reach_of(tmp_path), registry)
+    assert not origin.has_owner(record)
+    with registry() as index:
+        index.touch_owner("r", new_owner(), detached=detached)
+        assert origin.has_owner(record)
+        while index.owner("r") is not None:
+            time.sleep(0.02)
+    assert origin.has_owner(record) is detached
+    assert not Elsewhere(directory, reach_of(tmp_path), registry).has_owner(record)

@@ -1,0 +1,56 @@
+"""From nodes to hosts, with what the configuration says of them. No host is asked here."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+
+from ignite_tf_magic.client.router import Node
+from ignite_tf_magic.config.options import Config, Endpoint, HostOptions, LaunchOptions, SshOptions
+from ignite_tf_magic.runs.hosts.run_hosts import hosts_of_nodes
+
+BRIDGE = "172.17.0.1"  # every machine with containers has it
+
+
+def nodes(*addresses: str) -> list[Node]:
+    """Nodes that list these addresses and what every machine has; without any, one that knows only loopback."""
+    if not addresses:
+        return [Node(uuid.UUID(int=1), (Endpoint("127.0.0.1"),))]
+    return [
+        Node(uuid.UUID(int=n), (Endpoint(address), Endpoint("127.0.0.1"), Endpoint(BRIDGE)))
+        for n, address in enumerate(addresses, 1)
+    ]
+
+
+def test_what_the_configuration_adds():
+    db1 = HostOptions(
+        "db1", ("198.51.100.1",), ssh="db1.internal", root="/data/tf", tf_address="198.51.100.101"
+    )
+    config = Config(launch=LaunchOptions(python="/opt/tf/bin/python"), hosts=(db1,))
+    first, second = hosts_of_nodes(config, nodes("198.51.100.1", "198.51.100.2")).records.values()
+    assert (first.name, first.ssh, first.root, first.tf_address) == (
+        "db1",
+        "db1.internal",
+        "/data/tf",
+        "198.51.100.101",
+    )
+    assert (second.name, second.ssh) == ("198.51.100.2", "198.51.100.2")
+    assert {first.python, second.python} == {"/opt/tf/bin/python"}
+
+
+def test_nodes_of_this_machine_need_no_ssh_unless_all_goes_through_another():
+    (here,) = hosts_of_nodes(Config(), nodes()).records.values()
+    assert (here.ssh, here.python) == (None, sys.executable)
+    config = Config(
+        ssh=SshOptions(via="gateway"), hosts=(HostOptions("db1", node_ids=(str(uuid.UUID(int=1)),)),)
+    )
+    (far,) = hosts_of_nodes(config, nodes()).records.values()
+    assert (far.name, far.ssh) == ("db1", "db1")
+
+
+def test_an_address_that_tells_no_host_is_told():
+    config = Config(hosts=(HostOptions("db1", (BRIDGE, "198.51.100.1")),))
+    found = hosts_of_nodes(config, nodes("198.51.100.1", "198.51.100.2"))
+    assert [host.name for host in found.records.values()] == ["db1", "198.51.100.2"]
+    (warning,) = found.warnings
+    assert f"[hosts.db1] of ignite-tf.toml lists {BRIDGE}" in warning

@@ -1,0 +1,80 @@
+"""Plans of light runs: scripts without TensorFlow, shares of the workers given as values, no Ignite."""
+
+from __future__ import annotations
+
+import random
+import socket
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+from ignite_tf_magic.runs.supervision.manager import RunPlan
+from ignite_tf_magic.runs.orders import Seat
+from ignite_tf_magic.runs.reach import Reach
+from ignite_tf_magic.runs.record import HostRecord, RunSpec
+from ignite_tf_magic.runs.handles.handles import Run
+from ignite_tf_magic.runs.supervision.supervisor import Plan
+from ignite_tf_magic.runs.timeouts import Timings
+from ignite_tf_magic.config.options import ConnectOptions
+from ignite_tf_magic.launch.local import LOCAL_HOST
+
+TIMINGS = Timings(first_backoff_s=0.2)
+
+# A worker that is up as one with a TensorFlow server is: it listens at its address.
+COME_UP = """
+import json, os, socket, time
+config = json.loads(os.environ["TF_CONFIG"])
+index = config["task"]["index"]
+host, port = config["cluster"]["worker"][index].split(":")
+server = socket.socket()
+if hasattr(socket, "SO_REUSEPORT"):
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+server.bind((host, int(port)))
+server.listen()
+"""
+
+# After COME_UP: waits until every worker has come to this line.
+MEET = """
+here = os.environ["IGNITE_TF_RUN_DIR"]
+open(f"{here}/{index}", "w").close()
+while len(os.listdir(here)) < len(config["cluster"]["worker"]): time.sleep(0.01)
+"""
+
+
+def make_plan(script: str, num_workers: int = 1, *, cwd: Path, **options) -> RunPlan:
+    """A plan of workers on this machine; `options` go to the plan or to the spec."""
+    seats = tuple(
+        Seat(
+            i, LOCAL_HOST, f"127.0.0.1:{10800 + i}", (i, i + 10), {str(i): (100 + i, 64), str(i + 10): (1, 8)}
+        )
+        for i in range(num_workers)
+    )
+    of_plan = {name: options.pop(name) for name in ("connect", "name", "timings") if name in options}
+    options = {"cache": "MNIST", "max_restarts": 0, "python": sys.executable, **options}
+    spec = RunSpec(num_workers=num_workers, cwd=str(cwd), **options)
+    plan = Plan(seats, (HostRecord(LOCAL_HOST, python=sys.executable),))
+    return RunPlan(spec, plan, script, **{"connect": ConnectOptions(), "timings": TIMINGS, **of_plan})
+
+
+def reach_of(runs_dir: Path) -> Reach:
+    return Reach(runs_dir.parent)
+
+
+def text_of(run: Run, worker: int | None = None) -> str:
+    """All output of a run, when it has ended."""
+    return "".join(chunk.text for chunk in run.follow(worker))
+
+
+def free_range(size: int) -> tuple[int, int]:
+    """Find so many ports in a row that nobody uses now, below those that Linux gives to other sockets."""
+    for _ in range(1000):
+        first = random.randrange(20_000, 32_000)
+        with ExitStack() as closing:
+            sockets = [closing.enter_context(socket.socket()) for _ in range(size)]
+            try:
+                for offset, each in enumerate(sockets):
+                    each.bind(("", first + offset))
+            except OSError:
+                continue
+            return first, first + size - 1
+    raise AssertionError("no ports are free")

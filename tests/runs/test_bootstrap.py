@@ -1,0 +1,256 @@
+"""What a script finds in its process, and how its end is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from light_runs import text_of
+
+from ignite_tf_magic.runs.states import RunState
+from ignite_tf_magic.runs.task import ExitReport
+from ignite_tf_magic.config.options import ConnectOptions, TlsOptions
+
+
+def test_it_loads_only_the_standard_library():
+    code = (
+        "import sys, json, ignite_tf_magic.runs.bootstrap\n"
+        "print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
+    )
+    answer = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(json.loads(answer.stdout)) - {"__main__", "ignite_tf_magic"}
+    assert loaded <= set(sys.stdlib_module_names)
+
+
+def test_the_environment_of_a_worker(start):
+    script = (
+        "import json, os\n"
+        "found = {k: v for k, v in os.environ.items() if k.startswith(('IGNITE_', 'TF_CONFIG'))}\n"
+        "open(os.environ['IGNITE_TF_RUN_DIR'] + '/found.json', 'w').write(json.dumps(found))"
+    )
+    run = start(script)
+    assert run.wait(300).state is RunState.SUCCEEDED
+    found = json.loads((run.directory.files / "found.json").read_text())
+    found.pop("IGNITE_TF_HOME", None)
+    assert found.pop("IGNITE_TF_JOB")  # by which its host knows the job's processes
+    assignment = json.loads(Path(found.pop("IGNITE_DATASET_ASSIGNMENT_FILE")).read_text())
+    assert found == {
+        "IGNITE_DATASET_HOST": "127.0.0.1",
+        "IGNITE_DATASET_PORT": "10800",
+        "IGNITE_DATASET_PART": "0,10",
+        "IGNITE_DATASET_ASSIGNED_CACHE": "MNIST",
+        "IGNITE_TF_RUN_ID": run.id,
+        "IGNITE_TF_RUN_DIR": str(run.directory.files),
+        "IGNITE_TF_RUN_URI": f"igfs:///runs/{run.id}",
+    }
+    assert assignment == {
+        "cache": "MNIST",
+        "worker": 0,
+        "rows_by_worker": [101],
+        "partitions": {"0": [100, 64], "10": [1, 8]},
+    }
+
+
+def test_each_of_several_workers_has_its_task_and_its_partitions(start):
+    script = "import os; print(os.environ['TF_CONFIG'], os.environ['IGNITE_DATASET_PART'], sep='|')"
+    run = start(script, 3)
+    run.wait(300)
+    lines = [text_of(run, worker).strip().split("|") for worker in range(3)]
+    configs = [json.loads(config) for config, _ in lines]
+    assert [part for _, part in lines] == ["0,10", "1,11", "2,12"]
+    assert [config["task"] for config in configs] == [{"type": "worker", "index": i} for i in range(3)]
+    addresses = configs[0]["cluster"]["worker"]
+    assert all(config["cluster"] == {"worker": addresses} for config in configs)
+    assert len(set(addresses)) == 3
+    assert all(address.startswith("127.0.0.1:") for address in addresses)
+
+
+def test_what_a_worker_must_not_inherit(start, monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", "of the notebook")
+    monkeypatch.setenv("IGNITE_DATASET_CREDENTIALS_FILE", "/of/the/notebook")
+    monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "0")
+    names = ["TF_CONFIG", "IGNITE_DATASET_CREDENTIALS_FILE", "MPLBACKEND", "TF_CPP_MIN_LOG_LEVEL"]
+    run = start(f"import os; print([os.environ.get(name) for name in {names}])")
+    assert text_of(run) == "[None, None, 'Agg', '0']\n"
+
+
+def test_credentials_travel_by_a_private_file_and_go_with_the_run(start):
+    connect = ConnectOptions(username="ada", password="hush", tls=TlsOptions("c.pem", "k.pem", "hush2"))
+    script = (
+        "import os, time\n"
+        "path = os.environ['IGNITE_DATASET_CREDENTIALS_FILE']\n"
+        "print(open(path).read(), oct(os.stat(path).st_mode & 0o777), flush=True)\n"
+        "time.sleep(60)"
+    )
+    run = start(script, connect=connect)
+    text = ""
+    for chunk in run.follow():
+        text += chunk.text
+        if "\n" in text:
+            break
+    pid = run.info().workers[0].pid
+    exposed = b"".join(Path(f"/proc/{pid}/{name}").read_bytes() for name in ("environ", "cmdline"))
+    exposed += b"".join(p.read_bytes() for p in run.directory.path.glob("*") if p.is_file() and p.suffix != ".log"
+                        and p != run.directory.credentials)  # fmt: skip
+    assert b"hush" not in exposed
+    written, _, mode = text.strip().rpartition(" ")
+    assert mode == "0o600"
+    assert json.loads(written) == {
+        "username": "ada",
+        "password": "hush",
+        "certfile": "c.pem",
+        "keyfile": "k.pem",
+        "cert_password": "hush2",
+        "check_hostname": "true",
+        "endpoints": "127.0.0.1:10800",
+    }
+    run.stop()
+    assert not run.directory.credentials.exists()
+
+
+def test_all_files_of_a_run_are_private(start):
+    run = start("print(1)")
+    run.wait(300)
+    for path in [run.directory.path, *run.directory.path.rglob("*")]:
+        assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
+
+
+def test_arguments_and_the_name_of_the_script(start):
+    run = start("import sys\nprint(sys.argv[1:], __name__, __file__ == sys.argv[0])", args=("--epochs", "3"))
+    assert text_of(run) == "['--epochs', '3'] __main__ True\n"
+
+
+def test_modules_beside_the_notebook_can_be_imported_and_do_not_disturb_the_start(start, work_dir):
+    (work_dir / "my_model.py").write_text("SIZE = 7")
+    (work_dir / "pathlib.py").write_text("raise SystemExit('imported by the bootstrap')")
+    run = start("import os, my_model; print(my_model.SIZE, os.getcwd())")
+    assert text_of(run) == f"7 {work_dir}\n"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../../escape", "/etc/passwd", "", ".", "a\nb\x00c", "json.py", "x" * 500, "CON: <ü> *?", "-rf", "模型"],
+)
+def test_hostile_script_names(start, name):
+    run = start("print(__file__)\nraise ValueError('here')", script_name=name)
+    assert run.wait(300).exit_code == 1
+    script = Path(text_of(run).splitlines()[0])
+    assert script.parent == run.directory.path / "script"
+    assert "print(__file__)" in script.read_text()
+    assert "raise ValueError('here')" in run.failure().traceback
+
+
+@pytest.mark.parametrize(
+    ("statement", "code", "said"),
+    [
+        ("raise SystemExit", 0, ""),
+        ("raise SystemExit(0)", 0, ""),
+        ("raise SystemExit(7)", 7, ""),
+        ("raise SystemExit(-1)", 255, ""),
+        ("raise SystemExit('no data')", 1, "no data\n"),
+        ("import os; os._exit(9)", 9, ""),
+        ("raise KeyboardInterrupt", 130, None),
+        ("import atexit; atexit.register(print, 'bye')", 0, "bye\n"),
+        ("import threading, time; threading.Timer(0.2, print, ['late']).start()", 0, "late\n"),
+        ("import sys; sys.stdout = open('/dev/full', 'w'); print('lost')", 0, ""),
+        ("open('/dev/full', 'w', buffering=1).write('a model\\n')", 75, None),
+        (
+            "try: open('/dev/full', 'w', buffering=1).write('x\\n')\nexcept OSError: raise ValueError",
+            75,
+            None,
+        ),
+    ],
+)
+def test_exit_codes(start, statement, code, said):
+    run = start(statement)
+    assert run.wait(300).exit_code == code
+    if said is not None:
+        assert text_of(run) == said
+
+
+def test_the_traceback_shows_the_lines_of_the_script_only(start):
+    run = start("def train():\n    return [1][5]  # the fault\n\ntrain()")
+    run.wait(300)
+    failure = run.failure()
+    assert "return [1][5]  # the fault" in failure.traceback
+    assert "bootstrap" not in failure.traceback
+    assert failure.traceback in text_of(run)
+    assert failure.last_lines == ()
+    assert ExitReport.read(run.directory.exit(0)).exception == "IndexError"
+
+
+def test_sigterm_lets_a_script_save_and_a_second_one_does_not_disturb_it(start):
+    script = (
+        "import os, signal, time\n"
+        "try:\n"
+        "    print('ready', flush=True)\n"
+        "    time.sleep(60)\n"
+        "finally:\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    time.sleep(0.1)\n"
+        "    print('saved')"
+    )
+    run = start(script)
+    for chunk in run.follow():
+        if "ready" in chunk.text:
+            run.stop()
+    assert text_of(run) == "ready\nsaved\n"
+    assert run.info().workers[0].exit_code == 143
+
+
+def test_a_crash_in_native_code_leaves_its_python_stack_in_the_output(start):
+    run = start("import faulthandler\ndef crash_here():\n    faulthandler._sigsegv()\ncrash_here()")
+    run.wait(300)
+    assert run.failure().exit_text == "exit code 139: killed by SIGSEGV (a crash in native code)"
+    assert "crash_here" in text_of(run)
+
+
+def test_multiprocessing_in_the_script(start):
+    script = (
+        "import multiprocessing\n"
+        "def double(x): return 2 * x\n"
+        "if __name__ == '__main__':\n"
+        "    for method in ('spawn', 'fork'):\n"
+        "        with multiprocessing.get_context(method).Pool(2) as pool: print(pool.map(double, [1, 2]))"
+    )
+    run = start(script)
+    assert text_of(run) == "[2, 4]\n[2, 4]\n"
+    assert run.wait(300).exit_code == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_forked_children_end_at_once_when_asked(start):
+    """A child that is asked while it starts: of some hundred pools, one or two never ended."""
+    script = (
+        "import multiprocessing\n"
+        "for _ in range(200):\n"
+        "    with multiprocessing.get_context('fork').Pool(2) as pool: pool.map(abs, [1, 2])"
+    )
+    assert start(script).wait(300).exit_code == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_the_end_of_a_forked_child_is_not_taken_for_the_scripts(start):
+    script = "import os, sys, time\nif not os.fork(): raise ValueError('the child')\nos.wait()\nsys.exit(3)"
+    run = start(script)
+    assert run.wait(300).exit_code == 3
+    assert run.failure().traceback is None
+
+
+def test_a_script_that_closes_its_output(start):
+    run = start("import sys; sys.stdout.close(); sys.stderr.close()")
+    assert run.wait(300).exit_code == 0
+
+
+@pytest.mark.skipif(os.name != "posix", reason="locales")
+def test_output_is_utf8_whatever_the_locale(start, monkeypatch):
+    monkeypatch.setenv("LC_ALL", "C")
+    monkeypatch.setenv("PYTHONCOERCECLOCALE", "0")
+    monkeypatch.setenv("PYTHONUTF8", "0")
+    assert text_of(start("print('é 模')")) == "é 模\n"

@@ -1,0 +1,102 @@
+"""Commands that are not `python script.py`: their workers train together all the same, or are told of that do not."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from light_runs import text_of
+
+from ignite_tf_magic.runs.states import RunState
+from ignite_tf_magic.session.run_plans import _AFTER_IMPORT
+
+pytest.importorskip("tensorflow")
+
+# Workers begin with other weights and the same rows: only together they come to the same.
+TRAIN = """
+import json, os, sys
+os.environ["IGNITE_TF_RUN_URI"] = os.environ["STORE"]
+sys.modules.update(dict.fromkeys(("pandas", "scipy", "sklearn")))
+import keras, numpy as np
+
+def main():
+    index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+    keras.utils.set_random_seed(index)
+    random = np.random.default_rng(1)
+    x = random.normal(size=(80, 4)).astype(np.float32)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(x, x.sum(axis=1), batch_size=20, shuffle=False, verbose=0)
+    print("weights", *(f"{value:.6f}" for value in model.get_weights()[0].ravel()), flush=True)
+
+if __name__ == "__main__":
+    main()
+"""
+CONSOLE = f"#!{sys.executable}\nfrom train import main\nmain()\n"
+BY_WORKER = 'case "$TF_CONFIG" in *\'"index": 0\'*) {} ;; *) {} ;; esac\n'
+SHELL = "set -e\n" + BY_WORKER.format("env X=1 ./my-train", f"{sys.executable} -m train")
+IN_TURN = f"{sys.executable} train.py\n{sys.executable} train.py &\n" + BY_WORKER.format(
+    f"{sys.executable} train.py &", ""
+)
+DEAF = BY_WORKER.format(f"PYTHONPATH=. {sys.executable} train.py", f"{sys.executable} -I train.py")
+
+
+@pytest.fixture
+def run_of(start, work_dir, tmp_path):
+    """Run a command on two workers, in a directory with programs; gives the run and what each worker has written."""
+    (work_dir / "train.py").write_text(TRAIN)
+    console = work_dir / "my-train"
+    console.write_text(CONSOLE)
+    console.chmod(0o700)
+
+    def run_of(command, shell=""):
+        (work_dir / "train.sh").write_text(shell)
+        store = tmp_path / "store"
+        store.mkdir()
+        run = start(
+            None,
+            2,
+            command=tuple(command),
+            after_import=_AFTER_IMPORT,
+            environment={"STORE": str(store), "CUDA_VISIBLE_DEVICES": "-1"},
+        )
+        info = run.wait(300)
+        texts = [text_of(run, worker) for worker in range(2)]
+        assert info.state is RunState.SUCCEEDED, texts
+        return texts
+
+    return run_of
+
+
+def weights_in(text):
+    return [line for line in text.splitlines() if line.startswith("weights")]
+
+
+@pytest.mark.parametrize(
+    ("command", "shell"),
+    [((sys.executable, "train.py"), ""), (("bash", "train.sh"), SHELL)],
+    ids=["interpreter", "shell-console-module"],
+)
+def test_workers_train_together(run_of, command, shell):
+    texts = run_of(command, shell)
+    first, second = map(weights_in, texts)
+    assert len(first) == 1
+    assert first == second
+    assert "alone" not in "".join(texts)
+
+
+def test_one_program_of_a_shell_script_takes_part_at_a_time(run_of):
+    """One after the other; of two at once, one says that it trains alone. And each has a training of its own."""
+    texts = run_of(("bash", "train.sh"), f"{IN_TURN}wait\n")
+    assert [text.count("does not take part for this worker") for text in texts] == [1, 0]
+    first, second = map(weights_in, texts)
+    assert (len(first), len(second)) == (3, 2)
+    assert set(second) <= set(first)
+    assert second[0] == second[1]  # it began anew, and did not go on with what the one before had saved
+
+
+def test_interpreters_that_hear_nothing_of_the_run_are_told_of(run_of, work_dir):
+    texts = run_of(("bash", "train.sh"), DEAF)
+    for text in texts:
+        assert text.count("its interpreter knows nothing of this run") == 1, text
+    assert weights_in(texts[0]) != weights_in(texts[1])

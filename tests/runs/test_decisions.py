@@ -1,0 +1,529 @@
+"""What a supervisor decides: single cases, and any sequence of what may happen to three hosts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from ignite_tf_magic.runs.decisions import (
+    EXIT_DEADLINE,
+    EXIT_NOT_STARTED,
+    EXIT_STOPPED,
+    Moment,
+    decide,
+    give_up,
+    needs_plan,
+    next_generation,
+)
+from ignite_tf_magic.runs.orders import HostReport, Obstacle, Order, Phase, Seat, WorkerEnd
+from ignite_tf_magic.runs.record import RunRecord, RunSpec, WorkerRecord
+from ignite_tf_magic.runs.states import TRANSITIONS, RunState
+from ignite_tf_magic.runs.timeouts import Timings
+from ignite_tf_magic.runs.verdicts import EXIT_HOST_LOST
+
+TIMINGS = Timings()
+HOSTS = ("a", "b", "c")
+PORT_WORDS = ("Could not start gRPC server",)
+
+
+def record_of(hosts="ab", *, phase=Phase.RUN, state=RunState.RUNNING, **spec) -> RunRecord:
+    seats = tuple(Seat(i, host, "n:10800", None, {}) for i, host in enumerate(hosts))
+    addresses = (
+        tuple(f"{host}:{5000 + i}" for i, host in enumerate(hosts)) if phase is not Phase.PREPARE else ()
+    )
+    workers = tuple(WorkerRecord(seat.worker, seat.host) for seat in seats)
+    order = Order(1, phase, seats, addresses)
+    return RunRecord("x", RunSpec("c", num_workers=len(hosts), **spec), state, 0.0, workers, order)
+
+
+def report_of(host, **options) -> HostReport:
+    return HostReport(host, **{"generation": 1, "fence": 1, **options})
+
+
+def settled(record, reports, moment=None):
+    """Decide until nothing changes."""
+    moment = moment or Moment(1.0)
+    for _ in range(5):
+        following = decide(record, reports, moment, TIMINGS)
+        if following == record:
+            return record
+        record = following
+    raise AssertionError(f"it does not settle: {record}")
+
+
+def gone(host, **options):
+    return report_of(host, fence=2, **options)
+
+
+# Single cases
+
+
+def test_addresses_are_ordered_once_every_host_has_told_its_ports():
+    record = record_of(phase=Phase.PREPARE, state=RunState.STARTING)
+    ready = {"a": report_of("a", ports={0: 70}, address="10.0.0.1"), "b": report_of("b", ports={1: 71})}
+    assert decide(record, ready, Moment(1.0), TIMINGS) == record
+    ready["b"] = replace(ready["b"], address="fe80::1")
+    ordered = decide(record, ready, Moment(1.0), TIMINGS)
+    assert ordered.order.phase is Phase.RUN
+    assert ordered.order.addresses == ("10.0.0.1:70", "[fe80::1]:71")
+
+
+def test_what_a_host_says_of_an_older_generation_is_passed_over():
+    record = replace(record_of(), order=replace(record_of().order, generation=2))
+    stale = {"a": report_of("a", pids={0: 7}, ends={0: WorkerEnd(1)}, error=Obstacle("x", "y", False))}
+    assert decide(record, stale, Moment(1.0), TIMINGS) == record
+
+
+def test_it_has_failed_only_when_no_worker_can_be_alive_or_be_started():
+    failed = decide(record_of(max_restarts=0), {"a": report_of("a", ends={0: WorkerEnd(1, "exited")})},
+                    Moment(1.0), TIMINGS)  # fmt: skip
+    assert (failed.state, failed.order.phase) == (RunState.FAILING, Phase.END)
+    a, b = gone("a", ends={0: WorkerEnd(1, "exited")}), gone("b")
+    for not_yet in (
+        {"a": a},  # nothing was heard of b
+        {"a": a, "b": report_of("b")},  # it has no worker, but may be starting one
+        {"a": a, "b": gone("b", living=("g1-worker-1",))},
+        {"a": a, "b": report_of("b", reachable=False, silent_s=TIMINGS.dead_after_s)},
+    ):
+        assert decide(failed, not_yet, Moment(1.0), TIMINGS).state is RunState.FAILING
+    for dead in (b, report_of("b", reachable=False, silent_s=TIMINGS.dead_after_s + 0.1)):
+        ended = decide(failed, {"a": a, "b": dead}, Moment(9.0), TIMINGS)
+        assert (ended.state, ended.exit_code, ended.ended_at) == (RunState.FAILED, 1, 9.0)
+
+
+def test_hosts_that_were_never_told_to_start_are_not_waited_for():
+    """One has no interpreter: it never answers, and no silence of it is measured."""
+    record = record_of(phase=Phase.PREPARE, state=RunState.STARTING)
+    dead = report_of(
+        "b", reachable=False, error=Obstacle("NoInterpreter", "b has no python3", may_pass=False)
+    )
+    ended = settled(record, {"a": report_of("a", ports={0: 70}, address="x"), "b": dead})
+    assert (ended.state, ended.exit_code) == (RunState.FAILED, EXIT_NOT_STARTED)
+    assert ended.reason == "b: b has no python3"
+    assert ended.failed_worker == 1
+
+
+def test_a_host_that_is_silent_for_too_long_is_lost_and_its_run_starts_again():
+    silent = {"a": report_of("a"), "b": report_of("b", reachable=False, silent_s=20.0)}
+    waiting = decide(record_of(), silent, Moment(1.0), TIMINGS)
+    assert waiting.state is RunState.RUNNING
+    assert waiting.waiting_for == "b: out of reach, trying to reconnect"
+    back = decide(waiting, {**silent, "b": report_of("b")}, Moment(1.0), TIMINGS)
+    assert back == record_of()
+    silent["b"] = replace(silent["b"], silent_s=TIMINGS.dead_after_s + 1)
+    lost = decide(waiting, silent, Moment(1.0), TIMINGS)
+    assert (lost.state, lost.exit_code, lost.failed_worker) == (RunState.FAILING, EXIT_HOST_LOST, 1)
+    assert settled(lost, {**silent, "a": gone("a")}).state is RunState.RESTARTING
+
+
+def test_a_worker_that_ended_before_its_host_fell_silent_is_not_lost():
+    record = record_of().with_worker(WorkerRecord(1, "b", exit_code=0))
+    silent = {"a": report_of("a"), "b": report_of("b", reachable=False, silent_s=1e6)}
+    assert decide(record, silent, Moment(1.0), TIMINGS).state is RunState.RUNNING
+
+
+def test_failures_in_a_row_are_counted_and_bounded():
+    record = record_of("a", max_restarts=2)
+    for number in range(1, 3):
+        ended = {"a": HostReport("a", record.generation, ends={0: WorkerEnd(75, "exited")}, fence=9)}
+        again = settled(record, ended)
+        assert (again.state, again.num_failures) == (RunState.RESTARTING, number)
+        assert again.past[-1].cause == "worker 0 on a: exit code 75"
+        record = next_generation(again, again.order.seats)
+        assert (record.state, record.generation) == (RunState.STARTING, number + 1)
+    last = settled(record, {"a": HostReport("a", 3, ends={0: WorkerEnd(75, "exited")}, fence=9)})
+    assert (last.state, last.exit_code, last.num_failures) == (RunState.FAILED, 75, 2)
+
+
+def test_a_taken_port_is_tried_again_even_when_no_restarts_are_allowed():
+    record = record_of("a", max_restarts=0)
+    for _ in range(2):
+        end = WorkerEnd(1, "exited", last_lines=PORT_WORDS)
+        again = settled(record, {"a": HostReport("a", record.generation, ends={0: end}, fence=9)})
+        assert again.state is RunState.RESTARTING
+        record = next_generation(again, again.order.seats)
+    last = settled(record, {"a": HostReport("a", 3, ends={0: end}, fence=9)})
+    assert last.state is RunState.FAILED
+
+
+def test_an_exception_is_final_and_so_is_a_worker_that_others_wait_for_in_vain():
+    mine = WorkerEnd(1, "exited", exception="ValueError", traceback="ValueError: x")
+    final = settled(record_of("a"), {"a": gone("a", ends={0: mine})})
+    assert (final.state, final.exit_code, final.end) == (RunState.FAILED, 1, mine)
+    reports = {"a": report_of("a", up=frozenset({0})), "b": report_of("b", last_lines={1: "loading"})}
+    joined = decide(record_of(), reports, Moment(100.0), TIMINGS)
+    assert (joined.state, joined.workers[0].joined_at) == (RunState.RUNNING, 100.0)
+    assert decide(joined, reports, Moment(280.0), TIMINGS) == joined
+    late = decide(joined, reports, Moment(281.0), TIMINGS)
+    assert (late.state, late.exit_code, late.failed_worker) == (RunState.FAILING, EXIT_DEADLINE, 1)
+    assert "worker 1 (its last line: loading)" in late.reason
+    assert "--start-timeout" in late.reason
+
+
+def test_processes_that_run_are_a_run_that_runs():
+    """What a script does in them is its own affair: it may need no TensorFlow server at all."""
+    starting = replace(record_of(), state=RunState.STARTING)
+    one = decide(starting, {"a": report_of("a", pids={0: 7}), "b": report_of("b")}, Moment(1.0), TIMINGS)
+    assert one.state is RunState.STARTING
+    late = decide(one, {"b": report_of("b")}, Moment(1.0, state_age_s=181.0), TIMINGS)
+    assert (late.exit_code, late.failed_worker) == (EXIT_DEADLINE, 1)
+    assert "not started within 180 s: worker 1 on b; " in late.reason
+    both = {"a": report_of("a", pids={0: 7}), "b": report_of("b", ends={1: WorkerEnd(0, "exited")})}
+    running = decide(starting, both, Moment(1.0), TIMINGS)
+    assert running.state is RunState.RUNNING
+    assert decide(running, both, Moment(1e6, state_age_s=1e6), TIMINGS) == running
+
+
+def test_a_host_that_is_not_prepared_in_time_is_named():
+    record = record_of(phase=Phase.PREPARE, state=RunState.STARTING)
+    reports = {"a": report_of("a", ports={0: 70}, address="x"), "b": report_of("b")}
+    late = decide(record, reports, Moment(1.0, state_age_s=181.0), TIMINGS)
+    assert "not prepared within 180 s: b; " in late.reason
+
+
+def test_nobody_waits_for_a_worker_that_has_done_its_work_or_is_out_of_sight():
+    up = report_of("a", up=frozenset({0}))
+    joined = decide(record_of(), {"a": up, "b": report_of("b")}, Moment(1.0), TIMINGS)
+    late = Moment(1000.0)
+    done = {"a": up, "b": report_of("b", ends={1: WorkerEnd(0, "exited")})}
+    assert decide(joined, done, late, TIMINGS).state is RunState.RUNNING
+    alone = {"a": report_of("a", ends={0: WorkerEnd(0, "exited")}), "b": report_of("b")}
+    assert decide(joined, alone, late, TIMINGS).state is RunState.RUNNING
+    silent = {"a": up, "b": report_of("b", reachable=False, silent_s=10.0)}
+    assert decide(joined, silent, late, TIMINGS).state is RunState.RUNNING
+    patient = replace(joined, spec=replace(joined.spec, start_timeout_s=None))
+    assert decide(patient, {"a": up, "b": report_of("b")}, late, TIMINGS) == patient
+
+
+def test_a_change_of_owners_restarts_without_counting_as_a_failure():
+    moment = Moment(1.0, owners_changed=True)
+    moved = settled(record_of(), {"a": gone("a"), "b": gone("b")}, moment)
+    assert (moved.state, moved.num_failures) == (RunState.RESTARTING, 0)
+    assert needs_plan(moved, {"a": gone("a"), "b": gone("b")}, moment, TIMINGS)
+    assert not needs_plan(moved, {"a": gone("a"), "b": gone("b")}, replace(moment, may_lead=False), TIMINGS)
+    ignoring = record_of(restarts_on_rebalance=False)
+    assert decide(ignoring, {"a": report_of("a"), "b": report_of("b")}, moment, TIMINGS) == ignoring
+
+
+def test_owners_that_have_not_settled_are_told_of():
+    both, moment = {"a": report_of("a"), "b": report_of("b")}, Moment(1.0, owners_changing=True)
+    told = decide(record_of(), both, moment, TIMINGS)
+    assert (told.state, told.waiting_for) == (
+        RunState.RUNNING,
+        "the primary owners of the cache's partitions are changing",
+    )
+    assert decide(told, both, Moment(2.0), TIMINGS).waiting_for is None
+
+
+def test_a_restart_after_failures_waits_longer_each_time():
+    restarting = replace(record_of("a", phase=Phase.END, state=RunState.RESTARTING), num_failures=3)
+    reports = {"a": gone("a")}
+    assert not needs_plan(restarting, reports, Moment(1.0, state_age_s=3.9), TIMINGS)
+    assert needs_plan(restarting, reports, Moment(1.0, state_age_s=4.0), TIMINGS)
+    assert [TIMINGS.backoff_s(n) for n in (0, 1, 2, 6, 60, 5000)] == [1.0, 1.0, 2.0, 30.0, 30.0, 30.0]
+
+
+@pytest.mark.parametrize(
+    "state", [RunState.STARTING, RunState.RUNNING, RunState.FAILING, RunState.RESTARTING]
+)
+def test_a_stop_wins_over_everything(state):
+    record = record_of("a", state=state, deadline_s=1.0)
+    failed = {"a": report_of("a", ends={0: WorkerEnd(1)}, error=Obstacle("x", "y", True), stop_asked=True)}
+    stopping = decide(record, failed, Moment(9.0, owners_changed=True), TIMINGS)
+    assert stopping.state is RunState.STOPPING
+    assert not needs_plan(stopping, failed, Moment(9.0), TIMINGS)
+    ended = settled(stopping, {"a": gone("a")})
+    assert (ended.state, ended.exit_code) == (RunState.STOPPED, EXIT_STOPPED)
+
+
+def test_a_queued_run_can_be_stopped_be_too_late_or_find_room():
+    queued = replace(record_of(deadline_s=5.0), state=RunState.QUEUED, order=Order(), workers=())
+    assert needs_plan(queued, {}, Moment(1.0), TIMINGS)
+    assert settled(queued, {}, Moment(1.0, stop_asked=True)).state is RunState.STOPPED
+    late = settled(queued, {}, Moment(6.0))
+    assert (late.state, late.exit_code) == (RunState.FAILED, EXIT_DEADLINE)
+    begun = next_generation(queued, record_of().order.seats)
+    assert (begun.state, begun.generation) == (RunState.STARTING, 1)
+
+
+def test_giving_up_is_final():
+    record = record_of("a", phase=Phase.END, state=RunState.RESTARTING)
+    ended = settled(give_up(record, "no host"), {"a": gone("a")})
+    assert (ended.state, ended.exit_code, ended.reason) == (RunState.FAILED, EXIT_DEADLINE, "no host")
+
+
+# Any sequence
+
+
+@dataclass
+class World:
+    """A host as it is: what it has been told, what lives there, whether anybody can ask it."""
+
+    name: str
+    is_cut: bool = False
+    heard_at: float = 0.0
+    fence: int = 0
+    living: set[tuple[int, int]] = field(default_factory=set)
+    ends: dict[tuple[int, int], WorkerEnd] = field(default_factory=dict)
+    order: Order | None = None  # the one that is being obeyed, which may be an old one
+    obstacle: tuple[int, Obstacle] | None = None
+
+    def prepare_or_start(self) -> None:
+        order = self.order
+        if order is None or self.is_cut or self.fence > order.generation:
+            return
+        self.fence = order.generation
+        if order.phase is Phase.RUN:
+            mine = {(order.generation, seat.worker) for seat in order.on(self.name)}
+            self.living |= mine - set(self.ends)
+
+    def end(self, place, end) -> None:
+        if place in self.living:
+            self.living.discard(place)
+            self.ends[place] = end
+
+    def report(self, now: float) -> HostReport:
+        generation = self.order.generation if self.order else 0
+        mine = self.order.on(self.name) if self.order else ()
+        error = self.obstacle[1] if self.obstacle and self.obstacle[0] == generation else None
+        return HostReport(
+            self.name,
+            generation,
+            reachable=not self.is_cut,
+            silent_s=now - self.heard_at,
+            ports={seat.worker: 5000 + seat.worker for seat in mine},
+            address=self.name,
+            up=frozenset(worker for g, worker in self.living if g == generation),
+            pids={worker: 100 + worker for g, worker in self.living if g == generation},
+            ends={worker: end for (g, worker), end in self.ends.items() if g == generation},
+            living=tuple(f"g{g}-worker-{worker}" for g, worker in sorted(self.living)),
+            fence=self.fence,
+            error=error,
+        )
+
+
+ends = st.sampled_from(
+    [
+        WorkerEnd(0, "exited"),
+        WorkerEnd(1, "exited"),
+        WorkerEnd(1, "exited", exception="ValueError", traceback="ValueError"),
+        WorkerEnd(75, "exited"),
+        WorkerEnd(-9, "exited", oom=True),
+        WorkerEnd(None, "agent_lost"),
+        WorkerEnd(1, "exited", last_lines=PORT_WORDS),
+        WorkerEnd(143, "ended", asked_to_end=True),
+        WorkerEnd(-9, "lease"),
+    ]
+)
+hosts = st.sampled_from(HOSTS)
+
+
+class AnyRun(RuleBasedStateMachine):
+    """Hosts obey late, fall silent, come back; workers end as they like; the supervisor sees old reports."""
+
+    @initialize(
+        places=st.lists(hosts, min_size=1, max_size=4),
+        max_restarts=st.integers(0, 3),
+        deadline_s=st.none() | st.integers(1, 400),
+    )
+    def begin(self, places, max_restarts, deadline_s):
+        self.now = self.since = 0.0
+        self.stop_asked = self.owners_changed = False
+        self.tried_a_port = False
+        self.worlds = {name: World(name) for name in HOSTS}
+        self.reports: dict[str, HostReport] = {}
+        first = record_of(places, phase=Phase.PREPARE, state=RunState.STARTING)
+        spec = RunSpec("c", num_workers=len(places), max_restarts=max_restarts, deadline_s=deadline_s)
+        self.record = replace(first, spec=spec)
+
+    # What happens to hosts
+
+    @rule(host=hosts)
+    def host_hears_of_the_newest_order(self, host):
+        if not self.worlds[host].is_cut:
+            self.worlds[host].order = self.record.order
+
+    @rule(host=hosts)
+    def host_does_what_it_had_heard(self, host):
+        world = self.worlds[host]
+        if world.order is None or world.is_cut:
+            return
+        if world.order.phase is Phase.END:
+            world.fence = max(world.fence, world.order.generation + 1)
+        else:
+            world.prepare_or_start()
+
+    @rule(host=hosts, end=ends, pick=st.integers(0, 9))
+    def worker_ends(self, host, end, pick):
+        living = sorted(self.worlds[host].living)
+        if living:
+            self.worlds[host].end(living[pick % len(living)], end)
+            self.tried_a_port |= end.last_lines == PORT_WORDS
+
+    @rule(host=hosts)
+    def fenced_workers_end(self, host):
+        world = self.worlds[host]
+        for place in sorted(world.living):
+            if place[0] < world.fence:
+                world.end(place, WorkerEnd(143, "fenced", asked_to_end=True))
+
+    @rule(host=hosts)
+    def cable_is_pulled(self, host):
+        self.worlds[host].is_cut = True
+
+    @rule(host=hosts)
+    def cable_is_back(self, host):
+        self.worlds[host].is_cut = False
+
+    @rule(host=hosts, may_pass=st.booleans())
+    def host_refuses(self, host, may_pass):
+        self.worlds[host].obstacle = (self.record.generation, Obstacle("x", "no room", may_pass))
+
+    @rule(seconds=st.sampled_from([0.2, 1.0, 10.0, 30.0, 60.0]))
+    def time_passes(self, seconds):
+        self.now += seconds
+        for world in self.worlds.values():
+            if not world.is_cut:
+                world.heard_at = self.now
+            elif self.now - world.heard_at > TIMINGS.lease_s + TIMINGS.grace_s:
+                for place in sorted(world.living):
+                    world.end(place, WorkerEnd(-9, "lease"))
+
+    @rule(host=hosts)
+    def report_arrives(self, host):
+        if not self.worlds[host].is_cut:
+            self.worlds[host].heard_at = self.now
+            self.reports[host] = self.worlds[host].report(self.now)
+
+    @rule()
+    def somebody_asks_for_a_stop(self):
+        self.stop_asked = True
+
+    @rule(changed=st.booleans())
+    def owners_move(self, changed):
+        self.owners_changed = changed
+
+    @rule(places=st.lists(hosts, min_size=4, max_size=4), skipped=hosts)
+    def all_but_one_do_their_work(self, places, skipped):
+        """So that every phase is come to often; where the skipped one has no worker, all do."""
+        for host in HOSTS:
+            if host != skipped or host not in self.record.order.hosts:
+                self.host_hears_of_the_newest_order(host)
+                self.host_does_what_it_had_heard(host)
+                self.report_arrives(host)
+        self.supervisor_decides(places)
+
+    @rule(places=st.lists(hosts, min_size=4, max_size=4))
+    def all_do_their_work(self, places):
+        for host in HOSTS:
+            self.host_hears_of_the_newest_order(host)
+            self.host_does_what_it_had_heard(host)
+            self.report_arrives(host)
+        self.supervisor_decides(places)
+
+    @rule(host=hosts, other=hosts, end=ends, places=st.lists(hosts, min_size=4, max_size=4))
+    def a_host_is_slow_and_everything_goes_on_meanwhile(self, host, other, end, places):
+        """It has heard an order, and carries it out when the supervisor has long decided otherwise."""
+        self.host_hears_of_the_newest_order(host)
+        self.worker_ends(other, end, 0)
+        self.report_arrives(other)
+        for _ in range(4):
+            self.supervisor_decides(places)
+            if other != host:
+                self.host_hears_of_the_newest_order(other)
+                self.host_does_what_it_had_heard(other)
+                self.fenced_workers_end(other)
+                self.report_arrives(other)
+        self.host_does_what_it_had_heard(host)
+
+    @rule(host=hosts, other=hosts, end=ends, places=st.lists(hosts, min_size=4, max_size=4))
+    def a_cable_is_out_while_another_worker_ends(self, host, other, end, places):
+        self.cable_is_pulled(host)
+        self.time_passes(30.0)
+        self.a_host_is_slow_and_everything_goes_on_meanwhile(host, other, end, places)
+
+    # The supervisor
+
+    def seen(self) -> dict[str, HostReport]:
+        """Reports as they were, silence and reach as they are: these the supervisor knows by itself."""
+        return {
+            name: replace(
+                report,
+                reachable=not self.worlds[name].is_cut,
+                silent_s=self.now - self.worlds[name].heard_at,
+            )
+            for name, report in self.reports.items()
+        }
+
+    @rule(places=st.lists(hosts, min_size=4, max_size=4))
+    def supervisor_decides(self, places):
+        before, reports = self.record, self.seen()
+        moment = Moment(self.now, self.now - self.since, self.stop_asked, self.owners_changed)
+        after = decide(before, reports, moment, TIMINGS)
+        successor = RunRecord.from_json(json.loads(json.dumps(before.to_json())))
+        assert decide(successor, reports, moment, TIMINGS) == after
+        self.check_step(before, after)
+        settled(before, reports, moment)
+        if self.stop_asked and not before.state.has_ended:
+            assert after.state in (RunState.STOPPING, RunState.STOPPED)
+        if after.state is before.state and needs_plan(after, reports, moment, TIMINGS):
+            for world in self.worlds.values():
+                assert not world.living
+            seats = tuple(Seat(i, places[i], "n:1", None, {}) for i in range(after.spec.num_workers))
+            after = next_generation(after, seats)
+            self.owners_changed = False
+        if after.state is not before.state:
+            self.since = self.now
+        self.record = after
+
+    def check_step(self, before: RunRecord, after: RunRecord) -> None:
+        ways = {to for (come, _), to in TRANSITIONS.items() if come is before.state}
+        assert after.state is before.state or after.state in ways
+        assert after.generation == before.generation
+        assert 0 <= after.num_failures - before.num_failures <= 1
+        assert 0 <= len(after.past) - len(before.past) <= 1
+        tries = max(after.spec.max_restarts, 2 if self.tried_a_port else 0)
+        assert after.num_failures <= tries
+        if before.state.has_ended:
+            assert after == before
+        if after.state.has_ended:
+            assert after.ended_at is not None
+            assert after.exit_code is not None
+            assert (after.exit_code == 0) is (after.state is RunState.SUCCEEDED)
+
+    @invariant()
+    def only_one_generation_lives(self):
+        living = {place for world in self.worlds.values() for place in world.living}
+        assert len({generation for generation, _ in living}) <= 1
+        if self.record.state.has_ended:
+            assert not living
+
+    def teardown(self):
+        """Once all hosts answer, and workers do well or end when asked, it comes to an end."""
+        self.owners_changed = False
+        for world in self.worlds.values():
+            world.obstacle = None
+            self.cable_is_back(world.name)
+        for _ in range(60):
+            for host in HOSTS:
+                self.host_hears_of_the_newest_order(host)
+                self.host_does_what_it_had_heard(host)
+                self.fenced_workers_end(host)
+                self.report_arrives(host)
+            self.time_passes(1.0)
+            self.supervisor_decides(["a", "b", "c", "a"])
+            self.only_one_generation_lives()
+            if self.record.state is RunState.RUNNING:
+                for world in self.worlds.values():
+                    for place in sorted(world.living):
+                        world.end(place, WorkerEnd(0, "exited"))
+        assert self.record.state.has_ended
+
+
+AnyRun.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestAnyRun = AnyRun.TestCase

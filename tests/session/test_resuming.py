@@ -1,0 +1,237 @@
+"""Runs whose owner ended in the middle: what is said of them, and how they are gone on with, to the exact step."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from datetime import datetime, timezone
+from itertools import islice
+
+import pytest
+
+from ignite_tf_magic.ui.shell.cli import main
+from ignite_tf_magic.errors import ConfigError, HostUnreachable, LaunchError
+from ignite_tf_magic.launch.agent.disk import host_clock
+from ignite_tf_magic.launch.hosts import Host
+from ignite_tf_magic.protocol.messages import CacheConfig
+from ignite_tf_magic.ui.render import runs_view
+from ignite_tf_magic.ui.run_views import describe_view
+from ignite_tf_magic.session import RunState, get_run, left_runs, open_session
+
+pytestmark = pytest.mark.usefixtures("no_runs_left")
+NUM_STEPS = 40
+# A training in small: it writes down each step that is done, and goes on behind the last.
+SCRIPT = """
+import fsspec, os, sys, time
+path = os.environ["IGNITE_TF_RUN_URI"] + "/checkpoints/steps"
+files = fsspec.filesystem("igfs")
+done = int(files.cat(path)) if files.exists(path) else 0
+print("begins at", done, sys.argv[1:], flush=True)
+for step in range(done, 40):
+    files.pipe(path, str(step + 1).encode())
+    print("step", step, flush=True)
+    time.sleep(0.1)
+"""
+OWNER = """
+import sys, time
+from ignite_tf_magic.session import RunRequest, open_session
+session = open_session(report=print)
+survives_s, num_runs = float(sys.argv[2]), int(sys.argv[3])
+for _ in range(num_runs):
+    run = session.start_run(RunRequest("RESUMED", sys.argv[1], 1, args=("--rate", "0.1"), survives_s=survives_s))
+    print("run", run.id, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture(autouse=True)
+def home(ignite, tmp_path, monkeypatch):
+    monkeypatch.setenv("IGNITE_TF_HOME", str(tmp_path))
+    monkeypatch.setenv("IGNITE_TF_CLUSTER", ",".join(map(str, ignite.connect_options.endpoints)))
+
+
+@pytest.fixture
+def session():
+    with open_session(report=print) as opened:
+        opened.client.get_or_create_cache(CacheConfig("RESUMED")).put_all({key: key for key in range(100)})
+        yield opened
+        opened.wait_for_copies(30)
+        opened.client.destroy_cache("RESUMED")
+
+
+@pytest.fixture
+def survives_s():
+    return 0.0
+
+
+@pytest.fixture
+def run(session, survives_s):
+    """A run in the middle, and the process that owns it."""
+    words = [sys.executable, "-c", OWNER, SCRIPT, str(survives_s), "1"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as owner:
+        try:
+            found = next(line.split()[1] for line in owner.stdout if line.startswith("run "))
+            run = get_run(found)
+            until(lambda: "step 5\n" in written(run))
+            yield run, owner
+        finally:
+            owner.kill()
+
+
+def until(condition, timeout_s=120.0):
+    deadline = time.monotonic() + timeout_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return found
+
+
+def written(run) -> str:
+    return "".join(path.read_text() for path in run.logs(0))
+
+
+def steps_of(run) -> list[int]:
+    return [int(line.split()[1]) for line in written(run).splitlines() if line.startswith("step ")]
+
+
+def described(run) -> str:
+    return describe_view(run.info(), run.record(), None, datetime.now(timezone.utc)).text
+
+
+def test_a_run_whose_owner_was_killed_is_told_of_and_resumed(run, session):
+    run, owner = run
+    owner.kill()
+    until(lambda: run.info().state is RunState.LOST)
+    told = described(run)
+    assert "which owned it, has ended without a word" in told
+    assert f"resume {run.id}" in told
+    assert "gone with its owner" in told
+    assert "runs for" not in told and "last seen" in told
+    assert "it was asked to stop" not in told
+    info = run.info()
+    assert info.started_at < info.seen_at <= datetime.now(timezone.utc)
+    resumed = session.resume_run(run.id)
+    assert resumed.id == run.id
+    assert resumed.wait(120).state is RunState.SUCCEEDED
+    steps = steps_of(resumed)
+    assert sorted(set(steps)) == list(range(NUM_STEPS)) and len(steps) <= NUM_STEPS + 1
+    assert "begins at 0 ['--rate', '0.1']" in written(resumed)
+    assert resumed.record().generation == 2
+    assert "has ended without a word" not in described(resumed)
+    with pytest.raises(ConfigError, match="has succeeded"):
+        session.resume_run(run.id)
+
+
+def test_a_run_that_ends_with_its_owner_says_so(run, capsys):
+    """As a kernel does that is told to restart: nobody asked for the run to be stopped."""
+    run, owner = run
+    owner.send_signal(signal.SIGINT)  # the interpreter ends in order
+    until(lambda: run.info().state is RunState.STOPPED)
+    assert "the process that owned it has ended" in described(run)
+    assert "it was asked to stop" not in described(run)
+    assert main(["resume", run.id]) == 0
+    assert steps_of(run)[-1] == NUM_STEPS - 1
+    assert "step 39" in capsys.readouterr().out
+
+
+# Runs that outlive their owner
+
+
+def leave(run, owner) -> None:
+    """Have the owner end as a kernel does that is told to restart."""
+    owner.send_signal(signal.SIGINT)
+    assert owner.wait(300) is not None
+
+
+@pytest.mark.parametrize("survives_s", [500.0])
+def test_a_run_that_its_owner_leaves_is_taken_over_and_its_worker_notices_nothing(run, session):
+    run, owner = run
+    leave(run, owner)
+    info = run.info()
+    assert info.state is RunState.RUNNING
+    assert 400 < (info.left_until - datetime.now(timezone.utc)).total_seconds() < 500
+    assert f"take it over with attach {run.id}" in described(run)
+    assert re.search(rf"{run.id} +running \(left until \d\d:\d\d\)", runs_view([info], info.started_at).text)
+    with pytest.raises(ConfigError, match="is running: watch it with attach"):
+        session.resume_run(run.id)
+    taken = session.take_over_run(run.id)
+    assert taken.info().left_until is None
+    lease = run.directory.path / "jobs/g1-worker-0/lease"
+    assert float(lease.read_text()) - host_clock() < 60, (
+        "a silent host would be given up before its workers end"
+    )
+    with pytest.raises(ConfigError, match="has an owner, or has ended"):
+        session.take_over_run(run.id)
+    assert taken.wait(300).state is RunState.SUCCEEDED
+    assert steps_of(taken) == list(range(NUM_STEPS))
+    assert written(taken).count("begins at") == taken.record().generation == 1
+
+
+@pytest.mark.parametrize("survives_s", [1.0])
+def test_a_run_that_nobody_takes_over_ends_and_goes_on_from_its_checkpoints_later(run, session):
+    run, owner = run
+    leave(run, owner)
+    until(lambda: run.info().state is RunState.LOST and run.is_over())
+    assert "and nobody attached until" in described(run)
+    assert steps_of(run)[-1] < NUM_STEPS - 1
+    taken = session.take_over_run(run.id)
+    assert taken.wait(300).state is RunState.SUCCEEDED, taken.failure()
+    steps = steps_of(taken)
+    assert sorted(set(steps)) == list(range(NUM_STEPS)) and len(steps) <= NUM_STEPS + 1
+    assert taken.record().generation == 2
+
+
+@pytest.mark.parametrize("survives_s", [500.0])
+def test_a_run_is_not_taken_over_from_a_host_that_cannot_be_asked(run, session, monkeypatch):
+    run, owner = run
+    leave(run, owner)
+    with monkeypatch.context() as patched:
+        patched.setattr(Host, "jobs_of", unreachable)
+        with pytest.raises(LaunchError, match="may live on localhost, which cannot be asked"):
+            session.take_over_run(run.id)
+    assert run.info().state is RunState.RUNNING
+    assert run.info().left_until is not None
+    assert session.take_over_run(run.id).wait(300).state is RunState.SUCCEEDED
+    assert steps_of(run) == list(range(NUM_STEPS))
+
+
+def unreachable(host, run_id):
+    raise HostUnreachable(host.name, "no route")
+
+
+def test_all_runs_of_an_owner_are_left(session):
+    words = [sys.executable, "-c", OWNER, SCRIPT, "500", "2"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as owner:
+        runs = [get_run(line.split()[1]) for line in islice(owner.stdout, 2)]
+        leave(runs[0], owner)
+    assert [run.id for run in runs] == [info.id for info in left_runs()]
+    for run in runs:
+        run.stop()
+
+
+@pytest.mark.parametrize("survives_s", [500.0])
+def test_a_run_that_its_owner_has_left_can_be_stopped(run):
+    run, owner = run
+    leave(run, owner)
+    assert run.stop().info.state is RunState.STOPPED
+    assert run.info().left_until is None
+    assert steps_of(run)[-1] < NUM_STEPS - 1
+
+
+def test_a_run_that_was_stopped_is_resumed(run, session):
+    run, _ = run
+    run.stop()
+    assert "reason" not in described(run)
+    resumed = session.resume_run(run.id)
+    assert resumed.wait(120).state is RunState.SUCCEEDED
+    assert sorted(set(steps_of(run))) == list(range(NUM_STEPS))
+
+
+def test_a_run_that_lives_is_not_resumed(run, session):
+    run, _ = run
+    with pytest.raises(ConfigError, match=f"is running: watch it with attach {run.id}"):
+        session.resume_run(run.id)
+    run.stop()

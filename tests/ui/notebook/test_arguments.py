@@ -1,0 +1,64 @@
+"""The words after %ignite_tf. No kernel is needed for these."""
+
+from __future__ import annotations
+
+import pytest
+
+from ignite_tf_magic.version import __version__
+from ignite_tf_magic.errors import ConfigError
+from ignite_tf_magic.ui.notebook.arguments import parse_line
+from ignite_tf_magic.ui.shared_options import given_options
+
+COMMANDS = ["start", "ps", "attach", "describe", "stop", "logs", "prune", "doctor", "caches", "tensorboard"]
+COMMANDS += ["panel", "fs", "fs ls", "fs sync", "local", "local up", "local status", "local down"]
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_and_version_everywhere(command, capsys):
+    assert parse_line(f"{command} -h") is None
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"usage: %ignite_tf {command}".strip())
+    assert "%%%" not in shown
+    assert parse_line(f"{command} -V") is None
+    assert capsys.readouterr().out == f"ignite-tf {__version__}\n"
+
+
+def test_what_is_not_given_is_left_to_the_defaults():
+    options = parse_line(
+        "start MNIST --workers 3 --hosts db1,db2 --on-rebalance ignore --env A=1=2 --env B= -- --rate 0.1"
+    )
+    given = given_options(options)
+    assert (given["num_workers"], given["hosts"], given["on_rebalance"].value) == (
+        3,
+        ("db1", "db2"),
+        "ignore",
+    )
+    assert given["env"] == {"A": "1=2", "B": ""}
+    assert options.args == ("--rate", "0.1")
+    assert given.keys().isdisjoint({"python", "name", "deadline_s", "max_restarts", "start_timeout_s"})
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("stop", "required: RUN\nusage: %ignite_tf stop"),
+        ("frob", "invalid choice: 'frob'"),
+        ("logs run --worker -1", "'-1' is not a whole number"),
+        (
+            "prune --older-than 99999999999",
+            "'99999999999' is not a number of days from 0 up (1000000 at most)",
+        ),
+        ("prune --keep 99999999999", "is not a whole number from 0 up (1000000000 at most)"),
+        ("start MNIST --workers " + "9" * 5000, "is not a whole number from 1 up (1000000000 at most)"),
+        ("start MNIST --deadline 1e300", "'1e300' is not a number of seconds above 0 (1000000000 at most)"),
+        ("tensorboard --port 65536", "'65536' is not a port from 1 up (65535 at most)"),
+        ("prune --keep few", "'few' is not a whole number"),
+        ("start MNIST --workers 0", "'0' is not a whole number from 1 up"),
+        ("start MNIST --deadline never", "'never' is not a number of seconds above 0"),
+        ("stop 'run", "the line cannot be read"),
+    ],
+)
+def test_errors_show_the_usage(line, words):
+    with pytest.raises(ConfigError) as error:
+        parse_line(line)
+    assert words in str(error.value)

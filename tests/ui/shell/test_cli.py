@@ -1,0 +1,262 @@
+"""The command `ignite-tf` as a process: its answers, its exit codes, what it imports."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ignite_tf_magic.ui.shell.cli import main
+from ignite_tf_magic.session import RunRequest, open_session
+
+HEAVY = ["tensorflow", "IPython", "pandas", "pyignite", "asyncssh", "ipywidgets", "sklearn", "rich", "jgo"]
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("IGNITE_TF_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def configured(home, ignite, monkeypatch):
+    """The shared cluster is the configured one."""
+    monkeypatch.setenv("IGNITE_TF_CLUSTER", ",".join(map(str, ignite.connect_options.endpoints)))
+    return ignite
+
+
+def command(*arguments):
+    return [sys.executable, "-m", "ignite_tf_magic", *arguments]
+
+
+def ignite_tf(*arguments, code=0, **options):
+    done = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=300, **options)
+    assert done.returncode == code, (done.stdout, done.stderr)
+    return done
+
+
+def test_version_is_that_of_the_package():
+    import ignite_tf_magic
+
+    assert ignite_tf("--version").stdout == f"ignite-tf {ignite_tf_magic.__version__}\n"
+
+
+COMMANDS = ["demo", "local", "local up", "local status", "local down", "load", "caches", "sql"]
+COMMANDS += [
+    "start",
+    "ps",
+    "attach",
+    "resume",
+    "describe",
+    "stop",
+    "logs",
+    "prune",
+    "doctor",
+    "tensorboard",
+    "fs",
+    "fs ls",
+]
+
+
+@pytest.mark.parametrize("words", ["", *COMMANDS])
+def test_help_and_version_everywhere(words, capsys):
+    for option, told in (("-h", f"usage: ignite-tf {words}".strip()), ("-V", "ignite-tf ")):
+        with pytest.raises(SystemExit) as end:
+            main([*words.split(), option])
+        assert end.value.code == 0
+        assert capsys.readouterr().out.startswith(told)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["frob"], ["load", "X"], ["logs"], ["local"], ["load", "X", "digits", "--backups", "-1"]],
+)
+def test_usage_errors_have_code_2(arguments):
+    done = ignite_tf(*arguments, code=2)
+    assert "usage: ignite-tf" in done.stderr
+    assert done.stdout == ""
+
+
+def test_ps_and_local_status_import_nothing_heavy(home):
+    code = (
+        "import sys; from ignite_tf_magic.ui.shell.cli import main; codes = [main(['ps']), main(['local', 'status'])]; "
+        f"sys.exit(str(sorted(set(sys.modules) & set({HEAVY!r}))) if any(codes) or "
+        f"set(sys.modules) & set({HEAVY!r}) else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "no runs are going on" in done.stdout
+    assert "no embedded nodes run" in done.stdout
+
+
+def test_nothing_there_as_json(home):
+    assert json.loads(ignite_tf("ps", "--json").stdout) == []
+    assert json.loads(ignite_tf("local", "status", "--json").stdout) == []
+    assert "no embedded nodes ran" in ignite_tf("local", "down").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["stop", "x"], "no run 'x'"),
+        (["logs", "x"], "no run 'x'"),
+        (["local", "up", "--heap", "lots"], "'lots' is not a size"),
+        (["local", "up", "--nodes", "0"], "0 nodes"),
+    ],
+)
+def test_errors_are_one_short_message(home, arguments, words):
+    done = ignite_tf(*arguments, code=1)
+    assert done.stderr.startswith("error: ")
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_unreachable_cluster_is_an_error(home, monkeypatch):
+    monkeypatch.setenv("IGNITE_TF_CLUSTER", "127.0.0.1:1")
+    assert "127.0.0.1:1" in ignite_tf("caches", code=1).stderr
+
+
+def test_load_then_caches_then_sql(configured, tmp_path):
+    np.savez(tmp_path / "points.npz", x=np.arange(500), name=[f"n{i}" for i in range(500)])
+    loaded = ignite_tf("load", "CLI_POINTS", str(tmp_path / "points.npz"), "--key", "x")
+    assert "500 rows in cache CLI_POINTS (with 1 backup)" in loaded.stdout
+    assert loaded.stderr == ""
+    assert re.search(
+        r"^CLI_POINTS +500 +partitioned +1 +PUBLIC.CLI_POINTS$", ignite_tf("caches").stdout, re.M
+    )
+    found = ignite_tf("sql", "SELECT id, name FROM CLI_POINTS WHERE name = ?", "-p", "n7")
+    assert found.stdout.split() == ["ID", "NAME", "7", "n7"]
+    few = ignite_tf("sql", "SELECT id FROM CLI_POINTS", "--limit", "2")
+    assert len(few.stdout.split()) == 3
+    assert "there are more" in few.stderr
+    refused = ignite_tf("load", "CLI_POINTS", "digits", code=1)
+    assert "exists and has 500 rows" in refused.stderr
+    replaced = ignite_tf("load", "CLI_POINTS", "digits", "--replace", "--backups", "0", "--split", "test")
+    assert "359 rows in cache CLI_POINTS (without backups)" in replaced.stdout
+    assert "not found" in ignite_tf("sql", "SELECT * FROM NOPE", code=1).stderr
+
+
+def test_load_of_bad_input(configured):
+    assert "does not exist" in ignite_tf("load", "CLI_NONE", "nowhere.npz", code=1).stderr
+    assert "CLI_NONE" not in ignite_tf("caches").stdout
+
+
+def test_runs_from_a_shell(configured, client):
+    """A run of this process is listed, shown and stopped by another."""
+    from ignite_tf_magic.protocol.messages import CacheConfig
+
+    cache = client.get_or_create_cache(CacheConfig(name="CLI_RUN", backups=1))
+    cache.put(1, 1)
+    script = "print('up and running', flush=True)\nimport time\ntime.sleep(600)\n"
+    with open_session(configured.connect_options, report=print) as session:
+        run = session.start_run(RunRequest("CLI_RUN", script))
+    try:
+        [listed] = json.loads(ignite_tf("ps", "--json").stdout)
+        assert (listed["id"], listed["state"], listed["cache"]) == (run.id, "running", "CLI_RUN")
+        assert re.search(rf"^{run.id} +running +CLI_RUN +1 ", ignite_tf("ps").stdout, re.M)
+        follower = subprocess.Popen(command("logs", run.id, "--follow"), stdout=subprocess.PIPE, text=True)
+        assert follower.stdout.readline() == "up and running\n"
+        assert ignite_tf("logs", run.id).stdout == "up and running\n"
+        assert "no worker 3" in ignite_tf("logs", run.id, "--worker", "3", code=1).stderr
+        assert ignite_tf("stop", run.id[:-1]).stdout == f"run {run.id}: stopped\n"
+        follower.communicate(timeout=300)
+        assert follower.returncode == 0
+        assert json.loads(ignite_tf("ps", "--json").stdout) == []
+        assert re.search(rf"{run.id} +stopped ", ignite_tf("ps", "--all").stdout)
+    finally:
+        run.stop()
+
+
+def test_interrupt_has_code_130(configured, client):
+    from ignite_tf_magic.protocol.messages import CacheConfig
+
+    client.get_or_create_cache(CacheConfig(name="CLI_RUN_2")).put(1, 1)
+    script = "print('up', flush=True)\nimport time\ntime.sleep(600)\n"
+    with open_session(configured.connect_options, report=print) as session:
+        run = session.start_run(RunRequest("CLI_RUN_2", script))
+    try:
+        follower = subprocess.Popen(
+            command("logs", run.id, "-f"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert follower.stdout.readline() == "up\n"
+        follower.send_signal(signal.SIGINT)
+        _, errors = follower.communicate(timeout=300)
+        assert (follower.returncode, errors) == (130, "interrupted\n")
+        assert not run.info().state.has_ended
+    finally:
+        run.stop()
+
+
+def test_closed_pipe_is_no_traceback(configured, client):
+    from ignite_tf_magic.protocol.messages import CacheConfig
+
+    client.get_or_create_cache(CacheConfig(name="CLI_RUN_3")).put(1, 1)
+    script = "for i in range(200_000): print('a line', i)\n"
+    with open_session(configured.connect_options, report=print) as session:
+        run = session.start_run(RunRequest("CLI_RUN_3", script))
+    run.wait(300)
+    shell = f"{sys.executable} -m ignite_tf_magic logs {run.id} | head -1"
+    done = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, timeout=300)
+    assert (done.stdout, done.stderr) == ("a line 0\n", "")
+
+
+def test_local_up_status_down(home):
+    """The names others rely on: host, port, pid and log of each node, alone on standard output."""
+    try:
+        up = ignite_tf("local", "up", "--nodes", "1", "--heap", "256m", "--region", "64m", "--json")
+        [node] = json.loads(up.stdout)
+        assert {"host", "port", "pid", "log", "alive"} <= node.keys()
+        assert node["alive"]
+        assert Path(node["log"]).is_file()
+        assert json.loads(ignite_tf("local", "status", "--json").stdout) == [node]
+        assert f"127.0.0.1:{node['port']}" in ignite_tf("local", "status").stdout
+        assert "no caches" in ignite_tf("caches").stdout  # an embedded cluster that runs is used
+    finally:
+        down = ignite_tf("local", "down")
+    assert "1 Ignite node stopped" in down.stdout
+    with pytest.raises(ProcessLookupError):
+        for _ in range(100):
+            os.kill(node["pid"], 0)
+            time.sleep(0.05)
+
+
+def test_demo_trains_to_an_accuracy_above_nine_tenths(home, ignite, tmp_path):
+    """The whole demo, on nodes that run already; it tells where everything is."""
+    home.mkdir(mode=0o700)
+    (home / "embedded").symlink_to(ignite.home)
+    done = subprocess.run(command("demo"), capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, (done.stdout[-5000:], done.stderr)
+    accuracies = re.findall(r"^worker 0 \| .*val_accuracy: (\S+)", done.stdout, re.M)
+    assert len(accuracies) >= 5
+    assert float(accuracies[-1]) > 0.9
+    assert "val_accuracy" not in "".join(re.findall(r"^worker 1 \|.*$", done.stdout, re.M))
+    assert "I0000" not in done.stdout
+    told = dict(re.findall(r"^(notebook|run|log|nodes) +(.+)$", done.stdout, re.M))
+    assert told["run"].endswith("(succeeded)")
+    assert Path(told["log"]).is_file()
+    assert "ignite-tf local down" in told["nodes"]
+    executed = json.loads(Path(told["notebook"]).read_text())
+    pictures = [
+        output
+        for cell in executed["cells"]
+        for output in cell.get("outputs", [])
+        if "image/png" in output.get("data", {})
+    ]
+    assert len(pictures) == 2  # its own, and the live chart
+
+
+def test_packaged_quick_start_is_the_one_in_notebooks():
+    root = Path(__file__).parents[3]
+    packaged = (root / "ignite_tf_magic" / "ui" / "notebook" / "quickstart.ipynb").read_bytes()
+    assert packaged == (root / "notebooks" / "quickstart.ipynb").read_bytes()
+    cells = json.loads(packaged)["cells"]
+    assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells)
