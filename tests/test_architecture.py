@@ -98,14 +98,16 @@ ROOMS: list[dict[str, str]] = [
     },
     {
         "ui": """
-            live_output stall_notices render metrics_views run_views shared_options fs_commands demo
+            live_output stall_notices render metrics_views run_views pictures options screen following demo
+            commands.command commands.nodes commands.runs commands.starting commands.boards commands.data
+            commands.files commands.table completion
         """,
     },
     {
-        "ui.shell": "run_commands cli",
+        "ui.shell": "screen completion cli",
     },
     {
-        "ui.notebook": "arguments sql panel screen chart watching run_function magics",
+        "ui.notebook": "arguments completion sql panel chart screen run_function magics",
     },
 ]
 FLOOR_OF = {room: number for number, rooms in enumerate(ROOMS) for room in rooms}

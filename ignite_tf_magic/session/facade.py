@@ -41,7 +41,7 @@ from ignite_tf_magic.embedded import ClusterStopped, EmbeddedCluster, EmbeddedNo
 from ignite_tf_magic.errors import ConfigError, IgniteTfError, NoRoom
 from ignite_tf_magic.serialization.function_source import source_of
 from ignite_tf_magic.igfs.volume import Volume
-from ignite_tf_magic.session.known_runs import diagnose, get_run, left_runs, list_runs, stop_run
+from ignite_tf_magic.session.known_runs import cache_names, diagnose, get_run, left_runs, list_runs, stop_run
 from ignite_tf_magic.data.loading import LoadOutcome, LoadProgress, load_columns
 from ignite_tf_magic.runs.hosts.placement import PlacementRow
 from ignite_tf_magic.session.pruning import Pruned, Pruner
@@ -90,6 +90,7 @@ __all__ = [
     "TrainingRun",
     "WorkerRecord",
     "attach_run",
+    "cache_names",
     "diagnose",
     "get_run",
     "left_runs",

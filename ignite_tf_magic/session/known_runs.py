@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from ignite_tf_magic import embedded
+from ignite_tf_magic.client.cache_facts import NOTES_PREFIX
+from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.runs.record import RunInfo
 from ignite_tf_magic.runs.handles.handles import StopOutcome
 from ignite_tf_magic.runs.handles.handles import list_runs as list_native
 from ignite_tf_magic.config.options import Config, ConnectOptions
 from ignite_tf_magic.doctor.diagnosis import Diagnosis
 from ignite_tf_magic.doctor.doctor import examine
+from ignite_tf_magic.errors import IgniteTfError
 from ignite_tf_magic.session.run_index import Listed
 from ignite_tf_magic.session.training_run import TrainingRun
 from ignite_tf_magic.session.resolve import configuration, named_cluster, reach_of, run_index, runs_dir
@@ -66,6 +70,21 @@ def _cluster_that_runs(config: Config) -> ConnectOptions | None:
         return options
     running = embedded.status()
     return running.connect_options if running else None
+
+
+def cache_names(timeout_s: float = 2.0) -> list[str]:
+    """List the caches of the configured cluster, else of the embedded one if it runs; for completion.
+
+    Starts nothing. Empty where no cluster can be asked in that time.
+    """
+    try:
+        options = _cluster_that_runs(configuration(None, None))
+        if options is None:
+            return []
+        with connect(replace(options, timeout_s=timeout_s)) as client:
+            return sorted(name for name in client.cache_names() if not name.startswith(NOTES_PREFIX))
+    except (IgniteTfError, OSError):
+        return []
 
 
 def diagnose(

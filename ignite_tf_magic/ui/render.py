@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from html import escape
+from typing import Any
 
 from ignite_tf_magic.session.tensorboards import LogSource, TensorBoardInfo
 from ignite_tf_magic.session.files import FileInfo, Usage
@@ -116,6 +117,21 @@ def tensorboards_view(boards: Sequence[TensorBoardInfo]) -> View:
         for board in boards
     ]
     return table_view(["Port", "PID", "Shows", "URL"], rows, right={0, 1})
+
+
+def tensorboards_as_json(boards: Sequence[TensorBoardInfo]) -> list[dict[str, Any]]:
+    """Return what programs are told of TensorBoards."""
+    return [
+        {
+            "url": board.url,
+            "host": board.host,
+            "port": board.port,
+            "pid": board.pid,
+            "logdirs": [source.uri for source in board.logdirs],
+            "notes": list(board.notes),
+        }
+        for board in boards
+    ]
 
 
 def _shown(source: LogSource) -> str:

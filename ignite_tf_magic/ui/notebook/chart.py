@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import io
+import base64
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ignite_tf_magic.ui.metrics_views import place_text, speed_text
-from ignite_tf_magic.ui.notebook.screen import picture_bundle
+from ignite_tf_magic.ui.pictures import picture_of
 from ignite_tf_magic.session import Record
 
 _INTERVAL_S = 2.0
-_MAX_PANELS = 3
-_DPI = 96
-_HEIGHT_IN, _WIDTH_IN = 2.6, 3.6
+
+
+def picture_bundle(png: bytes, text: str) -> dict[str, str]:
+    """Return a picture as a MIME bundle, with words for a front end that shows none."""
+    return {"image/png": base64.b64encode(png).decode(), "text/plain": text}
 
 
 class LiveChart:
@@ -25,7 +27,7 @@ class LiveChart:
         self._drawn_at = float("-inf")
         self._num_drawn = 0
 
-    def draw(self, records: Sequence[Record], before: Callable[[], None] = lambda: None) -> None:
+    def draw(self, records: Sequence[Record], before: Callable[[], None]) -> None:
         """Draw what there is, unless it was drawn, or something was just a moment ago and more is to come.
 
         `before` is called before there is a picture for the first time: it stands below what was written by then.
@@ -50,65 +52,3 @@ class LiveChart:
             self._handle.display(bundle, raw=True)
         else:
             self._handle.update(bundle, raw=True)
-
-
-def picture_of(runs: Sequence[tuple[str, Sequence[Record]]], title: str = "") -> bytes | None:
-    """Draw trainings as a PNG, several in the same panels; None without matplotlib, or when there is nothing to draw.
-
-    Args:
-        runs: What each line is called, and its records; one alone needs no name.
-        title: Stands above all.
-    """
-    try:
-        import matplotlib
-    except ImportError:
-        return None
-    if not (names := _panels([record for _, records in runs for record in records])):
-        return None
-    # The names are a script's: not formulas, and no TeX.
-    with matplotlib.rc_context({"text.parse_math": False, "text.usetex": False}):
-        return _picture(names, runs, title)
-
-
-def _picture(names: Sequence[str], runs: Sequence[tuple[str, Sequence[Record]]], title: str) -> bytes:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(_WIDTH_IN * len(names), _HEIGHT_IN), layout="constrained")
-    FigureCanvasAgg(figure)
-    for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
-        for number, (label, records) in enumerate(runs):
-            _draw_lines(axes, name, label, records, f"C{number}")
-        _label(axes, name)
-    figure.suptitle(title, fontsize=9)
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=_DPI)
-    return file.getvalue()
-
-
-def _panels(records: Sequence[Record]) -> list[str]:
-    """Choose what is drawn: the loss and the first metrics; a metric of validation goes beside its own."""
-    names = dict.fromkeys(name for record in records for name in record.values)
-    own = [name for name in names if not name.startswith("val_") and name not in ("learning_rate", "lr")]
-    return own[:_MAX_PANELS]
-
-
-def _draw_lines(axes: Any, name: str, label: str, records: Sequence[Record], colour: str) -> None:
-    own, validation = (
-        [(each.step, each.values[kind]) for each in records if kind in each.values]
-        for kind in (name, f"val_{name}")
-    )
-    if own:
-        axes.plot(*zip(*own, strict=True), label=label or "training", color=colour, linewidth=1.4)
-    if validation:
-        steps = {"linestyle": "--", "marker": "o", "markersize": 3, "linewidth": 0.8}
-        axes.plot(*zip(*validation, strict=True), label=f"{label} validation".strip(), color=colour, **steps)
-
-
-def _label(axes: Any, name: str) -> None:
-    axes.set_title(name, fontsize=9)
-    axes.set_xlabel("step", fontsize=8)
-    axes.tick_params(labelsize=8)
-    axes.grid(visible=True, alpha=0.3)
-    if len(axes.get_lines()) > 1:
-        axes.legend(fontsize=7)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 from ignite_tf_magic.errors import ConfigError, PathNotFound, RunFailed
-from ignite_tf_magic.ui.live_output import LiveOutput
-from ignite_tf_magic.ui.notebook.watching import watch
-from ignite_tf_magic.ui.render import failure_view
-from ignite_tf_magic.ui.shell.run_commands import show_output
 from ignite_tf_magic.session import RunRequest, RunState, TrainingRun, open_session, source_of
-from ignite_tf_magic.ui.stall_notices import telling
+from ignite_tf_magic.ui.following import follow, show_output
+from ignite_tf_magic.ui.notebook.screen import NotebookScreen
+from ignite_tf_magic.ui.render import failure_view
+from ignite_tf_magic.ui.shell.screen import ShellScreen
 
 _LAST_LINE = "from ignite_tf_magic import result as _give; _give({name}(*_arguments, **_options))"
 
@@ -67,7 +67,7 @@ def run(
         started = session.start_run(request)
         try:
             if "ipykernel" in sys.modules:
-                watch(started)
+                follow(started, NotebookScreen({}))
             else:
                 _show(started)
         except BaseException:
@@ -77,11 +77,9 @@ def run(
 
 
 def _show(started: TrainingRun) -> None:
-    num_workers = started.info().num_workers
-    output = LiveOutput(num_workers, is_screen=sys.stdout.isatty())
-    with started.tail() as tail:
-        chunks = telling(started, started.follow(with_pauses=True), output.say)
-        show_output(chunks, output, num_workers, tail)
+    workers = range(started.info().num_workers)
+    with started.tail() as tail, closing(started.follow(with_pauses=True)) as chunks:
+        show_output(started, chunks, workers, ShellScreen("ignite-tf"), tail)
 
 
 def _outcome(started: TrainingRun) -> Any:

@@ -1,36 +1,35 @@
-"""Where a notebook's answers go: text to the cell's stream, tables and messages as HTML beside it."""
+"""A notebook's screen: text to the cell's stream, tables and messages as HTML beside it."""
 
 from __future__ import annotations
 
-import base64
 import codecs
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from ignite_tf_magic.errors import ConfigError
-from ignite_tf_magic.session.files import CopyProgress
-from ignite_tf_magic.ui.fs_commands import bar_after_a_while
-from ignite_tf_magic.ui.render import View, size_text
 from ignite_tf_magic.serialization.terminal_text import coloured, visible
+from ignite_tf_magic.session import LoadProgress
+from ignite_tf_magic.session.files import CopyProgress
+from ignite_tf_magic.session.tensorboards import TensorBoardInfo
+from ignite_tf_magic.ui.notebook.arguments import NAME
+from ignite_tf_magic.ui.notebook.chart import LiveChart, picture_bundle
+from ignite_tf_magic.ui.notebook.panel import runs_panel
+from ignite_tf_magic.ui.render import View, size_text, tensorboard_view
+from ignite_tf_magic.ui.screen import bar_after_a_while, rows_bar
 
 _MAX_SHOWN_BYTES = 1024 * 1024
+# Jupyter's server drops the output of kernels that write more than 1 MB a second for some seconds.
+_MAX_CHARS_PER_S = 800_000
+_MAX_BURST_CHARS = 2_000_000
 
 
 def write(text: str) -> None:
     """Write text as it is, at once."""
     if text:
         sys.stdout.write(text)
-        sys.stdout.flush()
-
-
-def write_through(text: str) -> None:
-    """Write text past the copy that IPython keeps of all that a cell prints: it would grow with a run's output.
-
-    For that copy `InteractiveShell` sets another `write` on the stream itself, while a cell runs.
-    """
-    if text:
-        type(sys.stdout).write(sys.stdout, text)
         sys.stdout.flush()
 
 
@@ -46,31 +45,26 @@ def show(view: View) -> None:
     display(view.bundle(), raw=True)
 
 
-def picture_bundle(png: bytes, text: str) -> dict[str, str]:
-    """Give a picture as a MIME bundle, with words for a front end that shows none."""
-    return {"image/png": base64.b64encode(png).decode(), "text/plain": text}
-
-
-def show_picture(png: bytes | None, text: str = "a chart") -> None:
-    """Show a picture; None shows nothing."""
-    from IPython.display import display
-
-    if png is not None:
-        display(picture_bundle(png, text), raw=True)
-
-
 class NotebookScreen:
-    """The screen of a notebook, for `run_fs`. Of long content it shows the beginning."""
+    """The cell that is executed.
 
-    own_name = "%ignite_tf"
-    mounts_in_background = True
+    Attributes:
+        answer: What the command handed over, for the cell's own result.
+    """
 
-    def __init__(self) -> None:
+    command_name = NAME
+    outlives_commands = True
+    last_lines = 200
+
+    def __init__(self, variables: MutableMapping[str, Any]) -> None:
+        """Read and set variables of the notebook there."""
+        self.answer: Any = None
+        self._variables = variables
         self._left_bytes = _MAX_SHOWN_BYTES
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def show(self, view: View) -> None:
-        """Show a table."""
+        """Show a table or a message."""
         show(view)
 
     def say(self, line: str) -> None:
@@ -82,18 +76,100 @@ class NotebookScreen:
         say(line)
 
     def write(self, data: memoryview) -> None:
-        """Print content, as far as there is room for it."""
+        """Print the content of a file, as far as there is room for it."""
         write(coloured(self._decoder.decode(data[: self._left_bytes])))
         self._left_bytes -= len(data)
         if self._left_bytes < 0:
             raise ConfigError(
-                f"these are the first {size_text(_MAX_SHOWN_BYTES)}; copy the file: %ignite_tf fs get"
+                f"these are the first {size_text(_MAX_SHOWN_BYTES)}; copy the file: {NAME} fs get"
             )
 
+    def show_end(self, view: View) -> None:
+        """Show how a run ended, below its output."""
+        show(view)
+
+    def show_picture(self, draw: Callable[[], bytes | None]) -> None:
+        """Show it, if there is one."""
+        from IPython.display import display
+
+        if (png := draw()) is not None:
+            display(picture_bundle(png, "a chart"), raw=True)
+
+    def show_board(self, board: TensorBoardInfo, height_px: int) -> None:
+        """Show it in the page."""
+        show(tensorboard_view(board, height_px))
+
+    def show_panel(self) -> None:
+        """Hand the widget to the cell."""
+        self.answer = runs_panel()
+
+    def keep(self, value: Any, name: str | None, what: str | None) -> None:
+        """Set a variable; without a name the value is the cell's result."""
+        if name is None:
+            self.answer = value
+            return
+        if not name.isidentifier():
+            raise ConfigError(f"-o {name} is not the name of a variable")
+        self._variables[name] = value
+        if what:
+            say(f"{name}: {what}")
+
+    def variables(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return variables of the notebook."""
+        if missing := [name for name in names if name not in self._variables]:
+            raise ConfigError(f"--push: the notebook has no variable {', '.join(missing)}")
+        return {name: self._variables[name] for name in names}
+
     @contextmanager
-    def progress(self) -> Iterator[CopyProgress | None]:
-        """Show how far copying has come."""
+    def copying(self) -> Iterator[CopyProgress | None]:
+        """Show a bar below the cell."""
         from rich.console import Console
 
         with bar_after_a_while(Console()) as progress:
             yield progress
+
+    @contextmanager
+    def loading(self, cache: str) -> Iterator[LoadProgress | None]:
+        """Show a bar below the cell."""
+        from rich.console import Console
+
+        with rows_bar(Console(), cache) as progress:
+            yield progress
+
+    def stream(self) -> NotebookStream:
+        """Write to the cell."""
+        return NotebookStream()
+
+    def chart(self) -> LiveChart:
+        """Draw into the cell."""
+        return LiveChart()
+
+
+class NotebookStream:
+    """The cell's text, at a pace that Jupyter can follow."""
+
+    is_rewritable = True
+    rewriting_interval_s = 0.25
+
+    def __init__(self) -> None:
+        self._allowed = float(_MAX_BURST_CHARS)
+        self._at = time.monotonic()
+
+    def write(self, text: str) -> None:
+        """Write past the copy that IPython keeps of all that a cell prints, which would grow with a run's output.
+
+        For that copy `InteractiveShell` sets another `write` on the stream itself, while a cell runs.
+        """
+        if text:
+            type(sys.stdout).write(sys.stdout, text)
+            sys.stdout.flush()
+            self._wait(len(text))
+
+    def _wait(self, num_chars: int) -> None:
+        """Wait after so many characters, if they were too many, so that all of a flood arrives."""
+        now = time.monotonic()
+        earned = (now - self._at) * _MAX_CHARS_PER_S
+        self._allowed = min(self._allowed + earned, _MAX_BURST_CHARS) - num_chars
+        self._at = now
+        if self._allowed < 0:
+            time.sleep(-self._allowed / _MAX_CHARS_PER_S)

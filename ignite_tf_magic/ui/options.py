@@ -1,4 +1,4 @@
-"""Options that a cell and a shell share, by the same words. Does nothing but read."""
+"""Options of commands. Does nothing but read."""
 
 from __future__ import annotations
 
@@ -109,11 +109,10 @@ def chosen_workers(run: Run, worker: int | None) -> Sequence[int]:
     return workers if worker is None else [worker]
 
 
-def add_run_options(start: argparse.ArgumentParser, *, default_workers: str) -> None:
-    """Add what both ways to start a run know."""
+def add_run_options(start: argparse.ArgumentParser) -> None:
+    """Add how a run is started."""
     add = start.add_argument
-    workers = f"processes to train with ({default_workers})"
-    _add_place(start, workers)
+    _add_place(start, "processes to train with (1; for JOB_CMD one for each node)")
     add("--env", action="append", type=assignment, metavar="K=V", help="a variable of theirs (no secrets)")
     add("--requirements", type=Path, metavar="FILE", help="what their Python has, built once on each host")
     add("--wheels", type=Path, metavar="DIR", help="where that comes from, for hosts without a package index")
@@ -182,11 +181,6 @@ def add_prune_options(prune: argparse.ArgumentParser) -> None:
     prune.add_argument("--dry-run", action="store_true", help="only list them")
 
 
-def add_history_options(history: argparse.ArgumentParser) -> None:
-    """Add which runs are looked at."""
-    history.add_argument("run", nargs="+", metavar="RUN", help="one, or several side by side")
-
-
 def add_board_options(board: argparse.ArgumentParser) -> None:
     """Add what a TensorBoard shows, and where."""
     board.add_argument("run", nargs="*", metavar="RUN", help="the runs to show (all)")
@@ -195,6 +189,7 @@ def add_board_options(board: argparse.ArgumentParser) -> None:
     board.add_argument("--host", default=LOOPBACK, help=f"where it is reached ({LOOPBACK}: from here only)")
     board.add_argument("--list", action="store_true", help="list those that run")
     board.add_argument("--stop", action="store_true", help="end the one that shows this; without RUN, all")
+    board.add_argument("--height", type=count, default=800, metavar="PX", help="height in a notebook's page (800)")
 
 
 def add_node_options(up: argparse.ArgumentParser) -> None:

@@ -1,0 +1,105 @@
+"""`load`, `caches` and `sql`: data of the cluster."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+
+from ignite_tf_magic.session import open_session
+from ignite_tf_magic.ui.commands.command import Command, flags
+from ignite_tf_magic.ui.options import whole
+from ignite_tf_magic.ui.render import caches_view, table_view
+from ignite_tf_magic.ui.screen import Screen, say_json
+
+DEFAULT_LIMIT = 1000
+
+
+def _load(options: argparse.Namespace, screen: Screen) -> None:
+    with (
+        open_session(report=screen.note, config=options.config, via=options.via) as session,
+        screen.loading(options.cache) as progress,
+    ):
+        outcome = session.load(
+            options.cache,
+            options.source,
+            key=options.key,
+            split=options.split,
+            backups=options.backups,
+            replace=options.replace,
+            progress=progress,
+        )
+    if options.json:
+        say_json(screen, asdict(outcome))
+    else:
+        screen.say(str(outcome))
+
+
+def _caches(options: argparse.Namespace, screen: Screen) -> None:
+    with open_session(report=screen.note, config=options.config, via=options.via) as session:
+        caches = session.caches()
+    if options.json:
+        say_json(screen, [asdict(cache) for cache in caches])
+    else:
+        screen.show(caches_view(caches))
+
+
+def _sql(options: argparse.Namespace, screen: Screen) -> None:
+    with open_session(report=screen.note, config=options.config, via=options.via) as session:
+        result = session.query(options.statement, options.param, options.limit or None)
+    names = [column.name for column in result.columns]
+    if options.output:
+        screen.keep(result.to_pandas(), options.output, f"{len(result.rows):,} rows of {', '.join(names)}")
+    elif options.json:
+        say_json(screen, [dict(zip(names, map(_as_json, row), strict=True)) for row in result.rows])
+    else:
+        cells = [["NULL" if value is None else str(value) for value in row] for row in result.rows]
+        screen.show(table_view(names, cells, upper=False))
+    if result.truncated:
+        screen.note(f"the first {len(result.rows):,} rows; there are more: --limit N fetches N, --limit 0 all")
+
+
+def _as_json(value: object) -> object:
+    """Return what JSON has a word for; all else as text."""
+    is_plain = value is None or isinstance(value, bool | int | str)
+    is_finite = isinstance(value, float) and abs(value) < float("inf")
+    return value if is_plain or is_finite else str(value)
+
+
+def _add_load(load: argparse.ArgumentParser) -> None:
+    load.add_argument("cache", metavar="CACHE")
+    load.add_argument(
+        "source",
+        metavar="SOURCE",
+        help="an .npz, .csv or .parquet file, an MNIST IDX file (images or labels; .gz too), "
+        "keras:mnist (needs internet), or digits",
+    )
+    load.add_argument(
+        "--backups", type=whole, metavar="N", help="copies beside the first (1 if several nodes)"
+    )
+    load.add_argument("--key", metavar="COLUMN", help="column with the keys (rows are numbered)")
+    load.add_argument("--split", choices=["train", "test"], help="part of a divided source")
+    flags(load, ("--replace", "destroy a cache of that name first"))
+
+
+def _add_sql(sql: argparse.ArgumentParser) -> None:
+    sql.add_argument("statement", metavar="STATEMENT")
+    sql.add_argument(
+        "-p", "--param", action="append", default=[], metavar="VALUE", help="for the next ?, as text"
+    )
+    sql.add_argument(
+        "--limit",
+        type=whole,
+        default=DEFAULT_LIMIT,
+        metavar="N",
+        help=f"most rows ({DEFAULT_LIMIT}; 0 is all)",
+    )
+    sql.add_argument(
+        "-o", "--output", metavar="NAME", help="a notebook's variable for the rows, a DataFrame; in a shell a file"
+    )
+
+
+COMMANDS = (
+    Command("load", "create a cache from data", _load, _add_load),
+    Command("caches", "list the cluster's caches", _caches),
+    Command("sql", "run a SQL statement", _sql, _add_sql),
+)

@@ -1,0 +1,220 @@
+"""`ps`, `attach`, `resume`, `describe`, `stop`, `logs`, `history`, `model`, `prune`, `panel`, `doctor`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+from ignite_tf_magic.serialization.terminal_text import coloured, whole_lines
+from ignite_tf_magic.session import (
+    OutputChunk,
+    Run,
+    TrainingRun,
+    attach_run,
+    diagnose,
+    get_run,
+    list_runs,
+    open_session,
+    stop_run,
+)
+from ignite_tf_magic.ui.commands.command import Command, flags
+from ignite_tf_magic.ui.commands.nodes import notes_on
+from ignite_tf_magic.ui.following import follow, print_as_json, show_output
+from ignite_tf_magic.ui.metrics_views import as_json as records_as_json
+from ignite_tf_magic.ui.metrics_views import comparison_view, history_view
+from ignite_tf_magic.ui.options import add_doctor_options, add_prune_options, add_run, chosen_workers, count, whole
+from ignite_tf_magic.ui.pictures import picture_of
+from ignite_tf_magic.ui.render import failure_view, message_view, pruned_text, runs_view
+from ignite_tf_magic.ui.run_views import (
+    describe_view,
+    diagnosis_as_json,
+    diagnosis_view,
+    record_as_json,
+    run_as_json,
+)
+from ignite_tf_magic.ui.screen import Screen, say_json
+
+
+def _run(options: argparse.Namespace) -> TrainingRun:
+    return get_run(options.run, options.config, options.via)
+
+
+def _ps(options: argparse.Namespace, screen: Screen) -> None:
+    listed = list_runs(include_ended=options.all, config=options.config, via=options.via)
+    for warning in listed.warnings:
+        screen.note(warning)
+    if options.json:
+        say_json(screen, [run_as_json(run) for run in listed.runs])
+    elif listed.runs:
+        screen.show(runs_view(listed.runs, datetime.now(timezone.utc)))
+    else:
+        screen.show(message_view("no runs" if options.all else "no runs are going on; --all lists those that ended, too"))
+
+
+def _attach(options: argparse.Namespace, screen: Screen) -> None:
+    run = attach_run(options.run, options.config, options.via, report=screen.note)
+    follow(run, screen, as_json=options.json)
+
+
+def _resume(options: argparse.Namespace, screen: Screen) -> None:
+    with open_session(report=screen.note, config=options.config, via=options.via) as session:
+        run = session.resume_run(options.run)
+        notes = notes_on(session, screen)
+    ends = "" if screen.outlives_commands else "; it belongs to this process, and ends with it"
+    screen.note(f"run {run.id} goes on from its checkpoints{ends}")
+    follow(run, screen, notes=notes, as_json=options.json)
+
+
+def _describe(options: argparse.Namespace, screen: Screen) -> None:
+    run = _run(options)
+    info, record, latest, failure = run.info(), run.record(), run.latest(), run.failure()
+    if options.json:
+        say_json(screen, record_as_json(info, record, latest))
+        return
+    screen.show(describe_view(info, record, latest, datetime.now(timezone.utc)))
+    if failure is not None:
+        screen.show(failure_view(info, failure))
+
+
+def _stop(options: argparse.Namespace, screen: Screen) -> None:
+    outcome = stop_run(options.run, options.config, options.via)
+    if options.json:
+        say_json(screen, {**run_as_json(outcome.info), "outcome": outcome.kind.name.lower()})
+    else:
+        screen.say(f"run {outcome.info.id}: {outcome.kind.value}")
+
+
+def _logs(options: argparse.Namespace, screen: Screen) -> None:
+    run = _run(options)
+    workers = chosen_workers(run, options.worker)
+    if options.follow:
+        with closing(run.follow(options.worker, with_pauses=True)) as chunks:
+            if options.json:
+                print_as_json(chunks, screen)
+            else:
+                show_output(run, chunks, workers, screen)
+        return
+    lost = run.fetch()
+    if options.json:
+        print_as_json(_written(run, workers), screen)
+    else:
+        _show_files(run, workers, options.lines or screen.last_lines, screen)
+    for each in lost:
+        screen.note(str(each))
+
+
+def _written(run: Run, workers: Sequence[int]) -> Iterator[OutputChunk]:
+    for worker in workers:
+        for path in run.logs(worker):
+            yield from (OutputChunk(worker, text) for text in _pieces(path))
+
+
+def _show_files(run: Run, workers: Sequence[int], num_lines: int | None, screen: Screen) -> None:
+    stream = screen.stream()
+    for worker in workers:
+        if num_lines is not None:
+            lines = run.last_lines(worker, num_lines)
+            stream.write(coloured(f"--- worker {worker}, the last {len(lines)} lines of {run.directory.log(worker)}\n"))
+            stream.write(coloured("\n".join(lines) + "\n"))
+            continue
+        for path in run.logs(worker):
+            if len(workers) > 1:
+                stream.write(coloured(f"--- worker {worker}: {path}\n"))
+            for text in whole_lines(_pieces(path)):
+                stream.write(coloured(text))
+
+
+def _pieces(path: Path) -> Iterator[str]:
+    with path.open(encoding="utf-8", errors="replace", newline="") as file:
+        while text := file.read(1 << 16):
+            yield text
+
+
+def _history(options: argparse.Namespace, screen: Screen) -> None:
+    runs = [get_run(name, options.config, options.via) for name in options.run]
+    told = [(run, run.records()) for run in runs]
+    if options.json:
+        say_json(screen, [records_as_json(run, records) for run, records in told])
+        return
+    screen.show(history_view(told[0][1]) if len(told) == 1 else comparison_view(told))
+    screen.show_picture(lambda: picture_of([(run.id if len(told) > 1 else "", records) for run, records in told]))
+
+
+def _model(options: argparse.Namespace, screen: Screen) -> None:
+    model = _run(options).model(options.model, trust=options.trust)
+    what = f"the model {model.name} of run {options.run}, {model.count_params():,} parameters"
+    screen.keep(model, options.output, what)
+
+
+def _prune(options: argparse.Namespace, screen: Screen) -> None:
+    older_than = None if options.older_than is None else timedelta(days=options.older_than)
+    with open_session(report=screen.note, config=options.config, via=options.via) as session:
+        pruned = session.prune(keep=options.keep, older_than=older_than, dry_run=options.dry_run)
+    if options.json:
+        say_json(screen, [{"id": run.run_id, "bytes": run.num_bytes} for run in pruned])
+    else:
+        screen.say(pruned_text(pruned, options.keep, dry_run=options.dry_run))
+
+
+def _panel(options: argparse.Namespace, screen: Screen) -> None:
+    del options
+    screen.show_panel()
+
+
+def _doctor(options: argparse.Namespace, screen: Screen) -> int:
+    checked = diagnose(options.cache, python=options.python, config=options.config, via=options.via)
+    if options.json:
+        say_json(screen, diagnosis_as_json(checked))
+    else:
+        screen.show(diagnosis_view(checked))
+    return 0 if checked.is_healthy else 1
+
+
+def _add_all(ps: argparse.ArgumentParser) -> None:
+    flags(ps, ("--all", "also those that ended"))
+
+
+def _add_logs(logs: argparse.ArgumentParser) -> None:
+    add_run(logs)
+    logs.add_argument("--worker", type=whole, metavar="I", help="of this worker only, counted from 0")
+    logs.add_argument("--lines", type=count, metavar="N", help="the last N (a shell: all; a notebook: 200)")
+    flags(logs, ("-f", "--follow", "go on until the run has ended"))
+
+
+def _add_history(history: argparse.ArgumentParser) -> None:
+    history.add_argument("run", nargs="+", metavar="RUN", help="one, or several side by side")
+
+
+def _add_model(model: argparse.ArgumentParser) -> None:
+    add_run(model)
+    model.add_argument("--model", metavar="NAME", help="of several the one of that name in Keras (the last)")
+    model.add_argument("-o", "--output", metavar="NAME", help="a notebook's variable for it; in a shell a file")
+    flags(model, ("--trust", "run the code that it may bring, as of Lambda layers"))
+
+
+_SHOWN = "The exit code is the run's. An interrupt ends only the watching."
+
+COMMANDS = (
+    Command("ps", "list runs", _ps, _add_all),
+    Command("attach", "show a run's output from its beginning, until it ends", _attach, add_run, _SHOWN),
+    Command(
+        *("resume", "start a run again that failed, was stopped or was lost, from its checkpoints", _resume, add_run),
+        "It goes on with its script, arguments and cache; this process owns it.",
+    ),
+    Command("describe", "tell all that is known of a run", _describe, add_run),
+    Command("stop", "end a run's processes", _stop, add_run),
+    Command("logs", "show a run's output", _logs, _add_logs),
+    Command("history", "show what runs have told of their training, and compare them", _history, _add_history),
+    Command("model", "load the model that a run's fit has left", _model, _add_model, has_json=False),
+    Command(
+        "prune", "forget runs that ended, with their files in igfs and on hosts", _prune, add_prune_options
+    ),
+    Command("panel", "see runs as they go, and stop them", _panel, of_cluster=False, has_json=False),
+    Command(
+        *("doctor", "look at all that runs need, and tell how to mend it", _doctor, add_doctor_options),
+        "The exit code is 1 when something is wrong.",
+    ),
+)

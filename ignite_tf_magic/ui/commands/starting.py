@@ -1,0 +1,152 @@
+"""`start`: a script or a command on workers beside the data."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ignite_tf_magic.errors import ConfigError
+from ignite_tf_magic.session import RunRequest, TrainingRun, open_session
+from ignite_tf_magic.ui.commands.command import Command, add_common_options, flags
+from ignite_tf_magic.ui.commands.nodes import notes_on
+from ignite_tf_magic.ui.following import follow
+from ignite_tf_magic.ui.options import add_run_options, add_version, given_options, whole
+from ignite_tf_magic.ui.run_views import explain_as_json, explain_view, run_as_json
+from ignite_tf_magic.ui.screen import Screen, say_json
+
+_SURVIVES_S = 600
+
+
+def _start(options: argparse.Namespace, screen: Screen) -> None:
+    request = _request(options, screen)
+    with open_session(report=screen.note, config=options.config, via=options.via) as session:
+        if options.workers is None and request.command:
+            request = replace(request, num_workers=session.default_num_workers())
+        if options.explain:
+            planned = session.plan_run(request)
+            if options.json:
+                say_json(screen, explain_as_json(planned))
+            else:
+                screen.show(explain_view(planned.rows))
+            return
+        run = session.start_run(request)
+        notes = notes_on(session, screen)
+    _follow(run, request, options, screen, notes)
+
+
+def _follow(
+    run: TrainingRun, request: RunRequest, options: argparse.Namespace, screen: Screen, notes: list[str]
+) -> None:
+    info = run.info()
+    workers = "1 worker" if info.num_workers == 1 else f"{info.num_workers} workers"
+    screen.note(f"run {run.id}: {workers} on {', '.join(info.hosts)}, reading {info.cache}")
+    if request.detach:
+        screen.note(f"  its hosts answer for it; watch it: {screen.command_name} attach {run.id}")
+    if options.output:
+        screen.keep(run, options.output, None)
+    if options.detach:
+        if options.json:
+            say_json(screen, run_as_json(info))
+        else:
+            screen.say(run.id)
+        return
+    follow(run, screen, notes=notes, as_json=options.json, with_chart=not options.no_chart)
+
+
+def _request(options: argparse.Namespace, screen: Screen) -> RunRequest:
+    return RunRequest(
+        options.cache,
+        args=options.args,
+        push=screen.variables([name.strip() for name in (options.push or "").split(",") if name.strip()]),
+        # Who starts a run from a shell goes away; its hosts answer for it.
+        detach=options.detach or bool(options.job) or not screen.outlives_commands,
+        survives_s=options.survive,
+        **(_command(options) if options.job else _script(options)),
+        **given_options(options),
+    )
+
+
+def _command(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields of a `RunRequest` for a command."""
+    if options.cell is not None or options.script is not None:
+        raise ConfigError("a run has one script: leave JOB_DIR JOB_CMD out, or the cell and --script FILE")
+    if len(options.job) < 2:
+        example = "start MNIST . python train.py"
+        raise ConfigError(f"start needs JOB_DIR and JOB_CMD behind CACHE_NAME, as in: {example}")
+    job_dir = Path(options.job[0])
+    if not job_dir.exists():
+        raise ConfigError(
+            f"JOB_DIR {str(job_dir)!r} is neither a directory nor an archive; give one (`.` is this directory)"
+        )
+    command = tuple(options.job[1:])
+    return {"script_name": " ".join(command), "command": command, "job_dir": job_dir}
+
+
+def _script(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields of a `RunRequest` for a script."""
+    if options.script is None:
+        if options.cell is None and not options.explain:
+            raise ConfigError(
+                "start needs what to run: JOB_DIR and JOB_CMD behind CACHE_NAME, as in `start MNIST . python "
+                "train.py`; or --script FILE; in a notebook a cell: %%ignite_tf start CACHE, and the script below it"
+            )
+        return {"script": options.cell or ""}
+    if options.cell and options.cell.strip():
+        raise ConfigError("the cell and --script FILE are both a script; leave one out")
+    try:
+        return {"script": options.script.read_text(encoding="utf-8"), "script_name": options.script.name}
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--script {options.script} cannot be read: {error}") from error
+
+
+def _add_start(start: argparse.ArgumentParser) -> None:
+    start.usage = f"{start.prog} [OPTIONS] CACHE_NAME [OPTIONS] [JOB_DIR JOB_CMD [JOB_ARGS...] | -- SCRIPT_ARGS...]"
+    start.add_argument("cache", metavar="CACHE_NAME", help="the cache that is read")
+    _add_options(start)
+    behind = type(start)(prog=start.prog, usage=start.usage)
+    add_version(behind)
+    add_common_options(behind)
+    _add_options(behind)
+    start.set_defaults(cell=None, args=(), finish=partial(_read_job, behind))
+
+
+def _add_options(start: argparse.ArgumentParser) -> None:
+    add_run_options(start)
+    start.add_argument("-o", "--output", metavar="NAME", help="a notebook's variable for the run; in a shell a file")
+    start.add_argument("--push", metavar="A,B", help="variables of the notebook that the script finds")
+    start.add_argument("--script", type=Path, metavar="FILE", help="the script, instead of a cell or a command")
+    start.add_argument(
+        "--survive",
+        type=whole,
+        default=_SURVIVES_S,
+        metavar="S",
+        help=f"seconds for which the run lives on when this kernel is restarted, for attach ({_SURVIVES_S})",
+    )
+    flags(start, ("--no-chart", "draw no chart of the training"))
+    start.add_argument(
+        "job", nargs=argparse.REMAINDER, metavar="JOB_DIR JOB_CMD [JOB_ARGS...]", help="what every worker runs, where"
+    )
+
+
+def _read_job(behind_cache: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Take options out of the words behind CACHE_NAME: those before JOB_DIR; and what follows --, a script's arguments."""
+    if options.job[:1] and options.job[0].startswith("-") and options.job[0] != "--":
+        words, options.job = options.job, []
+        behind_cache.parse_args(words, options)
+    if options.job[:1] == ["--"]:
+        options.args, options.job = tuple(options.job[1:]), []
+
+
+COMMANDS = (
+    Command(
+        *("start", "run a script or a command on workers beside the data", _start, _add_start),
+        "JOB_DIR is a directory or an archive; every worker gets a copy of it and runs JOB_CMD there; `python` is the "
+        "run's interpreter. Hosts answer for such a run, and for all that a shell starts: an interrupt ends the "
+        "watching only. In a notebook a script is a cell: %%ignite_tf start CACHE_NAME; words behind -- are its "
+        "sys.argv[1:]. -o NAME gives NAME.history, NAME.model() and NAME.result. --push sends numbers, texts, "
+        "containers, arrays and tables, up to 256 MiB. The exit code is the run's.",
+    ),
+)

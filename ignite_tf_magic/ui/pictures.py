@@ -1,0 +1,75 @@
+"""Pictures of trainings: loss and metrics over their steps, as PNG."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+from ignite_tf_magic.session import Record
+
+_MAX_PANELS = 3
+_DPI = 96
+_HEIGHT_IN, _WIDTH_IN = 2.6, 3.6
+
+
+def picture_of(runs: Sequence[tuple[str, Sequence[Record]]], title: str = "") -> bytes | None:
+    """Draw trainings as a PNG, several in the same panels; None without matplotlib, or when there is nothing to draw.
+
+    Args:
+        runs: What each line is called, and its records; one alone needs no name.
+        title: Stands above all.
+    """
+    try:
+        import matplotlib
+    except ImportError:
+        return None
+    if not (names := _panels([record for _, records in runs for record in records])):
+        return None
+    # The names are a script's: not formulas, and no TeX.
+    with matplotlib.rc_context({"text.parse_math": False, "text.usetex": False}):
+        return _picture(names, runs, title)
+
+
+def _picture(names: Sequence[str], runs: Sequence[tuple[str, Sequence[Record]]], title: str) -> bytes:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(_WIDTH_IN * len(names), _HEIGHT_IN), layout="constrained")
+    FigureCanvasAgg(figure)
+    for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
+        for number, (label, records) in enumerate(runs):
+            _draw_lines(axes, name, label, records, f"C{number}")
+        _label(axes, name)
+    figure.suptitle(title, fontsize=9)
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=_DPI)
+    return file.getvalue()
+
+
+def _panels(records: Sequence[Record]) -> list[str]:
+    """Choose what is drawn: the loss and the first metrics; a metric of validation goes beside its own."""
+    names = dict.fromkeys(name for record in records for name in record.values)
+    own = [name for name in names if not name.startswith("val_") and name not in ("learning_rate", "lr")]
+    return own[:_MAX_PANELS]
+
+
+def _draw_lines(axes: Any, name: str, label: str, records: Sequence[Record], colour: str) -> None:
+    own, validation = (
+        [(each.step, each.values[kind]) for each in records if kind in each.values]
+        for kind in (name, f"val_{name}")
+    )
+    if own:
+        axes.plot(*zip(*own, strict=True), label=label or "training", color=colour, linewidth=1.4)
+    if validation:
+        steps = {"linestyle": "--", "marker": "o", "markersize": 3, "linewidth": 0.8}
+        axes.plot(*zip(*validation, strict=True), label=f"{label} validation".strip(), color=colour, **steps)
+
+
+def _label(axes: Any, name: str) -> None:
+    axes.set_title(name, fontsize=9)
+    axes.set_xlabel("step", fontsize=8)
+    axes.tick_params(labelsize=8)
+    axes.grid(visible=True, alpha=0.3)
+    if len(axes.get_lines()) > 1:
+        axes.legend(fontsize=7)

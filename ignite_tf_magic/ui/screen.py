@@ -1,0 +1,153 @@
+"""Where commands show their answers: a shell's terminal or a notebook's cell. What both do alike is here."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
+
+from ignite_tf_magic.serialization.terminal_text import visible_line
+from ignite_tf_magic.session import LoadProgress, Record
+from ignite_tf_magic.session.files import CopyProgress
+from ignite_tf_magic.session.tensorboards import TensorBoardInfo
+from ignite_tf_magic.ui.render import View
+
+_BAR_AFTER_S = 2.0
+
+
+class Chart(Protocol):
+    """A picture of a training that is drawn again while it goes on."""
+
+    def draw(self, records: Sequence[Record], before: Callable[[], None]) -> None:
+        """Draw what the training has told; `before` is called when the picture is about to be put in place."""
+
+
+class Stream(Protocol):
+    """Takes the joined output of workers while a run is followed.
+
+    Attributes:
+        is_rewritable: Whether "\\r" brings the writer back to the beginning of the line.
+        rewriting_interval_s: How long a line stands at least before it is rewritten.
+    """
+
+    is_rewritable: bool
+    rewriting_interval_s: float
+
+    def write(self, text: str) -> None:
+        """Write at once; may block, so that a flood arrives whole."""
+
+
+class Screen(Protocol):
+    """Where a command's answers are shown.
+
+    Attributes:
+        command_name: How a person types our command there.
+        outlives_commands: Whether this process goes on when a command has ended, as a notebook's kernel does. It may
+            own runs then, and a mount must not keep it.
+        last_lines: How many lines of a log are shown when nobody says how many; None: all.
+    """
+
+    command_name: str
+    outlives_commands: bool
+    last_lines: int | None
+
+    def show(self, view: View) -> None:
+        """Show a table or a message."""
+
+    def say(self, line: str) -> None:
+        """Print a line of the answer."""
+
+    def note(self, line: str) -> None:
+        """Print a line beside the answer."""
+
+    def write(self, data: memoryview) -> None:
+        """Print the content of a file."""
+
+    def show_end(self, view: View) -> None:
+        """Show how a run that was followed has ended."""
+
+    def show_picture(self, draw: Callable[[], bytes | None]) -> None:
+        """Show a picture where pictures can be shown; elsewhere it is not drawn."""
+
+    def show_board(self, board: TensorBoardInfo, height_px: int) -> None:
+        """Show a TensorBoard, or say where it is."""
+
+    def show_panel(self) -> None:
+        """Show the runs, and go on showing them as they are."""
+
+    def keep(self, value: Any, name: str | None, what: str | None) -> None:
+        """Hand a value to the person: as a variable or a file of that name, else as the command's answer.
+
+        `what` says what it is; None says nothing.
+
+        Raises:
+            ConfigError: It cannot be kept there.
+        """
+
+    def variables(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return variables of the person's.
+
+        Raises:
+            ConfigError: There are none of these names.
+        """
+
+    def copying(self) -> AbstractContextManager[CopyProgress | None]:
+        """Show how far copying files has come."""
+
+    def loading(self, cache: str) -> AbstractContextManager[LoadProgress | None]:
+        """Show how far loading rows has come."""
+
+    def stream(self) -> Stream:
+        """Open the place for the output of workers."""
+
+    def chart(self) -> Chart | None:
+        """Open the place for a picture of a training; None where none can be shown."""
+
+
+def say_json(screen: Screen, value: Any) -> None:
+    """Print an answer for programs."""
+    screen.say(json.dumps(value, indent=1))
+
+
+@contextmanager
+def bar_after_a_while(console: Any) -> Iterator[CopyProgress]:
+    """Show a bar when copying takes more than two seconds; `console` is one of rich."""
+    from rich.markup import escape
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+    began, bar = time.monotonic(), None
+    columns = (
+        "{task.description}",
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+
+    def advance(name: str, done: int, total: int) -> None:
+        nonlocal bar
+        if bar is None and time.monotonic() - began > _BAR_AFTER_S:
+            bar = Progress(*columns, console=console, transient=True)
+            bar.add_task(escape(visible_line(name)), total=total)
+            bar.start()
+        if bar is not None:
+            bar.update(bar.task_ids[0], description=escape(visible_line(name)), completed=done, total=total)
+
+    try:
+        yield advance
+    finally:
+        if bar is not None:
+            bar.stop()
+
+
+@contextmanager
+def rows_bar(console: Any, cache: str) -> Iterator[LoadProgress]:
+    """Show how many rows of a cache are loaded; `console` is one of rich."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), "rows", TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(visible_line(cache), total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

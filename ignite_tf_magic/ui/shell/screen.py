@@ -1,0 +1,143 @@
+"""A shell's screen: answers alone on standard output, all else on standard error."""
+
+from __future__ import annotations
+
+import codecs
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from ignite_tf_magic.errors import ConfigError
+from ignite_tf_magic.serialization.terminal_text import coloured, echo
+from ignite_tf_magic.session import LoadProgress, list_runs
+from ignite_tf_magic.session.files import CopyProgress
+from ignite_tf_magic.session.tensorboards import TensorBoardInfo
+from ignite_tf_magic.ui.render import View, runs_view
+from ignite_tf_magic.ui.screen import bar_after_a_while, rows_bar
+
+_PANEL_INTERVAL_S = 2.0
+
+
+class ShellScreen:
+    """A terminal, or files and pipes."""
+
+    outlives_commands = False
+    last_lines = None
+
+    def __init__(self, command_name: str) -> None:
+        self.command_name = command_name
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def show(self, view: View) -> None:
+        """Print a table or a message."""
+        echo(view.text)
+
+    def say(self, line: str) -> None:
+        """Print a line of the answer."""
+        echo(line, flush=True)
+
+    def note(self, line: str) -> None:
+        """Print a line beside the answer."""
+        echo(line, file=sys.stderr, flush=True)
+
+    def write(self, data: memoryview) -> None:
+        """Print the content of a file, as it is but on a terminal."""
+        if not sys.stdout.isatty():
+            sys.stdout.buffer.write(data)
+            return
+        sys.stdout.write(coloured(self._decoder.decode(data)))
+
+    def show_end(self, view: View) -> None:
+        """Print how a run ended, beside its output."""
+        self.note(view.text)
+
+    def show_picture(self, draw: Callable[[], bytes | None]) -> None:
+        """Show nothing: a shell has no pictures."""
+
+    def show_board(self, board: TensorBoardInfo, height_px: int) -> None:
+        """Print where it is."""
+        del height_px
+        for note in board.notes:
+            self.note(note)
+        self.say(board.url)
+
+    def show_panel(self) -> None:
+        """Print the runs, again and again on a terminal."""
+        while True:
+            listed = list_runs()
+            home = "\x1b[H\x1b[2J" if sys.stdout.isatty() else ""
+            sys.stdout.write(home)
+            echo(runs_view(listed.runs, datetime.now(timezone.utc)).text, flush=True)
+            for warning in listed.warnings:
+                self.note(warning)
+            if not home:
+                return
+            self.note(f"\nagain in {_PANEL_INTERVAL_S:g} s; Ctrl-C ends this; to stop one: {self.command_name} stop RUN")
+            time.sleep(_PANEL_INTERVAL_S)
+
+    def keep(self, value: Any, name: str | None, what: str | None) -> None:
+        """Write a value to a file: a model as Keras does, rows as CSV or Parquet, a run as its id."""
+        if name is None:
+            self.say(what or str(value))
+            return
+        try:
+            if hasattr(value, "to_csv"):
+                (value.to_parquet if name.endswith(".parquet") else value.to_csv)(name, index=False)
+            elif hasattr(value, "save"):
+                value.save(name)
+            else:
+                Path(name).write_text(f"{value.id}\n", encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"-o {name} cannot be written: {error}") from error
+        if what:
+            self.note(f"{name}: {what}")
+
+    def variables(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return none: a shell has none."""
+        if names:
+            raise ConfigError("--push takes variables of a notebook; a shell has none")
+        return {}
+
+    @contextmanager
+    def copying(self) -> Iterator[CopyProgress | None]:
+        """Show a bar on a terminal."""
+        if not sys.stderr.isatty():
+            yield None
+            return
+        from rich.console import Console
+
+        with bar_after_a_while(Console(stderr=True)) as progress:
+            yield progress
+
+    @contextmanager
+    def loading(self, cache: str) -> Iterator[LoadProgress | None]:
+        """Show a bar on a terminal."""
+        from rich.console import Console
+
+        with rows_bar(Console(stderr=True), cache) as progress:
+            yield progress
+
+    def stream(self) -> ShellStream:
+        """Write to standard output."""
+        return ShellStream()
+
+    def chart(self) -> None:
+        """Draw none."""
+
+
+class ShellStream:
+    """Standard output, for text that has been made fit for a terminal."""
+
+    rewriting_interval_s = 0.0
+
+    def __init__(self) -> None:
+        self.is_rewritable = sys.stdout.isatty()
+
+    def write(self, text: str) -> None:
+        """Write at once."""
+        sys.stdout.write(text)
+        sys.stdout.flush()
