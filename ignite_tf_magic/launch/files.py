@@ -18,3 +18,13 @@ def write_private(path: Path, text: str) -> None:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+def stamp_of(path: Path) -> tuple[int, ...]:
+    """Tell a file from one that has replaced it, or from itself when it has changed.
+
+    Raises:
+        FileNotFoundError: There is none.
+    """
+    status = path.stat()
+    return status.st_ino, status.st_mtime_ns, status.st_size

@@ -24,10 +24,11 @@ from ignite_tf_magic.runs.states import RunEvent, RunState, after
 from ignite_tf_magic.runs.task import is_python_script
 from ignite_tf_magic.runs.typed import misfits
 from ignite_tf_magic.launch import lock
-from ignite_tf_magic.launch.files import write_private
+from ignite_tf_magic.launch.files import stamp_of, write_private
 
 FORMAT = 2
 _MOST_LAUNCHES = 1_000_000
+_MOST_KNOWN = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,16 +297,28 @@ class RunRecord:
 
     @classmethod
     def read(cls, directory: RunDirectory) -> RunRecord:
-        """Read a record.
+        """Read a record. A file that has not changed since is not parsed again: who follows a run asks 20 times a second.
 
         Raises:
             FileNotFoundError: There is no run there, or not yet.
             ValueError: The file is not a record.
         """
+        path = directory.record
+        stamp = stamp_of(path)  # taken first: what replaces the file meanwhile has another one
+        known_stamp, known = _known_records.get(path, ((), None))
+        if known is not None and known_stamp == stamp:
+            return known
         try:
-            return cls.from_json(json.loads(directory.record.read_text(encoding="utf-8")))
+            record = cls.from_json(json.loads(path.read_text(encoding="utf-8")))
         except RecursionError as error:
-            raise ValueError(f"{directory.record} is nested too deep for a record") from error
+            raise ValueError(f"{path} is nested too deep for a record") from error
+        while len(_known_records) >= _MOST_KNOWN:
+            _known_records.pop(next(iter(_known_records), path), None)
+        _known_records[path] = stamp, record
+        return record
+
+
+_known_records: dict[Path, tuple[tuple[int, ...], RunRecord]] = {}
 
 
 def _spec(found: Mapping[str, Any]) -> RunSpec:

@@ -205,17 +205,15 @@ class _Segments:
         self._directory = directory
         self._worker = worker
         self._found: list[Segment] = []
-        self._stamp: tuple[int, int] | None = None
+        self._record: RunRecord | None = None
 
     def __call__(self) -> list[Segment]:
-        status = self._directory.record.stat()
-        if (status.st_mtime_ns, status.st_ino) != self._stamp:
-            self._stamp = status.st_mtime_ns, status.st_ino
-            self._found = self._read()
+        record = RunRecord.read(self._directory)
+        if record is not self._record:
+            self._record, self._found = record, self._segments_of(record)
         return self._found
 
-    def _read(self) -> list[Segment]:
-        record = RunRecord.read(self._directory)
+    def _segments_of(self, record: RunRecord) -> list[Segment]:
         causes = {past.generation + 1: past.cause for past in record.past}
         found = []
         for generation in range(1, record.generation + 1):

@@ -13,7 +13,7 @@ from typing import Any
 
 from ignite_tf_magic.runs.directory import RunDirectory
 from ignite_tf_magic.runs.orders import place_of
-from ignite_tf_magic.launch.files import write_private
+from ignite_tf_magic.launch.files import stamp_of, write_private
 from ignite_tf_magic.launch.jobs import JobStatus
 from ignite_tf_magic.launch.watch import Contact, HostView
 
@@ -127,10 +127,9 @@ class RecordFile:
     def stamp(self) -> Stamp:
         """Tell one file from another that replaced it; empty when there is none."""
         try:
-            status = self._path.stat()
+            return stamp_of(self._path)
         except FileNotFoundError:
             return ()
-        return status.st_ino, status.st_mtime_ns, status.st_size
 
     def version(self) -> int:
         """Give the version of the record; 0 when there is none that counts versions."""
