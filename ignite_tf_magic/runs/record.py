@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -312,12 +313,14 @@ class RunRecord:
             record = cls.from_json(json.loads(path.read_text(encoding="utf-8")))
         except RecursionError as error:
             raise ValueError(f"{path} is nested too deep for a record") from error
-        while len(_known_records) >= _MOST_KNOWN:
-            _known_records.pop(next(iter(_known_records), path), None)
-        _known_records[path] = stamp, record
+        with _knowing:
+            while len(_known_records) >= _MOST_KNOWN:
+                del _known_records[next(iter(_known_records))]
+            _known_records[path] = stamp, record
         return record
 
 
+_knowing = threading.Lock()
 _known_records: dict[Path, tuple[tuple[int, ...], RunRecord]] = {}
 
 

@@ -50,8 +50,8 @@ def _follow(
     if options.detach:
         if options.json:
             say_json(screen, run_as_json(info))
-        else:
-            screen.say(run.id)
+        elif not screen.outlives_commands:
+            screen.say(run.id)  # alone on standard output, for scripts
         return
     follow(run, screen, notes=notes, as_json=options.json, with_chart=not options.no_chart)
 
