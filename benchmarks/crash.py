@@ -33,7 +33,7 @@ from ignite_tf_magic.embedded import EmbeddedCluster, EmbeddedOptions, Lifetime,
 from ignite_tf_magic.igfs.fsck import FsckReport, fsck
 from ignite_tf_magic.igfs.paths import Path
 from ignite_tf_magic.igfs.volume import Volume
-from ignite_tf_magic.igfs.writer import WriteMode
+from ignite_tf_magic.igfs.writer import OpenMode
 from ignite_tf_magic.protocol.ops import Operation
 
 NAME = "crash"
@@ -130,7 +130,7 @@ def change(volume: Volume, where: Path, kind: str, number: int, sizes: Sequence[
     if kind == "replace":
         volume.write_file((*where, "state"), sealed(number, sizes[0]))
     elif kind == "append":
-        with volume.open_write((*where, "log"), WriteMode.APPEND) as writer:
+        with volume.open_write((*where, "log"), OpenMode.APPEND) as writer:
             for size in sizes:
                 writer.write(sealed(number, size))
                 writer.flush()
@@ -363,7 +363,7 @@ class Traffic:
         self.state = number
 
     def _append(self, volume: Volume) -> None:
-        with volume.open_write(("log",), WriteMode.APPEND) as writer:
+        with volume.open_write(("log",), OpenMode.APPEND) as writer:
             for _ in range(20):
                 writer.write(sealed(self.flushed + 1, random.choice([10, 500, 5000, 70_000])))
                 writer.flush()

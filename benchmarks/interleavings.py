@@ -44,7 +44,7 @@ from ignite_tf_magic.igfs.fsck import FsckReport, fsck
 from ignite_tf_magic.igfs.layout import DirectoryNode
 from ignite_tf_magic.igfs.paths import Path, render
 from ignite_tf_magic.igfs.volume import Volume
-from ignite_tf_magic.igfs.writer import FileWriter, WriteMode
+from ignite_tf_magic.igfs.writer import FileWriter, OpenMode
 
 NAME = "interleavings"
 NUM_CLIENTS = 3
@@ -294,7 +294,7 @@ class Story:
     ) -> FileWriter | None:
         """Append one record and flush; gives the writer to go on with, None when that has to be opened anew."""
         for _ in range(_TRIES):
-            writer = writer or self._asked(lambda: self.volumes[client].open_write(path, WriteMode.APPEND))
+            writer = writer or self._asked(lambda: self.volumes[client].open_write(path, OpenMode.APPEND))
             try:
                 self._asked(lambda writer=writer: writer.write(data))
                 self._asked(writer.flush)

@@ -49,7 +49,7 @@ class _Finder(MetaPathFinder):
         finally:
             self._is_looking = False
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self._imported)
+            spec.loader = _NotifyingLoader(spec.loader, self._imported)
         return spec
 
     def _imported(self) -> None:
@@ -58,7 +58,7 @@ class _Finder(MetaPathFinder):
             self._call()
 
 
-class _Loader(Loader):
+class _NotifyingLoader(Loader):
     """Loads a module as its own loader does, and then calls a function."""
 
     def __init__(self, loader: Loader, call: Callable[[], None]) -> None:

@@ -13,7 +13,7 @@ from typing import Protocol
 from ignite_tf_magic.client.channel import Channel
 from ignite_tf_magic.client.page_sizes import PageSizes
 from ignite_tf_magic.client.router import Node, Router, wait_for
-from ignite_tf_magic.client.scan import OwnerScan, Progress
+from ignite_tf_magic.client.scan import OwnerScan, PartitionProgress
 from ignite_tf_magic.client.scanned import ScannedPage, ScannedRun
 from ignite_tf_magic.errors import (
     CacheNotFound,
@@ -102,7 +102,7 @@ class CacheScan:
         self._router = router
         self._cache = cache
         self._pending = deque(partitions)
-        self._progress: dict[int, Progress] = {}
+        self._progress: dict[int, PartitionProgress] = {}
         self._sizes = sizes
         self._baseline = baseline
         self._lock = threading.Lock()

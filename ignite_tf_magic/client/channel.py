@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn, TypeVar
 
-from ignite_tf_magic.client.transport import Transport, open_transport, tls_context
+from ignite_tf_magic.client.transport import ByteStream, open_transport, tls_context
 from ignite_tf_magic.closing import Closing
 from ignite_tf_magic.config.options import ConnectOptions, Endpoint
 from ignite_tf_magic.errors import (
@@ -37,7 +37,7 @@ class Channel(Closing):
     """An open, greeted connection. Close it, or use it as a context manager."""
 
     def __init__(
-        self, transport: Transport, endpoint: Endpoint, connection: Connection, node: Handshaken
+        self, transport: ByteStream, endpoint: Endpoint, connection: Connection, node: Handshaken
     ) -> None:
         self.endpoint = endpoint
         self.node_id: uuid.UUID = node.node_id

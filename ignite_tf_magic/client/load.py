@@ -75,7 +75,7 @@ def put_rows(
         IgniteTfError: Writing failed again and again.
     """
     cache.client.types.put(encoder.binary_type)
-    loader = _Loader(cache, encoder, progress, watch)
+    loader = _RowSender(cache, encoder, progress, watch)
     pending: NDArray[np.intp] = np.arange(len(encoder))
     attempts = 0
     while len(pending):
@@ -118,7 +118,7 @@ class _Block:
     request: Request
 
 
-class _Loader:
+class _RowSender:
     """Sends rows to their owners, one thread per node."""
 
     def __init__(

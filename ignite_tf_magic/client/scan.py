@@ -39,7 +39,7 @@ _NO_HASHES: NDArray[np.uint64] = np.empty(0, np.uint64)
 
 
 @dataclass(slots=True)
-class Progress:
+class PartitionProgress:
     """How far a partition was read: the rows of it already delivered, and the largest of them."""
 
     delivered: list[NDArray[np.uint64]] = field(default_factory=list)
@@ -52,7 +52,7 @@ class _Cursor:
     """One open scan: what it is reading, what is under way, and pages that came before their turn."""
 
     partition: int
-    progress: Progress
+    progress: PartitionProgress
     page_rows: int
     reserved_bytes: int
     repeated: NDArray[np.uint64]
@@ -104,7 +104,7 @@ class OwnerScan:
         channel: Channel,
         cache: int,
         pending: deque[int],
-        progress: dict[int, Progress],
+        progress: dict[int, PartitionProgress],
         sizes: PageSizes,
     ) -> None:
         self._channel = channel
@@ -198,7 +198,7 @@ class OwnerScan:
             self._open(partition, page_bytes)
 
     def _open(self, partition: int, page_bytes: int) -> None:
-        progress = self._progress.setdefault(partition, Progress())
+        progress = self._progress.setdefault(partition, PartitionProgress())
         repeated = np.concatenate(progress.delivered) if progress.delivered else _NO_HASHES
         cursor = _Cursor(partition, progress, self._sizes.page_rows(partition), page_bytes, repeated)
         self._reserved_bytes += page_bytes

@@ -14,7 +14,7 @@ from ignite_tf_magic.errors import ConfigError, ConnectionFailed, ConnectionLost
 _RECEIVE_BUFFER_BYTES = 4 * 1024 * 1024
 
 
-class Transport(Protocol):
+class ByteStream(Protocol):
     """What a channel needs of a byte stream. Blocking; one sender and one receiver thread at a time."""
 
     def send(self, data: bytes | memoryview) -> None:
@@ -72,14 +72,14 @@ class SocketTransport:
         self._endpoint = endpoint
 
     def send(self, data: bytes | memoryview) -> None:
-        """See `Transport.send`."""
+        """See `ByteStream.send`."""
         try:
             self._stream.sendall(data)
         except OSError as error:
             raise self._lost(error) from error
 
     def receive_into(self, space: memoryview) -> int:
-        """See `Transport.receive_into`."""
+        """See `ByteStream.receive_into`."""
         try:
             num_bytes = self._stream.recv_into(space)
         except OSError as error:
@@ -89,17 +89,17 @@ class SocketTransport:
         return num_bytes
 
     def is_quiet(self) -> bool:
-        """See `Transport.is_quiet`."""
+        """See `ByteStream.is_quiet`."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._stream, selectors.EVENT_READ)
             return not selector.select(0)
 
     def set_timeout(self, timeout_s: float | None) -> None:
-        """See `Transport.set_timeout`."""
+        """See `ByteStream.set_timeout`."""
         self._stream.settimeout(timeout_s)
 
     def close(self) -> None:
-        """See `Transport.close`."""
+        """See `ByteStream.close`."""
         with suppress(OSError):  # Not connected any more: nothing left to shut down.
             self._stream.shutdown(socket.SHUT_RDWR)
         self._stream.close()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.config.own_files import check_own, check_private
 from ignite_tf_magic.config.spring_xml import looks_like_xml, read_spring_xml
-from ignite_tf_magic.config.toml_tables import Table, is_word, parse_toml
+from ignite_tf_magic.config.toml_tables import TomlTable, is_word, parse_toml
 
 if TYPE_CHECKING:
     import socket
@@ -139,7 +139,7 @@ class LaunchOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class SshOptions:
+class SshConfig:
     """[ssh]: how hosts are reached.
 
     Attributes:
@@ -191,7 +191,7 @@ class Config:
 
     cluster: ConnectOptions | None = None
     launch: LaunchOptions = LaunchOptions()
-    ssh: SshOptions = SshOptions()
+    ssh: SshConfig = SshConfig()
     hosts: tuple[HostOptions, ...] = ()
     path: Path | None = None
     notes: tuple[str, ...] = ()
@@ -269,7 +269,7 @@ def _named_cluster(env: Mapping[str, str] | None) -> tuple[Endpoint, ...]:
     return tuple(Endpoint.parse(part) for part in text.split(",") if part.strip())
 
 
-def _cluster(table: Table, given: Sequence[Endpoint]) -> ConnectOptions | None:
+def _cluster(table: TomlTable, given: Sequence[Endpoint]) -> ConnectOptions | None:
     """Read [cluster]; endpoints that were given elsewhere come before its own."""
     table.allow("addresses", "username", "password", "credentials_file", *_FILES, *_TLS)
     own = _own_endpoints(table)
@@ -286,7 +286,7 @@ def _cluster(table: Table, given: Sequence[Endpoint]) -> ConnectOptions | None:
     return ConnectOptions(tuple(given) or own, named["username"], named["password"], tls_options(named))
 
 
-def _own_endpoints(table: Table) -> tuple[Endpoint, ...]:
+def _own_endpoints(table: TomlTable) -> tuple[Endpoint, ...]:
     addresses = table.words("addresses")
     try:
         return tuple(map(Endpoint.parse, addresses))
@@ -339,7 +339,7 @@ def load_config_file(path: Path, env: Mapping[str, str] | None = None) -> Config
     return replace(_config(_found_file(), endpoints, is_found=True), notes=found.notes)
 
 
-def _config(file: Table, given: Sequence[Endpoint], *, is_found: bool) -> Config:
+def _config(file: TomlTable, given: Sequence[Endpoint], *, is_found: bool) -> Config:
     file.allow("cluster", "ssh", "launch", "hosts")
     cluster = file.table("cluster")
     own_first = not is_found and "addresses" in cluster.values
@@ -352,7 +352,7 @@ def _config(file: Table, given: Sequence[Endpoint], *, is_found: bool) -> Config
     )
 
 
-def _launch(table: Table) -> LaunchOptions:
+def _launch(table: TomlTable) -> LaunchOptions:
     table.allow("python", "ports", "log_limit", "max_restarts", "deadline_s", "on_rebalance")
     default = LaunchOptions()
     choice = table.values.get("on_rebalance", default.on_rebalance.value)
@@ -369,18 +369,18 @@ def _launch(table: Table) -> LaunchOptions:
     )
 
 
-def _ssh(table: Table) -> SshOptions:
+def _ssh(table: TomlTable) -> SshConfig:
     table.allow("config", "known_hosts", "user", "connect_timeout_s", "via")
-    return SshOptions(
+    return SshConfig(
         config=table.path("config"),
         known_hosts=table.path("known_hosts"),
         user=table.word("user"),
-        connect_timeout_s=table.seconds("connect_timeout_s") or SshOptions().connect_timeout_s,
+        connect_timeout_s=table.seconds("connect_timeout_s") or SshConfig().connect_timeout_s,
         via=table.word("via"),
     )
 
 
-def _hosts(table: Table) -> tuple[HostOptions, ...]:
+def _hosts(table: TomlTable) -> tuple[HostOptions, ...]:
     hosts = tuple(_host(table, name, each) for name, each in table.tables())
     claims: dict[str, str] = {}
     for host in hosts:
@@ -393,7 +393,7 @@ def _hosts(table: Table) -> tuple[HostOptions, ...]:
     return hosts
 
 
-def _host(hosts: Table, name: str, table: Table) -> HostOptions:
+def _host(hosts: TomlTable, name: str, table: TomlTable) -> HostOptions:
     if not is_word(name):
         raise ConfigError(
             f"{hosts.file}: [hosts.{name!r}]: a host's name has no blanks, no commas and no '-' in front"
@@ -435,14 +435,14 @@ def working_directory() -> Path:
         ) from error
 
 
-def _found_file() -> Table:
+def _found_file() -> TomlTable:
     path = working_directory() / CONFIG_FILE
     if not path.is_file():
         import platformdirs
 
         path = Path(platformdirs.user_config_dir("ignite_tf_magic", appauthor=False)) / CONFIG_FILE
     if not path.is_file():
-        return Table(path)
+        return TomlTable(path)
     check_own(path)
     return parse_toml(_read(path), path)
 

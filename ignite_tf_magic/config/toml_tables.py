@@ -32,7 +32,7 @@ def parse_bytes(text: str) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TomlTable:
     """One table.
 
     Attributes:
@@ -53,15 +53,15 @@ class Table:
                 hint = f"did you mean {near[0]!r}?" if near else f"it may hold {', '.join(known)}"
                 raise ConfigError(f"{self.file}: {self._where} has no key {key!r}; {hint}")
 
-    def table(self, key: str) -> Table:
+    def table(self, key: str) -> TomlTable:
         """Give the table of that name inside this one; an empty one when there is none."""
         value = self.values.get(key, {})
         name = f"{self.name}.{key}" if self.name else key
         if not isinstance(value, dict):
             raise ConfigError(f"{self.file}: {key} must be a table; write [{name}] and its keys below")
-        return Table(self.file, name, value)
+        return TomlTable(self.file, name, value)
 
-    def tables(self) -> Iterator[tuple[str, Table]]:
+    def tables(self) -> Iterator[tuple[str, TomlTable]]:
         """Give the tables inside this one by their names."""
         return ((key, self.table(key)) for key in self.values)
 
@@ -141,7 +141,7 @@ def is_word(value: object) -> bool:
     return isinstance(value, str) and re.fullmatch(r"[^\s,\-\x00-\x1f][^\s,\x00-\x1f]*", value) is not None
 
 
-def parse_toml(data: bytes, file: Path) -> Table:
+def parse_toml(data: bytes, file: Path) -> TomlTable:
     """Read a whole file's content.
 
     Raises:
@@ -152,6 +152,6 @@ def parse_toml(data: bytes, file: Path) -> Table:
     else:
         import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
     try:
-        return Table(file, "", tomllib.loads(data.decode("utf-8-sig")))
+        return TomlTable(file, "", tomllib.loads(data.decode("utf-8-sig")))
     except ValueError as error:
         raise ConfigError(f"cannot read {file}: {error}") from error

@@ -28,7 +28,7 @@ class EqualSteps(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Deal:
+class GlobalBatchPlan:
     """One epoch of global batches.
 
     Attributes:

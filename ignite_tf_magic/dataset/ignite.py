@@ -28,7 +28,7 @@ from ignite_tf_magic.dataset.source import Source, open_source
 from ignite_tf_magic.dataset.structure import arranged, no_pages, page_spec, row_spec, with_ragged
 from ignite_tf_magic.dataset.deal import EqualSteps
 from ignite_tf_magic.errors import ConfigError, EmptyCache
-from ignite_tf_magic.dataset.passes import Passes, PassSeed, Share, Stream
+from ignite_tf_magic.dataset.passes import EpochTracker, PassSeed, RowShard, Stream
 from ignite_tf_magic.protocol.columns import Column, RaggedColumn
 
 
@@ -187,13 +187,13 @@ def _kept(options: ReadOptions, given: Given) -> str | None:
     return keep(given) if used & set(filter(None, given)) else None
 
 
-def _share(options: ReadOptions, source: Source) -> Share | None:
+def _share(options: ReadOptions, source: Source) -> RowShard | None:
     assignment = options.assignment
     if assignment is None:
         return None
     stream = Stream((source.partitions,), source.chunk_rows)
     num_partitions = max(source.baseline.owners) + 1  # a replicated cache has but -1, the whole of it
-    return Share(assignment.worker, assignment.rows_by_worker, num_partitions, stream, source.measured)
+    return RowShard(assignment.worker, assignment.rows_by_worker, num_partitions, stream, source.measured)
 
 
 def _policy(text: str) -> EqualSteps:
@@ -216,10 +216,10 @@ def _row_spec(source: Source, given: Any) -> Any:
 
 
 def _generated(
-    source: Source, spec: Any, order: ShuffleOrder | None, passes: Passes | None, *, is_meant: bool
+    source: Source, spec: Any, order: ShuffleOrder | None, passes: EpochTracker | None, *, is_meant: bool
 ) -> Pages:
     """Give pages that a generator of this process reads; `is_meant` where it was asked for by name."""
-    passes = passes or Passes()
+    passes = passes or EpochTracker()
     draw = _partition_order(order, passes)
     layout = source.layout
     if layout is None:
@@ -262,7 +262,7 @@ def _arrays(column: Column) -> Any:
     return (column.values, column.row_lengths) if isinstance(column, RaggedColumn) else column
 
 
-def _partition_order(order: ShuffleOrder | None, passes: Passes) -> Callable[[], PartitionOrder | None]:
+def _partition_order(order: ShuffleOrder | None, passes: EpochTracker) -> Callable[[], PartitionOrder | None]:
     """Draw the order of partitions for each pass: by its number when shuffled, else as they are."""
     if order is None:
         return lambda: None

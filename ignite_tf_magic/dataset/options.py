@@ -47,7 +47,7 @@ _FALSE = frozenset({"0", "false", "no", "off"})
 
 
 @dataclass(frozen=True, slots=True)
-class Assignment:
+class AssignedShard:
     """A worker's share of a cache, as its launcher decided it.
 
     Attributes:
@@ -78,7 +78,7 @@ class ReadOptions:
     partitions: tuple[int, ...] | None = None
     local: bool = False
     page_rows: int = MAX_PAGE_ROWS
-    assignment: Assignment | None = None
+    assignment: AssignedShard | None = None
     allow_partial: bool = False
     fields: tuple[str, ...] | None = None
     fill: Mapping[str, object] = field(default_factory=dict)
@@ -206,12 +206,12 @@ def _positive(name: str, value: str | int | None, default: int) -> int:
     return number
 
 
-def _read_assignment(path: Path, cache: str) -> Assignment | None:
+def _read_assignment(path: Path, cache: str) -> AssignedShard | None:
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         if record["cache"] != cache:
             return None
         stats = {int(p): PartitionStats(int(v[0]), int(v[1])) for p, v in record["partitions"].items()}
-        return Assignment(int(record["worker"]), tuple(map(int, record["rows_by_worker"])), stats)
+        return AssignedShard(int(record["worker"]), tuple(map(int, record["rows_by_worker"])), stats)
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         raise ConfigError(f"cannot read the assignment in {path}: {error!r}") from error

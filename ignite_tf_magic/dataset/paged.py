@@ -26,12 +26,12 @@ import tensorflow as tf
 from ignite_tf_magic.dataset.batches import anew_each_pass, can_be_empty, empty_like, num_rows
 from ignite_tf_magic.dataset.graph_devices import moves
 from ignite_tf_magic.dataset.page_map import map_pages
-from ignite_tf_magic.dataset.deal import Deal, EqualSteps
-from ignite_tf_magic.dataset.passes import Passes, PassSeed, Share
+from ignite_tf_magic.dataset.deal import GlobalBatchPlan, EqualSteps
+from ignite_tf_magic.dataset.passes import EpochTracker, PassSeed, RowShard
 
 Pages = Any
 _parts = itertools.count()
-Transform = Callable[[Pages, Passes | None], Pages]
+Transform = Callable[[Pages, EpochTracker | None], Pages]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Repeat:
     count: Any
     name: str | None = None
 
-    def __call__(self, pages: Pages, passes: Passes | None = None) -> Pages:
+    def __call__(self, pages: Pages, passes: EpochTracker | None = None) -> Pages:
         """Repeat pages, or batches of them."""
         del passes
         return pages.repeat(self.count, name=self.name)
@@ -67,18 +67,18 @@ class Recipe:
         whole: Makes the recipe of the rows of all workers, where these are a share of them.
     """
 
-    open_pages: Callable[[ShuffleOrder | None, Passes | None], Pages]
+    open_pages: Callable[[ShuffleOrder | None, EpochTracker | None], Pages]
     transforms: tuple[Transform, ...] = ()
     order: ShuffleOrder | None = None
     is_elsewhere: bool = False
-    share: Share | None = None
+    share: RowShard | None = None
     equal_steps: EqualSteps = EqualSteps.PAD
     is_kept: bool = False
     whole: Callable[[], Recipe] | None = None
 
-    def pages(self) -> tuple[Pages, Passes | None]:
+    def pages(self) -> tuple[Pages, EpochTracker | None]:
         """Build the dataset of pages, over a source of its own, whose passes are numbered if this process reads it."""
-        passes = None if self.is_elsewhere else Passes(self.share)
+        passes = None if self.is_elsewhere else EpochTracker(self.share)
         pages = self.open_pages(self.order, passes)
         for transform in self.transforms:
             pages = transform(pages, passes)
@@ -99,7 +99,7 @@ class Recipe:
 class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
     """Rows in front, pages behind."""
 
-    def __init__(self, recipe: Recipe, pages: Pages | None = None, passes: Passes | None = None) -> None:
+    def __init__(self, recipe: Recipe, pages: Pages | None = None, passes: EpochTracker | None = None) -> None:
         self._recipe = recipe
         self._pages, self._passes = recipe.pages() if pages is None else (pages, passes)
         self._rows = self._pages.unbatch()
@@ -175,12 +175,12 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
             return self._batches_alone(share, batch_size, drop_remainder, name)
         pages, passes = _numbered(recipe, share)
         policy = EqualSteps.DROP if drop_remainder else recipe.equal_steps
-        deal = Deal(share.rows_by_worker, int(batch_size), policy)
+        deal = GlobalBatchPlan(share.rows_by_worker, int(batch_size), policy)
         batches = dealt_batches(pages, deal, share.worker, passes)
         return functools.reduce(lambda found, repeat: repeat(found), repeats, batches)
 
     def _batches_alone(
-        self, share: Share, batch_size: Any, drop_remainder: bool, name: str | None
+        self, share: RowShard, batch_size: Any, drop_remainder: bool, name: str | None
     ) -> tf.data.Dataset:
         """Batch the rows of a run's only worker as tf.data does; nobody knows how many batches that makes."""
         pages, passes = _numbered(self._recipe, share)
@@ -214,7 +214,7 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
         """
         row_spec = self.element_spec
 
-        def transform(pages: Pages, passes: Passes | None) -> Pages:
+        def transform(pages: Pages, passes: EpochTracker | None) -> Pages:
             del passes
             return map_pages(pages, map_func, row_spec, num_parallel_calls, deterministic, name)
 
@@ -243,7 +243,7 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
         reshuffle = reshuffle_each_iteration is not False
         rows = tf.cast(buffer_size, tf.int64)
 
-        def transform(pages: Pages, passes: Passes | None) -> Pages:
+        def transform(pages: Pages, passes: EpochTracker | None) -> Pages:
             return permute_blocks(pages, rows, ShuffleOrder(seed, reshuffle), passes, name)
 
         return PagedDataset(replace(self._recipe.then(transform), order=ShuffleOrder(seed, reshuffle)))
@@ -280,15 +280,15 @@ def _no_rows(pages: Pages) -> list[Any]:
     return [each if isinstance(each, tf.RaggedTensor) else each.numpy() for each in empty]
 
 
-def _numbered(recipe: Recipe, share: Share) -> tuple[Pages, Passes]:
+def _numbered(recipe: Recipe, share: RowShard) -> tuple[Pages, EpochTracker]:
     """Build pages over a source of their own, as a training may begin in the middle of it, and what numbers passes."""
     pages, passes = recipe.pages()
     return pages, passes or _unrecorded(share)
 
 
-def _unrecorded(share: Share) -> Passes:
+def _unrecorded(share: RowShard) -> EpochTracker:
     """Give passes of which nobody can say later who has read what."""
-    return Passes(replace(share, num_partitions=0))
+    return EpochTracker(replace(share, num_partitions=0))
 
 
 _hinted: set[str] = set()
@@ -307,7 +307,7 @@ def _hint_row_by_row(function: Callable[..., Any], error: Exception) -> None:
 
 
 def permute_blocks(
-    pages: Pages, rows: Any, order: ShuffleOrder, passes: Passes | None, name: str | None
+    pages: Pages, rows: Any, order: ShuffleOrder, passes: EpochTracker | None, name: str | None
 ) -> Pages:
     """Re-batch pages to blocks of that many rows and permute each block."""
     blocks = pages.rebatch(rows)
@@ -319,7 +319,7 @@ def permute_blocks(
     return tf.data.Dataset.zip(blocks, _seeds(order, passes)).map(permute, name=name)
 
 
-def _seeds(order: ShuffleOrder, passes: Passes | None) -> Any:
+def _seeds(order: ShuffleOrder, passes: EpochTracker | None) -> Any:
     """Give a seed for each block of a pass."""
     if passes is None:
         random = tf.data.Dataset.random(order.seed, rerandomize_each_iteration=order.reshuffle)
@@ -330,7 +330,7 @@ def _seeds(order: ShuffleOrder, passes: Passes | None) -> Any:
     )
 
 
-def resumable(batches: Pages, passes: Passes) -> Pages:
+def resumable(batches: Pages, passes: EpochTracker) -> Pages:
     """Let a pass begin in its middle: batches that are left out are there, but without rows."""
     if not can_be_empty(batches.element_spec):  # nothing stands for what is left out
         return batches
@@ -343,7 +343,7 @@ def resumable(batches: Pages, passes: Passes) -> Pages:
     return _led_by(passes, found, int(batches.cardinality()), batches.options())
 
 
-def dealt_batches(pages: Pages, deal: Deal, worker: int, passes: Passes) -> Pages:
+def dealt_batches(pages: Pages, deal: GlobalBatchPlan, worker: int, passes: EpochTracker) -> Pages:
     """Give a worker's part of each global batch: so many rows, or none, as the deal says; resumable, too.
 
     The number of steps does not depend on what is read, so that no worker waits for another that has ended, and Keras
@@ -369,7 +369,7 @@ def dealt_batches(pages: Pages, deal: Deal, worker: int, passes: Passes) -> Page
     return _led_by(passes, found, num_steps, pages.options())
 
 
-def _led_by(passes: Passes, batches: Pages, cardinality: int, options: tf.data.Options) -> Pages:
+def _led_by(passes: EpochTracker, batches: Pages, cardinality: int, options: tf.data.Options) -> Pages:
     """Put back what stays behind in a function: the number of batches, and options, so that nobody divides a share."""
     if cardinality != tf.data.UNKNOWN_CARDINALITY:
         batches = batches.apply(tf.data.experimental.assert_cardinality(cardinality))

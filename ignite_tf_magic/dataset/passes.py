@@ -60,7 +60,7 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class RowShard:
     """A worker's share of a source that all workers of a run read together.
 
     Attributes:
@@ -79,7 +79,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class PassRecord:
     """The streams of all workers in one pass.
 
     Attributes:
@@ -92,7 +92,7 @@ class Record:
     rows_by_worker: tuple[int, ...]
     num_partitions: int
 
-    def fits(self, share: Share) -> bool:
+    def fits(self, share: RowShard) -> bool:
         """Whether a pass over the same source, now shared in another way, can be read as it was recorded."""
         return (
             self.num_partitions == share.num_partitions
@@ -101,7 +101,7 @@ class Record:
         )
 
 
-def record_part(share: Share, stream: Stream | None) -> np.ndarray:
+def record_part(share: RowShard, stream: Stream | None) -> np.ndarray:
     """Give a worker's part of a record, as int64[n]; the sum of all workers' parts is the record.
 
     Args:
@@ -122,14 +122,14 @@ def record_part(share: Share, stream: Stream | None) -> np.ndarray:
     return np.concatenate([table.ravel(), chunks, [stream is None]], dtype=np.int64)
 
 
-def read_record(total: np.ndarray, rows_by_worker: Sequence[int]) -> Record | None:
+def read_record(total: np.ndarray, rows_by_worker: Sequence[int]) -> PassRecord | None:
     """Read the sum of all parts; None when it is void."""
     num_workers = len(rows_by_worker)
     size, rest = divmod(len(total) - num_workers - 1, 3)
     if rest or size < 0 or total[-1] or not total[3 * size : -1].all():
         return None
     streams = tuple(_read_stream(total, size, worker) for worker in range(num_workers))
-    return Record(streams, tuple(map(int, rows_by_worker)), size)
+    return PassRecord(streams, tuple(map(int, rows_by_worker)), size)
 
 
 def _read_stream(total: np.ndarray, size: int, worker: int) -> Stream:
@@ -141,7 +141,7 @@ def _read_stream(total: np.ndarray, size: int, worker: int) -> Stream:
     return Stream(stream.groups, stream.chunk_rows, measured)
 
 
-class Passes:
+class EpochTracker:
     """Numbers the passes over one source of rows, and knows who reads what in them. Thread-safe.
 
     Each part of a pipeline that depends on the number asks for it when it begins to read. Where one part leads, the
@@ -151,15 +151,15 @@ class Passes:
         share: Set where the workers of a run share the source.
     """
 
-    def __init__(self, share: Share | None = None) -> None:
+    def __init__(self, share: RowShard | None = None) -> None:
         self.share = share
         self._first = self._skipped = self._started = 0
-        self._replayed: Record | None = None
+        self._replayed: PassRecord | None = None
         self._begun: Counter[str] = Counter()
         self._streams: dict[int, Stream] = {}
         self._lock = threading.Lock()
 
-    def begin(self, first: int, skipped_batches: int = 0, replayed: Record | None = None) -> None:
+    def begin(self, first: int, skipped_batches: int = 0, replayed: PassRecord | None = None) -> None:
         """Say which number the next pass has, how many of its batches are left out, and how it is read.
 
         Args:
@@ -237,7 +237,7 @@ class PassSeed:
         part: The part of the pipeline that draws.
     """
 
-    def __init__(self, seed: int | None, passes: Passes, part: str, *, reshuffle: bool = True) -> None:
+    def __init__(self, seed: int | None, passes: EpochTracker, part: str, *, reshuffle: bool = True) -> None:
         self._seed = _base_seed(os.environ) if seed is None else seed
         self._passes = passes
         self._part = part
@@ -267,13 +267,13 @@ _ONE_FOR_ONE = frozenset(
 )
 
 
-def passes_of(dataset: Any) -> dict[Passes, bool]:
+def passes_of(dataset: Any) -> dict[EpochTracker, bool]:
     """Find the sources that a tf.data dataset reads anew in each pass.
 
     Returns:
         For each whether the n-th batch of the dataset is made of the n-th batch of the source.
     """
-    found: dict[Passes, bool] = {}
+    found: dict[EpochTracker, bool] = {}
     waiting, seen = [(dataset, dataset.options().deterministic is not False)], set()
     while waiting:
         one, is_aligned = waiting.pop()
@@ -282,7 +282,7 @@ def passes_of(dataset: Any) -> dict[Passes, bool]:
             continue
         seen.add(id(one))
         passes = getattr(one, "passes", None)
-        if isinstance(passes, Passes):
+        if isinstance(passes, EpochTracker):
             found[passes] = is_aligned
             continue
         is_aligned = is_aligned and kind in _ONE_FOR_ONE and getattr(one, "_deterministic", "") != "false"

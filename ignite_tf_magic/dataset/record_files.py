@@ -29,7 +29,7 @@ from ignite_tf_magic.dataset.record_address import (
     THIS_PROCESS,
     RecordAddress,
 )
-from ignite_tf_magic.dataset.record_page import Record, page_record
+from ignite_tf_magic.dataset.record_page import FramedRecord, page_record
 from ignite_tf_magic.dataset.snapshot import Snapshot
 from ignite_tf_magic.dataset.source import Source, open_source
 from ignite_tf_magic.errors import AuthenticationError, ConfigError, IgniteTfError
@@ -60,8 +60,8 @@ class RecordFile:
         self._open_pass = open_pass
         self._lock = threading.Lock()
         self._reader: ChunkReader | None = None
-        self._records: Iterator[Record] = iter(())
-        self._record: Record | None = None
+        self._records: Iterator[FramedRecord] = iter(())
+        self._record: FramedRecord | None = None
         self._start = 0
         self._failure: BaseException | None = None
         self._process = os.getpid()

@@ -37,7 +37,7 @@ def num_header_items(leaves: Sequence[Leaf]) -> int:
     return 1 + 2 * sum(num_buffers(leaf) for leaf in leaves)
 
 
-class Record:
+class FramedRecord:
     """A framed record, as pieces of memory that are copied when they are asked for."""
 
     def __init__(self, payload: Sequence[Bytes]) -> None:
@@ -63,7 +63,7 @@ class Record:
         return copied
 
 
-def page_record(chunk: ColumnChunk) -> Record:
+def page_record(chunk: ColumnChunk) -> FramedRecord:
     """Make the record of a chunk. It shares the chunk's memory."""
     start = _padded(8 * num_header_items(chunk.leaves))
     numbers = [chunk.num_rows]
@@ -73,7 +73,7 @@ def page_record(chunk: ColumnChunk) -> Record:
         pieces += (buffer, _filling(buffer.nbytes))
         start += _padded(buffer.nbytes)
     header = np.array(numbers, "<i8").view(np.uint8)
-    return Record([piece for piece in (header, _filling(header.nbytes), *pieces) if piece.nbytes])
+    return FramedRecord([piece for piece in (header, _filling(header.nbytes), *pieces) if piece.nbytes])
 
 
 def masked(crc: int) -> int:

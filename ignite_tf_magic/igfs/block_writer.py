@@ -10,7 +10,7 @@ from ignite_tf_magic.errors import IgniteTfError, OutcomeUnknown, StaleFile
 from ignite_tf_magic.igfs import journal, layout
 from ignite_tf_magic.igfs.collector import Collector
 from ignite_tf_magic.igfs.journal import INTENT, Intent
-from ignite_tf_magic.igfs.keeper import Keeper
+from ignite_tf_magic.igfs.keeper import LeaseManager
 from ignite_tf_magic.igfs.layout import FIRST_PIECE, Extent
 from ignite_tf_magic.igfs.quota import Quota
 from ignite_tf_magic.igfs.store import Changes, Store, Swap
@@ -31,7 +31,7 @@ _PERHAPS_TAKEN_FOR_DEAD = (
 class BlockWriter:
     """Writes blocks under one writer's id, after reserving them in the journal."""
 
-    def __init__(self, store: Store, keeper: Keeper, quota: Quota) -> None:
+    def __init__(self, store: Store, keeper: LeaseManager, quota: Quota) -> None:
         self._store = store
         self._keeper = keeper
         self._quota = quota

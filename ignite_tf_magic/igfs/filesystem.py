@@ -27,7 +27,7 @@ from ignite_tf_magic.igfs.addresses import cluster_of, name_of_file_system
 from ignite_tf_magic.igfs.file_objects import CompressedOutput, IgfsInput, IgfsOutput, IgfsText, read_between
 from ignite_tf_magic.igfs.layout import BLOCK_BYTES, DirectoryNode, FileNode, Node
 from ignite_tf_magic.igfs.volume import Volume
-from ignite_tf_magic.igfs.writer import WriteMode
+from ignite_tf_magic.igfs.writer import OpenMode
 
 T = TypeVar("T")
 _BUFFER_BYTES = 256 * 1024
@@ -238,7 +238,7 @@ class IgfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
         """Write a whole file; mode "create" wants that there is none."""
         where = self._parse(path)
-        write_mode = WriteMode.CREATE if mode == "create" else WriteMode.REPLACE
+        write_mode = OpenMode.CREATE if mode == "create" else OpenMode.REPLACE
         if self._intrans:
             with self.open(path, write_mode.value) as file:
                 file.write(value)
@@ -279,13 +279,13 @@ class IgfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         if mode == "rb":
             return IgfsInput(self.volume.open_read(where), path, block_size or _BUFFER_BYTES)
         try:
-            write_mode = WriteMode(mode)
+            write_mode = OpenMode(mode)
         except ValueError:
             raise InvalidPath(
                 f"igfs files are read (r), replaced (w), created (x) or appended to (a), not opened with {mode!r}",
                 path,
             ) from None
-        if write_mode is WriteMode.CREATE and self.exists(path):
+        if write_mode is OpenMode.CREATE and self.exists(path):
             raise PathExists("the file exists already", path)
         writer = self._with_parents(where, lambda: self.volume.open_write(where, write_mode))
         return IgfsOutput(writer, path, mode, autocommit=autocommit)

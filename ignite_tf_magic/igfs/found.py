@@ -12,7 +12,7 @@ ROOT = DirectoryNode(ROOT_ID, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ResolvedPath:
     """What is known of a path: the nodes from the root down, as far as they exist.
 
     Attributes:
@@ -84,7 +84,7 @@ def is_same(there: Node | None, meant: Node) -> bool:
     return isinstance(there, DirectoryNode) and isinstance(meant, DirectoryNode) and there.id == meant.id
 
 
-def must_not_lie_in(node: Node, target: Found) -> None:
+def must_not_lie_in(node: Node, target: ResolvedPath) -> None:
     """Refuse to move a directory to a path that leads through it.
 
     Raises:

@@ -25,7 +25,7 @@ _END_S = 5.0
 _RANDOM = random.SystemRandom()
 
 
-class Keeper:
+class LeaseManager:
     """One client's lease, and a thread that renews it while files are open.
 
     Thread-safe; after a fork the child is a client of its own.

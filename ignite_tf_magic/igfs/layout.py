@@ -40,7 +40,7 @@ _EXTENT = struct.Struct("<HQII")
 _CHECKSUM = struct.Struct("<I")
 
 
-class Kind:
+class NodeKind:
     """The second byte of a node's record."""
 
     FILE = 1
@@ -142,7 +142,7 @@ def encode(node: Node) -> bytes:
     if isinstance(node, DirectoryNode):
         # Earlier versions of this package pass over what stands behind the first time.
         times = [node.created_ns] if node.set_mtime_ns is None else [node.created_ns, node.set_mtime_ns]
-        body = _HEAD.pack(_FORMAT, Kind.DIRECTORY) + _id(node.id) + struct.pack(f"<{len(times)}q", *times)
+        body = _HEAD.pack(_FORMAT, NodeKind.DIRECTORY) + _id(node.id) + struct.pack(f"<{len(times)}q", *times)
     else:
         body = _encode_file(node)
     return body + _CHECKSUM.pack(zlib.crc32(body))
@@ -150,7 +150,7 @@ def encode(node: Node) -> bytes:
 
 def _encode_file(node: FileNode) -> bytes:
     writers = {writer: number for number, writer in enumerate(dict.fromkeys(e.writer for e in node.extents))}
-    parts = [_HEAD.pack(_FORMAT, Kind.FILE), _id(node.version)]
+    parts = [_HEAD.pack(_FORMAT, NodeKind.FILE), _id(node.version)]
     parts.append(_FILE.pack(node.created_ns, node.mtime_ns, len(writers), len(node.extents), len(node.tail)))
     parts += [_id(writer) for writer in writers]
     parts += [_EXTENT.pack(writers[e.writer], e.first, e.num_blocks, e.block_bytes) for e in node.extents]
@@ -177,7 +177,7 @@ def decode(record: bytes) -> Node:
             f"a file's record has format {form}; this ignite_tf_magic reads {_FORMAT}: update it"
         )
     identity = int.from_bytes(body[2 : 2 + ID_BYTES], "little")
-    if kind == Kind.DIRECTORY:
+    if kind == NodeKind.DIRECTORY:
         num_times = min((len(body) - 2 - ID_BYTES) // 8, 2)
         return DirectoryNode(identity, *struct.unpack_from(f"<{num_times}q", body, 2 + ID_BYTES))
     return _decode_file(identity, body)

@@ -30,7 +30,7 @@ def names_in(store: Store, directory: int) -> Iterator[str]:
         nodes = _read_nodes(store, directory, places[-_ROWS_PER_REQUEST:])
         del places[-_ROWS_PER_REQUEST:]
         for place, node in nodes.items():
-            if isinstance(node, names.Leaf):
+            if isinstance(node, names.NameLeaf):
                 yield from node.names
             else:
                 places += [names.child(place, digit) for digit in node.digits()]

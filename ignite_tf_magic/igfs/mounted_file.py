@@ -11,7 +11,7 @@ from ignite_tf_magic.igfs.block_writer import overlay
 from ignite_tf_magic.igfs.paths import Path, render
 from ignite_tf_magic.igfs.reader import FileReader
 from ignite_tf_magic.igfs.volume import Volume
-from ignite_tf_magic.igfs.writer import FileWriter, WriteMode
+from ignite_tf_magic.igfs.writer import FileWriter, OpenMode
 
 _ZEROS = bytes(1024 * 1024)
 # Of what is written before the end of a file; more is published at once.
@@ -106,7 +106,7 @@ class Written:
         if self.is_removed:
             raise StaleFile("the file was removed while it was open", render(self.path))
         if self._writer is None:
-            self._writer = self._volume.open_write(self.path, WriteMode.APPEND)
+            self._writer = self._volume.open_write(self.path, OpenMode.APPEND)
         return self._writer
 
     def _close_writer(self) -> None:

@@ -21,7 +21,7 @@ from ignite_tf_magic.igfs.mounted_file import Handle, Written
 from ignite_tf_magic.igfs.paths import Path
 from ignite_tf_magic.igfs.quota import MAX_SHARE
 from ignite_tf_magic.igfs.volume import Volume
-from ignite_tf_magic.igfs.writer import WriteMode
+from ignite_tf_magic.igfs.writer import OpenMode
 
 # How long Linux, and `getattr` after a listing, rely on what is known of a file: others' changes are seen that late.
 TRUST_S = 1.0
@@ -173,7 +173,7 @@ class MountedFiles(Closing):
     def create(self, path: str, _: int, flags: int) -> int:
         """Create a file, or empty one that is there, and open it."""
         where = self._changing(path)
-        mode = WriteMode.CREATE if flags & os.O_EXCL else WriteMode.REPLACE
+        mode = OpenMode.CREATE if flags & os.O_EXCL else OpenMode.REPLACE
         self._replace_content(where, lambda: self._volume.write_file(where, b"", mode))
         return self._add(where, flags)
 

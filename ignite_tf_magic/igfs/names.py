@@ -22,7 +22,7 @@ _SEPARATOR = "\0"
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
+class NameLeaf:
     """Some names, sorted."""
 
     names: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ class Branch:
         return [digit for digit in range(1 << FANOUT_BITS) if self.children >> digit & 1]
 
 
-NamesNode = Leaf | Branch
+NamesNode = NameLeaf | Branch
 # Place of a node in a directory's tree: a digit for each level, as a letter; the root is "".
 Place = str
 
@@ -92,7 +92,7 @@ def decode(record: bytes) -> NamesNode:
         return Branch(int.from_bytes(record[1:], "little"))
     if record[:1] == b"L":
         try:
-            return Leaf(tuple(record[1:].decode().split(_SEPARATOR)))
+            return NameLeaf(tuple(record[1:].decode().split(_SEPARATOR)))
         except UnicodeDecodeError:
             raise CorruptRecord(
                 f"a directory's record of {len(record)} bytes is damaged: it is no text"
@@ -116,10 +116,10 @@ def add(nodes: Mapping[Place, NamesNode], name: str) -> Changes:
     """
     place = _end(nodes, name)
     leaf = nodes.get(place)
-    names = leaf.names if isinstance(leaf, Leaf) else ()
+    names = leaf.names if isinstance(leaf, NameLeaf) else ()
     if name in names:
         return {}
-    grown = Leaf(tuple(sorted((*names, name))))
+    grown = NameLeaf(tuple(sorted((*names, name))))
     changes: Changes = dict(_divided(place, grown)) if grown.is_too_large else {place: grown}
     if place:
         parent = _branch(nodes, place[:-1])
@@ -137,10 +137,10 @@ def remove(nodes: Mapping[Place, NamesNode], name: str) -> Changes:
     """
     place = _end(nodes, name)
     leaf = nodes.get(place)
-    if not isinstance(leaf, Leaf) or name not in leaf.names:
+    if not isinstance(leaf, NameLeaf) or name not in leaf.names:
         return {}
     left = tuple(other for other in leaf.names if other != name)
-    changes: Changes = {place: Leaf(left) if left else None}
+    changes: Changes = {place: NameLeaf(left) if left else None}
     while place and changes[place] is None:
         parent, digit = _branch(nodes, place[:-1]), ord(place[-1]) - ord("0")
         place = place[:-1]
@@ -166,7 +166,7 @@ def _end(nodes: Mapping[Place, NamesNode], name: str) -> Place:
     return place
 
 
-def _divided(place: Place, leaf: Leaf) -> Changes:
+def _divided(place: Place, leaf: NameLeaf) -> Changes:
     if len(place) >= MAX_DEPTH:
         return {place: leaf}
     groups: dict[int, list[str]] = {}
@@ -174,5 +174,5 @@ def _divided(place: Place, leaf: Leaf) -> Changes:
         groups.setdefault(digit_of(name, len(place)), []).append(name)
     changes: Changes = {place: Branch(sum(1 << digit for digit in groups))}
     for digit, names in groups.items():
-        changes[child(place, digit)] = Leaf(tuple(names))
+        changes[child(place, digit)] = NameLeaf(tuple(names))
     return changes

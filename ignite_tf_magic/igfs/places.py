@@ -25,7 +25,7 @@ Advance = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FileEntry:
     """A file or directory below the top of a tree.
 
     Attributes:
@@ -43,10 +43,10 @@ class Entry:
 
 
 # By the names that lead there from the top, which is the empty tuple; a directory comes before its contents.
-Tree = dict[Path, Entry]
+Tree = dict[Path, FileEntry]
 
 
-class Place(Protocol):
+class CopyLocation(Protocol):
     """A file or directory, in igfs or on a disk, from which or to which files are copied."""
 
     def tree(self) -> Tree:
@@ -145,9 +145,9 @@ class LocalPlace:
         path = self._top.joinpath(*names)
         if path.is_file():
             status = path.stat()
-            found[names] = Entry(status.st_size, status.st_mtime_ns)
+            found[names] = FileEntry(status.st_size, status.st_mtime_ns)
         elif path.is_dir() and (not names or not path.is_symlink()):
-            found[names] = Entry(None, path.stat().st_mtime_ns)
+            found[names] = FileEntry(None, path.stat().st_mtime_ns)
             for name in sorted(below.name for below in path.iterdir()):
                 if not (name.startswith(_UNFINISHED[0]) and name.endswith(_UNFINISHED[1])):
                     self._add(found, (*names, name))
@@ -216,7 +216,7 @@ class LocalPlace:
         return path
 
 
-def copy(source: Place, target: Place, tree: Tree, advance: Advance) -> None:
+def copy(source: CopyLocation, target: CopyLocation, tree: Tree, advance: Advance) -> None:
     """Copy files and directories of a tree; `advance` is told of bytes as they are copied."""
     for names, entry in tree.items():
         if entry.is_directory:
@@ -231,7 +231,7 @@ def _counted(chunks: Iterator[memoryview], advance: Advance) -> Iterator[memoryv
         advance(len(chunk))
 
 
-def newer(source: Tree, target: Mapping[Path, Entry]) -> Tree:
+def newer(source: Tree, target: Mapping[Path, FileEntry]) -> Tree:
     """Choose what the target lacks, or has in an older form: of another size or time, and not itself newer.
 
     Raises:
@@ -249,7 +249,7 @@ def newer(source: Tree, target: Mapping[Path, Entry]) -> Tree:
     return chosen
 
 
-def surplus(source: Mapping[Path, Entry], target: Tree) -> list[Path]:
+def surplus(source: Mapping[Path, FileEntry], target: Tree) -> list[Path]:
     """Choose what only the target has; of a directory that only it has, the directory alone."""
     return [names for names in target if names not in source and (not names or names[:-1] in source)]
 
@@ -281,9 +281,9 @@ def walk(volume: Volume, top: Path) -> Iterator[tuple[Path, Node]]:
                 yield (*here, name), node
 
 
-def entry_of(node: Node) -> Entry:
+def entry_of(node: Node) -> FileEntry:
     """Describe a node."""
-    return Entry(node.size if isinstance(node, FileNode) else None, node.mtime_ns)
+    return FileEntry(node.size if isinstance(node, FileNode) else None, node.mtime_ns)
 
 
 def matches(volume: Volume, pattern: Path) -> list[Path]:

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from ignite_tf_magic.client.pipeline import Pipeline, Ticket
 from ignite_tf_magic.closing import Closing
 from ignite_tf_magic.errors import PathIsDirectory, StaleFile
-from ignite_tf_magic.igfs.keeper import Keeper
+from ignite_tf_magic.igfs.keeper import LeaseManager
 from ignite_tf_magic.igfs.layout import Block, BlockMap, FileNode
 from ignite_tf_magic.igfs.paths import Path, render
 from ignite_tf_magic.igfs.store import ProcessLock, Store
@@ -31,7 +31,7 @@ class FileReader(Closing):
         PathIsDirectory: A directory is there.
     """
 
-    def __init__(self, store: Store, tree: Tree, keeper: Keeper, path: Path) -> None:
+    def __init__(self, store: Store, tree: Tree, keeper: LeaseManager, path: Path) -> None:
         self._store = store
         self._tree = tree
         self._keeper = keeper

@@ -307,7 +307,7 @@ class Store(Closing):
             attempt.committing = uncertain
         raise AssertionError("attempts end by an exception")
 
-    def _attempt(self, action: Callable[[Changes], T], uncertain: bool, attempt: _Attempt) -> T:
+    def _attempt(self, action: Callable[[Changes], T], uncertain: bool, attempt: _Retry) -> T:
         client = self.client()
         with client.transaction(
             Concurrency.OPTIMISTIC, Isolation.SERIALIZABLE, _TRANSACTION_S
@@ -335,7 +335,7 @@ class Store(Closing):
             return Pipeline(blocks, self._routes)
 
 
-class _Attempt:
+class _Retry:
     """One of several attempts.
 
     Attributes:
@@ -351,7 +351,7 @@ class _Attempt:
         self.error = error
 
 
-def _attempts() -> Iterator[_Attempt]:
+def _attempts() -> Iterator[_Retry]:
     """Give attempts with growing pauses between them.
 
     Raises:
@@ -359,7 +359,7 @@ def _attempts() -> Iterator[_Attempt]:
     """
     deadline, pause_s = time.monotonic() + RETRY_S, _FIRST_PAUSE_S
     while True:
-        attempt = _Attempt()
+        attempt = _Retry()
         yield attempt
         if time.monotonic() > deadline:
             doubt = "; it may have been made all the same" if attempt.committing else ""

@@ -11,7 +11,7 @@ from ignite_tf_magic.igfs.addresses import cluster_of, name_of_file_system
 from ignite_tf_magic.igfs.layout import DirectoryNode, FileNode
 from ignite_tf_magic.igfs.reader import FileReader
 from ignite_tf_magic.igfs.volume import Volume
-from ignite_tf_magic.igfs.writer import FileWriter, WriteMode
+from ignite_tf_magic.igfs.writer import FileWriter, OpenMode
 from ignite_tf_magic.tfplugin.handler import Stat
 
 
@@ -30,7 +30,7 @@ class TensorFlowFiles:
     def open_write(self, uri: str, *, append: bool) -> _WriteFile:
         """Open a file that is replaced when it is flushed or closed, or appended to."""
         volume, path = self._resolve(uri)
-        return _WriteFile(volume.open_write(path, WriteMode.APPEND if append else WriteMode.REPLACE))
+        return _WriteFile(volume.open_write(path, OpenMode.APPEND if append else OpenMode.REPLACE))
 
     def stat(self, uri: str) -> Stat:
         """Describe a file or directory."""

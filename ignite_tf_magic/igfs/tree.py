@@ -15,7 +15,7 @@ from ignite_tf_magic.errors import (
     PathNotDirectory,
 )
 from ignite_tf_magic.igfs import journal, layout, listing, names
-from ignite_tf_magic.igfs.found import ROOT, Found, is_same, must_not_lie_in
+from ignite_tf_magic.igfs.found import ROOT, ResolvedPath, is_same, must_not_lie_in
 from ignite_tf_magic.igfs.journal import Garbage
 from ignite_tf_magic.igfs.layout import ROOT_ID, DirectoryNode, Extent, FileNode, Node, entry_key
 from ignite_tf_magic.igfs.paths import Path, render
@@ -36,7 +36,7 @@ class Tree:
         self._ids: dict[Path, int] = {}
         self._depths: dict[int, int] = {}
 
-    def find(self, path: Path, read: Read | None = None) -> Found:
+    def find(self, path: Path, read: Read | None = None) -> ResolvedPath:
         """Look a path up: one request when its directories are known from before, else one for each.
 
         What is known from before is checked by that same request.
@@ -61,13 +61,13 @@ class Tree:
                     break
                 if key not in rows:
                     self._forget(path[: len(nodes)])
-                    return Found(path, tuple(nodes), record)
+                    return ResolvedPath(path, tuple(nodes), record)
                 record = rows[key]
                 nodes.append(layout.decode(record))
                 self._learn(path[: len(nodes) - 1], nodes[-1])
-        return Found(path, tuple(nodes), record)
+        return ResolvedPath(path, tuple(nodes), record)
 
-    def find_to_change(self, changes: Changes, path: Path) -> Found:
+    def find_to_change(self, changes: Changes, path: Path) -> ResolvedPath:
         """Look a path up in a transaction that is going to create, replace or remove its last name."""
         self._expect(changes, path)
         return self.find(path, changes.read)
@@ -170,7 +170,7 @@ class Tree:
 
         self._store.transact(act)
 
-    def put_file(self, changes: Changes, found: Found, node: FileNode) -> None:
+    def put_file(self, changes: Changes, found: ResolvedPath, node: FileNode) -> None:
         """Write a file's entry in a transaction that has looked its path up; what it replaces is garbage then.
 
         Raises:
@@ -277,7 +277,7 @@ class Tree:
         self._forget(source)
         self._forget(target)
 
-    def _displace(self, changes: Changes, node: Node, target: Found) -> None:
+    def _displace(self, changes: Changes, node: Node, target: ResolvedPath) -> None:
         """Prepare for an entry's being replaced."""
         there = target.node
         if there is None:
@@ -292,7 +292,7 @@ class Tree:
         else:
             self._must_be_empty(changes, there, target.path)
 
-    def _move(self, changes: Changes, old: Found, new: Found) -> None:
+    def _move(self, changes: Changes, old: ResolvedPath, new: ResolvedPath) -> None:
         """Put an entry into another place, and its name, unless it stands there already."""
         source, target = old.parent().id, new.parent().id
         changes.write({entry_key(source, old.path[-1]): None, entry_key(target, new.path[-1]): old.record})
@@ -331,7 +331,7 @@ class Tree:
         left = {place: node for place, node in {**nodes, **written}.items() if node is not None}
         self._write_names(changes, directory, {**written, **names.add(left, new)})
 
-    def _remove_entry(self, changes: Changes, found: Found) -> None:
+    def _remove_entry(self, changes: Changes, found: ResolvedPath) -> None:
         parent, name = found.parent(), found.path[-1]
         changes.write({entry_key(parent.id, name): None})
         self.remove_name(changes, parent.id, name)

@@ -12,14 +12,14 @@ from ignite_tf_magic.errors import InvalidPath, PathIsDirectory, PathNotDirector
 from ignite_tf_magic.igfs import layout
 from ignite_tf_magic.igfs.collector import Collector
 from ignite_tf_magic.igfs.found import ROOT
-from ignite_tf_magic.igfs.keeper import Keeper
+from ignite_tf_magic.igfs.keeper import LeaseManager
 from ignite_tf_magic.igfs.layout import BLOCK_BYTES, FileNode, Node
 from ignite_tf_magic.igfs.paths import Path, check_listed, render
 from ignite_tf_magic.igfs.quota import MAX_SHARE, Quota
 from ignite_tf_magic.igfs.reader import FileReader
 from ignite_tf_magic.igfs.store import DEFAULT_NAME, Store, Swap
 from ignite_tf_magic.igfs.tree import Tree
-from ignite_tf_magic.igfs.writer import FileWriter, WriteMode
+from ignite_tf_magic.igfs.writer import FileWriter, OpenMode
 
 _COPY_BYTES = 8 * 1024 * 1024
 _SWEPT_FOR_ROOM = 10_000
@@ -50,7 +50,7 @@ class Volume(Closing):
         self.store = Store(options, name, create=create or name == DEFAULT_NAME, block_bytes=block_bytes)
         self.tree = Tree(self.store)
         self.collector = Collector(self.store, self.tree)
-        self._keeper = Keeper(self.store, self.collector)
+        self._keeper = LeaseManager(self.store, self.collector)
         self.store.on_garbage = self._keeper.garbage_was_made
         self._quota = Quota(self.store, self._reclaim, max_share)
 
@@ -91,7 +91,7 @@ class Volume(Closing):
         with self._keeper.use():
             return FileReader(self.store, self.tree, self._keeper, path)
 
-    def open_write(self, path: Path, mode: WriteMode = WriteMode.REPLACE) -> FileWriter:
+    def open_write(self, path: Path, mode: OpenMode = OpenMode.REPLACE) -> FileWriter:
         """Open a file for writing; the caller closes it."""
         with self._keeper.use():
             return FileWriter(self.store, self.tree, self._keeper, self._quota, self.collector, path, mode)
@@ -137,7 +137,7 @@ class Volume(Closing):
                 writer.write(buffer[:num_bytes])
                 offset += num_bytes
 
-    def write_file(self, path: Path, data: bytes | memoryview, mode: WriteMode = WriteMode.REPLACE) -> None:
+    def write_file(self, path: Path, data: bytes | memoryview, mode: OpenMode = OpenMode.REPLACE) -> None:
         """Write a whole file."""
         with self.open_write(path, mode) as writer:
             writer.write(data)
@@ -160,9 +160,9 @@ class Volume(Closing):
         node = self.stat(path)
         if not isinstance(node, FileNode):
             raise PathIsDirectory("this is a directory", render(path))
-        mode = WriteMode.APPEND if size >= node.size else WriteMode.REPLACE
+        mode = OpenMode.APPEND if size >= node.size else OpenMode.REPLACE
         with self._keeper.use(), self.open_write(path, mode) as writer:
-            if mode is WriteMode.REPLACE:
+            if mode is OpenMode.REPLACE:
                 writer.keep(size)
             missing = max(size - node.size, 0)
             zeros = bytes(min(missing, _COPY_BYTES))

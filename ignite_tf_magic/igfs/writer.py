@@ -15,9 +15,9 @@ from ignite_tf_magic.igfs import appends, journal, layout
 from ignite_tf_magic.igfs.appends import AppendMark, Marks
 from ignite_tf_magic.igfs.block_writer import BlockWriter, overlay
 from ignite_tf_magic.igfs.collector import Collector
-from ignite_tf_magic.igfs.found import Found
+from ignite_tf_magic.igfs.found import ResolvedPath
 from ignite_tf_magic.igfs.journal import Garbage
-from ignite_tf_magic.igfs.keeper import Keeper
+from ignite_tf_magic.igfs.keeper import LeaseManager
 from ignite_tf_magic.igfs.layout import TAIL_BYTES, DirectoryNode, Extent, FileNode, Node
 from ignite_tf_magic.igfs.paths import Path, render
 from ignite_tf_magic.igfs.quota import Quota
@@ -25,7 +25,7 @@ from ignite_tf_magic.igfs.store import Changes, Store, Swap
 from ignite_tf_magic.igfs.tree import Tree
 
 
-class WriteMode(Enum):
+class OpenMode(Enum):
     """What becomes of a file that is there."""
 
     REPLACE = "wb"
@@ -48,11 +48,11 @@ class FileWriter(Closing):
         self,
         store: Store,
         tree: Tree,
-        keeper: Keeper,
+        keeper: LeaseManager,
         quota: Quota,
         collector: Collector,
         path: Path,
-        mode: WriteMode,
+        mode: OpenMode,
     ) -> None:
         self._store = store
         self._tree = tree
@@ -71,7 +71,7 @@ class FileWriter(Closing):
         self._published: FileNode | None = None
         self._num_published = 0
         # Set before a commit is sent, until it is known what came of it, whatever is raised meanwhile.
-        self._attempt: _Attempt | None = None
+        self._attempt: _CommitAttempt | None = None
         self._kept_of: FileNode | None = None
         self._broken: BaseException | None = None
         self._size = 0
@@ -192,7 +192,7 @@ class FileWriter(Closing):
         if self._broken is not None:
             raise self._broken
 
-    def _begin(self) -> Found:
+    def _begin(self) -> ResolvedPath:
         self._keeper.begin()
         try:
             return self._check()
@@ -200,14 +200,14 @@ class FileWriter(Closing):
             self._keeper.leave()
             raise
 
-    def _check(self) -> Found:
+    def _check(self) -> ResolvedPath:
         found = self._tree.find(self.path)
         if not self.path or isinstance(found.node, DirectoryNode):
             raise PathIsDirectory("this is a directory", render(self.path))
         found.parent()
-        if found.node is not None and self._mode is WriteMode.CREATE:
+        if found.node is not None and self._mode is OpenMode.CREATE:
             raise PathExists("the file exists already", render(self.path))
-        if self._mode is WriteMode.APPEND and found.node is not None:
+        if self._mode is OpenMode.APPEND and found.node is not None:
             self._size = found.node.size
         return found
 
@@ -230,7 +230,7 @@ class FileWriter(Closing):
 
     def _base(self) -> FileNode | None:
         """Return the file that is to grow; None when one is to be made."""
-        node = self._found.node if self._mode is WriteMode.APPEND or self._published else None
+        node = self._found.node if self._mode is OpenMode.APPEND or self._published else None
         if self._published and (not isinstance(node, FileNode) or node.version != self._published.version):
             raise StaleFile("another replaced or removed this file while it was written", render(self.path))
         return node if isinstance(node, FileNode) else None
@@ -250,7 +250,7 @@ class FileWriter(Closing):
         return is_made
 
     def _is_made(
-        self, attempt: _Attempt, there: Node | None, read_journal: Callable[[str], bytes | None]
+        self, attempt: _CommitAttempt, there: Node | None, read_journal: Callable[[str], bytes | None]
     ) -> bool:
         """Whether what is there now holds, or the journal tells of, what an attempt was to publish.
 
@@ -276,7 +276,7 @@ class FileWriter(Closing):
             render(self.path),
         )
 
-    def _note_made(self, attempt: _Attempt) -> None:
+    def _note_made(self, attempt: _CommitAttempt) -> None:
         """What was to be published is published."""
         self._published = attempt.node
         self._num_published += 1
@@ -311,7 +311,7 @@ class FileWriter(Closing):
 
     def _first_marks(self) -> Marks:
         """Return the marks of a file that is made: its version tells who made it, until another cuts it."""
-        if self._mode is WriteMode.APPEND:
+        if self._mode is OpenMode.APPEND:
             return (self._mark,)
         return self._kept_of.marks if self._kept_of else ()
 
@@ -338,31 +338,31 @@ class FileWriter(Closing):
         there = self._found.node
         is_small = isinstance(there, FileNode) and (there == base or not there.extents) and not self._kept_of
         if is_small and not self._blocks.has_unsettled and not self._wasted:
-            self._attempt = _Attempt(base, node, keep)
+            self._attempt = _CommitAttempt(base, node, keep)
             key = layout.entry_key(self._found.parent().id, self.path[-1])
             swap = self._store.compare_and_set(key, self._found.record, record)
             if swap is Swap.DONE:
-                self._found = Found(self.path, (*self._found.nodes[:-1], node), record)
+                self._found = ResolvedPath(self.path, (*self._found.nodes[:-1], node), record)
                 self._note_made(self._attempt)
                 return True
             if swap is Swap.REFUSED:
                 self._attempt = None
             if base is not None or swap is Swap.UNKNOWN:
                 return False
-        if base is None and self._mode is WriteMode.APPEND:
+        if base is None and self._mode is OpenMode.APPEND:
             # Its mark goes with the file when another moves that away at once; this stays.
             self._blocks.leave_trace()
             keep = True
-        self._attempt = attempt = _Attempt(base, node, keep, in_transaction=True)
+        self._attempt = attempt = _CommitAttempt(base, node, keep, in_transaction=True)
         found = self._store.transact(lambda changes: self._act(changes, attempt, merged))
         if found is None:
             self._attempt = None  # decided in the transaction
             return False
-        self._found = Found(self.path, (*found.nodes[: len(self.path)], node), record)
+        self._found = ResolvedPath(self.path, (*found.nodes[: len(self.path)], node), record)
         self._note_made(attempt)
         return True
 
-    def _act(self, changes: Changes, attempt: _Attempt, merged: tuple[Extent, ...]) -> Found | None:
+    def _act(self, changes: Changes, attempt: _CommitAttempt, merged: tuple[Extent, ...]) -> ResolvedPath | None:
         """In a transaction: make the file be what was drafted; None when it is not what that began with any more."""
         base, node = attempt.base, attempt.node
         found = self._tree.find_to_change(changes, self.path)
@@ -370,9 +370,9 @@ class FileWriter(Closing):
         if changes.uncertain and self._is_made(attempt, there, changes.read_journal):
             return found
         if there is not None and there != base:
-            if base is not None or self._mode is WriteMode.APPEND:
+            if base is not None or self._mode is OpenMode.APPEND:
                 return None
-            if self._mode is WriteMode.CREATE:
+            if self._mode is OpenMode.CREATE:
                 raise PathExists("another created this file meanwhile", render(self.path))
         if there is None and base is not None:
             return None
@@ -385,7 +385,7 @@ class FileWriter(Closing):
         return found
 
 
-class _Attempt(NamedTuple):
+class _CommitAttempt(NamedTuple):
     """A commit of which it is not known yet whether it was made.
 
     Attributes:

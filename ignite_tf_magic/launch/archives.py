@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ignite_tf_magic.errors import ParcelError
-from ignite_tf_magic.launch.entries import MAX_ENTRIES, Entries, Entry, mib
+from ignite_tf_magic.launch.entries import MAX_ENTRIES, Entries, ArchiveEntry, mib
 
 _CHUNK_BYTES = 256 << 10
 _MAX_HEADER_BYTES = 2048
@@ -89,7 +89,7 @@ class _Spool:
     def add_directory(self, name: str) -> None:
         """Add a directory, unless it is the top."""
         if name:
-            self.entries.add(name, Entry())
+            self.entries.add(name, ArchiveEntry())
 
     def add_file(self, name: str, content: IO[bytes], *, is_executable: bool) -> None:
         path = self._folder / str(self._num_files)
@@ -99,9 +99,9 @@ class _Spool:
                 self.allow(len(chunk))
                 self._num_bytes += len(chunk)
                 size += file.write(chunk)
-        self.entries.add(name, Entry(path, None, is_executable, size))
+        self.entries.add(name, ArchiveEntry(path, None, is_executable, size))
 
-    def add_copy(self, name: str, original: Entry) -> None:
+    def add_copy(self, name: str, original: ArchiveEntry) -> None:
         self.allow(original.num_bytes)
         self._num_bytes += original.num_bytes
         self.entries.add(name, original)
@@ -168,7 +168,7 @@ def _read_tar(file: IO[bytes] | BufferedIOBase, spool: _Spool) -> None:
 
 def _add_member(archive: tarfile.TarFile, member: tarfile.TarInfo, name: str, spool: _Spool) -> None:
     if member.issym():
-        spool.entries.add(name, Entry(target=member.linkname))
+        spool.entries.add(name, ArchiveEntry(target=member.linkname))
     elif member.islnk():
         original = spool.entries.named.get(spool.entries.safe_name(member.linkname))
         if original is None or original.source is None:
@@ -207,6 +207,6 @@ def _add_zipped(
 ) -> None:
     with archive.open(info) as content:
         if is_link:
-            spool.entries.add(name, Entry(target=os.fsdecode(content.read(4096))))
+            spool.entries.add(name, ArchiveEntry(target=os.fsdecode(content.read(4096))))
         else:
             spool.add_file(name, content, is_executable=bool(info.external_attr >> 16 & 0o111))

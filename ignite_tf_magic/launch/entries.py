@@ -17,7 +17,7 @@ MAX_ENTRIES = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ArchiveEntry:
     """What a name in the archive is: a directory, a link (`target`), or a file (`source`)."""
 
     source: Path | None = None
@@ -38,9 +38,9 @@ class Entries:
 
     what: str
     max_bytes: int
-    named: dict[str, Entry] = field(default_factory=dict)
+    named: dict[str, ArchiveEntry] = field(default_factory=dict)
 
-    def add(self, name: str, entry: Entry) -> None:
+    def add(self, name: str, entry: ArchiveEntry) -> None:
         """Take an entry; one of the same name that came before is forgotten.
 
         Raises:
@@ -76,12 +76,12 @@ class Entries:
                 "('..' in front only) can be shipped: replace it by what it leads to"
             )
 
-    def finished(self) -> list[tuple[str, Entry]]:
+    def finished(self) -> list[tuple[str, ArchiveEntry]]:
         """Give all entries in order, with every directory before what is in it."""
         for name in list(self.named):
             parent = name.rpartition("/")[0]
             while parent:
-                if not self.named.setdefault(parent, Entry()).is_directory:
+                if not self.named.setdefault(parent, ArchiveEntry()).is_directory:
                     raise ParcelError(
                         f"{self.what}: {name!r} lies below {parent!r}, which is not a directory"
                     )

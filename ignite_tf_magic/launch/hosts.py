@@ -20,7 +20,7 @@ from ignite_tf_magic.launch.jobs import (
     ProbeFacts,
     RunOnHost,
 )
-from ignite_tf_magic.launch.link import Pipe, RelayLink, Reply, Transport
+from ignite_tf_magic.launch.link import Pipe, RelayLink, RelayReply, Transport
 from ignite_tf_magic.launch.loop import loop_thread
 
 __all__ = ["Host", "Pipe", "Reply", "Transport", "call_all"]
@@ -33,7 +33,7 @@ _FRESH_TOKEN_S = 0.5
 _SLOW_S = 60.0
 
 
-class Archive(Protocol):
+class SendableTree(Protocol):
     """A tree to be sent, known by the hash of its bytes; see `launch.parcels.Parcel`."""
 
     @property
@@ -114,11 +114,11 @@ class Host(Closing):
         self._link = link
         return link
 
-    async def acall(self, op: str, payload: bytes = b"", *, timeout_s: float = 10.0, **fields: Any) -> Reply:
+    async def acall(self, op: str, payload: bytes = b"", *, timeout_s: float = 10.0, **fields: Any) -> RelayReply:
         """As `call`, for coroutines on the loop's thread."""
         return await self._request(op, fields, payload, timeout_s)
 
-    async def _request(self, op: str, fields: Mapping[str, Any], payload: bytes, timeout_s: float) -> Reply:
+    async def _request(self, op: str, fields: Mapping[str, Any], payload: bytes, timeout_s: float) -> RelayReply:
         return await (await self.link()).request(op, fields, payload, timeout_s)
 
     async def _close(self) -> None:
@@ -130,7 +130,7 @@ class Host(Closing):
 
     # The facade.
 
-    def call(self, op: str, payload: bytes = b"", *, timeout_s: float = 10.0, **fields: Any) -> Reply:
+    def call(self, op: str, payload: bytes = b"", *, timeout_s: float = 10.0, **fields: Any) -> RelayReply:
         """Ask the host's relay for an operation and wait for its answer.
 
         Args:
@@ -262,7 +262,7 @@ class Host(Closing):
         """Tell which of these trees the host has."""
         return set(self.call("has", digests=list(digests)).fields["have"])
 
-    def put_parcel(self, parcel: Archive, *, max_bytes: int = UNPACKED_LIMIT_BYTES) -> None:
+    def put_parcel(self, parcel: SendableTree, *, max_bytes: int = UNPACKED_LIMIT_BYTES) -> None:
         """Send a tree; the host unpacks it under its digest. `max_bytes` bounds it unpacked."""
         with parcel.path.open("rb") as file:
             part, data = 0, file.read(MAX_PAYLOAD_BYTES)

@@ -208,7 +208,7 @@ class ProbeFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class HeldDevices:
     """What a living job of a host holds for itself."""
 
     run: str
@@ -230,7 +230,7 @@ class DeviceFacts:
     """
 
     gpus: tuple[Gpu, ...] = ()
-    leases: tuple[Lease, ...] = ()
+    leases: tuple[HeldDevices, ...] = ()
     free_ports: int | None = None
     memory_bytes: int = 0
 
@@ -239,7 +239,7 @@ class DeviceFacts:
         """Read the answer to `devices`."""
         gpus = tuple(Gpu(**_known(Gpu, gpu)) for gpu in wire.get("gpus") or ())
         leases = tuple(
-            Lease(
+            HeldDevices(
                 each["run"],
                 each["job"],
                 tuple(each.get("gpus") or ()),

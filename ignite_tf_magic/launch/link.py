@@ -65,7 +65,7 @@ class Transport(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class RelayReply:
     """What a relay answered."""
 
     fields: Mapping[str, Any]
@@ -79,7 +79,7 @@ class RelayLink:
         self._host = host
         self._pipe = pipe
         self._numbers = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[Reply]] = {}
+        self._waiting: dict[int, asyncio.Future[RelayReply]] = {}
         self._broken: str | None = None
         self._closing: asyncio.Task[None] | None = None
         self._reader = asyncio.get_running_loop().create_task(self._read(first_bytes))
@@ -119,7 +119,7 @@ class RelayLink:
         """Whether requests can still be sent."""
         return self._broken is None
 
-    async def request(self, op: str, fields: Mapping[str, Any], payload: bytes, timeout_s: float) -> Reply:
+    async def request(self, op: str, fields: Mapping[str, Any], payload: bytes, timeout_s: float) -> RelayReply:
         """Send a request and wait for its answer.
 
         Raises:
@@ -130,7 +130,7 @@ class RelayLink:
             raise HostUnreachable(self._host, self._broken)
         number = next(self._numbers)
         header = {**fields, "id": number, "op": op}
-        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[RelayReply] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
         try:
             self._pipe.write(encode_frame(header, payload))
@@ -169,7 +169,7 @@ class RelayLink:
         self.now = header.get("now", self.now)
         waiting = self._waiting.pop(header.get("id", 0), None)
         if waiting is not None and not waiting.done():
-            waiting.set_result(Reply(header, payload))
+            waiting.set_result(RelayReply(header, payload))
 
     def abandon(self, reason: str) -> None:
         """Take the link for broken: whoever waits for an answer is told why."""
@@ -190,7 +190,7 @@ class RelayLink:
         await self._pipe.close()
 
 
-def _checked(host: str, op: str, reply: Reply) -> Reply:
+def _checked(host: str, op: str, reply: RelayReply) -> RelayReply:
     fields = dict(reply.fields)
     if fields.get("ok"):
         return reply

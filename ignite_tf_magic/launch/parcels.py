@@ -25,7 +25,7 @@ from typing import IO, Any
 from ignite_tf_magic.config.options import cache_dir
 from ignite_tf_magic.errors import ParcelError
 from ignite_tf_magic.launch.archives import read_archive
-from ignite_tf_magic.launch.entries import Entries, Entry
+from ignite_tf_magic.launch.entries import Entries, ArchiveEntry
 
 MAX_BYTES = 256 << 20
 # What a job's directory has and no worker needs. Virtual environments are known by what they contain.
@@ -143,7 +143,7 @@ def _scan(entries: Entries, root: Path, exclude: Collection[str], inside: str) -
                 continue
             if each.is_dir(follow_symlinks=False):
                 if not any(os.path.lexists(Path(each.path, mark)) for mark in _MARKS_OF_ENVIRONMENTS):
-                    entries.add(name, Entry())
+                    entries.add(name, ArchiveEntry())
                     folders.append((Path(each.path), name))
             else:
                 entries.add(name, _file_entry(entries, each, name))
@@ -162,11 +162,11 @@ def _children(entries: Entries, folder: Path) -> Iterator[os.DirEntry[str]]:
         raise ParcelError(f"{entries.what}: cannot list {str(folder)!r}: {error.strerror}") from error
 
 
-def _file_entry(entries: Entries, each: os.DirEntry[str], name: str) -> Entry:
+def _file_entry(entries: Entries, each: os.DirEntry[str], name: str) -> ArchiveEntry:
     try:
         status = each.stat(follow_symlinks=False)
         if stat.S_ISLNK(status.st_mode):
-            return Entry(target=os.readlink(each.path).replace(os.sep, "/"))  # noqa: PTH115 a text, not a path
+            return ArchiveEntry(target=os.readlink(each.path).replace(os.sep, "/"))  # noqa: PTH115 a text, not a path
     except OSError as error:
         raise ParcelError(f"{entries.what}: cannot read {name!r}: {error.strerror}") from error
     if not stat.S_ISREG(status.st_mode):
@@ -174,7 +174,7 @@ def _file_entry(entries: Entries, each: os.DirEntry[str], name: str) -> Entry:
             f"{entries.what}: {name!r} is a socket, a pipe or a device, and only files can be shipped"
         )
     is_executable = bool(status.st_mode & 0o111)
-    return Entry(Path(each.path), None, is_executable, status.st_size, status.st_mtime_ns)
+    return ArchiveEntry(Path(each.path), None, is_executable, status.st_size, status.st_mtime_ns)
 
 
 class _Hashing:
@@ -225,7 +225,7 @@ def _pack(entries: Entries) -> Parcel:
     return parcel
 
 
-def _write(archive: tarfile.TarFile, entries: Entries, name: str, entry: Entry) -> None:
+def _write(archive: tarfile.TarFile, entries: Entries, name: str, entry: ArchiveEntry) -> None:
     info = tarfile.TarInfo(name)
     info.mode = 0o755 if entry.is_directory or entry.is_executable else 0o644
     if entry.is_directory:

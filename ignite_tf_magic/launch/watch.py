@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from ignite_tf_magic.errors import HostError, HostRefused, HostUnreachable, IgniteTfError
 from ignite_tf_magic.launch.hosts import Host
 from ignite_tf_magic.launch.jobs import HostFacts, JobStatus, Renewal
-from ignite_tf_magic.launch.link import RelayLink, Reply
+from ignite_tf_magic.launch.link import RelayLink, RelayReply
 from ignite_tf_magic.launch.loop import end_task, loop_thread
 
 MAX_CHUNK_BYTES = 1 << 20
@@ -164,7 +164,7 @@ class HostWatch:
                 await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))  # noqa: S311
                 wait_s = min(wait_s * 2, self._host.timings.retry_max_s)
 
-    async def _poll(self) -> Reply:
+    async def _poll(self) -> RelayReply:
         timings = self._host.timings
         link = await self._host.link()
         is_new = link is not self._link
@@ -193,7 +193,7 @@ class HostWatch:
             return None
         return {"generation": renewal.generation, "token": token, "lease_s": renewal.lease_s}
 
-    def _take(self, reply: Reply) -> None:
+    def _take(self, reply: RelayReply) -> None:
         fields = reply.fields
         self._heard(fields.get("now"))
         if self._view.sink_error is None:
@@ -213,7 +213,7 @@ class HostWatch:
             stop_asked=bool(fields.get("stop")),
         )
 
-    def _deliver(self, reply: Reply) -> None:
+    def _deliver(self, reply: RelayReply) -> None:
         for path, start, end in reply.fields.get("gaps", ()):
             if self._logs.get(path) == start:
                 self._sink.gap(self._host.name, path, start, end)

@@ -132,13 +132,13 @@ def _leaves(node: Node) -> Iterator[Leaf]:
 
 
 @dataclass(slots=True)
-class _Seen:
+class _SeenField:
     """What was seen of one field: type codes, array lengths, nulls, and its own fields if an object."""
 
     codes: set[int] = field(default_factory=set)
     lengths: set[int] = field(default_factory=set)
     types: dict[int, BinaryType] = field(default_factory=dict)
-    fields: dict[int, _Seen] = field(default_factory=dict)
+    fields: dict[int, _SeenField] = field(default_factory=dict)
 
 
 class LayoutFinder:
@@ -163,7 +163,7 @@ class LayoutFinder:
         self._wanted = None if fields is None else frozenset(fields)
         self._fill = dict(fill or {})
         self._variable = frozenset(variable)
-        self._key, self._value = _Seen(), _Seen()
+        self._key, self._value = _SeenField(), _SeenField()
         self.num_rows = 0
 
     def add(self, rows: memoryview, num_rows: int) -> None:
@@ -178,12 +178,12 @@ class LayoutFinder:
             self._look(reader, self._value)
         self.num_rows += num_rows
 
-    def _look(self, reader: Reader, seen: _Seen) -> None:
+    def _look(self, reader: Reader, seen: _SeenField) -> None:
         start = reader.position
         skip_value(reader)
         self._note(reader.view, start, seen)
 
-    def _note(self, view: memoryview, start: int, seen: _Seen) -> None:
+    def _note(self, view: memoryview, start: int, seen: _SeenField) -> None:
         code = view[start]
         if code == TypeCode.WRAPPED_OBJECT:
             reader = Reader(view, start + 1)
@@ -198,7 +198,7 @@ class LayoutFinder:
         if code == TypeCode.BINARY_OBJECT:
             self._note_object(view, start, seen)
 
-    def _note_object(self, view: memoryview, start: int, seen: _Seen) -> None:
+    def _note_object(self, view: memoryview, start: int, seen: _SeenField) -> None:
         header = read_header(Reader(view), start)
         binary_type = self._find_type(header.type_id)
         if binary_type is None:
@@ -208,7 +208,7 @@ class LayoutFinder:
         seen.types[header.type_id] = binary_type
         body = view[start : start + header.length]
         for field_id, offset in header.field_offsets(body, binary_type):
-            self._note(body, offset, seen.fields.setdefault(field_id, _Seen()))
+            self._note(body, offset, seen.fields.setdefault(field_id, _SeenField()))
 
     def layout(self) -> RowLayout:
         """Give the common layout of all rows added.
@@ -235,20 +235,20 @@ class LayoutFinder:
                     f"{option} names the field {unknown[0]!r}, and there is none; there are: {listed}"
                 )
 
-    def _primitives(self, root: str, seen: _Seen) -> Iterator[str]:
+    def _primitives(self, root: str, seen: _SeenField) -> Iterator[str]:
         """Name the fields that are no objects, by their whole paths."""
         if not seen.types:
             yield root
         yield from (f"{root}.{name}" for name, child in self._names((), seen) if not child.types)
 
-    def _names(self, path: tuple[str, ...], seen: _Seen) -> Iterator[tuple[str, _Seen]]:
+    def _names(self, path: tuple[str, ...], seen: _SeenField) -> Iterator[tuple[str, _SeenField]]:
         for binary_type in seen.types.values():
             for name, (_, field_id) in binary_type.fields.items():
-                child = seen.fields.get(field_id, _Seen())
+                child = seen.fields.get(field_id, _SeenField())
                 yield ".".join((*path, name)), child
                 yield from self._names((*path, name), child)
 
-    def _node(self, path: tuple[str, ...], seen: _Seen, declared: int | None) -> Node:
+    def _node(self, path: tuple[str, ...], seen: _SeenField, declared: int | None) -> Node:
         codes = seen.codes or ({declared} if declared is not None else set())
         if len(codes) > 1 or len(seen.types) > 1:
             found = (
@@ -275,12 +275,12 @@ class LayoutFinder:
             )
         return replace(leaf, fill=_fill_bytes(leaf, self._fill))
 
-    def _object(self, path: tuple[str, ...], seen: _Seen, binary_type: BinaryType) -> ObjectNode:
+    def _object(self, path: tuple[str, ...], seen: _SeenField, binary_type: BinaryType) -> ObjectNode:
         children = []
         for name, (declared, field_id) in binary_type.fields.items():
             child_path = (*path, name)
             if self._keeps(child_path):
-                child = self._node(child_path, seen.fields.get(field_id, _Seen()), declared)
+                child = self._node(child_path, seen.fields.get(field_id, _SeenField()), declared)
                 children.append((field_id, child))
         return ObjectNode(path, binary_type, tuple(children))
 

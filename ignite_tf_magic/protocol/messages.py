@@ -27,7 +27,7 @@ from ignite_tf_magic.protocol.ops import (
     Operation,
     PeekMode,
     TypeCode,
-    WriteMode,
+    WriteSyncMode,
 )
 
 KEEP_BINARY = 1
@@ -74,7 +74,7 @@ class CacheConfig:
     backups: int = 0
     mode: CacheMode = CacheMode.PARTITIONED
     atomicity: AtomicityMode = AtomicityMode.ATOMIC
-    write_mode: WriteMode = WriteMode.FULL_SYNC
+    write_mode: WriteSyncMode = WriteSyncMode.FULL_SYNC
     read_from_backup: bool | None = None
     sql_schema: str | None = None
     query_entities: tuple[QueryEntity, ...] = field(default=())
@@ -326,7 +326,7 @@ def parse_configuration(payload: memoryview) -> CacheConfig:
         backups,
         CacheMode(mode) if mode in tuple(CacheMode) else CacheMode.PARTITIONED,
         AtomicityMode(atomicity) if atomicity in tuple(AtomicityMode) else AtomicityMode.ATOMIC,
-        WriteMode(write_mode) if write_mode in tuple(WriteMode) else WriteMode.PRIMARY_SYNC,
+        WriteSyncMode(write_mode) if write_mode in tuple(WriteSyncMode) else WriteSyncMode.PRIMARY_SYNC,
         read_from_backup,
         schema,
         entities,

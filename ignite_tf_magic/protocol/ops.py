@@ -169,7 +169,7 @@ class AtomicityMode(IntEnum):
     ATOMIC = 1
 
 
-class WriteMode(IntEnum):
+class WriteSyncMode(IntEnum):
     """How many copies a write waits for."""
 
     FULL_SYNC = 0

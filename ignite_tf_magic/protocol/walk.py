@@ -20,7 +20,7 @@ from ignite_tf_magic.protocol.messages import Page
 from ignite_tf_magic.protocol.ops import TypeCode
 
 
-class Kind(IntEnum):
+class PayloadKind(IntEnum):
     """How a leaf's payload is laid out; the numbers are those of _rows.c."""
 
     FIXED = 0
@@ -79,21 +79,21 @@ class Walker(Protocol):
         """
 
 
-def kind_of(leaf: Leaf) -> Kind:
+def kind_of(leaf: Leaf) -> PayloadKind:
     """Tell how a leaf's payload is laid out."""
     if leaf.code in (TypeCode.ENUM, TypeCode.BINARY_ENUM):
-        return Kind.ENUM
+        return PayloadKind.ENUM
     if leaf.code == TypeCode.TIMESTAMP:
-        return Kind.TIMESTAMP
+        return PayloadKind.TIMESTAMP
     if leaf.code == TypeCode.OPTIMIZED:
-        return Kind.SQL_DATE
+        return PayloadKind.SQL_DATE
     if leaf.code == TypeCode.UUID:
-        return Kind.UUID
+        return PayloadKind.UUID
     if leaf.code == TypeCode.DECIMAL:
-        return Kind.DECIMAL
+        return PayloadKind.DECIMAL
     if leaf.is_text:
-        return Kind.TEXT
-    return Kind.ARRAY if leaf.is_ragged else Kind.FIXED
+        return PayloadKind.TEXT
+    return PayloadKind.ARRAY if leaf.is_ragged else PayloadKind.FIXED
 
 
 def item_bytes(leaf: Leaf) -> int:

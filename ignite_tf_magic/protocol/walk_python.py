@@ -16,7 +16,7 @@ from ignite_tf_magic.protocol.messages import Page
 from ignite_tf_magic.protocol.objects import SQL_DATE_BYTES, SQL_DATE_HEAD, read_header, skip_value
 from ignite_tf_magic.protocol.ops import ObjectFlag, TypeCode
 from ignite_tf_magic.protocol.times import MAX_MILLIS_AS_NANOS, MIN_MILLIS_AS_NANOS
-from ignite_tf_magic.protocol.walk import Kind, RowFault, Rule, item_bytes, kind_of, row_bytes
+from ignite_tf_magic.protocol.walk import PayloadKind, RowFault, Rule, item_bytes, kind_of, row_bytes
 
 _INT32 = struct.Struct("<i")
 _TIMESTAMP = struct.Struct("<qi")
@@ -70,7 +70,7 @@ class PythonWalker:
         self._leaves = layout.leaves()
         self._number = {leaf.path: number for number, leaf in enumerate(self._leaves)}
         self._strides = all(
-            kind_of(leaf) in (Kind.FIXED, Kind.TIMESTAMP, Kind.SQL_DATE) for leaf in self._leaves
+            kind_of(leaf) in (PayloadKind.FIXED, PayloadKind.TIMESTAMP, PayloadKind.SQL_DATE) for leaf in self._leaves
         )
         self._out: Sequence[NDArray[Any]] = ()
         self._row = 0
@@ -223,23 +223,23 @@ class PythonWalker:
 
     def _payload(self, rows: memoryview, leaf: Leaf, number: int, at: int, limit: int) -> tuple[int, int]:
         payload, kind = at + 1, kind_of(leaf)
-        if kind == Kind.TIMESTAMP:
+        if kind == PayloadKind.TIMESTAMP:
             return payload, 12
-        if kind == Kind.UUID:
+        if kind == PayloadKind.UUID:
             return payload, 16
-        if kind == Kind.DECIMAL:
+        if kind == PayloadKind.DECIMAL:
             return payload, 8 + self._counted(rows, number, payload + 4, limit, 1)
-        if kind == Kind.ENUM:
+        if kind == PayloadKind.ENUM:
             return self._enum_payload(rows, number, payload, limit), 4
-        if kind == Kind.SQL_DATE:
+        if kind == PayloadKind.SQL_DATE:
             size = self._counted(rows, number, payload, limit, 1)
             if size != SQL_DATE_BYTES or bytes(rows[payload + 4 : payload + 9]) != SQL_DATE_HEAD:
                 raise self._fault(Rule.TYPE, number, at)
             return payload + 4 + SQL_DATE_BYTES - 8, 8
-        if kind == Kind.FIXED and not leaf.is_array:
+        if kind == PayloadKind.FIXED and not leaf.is_array:
             return payload, leaf.dtype.itemsize
         size = self._counted(rows, number, payload, limit, item_bytes(leaf))
-        if kind == Kind.FIXED and size != row_bytes(leaf):
+        if kind == PayloadKind.FIXED and size != row_bytes(leaf):
             raise self._fault(Rule.LENGTH, number, at)
         return payload + 4, size
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType, ModuleType, TracebackType
 
 from ignite_tf_magic.after_import import after_import, call_named
-from ignite_tf_magic.runs.task import GRACE_S, ExitReport, Task, is_python_script
+from ignite_tf_magic.runs.task import GRACE_S, ExitReport, WorkerTask, is_python_script
 from ignite_tf_magic.runs.unhooked import UnhookedWatch
 from ignite_tf_magic.launch.groups import kill_group
 from ignite_tf_magic.launch.lock import wait_until_gone
@@ -37,7 +37,7 @@ _EXIT_TEMPORARY = 75  # as in `verdicts`: another attempt may fare better
 def main() -> None:
     """Run the task whose file is the only argument; ends the process with the script's exit code."""
     started_at, pid = time.time(), os.getpid()
-    task = Task.read(Path(sys.argv[1]))
+    task = WorkerTask.read(Path(sys.argv[1]))
     faulthandler.enable()
     leaving = _Leaving()
     if task.owner_lock:
@@ -125,7 +125,7 @@ class _Leaving:
             kill_group(os.getpid())
 
 
-def _prepare(task: Task) -> None:
+def _prepare(task: WorkerTask) -> None:
     for name, value in task.environment.items():
         if value is None:
             os.environ.pop(name, None)
@@ -143,7 +143,7 @@ def _prepare(task: Task) -> None:
     sys.argv = [task.script, *task.args]
 
 
-def _hook_imports(task: Task) -> None:
+def _hook_imports(task: WorkerTask) -> None:
     """Have modules followed by their calls, in this process and in all that it starts, which may be the worker."""
     for module, function in task.after_import.items():
         after_import(module, partial(call_named, function))
@@ -173,7 +173,7 @@ def _make_cwd(cwd: Path, copy_from: str) -> None:
     part.rename(cwd)
 
 
-def _script_of(task: Task) -> Path | None:
+def _script_of(task: WorkerTask) -> Path | None:
     """Give the script to run in this process, which can tell how it ends; None for any other command."""
     if not task.command:
         return Path(task.script)
@@ -240,7 +240,7 @@ def _strip_own_frames(error: BaseException) -> None:
 
 
 def _report(
-    task: Task, code: int, error: BaseException | None, started_at: float, asked_to_end: bool
+    task: WorkerTask, code: int, error: BaseException | None, started_at: float, asked_to_end: bool
 ) -> bool:
     """Write down how the script ended; tells whether there was room for it."""
     ends_by_exit = error is None or isinstance(error, SystemExit)

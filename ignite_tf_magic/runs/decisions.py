@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ignite_tf_magic.runs import verdicts
-from ignite_tf_magic.runs.orders import NO_ROOM, PORT_TAKEN, HostReport, Order, Phase, Seat, WorkerEnd
+from ignite_tf_magic.runs.orders import NO_ROOM, PORT_TAKEN, HostReport, Order, Phase, TaskSlot, WorkerEnd
 from ignite_tf_magic.runs.record import PastGeneration, RunRecord, WorkerRecord
 from ignite_tf_magic.runs.states import RunEvent, RunState
 from ignite_tf_magic.runs.timeouts import Timings
@@ -26,7 +26,7 @@ Reports = Mapping[str, HostReport]
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class Observation:
     """What a supervisor knows beside the record and the reports.
 
     Attributes:
@@ -48,7 +48,7 @@ class Moment:
     why_stop: str = STOP_ASKED
 
 
-def decide(record: RunRecord, reports: Reports, moment: Moment, timings: Timings) -> RunRecord:
+def decide(record: RunRecord, reports: Reports, moment: Observation, timings: Timings) -> RunRecord:
     """Give the record that follows; the same one when nothing does."""
     if record.state.has_ended:
         return record
@@ -65,7 +65,7 @@ def decide(record: RunRecord, reports: Reports, moment: Moment, timings: Timings
     return record
 
 
-def needs_plan(record: RunRecord, reports: Reports, moment: Moment, timings: Timings) -> bool:
+def needs_plan(record: RunRecord, reports: Reports, moment: Observation, timings: Timings) -> bool:
     """Tell whether now is the time to find partitions and hosts for another generation."""
     if record.state is RunState.QUEUED:
         return True
@@ -76,7 +76,7 @@ def needs_plan(record: RunRecord, reports: Reports, moment: Moment, timings: Tim
     return is_due and all_gone(record, reports, timings)
 
 
-def next_generation(record: RunRecord, seats: tuple[Seat, ...]) -> RunRecord:
+def next_generation(record: RunRecord, seats: tuple[TaskSlot, ...]) -> RunRecord:
     """Order another generation, with these seats."""
     event = RunEvent.ROOM_FOUND if record.state is RunState.QUEUED else RunEvent.STARTED_AGAIN
     order = Order(record.generation + 1, Phase.PREPARE, seats)
@@ -91,7 +91,7 @@ def give_up(record: RunRecord, reason: str) -> RunRecord:
     return _too_late(record, reason)
 
 
-def close_books(record: RunRecord, now: float) -> RunRecord:
+def mark_stopped(record: RunRecord, now: float) -> RunRecord:
     """End a run that was stopped while nobody supervised it, and of which nothing is left."""
     if record.state.has_ended:
         return record
@@ -122,7 +122,7 @@ def _is_empty(report: HostReport, generation: int, timings: Timings) -> bool:
 # What hosts report
 
 
-def _observe(record: RunRecord, reports: Reports, moment: Moment) -> RunRecord:
+def _observe(record: RunRecord, reports: Reports, moment: Observation) -> RunRecord:
     for worker in record.workers:
         report = reports.get(worker.host)
         if report is None or report.generation != record.generation or worker.exit_code is not None:
@@ -163,7 +163,7 @@ def _ends(record: RunRecord, reports: Reports) -> dict[int, WorkerEnd]:
 # While workers run, or should
 
 
-def _while_busy(record: RunRecord, reports: Reports, moment: Moment, timings: Timings) -> RunRecord:
+def _while_busy(record: RunRecord, reports: Reports, moment: Observation, timings: Timings) -> RunRecord:
     if record.workers and all(worker.exit_code == 0 for worker in record.workers):
         return record.happened(RunEvent.ALL_SUCCEEDED, ended_at=moment.time, exit_code=0, waiting_for=None)
     if any(worker.exit_code for worker in record.workers):
@@ -216,7 +216,7 @@ def _silent_hosts(record: RunRecord, reports: Reports) -> str | None:
     return f"{', '.join(silent)}: out of reach, trying to reconnect" if silent else None
 
 
-def _while_starting(record: RunRecord, reports: Reports, moment: Moment) -> RunRecord:
+def _while_starting(record: RunRecord, reports: Reports, moment: Observation) -> RunRecord:
     mine = {name: reports[name] for name in record.order.hosts if name in reports}
     mine = {name: report for name, report in mine.items() if report.generation == record.generation}
     if record.order.phase is Phase.PREPARE:
@@ -257,7 +257,7 @@ def _describe_late(record: RunRecord, reports: Reports, missing: list[WorkerReco
     return f"{what}; ask what is wrong with: ignite-tf doctor"
 
 
-def _while_running(record: RunRecord, reports: Reports, moment: Moment) -> RunRecord:
+def _while_running(record: RunRecord, reports: Reports, moment: Observation) -> RunRecord:
     """End a run of which some workers wait for others that do not join them; where none joins, none waits.
 
     Nobody else would: an operation of all workers that one does not come by keeps the rest for ever.
@@ -288,7 +288,7 @@ def _describe_missing(
     )
 
 
-def _is_over_time(record: RunRecord, moment: Moment) -> bool:
+def _is_over_time(record: RunRecord, moment: Observation) -> bool:
     return record.spec.deadline_s is not None and moment.time - record.started_at > record.spec.deadline_s
 
 
@@ -324,7 +324,7 @@ def _too_late(record: RunRecord, reason: str, failed_worker: int | None = None) 
     )
 
 
-def _while_ending(record: RunRecord, reports: Reports, moment: Moment, timings: Timings) -> RunRecord:
+def _while_ending(record: RunRecord, reports: Reports, moment: Observation, timings: Timings) -> RunRecord:
     if record.state is RunState.RESTARTING and _is_over_time(record, moment):
         return _too_late(record, _over_time(record))
     if not all_gone(record, reports, timings):
@@ -339,14 +339,14 @@ def _while_ending(record: RunRecord, reports: Reports, moment: Moment, timings: 
     return _with_past(record, moment)
 
 
-def _after_failure(record: RunRecord, reports: Reports, moment: Moment) -> RunRecord:
+def _after_failure(record: RunRecord, reports: Reports, moment: Observation) -> RunRecord:
     ends = _ends(record, reports)
     first = verdicts.first_failing(record.workers, ends)
     if record.failed_worker is None and first is not None:
         record = replace(record, failed_worker=first.worker, end=ends.get(first.worker))
     may_pass = record.may_pass
     if may_pass is None:
-        may_pass = first is None or verdicts.may_pass(first, ends.get(first.worker))
+        may_pass = first is None or verdicts.is_retryable(first, ends.get(first.worker))
     obstacles = _obstacles(record, reports)
     found_a_port_taken = PORT_TAKEN in obstacles or verdicts.took_a_port(ends)
     # Another run was faster: one that waits for room goes on waiting.
@@ -384,7 +384,7 @@ def _took_a_port(record: RunRecord) -> bool:
     return record.end is not None and verdicts.took_a_port({0: record.end})
 
 
-def _with_past(record: RunRecord, moment: Moment) -> RunRecord:
+def _with_past(record: RunRecord, moment: Observation) -> RunRecord:
     """Remember the generation that has ended, once."""
     is_there = bool(record.past) and record.past[-1].generation == record.generation
     if is_there or not record.workers:

@@ -152,7 +152,7 @@ def is_directory_name(run_id: str) -> bool:
     return is_one and len(run_id.encode(errors="replace")) <= _MAX_ID_BYTES
 
 
-def the_one(ids: Iterable[str], beginning: str) -> str | None:
+def resolve_prefix(ids: Iterable[str], beginning: str) -> str | None:
     """Choose the id that is this, or the only one that begins so; None when none does.
 
     Raises:

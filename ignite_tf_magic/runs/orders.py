@@ -29,7 +29,7 @@ class Phase(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class TaskSlot:
     """The place of one worker in one generation.
 
     Attributes:
@@ -65,11 +65,11 @@ class Order:
 
     generation: int = 0
     phase: Phase = Phase.NONE
-    seats: tuple[Seat, ...] = ()
+    seats: tuple[TaskSlot, ...] = ()
     addresses: tuple[str, ...] = ()
     reason: str = ""
 
-    def on(self, host: str) -> tuple[Seat, ...]:
+    def on(self, host: str) -> tuple[TaskSlot, ...]:
         """The seats of one host."""
         return tuple(seat for seat in self.seats if seat.host == host)
 
@@ -96,11 +96,11 @@ class Order:
         )
 
 
-def _seat(found: Mapping[str, Any]) -> Seat:
+def _seat(found: Mapping[str, Any]) -> TaskSlot:
     partitions = found.get("partitions")
     sizes = {name: (rows, num_bytes) for name, (rows, num_bytes) in found.get("sizes", {}).items()}
     numbers = None if partitions is None else tuple(partitions)
-    return Seat(**{**known_fields(Seat, found), "partitions": numbers, "sizes": sizes})
+    return TaskSlot(**{**known_fields(TaskSlot, found), "partitions": numbers, "sizes": sizes})
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class WorkerEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class Obstacle:
+class HostProblem:
     """Why a host cannot do what it was asked.
 
     Attributes:
@@ -150,7 +150,7 @@ class Obstacle:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class Capacity:
     """What a host has for the workers of a run.
 
     Attributes:
@@ -206,8 +206,8 @@ class HostReport:
     living: tuple[str, ...] = ()
     fence: int = 0
     stop_asked: bool = False
-    error: Obstacle | None = None
-    room: Room | None = None
+    error: HostProblem | None = None
+    room: Capacity | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Give a form that `json` writes; who reads it judges silence anew."""
@@ -234,14 +234,14 @@ class HostReport:
                 "up": frozenset(found.get("up", ())),
                 "ends": ends,
                 "living": tuple(found.get("living", ())),
-                "error": error and Obstacle(**known_fields(Obstacle, error)),
+                "error": error and HostProblem(**known_fields(HostProblem, error)),
                 "room": room and _room(room),
             }
         )
 
 
-def _room(found: Mapping[str, Any]) -> Room:
-    return Room(**{**known_fields(Room, found), "holders": tuple(found.get("holders", ()))})
+def _room(found: Mapping[str, Any]) -> Capacity:
+    return Capacity(**{**known_fields(Capacity, found), "holders": tuple(found.get("holders", ()))})
 
 
 def _by_worker(found: Mapping[str, T]) -> dict[int, T]:

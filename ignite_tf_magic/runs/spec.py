@@ -17,9 +17,9 @@ from ignite_tf_magic.runs.directory import (
     script_path,
     task_name,
 )
-from ignite_tf_magic.runs.orders import Seat, job_name
+from ignite_tf_magic.runs.orders import TaskSlot, job_name
 from ignite_tf_magic.runs.record import RunRecord
-from ignite_tf_magic.runs.task import Task
+from ignite_tf_magic.runs.task import WorkerTask
 from ignite_tf_magic.runs.timeouts import Timings
 from ignite_tf_magic.config.options import ConnectOptions, Endpoint
 from ignite_tf_magic.errors import ScriptError, format_ranges
@@ -33,7 +33,7 @@ def tf_config(addresses: tuple[str, ...], worker: int) -> str | None:
     return json.dumps({"cluster": {"worker": list(addresses)}, "task": {"type": "worker", "index": worker}})
 
 
-def assignment(record: RunRecord, seat: Seat) -> dict[str, Any]:
+def assignment(record: RunRecord, seat: TaskSlot) -> dict[str, Any]:
     """Tell a worker the size of its partitions, and the rows of all workers, which make steps equal."""
     return {
         "cache": record.spec.cache,
@@ -60,7 +60,7 @@ def credentials(connect: ConnectOptions) -> dict[str, Any]:
 
 
 def worker_environment(
-    record: RunRecord, seat: Seat, home: str, *, has_credentials: bool
+    record: RunRecord, seat: TaskSlot, home: str, *, has_credentials: bool
 ) -> dict[str, str | None]:
     """Give the variables of one worker, whose run's directory is `home`; None takes away what it would inherit."""
     node = Endpoint.parse(seat.node)
@@ -84,8 +84,8 @@ def worker_environment(
 
 
 def worker_task(
-    record: RunRecord, seat: Seat, root: str, *, has_credentials: bool, owner_lock: str, is_here: bool
-) -> Task:
+    record: RunRecord, seat: TaskSlot, root: str, *, has_credentials: bool, owner_lock: str, is_here: bool
+) -> WorkerTask:
     """Say what a worker's process has to do.
 
     Args:
@@ -100,7 +100,7 @@ def worker_task(
     copy_from = f"{root}/parcels/{spec.job_parcel}" if spec.job_parcel else ""
     stays = spec.cwd is not None and is_here and not copy_from
     own_cwd = f"{home}/work-{seat.worker}" if copy_from else f"{home}/files"
-    return Task(
+    return WorkerTask(
         worker=seat.worker,
         script="" if spec.command else f"{home}/{script_path(spec.script_name)}",
         args=spec.args,
@@ -118,7 +118,7 @@ def worker_task(
 
 
 def worker_job(
-    record: RunRecord, seat: Seat, root: str, *, port: int | None, python_path: str | None, timings: Timings
+    record: RunRecord, seat: TaskSlot, root: str, *, port: int | None, python_path: str | None, timings: Timings
 ) -> Job:
     """Give the job of one worker: what its host starts and watches."""
     run, generation, home = record.run_id, record.generation, f"{root}/runs/{record.run_id}"

@@ -21,7 +21,7 @@ def is_python_script(command: Sequence[str]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class WorkerTask:
     """What one worker's process has to do.
 
     Attributes:
@@ -59,7 +59,7 @@ class Task:
         return json.dumps(asdict(self))
 
     @classmethod
-    def read(cls, path: Path) -> Task:
+    def read(cls, path: Path) -> WorkerTask:
         """Read what `write` wrote."""
         known = json.loads(path.read_text(encoding="utf-8"))
         return cls(**{**known, "args": tuple(known["args"]), "command": tuple(known["command"])})

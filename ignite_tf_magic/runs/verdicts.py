@@ -95,7 +95,7 @@ def _is_consequence(worker: WorkerRecord, end: WorkerEnd | None) -> bool:
     return end is not None and _CONSEQUENCE.search(end.words) is not None
 
 
-def may_pass(worker: WorkerRecord, end: WorkerEnd | None) -> bool:
+def is_retryable(worker: WorkerRecord, end: WorkerEnd | None) -> bool:
     """Tell whether the same script may succeed another time.
 
     It may after a signal, an OOM kill or a lost host, when a connection broke or a disk was full, and when it

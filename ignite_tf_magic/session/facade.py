@@ -24,7 +24,7 @@ from ignite_tf_magic.closing import Closing
 from ignite_tf_magic.runs.supervision import manager
 from ignite_tf_magic.runs.decisions import Reports
 from ignite_tf_magic.runs.handles.failure import Failure
-from ignite_tf_magic.runs.supervision.manager import RunPlan, Surroundings
+from ignite_tf_magic.runs.supervision.manager import RunPlan, RunHooks
 from ignite_tf_magic.runs.logs.output import OutputChunk
 from ignite_tf_magic.runs.registry.publisher import Publisher
 from ignite_tf_magic.runs.registry.queue import check_turn
@@ -53,7 +53,7 @@ from ignite_tf_magic.session.run_values import push
 from ignite_tf_magic.data.sources import read_source
 from ignite_tf_magic.session.submission import submit
 from ignite_tf_magic.serialization.terminal_text import visible
-from ignite_tf_magic.training.records import Record, mean_data_wait
+from ignite_tf_magic.training.records import TrainingRecord, mean_data_wait
 from ignite_tf_magic.session.training_run import MetricsTail, TrainingRun
 from ignite_tf_magic.serialization.values import encode
 from ignite_tf_magic.session.resolve import configuration, named_cluster, reach_of, run_index, runs_dir, through
@@ -78,7 +78,7 @@ __all__ = [
     "Planned",
     "Pruned",
     "QueryResult",
-    "Record",
+    "TrainingRecord",
     "Run",
     "RunInfo",
     "RunRecord",
@@ -376,7 +376,7 @@ class Session(Closing):
         if inputs is not None:
             push(self.options, run_id, inputs)
 
-    def _surroundings(self, plan: RunPlan, reach: Reach, inputs: bytes | None, run_id: str) -> Surroundings:
+    def _surroundings(self, plan: RunPlan, reach: Reach, inputs: bytes | None, run_id: str) -> RunHooks:
         """Connect a run that this process owns to the cluster, for as long as it lasts."""
         self._push(inputs, run_id)
         config = self.config
@@ -394,7 +394,7 @@ class Session(Closing):
             topology.close()
             publisher.close()
 
-        return Surroundings(
+        return RunHooks(
             plan_anew, lambda: topology.sight, publisher.publish, lambda: publisher.stop_asked, close
         )
 

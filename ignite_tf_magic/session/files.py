@@ -25,7 +25,7 @@ from ignite_tf_magic.igfs import fsck, mount, paths, places
 from ignite_tf_magic.igfs.addresses import cluster_of, given_cluster, name_of_file_system
 from ignite_tf_magic.igfs.fsck import FsckReport
 from ignite_tf_magic.igfs.layout import FileNode, Node
-from ignite_tf_magic.igfs.places import IgfsPlace, LocalPlace, Place, Tree
+from ignite_tf_magic.igfs.places import IgfsPlace, LocalPlace, CopyLocation, Tree
 from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.session import start_embedded
 
@@ -144,8 +144,8 @@ class _Spot:
 class _Copy:
     """One source of a copying, and where it goes."""
 
-    source: Place
-    target: Place
+    source: CopyLocation
+    target: CopyLocation
     tree: Tree
 
     @property
@@ -388,7 +388,7 @@ class Files(Closing):
             ),
         )
 
-    def _place(self, given: str) -> Place:
+    def _place(self, given: str) -> CopyLocation:
         return self._at(given).place() if paths.is_uri(given) else LocalPlace(Path(given), self._report)
 
     def _pairs(self, sources: Sequence[str], address: str) -> list[tuple[_Spot, _Spot]]:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
-from ignite_tf_magic.runs.decisions import close_books
+from ignite_tf_magic.runs.decisions import mark_stopped
 from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import HostRecord, RunInfo, RunRecord
 from ignite_tf_magic.runs.registry.registry import Registry
@@ -169,7 +169,7 @@ class Pruner:
 
     def _close(self, run: Run) -> str | None:
         """Write down that a lost run has ended: an interrupted removal is then gone on with, and nobody takes it up."""
-        record = close_books(run.record(), time.time())
+        record = mark_stopped(run.record(), time.time())
         registry = self._registry.sealed(Seal.read(run.directory))
         try:
             if (stored := registry.get(run.id)) is not None:

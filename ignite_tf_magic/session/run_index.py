@@ -16,12 +16,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ignite_tf_magic.runs.directory import SEEN, RunDirectory, is_directory_name, the_one
+from ignite_tf_magic.runs.directory import SEEN, RunDirectory, is_directory_name, resolve_prefix
 from ignite_tf_magic.runs.logs.mirror import seen_directory
-from ignite_tf_magic.runs.registry.origins import Elsewhere
+from ignite_tf_magic.runs.registry.origins import RemoteRun
 from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import HostRecord, RunInfo, RunRecord, info_of
-from ignite_tf_magic.runs.registry.registry import CACHE, Entry, Registry
+from ignite_tf_magic.runs.registry.registry import CACHE, RegistryEntry, Registry
 from ignite_tf_magic.runs.handles.handles import Run, native_run
 from ignite_tf_magic.runs.handles.handles import list_runs as list_native
 from ignite_tf_magic.runs.seals import Seal
@@ -106,12 +106,12 @@ class RunIndex:
         if run_id in own:
             return self._native(run_id)
         records, warnings = self._records()
-        chosen = the_one({**dict.fromkeys(own), **records}, run_id)
+        chosen = resolve_prefix({**dict.fromkeys(own), **records}, run_id)
         if chosen in own:
             return self._native(chosen)
         if chosen is None and run_id and self.registry is not None and not warnings:
             records, warnings = self._over_ssh()  # the registry may not have been told of it yet
-            chosen = the_one(records, run_id)
+            chosen = resolve_prefix(records, run_id)
         if chosen is None:
             raise RunNotFound(_nowhere(run_id, [*own, *records], warnings))
         return self._elsewhere(records[chosen][0])
@@ -122,7 +122,7 @@ class RunIndex:
         record = run.record()
         if not record.detached or len(record.hosts) == 1 or self.registry is None:
             return run
-        return replace(run, origin=Elsewhere(run.directory, self._reach, self.registry))
+        return replace(run, origin=RemoteRun(run.directory, self._reach, self.registry))
 
     def _elsewhere(self, record: RunRecord) -> Run:
         directory = seen_directory(self._state_dir, record.run_id)
@@ -130,7 +130,7 @@ class RunIndex:
         # Where the run's key is, the record is ours; it is brought up to date by what is sealed with that.
         if is_new and Seal.read(directory) is None:
             record.write(directory)
-        return Run(directory, Elsewhere(directory, self._reach, self.registry), self._reach)
+        return Run(directory, RemoteRun(directory, self._reach, self.registry), self._reach)
 
     def _others(self) -> tuple[list[RunInfo], tuple[str, ...]]:
         records, warnings = self._records()
@@ -160,7 +160,7 @@ class RunIndex:
         self._remember(record for record, _ in records.values())
         return records, tuple(warnings)
 
-    def _checked(self, entry: Entry, warnings: list[str]) -> RunRecord | None:
+    def _checked(self, entry: RegistryEntry, warnings: list[str]) -> RunRecord | None:
         """Read a record of the registry; where the run's key is here and does not fit, take the record that is here."""
         run_id = str(entry.record["run_id"])
         if not is_directory_name(run_id):

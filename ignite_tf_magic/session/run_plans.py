@@ -16,8 +16,8 @@ from ignite_tf_magic.client.router import Node
 from ignite_tf_magic.runs.decisions import Reports
 from ignite_tf_magic.runs.environments.environments import prepare_environments
 from ignite_tf_magic.runs.supervision.manager import RunPlan
-from ignite_tf_magic.runs.orders import Room
-from ignite_tf_magic.runs.supervision.planning import AskRoom, Found, Inspect, check_room, find_plan
+from ignite_tf_magic.runs.orders import Capacity
+from ignite_tf_magic.runs.supervision.planning import AskRoom, PlacedWorkers, Inspect, check_room, find_plan
 from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import HostRecord, RunRecord, RunSpec
 from ignite_tf_magic.runs.environments.requirements import read_requirements
@@ -206,7 +206,7 @@ def plan_again(
     check_room(client, record, told)
     known = {host.name: host for host in record.hosts}
 
-    def ask_room(hosts: Iterable[HostRecord], spec: RunSpec) -> dict[str, Room]:
+    def ask_room(hosts: Iterable[HostRecord], spec: RunSpec) -> dict[str, Capacity]:
         return {**told, **rooms_of(reach, [host for host in hosts if host.name not in known], spec)}
 
     def inspect(hosts: Iterable[HostRecord]) -> dict[str, str]:
@@ -228,7 +228,7 @@ def _find(
     inspect: Inspect,
     ask_room: AskRoom,
     known: Mapping[str, HostRecord] = MappingProxyType({}),
-) -> Found:
+) -> PlacedWorkers:
     def naming(nodes: Collection[Node]) -> dict[uuid.UUID, HostRecord]:
         return {node: equipped(host) for node, host in hosts_of_nodes(config, nodes).records.items()}
 

@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 
 from ignite_tf_magic.runs.directory import SEAL_KEY, RunDirectory, new_run_id
-from ignite_tf_magic.runs.supervision.manager import RunPlan, baggage_for, first_record
+from ignite_tf_magic.runs.supervision.manager import RunPlan, payload_for, first_record
 from ignite_tf_magic.runs.logs.mirror import seen_directory
-from ignite_tf_magic.runs.registry.origins import Elsewhere, Native, Origin
+from ignite_tf_magic.runs.registry.origins import RemoteRun, LocalRun, Origin
 from ignite_tf_magic.runs.registry.publisher import new_owner
 from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import HostRecord, RunRecord
@@ -121,7 +121,7 @@ def _origin(
 ) -> Origin:
     """Say where the run is: of several hosts, others may go on without this machine."""
     is_only_here = [host.ssh for host in record.hosts] == [None]
-    return Native(directory, reach) if is_only_here else Elsewhere(directory, reach, registry)
+    return LocalRun(directory, reach) if is_only_here else RemoteRun(directory, reach, registry)
 
 
 def _errors(answers: Mapping[str, object]) -> dict[str, IgniteTfError]:
@@ -136,7 +136,7 @@ def _install(
     plan: RunPlan, record: RunRecord, directory: RunDirectory, seal: Seal, scale: float, host: Host
 ) -> None:
     me = record.host(host.name)
-    baggage = baggage_for(plan, me, directory)
+    baggage = payload_for(plan, me, directory)
     for parcel in baggage.parcels:
         if parcel.digest not in host.has_parcels([parcel.digest]):
             host.put_parcel(parcel)

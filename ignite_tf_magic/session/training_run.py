@@ -17,7 +17,7 @@ from ignite_tf_magic.errors import ConnectionFailed, IgniteTfError, PathNotFound
 from ignite_tf_magic.igfs.reader import FileReader
 from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.session.run_values import load_model, read_result
-from ignite_tf_magic.training.records import FILE_NAME, Record, RecordReader, without_repeats
+from ignite_tf_magic.training.records import FILE_NAME, TrainingRecord, RecordReader, without_repeats
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,7 +44,7 @@ class TrainingRun(Run):
         """Take a run that knows its processes only."""
         return cls(run.directory, run.origin, run.reach, cluster)
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[TrainingRecord]:
         """Read what has been told so far, oldest first; empty while nothing was.
 
         Raises:
@@ -58,7 +58,7 @@ class TrainingRun(Run):
             return without_repeats(_read_on(file, reader))
         return []
 
-    def latest(self) -> Record | None:
+    def latest(self) -> TrainingRecord | None:
         """Read what was told last; None when nothing was, or when no cluster answers: it is an extra to who looks."""
         options = self.cluster()
         if options is None:
@@ -127,7 +127,7 @@ class TrainingRun(Run):
         return MetricsTail(self.id, self.cluster)
 
 
-def frame_of(records: list[Record]) -> pd.DataFrame:
+def frame_of(records: list[TrainingRecord]) -> pd.DataFrame:
     """Give records as rows, with a column for each value."""
     import pandas as pd
 
@@ -135,7 +135,7 @@ def frame_of(records: list[Record]) -> pd.DataFrame:
     return found
 
 
-def _row(record: Record) -> dict[str, Any]:
+def _row(record: TrainingRecord) -> dict[str, Any]:
     memory = [each.memory_bytes for each in record.workers if each.memory_bytes is not None]
     gpus = [each.gpu_share for each in record.workers if each.gpu_share is not None]
     found = {
@@ -155,8 +155,8 @@ def _open(volume: Volume, run_id: str) -> FileReader:
     return volume.open_read(("runs", run_id, FILE_NAME))
 
 
-def _read_on(file: FileReader, reader: RecordReader) -> list[Record]:
-    found: list[Record] = []
+def _read_on(file: FileReader, reader: RecordReader) -> list[TrainingRecord]:
+    found: list[TrainingRecord] = []
     space = memoryview(bytearray(_PART_BYTES))
     while count := file.read_into(reader.num_bytes, space):
         found += reader.feed(bytes(space[:count]))
@@ -169,7 +169,7 @@ class MetricsTail(Closing):
     def __init__(self, run_id: str, cluster: Cluster) -> None:
         self._run_id = run_id
         self._cluster = cluster
-        self._records: list[Record] = []
+        self._records: list[TrainingRecord] = []
         self._num_looks = 0
         self._has_options = True
         self._closing = threading.Event()
@@ -188,7 +188,7 @@ class MetricsTail(Closing):
         while self._num_looks < before + 2 and self._has_options and time.monotonic() < deadline:
             time.sleep(0.02)
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[TrainingRecord]:
         """Give what has been told so far, oldest first."""
         return without_repeats(tuple(self._records))
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ignite_tf_magic.errors import PluginUnavailable
 from ignite_tf_magic.tfplugin.handler import FileSystem
-from ignite_tf_magic.tfplugin.table import ABI, MAGIC, Control, Table, make_table
+from ignite_tf_magic.tfplugin.table import ABI, MAGIC, Control, HandlerTable, make_table
 
 _PROBE = "\x01ignite_tf_magic.tfplugin"
 _EXIT_WAIT_MS = 10_000
@@ -29,7 +29,7 @@ class _Process:
 
     def __init__(self) -> None:
         self.handlers: dict[str, FileSystem] = {}
-        self._tables: dict[int, Table] = {}
+        self._tables: dict[int, HandlerTable] = {}
 
     def attach(self, control_at: int) -> Control:
         """Let the library whose control is there call our handlers from now on. Twice does no harm."""

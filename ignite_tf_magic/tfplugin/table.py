@@ -48,7 +48,7 @@ class Reply(ctypes.Structure):
     ]
 
 
-class Table(ctypes.Structure):
+class HandlerTable(ctypes.Structure):
     """table_t of _filesystem.c."""
 
     _fields_ = [
@@ -69,7 +69,7 @@ class Control(ctypes.Structure):
     _fields_ = [
         ("magic", ctypes.c_uint32),
         ("abi", ctypes.c_uint32),
-        ("start", ctypes.PYFUNCTYPE(None, _address, ctypes.POINTER(Table))),
+        ("start", ctypes.PYFUNCTYPE(None, _address, ctypes.POINTER(HandlerTable))),
         ("offer", ctypes.PYFUNCTYPE(ctypes.c_int, _uri)),
         ("give_text", ctypes.PYFUNCTYPE(ctypes.c_int, _address, _uri, _number)),
         ("stop", ctypes.CFUNCTYPE(ctypes.c_int, _number)),
@@ -107,7 +107,7 @@ class GiveText(Protocol):
         ...
 
 
-def make_table(handlers: Mapping[str, FileSystem], give_text: GiveText) -> Table:
+def make_table(handlers: Mapping[str, FileSystem], give_text: GiveText) -> HandlerTable:
     """Make the functions for C. The caller keeps the table for as long as C may call it: for ever.
 
     Args:
@@ -115,8 +115,8 @@ def make_table(handlers: Mapping[str, FileSystem], give_text: GiveText) -> Table
         give_text: `Control.give_text` of the library that will call.
     """
     bridge = _Bridge(handlers, give_text)
-    types: dict[str, Any] = dict(cast("list[tuple[str, Any]]", Table._fields_))
-    return Table(**{name: kind(bridge.guarded(name)) for name, kind in types.items()})
+    types: dict[str, Any] = dict(cast("list[tuple[str, Any]]", HandlerTable._fields_))
+    return HandlerTable(**{name: kind(bridge.guarded(name)) for name, kind in types.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class _Opened:
 
 
 class _Bridge:
-    """Callbacks by the names of `Table`. All of them run in many threads; single steps of a dict are atomic."""
+    """Callbacks by the names of `HandlerTable`. All of them run in many threads; single steps of a dict are atomic."""
 
     def __init__(self, handlers: Mapping[str, FileSystem], give_text: GiveText) -> None:
         self._handlers = handlers

@@ -11,9 +11,9 @@ from ignite_tf_magic.training.consistency import Firsts
 from ignite_tf_magic.training.frameworks import Framework
 from ignite_tf_magic.training.group import WorkerGroup
 from ignite_tf_magic.training.reporting import Reporter, check_loss
-from ignite_tf_magic.training.resume import Asked, Progress
+from ignite_tf_magic.training.resume import GracefulShutdown, FitProgress
 from ignite_tf_magic.training.step import REPORT, SAVE, STOP
-from ignite_tf_magic.training.together import Together
+from ignite_tf_magic.training.together import DataParallelFit
 
 # What they write is the same on every worker; one writes it.
 _CHIEFS = ("ModelCheckpoint", "TensorBoard", "CSVLogger", "RemoteMonitor")
@@ -33,11 +33,11 @@ def for_worker(callbacks: Any, framework: Framework, group: WorkerGroup) -> list
 
 def leading(
     framework: Framework,
-    together: Together,
+    together: DataParallelFit,
     group: WorkerGroup,
-    progress: Progress,
+    progress: FitProgress,
     reporter: Reporter,
-    asked: Asked,
+    asked: GracefulShutdown,
     firsts: Firsts,
 ) -> Any:
     """Make the callback that must be the last one, behind the history."""
@@ -46,7 +46,7 @@ def leading(
 
 
 def same_logs(
-    callbacks: Sequence[Any], framework: Framework, together: Together, group: WorkerGroup
+    callbacks: Sequence[Any], framework: Framework, together: DataParallelFit, group: WorkerGroup
 ) -> list[Any]:
     """Make the callback that must be the first one, where others act by the logs of batches; else none.
 
@@ -71,7 +71,7 @@ def _acts(callback: Any, framework: Framework) -> bool:
 class _SameLogs:
     """Puts the metrics of all workers' rows into the logs of a batch, before others see them."""
 
-    def __init__(self, together: Together) -> None:
+    def __init__(self, together: DataParallelFit) -> None:
         super().__init__()
         self._together = together
 
@@ -101,11 +101,11 @@ class Leading:
 
     def __init__(
         self,
-        together: Together,
+        together: DataParallelFit,
         group: WorkerGroup,
-        progress: Progress,
+        progress: FitProgress,
         reporter: Reporter,
-        asked: Asked,
+        asked: GracefulShutdown,
         firsts: Firsts,
     ) -> None:
         super().__init__()

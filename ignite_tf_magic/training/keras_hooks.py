@@ -36,16 +36,16 @@ from ignite_tf_magic.training.metric_updates import hook_metrics
 from ignite_tf_magic.training.models import leave_model
 from ignite_tf_magic.training.optimizers import hook_optimizers, optimizers_of
 from ignite_tf_magic.training.reporting import Reporter, writer_of_run
-from ignite_tf_magic.training.resume import Asked, Progress, Saving, skipping
+from ignite_tf_magic.training.resume import GracefulShutdown, FitProgress, CheckpointPolicy, skipping
 from ignite_tf_magic.training.saving import hook_saving
 from ignite_tf_magic.training.seeding import own_random_numbers
 from ignite_tf_magic.training.tapes import hook_tapes
 from ignite_tf_magic.training.tensorflow_seeds import own_numbers, seed_tensorflow
-from ignite_tf_magic.training.together import Together
+from ignite_tf_magic.training.together import DataParallelFit
 
 _NO_STRATEGY = type(tf.distribute.get_strategy())  # that of a process in which nobody has asked for one
 _is_at_work: contextvars.ContextVar[bool] = contextvars.ContextVar("at_work", default=False)
-_models: weakref.WeakKeyDictionary[Any, Together] = weakref.WeakKeyDictionary()
+_models: weakref.WeakKeyDictionary[Any, DataParallelFit] = weakref.WeakKeyDictionary()
 _installed: set[str] = set()
 _told: set[str] = set()
 _fits = itertools.count()
@@ -202,10 +202,10 @@ def _has_strategy(model: Any) -> bool:
 
 def _fit(model: Any, original: Callable[..., Any], given: dict[str, Any]) -> Any:
     framework, group = framework_of(model), worker_group()
-    together, asked = _together(model, framework, group), Asked()
+    together, asked = _together(model, framework, group), GracefulShutdown()
     check_elements(model, given.get("x"))
     name = name_in_run(f"fit-{next(_fits)}", group)
-    progress = Progress(model, framework, group, Saving(directory_in_run(name), group))
+    progress = FitProgress(model, framework, group, CheckpointPolicy(directory_in_run(name), group))
     progress.find()
     data, firsts = training_data(given, framework, group)
     reporter = _reporter(name, group, given, data["x"])
@@ -254,7 +254,7 @@ def _reporter(name: str, group: WorkerGroup, given: dict[str, Any], data: Any) -
     return Reporter(name, group, writer_of_run(), epochs=given.get("epochs", 1), batches=batches)
 
 
-def _result(model: Any, history: Any, progress: Progress) -> Any:
+def _result(model: Any, history: Any, progress: FitProgress) -> Any:
     """Give what a training has come to that was done before its run was started again."""
     history.set_model(model)
     progress.restore_history(history)
@@ -263,7 +263,7 @@ def _result(model: Any, history: Any, progress: Progress) -> Any:
 
 
 def _skipping(
-    model: Any, framework: Framework, progress: Progress
+    model: Any, framework: Framework, progress: FitProgress
 ) -> contextlib.AbstractContextManager[None]:
     if not progress.num_batches_done:
         return contextlib.nullcontext()
@@ -283,11 +283,11 @@ def _evaluate(model: Any, original: Callable[..., Any], given: dict[str, Any]) -
     return found
 
 
-def _together(model: Any, framework: Framework, group: WorkerGroup) -> Together:
+def _together(model: Any, framework: Framework, group: WorkerGroup) -> DataParallelFit:
     if getattr(model, "optimizer", None) is None and not getattr(model, "compiled", False):
         raise ConfigError("compile the model before fit: model.compile(optimizer, loss)")
     if model not in _models:
-        _models[model] = Together(model, framework, group)
+        _models[model] = DataParallelFit(model, framework, group)
     return _models[model]
 
 

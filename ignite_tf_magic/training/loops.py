@@ -17,7 +17,7 @@ from ignite_tf_magic.training.claim import CLAIM, name_in_run, why_not
 from ignite_tf_magic.training.group import WorkerGroup, worker_group
 from ignite_tf_magic.training.reading import begin_at, is_record, record_sources
 from ignite_tf_magic.training.reporting import Reporter, check_loss, writer_of_run
-from ignite_tf_magic.training.resume import Asked, Saving
+from ignite_tf_magic.training.resume import GracefulShutdown, CheckpointPolicy
 
 # How long a wish to save waits until all workers ask each other.
 _ASK_EVERY_S = 0.2
@@ -69,8 +69,8 @@ class Loop:
         self._objects = objects
         self._group = group
         self._name = f"loop-{next(_loops)}"
-        self._saving = Saving(None, group)
-        self._asked = Asked()
+        self._saving = CheckpointPolicy(None, group)
+        self._asked = GracefulShutdown()
         self._dataset: Any = None
         self._steps_until_asked = 1
         self._asked_at, self._asked_step = time.monotonic(), 0
@@ -85,7 +85,7 @@ class Loop:
         to end, it is saved after a batch has been used. In a run it is told how the loop stands, as of a `fit`.
         """
         name = name_in_run(self._name, self._group)
-        self._saving = Saving(directory_in_run(name), self._group)
+        self._saving = CheckpointPolicy(directory_in_run(name), self._group)
         found = self._saving.find()
         first, skipped = (int(found.facts["epoch"]), int(found.facts["batches"])) if found else (0, 0)
         if found:

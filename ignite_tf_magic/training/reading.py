@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from ignite_tf_magic.dataset.passes import Passes, Record, passes_of, read_record
+from ignite_tf_magic.dataset.passes import EpochTracker, PassRecord, passes_of, read_record
 from ignite_tf_magic.training.checkpoints import Checkpoint
 from ignite_tf_magic.training.group import WorkerGroup
 
 # The names of records among the arrays of a checkpoint; nothing that is trained has such a name.
 _PREFIX = "source-"
-_NOTHING: tuple[bool, Record | None] = (False, None)
+_NOTHING: tuple[bool, PassRecord | None] = (False, None)
 
 
 def record_sources(data: Any, epoch: int, group: WorkerGroup) -> tuple[dict[str, np.ndarray], list[Any]]:
@@ -73,18 +73,18 @@ def begin_at(data: Any, epoch: int, num_batches: int, saved: Checkpoint | None, 
         )
 
 
-def _sources(data: Any) -> dict[Passes, bool]:
+def _sources(data: Any) -> dict[EpochTracker, bool]:
     return passes_of(data) if isinstance(data, tf.data.Dataset) else {}
 
 
-def _part(passes: Passes, epoch: int, group: WorkerGroup) -> np.ndarray | None:
+def _part(passes: EpochTracker, epoch: int, group: WorkerGroup) -> np.ndarray | None:
     """Give this worker's part of a record; None where workers do not share the source, which all of them know."""
     share = passes.share
     is_shared = share is not None and len(share.rows_by_worker) == group.place.size
     return passes.record_part(epoch) if is_shared else None
 
 
-def _records(saved: Checkpoint) -> list[tuple[bool, Record | None]]:
+def _records(saved: Checkpoint) -> list[tuple[bool, PassRecord | None]]:
     """Give for each source whether the workers have shared it, and its record if there is one."""
     return [
         _NOTHING

@@ -17,7 +17,7 @@ _END_OF_TIME = 250_000_000_000.0  # in the year 9892
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerRecord:
+class WorkerMeasures:
     """What one worker has measured. None stands for what is not known.
 
     Attributes:
@@ -35,7 +35,7 @@ class WorkerRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class TrainingRecord:
     """How a training stands.
 
     Attributes:
@@ -63,18 +63,18 @@ class Record:
     batches: int | None = None
     examples_per_s: float | None = None
     data_wait: float | None = None
-    workers: tuple[WorkerRecord, ...] = ()
+    workers: tuple[WorkerMeasures, ...] = ()
 
     def to_line(self) -> bytes:
         """Give it as a line."""
         return json.dumps(asdict(self)).encode() + b"\n"
 
     @classmethod
-    def from_line(cls, line: bytes) -> Record | None:
+    def from_line(cls, line: bytes) -> TrainingRecord | None:
         """Read a line; None when it is not one of a record, or of another version of this package."""
         try:
             found: dict[str, Any] = json.loads(line)
-            found["workers"] = tuple(WorkerRecord(**each) for each in found["workers"])
+            found["workers"] = tuple(WorkerMeasures(**each) for each in found["workers"])
             found["values"] = {str(name): float(value) for name, value in found["values"].items()}
             record = cls(**found)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
@@ -82,7 +82,7 @@ class Record:
         return record if _is_sound(record) else None
 
 
-def _is_sound(record: Record) -> bool:
+def _is_sound(record: TrainingRecord) -> bool:
     """Whether its fields have their types, on which who draws them relies: anybody in igfs writes such lines."""
     measured = [each for worker in record.workers for each in astuple(worker)]
     numbers = [record.time, record.examples_per_s, record.data_wait, *measured]
@@ -104,16 +104,16 @@ class RecordReader:
         self._rest = b""
         self.num_bytes = 0
 
-    def feed(self, data: bytes) -> list[Record]:
+    def feed(self, data: bytes) -> list[TrainingRecord]:
         """Take the next bytes; gives the records that they complete."""
         self.num_bytes += len(data)
         *lines, self._rest = (self._rest + data).split(b"\n")
-        return [record for line in lines if (record := Record.from_line(line))]
+        return [record for line in lines if (record := TrainingRecord.from_line(line))]
 
 
-def without_repeats(records: Iterable[Record]) -> list[Record]:
+def without_repeats(records: Iterable[TrainingRecord]) -> list[TrainingRecord]:
     """Leave out what a training did, and did anew after it was started again."""
-    found: dict[str, list[Record]] = {}
+    found: dict[str, list[TrainingRecord]] = {}
     for record in records:
         earlier = found.setdefault(record.training, [])
         while earlier and _place(earlier[-1]) >= _place(record):
@@ -122,11 +122,11 @@ def without_repeats(records: Iterable[Record]) -> list[Record]:
     return [record for of_training in found.values() for record in of_training]
 
 
-def _place(record: Record) -> tuple[int, bool]:
+def _place(record: TrainingRecord) -> tuple[int, bool]:
     return record.step, record.is_epoch
 
 
-def mean_data_wait(records: Sequence[Record], seconds: float) -> float | None:
+def mean_data_wait(records: Sequence[TrainingRecord], seconds: float) -> float | None:
     """Give the mean share of time waited for data in the last seconds; None when that is not known for so long."""
     last = records[-1].time if records else 0.0
     recent = [each for each in records if each.time >= last - seconds and each.data_wait is not None]

@@ -23,7 +23,7 @@ import tensorflow as tf
 from ignite_tf_magic.errors import IgniteTfError, TrainingDiverged
 from ignite_tf_magic.training.group import WorkerGroup
 from ignite_tf_magic.training.measures import NUM_NUMBERS, Meter, Sample
-from ignite_tf_magic.training.records import FILE_NAME, Record, WorkerRecord
+from ignite_tf_magic.training.records import FILE_NAME, TrainingRecord, WorkerMeasures
 from ignite_tf_magic.training.waiting import timed
 
 _INTERVAL_S = 1.0
@@ -101,7 +101,7 @@ class Reporter:
         rows = sum(sample.rows for sample in samples)
         waits = [wait for sample in samples if (wait := _ratio(sample.waited_s, sample.seconds)) is not None]
         self._writer.add(
-            Record(
+            TrainingRecord(
                 time=time.time(),
                 training=self._training,
                 epoch=epoch,
@@ -150,8 +150,8 @@ def _known(number: float) -> float | None:
     return None if math.isnan(number) else number
 
 
-def _worker_record(sample: Sample) -> WorkerRecord:
-    return WorkerRecord(
+def _worker_record(sample: Sample) -> WorkerMeasures:
+    return WorkerMeasures(
         examples_per_s=_ratio(sample.rows, sample.seconds) if sample.rows else None,
         data_wait=_ratio(sample.waited_s, sample.seconds) if sample.rows else None,
         memory_bytes=_known(sample.memory_bytes),
@@ -179,10 +179,10 @@ class RecordWriter:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._waiting: queue.SimpleQueue[Record | None] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[TrainingRecord | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def add(self, record: Record) -> None:
+    def add(self, record: TrainingRecord) -> None:
         """Have a record written soon."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._write, name="records", daemon=True)
@@ -219,7 +219,7 @@ class EventWriter:
         self._writer: Any = None
         self._is_broken = False
 
-    def add(self, record: Record) -> None:
+    def add(self, record: TrainingRecord) -> None:
         """Write a record; when TensorFlow cannot write there, nothing more is tried."""
         if self._is_broken:
             return
@@ -242,7 +242,7 @@ class EventWriter:
             self._writer.close()
 
 
-def _scalars(record: Record) -> dict[str, float]:
+def _scalars(record: TrainingRecord) -> dict[str, float]:
     prefix = f"{record.training}/{'epoch_' if record.is_epoch else ''}"
     found = {f"{prefix}{name}": value for name, value in record.values.items()}
     speed = {"examples_per_s": record.examples_per_s, "data_wait": record.data_wait}

@@ -34,7 +34,7 @@ _SHARE_OF_TIME, _SHORTEST_S, _LONGEST_S = 0.05, 2.0, 60.0
 _KEPT_OF_CALLBACKS = (bool, int, float, str, type(None), np.number)
 
 
-class Saving:
+class CheckpointPolicy:
     """Where a training is saved, and when it is time to. The chief writes; all workers call.
 
     Args:
@@ -91,7 +91,7 @@ class Saving:
             return None
 
 
-class Progress:
+class FitProgress:
     """How far one `fit` has come, and the way to its checkpoints.
 
     Args:
@@ -100,7 +100,7 @@ class Progress:
         saving: Where to.
     """
 
-    def __init__(self, model: Any, framework: Framework, group: WorkerGroup, saving: Saving) -> None:
+    def __init__(self, model: Any, framework: Framework, group: WorkerGroup, saving: CheckpointPolicy) -> None:
         self._model = model
         self._framework = framework
         self._group = group
@@ -292,7 +292,7 @@ def skipping(model: Any, num_batches: int, batches_per_call: int, logs: Mapping[
         del model.make_train_function
 
 
-class Asked:
+class GracefulShutdown:
     """Whether this process was asked to end while a training goes on. Then the training saves, and ends it."""
 
     def __init__(self) -> None:

@@ -15,9 +15,9 @@ import numpy as np
 import tensorflow as tf
 
 from ignite_tf_magic.dataset.batches import anew_each_pass, empty_like, num_batches, num_rows, part_of
-from ignite_tf_magic.dataset.deal import Deal
+from ignite_tf_magic.dataset.deal import GlobalBatchPlan
 from ignite_tf_magic.errors import ConfigError
-from ignite_tf_magic.dataset.passes import Passes, PassSeed, passes_of
+from ignite_tf_magic.dataset.passes import EpochTracker, PassSeed, passes_of
 from ignite_tf_magic.training.consistency import FirstBatches
 from ignite_tf_magic.training.group import WorkerGroup
 
@@ -74,7 +74,7 @@ def of_own_arrays(
     """
     if not sum(rows_by_worker):
         raise ConfigError("the arrays have no rows on any worker")
-    deal = Deal(rows_by_worker, batch_rows or _KERAS_BATCH_ROWS)
+    deal = GlobalBatchPlan(rows_by_worker, batch_rows or _KERAS_BATCH_ROWS)
     dataset = _of_sizes(arrays, deal.sizes(worker), shuffle=shuffle)
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
@@ -86,7 +86,7 @@ def of_own_arrays(
 def _of_sizes(arrays: Any, sizes: np.ndarray, *, shuffle: bool) -> Any:
     """Return batches of so many rows, those of each pass in another order."""
     total = int(sizes.sum())
-    passes = Passes()
+    passes = EpochTracker()
     draw = PassSeed(None, passes, "order")
 
     def order(seed: Any) -> Any:

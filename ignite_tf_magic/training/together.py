@@ -35,7 +35,7 @@ from ignite_tf_magic.training.tensorflow_seeds import other_numbers
 _SEAMS = ("train_step", "test_step", "get_metrics_result", "reset_metrics")
 
 
-class Together:
+class DataParallelFit:
     """Trains one model together with the other workers. Used in one thread."""
 
     def __init__(self, model: Any, framework: Framework, group: WorkerGroup) -> None:

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from ignite_tf_magic.ui.render import View, message_view, table_view
-from ignite_tf_magic.session import Record, TrainingRun, mean_data_wait
+from ignite_tf_magic.session import TrainingRecord, TrainingRun, mean_data_wait
 
 # Training that waits for data more than this, over such a time, is told so.
 _MUCH_WAIT, _LONG_S = 0.3, 10.0
 _NOTHING = "this run has told nothing of a training: only `fit` of Keras and loops with `checkpoint` do"
 
 
-def speed_text(record: Record) -> str:
+def speed_text(record: TrainingRecord) -> str:
     """Say how fast a training is, in a few words; empty when it is not known."""
     if record.examples_per_s is None:
         return ""
@@ -21,14 +21,14 @@ def speed_text(record: Record) -> str:
     return f"{record.examples_per_s:,.0f} examples/s{waits}"
 
 
-def place_text(record: Record) -> str:
+def place_text(record: TrainingRecord) -> str:
     """Say where a training is."""
     epochs = f"/{record.epochs}" if record.epochs else ""
     values = ", ".join(f"{name} {value:.4g}" for name, value in record.values.items())
     return f"epoch {record.epoch + 1}{epochs}, step {record.step}" + (f": {values}" if values else "")
 
 
-def advice(records: Sequence[Record]) -> str | None:
+def advice(records: Sequence[TrainingRecord]) -> str | None:
     """Tell who trains on data that comes too slowly what to do; None when it does not."""
     share = mean_data_wait(records, _LONG_S)
     if share is None or share < _MUCH_WAIT:
@@ -40,7 +40,7 @@ def advice(records: Sequence[Record]) -> str | None:
     )
 
 
-def last_words(records: Sequence[Record]) -> list[str]:
+def last_words(records: Sequence[TrainingRecord]) -> list[str]:
     """Sum a training up, for the end of a cell."""
     if not records:
         return []
@@ -52,7 +52,7 @@ def last_words(records: Sequence[Record]) -> list[str]:
     return found + [text for text in [advice(records)] if text]
 
 
-def history_view(records: Sequence[Record]) -> View:
+def history_view(records: Sequence[TrainingRecord]) -> View:
     """Show the epochs of a run, or its last records where there are none."""
     if not records:
         return message_view(_NOTHING)
@@ -74,7 +74,7 @@ def history_view(records: Sequence[Record]) -> View:
     return table_view(head, rows, right=set(range(int(several), len(head))), upper=False)
 
 
-def comparison_view(runs: Sequence[tuple[TrainingRun, Sequence[Record]]]) -> View:
+def comparison_view(runs: Sequence[tuple[TrainingRun, Sequence[TrainingRecord]]]) -> View:
     """Show how several runs have fared, side by side: the last of what each has told."""
     lasts = [_last(records) if records else None for _, records in runs]
     names = list(dict.fromkeys(name for last in lasts if last for name in last.values))
@@ -89,7 +89,7 @@ def comparison_view(runs: Sequence[tuple[TrainingRun, Sequence[Record]]]) -> Vie
     return table_view(head, rows, right=set(range(2, len(head) - 1)), upper=False)
 
 
-def as_json(run: TrainingRun, records: Sequence[Record]) -> dict[str, Any]:
+def as_json(run: TrainingRun, records: Sequence[TrainingRecord]) -> dict[str, Any]:
     """Give what a run has told to programs."""
     return {
         "id": run.id,
@@ -109,7 +109,7 @@ def as_json(run: TrainingRun, records: Sequence[Record]) -> dict[str, Any]:
     }
 
 
-def _last(records: Sequence[Record]) -> Record:
+def _last(records: Sequence[TrainingRecord]) -> TrainingRecord:
     """Give the last epoch, or the last record where there is none."""
     return next((each for each in reversed(records) if each.is_epoch), records[-1])
 

@@ -6,14 +6,14 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
-from ignite_tf_magic.session import Record
+from ignite_tf_magic.session import TrainingRecord
 
 _MAX_PANELS = 3
 _DPI = 96
 _HEIGHT_IN, _WIDTH_IN = 2.6, 3.6
 
 
-def picture_of(runs: Sequence[tuple[str, Sequence[Record]]], title: str = "") -> bytes | None:
+def picture_of(runs: Sequence[tuple[str, Sequence[TrainingRecord]]], title: str = "") -> bytes | None:
     """Draw trainings as a PNG, several in the same panels; None without matplotlib, or when there is nothing to draw.
 
     Args:
@@ -31,7 +31,7 @@ def picture_of(runs: Sequence[tuple[str, Sequence[Record]]], title: str = "") ->
         return _picture(names, runs, title)
 
 
-def _picture(names: Sequence[str], runs: Sequence[tuple[str, Sequence[Record]]], title: str) -> bytes:
+def _picture(names: Sequence[str], runs: Sequence[tuple[str, Sequence[TrainingRecord]]], title: str) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -47,14 +47,14 @@ def _picture(names: Sequence[str], runs: Sequence[tuple[str, Sequence[Record]]],
     return file.getvalue()
 
 
-def _panels(records: Sequence[Record]) -> list[str]:
+def _panels(records: Sequence[TrainingRecord]) -> list[str]:
     """Choose what is drawn: the loss and the first metrics; a metric of validation goes beside its own."""
     names = dict.fromkeys(name for record in records for name in record.values)
     own = [name for name in names if not name.startswith("val_") and name not in ("learning_rate", "lr")]
     return own[:_MAX_PANELS]
 
 
-def _draw_lines(axes: Any, name: str, label: str, records: Sequence[Record], colour: str) -> None:
+def _draw_lines(axes: Any, name: str, label: str, records: Sequence[TrainingRecord], colour: str) -> None:
     own, validation = (
         [(each.step, each.values[kind]) for each in records if kind in each.values]
         for kind in (name, f"val_{name}")

@@ -15,7 +15,7 @@ from ignite_tf_magic.session import (
     Health,
     PlacementRow,
     Planned,
-    Record,
+    TrainingRecord,
     RunInfo,
     RunRecord,
     RunState,
@@ -41,7 +41,7 @@ def run_as_json(run: RunInfo) -> dict[str, Any]:
     }
 
 
-def record_as_json(run: RunInfo, record: RunRecord, latest: Record | None) -> dict[str, Any]:
+def record_as_json(run: RunInfo, record: RunRecord, latest: TrainingRecord | None) -> dict[str, Any]:
     """Give all that is known of a run; `latest` is what its training has told last."""
     local_rows = {seat.worker: seat.local_rows for seat in record.order.seats}
     return {
@@ -71,7 +71,7 @@ def record_as_json(run: RunInfo, record: RunRecord, latest: Record | None) -> di
     }
 
 
-def describe_view(run: RunInfo, record: RunRecord, latest: Record | None, now: datetime) -> View:
+def describe_view(run: RunInfo, record: RunRecord, latest: TrainingRecord | None, now: datetime) -> View:
     """Tell all that is known of a run: how it stands, who answers for it, its cluster, what happened to it."""
     facts = _facts(run, record, now)
     if latest is not None:

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 from ignite_tf_magic.serialization.terminal_text import visible_line
-from ignite_tf_magic.session import LoadProgress, Record
+from ignite_tf_magic.session import LoadProgress, TrainingRecord
 from ignite_tf_magic.session.files import CopyProgress
 from ignite_tf_magic.session.tensorboards import TensorBoardInfo
 from ignite_tf_magic.ui.render import View
@@ -20,7 +20,7 @@ _BAR_AFTER_S = 2.0
 class Chart(Protocol):
     """A picture of a training that is drawn again while it goes on."""
 
-    def draw(self, records: Sequence[Record], before: Callable[[], None]) -> None:
+    def draw(self, records: Sequence[TrainingRecord], before: Callable[[], None]) -> None:
         """Draw what the training has told; `before` is called when the picture is about to be put in place."""
 
 

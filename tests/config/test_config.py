@@ -12,7 +12,7 @@ from ignite_tf_magic.config.options import (
     HostOptions,
     LaunchOptions,
     OnRebalance,
-    SshOptions,
+    SshConfig,
     configured_cluster,
     load_config_file,
     read_config,
@@ -84,7 +84,7 @@ def test_a_whole_file(here):
     assert found.cluster.username == "reader"
     assert found.cluster.tls is not None
     assert found.cluster.tls.certfile == str(here / "client.pem")
-    assert found.ssh == SshOptions(here / "ssh/config", Path("/etc/ssh/known"), "me", 5.0, "bastion")
+    assert found.ssh == SshConfig(here / "ssh/config", Path("/etc/ssh/known"), "me", 5.0, "bastion")
     assert found.launch == LaunchOptions(
         "/opt/py/bin/python", (40000, 40999), 3 << 29, 0, 3600.0, OnRebalance.IGNORE
     )

@@ -7,20 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ignite_tf_magic.dataset.deal import Deal, EqualSteps
+from ignite_tf_magic.dataset.deal import GlobalBatchPlan, EqualSteps
 from ignite_tf_magic.errors import ConfigError
 
 spreads = st.lists(st.integers(0, 400), min_size=1, max_size=7).map(tuple)
 
 
-def dealt(deal: Deal) -> np.ndarray:
+def dealt(deal: GlobalBatchPlan) -> np.ndarray:
     """Rows by step and worker."""
     return np.stack([deal.sizes(worker) for worker in range(len(deal.rows_by_worker))], axis=1)
 
 
 @given(spreads, st.integers(7, 300))
 def test_every_row_once_in_full_batches(rows, batch):
-    found = dealt(Deal(rows, batch))
+    found = dealt(GlobalBatchPlan(rows, batch))
     assert (found >= 0).all()
     assert found.sum(axis=0).tolist() == list(rows)
     assert (found.sum(axis=1)[:-1] == batch).all()
@@ -29,7 +29,7 @@ def test_every_row_once_in_full_batches(rows, batch):
 @given(spreads, st.integers(7, 300))
 def test_each_brings_its_share_of_each_batch(rows, batch):
     total = sum(rows)
-    brought = dealt(Deal(rows, batch)).cumsum(axis=0)
+    brought = dealt(GlobalBatchPlan(rows, batch)).cumsum(axis=0)
     ends = np.minimum(batch * np.arange(1, len(brought) + 1), total)
     shares = np.outer(ends, rows) / max(total, 1)
     assert (abs(brought - shares) < len(rows)).all()
@@ -37,16 +37,16 @@ def test_each_brings_its_share_of_each_batch(rows, batch):
 
 @given(spreads, st.integers(7, 300))
 def test_drop_leaves_the_rest_out(rows, batch):
-    found = dealt(Deal(rows, batch, EqualSteps.DROP))
+    found = dealt(GlobalBatchPlan(rows, batch, EqualSteps.DROP))
     assert len(found) == sum(rows) // batch
     assert (found.sum(axis=1) == batch).all()
     assert (found.sum(axis=0) <= rows).all()
-    assert (found == dealt(Deal(rows, batch))[: len(found)]).all()
+    assert (found == dealt(GlobalBatchPlan(rows, batch))[: len(found)]).all()
 
 
 @given(spreads, st.integers(7, 300))
 def test_repeat_fills_the_last_batch(rows, batch):
-    found = dealt(Deal(rows, batch, EqualSteps.REPEAT))
+    found = dealt(GlobalBatchPlan(rows, batch, EqualSteps.REPEAT))
     assert len(found) == -(-sum(rows) // batch)
     assert (found.sum(axis=1) == batch).all()
     assert (found.sum(axis=0) >= rows).all()
@@ -63,14 +63,14 @@ def test_repeat_fills_the_last_batch(rows, batch):
     ],
 )
 def test_examples(rows, batch, first):
-    assert dealt(Deal(rows, batch))[0].tolist() == first
+    assert dealt(GlobalBatchPlan(rows, batch))[0].tolist() == first
 
 
 def test_a_batch_has_a_row_for_each_worker():
     with pytest.raises(ConfigError, match=r"batch\(3\) with 4 workers: .* at least 4 rows"):
-        Deal((10, 10, 10, 10), 3)
+        GlobalBatchPlan((10, 10, 10, 10), 3)
 
 
 def test_no_rows_at_all():
-    assert Deal((0, 0), 8).num_steps == 0
-    assert dealt(Deal((0, 0), 8)).shape == (0, 2)
+    assert GlobalBatchPlan((0, 0), 8).num_steps == 0
+    assert dealt(GlobalBatchPlan((0, 0), 8)).shape == (0, 2)

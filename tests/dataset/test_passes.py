@@ -9,7 +9,7 @@ import pytest
 
 from ignite_tf_magic import IgniteDataset
 from ignite_tf_magic.client.client import connect
-from ignite_tf_magic.dataset.passes import Passes, PassSeed, passes_of
+from ignite_tf_magic.dataset.passes import EpochTracker, PassSeed, passes_of
 
 
 @pytest.fixture(params=[1, 2], ids=["alone", "of two"])
@@ -95,7 +95,7 @@ def test_outside_of_runs_nothing_is_numbered(digits):
 
 def test_seeds():
     def draw(seed: int | None, first: int, number: int, **options) -> list[int]:
-        passes = Passes()
+        passes = EpochTracker()
         passes.begin(first)
         seeds = PassSeed(seed, passes, "part", **options)
         return [int(seeds()) for _ in range(number)]

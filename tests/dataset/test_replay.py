@@ -13,8 +13,8 @@ from chunks import in_turn
 from ignite_tf_magic import IgniteDataset
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.client.page_sizes import PageSizes
-from ignite_tf_magic.dataset.deal import Deal, EqualSteps
-from ignite_tf_magic.dataset.passes import Record, Stream, passes_of, read_record, record_part
+from ignite_tf_magic.dataset.deal import GlobalBatchPlan, EqualSteps
+from ignite_tf_magic.dataset.passes import PassRecord, Stream, passes_of, read_record, record_part
 from ignite_tf_magic.protocol.buffer import Reader
 from ignite_tf_magic.protocol.objects import read_value
 
@@ -48,7 +48,7 @@ class Workers:
             self.datasets.append(keys_of(name, **options))
             self.passes += passes_of(self.datasets[-1])
 
-    def begin(self, number: int, skipped: int = 0, record: Record | None = None) -> None:
+    def begin(self, number: int, skipped: int = 0, record: PassRecord | None = None) -> None:
         for passes in self.passes:
             assert record is None or record.fits(passes.share)
             passes.begin(number, skipped, record)
@@ -56,7 +56,7 @@ class Workers:
     def read(self) -> list[list[list[int]]]:
         return [read(dataset) for dataset in self.datasets]
 
-    def record(self, number: int) -> Record:
+    def record(self, number: int) -> PassRecord:
         total = np.sum([passes.record_part(number) for passes in self.passes], axis=0)
         record = read_record(total, self.passes[0].rows_by_worker(number))
         assert record is not None
@@ -141,7 +141,7 @@ def test_batches_are_the_rows_cut_as_the_deal_says(as_worker, digits, share, pol
     rows = as_worker(0, [share, rest])
     dataset = IgniteDataset(digits.name, equal_steps=policy.value).map(lambda row: row["key"])
     one_by_one = [int(key) for key in dataset.as_numpy_iterator()]
-    sizes = Deal(tuple(rows), 64, policy).sizes(0)
+    sizes = GlobalBatchPlan(tuple(rows), 64, policy).sizes(0)
     ends = np.cumsum(sizes)
     expected = [(one_by_one * 2)[end - size : end] for end, size in zip(ends, sizes, strict=True)]
     assert read(dataset.batch(64)) == expected

@@ -10,8 +10,8 @@ from chunks import in_turn
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ignite_tf_magic.dataset.deal import Deal
-from ignite_tf_magic.dataset.passes import Passes, Record, Share, Stream, read_record, record_part
+from ignite_tf_magic.dataset.deal import GlobalBatchPlan
+from ignite_tf_magic.dataset.passes import EpochTracker, PassRecord, RowShard, Stream, read_record, record_part
 
 
 @dataclass
@@ -34,12 +34,12 @@ class Run:
     def num_workers(self) -> int:
         return len(self.chunk_rows[0])
 
-    def share(self, start: int, worker: int) -> Share:
+    def share(self, start: int, worker: int) -> RowShard:
         of = [[p for p, w in enumerate(self.workers[start]) if w == each] for each in range(self.num_workers)]
         counts = tuple(sum(self.rows[p] for p in partitions) for partitions in of)
         stream = Stream((tuple(of[worker]),), self.chunk_rows[start][worker])
         measured = {p: (self.rows[p], 10 * self.rows[p]) for p in of[worker]}
-        return Share(worker, counts, len(self.rows), stream, lambda: measured)
+        return RowShard(worker, counts, len(self.rows), stream, lambda: measured)
 
     def stream(self, start: int, worker: int) -> Stream:
         owners = dict(enumerate(self.owners[start]))
@@ -73,7 +73,7 @@ def rows_in_order(run: Run, stream: Stream, seed: int) -> list[tuple[int, int]]:
     return in_turn(groups, stream.chunk_rows)
 
 
-def record_of(parts: list[np.ndarray], rows_by_worker: tuple[int, ...]) -> Record:
+def record_of(parts: list[np.ndarray], rows_by_worker: tuple[int, ...]) -> PassRecord:
     record = read_record(np.sum(parts, axis=0), rows_by_worker)
     assert record is not None
     return record
@@ -84,7 +84,7 @@ def test_rows_before_and_after_a_restart_are_all_rows_once(run, seed, batch_rows
     numbers = range(run.num_workers)
     streams = [run.stream(0, worker) for worker in numbers]
     shares = [run.share(0, worker) for worker in numbers]
-    deal = Deal(shares[0].rows_by_worker, batch_rows)
+    deal = GlobalBatchPlan(shares[0].rows_by_worker, batch_rows)
     done = data.draw(st.integers(0, deal.num_steps))
     parts = [record_part(share, stream) for share, stream in zip(shares, streams, strict=True)]
     record = record_of(parts, deal.rows_by_worker)
@@ -94,7 +94,7 @@ def test_rows_before_and_after_a_restart_are_all_rows_once(run, seed, batch_rows
         seen += rows_in_order(run, streams[worker], seed)[:first]
         share = run.share(1, worker)
         assert record.fits(share)
-        passes = Passes(share)
+        passes = EpochTracker(share)
         passes.begin(3, done, record)
         assert passes.start() == done
         stream = passes.stream()
@@ -112,7 +112,7 @@ def test_a_pass_that_is_replayed_is_recorded_as_it_was_and_the_next_one_anew(run
     record = record_of(
         [record_part(share, run.stream(0, share.worker)) for share in shares], shares[0].rows_by_worker
     )
-    again = [Passes(run.share(1, worker)) for worker in numbers]
+    again = [EpochTracker(run.share(1, worker)) for worker in numbers]
     for passes in again:
         passes.begin(7, 2, record)
         passes.start()
@@ -127,12 +127,12 @@ def test_a_pass_that_is_replayed_is_recorded_as_it_was_and_the_next_one_anew(run
     assert record_of([each.record_part(7) for each in again], again[0].rows_by_worker(7)) == record
 
 
-def share_of(num_partitions: int = 4, rows=(5, 6), worker: int = 0) -> Share:
-    return Share(worker, rows, num_partitions, Stream(((worker, worker + 2),), 8))
+def share_of(num_partitions: int = 4, rows=(5, 6), worker: int = 0) -> RowShard:
+    return RowShard(worker, rows, num_partitions, Stream(((worker, worker + 2),), 8))
 
 
 def test_who_has_read_nothing_yet_may_read_in_any_order():
-    passes = Passes(share_of())
+    passes = EpochTracker(share_of())
     passes.begin(0)
     passes.start()
     other = record_part(share_of(worker=1), Stream(((1,), (3,)), 16))
@@ -142,7 +142,7 @@ def test_who_has_read_nothing_yet_may_read_in_any_order():
 
 @pytest.mark.parametrize("number", [0, 2])
 def test_a_pass_that_is_not_under_way_makes_a_record_void(number):
-    passes = Passes(share_of())
+    passes = EpochTracker(share_of())
     passes.begin(1)
     passes.start()
     total = passes.record_part(number) + record_part(share_of(worker=1), Stream(((1, 3),), 8))
@@ -155,8 +155,8 @@ def test_a_worker_without_a_part_makes_a_record_void():
 
 
 def test_nothing_is_recorded_of_what_is_not_shared():
-    assert Passes().record_part(0) is None
-    assert Passes(share_of(num_partitions=0)).record_part(0) is None
+    assert EpochTracker().record_part(0) is None
+    assert EpochTracker(share_of(num_partitions=0)).record_part(0) is None
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_a_record_fits_the_same_source_and_as_many_workers(share, fits):
 
 
 def test_reading_again_in_one_pass_has_the_same_stream_and_another_number():
-    passes = Passes(share_of())
+    passes = EpochTracker(share_of())
     passes.begin(4)
     passes.start()
     passes.note(Stream(((0,), (2,)), 8))

@@ -41,7 +41,7 @@ def plant(volume, directory, *entries):
     row = names.row_key(directory, "")
     known = volume.store.meta.get(row)
     there = names.decode(known).names if known else ()
-    rows[row] = names.encode(names.Leaf((*there, *(name for name, _ in entries))))
+    rows[row] = names.encode(names.NameLeaf((*there, *(name for name, _ in entries))))
     volume.store.meta.put_all(rows)
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ignite_tf_magic.errors import CorruptRecord
 from ignite_tf_magic.igfs import names
-from ignite_tf_magic.igfs.names import Branch, Leaf
+from ignite_tf_magic.igfs.names import Branch, NameLeaf
 
 SOME = [f"n{number}" for number in range(60)] + ["é", "a b", "x" * 500]
 
@@ -32,7 +32,7 @@ class Rows:
             if place not in self.rows:
                 break
             found[place] = names.decode(self.rows[place])
-            if isinstance(found[place], Leaf):
+            if isinstance(found[place], NameLeaf):
                 break
         return found
 
@@ -47,7 +47,7 @@ class Rows:
         found, places = [], [""] if "" in self.rows else []
         for place in places:
             node = names.decode(self.rows[place])
-            if isinstance(node, Leaf):
+            if isinstance(node, NameLeaf):
                 found += node.names
             else:
                 places += [names.child(place, digit) for digit in node.digits()]
@@ -113,4 +113,4 @@ def test_a_damaged_row_is_told(record):
 def test_a_row_under_no_branch_is_told():
     place = names.child("", names.digit_of("a", 0))
     with pytest.raises(CorruptRecord, match="fsck"):
-        names._branch({place: Leaf(("a",))}, place[:-1])
+        names._branch({place: NameLeaf(("a",))}, place[:-1])

@@ -20,7 +20,7 @@ from ignite_tf_magic.errors import (
 )
 from ignite_tf_magic.igfs.appends import MAX_MARKS
 from ignite_tf_magic.igfs.fsck import fsck
-from ignite_tf_magic.igfs.writer import WriteMode
+from ignite_tf_magic.igfs.writer import OpenMode
 from tests.igfs.conftest import read_all, sweep_until_clean
 
 BLOCK = 16_384
@@ -98,17 +98,17 @@ def test_directories_and_names(own_volume, losing):
 
 
 @pytest.mark.parametrize("size", [10, 100_000])
-@pytest.mark.parametrize("mode", list(WriteMode))
+@pytest.mark.parametrize("mode", list(OpenMode))
 def test_whole_files(own_volume, losing, mode, size):
     new = os.urandom(size)
     losing(own_volume.write_file, ("f",), new, mode)
     assert read_all(own_volume, ("f",)) == new
-    if mode is not WriteMode.CREATE:
+    if mode is not OpenMode.CREATE:
         losing(own_volume.write_file, ("f",), new, mode)
-        assert read_all(own_volume, ("f",)) == (new * 2 if mode is WriteMode.APPEND else new)
+        assert read_all(own_volume, ("f",)) == (new * 2 if mode is OpenMode.APPEND else new)
 
 
-@pytest.mark.parametrize("mode", [WriteMode.REPLACE, WriteMode.APPEND])
+@pytest.mark.parametrize("mode", [OpenMode.REPLACE, OpenMode.APPEND])
 def test_flushes(own_volume, losing, mode):
     content = b""
     with own_volume.open_write(("f",), mode) as writer:
@@ -142,8 +142,8 @@ def test_an_append_is_made_once_though_another_appends_before_the_error(
     first, mine, others = os.urandom(before), os.urandom(size), os.urandom(700)
     if before:
         own_volume.write_file(("f",), first)
-    losing.meanwhile = lambda: other.write_file(("f",), others, WriteMode.APPEND)
-    with own_volume.open_write(("f",), WriteMode.APPEND) as writer:
+    losing.meanwhile = lambda: other.write_file(("f",), others, OpenMode.APPEND)
+    with own_volume.open_write(("f",), OpenMode.APPEND) as writer:
         writer.write(mine)
         losing(writer.flush)
         writer.write(b"end")
@@ -158,7 +158,7 @@ def test_a_flush_that_failed_is_cleared_up_before_more_is_written(own_volume, lo
         raise ConnectionFailed("no node answers, for this test")
 
     own_volume.write_file(("f",), b"first,")
-    with own_volume.open_write(("f",), WriteMode.APPEND) as writer:
+    with own_volume.open_write(("f",), OpenMode.APPEND) as writer:
         writer.write(b"second,")
         with monkeypatch.context() as patched:
             patched.setattr("ignite_tf_magic.igfs.store.RETRY_S", 0.05)
@@ -175,12 +175,12 @@ def test_many_appenders_later_nobody_can_tell_and_it_is_said(own_volume, monkeyp
 
     def append_often(times):
         for number in range(times):
-            own_volume.write_file(("f",), b"%d," % number, WriteMode.APPEND)
+            own_volume.write_file(("f",), b"%d," % number, OpenMode.APPEND)
 
     append_often(1)
     for times in (MAX_MARKS - 1, MAX_MARKS):
         losing.meanwhile = lambda times=times: append_often(times)
-        writer = own_volume.open_write(("f",), WriteMode.APPEND)
+        writer = own_volume.open_write(("f",), OpenMode.APPEND)
         writer.write(b"mine,")
         if times < MAX_MARKS:
             losing(writer.flush)
@@ -203,7 +203,7 @@ def test_what_another_client_made_is_left_alone_after_a_lost_answer(own_volume, 
     assert read_all(own_volume, ("f",)) == b"another's"
     losing(own_volume.rename, ("f",), ("g",))
     assert read_all(own_volume, ("g",)) == b"another's"
-    losing.meanwhile = lambda: write(("e",), b"appended", WriteMode.APPEND)
+    losing.meanwhile = lambda: write(("e",), b"appended", OpenMode.APPEND)
     losing(own_volume.make_file, ("e",))
     assert read_all(own_volume, ("e",)) == b"appended"
     losing.meanwhile = lambda: own_volume.rename(("d",), ("moved",))

@@ -25,7 +25,7 @@ from ignite_tf_magic.errors import (
 )
 from ignite_tf_magic.igfs.fsck import fsck
 from ignite_tf_magic.igfs.journal import LEASE
-from ignite_tf_magic.igfs.writer import WriteMode
+from ignite_tf_magic.igfs.writer import OpenMode
 from tests.igfs.conftest import read_all, sweep_until_clean
 
 BLOCK = 16_384
@@ -142,7 +142,7 @@ def test_a_reader_sees_what_is_appended_and_finds_merged_pieces(own_volume, othe
     own_volume.write_file(("log",), content)
     with (
         other_volume.open_read(("log",)) as reader,
-        own_volume.open_write(("log",), WriteMode.APPEND) as writer,
+        own_volume.open_write(("log",), OpenMode.APPEND) as writer,
     ):
         read = b""
         for number in range(120):
@@ -188,7 +188,7 @@ def test_a_reader_behind_a_merge_finds_the_bytes_elsewhere(own_volume, other_vol
 def test_two_appenders_lose_nothing(own_volume, other_volume):
     def append(volume, letter):
         def run():
-            with volume.open_write(("log",), WriteMode.APPEND) as writer:
+            with volume.open_write(("log",), OpenMode.APPEND) as writer:
                 for number in range(40):
                     writer.write(f"{letter}{number:03d}\n".encode() * (1 if number % 4 else 1500))
                     writer.flush()
@@ -207,11 +207,11 @@ def test_two_appenders_lose_nothing(own_volume, other_volume):
 
 def test_an_appender_that_was_idle_while_another_merged_goes_on(own_volume, other_volume, quick_leases):
     """The pieces that it would merge with what it has are gone."""
-    with own_volume.open_write(("log",), WriteMode.APPEND) as idle:
+    with own_volume.open_write(("log",), OpenMode.APPEND) as idle:
         for _ in range(2):
             idle.write(b"1" * 5000)
             idle.flush()
-        with other_volume.open_write(("log",), WriteMode.APPEND) as busy:
+        with other_volume.open_write(("log",), OpenMode.APPEND) as busy:
             for _ in range(6):
                 busy.write(b"2" * 5000)
                 busy.flush()
@@ -223,7 +223,7 @@ def test_an_appender_that_was_idle_while_another_merged_goes_on(own_volume, othe
 
 def test_one_of_four_creates(own_volume, other_volume):
     def create(volume, number):
-        return lambda: volume.write_file(("f",), b"%d" % number * 5000, WriteMode.CREATE)
+        return lambda: volume.write_file(("f",), b"%d" % number * 5000, OpenMode.CREATE)
 
     for _ in range(5):
         outcomes = at_once(*(create([own_volume, other_volume][n % 2], n) for n in range(4)))
@@ -334,7 +334,7 @@ def test_eight_writers_and_eight_readers_of_one_state_file(own_volume, new_volum
     def add(number, volume):
         while time.monotonic() < end:
             try:
-                volume.write_file(("lock",), b"", WriteMode.CREATE)
+                volume.write_file(("lock",), b"", OpenMode.CREATE)
             except PathExists:
                 time.sleep(0.01)
                 continue

@@ -29,7 +29,7 @@ from ignite_tf_magic.igfs.fsck import fsck
 from ignite_tf_magic.igfs.layout import DirectoryNode, FileNode
 from ignite_tf_magic.igfs.paths import parse
 from ignite_tf_magic.igfs.volume import Volume
-from ignite_tf_magic.igfs.writer import WriteMode
+from ignite_tf_magic.igfs.writer import OpenMode
 from tests.igfs.conftest import read_all, sweep_until_clean
 
 SIZES = [0, 1, 100, 4095, 4096, 4097, 16_384, 16_385, 40_000, 70_000]
@@ -93,10 +93,10 @@ class Igfs:
                     writer.flush()
 
     def write(self, path, pieces):
-        self._write(path, pieces, WriteMode.REPLACE)
+        self._write(path, pieces, OpenMode.REPLACE)
 
     def append(self, path, pieces):
-        self._write(path, pieces, WriteMode.APPEND)
+        self._write(path, pieces, OpenMode.APPEND)
 
     def make(self, path):
         self.volume.make_directory((*self.root, *path))
@@ -191,7 +191,7 @@ def test_a_walk_of_appends_merges_pieces_and_keeps_every_byte(volume, here):
     rng = random.Random(3)
     path, content = (*here, "log"), b""
     for _ in range(12):
-        with volume.open_write(path, WriteMode.APPEND) as writer:
+        with volume.open_write(path, OpenMode.APPEND) as writer:
             for _ in range(12):
                 data = rng.randbytes(rng.choice([10, 1000, 4096, 5000, 9000, 30_000]))
                 writer.write(data)
@@ -208,7 +208,7 @@ def test_a_hundred_bytes_rewrite_no_block(volume, here):
     path = (*here, "log")
     volume.write_file(path, bytes(300_000))
     keys = set(block_keys(volume.stat(path)))
-    with volume.open_write(path, WriteMode.APPEND) as writer:
+    with volume.open_write(path, OpenMode.APPEND) as writer:
         for _ in range(30):
             writer.write(bytes(100))
             writer.flush()
@@ -257,7 +257,7 @@ def test_offsets_beyond_4_gib(volume, here):
         assert space == b"xxxthe end.........."
         assert reader.read_into(crafted.size - 4, memoryview(space)) == 4
         assert space[:4] == b"tail"
-    with volume.open_write(path, WriteMode.APPEND) as writer:
+    with volume.open_write(path, OpenMode.APPEND) as writer:
         writer.write(b"more")
     assert volume.stat(path).size == crafted.size + 4
     volume.store.transact(lambda changes: changes.write({key: layout.encode(node)}))
@@ -287,9 +287,9 @@ def test_a_file_that_grew_while_it_was_cut_is_cut_whole(volume, here, monkeypatc
             content += bytes([number]) * 5000
             writer.write(bytes([number]) * 5000)
             writer.flush()
-    with volume.open_write(path, WriteMode.REPLACE) as cutting:
+    with volume.open_write(path, OpenMode.REPLACE) as cutting:
         cutting.keep(30_000)
-        with volume.open_write(path, WriteMode.APPEND) as writer:
+        with volume.open_write(path, OpenMode.APPEND) as writer:
             for _ in range(20):
                 writer.write(bytes(5000))
                 writer.flush()
@@ -318,7 +318,7 @@ def test_errors_are_those_of_a_disk(volume, here):
         (PathNotFound, lambda: volume.truncate(missing, 1)),
         (PathIsDirectory, lambda: volume.open_read(directory)),
         (PathIsDirectory, lambda: volume.open_write(directory)),
-        (PathIsDirectory, lambda: volume.open_write(directory, WriteMode.APPEND)),
+        (PathIsDirectory, lambda: volume.open_write(directory, OpenMode.APPEND)),
         (PathIsDirectory, lambda: volume.open_write(())),
         (PathIsDirectory, lambda: volume.open_read(())),
         (PathIsDirectory, lambda: volume.remove_file(directory)),
@@ -335,7 +335,7 @@ def test_errors_are_those_of_a_disk(volume, here):
         (PathNotDirectory, lambda: list(volume.entries(file))),
         (PathExists, lambda: volume.make_directory(directory)),
         (PathExists, lambda: volume.make_directory(file)),
-        (PathExists, lambda: volume.open_write(file, WriteMode.CREATE)),
+        (PathExists, lambda: volume.open_write(file, OpenMode.CREATE)),
         (PathExists, lambda: volume.make_directory(())),
         (DirectoryNotEmpty, lambda: volume.remove_directory(directory)),
         (InvalidPath, lambda: volume.remove_directory((), with_contents=True)),
@@ -425,7 +425,7 @@ def test_a_very_deep_tree_is_removed_whole(new_volume, own_name, few_frames):
     for number in range(few_frames):
         made = DirectoryNode(layout.new_id(), number)
         rows[layout.entry_key(above.id, "d")] = layout.encode(made)
-        rows[names.row_key(above.id, "")] = names.encode(names.Leaf(("d",)))
+        rows[names.row_key(above.id, "")] = names.encode(names.NameLeaf(("d",)))
         above = made
     volume.store.transact(lambda changes: changes.write(rows))
     volume.remove_directory(("d",), with_contents=True)

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from ignite_tf_magic.runs.supervision.manager import RunPlan
-from ignite_tf_magic.runs.orders import Seat
+from ignite_tf_magic.runs.orders import TaskSlot
 from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import HostRecord, RunSpec
 from ignite_tf_magic.runs.handles.handles import Run
@@ -44,7 +44,7 @@ while len(os.listdir(here)) < len(config["cluster"]["worker"]): time.sleep(0.01)
 def make_plan(script: str, num_workers: int = 1, *, cwd: Path, **options) -> RunPlan:
     """A plan of workers on this machine; `options` go to the plan or to the spec."""
     seats = tuple(
-        Seat(
+        TaskSlot(
             i, LOCAL_HOST, f"127.0.0.1:{10800 + i}", (i, i + 10), {str(i): (100 + i, 64), str(i + 10): (1, 8)}
         )
         for i in range(num_workers)

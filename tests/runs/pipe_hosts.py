@@ -10,7 +10,7 @@ import psutil
 from light_runs import TIMINGS
 
 from ignite_tf_magic.runs.supervision.manager import RunPlan
-from ignite_tf_magic.runs.orders import Seat
+from ignite_tf_magic.runs.orders import TaskSlot
 from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import HostRecord, RunSpec
 from ignite_tf_magic.runs.handles.handles import Run
@@ -62,8 +62,8 @@ def host_at(place: Path, name: str, **options) -> HostRecord:
     return HostRecord(name, **{**known, "tf_address": address, **options})
 
 
-def seats_on(hosts) -> tuple[Seat, ...]:
-    return tuple(Seat(i, host.name, "127.0.0.1:10800", None, {}) for i, host in enumerate(hosts))
+def seats_on(hosts) -> tuple[TaskSlot, ...]:
+    return tuple(TaskSlot(i, host.name, "127.0.0.1:10800", None, {}) for i, host in enumerate(hosts))
 
 
 def plan_on(hosts, script: str | None, *, used=None, **options) -> RunPlan:

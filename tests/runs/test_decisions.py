@@ -14,13 +14,13 @@ from ignite_tf_magic.runs.decisions import (
     EXIT_DEADLINE,
     EXIT_NOT_STARTED,
     EXIT_STOPPED,
-    Moment,
+    Observation,
     decide,
     give_up,
     needs_plan,
     next_generation,
 )
-from ignite_tf_magic.runs.orders import HostReport, Obstacle, Order, Phase, Seat, WorkerEnd
+from ignite_tf_magic.runs.orders import HostReport, HostProblem, Order, Phase, TaskSlot, WorkerEnd
 from ignite_tf_magic.runs.record import RunRecord, RunSpec, WorkerRecord
 from ignite_tf_magic.runs.states import TRANSITIONS, RunState
 from ignite_tf_magic.runs.timeouts import Timings
@@ -32,7 +32,7 @@ PORT_WORDS = ("Could not start gRPC server",)
 
 
 def record_of(hosts="ab", *, phase=Phase.RUN, state=RunState.RUNNING, **spec) -> RunRecord:
-    seats = tuple(Seat(i, host, "n:10800", None, {}) for i, host in enumerate(hosts))
+    seats = tuple(TaskSlot(i, host, "n:10800", None, {}) for i, host in enumerate(hosts))
     addresses = (
         tuple(f"{host}:{5000 + i}" for i, host in enumerate(hosts)) if phase is not Phase.PREPARE else ()
     )
@@ -47,7 +47,7 @@ def report_of(host, **options) -> HostReport:
 
 def settled(record, reports, moment=None):
     """Decide until nothing changes."""
-    moment = moment or Moment(1.0)
+    moment = moment or Observation(1.0)
     for _ in range(5):
         following = decide(record, reports, moment, TIMINGS)
         if following == record:
@@ -66,22 +66,22 @@ def gone(host, **options):
 def test_addresses_are_ordered_once_every_host_has_told_its_ports():
     record = record_of(phase=Phase.PREPARE, state=RunState.STARTING)
     ready = {"a": report_of("a", ports={0: 70}, address="10.0.0.1"), "b": report_of("b", ports={1: 71})}
-    assert decide(record, ready, Moment(1.0), TIMINGS) == record
+    assert decide(record, ready, Observation(1.0), TIMINGS) == record
     ready["b"] = replace(ready["b"], address="fe80::1")
-    ordered = decide(record, ready, Moment(1.0), TIMINGS)
+    ordered = decide(record, ready, Observation(1.0), TIMINGS)
     assert ordered.order.phase is Phase.RUN
     assert ordered.order.addresses == ("10.0.0.1:70", "[fe80::1]:71")
 
 
 def test_what_a_host_says_of_an_older_generation_is_passed_over():
     record = replace(record_of(), order=replace(record_of().order, generation=2))
-    stale = {"a": report_of("a", pids={0: 7}, ends={0: WorkerEnd(1)}, error=Obstacle("x", "y", False))}
-    assert decide(record, stale, Moment(1.0), TIMINGS) == record
+    stale = {"a": report_of("a", pids={0: 7}, ends={0: WorkerEnd(1)}, error=HostProblem("x", "y", False))}
+    assert decide(record, stale, Observation(1.0), TIMINGS) == record
 
 
 def test_it_has_failed_only_when_no_worker_can_be_alive_or_be_started():
     failed = decide(record_of(max_restarts=0), {"a": report_of("a", ends={0: WorkerEnd(1, "exited")})},
-                    Moment(1.0), TIMINGS)  # fmt: skip
+                    Observation(1.0), TIMINGS)  # fmt: skip
     assert (failed.state, failed.order.phase) == (RunState.FAILING, Phase.END)
     a, b = gone("a", ends={0: WorkerEnd(1, "exited")}), gone("b")
     for not_yet in (
@@ -90,9 +90,9 @@ def test_it_has_failed_only_when_no_worker_can_be_alive_or_be_started():
         {"a": a, "b": gone("b", living=("g1-worker-1",))},
         {"a": a, "b": report_of("b", reachable=False, silent_s=TIMINGS.dead_after_s)},
     ):
-        assert decide(failed, not_yet, Moment(1.0), TIMINGS).state is RunState.FAILING
+        assert decide(failed, not_yet, Observation(1.0), TIMINGS).state is RunState.FAILING
     for dead in (b, report_of("b", reachable=False, silent_s=TIMINGS.dead_after_s + 0.1)):
-        ended = decide(failed, {"a": a, "b": dead}, Moment(9.0), TIMINGS)
+        ended = decide(failed, {"a": a, "b": dead}, Observation(9.0), TIMINGS)
         assert (ended.state, ended.exit_code, ended.ended_at) == (RunState.FAILED, 1, 9.0)
 
 
@@ -100,7 +100,7 @@ def test_hosts_that_were_never_told_to_start_are_not_waited_for():
     """One has no interpreter: it never answers, and no silence of it is measured."""
     record = record_of(phase=Phase.PREPARE, state=RunState.STARTING)
     dead = report_of(
-        "b", reachable=False, error=Obstacle("NoInterpreter", "b has no python3", may_pass=False)
+        "b", reachable=False, error=HostProblem("NoInterpreter", "b has no python3", may_pass=False)
     )
     ended = settled(record, {"a": report_of("a", ports={0: 70}, address="x"), "b": dead})
     assert (ended.state, ended.exit_code) == (RunState.FAILED, EXIT_NOT_STARTED)
@@ -110,13 +110,13 @@ def test_hosts_that_were_never_told_to_start_are_not_waited_for():
 
 def test_a_host_that_is_silent_for_too_long_is_lost_and_its_run_starts_again():
     silent = {"a": report_of("a"), "b": report_of("b", reachable=False, silent_s=20.0)}
-    waiting = decide(record_of(), silent, Moment(1.0), TIMINGS)
+    waiting = decide(record_of(), silent, Observation(1.0), TIMINGS)
     assert waiting.state is RunState.RUNNING
     assert waiting.waiting_for == "b: out of reach, trying to reconnect"
-    back = decide(waiting, {**silent, "b": report_of("b")}, Moment(1.0), TIMINGS)
+    back = decide(waiting, {**silent, "b": report_of("b")}, Observation(1.0), TIMINGS)
     assert back == record_of()
     silent["b"] = replace(silent["b"], silent_s=TIMINGS.dead_after_s + 1)
-    lost = decide(waiting, silent, Moment(1.0), TIMINGS)
+    lost = decide(waiting, silent, Observation(1.0), TIMINGS)
     assert (lost.state, lost.exit_code, lost.failed_worker) == (RunState.FAILING, EXIT_HOST_LOST, 1)
     assert settled(lost, {**silent, "a": gone("a")}).state is RunState.RESTARTING
 
@@ -124,7 +124,7 @@ def test_a_host_that_is_silent_for_too_long_is_lost_and_its_run_starts_again():
 def test_a_worker_that_ended_before_its_host_fell_silent_is_not_lost():
     record = record_of().with_worker(WorkerRecord(1, "b", exit_code=0))
     silent = {"a": report_of("a"), "b": report_of("b", reachable=False, silent_s=1e6)}
-    assert decide(record, silent, Moment(1.0), TIMINGS).state is RunState.RUNNING
+    assert decide(record, silent, Observation(1.0), TIMINGS).state is RunState.RUNNING
 
 
 def test_failures_in_a_row_are_counted_and_bounded():
@@ -156,10 +156,10 @@ def test_an_exception_is_final_and_so_is_a_worker_that_others_wait_for_in_vain()
     final = settled(record_of("a"), {"a": gone("a", ends={0: mine})})
     assert (final.state, final.exit_code, final.end) == (RunState.FAILED, 1, mine)
     reports = {"a": report_of("a", up=frozenset({0})), "b": report_of("b", last_lines={1: "loading"})}
-    joined = decide(record_of(), reports, Moment(100.0), TIMINGS)
+    joined = decide(record_of(), reports, Observation(100.0), TIMINGS)
     assert (joined.state, joined.workers[0].joined_at) == (RunState.RUNNING, 100.0)
-    assert decide(joined, reports, Moment(280.0), TIMINGS) == joined
-    late = decide(joined, reports, Moment(281.0), TIMINGS)
+    assert decide(joined, reports, Observation(280.0), TIMINGS) == joined
+    late = decide(joined, reports, Observation(281.0), TIMINGS)
     assert (late.state, late.exit_code, late.failed_worker) == (RunState.FAILING, EXIT_DEADLINE, 1)
     assert "worker 1 (its last line: loading)" in late.reason
     assert "--start-timeout" in late.reason
@@ -168,28 +168,28 @@ def test_an_exception_is_final_and_so_is_a_worker_that_others_wait_for_in_vain()
 def test_processes_that_run_are_a_run_that_runs():
     """What a script does in them is its own affair: it may need no TensorFlow server at all."""
     starting = replace(record_of(), state=RunState.STARTING)
-    one = decide(starting, {"a": report_of("a", pids={0: 7}), "b": report_of("b")}, Moment(1.0), TIMINGS)
+    one = decide(starting, {"a": report_of("a", pids={0: 7}), "b": report_of("b")}, Observation(1.0), TIMINGS)
     assert one.state is RunState.STARTING
-    late = decide(one, {"b": report_of("b")}, Moment(1.0, state_age_s=181.0), TIMINGS)
+    late = decide(one, {"b": report_of("b")}, Observation(1.0, state_age_s=181.0), TIMINGS)
     assert (late.exit_code, late.failed_worker) == (EXIT_DEADLINE, 1)
     assert "not started within 180 s: worker 1 on b; " in late.reason
     both = {"a": report_of("a", pids={0: 7}), "b": report_of("b", ends={1: WorkerEnd(0, "exited")})}
-    running = decide(starting, both, Moment(1.0), TIMINGS)
+    running = decide(starting, both, Observation(1.0), TIMINGS)
     assert running.state is RunState.RUNNING
-    assert decide(running, both, Moment(1e6, state_age_s=1e6), TIMINGS) == running
+    assert decide(running, both, Observation(1e6, state_age_s=1e6), TIMINGS) == running
 
 
 def test_a_host_that_is_not_prepared_in_time_is_named():
     record = record_of(phase=Phase.PREPARE, state=RunState.STARTING)
     reports = {"a": report_of("a", ports={0: 70}, address="x"), "b": report_of("b")}
-    late = decide(record, reports, Moment(1.0, state_age_s=181.0), TIMINGS)
+    late = decide(record, reports, Observation(1.0, state_age_s=181.0), TIMINGS)
     assert "not prepared within 180 s: b; " in late.reason
 
 
 def test_nobody_waits_for_a_worker_that_has_done_its_work_or_is_out_of_sight():
     up = report_of("a", up=frozenset({0}))
-    joined = decide(record_of(), {"a": up, "b": report_of("b")}, Moment(1.0), TIMINGS)
-    late = Moment(1000.0)
+    joined = decide(record_of(), {"a": up, "b": report_of("b")}, Observation(1.0), TIMINGS)
+    late = Observation(1000.0)
     done = {"a": up, "b": report_of("b", ends={1: WorkerEnd(0, "exited")})}
     assert decide(joined, done, late, TIMINGS).state is RunState.RUNNING
     alone = {"a": report_of("a", ends={0: WorkerEnd(0, "exited")}), "b": report_of("b")}
@@ -201,7 +201,7 @@ def test_nobody_waits_for_a_worker_that_has_done_its_work_or_is_out_of_sight():
 
 
 def test_a_change_of_owners_restarts_without_counting_as_a_failure():
-    moment = Moment(1.0, owners_changed=True)
+    moment = Observation(1.0, owners_changed=True)
     moved = settled(record_of(), {"a": gone("a"), "b": gone("b")}, moment)
     assert (moved.state, moved.num_failures) == (RunState.RESTARTING, 0)
     assert needs_plan(moved, {"a": gone("a"), "b": gone("b")}, moment, TIMINGS)
@@ -211,20 +211,20 @@ def test_a_change_of_owners_restarts_without_counting_as_a_failure():
 
 
 def test_owners_that_have_not_settled_are_told_of():
-    both, moment = {"a": report_of("a"), "b": report_of("b")}, Moment(1.0, owners_changing=True)
+    both, moment = {"a": report_of("a"), "b": report_of("b")}, Observation(1.0, owners_changing=True)
     told = decide(record_of(), both, moment, TIMINGS)
     assert (told.state, told.waiting_for) == (
         RunState.RUNNING,
         "the primary owners of the cache's partitions are changing",
     )
-    assert decide(told, both, Moment(2.0), TIMINGS).waiting_for is None
+    assert decide(told, both, Observation(2.0), TIMINGS).waiting_for is None
 
 
 def test_a_restart_after_failures_waits_longer_each_time():
     restarting = replace(record_of("a", phase=Phase.END, state=RunState.RESTARTING), num_failures=3)
     reports = {"a": gone("a")}
-    assert not needs_plan(restarting, reports, Moment(1.0, state_age_s=3.9), TIMINGS)
-    assert needs_plan(restarting, reports, Moment(1.0, state_age_s=4.0), TIMINGS)
+    assert not needs_plan(restarting, reports, Observation(1.0, state_age_s=3.9), TIMINGS)
+    assert needs_plan(restarting, reports, Observation(1.0, state_age_s=4.0), TIMINGS)
     assert [TIMINGS.backoff_s(n) for n in (0, 1, 2, 6, 60, 5000)] == [1.0, 1.0, 2.0, 30.0, 30.0, 30.0]
 
 
@@ -233,19 +233,19 @@ def test_a_restart_after_failures_waits_longer_each_time():
 )
 def test_a_stop_wins_over_everything(state):
     record = record_of("a", state=state, deadline_s=1.0)
-    failed = {"a": report_of("a", ends={0: WorkerEnd(1)}, error=Obstacle("x", "y", True), stop_asked=True)}
-    stopping = decide(record, failed, Moment(9.0, owners_changed=True), TIMINGS)
+    failed = {"a": report_of("a", ends={0: WorkerEnd(1)}, error=HostProblem("x", "y", True), stop_asked=True)}
+    stopping = decide(record, failed, Observation(9.0, owners_changed=True), TIMINGS)
     assert stopping.state is RunState.STOPPING
-    assert not needs_plan(stopping, failed, Moment(9.0), TIMINGS)
+    assert not needs_plan(stopping, failed, Observation(9.0), TIMINGS)
     ended = settled(stopping, {"a": gone("a")})
     assert (ended.state, ended.exit_code) == (RunState.STOPPED, EXIT_STOPPED)
 
 
 def test_a_queued_run_can_be_stopped_be_too_late_or_find_room():
     queued = replace(record_of(deadline_s=5.0), state=RunState.QUEUED, order=Order(), workers=())
-    assert needs_plan(queued, {}, Moment(1.0), TIMINGS)
-    assert settled(queued, {}, Moment(1.0, stop_asked=True)).state is RunState.STOPPED
-    late = settled(queued, {}, Moment(6.0))
+    assert needs_plan(queued, {}, Observation(1.0), TIMINGS)
+    assert settled(queued, {}, Observation(1.0, stop_asked=True)).state is RunState.STOPPED
+    late = settled(queued, {}, Observation(6.0))
     assert (late.state, late.exit_code) == (RunState.FAILED, EXIT_DEADLINE)
     begun = next_generation(queued, record_of().order.seats)
     assert (begun.state, begun.generation) == (RunState.STARTING, 1)
@@ -271,7 +271,7 @@ class World:
     living: set[tuple[int, int]] = field(default_factory=set)
     ends: dict[tuple[int, int], WorkerEnd] = field(default_factory=dict)
     order: Order | None = None  # the one that is being obeyed, which may be an old one
-    obstacle: tuple[int, Obstacle] | None = None
+    obstacle: tuple[int, HostProblem] | None = None
 
     def prepare_or_start(self) -> None:
         order = self.order
@@ -382,7 +382,7 @@ class AnyRun(RuleBasedStateMachine):
 
     @rule(host=hosts, may_pass=st.booleans())
     def host_refuses(self, host, may_pass):
-        self.worlds[host].obstacle = (self.record.generation, Obstacle("x", "no room", may_pass))
+        self.worlds[host].obstacle = (self.record.generation, HostProblem("x", "no room", may_pass))
 
     @rule(seconds=st.sampled_from([0.2, 1.0, 10.0, 30.0, 60.0]))
     def time_passes(self, seconds):
@@ -463,7 +463,7 @@ class AnyRun(RuleBasedStateMachine):
     @rule(places=st.lists(hosts, min_size=4, max_size=4))
     def supervisor_decides(self, places):
         before, reports = self.record, self.seen()
-        moment = Moment(self.now, self.now - self.since, self.stop_asked, self.owners_changed)
+        moment = Observation(self.now, self.now - self.since, self.stop_asked, self.owners_changed)
         after = decide(before, reports, moment, TIMINGS)
         successor = RunRecord.from_json(json.loads(json.dumps(before.to_json())))
         assert decide(successor, reports, moment, TIMINGS) == after
@@ -474,7 +474,7 @@ class AnyRun(RuleBasedStateMachine):
         if after.state is before.state and needs_plan(after, reports, moment, TIMINGS):
             for world in self.worlds.values():
                 assert not world.living
-            seats = tuple(Seat(i, places[i], "n:1", None, {}) for i in range(after.spec.num_workers))
+            seats = tuple(TaskSlot(i, places[i], "n:1", None, {}) for i in range(after.spec.num_workers))
             after = next_generation(after, seats)
             self.owners_changed = False
         if after.state is not before.state:

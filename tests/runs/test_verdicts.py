@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ignite_tf_magic.runs import verdicts
 from ignite_tf_magic.runs.orders import WorkerEnd
 from ignite_tf_magic.runs.record import WorkerRecord
-from ignite_tf_magic.runs.verdicts import describe_exit, first_failing, may_pass, normal_exit, took_a_port
+from ignite_tf_magic.runs.verdicts import describe_exit, first_failing, is_retryable, normal_exit, took_a_port
 
 LOST_PEER = "tensorflow.python.framework.errors_impl.UnavailableError: Socket closed"
 
@@ -117,7 +117,7 @@ OWN = "Traceback (most recent call last):\n  ...\nValueError: of its own\n"
 )
 def test_whether_another_attempt_may_succeed(exit_code, signal_name, end, expected):
     worker = WorkerRecord(0, "a", exit_code=exit_code, signal=signal_name)
-    assert may_pass(worker, end) is expected
+    assert is_retryable(worker, end) is expected
 
 
 def test_a_port_that_was_taken_is_told_from_other_failures():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ignite_tf_magic.runs.directory import RunDirectory
-from ignite_tf_magic.runs.registry.origins import Elsewhere, Native
+from ignite_tf_magic.runs.registry.origins import RemoteRun, LocalRun
 from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import HostRecord, RunRecord, RunSpec
 from ignite_tf_magic.runs.states import RunState
@@ -14,7 +14,7 @@ from ignite_tf_magic.session.submission import _origin
 
 @pytest.mark.parametrize(
     ("ssh_names", "kind"),
-    [([None], Native), ([None, "db2"], Elsewhere), (["db1"], Elsewhere), (["db1", "db2"], Elsewhere)],
+    [([None], LocalRun), ([None, "db2"], RemoteRun), (["db1"], RemoteRun), (["db1", "db2"], RemoteRun)],
 )
 def test_a_run_of_several_hosts_is_judged_by_all_of_them(tmp_path, ssh_names, kind):
     hosts = tuple(HostRecord(f"host{number}", ssh=ssh) for number, ssh in enumerate(ssh_names))

@@ -270,9 +270,9 @@ def test_memory_stays_flat(mem):
 
 def test_reply_layout():
     """Reply of table.py is reply_t: the sizes that C and ctypes compute."""
-    from ignite_tf_magic.tfplugin.table import Control, Reply, Table
+    from ignite_tf_magic.tfplugin.table import Control, Reply, HandlerTable
 
     pointer = ctypes.sizeof(ctypes.c_void_p)
     assert ctypes.sizeof(Reply) == 40
-    assert ctypes.sizeof(Table) == 8 * pointer
+    assert ctypes.sizeof(HandlerTable) == 8 * pointer
     assert ctypes.sizeof(Control) == 8 + 5 * pointer

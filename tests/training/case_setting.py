@@ -60,13 +60,13 @@ class Setting:
         equal_steps: str = "pad",
     ) -> Any:
         """Data, the images by default, as a dataset: each worker has its own part of each batch, as its shares say."""
-        from ignite_tf_magic.dataset.deal import Deal, EqualSteps
+        from ignite_tf_magic.dataset.deal import GlobalBatchPlan, EqualSteps
 
         tf = self.tf
         data = (self.flat if flat else self.images, self.labels) if data is None else data
         bounds = self.bounds(len(tf.nest.flatten(data)[0]))
         rows = tuple(int(number) for number in np.diff(bounds))
-        deal = Deal(rows, batch, EqualSteps(equal_steps))
+        deal = GlobalBatchPlan(rows, batch, EqualSteps(equal_steps))
         sizes = np.stack([deal.sizes(worker) for worker in range(len(rows))])
         ends = sizes.cumsum(axis=1)
         workers = range(len(rows)) if self.place.size == 1 else [self.place.index]

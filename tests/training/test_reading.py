@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ignite_tf_magic.dataset.passes import Passes, Share, Stream, passes_of
+from ignite_tf_magic.dataset.passes import EpochTracker, RowShard, Stream, passes_of
 from ignite_tf_magic.training.checkpoints import Checkpoint
 from ignite_tf_magic.training.group import WorkerGroup
 from ignite_tf_magic.training.reading import begin_at, is_record, record_sources
@@ -21,14 +21,14 @@ ALONE = WorkerGroup(Place())
 GROUPS = ((0, 2), (1, 3))
 
 
-def source(share: Share | None):
+def source(share: RowShard | None):
     dataset = tf.data.Dataset.range(10)
-    dataset.passes = Passes(share)
+    dataset.passes = EpochTracker(share)
     return dataset
 
 
 def shared(num_partitions: int = 4, num_rows: int = 20):
-    return source(Share(0, (num_rows,), num_partitions, Stream((tuple(range(num_partitions)),), 8)))
+    return source(RowShard(0, (num_rows,), num_partitions, Stream((tuple(range(num_partitions)),), 8)))
 
 
 def saved_in_mid_epoch(*sources) -> Checkpoint:
@@ -71,7 +71,7 @@ def in_a_row(sources):
         lambda: [source(None)],
         lambda: [shared(8)],
         lambda: [shared(num_rows=21)],
-        lambda: [source(Share(0, (10, 10), 4, Stream((), 8)))],
+        lambda: [source(RowShard(0, (10, 10), 4, Stream((), 8)))],
     ],
     ids=["fewer", "more", "not assigned", "partitions", "rows", "workers"],
 )

@@ -17,9 +17,9 @@ from ignite_tf_magic.ui.notebook.chart import picture_of
 from ignite_tf_magic.training import measures, reporting
 from ignite_tf_magic.training.records import (
     FILE_NAME,
-    Record,
+    TrainingRecord,
     RecordReader,
-    WorkerRecord,
+    WorkerMeasures,
     mean_data_wait,
     without_repeats,
 )
@@ -27,11 +27,11 @@ from ignite_tf_magic.training.records import (
 SCRIPT = Path(__file__).with_name("report_on.py")
 
 
-def records_of(folder: Path) -> list[Record]:
+def records_of(folder: Path) -> list[TrainingRecord]:
     return RecordReader().feed((folder / "igfs" / FILE_NAME).read_bytes())
 
 
-def train(folder: Path, num_workers: int, wait_s: float, **environment: str) -> list[Record]:
+def train(folder: Path, num_workers: int, wait_s: float, **environment: str) -> list[TrainingRecord]:
     folder.mkdir(exist_ok=True)
     workers = Workers(folder, num_workers, SCRIPT, arguments=(str(wait_s),))
     workers.run(**environment)
@@ -76,8 +76,8 @@ def test_workers_without_tensorboard_write_no_event_files(tmp_path, monkeypatch)
     monkeypatch.setattr(reporting, "find_spec", lambda name: None)
     writer = reporting.EventWriter(str(tmp_path))
     with pytest.warns(UserWarning, match="tensorboard is not installed in the workers' interpreter"):
-        writer.add(Record(1.0, "fit-0", 0, 1, values={"loss": 1.0}))
-    writer.add(Record(2.0, "fit-0", 0, 2))
+        writer.add(TrainingRecord(1.0, "fit-0", 0, 1, values={"loss": 1.0}))
+    writer.add(TrainingRecord(2.0, "fit-0", 0, 2))
     writer.close()
     assert not list(tmp_path.iterdir())
 
@@ -87,7 +87,7 @@ def test_workers_without_tensorboard_write_no_event_files(tmp_path, monkeypatch)
 
 numbers = st.floats(allow_nan=False, allow_infinity=False)
 records = st.builds(
-    Record,
+    TrainingRecord,
     time=st.floats(0, 2e11),
     training=st.sampled_from(["fit-0", "loop-1"]),
     epoch=st.integers(0, 9),
@@ -95,7 +95,7 @@ records = st.builds(
     is_epoch=st.booleans(),
     values=st.dictionaries(st.text(max_size=5), numbers, max_size=3),
     data_wait=st.none() | numbers,
-    workers=st.tuples(st.builds(WorkerRecord, memory_bytes=st.none() | numbers)),
+    workers=st.tuples(st.builds(WorkerMeasures, memory_bytes=st.none() | numbers)),
 )
 
 
@@ -112,22 +112,22 @@ def test_records_come_whole_out_of_pieces(written, cuts):
 
 @given(st.binary(max_size=50))
 def test_what_is_no_record_is_left_out(noise):
-    record = Record(1.0, "fit-0", 0, 1)
+    record = TrainingRecord(1.0, "fit-0", 0, 1)
     found = RecordReader().feed(b"\n" + noise.replace(b"\n", b" ") + b"\n{}\n[]\n" + record.to_line())
     assert found == [record]
 
 
 def test_what_was_done_again_counts_once():
-    first = [Record(float(step), "fit-0", 0, step) for step in (5, 10, 15, 20)]
-    again = [Record(100.0 + step, "fit-0", 0, step) for step in (12, 18)]
-    epoch = Record(200.0, "fit-0", 0, 18, is_epoch=True)
-    other = Record(150.0, "fit-1", 0, 3)
+    first = [TrainingRecord(float(step), "fit-0", 0, step) for step in (5, 10, 15, 20)]
+    again = [TrainingRecord(100.0 + step, "fit-0", 0, step) for step in (12, 18)]
+    epoch = TrainingRecord(200.0, "fit-0", 0, 18, is_epoch=True)
+    other = TrainingRecord(150.0, "fit-1", 0, 3)
     found = without_repeats([*first, *again[:1], other, *again[1:], epoch])
     assert found == [*first[:2], *again, epoch, other]
 
 
 def test_the_wait_for_data_is_that_of_the_last_seconds():
-    found = [Record(float(second), "fit-0", 0, second, data_wait=0.1 * second) for second in range(8)]
+    found = [TrainingRecord(float(second), "fit-0", 0, second, data_wait=0.1 * second) for second in range(8)]
     assert mean_data_wait(found, 2.0) == pytest.approx(0.6)
     assert mean_data_wait(found, 20.0) is None
     assert mean_data_wait([replace(each, data_wait=None) for each in found], 2.0) is None
@@ -159,11 +159,11 @@ def test_nvidia_smi_is_asked_for_the_gpus_of_this_worker(tmp_path, monkeypatch):
     ],
 )
 def test_lines_of_wrong_types_are_no_records(change):
-    line = json.dumps({**json.loads(Record(1.0, "fit-0", 0, 1).to_line()), **change}).encode()
+    line = json.dumps({**json.loads(TrainingRecord(1.0, "fit-0", 0, 1).to_line()), **change}).encode()
     assert RecordReader().feed(line + b"\n") == []
 
 
 def test_names_of_metrics_are_no_formulas():
-    record = Record(1.0, "fit-0", 0, 1, values={"$\\evil$": 0.5, "loss": 1.0})
-    later = Record(2.0, "fit-0", 0, 2, values={"$\\evil$": 0.4, "loss": 0.5})
+    record = TrainingRecord(1.0, "fit-0", 0, 1, values={"$\\evil$": 0.5, "loss": 1.0})
+    later = TrainingRecord(2.0, "fit-0", 0, 2, values={"$\\evil$": 0.4, "loss": 0.5})
     assert picture_of([("$\\frac{", [record, later])], "$\\title$").startswith(b"\x89PNG")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from processes import Workers
 
-from ignite_tf_magic.training.records import FILE_NAME, Record, RecordReader, without_repeats
+from ignite_tf_magic.training.records import FILE_NAME, TrainingRecord, RecordReader, without_repeats
 
 FIT, LOOP = (Path(__file__).with_name(name) for name in ("train_on.py", "loop_on.py"))
 NUM_STEPS = 100
@@ -37,7 +37,7 @@ def results(workers: Workers) -> list[dict[str, np.ndarray]]:
     return [dict(np.load(workers.folder / f"result-{index}.npz")) for index in range(workers.num_workers)]
 
 
-def epochs_told(folder: Path) -> list[Record]:
+def epochs_told(folder: Path) -> list[TrainingRecord]:
     found = RecordReader().feed((folder / "igfs" / FILE_NAME).read_bytes())
     return [record for record in without_repeats(found) if record.is_epoch]
 

@@ -80,7 +80,7 @@ def _run_inner(directory: str, outer: int) -> None:
     code = 1
     try:
         adopt_orphans()
-        Keeper(JobFiles(directory), outer).run()
+        ProcessShim(JobFiles(directory), outer).run()
         code = 0
     except BaseException:
         import traceback
@@ -153,7 +153,7 @@ def _has_children() -> bool:
     return True
 
 
-class Keeper:
+class ProcessShim:
     """The inner process: starts the job's process, and ends it for one of five reasons."""
 
     def __init__(self, files: JobFiles, outer: int) -> None:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from ignite_tf_magic.runs.decisions import close_books
+from ignite_tf_magic.runs.decisions import mark_stopped
 from ignite_tf_magic.runs.directory import RunDirectory
 from ignite_tf_magic.runs.handles.failure import Failure, diagnose
-from ignite_tf_magic.runs.logs.mirror_state import Unreachable
-from ignite_tf_magic.runs.registry.origins import Copying, Native, Origin, end_on_hosts
+from ignite_tf_magic.runs.logs.mirror_state import UnreadOutput
+from ignite_tf_magic.runs.registry.origins import Copying, LocalRun, Origin, end_on_hosts
 from ignite_tf_magic.runs.logs.output import OutputChunk, Segment, follow, tail
 from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import HostRecord, RunInfo, RunRecord, read_info
@@ -107,7 +107,7 @@ class Run:
         paths = [self.directory.log(worker, generation) for generation in generations]
         return [path for path in paths if path.exists()]
 
-    def fetch(self, timeout_s: float = 30.0) -> tuple[Unreachable, ...]:
+    def fetch(self, timeout_s: float = 30.0) -> tuple[UnreadOutput, ...]:
         """Bring the output that there is by now here; gives what cannot be read."""
         deadline = time.monotonic() + timeout_s
         with self.origin.copying(self.record()) as copying:
@@ -117,7 +117,7 @@ class Run:
                     break  # of a run that goes on there is always more
             return self._missing(copying)
 
-    def _missing(self, copying: Copying) -> tuple[Unreachable, ...]:
+    def _missing(self, copying: Copying) -> tuple[UnreadOutput, ...]:
         """List what cannot be read, of hosts that had workers."""
         record = self.record()
         used = {host for worker in range(record.spec.num_workers) for _, host in record.hosts_of(worker)}
@@ -187,7 +187,7 @@ class Run:
     def _close_books(self) -> None:
         """Write the end of a run down that nobody answers for."""
         record = self.record()
-        if (ended := close_books(record, time.time())) is not record:  # else its owner had just gone
+        if (ended := mark_stopped(record, time.time())) is not record:  # else its owner had just gone
             ended.write(self.directory)
 
     def is_over(self) -> bool:
@@ -229,7 +229,7 @@ class _Segments:
 
 def native_run(directory: RunDirectory, reach: Reach) -> Run:
     """Give a run whose owner works in this directory."""
-    return Run(directory, Native(directory, reach), reach)
+    return Run(directory, LocalRun(directory, reach), reach)
 
 
 def list_runs(runs_dir: Path, *, include_ended: bool = False) -> list[RunInfo]:

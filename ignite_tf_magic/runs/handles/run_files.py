@@ -14,7 +14,7 @@ from ignite_tf_magic.runs.handles.handles import Run
 from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.errors import IgniteTfError
 from ignite_tf_magic.igfs.volume import Volume
-from ignite_tf_magic.igfs.writer import FileWriter, WriteMode
+from ignite_tf_magic.igfs.writer import FileWriter, OpenMode
 
 RUNS = ("runs",)
 PARTS = ("checkpoints", "events", "logs", "model")
@@ -81,7 +81,7 @@ class RunFiles(Closing):
         for worker in range(self._run.info().num_workers):
             for path in self._own_logs(worker):
                 if path.name not in self._logs and path.stat().st_size > 0:
-                    writer = self._volume.open_write((*self._path, "logs", path.name), WriteMode.APPEND)
+                    writer = self._volume.open_write((*self._path, "logs", path.name), OpenMode.APPEND)
                     self._logs[path.name] = _LogCopy(path, writer)
         for copy in self._logs.values():
             copy.go_on()

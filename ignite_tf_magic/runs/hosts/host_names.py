@@ -20,13 +20,13 @@ from ignite_tf_magic.config.options import CONFIG_FILE, Endpoint, HostOptions
 from ignite_tf_magic.errors import ConfigError
 
 
-class Reach(Enum):
+class HostRoute(Enum):
     """How a host is reached when not by SSH."""
 
     LOCAL = "local"
 
 
-LOCAL: Final = Reach.LOCAL
+LOCAL: Final = HostRoute.LOCAL
 _LOCAL_NAME = "localhost"
 _DOCKER = ipaddress.ip_network("172.17.0.0/16")
 _NAMES_OF_NOBODY = {"localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback", ""}
@@ -46,7 +46,7 @@ class HostOfNode:
     """
 
     name: str
-    ssh_name: str | Reach
+    ssh_name: str | HostRoute
     addresses: tuple[str, ...] = ()
     python: str | None = None
     root: str | None = None
@@ -94,7 +94,7 @@ def name_hosts(
         ConfigError: A node's host cannot be told, or two entries of the configuration mean one node. The
             message shows what to write.
     """
-    seen = _Seen(nodes, here, consistent_ids or {})
+    seen = _SeenAddresses(nodes, here, consistent_ids or {})
     entries = {node: _entry(seen, node, configured) for node in nodes}
     hosts: dict[uuid.UUID, HostOfNode] = {}
     for group in _groups(seen, entries):
@@ -107,7 +107,7 @@ def name_hosts(
     return HostNames(hosts, tuple(_warnings(seen, configured)))
 
 
-class _Seen:
+class _SeenAddresses:
     """The nodes' addresses.
 
     Attributes:
@@ -158,7 +158,7 @@ class _Seen:
 
     def _telling(self, node: uuid.UUID) -> tuple[str, ...]:
         reached = self._reached.get(node)
-        found = (a for a in self.listed[node] if a not in self.ambiguous and not is_nobodys(a))
+        found = (a for a in self.listed[node] if a not in self.ambiguous and not is_non_identifying(a))
         return tuple(sorted(found, key=lambda address: (address != reached, *rank(address))))
 
     def is_here(self, node: uuid.UUID) -> bool:
@@ -169,7 +169,7 @@ class _Seen:
         return self._only_loopback(node) and self._is_over_loopback()
 
     def _only_loopback(self, node: uuid.UUID) -> bool:
-        return all(is_nobodys(address) for address in self.listed[node])
+        return all(is_non_identifying(address) for address in self.listed[node])
 
     def _is_over_loopback(self) -> bool:
         """Whether a node that answered on loopback lists nothing of another machine."""
@@ -179,7 +179,7 @@ class _Seen:
         )
 
 
-def _entry(seen: _Seen, node: uuid.UUID, configured: Sequence[HostOptions]) -> HostOptions | None:
+def _entry(seen: _SeenAddresses, node: uuid.UUID, configured: Sequence[HostOptions]) -> HostOptions | None:
     ids = {str(node), seen.consistent_ids.get(node, str(node))}
     addresses = set(seen.listed[node]) - seen.ambiguous
     by_id = [each for each in configured if ids & {each.name, *each.node_ids}]
@@ -197,7 +197,7 @@ def _plain_addresses(entry: HostOptions) -> set[str]:
     return {plain_address(address) for address in (*entry.addresses, entry.name)}
 
 
-def _groups(seen: _Seen, entries: Mapping[uuid.UUID, HostOptions | None]) -> list[list[uuid.UUID]]:
+def _groups(seen: _SeenAddresses, entries: Mapping[uuid.UUID, HostOptions | None]) -> list[list[uuid.UUID]]:
     """Put nodes together that are on one host: by the configuration, else by a common address."""
     keys = {node: {*seen.tells[node], *([_LOCAL_NAME] if seen.is_here(node) else [])} for node in entries}
     by_name: dict[str, list[uuid.UUID]] = {}
@@ -220,7 +220,7 @@ def _groups(seen: _Seen, entries: Mapping[uuid.UUID, HostOptions | None]) -> lis
     return list(by_name.values())
 
 
-def _host(seen: _Seen, group: Sequence[uuid.UUID], entry: HostOptions | None) -> HostOfNode | None:
+def _host(seen: _SeenAddresses, group: Sequence[uuid.UUID], entry: HostOptions | None) -> HostOfNode | None:
     addresses = tuple(dict.fromkeys(itertools.chain.from_iterable(seen.tells[node] for node in group)))
     is_here = any(seen.is_here(node) for node in group)
     if not (addresses or is_here or entry):
@@ -240,7 +240,7 @@ def _host(seen: _Seen, group: Sequence[uuid.UUID], entry: HostOptions | None) ->
     )
 
 
-def _warnings(seen: _Seen, configured: Sequence[HostOptions]) -> Iterator[str]:
+def _warnings(seen: _SeenAddresses, configured: Sequence[HostOptions]) -> Iterator[str]:
     for entry in configured:
         for address in sorted(set(map(plain_address, entry.addresses)) & seen.ambiguous):
             yield (
@@ -249,7 +249,7 @@ def _warnings(seen: _Seen, configured: Sequence[HostOptions]) -> Iterator[str]:
             )
 
 
-def _unnamed(seen: _Seen, nodes: Sequence[uuid.UUID]) -> str:
+def _unnamed(seen: _SeenAddresses, nodes: Sequence[uuid.UUID]) -> str:
     lines = [f"cannot tell on which hosts {len(nodes)} Ignite node(s) run; write in {CONFIG_FILE}:"]
     for number, node in enumerate(nodes, 1):
         listed = ", ".join(seen.listed[node]) or "nothing"
@@ -311,7 +311,7 @@ def _is_loopback(address: str) -> bool:
     return address in _NAMES_OF_NOBODY if ip is None else ip.is_loopback
 
 
-def is_nobodys(address: str) -> bool:
+def is_non_identifying(address: str) -> bool:
     """Tell whether an address means another machine to everybody who uses it."""
     ip = _ip(address)
     return _is_loopback(address) or bool(ip and (ip.is_link_local or ip.is_unspecified or ip.is_multicast))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ignite_tf_magic.runs.orders import HostReport, Room
+from ignite_tf_magic.runs.orders import HostReport, Capacity
 from ignite_tf_magic.runs.record import RunSpec
 from ignite_tf_magic.errors import HostError, PlacementError
 from ignite_tf_magic.launch.hosts import Host
-from ignite_tf_magic.launch.jobs import DeviceFacts, Lease
+from ignite_tf_magic.launch.jobs import DeviceFacts, HeldDevices
 
-_UNKNOWN = Room(error="it has not told yet what is free there")
+_UNKNOWN = Capacity(error="it has not told yet what is free there")
 
 
 def needs_room(spec: RunSpec) -> bool:
@@ -18,16 +18,16 @@ def needs_room(spec: RunSpec) -> bool:
     return spec.num_gpus > 0 or spec.memory_bytes > 0 or _uses_range(spec)
 
 
-def look(host: Host, spec: RunSpec) -> Room:
+def look(host: Host, spec: RunSpec) -> Capacity:
     """Ask a host what it has for the workers of a run. Takes up to some seconds where there are GPUs."""
     ports = spec.port_range if _uses_range(spec) else None
     try:
         facts = host.devices(with_gpus=spec.num_gpus > 0, port_range=ports, num_ports=spec.num_workers)
     except HostError as error:
-        return Room(error=error.reason)
+        return Capacity(error=error.reason)
     held = {gpu for lease in facts.leases for gpu in lease.gpus}
     free = [gpu for gpu in facts.gpus if gpu.index not in held]
-    return Room(
+    return Capacity(
         num_gpus=len(facts.gpus),
         free_gpus=len(free),
         free_ports=facts.free_ports,
@@ -37,12 +37,12 @@ def look(host: Host, spec: RunSpec) -> Room:
     )
 
 
-def told_rooms(reports: Mapping[str, HostReport]) -> dict[str, Room]:
+def told_rooms(reports: Mapping[str, HostReport]) -> dict[str, Capacity]:
     """Give what hosts have told lately; those that have not are missing."""
     return {name: report.room for name, report in reports.items() if report.reachable and report.room}
 
 
-def limits(spec: RunSpec, hosts: Sequence[str], rooms: Mapping[str, Room]) -> dict[str, int]:
+def limits(spec: RunSpec, hosts: Sequence[str], rooms: Mapping[str, Capacity]) -> dict[str, int]:
     """Give how many workers have room on each host now.
 
     Raises:
@@ -55,7 +55,7 @@ def limits(spec: RunSpec, hosts: Sequence[str], rooms: Mapping[str, Room]) -> di
     return {host: 0 if room.error else _free(spec, room) for host, room in known.items()}
 
 
-def shortage(spec: RunSpec, hosts: Sequence[str], rooms: Mapping[str, Room]) -> str | None:
+def shortage(spec: RunSpec, hosts: Sequence[str], rooms: Mapping[str, Capacity]) -> str | None:
     """Say why the workers do not fit on these hosts now; None when they do."""
     if sum(limits(spec, hosts, rooms).values()) >= spec.num_workers:
         return None
@@ -67,12 +67,12 @@ def _uses_range(spec: RunSpec) -> bool:
     return spec.port_range is not None and spec.num_workers > 1
 
 
-def _free(spec: RunSpec, room: Room) -> int:
+def _free(spec: RunSpec, room: Capacity) -> int:
     by_ports = spec.num_workers if room.free_ports is None else room.free_ports
     return min(_fitting(spec, room.free_gpus, room.free_memory_bytes), by_ports)
 
 
-def _largest(spec: RunSpec, room: Room) -> int:
+def _largest(spec: RunSpec, room: Capacity) -> int:
     first, last = spec.port_range or (0, 0)
     by_ports = last - first + 1 if _uses_range(spec) else spec.num_workers
     return min(_fitting(spec, room.num_gpus, room.memory_bytes), by_ports)
@@ -96,11 +96,11 @@ def _gib(num_bytes: int) -> str:
     return f"{num_bytes / 2**30:.3g} GiB"
 
 
-def _describe(spec: RunSpec, rooms: Mapping[str, Room]) -> str:
+def _describe(spec: RunSpec, rooms: Mapping[str, Capacity]) -> str:
     return "; ".join(f"{host}: {_describe_host(spec, room)}" for host, room in rooms.items())
 
 
-def _describe_host(spec: RunSpec, room: Room) -> str:
+def _describe_host(spec: RunSpec, room: Capacity) -> str:
     if room.error:
         return room.error
     words = []
@@ -125,7 +125,7 @@ def _holders(facts: DeviceFacts, spec: RunSpec) -> tuple[str, ...]:
     return tuple(f"run {run}: {', '.join(what)}" for run, what in found.items())
 
 
-def _held(lease: Lease, spec: RunSpec) -> str:
+def _held(lease: HeldDevices, spec: RunSpec) -> str:
     first, last = spec.port_range if _uses_range(spec) and spec.port_range else (0, -1)
     gpus = [f"GPU {gpu}" for gpu in lease.gpus if spec.num_gpus]
     gpus += [f"{_gib(lease.memory_bytes)} of memory"] if spec.memory_bytes and lease.memory_bytes else []

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ignite_tf_magic.client.router import Node
-from ignite_tf_magic.runs.orders import Room
+from ignite_tf_magic.runs.orders import Capacity
 from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import HostRecord, RunSpec
 from ignite_tf_magic.runs.hosts.room import look
@@ -86,12 +86,12 @@ def is_own_address(address: str) -> bool:
         return False
 
 
-def rooms_of(reach: Reach, hosts: Iterable[HostRecord], spec: RunSpec) -> dict[str, Room]:
+def rooms_of(reach: Reach, hosts: Iterable[HostRecord], spec: RunSpec) -> dict[str, Capacity]:
     """Ask hosts, all at once, what they have for the workers of a run."""
     with reach.visiting(hosts) as opened:
         answers = call_all(opened, partial(look, spec=spec))
     return {
-        name: Room(error=str(answer)) if isinstance(answer, IgniteTfError) else answer
+        name: Capacity(error=str(answer)) if isinstance(answer, IgniteTfError) else answer
         for name, answer in answers.items()
     }
 

@@ -22,7 +22,7 @@ from ignite_tf_magic.client.router import Node
 from ignite_tf_magic.closing import Closing
 from ignite_tf_magic.config.options import ConnectOptions, Endpoint
 from ignite_tf_magic.errors import AuthenticationError, ConnectionFailed, IgniteTfError
-from ignite_tf_magic.runs.hosts.host_names import is_nobodys, plain_address, rank
+from ignite_tf_magic.runs.hosts.host_names import is_non_identifying, plain_address, rank
 from ignite_tf_magic.protocol.affinity import PartitionMap
 
 _POLL_S = 0.1
@@ -32,7 +32,7 @@ _LAST_IP_KIND = 6  # of `rank`: behind it come what every machine has, and names
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class ClusterSnapshot:
     """What the cluster said last.
 
     Attributes:
@@ -49,7 +49,7 @@ class Sight:
     nodes: tuple[frozenset[str], ...] = ()
     error: str | None = None
 
-    def shows_what(self, other: Sight) -> bool:
+    def shows_what(self, other: ClusterSnapshot) -> bool:
         """Whether nothing has changed between the two."""
         return (self.owners, self.nodes, self.error) == (other.owners, other.nodes, other.error)
 
@@ -89,7 +89,7 @@ def _may_be(wanted: str, listed: frozenset[str]) -> bool:
 
 
 def _tells_nothing(endpoint: str) -> bool:
-    return is_nobodys(plain_address(endpoint.rpartition(":")[0]))
+    return is_non_identifying(plain_address(endpoint.rpartition(":")[0]))
 
 
 def topology_of(nodes: Collection[Node]) -> tuple[str, ...]:
@@ -97,7 +97,7 @@ def topology_of(nodes: Collection[Node]) -> tuple[str, ...]:
 
     It is a "host:port" that the node lists, not the one that was dialled; no other node's, where there is such a one;
     loopback only if there is nothing else; of several, one that probably leads to the node from other machines, too.
-    The first one is no other node's, or else is there twice: `Sight.has_majority_of` relies on that.
+    The first one is no other node's, or else is there twice: `ClusterSnapshot.has_majority_of` relies on that.
     """
     candidates = [_outward(node) for node in nodes]
     listers = Counter(itertools.chain.from_iterable(candidates))
@@ -120,7 +120,7 @@ def topology_of(nodes: Collection[Node]) -> tuple[str, ...]:
 def _outward(node: Node) -> list[Endpoint]:
     """Give what a node lists; loopback only if it lists nothing else."""
     listed = list(dict.fromkeys(node.listed or node.endpoints))
-    return [each for each in listed if not is_nobodys(plain_address(each.host))] or listed
+    return [each for each in listed if not is_non_identifying(plain_address(each.host))] or listed
 
 
 def fingerprint(partition_map: PartitionMap) -> str:
@@ -149,7 +149,7 @@ def connect_to_majority(options: ConnectOptions, topology: Sequence[str]) -> Cli
             continue
         with ExitStack() as failed:
             failed.callback(client.close)
-            if Sight(nodes=listed_by(client.nodes())).has_majority_of(topology):
+            if ClusterSnapshot(nodes=listed_by(client.nodes())).has_majority_of(topology):
                 failed.pop_all()
                 return client
             answered += 1
@@ -266,7 +266,7 @@ class TopologyWatch(Closing):
         self._client: Client | None = None
         self._since = time.monotonic()
         self._closing = threading.Event()
-        self.sight = Sight(error="the cluster has not been asked yet")
+        self.sight = ClusterSnapshot(error="the cluster has not been asked yet")
         self._thread = threading.Thread(target=self._watch, name=f"topology-{cache}", daemon=True)
         self._thread.start()
 
@@ -276,7 +276,7 @@ class TopologyWatch(Closing):
             if not self.sight.has_majority_of(self._topology):
                 self._forget()  # another node may see more
 
-    def _look(self) -> Sight:
+    def _look(self) -> ClusterSnapshot:
         asked_at = time.monotonic()
         try:
             if self._client is None:
@@ -285,10 +285,10 @@ class TopologyWatch(Closing):
             owners = fingerprint(self._client.cache(self._cache).partition_map())
         except IgniteTfError as error:
             self._forget()
-            return Sight(asked_at, error=str(error))
+            return ClusterSnapshot(asked_at, error=str(error))
         if owners != self.sight.owners:
             self._since = asked_at
-        return Sight(asked_at, owners, asked_at - self._since, listed_by(nodes))
+        return ClusterSnapshot(asked_at, owners, asked_at - self._since, listed_by(nodes))
 
     def _forget(self) -> None:
         client, self._client = self._client, None

@@ -24,9 +24,9 @@ from ignite_tf_magic.runs.logs.mirror_state import (
     NOBODY,
     STATE_FILE,
     MirrorState,
-    RecordFile,
+    MirroredRecord,
     Stamp,
-    Unreachable,
+    UnreadOutput,
     is_given_up,
     read_record,
     unread,
@@ -42,7 +42,7 @@ from ignite_tf_magic.launch.hosts import Host
 from ignite_tf_magic.launch.jobs import JobStatus
 from ignite_tf_magic.launch.watch import Contact, HostView, HostWatch
 
-__all__ = ["Mirror", "Unreachable", "seen_directory"]
+__all__ = ["Mirror", "UnreadOutput", "seen_directory"]
 
 _LOOK_S = 0.5
 _JOIN_S = 3.0
@@ -87,13 +87,13 @@ class Mirror(Closing):
         self._watches: dict[str, HostWatch] = {}
         self._is_here: dict[str, bool] = {}
         self._fetched: set[tuple[str, str]] = set()
-        self._doubled: dict[tuple[str, str], Unreachable] = {}
+        self._doubled: dict[tuple[str, str], UnreadOutput] = {}
         self._first_sizes: dict[tuple[str, str], int] = {}
         self._failure: MirrorFailed | None = None
         self._held: lock.HeldLock | None = None
         self._lock_file = directory.path / "mirror.lock"
         self._state = MirrorState()
-        self._record = RecordFile(directory.record)
+        self._record = MirroredRecord(directory.record)
         self._offered: Mapping[str, Any] | None = None
         self._judged: Stamp = ()
         self._judged_at = 0.0
@@ -159,7 +159,7 @@ class Mirror(Closing):
             if (view.host, log) not in self._doubled
         )
 
-    def unreachable(self) -> tuple[Unreachable, ...]:
+    def unreachable(self) -> tuple[UnreadOutput, ...]:
         """List the output that cannot be read now; for a run that has ended, once it is complete."""
         return self._judge()[1] if self._held else MirrorState.read(self.directory).unreachable
 
@@ -240,7 +240,7 @@ class Mirror(Closing):
                 offset = self._logs.add(host.name, job.log)
                 if offset is None:
                     reason = "another host has a log of that name"
-                    lost = Unreachable(host.name, job.log, job.log_bytes, False, reason)
+                    lost = UnreadOutput(host.name, job.log, job.log_bytes, False, reason)
                     self._doubled[host.name, job.log] = lost
                 else:
                     self._first_sizes[host.name, job.log] = job.log_bytes
@@ -284,7 +284,7 @@ class Mirror(Closing):
 
     # What is known of the whole.
 
-    def _judge(self) -> tuple[bool, tuple[Unreachable, ...], Stamp]:
+    def _judge(self) -> tuple[bool, tuple[UnreadOutput, ...], Stamp]:
         with self._judging:
             # Workers may have been started before a record that is new: what hosts said earlier is too old.
             if (stamp := self._record.stamp()) != self._judged:

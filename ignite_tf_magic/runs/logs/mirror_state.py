@@ -25,7 +25,7 @@ Stamp = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Unreachable:
+class UnreadOutput:
     """Output that cannot be read.
 
     Attributes:
@@ -70,17 +70,17 @@ def is_given_up(view: HostView, since: float | None = None) -> bool:
     return lost_s > _LONG_S or min(lost_s, time.monotonic() - (since or 0.0)) > _PATIENCE_S
 
 
-def unread(view: HostView, read_up_to: Callable[[str], int | None]) -> Iterator[Unreachable]:
+def unread(view: HostView, read_up_to: Callable[[str], int | None]) -> Iterator[UnreadOutput]:
     """List the output of a host that cannot be read now, given up to where each log was read."""
     if view.contact is not Contact.UNREACHABLE and view.sink_error is None:
         return
     reason = view.sink_error or view.error or "it does not answer"
     if view.heard_at is None:
-        yield Unreachable(view.host, None, 0, True, reason)
+        yield UnreadOutput(view.host, None, 0, True, reason)
     for job in workers(view):
         missing = max(job.log_bytes - (read_up_to(job.log) or 0), 0)
         if missing or not job.has_ended:
-            yield Unreachable(view.host, job.log, missing, not job.has_ended, reason)
+            yield UnreadOutput(view.host, job.log, missing, not job.has_ended, reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class MirrorState:
     pid: int = field(default_factory=os.getpid)
     is_complete: bool = False
     record: Stamp = ()
-    unreachable: tuple[Unreachable, ...] = ()
+    unreachable: tuple[UnreadOutput, ...] = ()
     done: Mapping[str, int] = field(default_factory=dict)
 
     def write(self, directory: RunDirectory) -> None:
@@ -110,13 +110,13 @@ class MirrorState:
         """Read what was written last; nothing is complete when there is none, or another version's."""
         try:
             found = json.loads((directory.path / STATE_FILE).read_bytes())
-            lost = tuple(Unreachable(**each) for each in found.pop("unreachable"))
+            lost = tuple(UnreadOutput(**each) for each in found.pop("unreachable"))
             return cls(**{**found, "record": tuple(found["record"]), "unreachable": lost})
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             return cls()
 
 
-class RecordFile:
+class MirroredRecord:
     """The record of a run in a directory: only newer ones are written. Thread-safe."""
 
     def __init__(self, path: Path) -> None:

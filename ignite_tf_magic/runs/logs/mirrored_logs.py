@@ -21,13 +21,13 @@ from ignite_tf_magic.errors import MirrorFailed
 
 
 @dataclass(slots=True)
-class _Log:
+class _LocalLog:
     path: Path
     size: int
     gaps: Gaps
 
     @classmethod
-    def open(cls, path: Path) -> _Log:
+    def open(cls, path: Path) -> _LocalLog:
         """Find out how far it was read, and end a line about a gap that was begun."""
         size = path.stat().st_size if path.exists() else 0
         log = cls(path, size, Gaps.read(path.with_name(f"{path.name}.gaps.json"), size))
@@ -70,7 +70,7 @@ class MirroredLogs:
     def __init__(self, directory: RunDirectory) -> None:
         self._directory = directory
         self._lock = threading.Lock()
-        self._logs: dict[tuple[str, str], _Log] = {}
+        self._logs: dict[tuple[str, str], _LocalLog] = {}
         self._has_ended = False
         self.failure: MirrorFailed | None = None
 
@@ -86,7 +86,7 @@ class MirroredLogs:
             if any(name == other for _, other in self._logs):
                 return None
             try:
-                log = _Log.open(self._directory.path / name)
+                log = _LocalLog.open(self._directory.path / name)
             except (OSError, ValueError, TypeError) as error:
                 raise self._failed(error) from error
             self._logs[host, name] = log
@@ -129,7 +129,7 @@ class MirroredLogs:
             self._has_ended = True
 
     @contextmanager
-    def _writing(self, host: str, name: str) -> Iterator[_Log]:
+    def _writing(self, host: str, name: str) -> Iterator[_LocalLog]:
         with self._lock:
             if self.failure:
                 raise self.failure

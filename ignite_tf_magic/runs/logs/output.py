@@ -42,7 +42,7 @@ class Segment:
     title: str = ""
 
 
-class _Log:
+class _LogReader:
     """One log file, read from its beginning in pieces of bounded size."""
 
     def __init__(self, segment: Segment) -> None:
@@ -95,13 +95,13 @@ def follow(
         has_ended: Whether nobody writes to the logs any more.
         with_pauses: Also give a chunk without text before each wait of 50 ms, for readers that batch.
     """
-    readers: dict[Path, _Log] = {}
+    readers: dict[Path, _LogReader] = {}
     unfinished: set[int] = set()
     try:
         while True:
             ended = has_ended()  # asked before reading: what was written before is read below
             for segment in segments():
-                readers.setdefault(segment.path, _Log(segment))
+                readers.setdefault(segment.path, _LogReader(segment))
             if (yield from _read_once(readers.values(), unfinished)):
                 continue
             if ended:
@@ -117,7 +117,7 @@ def follow(
             reader.close()
 
 
-def _read_once(readers: Iterable[_Log], unfinished: set[int]) -> Generator[OutputChunk, None, bool]:
+def _read_once(readers: Iterable[_LogReader], unfinished: set[int]) -> Generator[OutputChunk, None, bool]:
     """Read a piece of each log; of a worker that has several, of the oldest in which there is something."""
     found: set[int] = set()
     for reader in readers:

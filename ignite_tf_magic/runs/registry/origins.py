@@ -10,7 +10,7 @@ from typing import Protocol
 
 from ignite_tf_magic.runs.directory import RunDirectory
 from ignite_tf_magic.runs.logs.mirror import Mirror
-from ignite_tf_magic.runs.logs.mirror_state import MirrorState, Unreachable
+from ignite_tf_magic.runs.logs.mirror_state import MirrorState, UnreadOutput
 from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import RunRecord
 from ignite_tf_magic.runs.registry.registry import Registry
@@ -34,7 +34,7 @@ class Copying(Protocol):
         """Whether what there was to read when the copying began is here."""
         ...
 
-    def unreachable(self) -> tuple[Unreachable, ...]:
+    def unreachable(self) -> tuple[UnreadOutput, ...]:
         """List what cannot be read now."""
         ...
 
@@ -65,12 +65,12 @@ class _BroughtByOwner:
     def is_caught_up(self) -> bool:
         return True
 
-    def unreachable(self) -> tuple[Unreachable, ...]:
+    def unreachable(self) -> tuple[UnreadOutput, ...]:
         return MirrorState.read(self.directory).unreachable
 
 
 @dataclass(frozen=True, slots=True)
-class Native:
+class LocalRun:
     """A run whose owner works in this very directory."""
 
     directory: RunDirectory
@@ -103,7 +103,7 @@ class Native:
 
 
 @dataclass(slots=True)
-class Elsewhere:
+class RemoteRun:
     """A run of other machines.
 
     Attributes:

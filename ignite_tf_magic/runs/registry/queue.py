@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from ignite_tf_magic.runs.record import RunRecord
-from ignite_tf_magic.runs.registry.registry import Entry
+from ignite_tf_magic.runs.registry.registry import RegistryEntry
 from ignite_tf_magic.runs.hosts.room import needs_room
 from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.errors import NoRoom
 
 
-def check_turn(record: RunRecord, listed: Iterable[Entry]) -> None:
+def check_turn(record: RunRecord, listed: Iterable[RegistryEntry]) -> None:
     """Find out whether other queued runs come first; only those count that somebody answers for.
 
     Raises:
@@ -28,7 +28,7 @@ def check_turn(record: RunRecord, listed: Iterable[Entry]) -> None:
         raise NoRoom(f"run {first.run_id}{priority} waits for room in front of it")
 
 
-def _rivals(record: RunRecord, listed: Iterable[Entry]) -> Iterable[RunRecord]:
+def _rivals(record: RunRecord, listed: Iterable[RegistryEntry]) -> Iterable[RunRecord]:
     for entry in listed:
         if not entry.owner_alive or entry.record.get("state") != RunState.QUEUED.value:
             continue

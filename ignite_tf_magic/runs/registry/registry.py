@@ -12,7 +12,7 @@ JSON texts under these keys:
     request/RUN      what somebody asks of its supervisor
 
 Reads are of primary copies and create nothing; writes wait for all copies. Whoever decides by another's life
-watches a counter with a `Pulse`: no clock but the reader's own counts. Rows that vanish are for those who cannot wait.
+watches a counter with a `FailureDetector`: no clock but the reader's own counts. Rows that vanish are for those who cannot wait.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from typing import Any, TypeVar
 
 from ignite_tf_magic.client.client import Cache, Client
 from ignite_tf_magic.closing import Closing
-from ignite_tf_magic.runs.directory import the_one
+from ignite_tf_magic.runs.directory import resolve_prefix
 from ignite_tf_magic.runs.registry.registry_rows import (
     CACHE,
-    Entry,
+    RegistryEntry,
     Listing,
     Owner,
     Stored,
@@ -50,7 +50,7 @@ from ignite_tf_magic.runs.registry.registry_rows import (
 )
 from ignite_tf_magic.runs.seals import Seal
 from ignite_tf_magic.runs.timeouts import Timings
-from ignite_tf_magic.runs.hosts.topology import Sight, listed_by
+from ignite_tf_magic.runs.hosts.topology import ClusterSnapshot, listed_by
 from ignite_tf_magic.errors import (
     CacheNotFound,
     ConnectionFailed,
@@ -64,7 +64,7 @@ from ignite_tf_magic.errors import (
 from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.protocol.ops import AtomicityMode, CacheMode, Status
 
-__all__ = ["CACHE", "Entry", "Listing", "Owner", "Pulse", "Registry", "Stored"]
+__all__ = ["CACHE", "FailureDetector", "Listing", "Owner", "Registry", "RegistryEntry", "Stored"]
 
 T = TypeVar("T")
 PATIENCE_S = 20.0
@@ -81,7 +81,7 @@ class _TryAgainError(Exception):
     """Another was first, or the cache is gone: the same may succeed now."""
 
 
-class Pulse:
+class FailureDetector:
     """Judges a life by its counter and by the reader's own monotonic clock."""
 
     def __init__(self) -> None:
@@ -150,7 +150,7 @@ class Registry(Closing):
         """
         client = self._connected()
         node = client.router.control_node_id()
-        seen = Sight(nodes=listed_by(client.nodes()))
+        seen = ClusterSnapshot(nodes=listed_by(client.nodes()))
         same = client.router.control_node_id() == node
         return node if same and seen.has_majority_of(topology) else None
 
@@ -168,7 +168,7 @@ class Registry(Closing):
             except RecordDamaged as error:
                 warnings.append(str(error))
                 continue
-            entries.append(Entry(stored.record, read_owner(rows.get(f"owner/{run}")), read_seal(row)))
+            entries.append(RegistryEntry(stored.record, read_owner(rows.get(f"owner/{run}")), read_seal(row)))
         return Listing(tuple(entries), tuple(warnings))
 
     def get(self, run: str) -> Stored | None:
@@ -191,7 +191,7 @@ class Registry(Closing):
             RunNotFound: None does, or several; the error lists them.
         """
         ids = read_names(self._get(_INDEX), _INDEX, [])
-        chosen = the_one(ids, prefix)
+        chosen = resolve_prefix(ids, prefix)
         stored = self.get(chosen) if chosen is not None else None
         if stored is None:
             raise RunNotFound(f"the cluster knows no run {prefix!r}; ignite-tf ps --all lists all runs")

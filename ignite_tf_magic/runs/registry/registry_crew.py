@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from ignite_tf_magic.runs.orders import HostReport, Obstacle
+from ignite_tf_magic.runs.orders import HostReport, HostProblem
 from ignite_tf_magic.runs.record import RunRecord
-from ignite_tf_magic.runs.registry.registry import Pulse
+from ignite_tf_magic.runs.registry.registry import FailureDetector
 
 _NEVER_HEARD_S = 15.0
 _READ_EACH_S = 2.0
@@ -26,8 +26,8 @@ class RegistryCrew:
     def __init__(self, scale: float) -> None:
         self._scale = scale
         self._began = time.monotonic()
-        self._pulses: dict[str, Pulse] = {}
-        self._unheard: dict[str, Pulse] = {}
+        self._pulses: dict[str, FailureDetector] = {}
+        self._unheard: dict[str, FailureDetector] = {}
         self._fed_at = self._began
         self._blind_s = 0.0  # for so long the registry could not be read: nobody could be heard
         self._rows: Mapping[str, Mapping[str, Any]] = {}
@@ -45,8 +45,8 @@ class RegistryCrew:
         self._fed_at = time.monotonic()
         now = self._now()
         for host, row in rows.items():
-            self._unheard.setdefault(host, Pulse()).feed(row.get("counter"), self._fed_at)
-            self._pulses.setdefault(host, Pulse()).feed(row.get("counter"), now)
+            self._unheard.setdefault(host, FailureDetector()).feed(row.get("counter"), self._fed_at)
+            self._pulses.setdefault(host, FailureDetector()).feed(row.get("counter"), now)
         self._fed.set()
 
     def unheard_s(self, host: str) -> float | None:
@@ -81,7 +81,7 @@ class RegistryCrew:
         if time.monotonic() - self._began < _NEVER_HEARD_S / self._scale or self._record is None:
             return None
         reason = "nothing was ever heard of it; it may not have been reached when the run was submitted"
-        obstacle = Obstacle("never_heard", reason, may_pass=True)
+        obstacle = HostProblem("never_heard", reason, may_pass=True)
         silent_s = self._now() - self._began  # who supervised before may have heard of it until then
         return HostReport(host, self._record.generation, reachable=False, silent_s=silent_s, error=obstacle)
 

@@ -55,7 +55,7 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RegistryEntry:
     """A run in a listing.
 
     Attributes:
@@ -81,10 +81,10 @@ class Listing:
         warnings: Rows that were passed over because they are not what this package writes, in words.
     """
 
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[RegistryEntry, ...] = ()
     warnings: tuple[str, ...] = ()
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[RegistryEntry]:
         return iter(self.entries)
 
     def __len__(self) -> int:

@@ -10,8 +10,8 @@ from types import MappingProxyType
 from typing import Protocol
 
 from ignite_tf_magic.closing import Closing
-from ignite_tf_magic.runs.supervision.foreman import Foreman
-from ignite_tf_magic.runs.orders import HostReport, Obstacle
+from ignite_tf_magic.runs.supervision.foreman import HostController
+from ignite_tf_magic.runs.orders import HostReport, HostProblem
 from ignite_tf_magic.runs.record import HostRecord, RunRecord
 from ignite_tf_magic.launch.watch import HostWatch
 
@@ -19,7 +19,7 @@ _STEP_S = 0.2
 _JOIN_S = 2.0
 
 
-class Crew(Protocol):
+class HostPool(Protocol):
     """Carries out orders on hosts."""
 
     def follow(self, record: RunRecord) -> None:
@@ -35,12 +35,12 @@ class Crew(Protocol):
         ...
 
 
-class Post(Closing):
+class HostWorker(Closing):
     """A foreman at work: a thread that obeys the newest record and keeps the newest report."""
 
     def __init__(
         self,
-        foreman: Foreman,
+        foreman: HostController,
         watch: HostWatch,
         wake: threading.Event,
         on_report: Callable[[], None],
@@ -76,7 +76,7 @@ class Post(Closing):
         try:
             self._set(self._foreman.obey(record))
         except Exception as error:  # noqa: BLE001 - a fault of ours ends the run, and is shown
-            fault = Obstacle("fault", f"{type(error).__name__}: {error}", may_pass=False)
+            fault = HostProblem("fault", f"{type(error).__name__}: {error}", may_pass=False)
             before = self.report or HostReport(self._name)
             self._set(replace(before, generation=record.generation, error=fault))
 
@@ -98,7 +98,7 @@ class Post(Closing):
         self._watch.stop()
 
 
-Open = Callable[[HostRecord, Callable[[], None]], tuple[Foreman, HostWatch]]
+Open = Callable[[HostRecord, Callable[[], None]], tuple[HostController, HostWatch]]
 
 
 class DirectCrew(Closing):
@@ -110,7 +110,7 @@ class DirectCrew(Closing):
 
     def __init__(self, open_host: Open) -> None:
         self._open_host = open_host
-        self._posts: dict[str, Post] = {}
+        self._posts: dict[str, HostWorker] = {}
         self._changed = threading.Event()
 
     def follow(self, record: RunRecord) -> None:
@@ -120,10 +120,10 @@ class DirectCrew(Closing):
                 self._posts[host.name] = self._open(host)
             self._posts[host.name].follow(record)
 
-    def _open(self, host: HostRecord) -> Post:
+    def _open(self, host: HostRecord) -> HostWorker:
         wake = threading.Event()
         foreman, watch = self._open_host(host, wake.set)
-        return Post(foreman, watch, wake, self._changed.set, host.name)
+        return HostWorker(foreman, watch, wake, self._changed.set, host.name)
 
     def reports(self) -> Mapping[str, HostReport]:
         """Give what each host has reported last."""

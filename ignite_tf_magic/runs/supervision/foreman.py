@@ -18,10 +18,10 @@ from ignite_tf_magic.runs.orders import (
     NO_ROOM,
     PORT_TAKEN,
     HostReport,
-    Obstacle,
+    HostProblem,
     Phase,
-    Room,
-    Seat,
+    Capacity,
+    TaskSlot,
     WorkerEnd,
     job_name,
     place_of,
@@ -55,7 +55,7 @@ _PASSING_KINDS = {"disk_full", PORT_TAKEN, "older_alive", "stale_generation"}
 
 
 @dataclass(frozen=True, slots=True)
-class Baggage:
+class HostPayload:
     """What a host needs beside its orders.
 
     Attributes:
@@ -75,7 +75,7 @@ class Baggage:
     has_credentials: bool = False
 
 
-class Foreman:
+class HostController:
     """One host of one run. Not thread-safe: one thread calls it.
 
     Args:
@@ -92,7 +92,7 @@ class Foreman:
         host: Host,
         watch: HostWatch,
         *,
-        baggage: Baggage,
+        baggage: HostPayload,
         timings: Timings,
         on_log: Callable[[str], None],
         proof: Callable[[], float | None] | None = None,
@@ -103,7 +103,7 @@ class Foreman:
         self._timings = timings
         self._on_log = on_log
         self._proof = proof
-        self._room: Room | None = None
+        self._room: Capacity | None = None
         self._room_asked_at = float("-inf")
         self._carried = self._has_left = False
         self._copied_version = 0
@@ -121,7 +121,7 @@ class Foreman:
         self._began_at = self._knocked_at = time.monotonic()
         self._started: set[int] = set()
         self._known_at: dict[int, float] = {}
-        self._error: Obstacle | None = None
+        self._error: HostProblem | None = None
 
     def obey(self, record: RunRecord) -> HostReport:
         """Bring the host nearer to what the order says, and report. Blocks while the host answers.
@@ -145,14 +145,14 @@ class Foreman:
             may_wait = record.spec.waits_for_room or record.generation > 1
             may_pass = error.kind in _PASSING_KINDS or (error.kind in NO_ROOM and may_wait)
             advice = _NO_PROGRAM if error.kind == "no_program" else ""
-            self._error = Obstacle(error.kind, f"{error}{advice}", may_pass=may_pass)
+            self._error = HostProblem(error.kind, f"{error}{advice}", may_pass=may_pass)
         except HostError as error:
             if self._watch.view.heard_at is None:  # else it was reached before, and may be again
                 may_pass = isinstance(error, HostUnreachable)
                 kind = "unreachable" if may_pass else type(error).__name__
-                self._error = Obstacle(kind, str(error), may_pass=may_pass)
+                self._error = HostProblem(kind, str(error), may_pass=may_pass)
         except LaunchError as error:
-            self._error = Obstacle(type(error).__name__, str(error), may_pass=False)
+            self._error = HostProblem(type(error).__name__, str(error), may_pass=False)
         return self._report(record)
 
     def _act(self, record: RunRecord) -> None:
@@ -174,7 +174,7 @@ class Foreman:
 
     # Before workers start
 
-    def _prepare(self, record: RunRecord, seats: tuple[Seat, ...]) -> None:
+    def _prepare(self, record: RunRecord, seats: tuple[TaskSlot, ...]) -> None:
         if not self._carried:
             self._carry(record.run_id)
         self._address = self._address or self._find_address(record)
@@ -219,7 +219,7 @@ class Foreman:
 
     # Workers
 
-    def _start(self, record: RunRecord, seats: tuple[Seat, ...]) -> None:
+    def _start(self, record: RunRecord, seats: tuple[TaskSlot, ...]) -> None:
         for seat in seats:
             if seat.worker in self._started:
                 continue
@@ -229,7 +229,7 @@ class Foreman:
             self._started.add(seat.worker)  # only now: who is told may need the host, and be told once more
         self._free_ports()
 
-    def _start_worker(self, record: RunRecord, seat: Seat) -> None:
+    def _start_worker(self, record: RunRecord, seat: TaskSlot) -> None:
         baggage, root = self._baggage, self._root(record)
         task = worker_task(
             record,

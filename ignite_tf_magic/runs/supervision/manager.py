@@ -22,8 +22,8 @@ from ignite_tf_magic.runs import spec as specs
 from ignite_tf_magic.runs.supervision.crew import DirectCrew
 from ignite_tf_magic.runs.decisions import STOP_ASKED
 from ignite_tf_magic.runs.directory import CREDENTIALS, RunDirectory, create_directory, script_path
-from ignite_tf_magic.runs.supervision.foreman import Baggage, Foreman
-from ignite_tf_magic.runs.logs.mirror_state import MirrorState, Unreachable, is_given_up, unread, workers
+from ignite_tf_magic.runs.supervision.foreman import HostPayload, HostController
+from ignite_tf_magic.runs.logs.mirror_state import MirrorState, UnreadOutput, is_given_up, unread, workers
 from ignite_tf_magic.runs.logs.mirrored_logs import MirroredLogs
 from ignite_tf_magic.runs.orders import Order, Phase
 from ignite_tf_magic.runs.reach import Reach
@@ -40,7 +40,7 @@ from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.runs.supervision.supervisor import Plan, Planner, Supervisor
 from ignite_tf_magic.runs.task import GRACE_S
 from ignite_tf_magic.runs.timeouts import Timings
-from ignite_tf_magic.runs.hosts.topology import Sight
+from ignite_tf_magic.runs.hosts.topology import ClusterSnapshot
 from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.errors import ConfigError, IgniteTfError, LaunchError, MirrorFailed
 from ignite_tf_magic.launch.hosts import Host, call_all
@@ -83,7 +83,7 @@ class RunPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class RunHooks:
     """What a run meets outside of its hosts.
 
     Attributes:
@@ -95,7 +95,7 @@ class Surroundings:
     """
 
     planner: Planner | None = None
-    sight: Callable[[], Sight] | None = None
+    sight: Callable[[], ClusterSnapshot] | None = None
     on_save: Callable[[RunRecord], None] = lambda _: None
     is_stop_asked: Callable[[], bool] = lambda: False
     close: Callable[[], None] = lambda: None
@@ -105,7 +105,7 @@ def start_run(
     plan: RunPlan,
     runs_dir: Path,
     reach: Reach,
-    surroundings: Callable[[str], Surroundings] = lambda _: Surroundings(),
+    surroundings: Callable[[str], RunHooks] = lambda _: RunHooks(),
 ) -> Run:
     """Start the processes of a run; returns when they run, or when it is queued.
 
@@ -128,7 +128,7 @@ def resume_run(
     record: RunRecord,
     directory: RunDirectory,
     reach: Reach,
-    surroundings: Callable[[str], Surroundings],
+    surroundings: Callable[[str], RunHooks],
 ) -> Run:
     """Start the workers of a run again that has ended, as after a failure; returns at once.
 
@@ -152,7 +152,7 @@ def take_over_run(
     record: RunRecord,
     directory: RunDirectory,
     reach: Reach,
-    surroundings: Callable[[str], Surroundings],
+    surroundings: Callable[[str], RunHooks],
 ) -> Run:
     """Go on with a run that its owner has left, whose workers may still run; returns at once.
 
@@ -248,14 +248,14 @@ def first_record(plan: RunPlan, run_id: str, *, detached: bool) -> RunRecord:
     )
 
 
-def baggage_for(plan: RunPlan, host: HostRecord, directory: RunDirectory) -> Baggage:
+def payload_for(plan: RunPlan, host: HostRecord, directory: RunDirectory) -> HostPayload:
     """Collect what a host needs before a worker can start there."""
     files = {} if plan.script is None else {script_path(plan.spec.script_name): plan.script}
     found = specs.credentials(plan.connect)
     if found:
         files[CREDENTIALS] = json.dumps(found)
     is_here = host.ssh is None
-    return Baggage(
+    return HostPayload(
         files=files,
         parcels=tuple(p for p in plan.parcels if not is_here or p.digest != plan.spec.package),
         python_path=_own_path() if is_here else plan.spec.package and f"{{root}}/parcels/{plan.spec.package}",
@@ -273,7 +273,7 @@ class _Owner:
         plan: RunPlan,
         directory: RunDirectory,
         reach: Reach,
-        surroundings: Surroundings,
+        surroundings: RunHooks,
         record: RunRecord | None = None,
     ) -> None:
         self._plan = plan
@@ -332,15 +332,15 @@ class _Owner:
             record = self._supervisor.record
             raise LaunchError(f"{record.reason}. No worker runs; the run was {record.run_id}")
 
-    def _open_host(self, host: HostRecord, on_change: Callable[[], None]) -> tuple[Foreman, HostWatch]:
+    def _open_host(self, host: HostRecord, on_change: Callable[[], None]) -> tuple[HostController, HostWatch]:
         opened = self._opened.enter_context(self._reach.open(host))
         watch = HostWatch(opened, self._directory.run_id, logs={}, sink=self._logs, on_change=on_change)
         self._hosts.append(opened)
         self._watches.append(watch)
-        foreman = Foreman(
+        foreman = HostController(
             opened,
             watch,
-            baggage=baggage_for(self._plan, host, self._directory),
+            baggage=payload_for(self._plan, host, self._directory),
             timings=self._plan.timings,
             on_log=partial(self._read_log, host, opened, watch),
         )
@@ -380,14 +380,14 @@ class _Owner:
         if lost:
             MirrorState(is_complete=True, unreachable=tuple(lost)).write(self._directory)
 
-    def _unread(self, view: HostView) -> Iterator[Unreachable]:
+    def _unread(self, view: HostView) -> Iterator[UnreadOutput]:
         lost = list(unread(view, partial(self._logs.offset, view.host)))
         yield from lost
         told = {each.log for each in lost}
         for job in workers(view):
             if job.log_bytes and job.log not in told and self._logs.offset(view.host, job.log) is None:
                 reason = "its link was lost before this log could be asked for"
-                yield Unreachable(view.host, job.log, job.log_bytes, not job.has_ended, reason)
+                yield UnreadOutput(view.host, job.log, job.log_bytes, not job.has_ended, reason)
 
     def save(self, record: RunRecord) -> None:
         """Write the newest record; the last one when all that can be read of the output has been."""

@@ -13,7 +13,7 @@ from functools import partial
 from ignite_tf_magic.client.client import Cache, Client
 from ignite_tf_magic.client.page_sizes import PartitionStats
 from ignite_tf_magic.client.router import Node
-from ignite_tf_magic.runs.orders import Room, Seat
+from ignite_tf_magic.runs.orders import Capacity, TaskSlot
 from ignite_tf_magic.runs.record import HostRecord, RunRecord, RunSpec
 from ignite_tf_magic.runs.hosts.room import limits, needs_room, shortage
 from ignite_tf_magic.runs.supervision.supervisor import Plan
@@ -21,7 +21,7 @@ from ignite_tf_magic.runs.hosts.topology import fingerprint
 from ignite_tf_magic.runs.hosts.wholeness import check_whole, find_cache
 from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.errors import NoRoom, PlacementError
-from ignite_tf_magic.runs.hosts.host_names import is_nobodys, plain_address, rank
+from ignite_tf_magic.runs.hosts.host_names import is_non_identifying, plain_address, rank
 from ignite_tf_magic.runs.hosts.placement import Assignment, PlacementRow, explain, place
 from ignite_tf_magic.protocol.affinity import PartitionMap
 
@@ -31,11 +31,11 @@ _SETTLED_S, _MIN_COUNTS, _LOOK_S = 30.0, 4, 0.2
 # Says of hosts which cannot be used now, and why.
 Inspect = Callable[[Iterable[HostRecord]], Mapping[str, str]]
 # Says what hosts have for the workers of a run; only asked for runs that need room.
-AskRoom = Callable[[Iterable[HostRecord], RunSpec], Mapping[str, Room]]
+AskRoom = Callable[[Iterable[HostRecord], RunSpec], Mapping[str, Capacity]]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class PlacedWorkers:
     """A plan, and what a person may want to know of it.
 
     Attributes:
@@ -64,7 +64,7 @@ class Found:
         return self.plan
 
 
-def check_room(client: Client, record: RunRecord, rooms: Mapping[str, Room]) -> None:
+def check_room(client: Client, record: RunRecord, rooms: Mapping[str, Capacity]) -> None:
     """Find out whether a run has no room now. Does not read its cache, so that it may be asked often.
 
     Raises:
@@ -87,7 +87,7 @@ def find_plan(
     ask_room: AskRoom,
     fallback: HostRecord | None = None,
     options: ConnectOptions | None = None,
-) -> Found:
+) -> PlacedWorkers:
     """Decide where workers run. Reads the cache once, to count its rows, and notes the count for the next time.
 
     Args:
@@ -110,7 +110,7 @@ def find_plan(
     whole = check_whole(
         cache, partition_map, stats, nodes.values(), options, allow_partial=spec.allow_partial
     )
-    found = partial(Found, topology=whole.topology, warnings=whole.warnings)
+    found = partial(PlacedWorkers, topology=whole.topology, warnings=whole.warnings)
     hosts = naming(nodes.values())
     owners = partition_map.owners
     named = {host.name: host for host in hosts.values()}
@@ -140,7 +140,7 @@ def find_plan(
         )
     ]
     seats = tuple(
-        Seat(
+        TaskSlot(
             each.worker,
             each.host,
             str(nodes[each.node].endpoints[0]),
@@ -228,14 +228,14 @@ def _whole_seat(
     nodes: Mapping[uuid.UUID, Node],
     hosts: Mapping[uuid.UUID, HostRecord],
     host: str,
-) -> Seat:
+) -> TaskSlot:
     if spec.num_workers != 1:
         raise PlacementError(
             f"cache {cache.name!r} is replicated: every node holds all of it and it cannot be read by partition. "
             "Use one worker, or load the data into a partitioned cache"
         )
     node = next((node for node in nodes if hosts[node].name == host), next(iter(nodes)))
-    return Seat(0, host, str(nodes[node].endpoints[0]), None, _sizes(stats, stats))
+    return TaskSlot(0, host, str(nodes[node].endpoints[0]), None, _sizes(stats, stats))
 
 
 def _sizes(stats: Mapping[int, PartitionStats], partitions: Iterable[int]) -> dict[str, tuple[int, int]]:
@@ -269,8 +269,8 @@ def name_by_record(hosts: Collection[HostRecord], nodes: Collection[Node]) -> di
 def _telling(node: Node) -> list[str]:
     """Give a node's addresses; those of loopback only if it lists nothing else."""
     addresses = list(dict.fromkeys(plain_address(each.host) for each in node.endpoints))
-    return addresses if _is_on_loopback(node) else [each for each in addresses if not is_nobodys(each)]
+    return addresses if _is_on_loopback(node) else [each for each in addresses if not is_non_identifying(each)]
 
 
 def _is_on_loopback(node: Node) -> bool:
-    return all(is_nobodys(plain_address(each.host)) for each in node.listed)
+    return all(is_non_identifying(plain_address(each.host)) for each in node.listed)

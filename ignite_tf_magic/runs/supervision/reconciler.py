@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from ignite_tf_magic.client.client import Client
-from ignite_tf_magic.runs.decisions import Reports, close_books
+from ignite_tf_magic.runs.decisions import Reports, mark_stopped
 from ignite_tf_magic.runs.directory import RunDirectory
-from ignite_tf_magic.runs.supervision.foreman import Baggage, Foreman
+from ignite_tf_magic.runs.supervision.foreman import HostPayload, HostController
 from ignite_tf_magic.runs.orders import HostReport
 from ignite_tf_magic.runs.supervision.planning import check_room, find_plan, name_by_record
 from ignite_tf_magic.runs.registry.publisher import new_owner
@@ -34,7 +34,7 @@ from ignite_tf_magic.runs.seals import Seal, differences
 from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.runs.supervision.supervisor import Plan, Supervisor
 from ignite_tf_magic.runs.timeouts import Timings
-from ignite_tf_magic.runs.hosts.topology import Sight, TopologyWatch, connect_to_majority
+from ignite_tf_magic.runs.hosts.topology import ClusterSnapshot, TopologyWatch, connect_to_majority
 from ignite_tf_magic.errors import IgniteTfError, RecordChanged, RecordDamaged, RecordForged
 from ignite_tf_magic.launch.files import write_private
 from ignite_tf_magic.launch.jobs import LinkTimings, Renewal
@@ -75,12 +75,12 @@ class Reconciler:
         host = opened.enter_context(self._reach.open(HostRecord(self._name)))
         self._watch = HostWatch(host, directory.run_id, logs={}, sink=_NoSink())
         opened.callback(self._watch.stop)
-        baggage = Baggage(
+        baggage = HostPayload(
             python_path=instructions.python_path,
             is_here=instructions.is_here,
             has_credentials=instructions.has_credentials,
         )
-        self._foreman = Foreman(
+        self._foreman = HostController(
             host,
             self._watch,
             baggage=baggage,
@@ -128,7 +128,7 @@ class Reconciler:
     def _close_books(self) -> None:
         if self._record is not None:
             with suppress(OSError):
-                close_books(self._record, time.time()).write(self._directory)
+                mark_stopped(self._record, time.time()).write(self._directory)
 
     def _rest(self) -> None:
         """Wait for the next beat, which comes soon while workers are started or ended.
@@ -152,7 +152,7 @@ class Reconciler:
         return replace(self._report, silent_s=self._told.silent_s) != self._told
 
     _told: HostReport | None = None
-    _acted_on = Sight()
+    _acted_on = ClusterSnapshot()
 
     def _is_over(self) -> bool:
         record, report = self._record, self._report

@@ -8,21 +8,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from ignite_tf_magic.runs.supervision.crew import Crew
+from ignite_tf_magic.runs.supervision.crew import HostPool
 from ignite_tf_magic.runs.decisions import (
     STOP_ASKED,
-    Moment,
+    Observation,
     Reports,
     decide,
     give_up,
     needs_plan,
     next_generation,
 )
-from ignite_tf_magic.runs.orders import Seat
+from ignite_tf_magic.runs.orders import TaskSlot
 from ignite_tf_magic.runs.record import HostRecord, RunRecord
 from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.runs.timeouts import Timings
-from ignite_tf_magic.runs.hosts.topology import Sight
+from ignite_tf_magic.runs.hosts.topology import ClusterSnapshot
 from ignite_tf_magic.errors import IgniteTfError, NoRoom
 
 _STEP_S = 0.1
@@ -42,7 +42,7 @@ class Plan:
         owners: Fingerprint of the primary owners on which the plan stands; None where none are watched.
     """
 
-    seats: tuple[Seat, ...]
+    seats: tuple[TaskSlot, ...]
     hosts: tuple[HostRecord, ...]
     owners: str | None = None
 
@@ -110,11 +110,11 @@ class Supervisor:
         self,
         record: RunRecord,
         *,
-        crew: Crew,
+        crew: HostPool,
         plan: Planner,
         store: RecordStore,
         timings: Timings,
-        sight: Callable[[], Sight] | None,
+        sight: Callable[[], ClusterSnapshot] | None,
         is_stop_asked: Callable[[], bool],
         why_stop: Callable[[], str] = lambda: STOP_ASKED,
     ) -> None:
@@ -170,12 +170,12 @@ class Supervisor:
         self.record = record  # now: who sees it here finds it written
         self._crew.follow(record)
 
-    def _moment(self) -> Moment:
+    def _moment(self) -> Observation:
         sight = self._sight() if self._sight else None
         may_lead = sight is None or sight.has_majority_of(self.record.topology)
         is_elsewhere = sight is not None and may_lead and self._is_elsewhere(sight)
         has_settled = sight is not None and sight.settled_s >= self._timings.settle_s
-        return Moment(
+        return Observation(
             time=time.time(),
             state_age_s=time.monotonic() - self._since,
             stop_asked=self._is_stop_asked(),
@@ -185,11 +185,11 @@ class Supervisor:
             owners_changing=is_elsewhere and not has_settled,
         )
 
-    def _is_elsewhere(self, sight: Sight) -> bool:
+    def _is_elsewhere(self, sight: ClusterSnapshot) -> bool:
         """Whether the partitions have other primary owners than when the workers were placed."""
         return None not in (self.record.owners, sight.owners) and sight.owners != self.record.owners
 
-    def _note_calm(self, record: RunRecord, moment: Moment) -> RunRecord:
+    def _note_calm(self, record: RunRecord, moment: Observation) -> RunRecord:
         if (
             record.state is RunState.RUNNING
             and record.num_failures
@@ -203,7 +203,7 @@ class Supervisor:
     def _is_time_to_plan(self) -> bool:
         return time.monotonic() - self._planned >= _REPLAN_S
 
-    def _with_plan(self, record: RunRecord, reports: Reports, moment: Moment) -> RunRecord:
+    def _with_plan(self, record: RunRecord, reports: Reports, moment: Observation) -> RunRecord:
         if self._planning is None:
             self._planning = _Planning(self._plan, record, reports)
         try:
@@ -217,7 +217,7 @@ class Supervisor:
         known = {host.name: host for host in (*record.hosts, *plan.hosts)}
         return next_generation(replace(record, hosts=tuple(known.values()), owners=plan.owners), plan.seats)
 
-    def _wait_for(self, record: RunRecord, moment: Moment, error: IgniteTfError) -> RunRecord:
+    def _wait_for(self, record: RunRecord, moment: Observation, error: IgniteTfError) -> RunRecord:
         waits_for_room = record.spec.waits_for_room and isinstance(error, NoRoom)
         is_patient = waits_for_room or record.state is RunState.QUEUED or record.spec.deadline_s is not None
         if moment.state_age_s > _PATIENCE_S and not is_patient:

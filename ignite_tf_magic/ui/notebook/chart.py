@@ -9,7 +9,7 @@ from typing import Any
 
 from ignite_tf_magic.ui.metrics_views import place_text, speed_text
 from ignite_tf_magic.ui.pictures import picture_of
-from ignite_tf_magic.session import Record
+from ignite_tf_magic.session import TrainingRecord
 
 _INTERVAL_S = 2.0
 
@@ -27,7 +27,7 @@ class LiveChart:
         self._drawn_at = float("-inf")
         self._num_drawn = 0
 
-    def draw(self, records: Sequence[Record], before: Callable[[], None]) -> None:
+    def draw(self, records: Sequence[TrainingRecord], before: Callable[[], None]) -> None:
         """Draw what there is, unless it was drawn, or something was just a moment ago and more is to come.
 
         `before` is called before there is a picture for the first time: it stands below what was written by then.

@@ -14,7 +14,7 @@ from ignite_tf_magic.runs.registry import origins
 from ignite_tf_magic.runs.directory import RunDirectory
 from ignite_tf_magic.runs.logs.mirror import seen_directory
 from ignite_tf_magic.runs.orders import HostReport
-from ignite_tf_magic.runs.registry.origins import Elsewhere
+from ignite_tf_magic.runs.registry.origins import RemoteRun
 from ignite_tf_magic.runs.supervision.planning import find_plan
 from ignite_tf_magic.runs.registry.publisher import new_owner
 from ignite_tf_magic.runs.record import HostRecord, RunRecord, RunSpec, this_process
@@ -106,7 +106,7 @@ def test_hosts_that_succeed_each_other_are_given_time(ignite, client, tmp_path, 
     def registry(**options) -> Registry:
         return Registry(client, timings=timings, **options)
 
-    origin = Elsewhere(directory, reach_of(tmp_path), registry)
+    origin = RemoteRun(directory, reach_of(tmp_path), registry)
     assert not origin.has_owner(record)
     with registry() as index:
         index.touch_owner("r", new_owner(), detached=detached)
@@ -114,4 +114,4 @@ def test_hosts_that_succeed_each_other_are_given_time(ignite, client, tmp_path, 
         while index.owner("r") is not None:
             time.sleep(0.02)
     assert origin.has_owner(record) is detached
-    assert not Elsewhere(directory, reach_of(tmp_path), registry).has_owner(record)
+    assert not RemoteRun(directory, reach_of(tmp_path), registry).has_owner(record)

@@ -14,7 +14,7 @@ from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.client.router import Node
 from ignite_tf_magic.runs.supervision.planning import find_plan, name_by_record
 from ignite_tf_magic.runs.record import HostRecord, RunSpec
-from ignite_tf_magic.runs.hosts.topology import Sight, connect_to_majority, listed_by, topology_of
+from ignite_tf_magic.runs.hosts.topology import ClusterSnapshot, connect_to_majority, listed_by, topology_of
 from ignite_tf_magic.config.options import Config, Endpoint, HostOptions
 from ignite_tf_magic.errors import ConnectionFailed
 from ignite_tf_magic.protocol.messages import CacheConfig
@@ -45,7 +45,7 @@ def servers(**dialled: str) -> list[Node]:
 
 
 def sees_most(topology: Sequence[str], nodes: Iterable[Node]) -> bool:
-    return Sight(nodes=listed_by(nodes)).has_majority_of(topology)
+    return ClusterSnapshot(nodes=listed_by(nodes)).has_majority_of(topology)
 
 
 @pytest.mark.parametrize("dialled", [LOOPBACK, "localhost", "db1", "10.0.0.1", DOCKER, None])

@@ -16,9 +16,9 @@ from light_runs import COME_UP, free_range, text_of
 from pipe_hosts import PipeReach, await_text, await_that, host_at, living_jobs, plan_on, seats_on
 
 from ignite_tf_magic.runs.supervision import manager
-from ignite_tf_magic.runs.decisions import Moment, decide, needs_plan
-from ignite_tf_magic.runs.supervision.manager import Surroundings
-from ignite_tf_magic.runs.orders import HostReport, Obstacle, Order, Phase, Room
+from ignite_tf_magic.runs.decisions import Observation, decide, needs_plan
+from ignite_tf_magic.runs.supervision.manager import RunHooks
+from ignite_tf_magic.runs.orders import HostReport, HostProblem, Order, Phase, Capacity
 from ignite_tf_magic.runs.record import RunRecord, RunSpec, WorkerRecord
 from ignite_tf_magic.runs.hosts.room import limits, look, needs_room, shortage, told_rooms
 from ignite_tf_magic.runs.states import RunState
@@ -46,33 +46,33 @@ def test_only_gpus_memory_and_ranges_of_ports_may_be_short():
 
 
 def test_how_many_workers_have_room():
-    assert limits(TWO_GPUS, ["a", "b"], {"a": Room(5, 4), "b": Room(2, 1)}) == {"a": 2, "b": 0}
-    assert limits(RANGE, ["a", "b"], {"a": Room(free_ports=1), "b": Room(free_ports=3)}) == {"a": 1, "b": 3}
+    assert limits(TWO_GPUS, ["a", "b"], {"a": Capacity(5, 4), "b": Capacity(2, 1)}) == {"a": 2, "b": 0}
+    assert limits(RANGE, ["a", "b"], {"a": Capacity(free_ports=1), "b": Capacity(free_ports=3)}) == {"a": 1, "b": 3}
     both = replace(RANGE, num_gpus=1)
-    assert limits(both, ["a"], {"a": Room(4, 2, 3)}) == {"a": 2}
-    rooms = {"a": Room(memory_bytes=8 << 30, free_memory_bytes=5 << 30)}
+    assert limits(both, ["a"], {"a": Capacity(4, 2, 3)}) == {"a": 2}
+    rooms = {"a": Capacity(memory_bytes=8 << 30, free_memory_bytes=5 << 30)}
     assert limits(MUCH, ["a"], rooms) == {"a": 1}
     assert limits(replace(MUCH, num_gpus=1), ["a"], {"a": replace(rooms["a"], num_gpus=9)}) == {"a": 0}
 
 
 def test_a_run_that_fits_lacks_nothing():
-    assert shortage(TWO_GPUS, ["a", "b"], {"a": Room(2, 2), "b": Room(2, 2)}) is None
+    assert shortage(TWO_GPUS, ["a", "b"], {"a": Capacity(2, 2), "b": Capacity(2, 2)}) is None
 
 
 def test_a_shortage_tells_what_each_host_has_and_who_holds_the_rest():
-    rooms = {"a": Room(4, 2, holders=("run x-1: GPU 0, GPU 1",)), "b": Room(), "c": Room(error="no route")}
+    rooms = {"a": Capacity(4, 2, holders=("run x-1: GPU 0, GPU 1",)), "b": Capacity(), "c": Capacity(error="no route")}
     assert shortage(TWO_GPUS, ["a", "b", "c", "d"], rooms) == (
         "2 workers with 2 GPUs each do not fit now: a: 2 of 4 GPUs free (held by run x-1: GPU 0, GPU 1); "
         "b: no GPUs (nvidia-smi); c: no route; d: it has not told yet what is free there"
     )
     rooms = {
-        "a": Room(memory_bytes=8 << 30, free_memory_bytes=1 << 29, holders=("run x-1: 7.5 GiB of memory",))
+        "a": Capacity(memory_bytes=8 << 30, free_memory_bytes=1 << 29, holders=("run x-1: 7.5 GiB of memory",))
     }
     assert shortage(MUCH, ["a"], rooms) == (
         "2 workers with 3 GiB of memory each do not fit now: a: 0.5 GiB of 8 GiB of memory free "
         "(held by run x-1: 7.5 GiB of memory)"
     )
-    rooms = {"a": Room(free_ports=2, holders=("run x-1: port 40002",))}
+    rooms = {"a": Capacity(free_ports=2, holders=("run x-1: port 40002",))}
     assert shortage(RANGE, ["a"], rooms) == (
         "3 workers do not fit now: a: 2 of the ports 40000-40003 ([launch] ports) free (held by run x-1: port 40002)"
     )
@@ -81,10 +81,10 @@ def test_a_shortage_tells_what_each_host_has_and_who_holds_the_rest():
 @pytest.mark.parametrize(
     ("spec", "room"),
     [
-        (TWO_GPUS, Room(3, 3)),
-        (TWO_GPUS, Room()),
-        (MUCH, Room(memory_bytes=5 << 30, free_memory_bytes=5 << 30)),
-        (replace(RANGE, num_workers=5), Room(free_ports=4)),
+        (TWO_GPUS, Capacity(3, 3)),
+        (TWO_GPUS, Capacity()),
+        (MUCH, Capacity(memory_bytes=5 << 30, free_memory_bytes=5 << 30)),
+        (replace(RANGE, num_workers=5), Capacity(free_ports=4)),
     ],
 )
 def test_what_no_host_will_ever_have_is_told_at_once(spec, room):
@@ -94,16 +94,16 @@ def test_what_no_host_will_ever_have_is_told_at_once(spec, room):
 
 
 def test_a_host_that_does_not_answer_may_have_room_later():
-    assert limits(TWO_GPUS, ["a", "b"], {"a": Room(2, 2), "b": Room(error="no route")}) == {"a": 1, "b": 0}
+    assert limits(TWO_GPUS, ["a", "b"], {"a": Capacity(2, 2), "b": Capacity(error="no route")}) == {"a": 1, "b": 0}
 
 
 def test_hosts_out_of_reach_do_not_tell():
     reports = {
-        "a": HostReport("a", room=Room(1, 1)),
-        "b": HostReport("b", room=Room(1, 1), reachable=False),
+        "a": HostReport("a", room=Capacity(1, 1)),
+        "b": HostReport("b", room=Capacity(1, 1), reachable=False),
         "c": HostReport("c"),
     }
-    assert told_rooms(reports) == {"a": Room(1, 1)}
+    assert told_rooms(reports) == {"a": Capacity(1, 1)}
 
 
 def refused_record(*, kind="no_gpu", may_pass=True, **spec):
@@ -111,9 +111,9 @@ def refused_record(*, kind="no_gpu", may_pass=True, **spec):
     order = Order(7, Phase.PREPARE, seats)
     spec = RunSpec("c", num_gpus=1, **{"max_restarts": 0, **spec})
     record = RunRecord("x", spec, RunState.STARTING, 0.0, (WorkerRecord(0, "a"),), order)
-    report = HostReport("a", generation=7, fence=8, error=Obstacle(kind, "none is free", may_pass=may_pass))
+    report = HostReport("a", generation=7, fence=8, error=HostProblem(kind, "none is free", may_pass=may_pass))
     for _ in range(3):
-        record = decide(record, {"a": report}, Moment(1.0), Timings())
+        record = decide(record, {"a": report}, Observation(1.0), Timings())
     return record
 
 
@@ -129,7 +129,7 @@ def host_named(name):
 def test_who_waits_for_room_and_is_too_late_waits_on_and_has_not_failed():
     record = refused_record(waits_for_room=True)
     assert (record.state, record.num_failures) == (RunState.RESTARTING, 0)
-    assert needs_plan(record, {}, Moment(1.0), Timings())
+    assert needs_plan(record, {}, Observation(1.0), Timings())
     assert refused_record(waits_for_room=True, kind="no_ports").num_failures == 0
     assert refused_record(waits_for_room=True, kind="disk_full", max_restarts=1).num_failures == 1
 
@@ -205,7 +205,7 @@ def start_on(runs_dir, place, reach):
         begun = plan
         if waits:
             begun = replace(plan, plan=Plan((), plan.plan.hosts), waiting_for="no room yet")
-        run = manager.start_run(begun, runs_dir, reach, lambda _: Surroundings(planner=find))
+        run = manager.start_run(begun, runs_dir, reach, lambda _: RunHooks(planner=find))
         started.append(run)
         return run
 
@@ -216,7 +216,7 @@ def start_on(runs_dir, place, reach):
         await_that(lambda root=root: living_jobs(root) == [], "the end of all jobs")
 
 
-def room_on(reach, host, spec) -> Room:
+def room_on(reach, host, spec) -> Capacity:
     with reach.open(host) as opened:
         return look(opened, spec)
 

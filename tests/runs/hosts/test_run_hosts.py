@@ -6,7 +6,7 @@ import sys
 import uuid
 
 from ignite_tf_magic.client.router import Node
-from ignite_tf_magic.config.options import Config, Endpoint, HostOptions, LaunchOptions, SshOptions
+from ignite_tf_magic.config.options import Config, Endpoint, HostOptions, LaunchOptions, SshConfig
 from ignite_tf_magic.runs.hosts.run_hosts import hosts_of_nodes
 
 BRIDGE = "172.17.0.1"  # every machine with containers has it
@@ -42,7 +42,7 @@ def test_nodes_of_this_machine_need_no_ssh_unless_all_goes_through_another():
     (here,) = hosts_of_nodes(Config(), nodes()).records.values()
     assert (here.ssh, here.python) == (None, sys.executable)
     config = Config(
-        ssh=SshOptions(via="gateway"), hosts=(HostOptions("db1", node_ids=(str(uuid.UUID(int=1)),)),)
+        ssh=SshConfig(via="gateway"), hosts=(HostOptions("db1", node_ids=(str(uuid.UUID(int=1)),)),)
     )
     (far,) = hosts_of_nodes(config, nodes()).records.values()
     assert (far.name, far.ssh) == ("db1", "db1")

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from ignite_tf_magic.runs.directory import RunDirectory, exit_name, log_name
 from ignite_tf_magic.runs.logs.mirror import Mirror, seen_directory
-from ignite_tf_magic.runs.logs.mirror_state import MirrorState, RecordFile, Unreachable
+from ignite_tf_magic.runs.logs.mirror_state import MirrorState, MirroredRecord, UnreadOutput
 from ignite_tf_magic.runs.logs.mirrored_logs import MirroredLogs
 from ignite_tf_magic.runs.orders import job_name
 from ignite_tf_magic.runs.logs.output import Segment, follow
@@ -372,8 +372,8 @@ def test_who_only_reads_is_told_when_it_is_complete(directory, far):
 def test_what_was_complete_before_the_newest_record_may_not_be_now(directory):
     """Workers may have been started since, and ended: the record says so before the mirror does."""
     write_private(directory.record, "{}")
-    lost = Unreachable("far", "worker-0.log", 7, False, "cut")
-    state = MirrorState("mark", os.getpid(), True, RecordFile(directory.record).stamp(), (lost,))
+    lost = UnreadOutput("far", "worker-0.log", 7, False, "cut")
+    state = MirrorState("mark", os.getpid(), True, MirroredRecord(directory.record).stamp(), (lost,))
     state.write(directory)
     with lock.HeldLock(directory.path / "mirror.lock") as held, Mirror(directory, []) as reading:
         assert reading.is_complete() and reading.unreachable() == (lost,)

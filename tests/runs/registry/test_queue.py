@@ -8,7 +8,7 @@ import pytest
 
 from ignite_tf_magic.runs.registry.queue import check_turn
 from ignite_tf_magic.runs.record import RunRecord, RunSpec
-from ignite_tf_magic.runs.registry.registry import Entry, Owner
+from ignite_tf_magic.runs.registry.registry import RegistryEntry, Owner
 from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.errors import NoRoom
 
@@ -21,7 +21,7 @@ OWNER = Owner("h", 1, "i", 1)
 
 
 def listed(*records, owner=OWNER):
-    return [Entry(record.to_json(), owner) for record in records]
+    return [RegistryEntry(record.to_json(), owner) for record in records]
 
 
 ME = queued("me", 100.0)

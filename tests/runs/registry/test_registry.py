@@ -13,7 +13,7 @@ import pytest
 
 from ignite_tf_magic.client.client import Cache, connect
 from ignite_tf_magic.client.row_scan import scan_rows
-from ignite_tf_magic.runs.registry.registry import CACHE, Owner, Pulse, Registry
+from ignite_tf_magic.runs.registry.registry import CACHE, Owner, FailureDetector, Registry
 from ignite_tf_magic.runs.timeouts import Timings
 from ignite_tf_magic.runs.hosts.topology import topology_of
 from ignite_tf_magic.config.options import ConnectOptions, Endpoint
@@ -365,7 +365,7 @@ def test_a_client_of_its_own_is_closed_and_made_again(ignite, registry):
 
 
 def test_a_pulse_counts_on_the_readers_clock():
-    pulse = Pulse()
+    pulse = FailureDetector()
     assert pulse.feed(None, 100.0) == 0
     assert pulse.feed(None, 104.0) == 4  # never heard of
     assert pulse.feed(5, 105.0) == 0

@@ -30,7 +30,7 @@ from pipe_hosts import (
 from ignite_tf_magic.runs.supervision import manager
 from ignite_tf_magic.runs.logs import mirror_state
 from ignite_tf_magic.runs.directory import RunDirectory
-from ignite_tf_magic.runs.supervision.manager import Surroundings
+from ignite_tf_magic.runs.supervision.manager import RunHooks
 from ignite_tf_magic.runs.record import HostRecord, RunRecord
 from ignite_tf_magic.runs.handles.handles import StopKind, list_runs, native_run
 from ignite_tf_magic.runs.states import RunState
@@ -185,7 +185,7 @@ def test_a_run_for_which_there_is_no_place_any_more_says_what_it_waits_for(start
         raise PlacementError("no node has partitions of MNIST")
 
     run = manager.start_run(make_plan("raise SystemExit(75)", cwd=work_dir, max_restarts=3), runs_dir,
-                            reach_of(runs_dir), lambda run_id: Surroundings(planner=plan))  # fmt: skip
+                            reach_of(runs_dir), lambda run_id: RunHooks(planner=plan))  # fmt: skip
     await_that(lambda: run.info().waiting_for, "a reason")
     assert (run.info().state, run.info().waiting_for) == (
         RunState.RESTARTING,
@@ -212,7 +212,7 @@ def counting_long(counted, runs_dir, work_dir):
         counted.wait(300)
         return plan.plan
 
-    return manager.start_run(plan, runs_dir, reach_of(runs_dir), lambda _: Surroundings(planner=count))
+    return manager.start_run(plan, runs_dir, reach_of(runs_dir), lambda _: RunHooks(planner=count))
 
 
 def test_a_run_goes_on_once_its_rows_have_been_counted_however_long_that_takes(counted, runs_dir, work_dir):
@@ -234,7 +234,7 @@ def test_the_supervisors_own_fault_ends_the_start(runs_dir, work_dir, monkeypatc
     def broken(self, record):
         raise KeyError("a fault of ours")
 
-    monkeypatch.setattr("ignite_tf_magic.runs.supervision.foreman.Foreman.obey", broken)
+    monkeypatch.setattr("ignite_tf_magic.runs.supervision.foreman.HostController.obey", broken)
     with pytest.raises(LaunchError, match="a fault of ours"):
         manager.start_run(make_plan("pass", cwd=work_dir), runs_dir, reach_of(runs_dir))
 
@@ -292,7 +292,7 @@ def start_on(runs_dir, place):
     """Start a run on several hosts; what is left of it there fails the test."""
     started = []
 
-    def start(plan, surroundings=lambda run_id: Surroundings()):
+    def start(plan, surroundings=lambda run_id: RunHooks()):
         started.append(manager.start_run(plan, runs_dir, PipeReach(runs_dir.parent), surroundings))
         return started[-1]
 
@@ -352,7 +352,7 @@ def test_the_next_generation_may_have_other_hosts_and_addresses(start_on, place)
     script += "print(os.environ['TF_CONFIG'])\nif not again and 'a/runs' not in mark: raise SystemExit(0)\n"
     plan = plan_on([alone, b], script, used=[alone, alone], max_restarts=1)
     later = Plan(seats_on([a, b]), (a, b))
-    run = start_on(plan, lambda run_id: Surroundings(planner=lambda *_: later))
+    run = start_on(plan, lambda run_id: RunHooks(planner=lambda *_: later))
     run.wait(300)
     record = RunRecord.read(run.directory)
     assert record.hosts_of(0) == ((1, "a"), (2, "a"))
@@ -466,7 +466,7 @@ def leaving(start_on, place):
     )
     plan = plan_on([a, b], script, used=[b], max_restarts=1, timings=SHORT)
     later = Plan(seats_on([a]), (a, b))
-    run = start_on(plan, lambda run_id: Surroundings(planner=lambda *_: later))
+    run = start_on(plan, lambda run_id: RunHooks(planner=lambda *_: later))
     await_text(run, "up")
     return run, b
 
@@ -510,7 +510,7 @@ def test_a_host_that_was_lost_is_waited_for_once_more_when_the_run_has_ended(
     )
     plan = plan_on([a, b], script, used=[b], max_restarts=1, timings=SHORT)
     later = Plan(seats_on([a]), (a, b))
-    run = start_on(plan, lambda run_id: Surroundings(planner=lambda *_: later))
+    run = start_on(plan, lambda run_id: RunHooks(planner=lambda *_: later))
     await_text(run, "up")
     log = Path(b.root, "runs", run.id, "worker-0.log")
     cut_file(b.root).touch()
