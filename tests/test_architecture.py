@@ -39,13 +39,13 @@ ROOMS: list[dict[str, str]] = [
         "launch": """
             base files groups lock entries archives parcels local jobs loop pipe ssh_settings ssh_errors
             ssh tunnels agent.frames link hosts watch agents agent.disk agent.processes agent.job_files
-            agent.spawning agent.keeper agent.runs agent.devices agent.starting agent.polling
+            agent.spawning agent.process_shim agent.runs agent.devices agent.starting agent.polling
             agent.network agent.facts agent.unpacking agent.tidying agent.relay
         """,
     },
     {
         "igfs": """
-            paths appends layout names journal store addresses found listing tree collector keeper quota
+            paths appends layout names journal store addresses found listing tree collector lease_manager quota
             reader block_writer writer volume fsck file_objects filesystem tensorflow_files places
             mounted_file mounted_files mount
         """,
@@ -60,7 +60,7 @@ ROOMS: list[dict[str, str]] = [
             record_files paged record_pages ignite
         """,
         "runs": """
-            timeouts states directory seals task typed orders record verdicts decisions spec reach
+            timeouts states directory seals task type_checks orders record verdicts decisions spec reach
             unhooked bootstrap site_hook.sitecustomize
         """,
     },
@@ -71,7 +71,7 @@ ROOMS: list[dict[str, str]] = [
             reading resume waiting measures records reporting untrusted_models models saving callbacks
             keras_hooks loops
         """,
-        "runs.hosts": "room host_names run_hosts topology wholeness placement",
+        "runs.hosts": "capacity host_names run_hosts topology wholeness placement",
         "runs.logs": "gaps output mirrored_logs mirror_state mirror",
         "runs.environments": "environment_builder wheels requirements environments",
     },
@@ -80,15 +80,15 @@ ROOMS: list[dict[str, str]] = [
         "runs.registry": "registry_rows registry queue publisher registry_crew origins",
     },
     {
-        "runs.handles": "failure handles run_files",
+        "runs.handles": "failure run run_files",
     },
     {
         "runs.supervision": """
-            reconciler_instructions foreman crew supervisor planning reconciler manager
+            reconciler_instructions host_controller host_pool supervisor planning reconciler manager
         """,
     },
     {
-        "doctor": "diagnosis cluster_sight doctor",
+        "doctor": "diagnosis cluster_checks doctor",
     },
     {
         "session": """

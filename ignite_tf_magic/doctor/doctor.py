@@ -14,11 +14,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ignite_tf_magic.runs.supervision.foreman import address_of
+from ignite_tf_magic.runs.supervision.controller import address_of
 from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import HostRecord
 from ignite_tf_magic.runs.hosts.topology import Answer
-from ignite_tf_magic.doctor.cluster_sight import ClusterSight, look_at_cluster
+from ignite_tf_magic.doctor.cluster_checks import ClusterSight, look_at_cluster
 from ignite_tf_magic.config.options import Config, ConnectOptions
 from ignite_tf_magic.doctor.diagnosis import (
     MODULES,

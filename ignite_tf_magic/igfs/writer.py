@@ -17,7 +17,7 @@ from ignite_tf_magic.igfs.block_writer import BlockWriter, overlay
 from ignite_tf_magic.igfs.collector import Collector
 from ignite_tf_magic.igfs.found import ResolvedPath
 from ignite_tf_magic.igfs.journal import Garbage
-from ignite_tf_magic.igfs.keeper import LeaseManager
+from ignite_tf_magic.igfs.lease_manager import LeaseManager
 from ignite_tf_magic.igfs.layout import TAIL_BYTES, DirectoryNode, Extent, FileNode, Node
 from ignite_tf_magic.igfs.paths import Path, render
 from ignite_tf_magic.igfs.quota import Quota

@@ -1,7 +1,7 @@
 """What a run's supervisor decides. Pure: a record, what hosts report and the time in; the next record out.
 
 It may be asked any number of times with the same facts; nothing is done twice. Who supervises may change at any
-moment, so that all that matters is in the record.
+observation, so that all that matters is in the record.
 """
 
 from __future__ import annotations
@@ -48,31 +48,31 @@ class Observation:
     why_stop: str = STOP_ASKED
 
 
-def decide(record: RunRecord, reports: Reports, moment: Observation, timings: Timings) -> RunRecord:
+def decide(record: RunRecord, reports: Reports, observation: Observation, timings: Timings) -> RunRecord:
     """Give the record that follows; the same one when nothing does."""
     if record.state.has_ended:
         return record
-    record = _observe(record, reports, moment)
-    wants_stop = moment.stop_asked or any(report.stop_asked for report in reports.values())
+    record = _observe(record, reports, observation)
+    wants_stop = observation.stop_asked or any(report.stop_asked for report in reports.values())
     if wants_stop and record.state in (*_BUSY, RunState.QUEUED, RunState.FAILING, RunState.RESTARTING):
-        return _end(record, RunEvent.STOP_ASKED, moment.why_stop)
-    if record.state is RunState.QUEUED and _is_over_time(record, moment):
+        return _end(record, RunEvent.STOP_ASKED, observation.why_stop)
+    if record.state is RunState.QUEUED and _is_over_time(record, observation):
         return _too_late(record, _over_time(record))
     if record.state in _BUSY:
-        return _while_busy(record, reports, moment, timings)
+        return _while_busy(record, reports, observation, timings)
     if record.state in _ENDING:
-        return _while_ending(record, reports, moment, timings)
+        return _while_ending(record, reports, observation, timings)
     return record
 
 
-def needs_plan(record: RunRecord, reports: Reports, moment: Observation, timings: Timings) -> bool:
+def needs_plan(record: RunRecord, reports: Reports, observation: Observation, timings: Timings) -> bool:
     """Tell whether now is the time to find partitions and hosts for another generation."""
     if record.state is RunState.QUEUED:
         return True
-    if record.state is not RunState.RESTARTING or not moment.may_lead:
+    if record.state is not RunState.RESTARTING or not observation.may_lead:
         return False
     wait_s = _PORT_BACKOFF_S if _took_a_port(record) else timings.backoff_s(record.num_failures)
-    is_due = record.num_failures == 0 or moment.state_age_s >= wait_s
+    is_due = record.num_failures == 0 or observation.state_age_s >= wait_s
     return is_due and all_gone(record, reports, timings)
 
 
@@ -114,7 +114,7 @@ def all_gone(record: RunRecord, reports: Reports, timings: Timings) -> bool:
 
 
 def _is_empty(report: HostReport, generation: int, timings: Timings) -> bool:
-    # A host that only has no workers now may be starting one at this moment.
+    # A host that only has no workers now may be starting one at this observation.
     is_closed = report.fence > generation and not report.living
     return is_closed or report.silent_s > timings.dead_after_s
 
@@ -122,14 +122,14 @@ def _is_empty(report: HostReport, generation: int, timings: Timings) -> bool:
 # What hosts report
 
 
-def _observe(record: RunRecord, reports: Reports, moment: Observation) -> RunRecord:
+def _observe(record: RunRecord, reports: Reports, observation: Observation) -> RunRecord:
     for worker in record.workers:
         report = reports.get(worker.host)
         if report is None or report.generation != record.generation or worker.exit_code is not None:
             continue
         seen = replace(worker, pid=report.pids.get(worker.worker, worker.pid))
         if worker.worker in report.up and worker.joined_at is None:
-            seen = replace(seen, joined_at=moment.time)
+            seen = replace(seen, joined_at=observation.time)
         if (end := report.ends.get(worker.worker)) is not None:
             seen = _ended(seen, end, asked=record.order.phase is Phase.END)
         if seen != worker:
@@ -163,9 +163,9 @@ def _ends(record: RunRecord, reports: Reports) -> dict[int, WorkerEnd]:
 # While workers run, or should
 
 
-def _while_busy(record: RunRecord, reports: Reports, moment: Observation, timings: Timings) -> RunRecord:
+def _while_busy(record: RunRecord, reports: Reports, observation: Observation, timings: Timings) -> RunRecord:
     if record.workers and all(worker.exit_code == 0 for worker in record.workers):
-        return record.happened(RunEvent.ALL_SUCCEEDED, ended_at=moment.time, exit_code=0, waiting_for=None)
+        return record.happened(RunEvent.ALL_SUCCEEDED, ended_at=observation.time, exit_code=0, waiting_for=None)
     if any(worker.exit_code for worker in record.workers):
         return _end(record, RunEvent.WORKER_FAILED)
     if lost := _lost_host(record, reports, timings):
@@ -188,19 +188,19 @@ def _while_busy(record: RunRecord, reports: Reports, moment: Observation, timing
                 failed_worker=record.order.on(name)[0].worker,
                 exit_code=EXIT_NOT_STARTED,
             )
-    if _is_over_time(record, moment):
+    if _is_over_time(record, observation):
         return _too_late(record, _over_time(record))
-    if moment.owners_changed and record.spec.restarts_on_rebalance:
+    if observation.owners_changed and record.spec.restarts_on_rebalance:
         reason = "other nodes have become the primary owners of the cache's partitions"
         return _end(record, RunEvent.OWNERS_CHANGED, reason)
     waiting_for = _silent_hosts(record, reports)
-    if waiting_for is None and moment.owners_changing and record.spec.restarts_on_rebalance:
+    if waiting_for is None and observation.owners_changing and record.spec.restarts_on_rebalance:
         waiting_for = "the primary owners of the cache's partitions are changing"
     if waiting_for != record.waiting_for:
         record = replace(record, waiting_for=waiting_for)
     if record.state is RunState.STARTING:
-        return _while_starting(record, reports, moment)
-    return record if waiting_for else _while_running(record, reports, moment)
+        return _while_starting(record, reports, observation)
+    return record if waiting_for else _while_running(record, reports, observation)
 
 
 def _lost_host(record: RunRecord, reports: Reports, timings: Timings) -> str | None:
@@ -216,7 +216,7 @@ def _silent_hosts(record: RunRecord, reports: Reports) -> str | None:
     return f"{', '.join(silent)}: out of reach, trying to reconnect" if silent else None
 
 
-def _while_starting(record: RunRecord, reports: Reports, moment: Observation) -> RunRecord:
+def _while_starting(record: RunRecord, reports: Reports, observation: Observation) -> RunRecord:
     mine = {name: reports[name] for name in record.order.hosts if name in reports}
     mine = {name: report for name, report in mine.items() if report.generation == record.generation}
     if record.order.phase is Phase.PREPARE:
@@ -225,7 +225,7 @@ def _while_starting(record: RunRecord, reports: Reports, moment: Observation) ->
     elif not _not_started(record):
         return record.happened(RunEvent.ALL_STARTED)
     timeout_s = record.spec.start_timeout_s
-    if timeout_s is not None and moment.state_age_s > timeout_s:
+    if timeout_s is not None and observation.state_age_s > timeout_s:
         missing = _not_started(record) or list(record.workers)
         return _too_late(record, _describe_late(record, mine, missing, timeout_s), missing[0].worker)
     return record
@@ -257,7 +257,7 @@ def _describe_late(record: RunRecord, reports: Reports, missing: list[WorkerReco
     return f"{what}; ask what is wrong with: ignite-tf doctor"
 
 
-def _while_running(record: RunRecord, reports: Reports, moment: Observation) -> RunRecord:
+def _while_running(record: RunRecord, reports: Reports, observation: Observation) -> RunRecord:
     """End a run of which some workers wait for others that do not join them; where none joins, none waits.
 
     Nobody else would: an operation of all workers that one does not come by keeps the rest for ever.
@@ -266,7 +266,7 @@ def _while_running(record: RunRecord, reports: Reports, moment: Observation) -> 
     joined = [worker.joined_at for worker in alive if worker.joined_at is not None]
     missing = [worker for worker in alive if worker.joined_at is None]
     timeout_s = record.spec.start_timeout_s
-    if not joined or not missing or timeout_s is None or moment.time - min(joined) <= timeout_s:
+    if not joined or not missing or timeout_s is None or observation.time - min(joined) <= timeout_s:
         return record
     return _too_late(record, _describe_missing(record, reports, missing, timeout_s), missing[0].worker)
 
@@ -288,8 +288,8 @@ def _describe_missing(
     )
 
 
-def _is_over_time(record: RunRecord, moment: Observation) -> bool:
-    return record.spec.deadline_s is not None and moment.time - record.started_at > record.spec.deadline_s
+def _is_over_time(record: RunRecord, observation: Observation) -> bool:
+    return record.spec.deadline_s is not None and observation.time - record.started_at > record.spec.deadline_s
 
 
 def _over_time(record: RunRecord) -> str:
@@ -324,22 +324,22 @@ def _too_late(record: RunRecord, reason: str, failed_worker: int | None = None) 
     )
 
 
-def _while_ending(record: RunRecord, reports: Reports, moment: Observation, timings: Timings) -> RunRecord:
-    if record.state is RunState.RESTARTING and _is_over_time(record, moment):
+def _while_ending(record: RunRecord, reports: Reports, observation: Observation, timings: Timings) -> RunRecord:
+    if record.state is RunState.RESTARTING and _is_over_time(record, observation):
         return _too_late(record, _over_time(record))
     if not all_gone(record, reports, timings):
         return record
     if record.state is RunState.STOPPING:
         reason = None if record.reason == STOP_ASKED else record.reason
         return record.happened(
-            RunEvent.ALL_GONE, ended_at=moment.time, exit_code=EXIT_STOPPED, reason=reason, waiting_for=None
+            RunEvent.ALL_GONE, ended_at=observation.time, exit_code=EXIT_STOPPED, reason=reason, waiting_for=None
         )
     if record.state is RunState.FAILING:
-        return _after_failure(record, reports, moment)
-    return _with_past(record, moment)
+        return _after_failure(record, reports, observation)
+    return _with_past(record, observation)
 
 
-def _after_failure(record: RunRecord, reports: Reports, moment: Observation) -> RunRecord:
+def _after_failure(record: RunRecord, reports: Reports, observation: Observation) -> RunRecord:
     ends = _ends(record, reports)
     first = verdicts.first_failing(record.workers, ends)
     if record.failed_worker is None and first is not None:
@@ -352,16 +352,16 @@ def _after_failure(record: RunRecord, reports: Reports, moment: Observation) -> 
     # Another run was faster: one that waits for room goes on waiting.
     was_late = record.spec.waits_for_room and bool(obstacles & NO_ROOM)
     tries = max(record.spec.max_restarts, _MAX_PORT_TRIES - 1 if found_a_port_taken else 0)
-    if may_pass and (was_late or record.num_failures < tries) and not _is_over_time(record, moment):
+    if may_pass and (was_late or record.num_failures < tries) and not _is_over_time(record, observation):
         again = record.happened(
             RunEvent.WORTH_A_RETRY,
             num_failures=record.num_failures + (not was_late),
             reason=_cause(record),
             exit_code=None,
         )
-        return _with_past(again, moment)
+        return _with_past(again, observation)
     exit_code = record.exit_code or (first and first.exit_code) or EXIT_NOT_STARTED
-    return record.happened(RunEvent.ALL_GONE, ended_at=moment.time, exit_code=exit_code, waiting_for=None)
+    return record.happened(RunEvent.ALL_GONE, ended_at=observation.time, exit_code=exit_code, waiting_for=None)
 
 
 def _obstacles(record: RunRecord, reports: Reports) -> set[str]:
@@ -384,11 +384,11 @@ def _took_a_port(record: RunRecord) -> bool:
     return record.end is not None and verdicts.took_a_port({0: record.end})
 
 
-def _with_past(record: RunRecord, moment: Observation) -> RunRecord:
+def _with_past(record: RunRecord, observation: Observation) -> RunRecord:
     """Remember the generation that has ended, once."""
     is_there = bool(record.past) and record.past[-1].generation == record.generation
     if is_there or not record.workers:
         return record
     hosts = tuple(worker.host for worker in record.workers)
-    ended = PastGeneration(record.generation, hosts, record.reason or record.order.reason, moment.time)
+    ended = PastGeneration(record.generation, hosts, record.reason or record.order.reason, observation.time)
     return replace(record, past=(*record.past, ended))

@@ -23,7 +23,7 @@ from ignite_tf_magic.runs.directory import RunDirectory
 from ignite_tf_magic.runs.orders import Order, WorkerEnd, known_fields
 from ignite_tf_magic.runs.states import RunEvent, RunState, after
 from ignite_tf_magic.runs.task import is_python_script
-from ignite_tf_magic.runs.typed import misfits
+from ignite_tf_magic.runs.type_checks import misfits
 from ignite_tf_magic.launch import lock
 from ignite_tf_magic.launch.files import stamp_of, write_private
 

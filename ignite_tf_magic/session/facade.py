@@ -31,7 +31,7 @@ from ignite_tf_magic.runs.registry.queue import check_turn
 from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import RunInfo, RunRecord, WorkerRecord
 from ignite_tf_magic.runs.registry.registry import Registry
-from ignite_tf_magic.runs.handles.handles import Run, StopKind, StopOutcome
+from ignite_tf_magic.runs.handles.run import Run, StopKind, StopOutcome
 from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.runs.supervision.supervisor import Plan
 from ignite_tf_magic.runs.hosts.topology import TopologyWatch, connect_to_majority, connect_to_most
@@ -359,7 +359,7 @@ class Session(Closing):
                 prepare = partial(self._push, inputs)
                 run = submit(plan, state_dir(), reach, registry, timings_divisor(), prepare)
                 return TrainingRun.of(run, lambda: self.options)
-            run = manager.start_run(plan, runs_dir(), reach, partial(self._surroundings, plan, reach, inputs))
+            run = manager.start_run(plan, runs_dir(), reach, partial(self._hooks, plan, reach, inputs))
         return self._owned(run)
 
     def _behind_others(self, plan: RunPlan) -> RunPlan:
@@ -376,7 +376,7 @@ class Session(Closing):
         if inputs is not None:
             push(self.options, run_id, inputs)
 
-    def _surroundings(self, plan: RunPlan, reach: Reach, inputs: bytes | None, run_id: str) -> RunHooks:
+    def _hooks(self, plan: RunPlan, reach: Reach, inputs: bytes | None, run_id: str) -> RunHooks:
         """Connect a run that this process owns to the cluster, for as long as it lasts."""
         self._push(inputs, run_id)
         config = self.config
@@ -395,7 +395,7 @@ class Session(Closing):
             publisher.close()
 
         return RunHooks(
-            plan_anew, lambda: topology.sight, publisher.publish, lambda: publisher.stop_asked, close
+            plan_anew, lambda: topology.snapshot, publisher.publish, lambda: publisher.stop_asked, close
         )
 
     def wait_for_copies(self, timeout_s: float) -> None:
@@ -460,8 +460,8 @@ class Session(Closing):
             record = found.record()
             directory = directory_to_resume(found, runs_dir())
             forget_stop(found, registry)
-            surroundings = partial(self._surroundings, plan, reach, None)
-            run = manager.resume_run(plan, record, directory, reach, surroundings)
+            hooks = partial(self._hooks, plan, reach, None)
+            run = manager.resume_run(plan, record, directory, reach, hooks)
         return self._owned(run)
 
     def take_over_run(self, run_id: str) -> TrainingRun:
@@ -487,9 +487,9 @@ class Session(Closing):
                     f"run {found.id} can only be taken over on {record.owner_host}, by the user who started it there"
                 )
             plan = plan_to_take_over(record, self.options)
-            surroundings = partial(self._surroundings, plan, reach, None)
+            hooks = partial(self._hooks, plan, reach, None)
             try:
-                run = manager.take_over_run(plan, record, found.directory, reach, surroundings)
+                run = manager.take_over_run(plan, record, found.directory, reach, hooks)
             except BlockingIOError:
                 return TrainingRun.of(found, lambda: self.options)
         return self._owned(run)

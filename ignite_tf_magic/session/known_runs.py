@@ -9,8 +9,8 @@ from ignite_tf_magic import embedded
 from ignite_tf_magic.client.cache_facts import NOTES_PREFIX
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.runs.record import RunInfo
-from ignite_tf_magic.runs.handles.handles import StopOutcome
-from ignite_tf_magic.runs.handles.handles import list_runs as list_native
+from ignite_tf_magic.runs.handles.run import StopOutcome
+from ignite_tf_magic.runs.handles.run import list_runs as list_native
 from ignite_tf_magic.config.options import Config, ConnectOptions
 from ignite_tf_magic.doctor.diagnosis import Diagnosis
 from ignite_tf_magic.doctor.doctor import examine

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from ignite_tf_magic.runs.registry.registry import Registry
-from ignite_tf_magic.runs.handles.handles import Run
+from ignite_tf_magic.runs.handles.run import Run
 from ignite_tf_magic.errors import IgniteTfError
 from ignite_tf_magic.launch.hosts import call_all
 

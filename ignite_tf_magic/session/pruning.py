@@ -14,7 +14,7 @@ from ignite_tf_magic.runs.decisions import mark_stopped
 from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import HostRecord, RunInfo, RunRecord
 from ignite_tf_magic.runs.registry.registry import Registry
-from ignite_tf_magic.runs.handles.handles import Run
+from ignite_tf_magic.runs.handles.run import Run
 from ignite_tf_magic.runs.seals import Seal
 from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.errors import (

@@ -10,7 +10,7 @@ from ignite_tf_magic.runs.directory import RunDirectory, script_path
 from ignite_tf_magic.runs.supervision.manager import RunPlan
 from ignite_tf_magic.runs.record import RunRecord
 from ignite_tf_magic.runs.registry.registry import Registry
-from ignite_tf_magic.runs.handles.handles import Run
+from ignite_tf_magic.runs.handles.run import Run
 from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.runs.supervision.supervisor import Plan
 from ignite_tf_magic.runs.timeouts import Timings

@@ -22,8 +22,8 @@ from ignite_tf_magic.runs.registry.origins import RemoteRun
 from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import HostRecord, RunInfo, RunRecord, info_of
 from ignite_tf_magic.runs.registry.registry import CACHE, RegistryEntry, Registry
-from ignite_tf_magic.runs.handles.handles import Run, native_run
-from ignite_tf_magic.runs.handles.handles import list_runs as list_native
+from ignite_tf_magic.runs.handles.run import Run, native_run
+from ignite_tf_magic.runs.handles.run import list_runs as list_native
 from ignite_tf_magic.runs.seals import Seal
 from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.runs.hosts.topology import connect_to_most

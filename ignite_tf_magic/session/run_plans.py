@@ -21,7 +21,7 @@ from ignite_tf_magic.runs.supervision.planning import AskRoom, PlacedWorkers, In
 from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import HostRecord, RunRecord, RunSpec
 from ignite_tf_magic.runs.environments.requirements import read_requirements
-from ignite_tf_magic.runs.hosts.room import told_rooms
+from ignite_tf_magic.runs.hosts.capacity import told_rooms
 from ignite_tf_magic.runs.spec import check_script
 from ignite_tf_magic.runs.supervision.supervisor import Plan
 from ignite_tf_magic.runs.timeouts import Timings

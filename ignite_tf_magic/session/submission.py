@@ -19,7 +19,7 @@ from ignite_tf_magic.runs.registry.publisher import new_owner
 from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import HostRecord, RunRecord
 from ignite_tf_magic.runs.registry.registry import Owner, Registry
-from ignite_tf_magic.runs.handles.handles import Run
+from ignite_tf_magic.runs.handles.run import Run
 from ignite_tf_magic.runs.seals import Seal
 from ignite_tf_magic.config.options import Endpoint
 from ignite_tf_magic.errors import IgniteTfError, LaunchError, RecordDamaged
@@ -136,16 +136,16 @@ def _install(
     plan: RunPlan, record: RunRecord, directory: RunDirectory, seal: Seal, scale: float, host: Host
 ) -> None:
     me = record.host(host.name)
-    baggage = payload_for(plan, me, directory)
-    for parcel in baggage.parcels:
+    payload = payload_for(plan, me, directory)
+    for parcel in payload.parcels:
         if parcel.digest not in host.has_parcels([parcel.digest]):
             host.put_parcel(parcel)
-    python_path = (baggage.python_path or "").replace("{root}", me.root or "") or None
+    python_path = (payload.python_path or "").replace("{root}", me.root or "") or None
     instructions = Instructions(
-        me.name, _endpoints(plan, record, me), python_path, baggage.has_credentials, me.ssh is None, scale
+        me.name, _endpoints(plan, record, me), python_path, payload.has_credentials, me.ssh is None, scale
     )
     files = {
-        **baggage.files,
+        **payload.files,
         INSTRUCTIONS: instructions.to_text(),
         SEAL_KEY: seal.to_text(),
         "run.json": json.dumps(record.to_json()),

@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from ignite_tf_magic.closing import Closing
-from ignite_tf_magic.runs.handles.handles import Run
+from ignite_tf_magic.runs.handles.run import Run
 from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.errors import ConnectionFailed, IgniteTfError, PathNotFound
 from ignite_tf_magic.igfs.reader import FileReader

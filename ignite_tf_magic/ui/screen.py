@@ -24,7 +24,7 @@ class Chart(Protocol):
         """Draw what the training has told; `before` is called when the picture is about to be put in place."""
 
 
-class Stream(Protocol):
+class OutputStream(Protocol):
     """Takes the joined output of workers while a run is followed.
 
     Attributes:
@@ -99,7 +99,7 @@ class Screen(Protocol):
     def loading(self, cache: str) -> AbstractContextManager[LoadProgress | None]:
         """Show how far loading rows has come."""
 
-    def stream(self) -> Stream:
+    def stream(self) -> OutputStream:
         """Open the place for the output of workers."""
 
     def chart(self) -> Chart | None:

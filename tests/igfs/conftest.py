@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 
-from ignite_tf_magic.igfs import keeper
+from ignite_tf_magic.igfs import lease_manager as keeper
 from ignite_tf_magic.igfs.paths import Path, parse
 from ignite_tf_magic.igfs.volume import Volume
 

@@ -8,7 +8,7 @@ import pytest
 from light_runs import make_plan, reach_of
 
 from ignite_tf_magic.runs.supervision import manager
-from ignite_tf_magic.runs.handles.handles import Run
+from ignite_tf_magic.runs.handles.run import Run
 from ignite_tf_magic.launch import lock
 
 

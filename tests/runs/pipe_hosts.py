@@ -13,7 +13,7 @@ from ignite_tf_magic.runs.supervision.manager import RunPlan
 from ignite_tf_magic.runs.orders import TaskSlot
 from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import HostRecord, RunSpec
-from ignite_tf_magic.runs.handles.handles import Run
+from ignite_tf_magic.runs.handles.run import Run
 from ignite_tf_magic.runs.supervision.supervisor import Plan
 from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.errors import HostUnreachable

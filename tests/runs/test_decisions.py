@@ -45,11 +45,11 @@ def report_of(host, **options) -> HostReport:
     return HostReport(host, **{"generation": 1, "fence": 1, **options})
 
 
-def settled(record, reports, moment=None):
+def settled(record, reports, observation=None):
     """Decide until nothing changes."""
-    moment = moment or Observation(1.0)
+    observation = observation or Observation(1.0)
     for _ in range(5):
-        following = decide(record, reports, moment, TIMINGS)
+        following = decide(record, reports, observation, TIMINGS)
         if following == record:
             return record
         record = following
@@ -201,18 +201,18 @@ def test_nobody_waits_for_a_worker_that_has_done_its_work_or_is_out_of_sight():
 
 
 def test_a_change_of_owners_restarts_without_counting_as_a_failure():
-    moment = Observation(1.0, owners_changed=True)
-    moved = settled(record_of(), {"a": gone("a"), "b": gone("b")}, moment)
+    observation = Observation(1.0, owners_changed=True)
+    moved = settled(record_of(), {"a": gone("a"), "b": gone("b")}, observation)
     assert (moved.state, moved.num_failures) == (RunState.RESTARTING, 0)
-    assert needs_plan(moved, {"a": gone("a"), "b": gone("b")}, moment, TIMINGS)
-    assert not needs_plan(moved, {"a": gone("a"), "b": gone("b")}, replace(moment, may_lead=False), TIMINGS)
+    assert needs_plan(moved, {"a": gone("a"), "b": gone("b")}, observation, TIMINGS)
+    assert not needs_plan(moved, {"a": gone("a"), "b": gone("b")}, replace(observation, may_lead=False), TIMINGS)
     ignoring = record_of(restarts_on_rebalance=False)
-    assert decide(ignoring, {"a": report_of("a"), "b": report_of("b")}, moment, TIMINGS) == ignoring
+    assert decide(ignoring, {"a": report_of("a"), "b": report_of("b")}, observation, TIMINGS) == ignoring
 
 
 def test_owners_that_have_not_settled_are_told_of():
-    both, moment = {"a": report_of("a"), "b": report_of("b")}, Observation(1.0, owners_changing=True)
-    told = decide(record_of(), both, moment, TIMINGS)
+    both, observation = {"a": report_of("a"), "b": report_of("b")}, Observation(1.0, owners_changing=True)
+    told = decide(record_of(), both, observation, TIMINGS)
     assert (told.state, told.waiting_for) == (
         RunState.RUNNING,
         "the primary owners of the cache's partitions are changing",
@@ -463,15 +463,15 @@ class AnyRun(RuleBasedStateMachine):
     @rule(places=st.lists(hosts, min_size=4, max_size=4))
     def supervisor_decides(self, places):
         before, reports = self.record, self.seen()
-        moment = Observation(self.now, self.now - self.since, self.stop_asked, self.owners_changed)
-        after = decide(before, reports, moment, TIMINGS)
+        observation = Observation(self.now, self.now - self.since, self.stop_asked, self.owners_changed)
+        after = decide(before, reports, observation, TIMINGS)
         successor = RunRecord.from_json(json.loads(json.dumps(before.to_json())))
-        assert decide(successor, reports, moment, TIMINGS) == after
+        assert decide(successor, reports, observation, TIMINGS) == after
         self.check_step(before, after)
-        settled(before, reports, moment)
+        settled(before, reports, observation)
         if self.stop_asked and not before.state.has_ended:
             assert after.state in (RunState.STOPPING, RunState.STOPPED)
-        if after.state is before.state and needs_plan(after, reports, moment, TIMINGS):
+        if after.state is before.state and needs_plan(after, reports, observation, TIMINGS):
             for world in self.worlds.values():
                 assert not world.living
             seats = tuple(TaskSlot(i, places[i], "n:1", None, {}) for i in range(after.spec.num_workers))

@@ -27,7 +27,7 @@ from ignite_tf_magic.launch.agent.disk import (
     remove_tree,
 )
 from ignite_tf_magic.launch.agent.job_files import JobFiles
-from ignite_tf_magic.launch.agent.keeper import KEEPER_LOCK, KEEPER_REPORT
+from ignite_tf_magic.launch.agent.process_shim import KEEPER_LOCK, KEEPER_REPORT
 from ignite_tf_magic.launch.agent.processes import JOB_MARK, KEEPER_MARK
 from ignite_tf_magic.launch.agent.runs import FenceHeld, Runs, wake_older
 

@@ -266,14 +266,14 @@ class TopologyWatch(Closing):
         self._client: Client | None = None
         self._since = time.monotonic()
         self._closing = threading.Event()
-        self.sight = ClusterSnapshot(error="the cluster has not been asked yet")
+        self.snapshot = ClusterSnapshot(error="the cluster has not been asked yet")
         self._thread = threading.Thread(target=self._watch, name=f"topology-{cache}", daemon=True)
         self._thread.start()
 
     def _watch(self) -> None:
         while not self._closing.wait(_POLL_S):
-            self.sight = self._look()
-            if not self.sight.has_majority_of(self._topology):
+            self.snapshot = self._look()
+            if not self.snapshot.has_majority_of(self._topology):
                 self._forget()  # another node may see more
 
     def _look(self) -> ClusterSnapshot:
@@ -286,7 +286,7 @@ class TopologyWatch(Closing):
         except IgniteTfError as error:
             self._forget()
             return ClusterSnapshot(asked_at, error=str(error))
-        if owners != self.sight.owners:
+        if owners != self.snapshot.owners:
             self._since = asked_at
         return ClusterSnapshot(asked_at, owners, asked_at - self._since, listed_by(nodes))
 

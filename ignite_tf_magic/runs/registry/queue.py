@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from ignite_tf_magic.runs.record import RunRecord
 from ignite_tf_magic.runs.registry.registry import RegistryEntry
-from ignite_tf_magic.runs.hosts.room import needs_room
+from ignite_tf_magic.runs.hosts.capacity import needs_room
 from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.errors import NoRoom
 

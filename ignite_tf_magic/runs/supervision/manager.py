@@ -19,10 +19,10 @@ from functools import partial
 from pathlib import Path
 
 from ignite_tf_magic.runs import spec as specs
-from ignite_tf_magic.runs.supervision.crew import DirectCrew
+from ignite_tf_magic.runs.supervision.host_pool import DirectCrew
 from ignite_tf_magic.runs.decisions import STOP_ASKED
 from ignite_tf_magic.runs.directory import CREDENTIALS, RunDirectory, create_directory, script_path
-from ignite_tf_magic.runs.supervision.foreman import HostPayload, HostController
+from ignite_tf_magic.runs.supervision.controller import HostPayload, HostController
 from ignite_tf_magic.runs.logs.mirror_state import MirrorState, UnreadOutput, is_given_up, unread, workers
 from ignite_tf_magic.runs.logs.mirrored_logs import MirroredLogs
 from ignite_tf_magic.runs.orders import Order, Phase
@@ -35,7 +35,7 @@ from ignite_tf_magic.runs.record import (
     WorkerRecord,
     this_process,
 )
-from ignite_tf_magic.runs.handles.handles import Run, native_run
+from ignite_tf_magic.runs.handles.run import Run, native_run
 from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.runs.supervision.supervisor import Plan, Planner, Supervisor
 from ignite_tf_magic.runs.task import GRACE_S
@@ -95,7 +95,7 @@ class RunHooks:
     """
 
     planner: Planner | None = None
-    sight: Callable[[], ClusterSnapshot] | None = None
+    snapshot: Callable[[], ClusterSnapshot] | None = None
     on_save: Callable[[RunRecord], None] = lambda _: None
     is_stop_asked: Callable[[], bool] = lambda: False
     close: Callable[[], None] = lambda: None
@@ -105,7 +105,7 @@ def start_run(
     plan: RunPlan,
     runs_dir: Path,
     reach: Reach,
-    surroundings: Callable[[str], RunHooks] = lambda _: RunHooks(),
+    hooks: Callable[[str], RunHooks] = lambda _: RunHooks(),
 ) -> Run:
     """Start the processes of a run; returns when they run, or when it is queued.
 
@@ -118,7 +118,7 @@ def start_run(
     if plan.script is not None:
         specs.check_script(plan.script, plan.spec.script_name, plan.spec.python)
     directory = create_directory(runs_dir, plan.name or plan.spec.cache)
-    owner = _Owner(plan, directory, reach, surroundings(directory.run_id))
+    owner = _Owner(plan, directory, reach, hooks(directory.run_id))
     owner.start()
     return native_run(directory, reach)
 
@@ -128,7 +128,7 @@ def resume_run(
     record: RunRecord,
     directory: RunDirectory,
     reach: Reach,
-    surroundings: Callable[[str], RunHooks],
+    hooks: Callable[[str], RunHooks],
 ) -> Run:
     """Start the workers of a run again that has ended, as after a failure; returns at once.
 
@@ -139,7 +139,7 @@ def resume_run(
     """
     try:
         owner = _Owner(
-            plan, directory, reach, surroundings(directory.run_id), _reopened(record, plan, time.time())
+            plan, directory, reach, hooks(directory.run_id), _reopened(record, plan, time.time())
         )
     except BlockingIOError as error:
         raise ConfigError(f"run {record.run_id} lives: watch it with attach {record.run_id}") from error
@@ -152,7 +152,7 @@ def take_over_run(
     record: RunRecord,
     directory: RunDirectory,
     reach: Reach,
-    surroundings: Callable[[str], RunHooks],
+    hooks: Callable[[str], RunHooks],
 ) -> Run:
     """Go on with a run that its owner has left, whose workers may still run; returns at once.
 
@@ -164,7 +164,7 @@ def take_over_run(
             Everything stays as it was.
     """
     taken = replace(record, left_until=None, version=record.version + 1, **this_process())
-    owner = _Owner(plan, directory, reach, surroundings(directory.run_id), taken)
+    owner = _Owner(plan, directory, reach, hooks(directory.run_id), taken)
     try:
         _set_leases_back(record, reach, plan.timings.lease_s)
     except BaseException:
@@ -273,13 +273,13 @@ class _Owner:
         plan: RunPlan,
         directory: RunDirectory,
         reach: Reach,
-        surroundings: RunHooks,
+        hooks: RunHooks,
         record: RunRecord | None = None,
     ) -> None:
         self._plan = plan
         self._directory = directory
         self._reach = reach
-        self._surroundings = surroundings
+        self._hooks = hooks
         self._opened = ExitStack()
         self._lock = HeldLock(directory.owner_lock)
         self._logs = MirroredLogs(directory)
@@ -292,11 +292,11 @@ class _Owner:
         self._supervisor = Supervisor(
             record or first_record(plan, directory.run_id, detached=False),
             crew=self._crew,
-            plan=surroundings.planner or (lambda *_: plan.plan),
+            plan=hooks.planner or (lambda *_: plan.plan),
             store=self,
             timings=plan.timings,
-            sight=surroundings.sight,
-            is_stop_asked=lambda: directory.stop_request.exists() or surroundings.is_stop_asked(),
+            snapshot=hooks.snapshot,
+            is_stop_asked=lambda: directory.stop_request.exists() or hooks.is_stop_asked(),
             why_stop=lambda: OWNER_EXITS if self._is_exiting else STOP_ASKED,
         )
         self._thread = threading.Thread(target=self._work, name=f"run-{directory.run_id}", daemon=True)
@@ -337,14 +337,14 @@ class _Owner:
         watch = HostWatch(opened, self._directory.run_id, logs={}, sink=self._logs, on_change=on_change)
         self._hosts.append(opened)
         self._watches.append(watch)
-        foreman = HostController(
+        controller = HostController(
             opened,
             watch,
-            baggage=payload_for(self._plan, host, self._directory),
+            payload=payload_for(self._plan, host, self._directory),
             timings=self._plan.timings,
             on_log=partial(self._read_log, host, opened, watch),
         )
-        return foreman, watch
+        return controller, watch
 
     def _is_here(self, host: HostRecord, opened: Host) -> bool:
         """Whether the host writes into this very directory, though it may have been reached over SSH."""
@@ -397,7 +397,7 @@ class _Owner:
             self._note_unread()
             self._directory.credentials.unlink(missing_ok=True)
         self._write(record)
-        self._surroundings.on_save(record)
+        self._hooks.on_save(record)
 
     def _write(self, record: RunRecord) -> None:
         """Write the record; while that fails, as on a full disk, the run goes on, and only its end is waited for."""
@@ -424,7 +424,7 @@ class _Owner:
                 raise
             finally:
                 self._crew.close()
-                self._surroundings.close()
+                self._hooks.close()
                 _owners.discard(self)
 
     @property
@@ -456,7 +456,7 @@ class _Owner:
         """Give back a run that could not be taken over."""
         leave(self._directory.owner_lock, record.left_until or 0.0)
         self._lock.release()
-        self._surroundings.close()
+        self._hooks.close()
 
 
 _owners: set[_Owner] = set()

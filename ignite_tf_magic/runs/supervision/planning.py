@@ -15,7 +15,7 @@ from ignite_tf_magic.client.page_sizes import PartitionStats
 from ignite_tf_magic.client.router import Node
 from ignite_tf_magic.runs.orders import Capacity, TaskSlot
 from ignite_tf_magic.runs.record import HostRecord, RunRecord, RunSpec
-from ignite_tf_magic.runs.hosts.room import limits, needs_room, shortage
+from ignite_tf_magic.runs.hosts.capacity import limits, needs_room, shortage
 from ignite_tf_magic.runs.supervision.supervisor import Plan
 from ignite_tf_magic.runs.hosts.topology import fingerprint
 from ignite_tf_magic.runs.hosts.wholeness import check_whole, find_cache

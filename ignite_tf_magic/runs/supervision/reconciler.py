@@ -19,7 +19,7 @@ from typing import Any
 from ignite_tf_magic.client.client import Client
 from ignite_tf_magic.runs.decisions import Reports, mark_stopped
 from ignite_tf_magic.runs.directory import RunDirectory
-from ignite_tf_magic.runs.supervision.foreman import HostPayload, HostController
+from ignite_tf_magic.runs.supervision.controller import HostPayload, HostController
 from ignite_tf_magic.runs.orders import HostReport
 from ignite_tf_magic.runs.supervision.planning import check_room, find_plan, name_by_record
 from ignite_tf_magic.runs.registry.publisher import new_owner
@@ -28,8 +28,8 @@ from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import HostRecord, RunRecord
 from ignite_tf_magic.runs.registry.registry import Registry, Stored
 from ignite_tf_magic.runs.registry.registry_crew import RegistryCrew
-from ignite_tf_magic.runs.hosts.room import told_rooms
-from ignite_tf_magic.runs.handles.handles import native_run
+from ignite_tf_magic.runs.hosts.capacity import told_rooms
+from ignite_tf_magic.runs.handles.run import native_run
 from ignite_tf_magic.runs.seals import Seal, differences
 from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.runs.supervision.supervisor import Plan, Supervisor
@@ -75,15 +75,15 @@ class Reconciler:
         host = opened.enter_context(self._reach.open(HostRecord(self._name)))
         self._watch = HostWatch(host, directory.run_id, logs={}, sink=_NoSink())
         opened.callback(self._watch.stop)
-        baggage = HostPayload(
+        payload = HostPayload(
             python_path=instructions.python_path,
             is_here=instructions.is_here,
             has_credentials=instructions.has_credentials,
         )
-        self._foreman = HostController(
+        self._controller = HostController(
             host,
             self._watch,
-            baggage=baggage,
+            payload=payload,
             timings=self._timings,
             on_log=_ignore,
             proof=lambda: self._proof,
@@ -140,12 +140,12 @@ class Reconciler:
         deadline = time.monotonic() + beat_s / self._instructions.scale
         while time.monotonic() < deadline:
             time.sleep(_LOOK_S / self._instructions.scale)
-            if self._record is not None and self._obey() and self._has_news():
+            if self._record is not None and self._reconcile() and self._has_news():
                 return
 
     def _has_news(self) -> bool:
         """Whether anything but a time has changed since the last report; for who supervises, also in the cluster."""
-        if self._supervisor and self._topology and not self._topology.sight.shows_what(self._acted_on):
+        if self._supervisor and self._topology and not self._topology.snapshot.shows_what(self._acted_on):
             return True
         if self._report is None or self._told is None:
             return self._report is not self._told
@@ -165,7 +165,7 @@ class Reconciler:
             self._read()
             if self._record is None:
                 return
-            self._obey()
+            self._reconcile()
             self._tell()
             # Workers live only by what all can read: told, and afterwards still on the side that counts.
             if node is None or self._registry.standing(self._record.topology) != node:
@@ -179,7 +179,7 @@ class Reconciler:
         except IgniteTfError as error:
             _log(str(error))
             self._lose_standing()
-            self._obey()
+            self._reconcile()
 
     def _lose_standing(self) -> None:
         """Renew nothing until the cluster shows most of its nodes again; the next call looks for these."""
@@ -235,10 +235,10 @@ class Reconciler:
         if self._record is not None:
             self._registry.rebuild([self._record.to_json()])
 
-    def _obey(self) -> bool:
+    def _reconcile(self) -> bool:
         if self._record is None:
             return False
-        self._report = self._foreman.obey(self._record)
+        self._report = self._controller.reconcile(self._record)
         return True
 
     def _tell(self) -> None:
@@ -264,7 +264,7 @@ class Reconciler:
             self._supervisor = self._new_supervisor()
         self._registry.touch_owner(record.run_id, self._owner, detached=True)
         if self._topology is not None:
-            self._acted_on = self._topology.sight
+            self._acted_on = self._topology.snapshot
         while self._supervisor.step():
             pass
 
@@ -284,7 +284,7 @@ class Reconciler:
             plan=self._plan,
             store=_Store(self._save),
             timings=self._timings,
-            sight=lambda: topology.sight,
+            snapshot=lambda: topology.snapshot,
             is_stop_asked=lambda: bool(self._registry.requests(self._directory.run_id).get("stop")),
         )
 
@@ -293,7 +293,7 @@ class Reconciler:
             raise IgniteTfError("a record cannot be replaced before it was read")
         self._stored = self._registry.replace(self._stored, record.to_json())
         self._take(record)
-        self._obey()
+        self._reconcile()
 
     def _plan(self, record: RunRecord, reports: Reports) -> Plan:
         naming, rooms = partial(name_by_record, record.hosts), told_rooms(reports)

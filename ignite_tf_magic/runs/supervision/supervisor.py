@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from ignite_tf_magic.runs.supervision.crew import HostPool
+from ignite_tf_magic.runs.supervision.host_pool import HostPool
 from ignite_tf_magic.runs.decisions import (
     STOP_ASKED,
     Observation,
@@ -114,7 +114,7 @@ class Supervisor:
         plan: Planner,
         store: RecordStore,
         timings: Timings,
-        sight: Callable[[], ClusterSnapshot] | None,
+        snapshot: Callable[[], ClusterSnapshot] | None,
         is_stop_asked: Callable[[], bool],
         why_stop: Callable[[], str] = lambda: STOP_ASKED,
     ) -> None:
@@ -123,7 +123,7 @@ class Supervisor:
         self._plan = plan
         self._store = store
         self._timings = timings
-        self._sight = sight
+        self._snapshot = snapshot
         self._is_stop_asked = is_stop_asked
         self._why_stop = why_stop
         self._since = time.monotonic()
@@ -144,18 +144,18 @@ class Supervisor:
 
     def step(self) -> bool:
         """Decide once; tells whether anything has changed."""
-        record, moment, reports = self.record, self._moment(), self._crew.reports()
-        following = decide(record, reports, moment, self._timings)
+        record, observation, reports = self.record, self._observe(), self._crew.reports()
+        following = decide(record, reports, observation, self._timings)
         if following.state is not record.state:
-            self._save(following)  # `moment` tells the age of the former state
+            self._save(following)  # `observation` tells the age of the former state
             return True
-        following = self._note_calm(following, moment)
-        wants_plan = needs_plan(following, reports, moment, self._timings)
+        following = self._note_calm(following, observation)
+        wants_plan = needs_plan(following, reports, observation, self._timings)
         if not wants_plan:
             self._planning = None  # what is being made is for another day
         if wants_plan and self._is_time_to_plan():
-            following = self._with_plan(following, reports, moment)
-        elif following.state is RunState.RESTARTING and not moment.may_lead:
+            following = self._with_plan(following, reports, observation)
+        elif following.state is RunState.RESTARTING and not observation.may_lead:
             following = replace(following, waiting_for=self._why_not_lead())
         if following == record:
             return False
@@ -170,11 +170,11 @@ class Supervisor:
         self.record = record  # now: who sees it here finds it written
         self._crew.follow(record)
 
-    def _moment(self) -> Observation:
-        sight = self._sight() if self._sight else None
-        may_lead = sight is None or sight.has_majority_of(self.record.topology)
-        is_elsewhere = sight is not None and may_lead and self._is_elsewhere(sight)
-        has_settled = sight is not None and sight.settled_s >= self._timings.settle_s
+    def _observe(self) -> Observation:
+        snapshot = self._snapshot() if self._snapshot else None
+        may_lead = snapshot is None or snapshot.has_majority_of(self.record.topology)
+        is_elsewhere = snapshot is not None and may_lead and self._is_elsewhere(snapshot)
+        has_settled = snapshot is not None and snapshot.settled_s >= self._timings.settle_s
         return Observation(
             time=time.time(),
             state_age_s=time.monotonic() - self._since,
@@ -185,15 +185,15 @@ class Supervisor:
             owners_changing=is_elsewhere and not has_settled,
         )
 
-    def _is_elsewhere(self, sight: ClusterSnapshot) -> bool:
+    def _is_elsewhere(self, snapshot: ClusterSnapshot) -> bool:
         """Whether the partitions have other primary owners than when the workers were placed."""
-        return None not in (self.record.owners, sight.owners) and sight.owners != self.record.owners
+        return None not in (self.record.owners, snapshot.owners) and snapshot.owners != self.record.owners
 
-    def _note_calm(self, record: RunRecord, moment: Observation) -> RunRecord:
+    def _note_calm(self, record: RunRecord, observation: Observation) -> RunRecord:
         if (
             record.state is RunState.RUNNING
             and record.num_failures
-            and moment.state_age_s > self._timings.calm_s
+            and observation.state_age_s > self._timings.calm_s
         ):
             return replace(record, num_failures=0)
         return record
@@ -203,30 +203,30 @@ class Supervisor:
     def _is_time_to_plan(self) -> bool:
         return time.monotonic() - self._planned >= _REPLAN_S
 
-    def _with_plan(self, record: RunRecord, reports: Reports, moment: Observation) -> RunRecord:
+    def _with_plan(self, record: RunRecord, reports: Reports, observation: Observation) -> RunRecord:
         if self._planning is None:
             self._planning = _Planning(self._plan, record, reports)
         try:
             plan = self._planning.result(_SOON_S)
         except IgniteTfError as error:
             self._planning, self._planned = None, time.monotonic()
-            return self._wait_for(record, moment, error)
+            return self._wait_for(record, observation, error)
         if plan is None:
             return replace(record, waiting_for="the rows of the cache are being counted")
         self._planning = None
         known = {host.name: host for host in (*record.hosts, *plan.hosts)}
         return next_generation(replace(record, hosts=tuple(known.values()), owners=plan.owners), plan.seats)
 
-    def _wait_for(self, record: RunRecord, moment: Observation, error: IgniteTfError) -> RunRecord:
+    def _wait_for(self, record: RunRecord, observation: Observation, error: IgniteTfError) -> RunRecord:
         waits_for_room = record.spec.waits_for_room and isinstance(error, NoRoom)
         is_patient = waits_for_room or record.state is RunState.QUEUED or record.spec.deadline_s is not None
-        if moment.state_age_s > _PATIENCE_S and not is_patient:
+        if observation.state_age_s > _PATIENCE_S and not is_patient:
             return give_up(record, f"not started again within {_PATIENCE_S:g} s: {error}")
         return replace(record, waiting_for=str(error))
 
     def _why_not_lead(self) -> str:
-        sight = self._sight() if self._sight else None
-        if sight is not None and sight.error:
+        snapshot = self._snapshot() if self._snapshot else None
+        if snapshot is not None and snapshot.error:
             return f"the Ignite cluster: {sight.error}"
         return (
             "most of the Ignite nodes that were there when the run started are not to be seen from here; "

@@ -14,7 +14,7 @@ from ignite_tf_magic.runs.directory import RunDirectory
 from ignite_tf_magic.runs.orders import Order
 from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import PastGeneration, RunRecord, RunSpec, WorkerRecord
-from ignite_tf_magic.runs.handles.handles import native_run
+from ignite_tf_magic.runs.handles.run import native_run
 from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.errors import ConfigError, ConnectionLost, ServerError
 from ignite_tf_magic.igfs.volume import Volume

@@ -32,7 +32,7 @@ from ignite_tf_magic.runs.logs import mirror_state
 from ignite_tf_magic.runs.directory import RunDirectory
 from ignite_tf_magic.runs.supervision.manager import RunHooks
 from ignite_tf_magic.runs.record import HostRecord, RunRecord
-from ignite_tf_magic.runs.handles.handles import StopKind, list_runs, native_run
+from ignite_tf_magic.runs.handles.run import StopKind, list_runs, native_run
 from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.runs.supervision.supervisor import Plan
 from ignite_tf_magic.runs.timeouts import Timings
@@ -234,7 +234,7 @@ def test_the_supervisors_own_fault_ends_the_start(runs_dir, work_dir, monkeypatc
     def broken(self, record):
         raise KeyError("a fault of ours")
 
-    monkeypatch.setattr("ignite_tf_magic.runs.supervision.foreman.HostController.obey", broken)
+    monkeypatch.setattr("ignite_tf_magic.runs.supervision.host_controller.HostController.obey", broken)
     with pytest.raises(LaunchError, match="a fault of ours"):
         manager.start_run(make_plan("pass", cwd=work_dir), runs_dir, reach_of(runs_dir))
 
@@ -292,8 +292,8 @@ def start_on(runs_dir, place):
     """Start a run on several hosts; what is left of it there fails the test."""
     started = []
 
-    def start(plan, surroundings=lambda run_id: RunHooks()):
-        started.append(manager.start_run(plan, runs_dir, PipeReach(runs_dir.parent), surroundings))
+    def start(plan, hooks=lambda run_id: RunHooks()):
+        started.append(manager.start_run(plan, runs_dir, PipeReach(runs_dir.parent), hooks))
         return started[-1]
 
     yield start

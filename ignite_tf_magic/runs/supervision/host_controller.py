@@ -27,7 +27,7 @@ from ignite_tf_magic.runs.orders import (
     place_of,
 )
 from ignite_tf_magic.runs.record import HostRecord, RunRecord
-from ignite_tf_magic.runs.hosts.room import look, needs_room
+from ignite_tf_magic.runs.hosts.capacity import look, needs_room
 from ignite_tf_magic.runs.spec import assignment, worker_job, worker_task
 from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.runs.task import ExitReport
@@ -92,14 +92,14 @@ class HostController:
         host: Host,
         watch: HostWatch,
         *,
-        baggage: HostPayload,
+        payload: HostPayload,
         timings: Timings,
         on_log: Callable[[str], None],
         proof: Callable[[], float | None] | None = None,
     ) -> None:
         self._host = host
         self._watch = watch
-        self._baggage = baggage
+        self._payload = payload
         self._timings = timings
         self._on_log = on_log
         self._proof = proof
@@ -123,7 +123,7 @@ class HostController:
         self._known_at: dict[int, float] = {}
         self._error: HostProblem | None = None
 
-    def obey(self, record: RunRecord) -> HostReport:
+    def reconcile(self, record: RunRecord) -> HostReport:
         """Bring the host nearer to what the order says, and report. Blocks while the host answers.
 
         It may be called at any time and any number of times.
@@ -195,12 +195,12 @@ class HostController:
             self._reserved = ()
 
     def _carry(self, run_id: str) -> None:
-        parcels = self._baggage.parcels
+        parcels = self._payload.parcels
         have = self._host.has_parcels([parcel.digest for parcel in parcels]) if parcels else set()
         for parcel in parcels:
             if parcel.digest not in have:
                 self._host.put_parcel(parcel)
-        for path, text in self._baggage.files.items():
+        for path, text in self._payload.files.items():
             self._host.write(run_id, path, text.encode())
         self._carried = True
 
@@ -230,14 +230,14 @@ class HostController:
         self._free_ports()
 
     def _start_worker(self, record: RunRecord, seat: TaskSlot) -> None:
-        baggage, root = self._baggage, self._root(record)
+        payload, root = self._payload, self._root(record)
         task = worker_task(
             record,
             seat,
             root,
-            has_credentials=baggage.has_credentials,
-            owner_lock=baggage.owner_lock,
-            is_here=baggage.is_here,
+            has_credentials=payload.has_credentials,
+            owner_lock=payload.owner_lock,
+            is_here=payload.is_here,
         )
         shares = json.dumps(assignment(record, seat))
         for path, text in (
@@ -246,7 +246,7 @@ class HostController:
         ):
             self._host.write(record.run_id, path, text.encode())
         port = self._ports.get(seat.worker) or None
-        python_path = (baggage.python_path or "").replace("{root}", root) or None
+        python_path = (payload.python_path or "").replace("{root}", root) or None
         job = worker_job(record, seat, root, port=port, python_path=python_path, timings=self._timings)
         self._host.start(job, token=self._proof() if self._proof else None)
 
@@ -264,7 +264,7 @@ class HostController:
 
     def _copy(self, record: RunRecord) -> None:
         """Leave the record on the host, whose directory tells of the run when nothing else can."""
-        if not self._baggage.is_here and self._copied_version != record.version and self._carried:
+        if not self._payload.is_here and self._copied_version != record.version and self._carried:
             with suppress(HostRefused):  # a full disk there must not end workers that do well
                 self._host.write(record.run_id, "run.json", json.dumps(record.to_json()).encode())
             self._copied_version = record.version
@@ -273,7 +273,7 @@ class HostController:
         """Leave the record behind, and nothing secret."""
         if self._has_left:
             return
-        if self._baggage.has_credentials and self._carried and not self._baggage.is_here:
+        if self._payload.has_credentials and self._carried and not self._payload.is_here:
             self._host.write(record.run_id, CREDENTIALS, b"")
         self._has_left = True
 

@@ -20,7 +20,7 @@ from ignite_tf_magic.runs.decisions import Observation, decide, needs_plan
 from ignite_tf_magic.runs.supervision.manager import RunHooks
 from ignite_tf_magic.runs.orders import HostReport, HostProblem, Order, Phase, Capacity
 from ignite_tf_magic.runs.record import RunRecord, RunSpec, WorkerRecord
-from ignite_tf_magic.runs.hosts.room import limits, look, needs_room, shortage, told_rooms
+from ignite_tf_magic.runs.hosts.capacity import limits, look, needs_room, shortage, told_rooms
 from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.runs.supervision.supervisor import Plan
 from ignite_tf_magic.runs.timeouts import Timings

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from ignite_tf_magic.closing import Closing
-from ignite_tf_magic.runs.supervision.foreman import HostController
+from ignite_tf_magic.runs.supervision.controller import HostController
 from ignite_tf_magic.runs.orders import HostReport, HostProblem
 from ignite_tf_magic.runs.record import HostRecord, RunRecord
 from ignite_tf_magic.launch.watch import HostWatch
@@ -40,13 +40,13 @@ class HostWorker(Closing):
 
     def __init__(
         self,
-        foreman: HostController,
+        controller: HostController,
         watch: HostWatch,
         wake: threading.Event,
         on_report: Callable[[], None],
         name: str,
     ) -> None:
-        self._foreman = foreman
+        self._controller = controller
         self._watch = watch
         self._on_report = on_report
         self._record: RunRecord | None = None
@@ -68,13 +68,13 @@ class HostWorker(Closing):
             self._wake.clear()
             is_last = self._is_closing  # asked first: the last record is obeyed, too
             if self._record is not None:
-                self._obey(self._record)
+                self._reconcile(self._record)
             if is_last:
                 return
 
-    def _obey(self, record: RunRecord) -> None:
+    def _reconcile(self, record: RunRecord) -> None:
         try:
-            self._set(self._foreman.obey(record))
+            self._set(self._controller.reconcile(record))
         except Exception as error:  # noqa: BLE001 - a fault of ours ends the run, and is shown
             fault = HostProblem("fault", f"{type(error).__name__}: {error}", may_pass=False)
             before = self.report or HostReport(self._name)
@@ -122,8 +122,8 @@ class DirectCrew(Closing):
 
     def _open(self, host: HostRecord) -> HostWorker:
         wake = threading.Event()
-        foreman, watch = self._open_host(host, wake.set)
-        return HostWorker(foreman, watch, wake, self._changed.set, host.name)
+        controller, watch = self._open_host(host, wake.set)
+        return HostWorker(controller, watch, wake, self._changed.set, host.name)
 
     def reports(self) -> Mapping[str, HostReport]:
         """Give what each host has reported last."""
