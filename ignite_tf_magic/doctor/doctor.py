@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ignite_tf_magic.runs.supervision.controller import address_of
+from ignite_tf_magic.runs.supervision.host_controller import address_of
 from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import HostRecord
 from ignite_tf_magic.runs.hosts.topology import Answer

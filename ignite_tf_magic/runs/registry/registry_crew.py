@@ -16,8 +16,8 @@ _NEVER_HEARD_S = 15.0
 _READ_EACH_S = 2.0
 
 
-class RegistryCrew:
-    """Judges by counters that stand still, on this process's own clock. One thread feeds it; see `crew.Crew`.
+class RegistryHostPool:
+    """Judges by counters that stand still, on this process's own clock. One thread feeds it; see `pool.Crew`.
 
     Args:
         scale: By how much all waiting times are shortened.

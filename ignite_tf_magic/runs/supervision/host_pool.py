@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from ignite_tf_magic.closing import Closing
-from ignite_tf_magic.runs.supervision.controller import HostController
+from ignite_tf_magic.runs.supervision.host_controller import HostController
 from ignite_tf_magic.runs.orders import HostReport, HostProblem
 from ignite_tf_magic.runs.record import HostRecord, RunRecord
 from ignite_tf_magic.launch.watch import HostWatch
@@ -101,7 +101,7 @@ class HostWorker(Closing):
 Open = Callable[[HostRecord, Callable[[], None]], tuple[HostController, HostWatch]]
 
 
-class DirectCrew(Closing):
+class DirectHostPool(Closing):
     """Hosts that this process reaches itself.
 
     Args:

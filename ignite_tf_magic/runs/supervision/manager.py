@@ -19,10 +19,10 @@ from functools import partial
 from pathlib import Path
 
 from ignite_tf_magic.runs import spec as specs
-from ignite_tf_magic.runs.supervision.host_pool import DirectCrew
+from ignite_tf_magic.runs.supervision.host_pool import DirectHostPool
 from ignite_tf_magic.runs.decisions import STOP_ASKED
 from ignite_tf_magic.runs.directory import CREDENTIALS, RunDirectory, create_directory, script_path
-from ignite_tf_magic.runs.supervision.controller import HostPayload, HostController
+from ignite_tf_magic.runs.supervision.host_controller import HostPayload, HostController
 from ignite_tf_magic.runs.logs.mirror_state import MirrorState, UnreadOutput, is_given_up, unread, workers
 from ignite_tf_magic.runs.logs.mirrored_logs import MirroredLogs
 from ignite_tf_magic.runs.orders import Order, Phase
@@ -288,10 +288,10 @@ class _Owner:
         self._here: set[str] = set()
         self._fault = "it was never begun"
         self._is_exiting = False
-        self._crew = DirectCrew(self._open_host)
+        self._pool = DirectHostPool(self._open_host)
         self._supervisor = Supervisor(
             record or first_record(plan, directory.run_id, detached=False),
-            crew=self._crew,
+            pool=self._pool,
             plan=hooks.planner or (lambda *_: plan.plan),
             store=self,
             timings=plan.timings,
@@ -423,7 +423,7 @@ class _Owner:
                 self._fault = f"{type(error).__name__}: {error}"
                 raise
             finally:
-                self._crew.close()
+                self._pool.close()
                 self._hooks.close()
                 _owners.discard(self)
 

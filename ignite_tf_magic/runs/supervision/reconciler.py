@@ -19,7 +19,7 @@ from typing import Any
 from ignite_tf_magic.client.client import Client
 from ignite_tf_magic.runs.decisions import Reports, mark_stopped
 from ignite_tf_magic.runs.directory import RunDirectory
-from ignite_tf_magic.runs.supervision.controller import HostPayload, HostController
+from ignite_tf_magic.runs.supervision.host_controller import HostPayload, HostController
 from ignite_tf_magic.runs.orders import HostReport
 from ignite_tf_magic.runs.supervision.planning import check_room, find_plan, name_by_record
 from ignite_tf_magic.runs.registry.publisher import new_owner
@@ -27,7 +27,7 @@ from ignite_tf_magic.runs.registry.queue import check_turn
 from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import HostRecord, RunRecord
 from ignite_tf_magic.runs.registry.registry import Registry, Stored
-from ignite_tf_magic.runs.registry.registry_crew import RegistryCrew
+from ignite_tf_magic.runs.registry.registry_crew import RegistryHostPool
 from ignite_tf_magic.runs.hosts.capacity import told_rooms
 from ignite_tf_magic.runs.handles.run import native_run
 from ignite_tf_magic.runs.seals import Seal, differences
@@ -88,7 +88,7 @@ class Reconciler:
             on_log=_ignore,
             proof=lambda: self._proof,
         )
-        self._crew = RegistryCrew(instructions.scale)
+        self._pool = RegistryHostPool(instructions.scale)
         self._opened = opened
         self._owner = new_owner()
         self._counter = int(time.time() * 1000)  # above any of an earlier life
@@ -203,7 +203,7 @@ class Reconciler:
             return
         if self._record is None or self._topology is None or record.version != self._record.version:
             self._take(record)
-        self._crew.feed(self._registry.reports(self._directory.run_id))
+        self._pool.feed(self._registry.reports(self._directory.run_id))
 
     def _refuse(self, error: RecordDamaged) -> None:
         """Say once what was found in the place of this run's record."""
@@ -220,7 +220,7 @@ class Reconciler:
         self._record = record
         with suppress(OSError):  # a full disk; the registry has it
             record.write(self._directory)
-        self._crew.follow(record)
+        self._pool.follow(record)
         if self._files is None:
             run = native_run(self._directory, self._reach)
             self._files = self._opened.enter_context(RunFiles(run, self._options, _log, host=self._name))
@@ -271,7 +271,7 @@ class Reconciler:
     def _should_take_over(self, record: RunRecord) -> bool:
         if not record.supervisor:
             return True
-        unheard_s = self._crew.unheard_s(record.supervisor)
+        unheard_s = self._pool.unheard_s(record.supervisor)
         return unheard_s is not None and unheard_s > self._timings.supervisor_lapse_s
 
     def _new_supervisor(self) -> Supervisor:
@@ -280,7 +280,7 @@ class Reconciler:
         topology = self._topology
         return Supervisor(
             self._record,
-            crew=self._crew,
+            pool=self._pool,
             plan=self._plan,
             store=_Store(self._save),
             timings=self._timings,
@@ -314,8 +314,8 @@ class Reconciler:
     def _unusable(self, hosts: Iterable[HostRecord]) -> Mapping[str, str]:
         found = {}
         for host in hosts:
-            unheard_s = self._crew.unheard_s(host.name)
-            if unheard_s is None or unheard_s > self._crew.lapse_s:
+            unheard_s = self._pool.unheard_s(host.name)
+            if unheard_s is None or unheard_s > self._pool.lapse_s:
                 found[host.name] = "it does not report"
         return found
 

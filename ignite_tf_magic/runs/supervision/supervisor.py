@@ -110,7 +110,7 @@ class Supervisor:
         self,
         record: RunRecord,
         *,
-        crew: HostPool,
+        pool: HostPool,
         plan: Planner,
         store: RecordStore,
         timings: Timings,
@@ -119,7 +119,7 @@ class Supervisor:
         why_stop: Callable[[], str] = lambda: STOP_ASKED,
     ) -> None:
         self.record = record
-        self._crew = crew
+        self._pool = pool
         self._plan = plan
         self._store = store
         self._timings = timings
@@ -133,10 +133,10 @@ class Supervisor:
 
     def run(self) -> None:
         """Supervise until the run has ended, or `leave` was called."""
-        self._crew.follow(self.record)
+        self._pool.follow(self.record)
         while not self.record.state.has_ended and not self._leaving.is_set():
             if not self.step():
-                self._crew.wait(_STEP_S)
+                self._pool.wait(_STEP_S)
 
     def leave(self) -> None:
         """Let `run` return soon, whatever the run's state."""
@@ -144,7 +144,7 @@ class Supervisor:
 
     def step(self) -> bool:
         """Decide once; tells whether anything has changed."""
-        record, observation, reports = self.record, self._observe(), self._crew.reports()
+        record, observation, reports = self.record, self._observe(), self._pool.reports()
         following = decide(record, reports, observation, self._timings)
         if following.state is not record.state:
             self._save(following)  # `observation` tells the age of the former state
@@ -168,7 +168,7 @@ class Supervisor:
         record = replace(record, version=self.record.version + 1)
         self._store.save(record)
         self.record = record  # now: who sees it here finds it written
-        self._crew.follow(record)
+        self._pool.follow(record)
 
     def _observe(self) -> Observation:
         snapshot = self._snapshot() if self._snapshot else None

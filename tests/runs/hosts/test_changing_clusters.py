@@ -19,7 +19,7 @@ from ignite_tf_magic.runs.supervision.planning import find_plan
 from ignite_tf_magic.runs.registry.publisher import new_owner
 from ignite_tf_magic.runs.record import HostRecord, RunRecord, RunSpec, this_process
 from ignite_tf_magic.runs.registry.registry import Registry
-from ignite_tf_magic.runs.registry.registry_crew import RegistryCrew
+from ignite_tf_magic.runs.registry.registry_crew import RegistryHostPool
 from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.runs.timeouts import Timings
 from ignite_tf_magic.runs.hosts.topology import connect_to_most
@@ -83,17 +83,17 @@ def test_a_session_goes_over_to_the_rest_of_the_cluster(ignite, new_cluster, cli
 
 
 def test_hosts_are_not_blamed_for_a_registry_that_cannot_be_read():
-    crew = RegistryCrew(20.0)  # reads each 0.1 s, at most
-    crew.follow(record_of("a"))
-    crew.feed({"a": {**HostReport("a").to_json(), "counter": 1}})
+    pool = RegistryHostPool(20.0)  # reads each 0.1 s, at most
+    pool.follow(record_of("a"))
+    pool.feed({"a": {**HostReport("a").to_json(), "counter": 1}})
     time.sleep(1.0)  # nothing can be read
-    assert crew.silence_s("a") <= 0.1
-    crew.feed({"a": {**HostReport("a").to_json(), "counter": 1}})
-    assert crew.silence_s("a") <= 0.2
+    assert pool.silence_s("a") <= 0.1
+    pool.feed({"a": {**HostReport("a").to_json(), "counter": 1}})
+    assert pool.silence_s("a") <= 0.2
     for _ in range(10):
         time.sleep(0.1)
-        crew.feed({"a": {**HostReport("a").to_json(), "counter": 1}})
-    assert crew.silence_s("a") > crew.lapse_s
+        pool.feed({"a": {**HostReport("a").to_json(), "counter": 1}})
+    assert pool.silence_s("a") > pool.lapse_s
 
 
 @pytest.mark.parametrize("detached", [True, False])

@@ -6,7 +6,7 @@ import time
 
 from ignite_tf_magic.runs.orders import HostReport
 from ignite_tf_magic.runs.record import HostRecord, RunRecord, RunSpec
-from ignite_tf_magic.runs.registry.registry_crew import RegistryCrew
+from ignite_tf_magic.runs.registry.registry_crew import RegistryHostPool
 from ignite_tf_magic.runs.states import RunState
 
 
@@ -19,23 +19,23 @@ def row(counter, host="a"):
 
 
 def test_a_host_is_heard_while_its_counter_changes():
-    crew = RegistryCrew(1.0)
-    crew.follow(record_of("a"))
+    pool = RegistryHostPool(1.0)
+    pool.follow(record_of("a"))
     for counter in range(3):
-        crew.feed({"a": row(counter)})
+        pool.feed({"a": row(counter)})
         time.sleep(0.02)
-    assert crew.reports()["a"].reachable
-    assert crew.silence_s("a") < 1
+    assert pool.reports()["a"].reachable
+    assert pool.silence_s("a") < 1
 
 
 def test_a_row_that_vanishes_is_a_host_that_says_nothing_new():
     """As after the loss of the cache: its silence is counted from when it was heard, it was not silent for ever."""
-    crew = RegistryCrew(1000.0)  # so that every lapse is over at once
-    crew.follow(record_of("a"))
-    crew.feed({"a": row(1)})
+    pool = RegistryHostPool(1000.0)  # so that every lapse is over at once
+    pool.follow(record_of("a"))
+    pool.feed({"a": row(1)})
     time.sleep(0.05)
-    crew.feed({})
-    report = crew.reports()["a"]
+    pool.feed({})
+    report = pool.reports()["a"]
     assert not report.reachable
     assert report.error is None
     assert 0 <= report.silent_s < 1
@@ -43,10 +43,10 @@ def test_a_row_that_vanishes_is_a_host_that_says_nothing_new():
 
 def test_nobody_was_silent_for_longer_than_was_listened():
     """Who supervised before may have heard of it a moment ago."""
-    crew = RegistryCrew(1000.0)
-    crew.follow(record_of("ab"))
+    pool = RegistryHostPool(1000.0)
+    pool.follow(record_of("ab"))
     time.sleep(0.05)
-    crew.feed({"a": row(1)})
-    report = crew.reports()["b"]
+    pool.feed({"a": row(1)})
+    report = pool.reports()["b"]
     assert report.error.kind == "never_heard"
     assert report.silent_s < 1

@@ -11,7 +11,7 @@ from light_runs import COME_UP, text_of
 from pipe_hosts import PipeReach, await_text, await_that, cut_file, host_at, living_jobs, plan_on, relays
 
 from ignite_tf_magic.runs.supervision import manager
-from ignite_tf_magic.runs.supervision.controller import address_of, last_lines
+from ignite_tf_magic.runs.supervision.host_controller import address_of, last_lines
 from ignite_tf_magic.runs.logs.mirror_state import MirrorState
 from ignite_tf_magic.runs.record import HostRecord
 from ignite_tf_magic.runs.states import RunState
