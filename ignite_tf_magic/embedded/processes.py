@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ignite_tf_magic.launch.files import write_private
+from ignite_tf_magic.launch.spawner import spawn
 
 _POLL_S = 0.05
 _MAX_LINE = 400
@@ -177,17 +178,7 @@ def tail(log: Path, num_lines: int = 20) -> str:
 def start_all() -> None:
     """What the process in between does: start what its standard input lists, and end."""
     for spec in json.load(sys.stdin):
-        log = os.open(spec["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        process = subprocess.Popen(
-            spec["argv"],
-            cwd=spec["cwd"],
-            env=spec["env"],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        os.close(log)
+        process = spawn(spec["argv"], cwd=Path(spec["cwd"]), env=spec["env"], output=Path(spec["log"]))
         record = {"pid": process.pid, "birth": birth_of(process.pid) or ""}
         write_private(Path(spec["process_file"]), json.dumps(record))
     os._exit(0)  # the children are not waited for

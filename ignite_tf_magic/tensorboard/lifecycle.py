@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,10 +17,9 @@ from typing import Any
 
 from ignite_tf_magic.config.options import jupyter_proxy_url
 from ignite_tf_magic.errors import DeadlineExceeded, TensorBoardError
-from ignite_tf_magic.launch.base import Command
 from ignite_tf_magic.launch.groups import ask_to_end, kill_group
-from ignite_tf_magic.launch.local import LOCAL_HOST, LocalLauncher
 from ignite_tf_magic.launch.lock import HeldLock
+from ignite_tf_magic.launch.spawner import spawn
 from ignite_tf_magic.tensorboard.record import STATUS_PATH, BoardDirectory, BoardSpec, TensorBoardInfo
 
 Report = Callable[[str], None]
@@ -143,23 +143,27 @@ def _forget_ended(root: Path) -> None:
 
 def _spawn(directory: BoardDirectory) -> None:
     paths = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
-    process = LocalLauncher().start(
-        LOCAL_HOST,
-        Command(
-            [sys.executable, "-m", "ignite_tf_magic.tensorboard.server", str(directory.path)],
-            env={"PYTHONPATH": os.pathsep.join(filter(None, paths))},
-            cwd=directory.path,  # where no file hides a module
-        ),
-        directory.log,
-    )
+    argv = [sys.executable, "-m", "ignite_tf_magic.tensorboard.server", str(directory.path)]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    process = spawn(argv, cwd=directory.path, env=env, output=directory.log)  # there no file hides a module
     try:
-        code = process.wait(_START_S)
+        has_begun = _ends_well(process, _START_S)
     except BaseException:
-        process.wait(_GRACE_S)  # what it started then holds its lock, and can be ended
+        _ends_well(process, _GRACE_S)  # what it started then holds its lock, and can be ended
         raise
-    if code != 0:
-        process.kill()
+    if not has_begun:
+        if process.poll() is None:
+            kill_group(process.pid)
+            process.wait()
         raise TensorBoardError(f"TensorBoard could not be started; {_last_lines(directory)}")
+
+
+def _ends_well(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
+    """Wait for the process that starts TensorBoard and then ends."""
+    try:
+        return process.wait(timeout_s) == 0
+    except subprocess.TimeoutExpired:
+        return False
 
 
 def _await_answer(directory: BoardDirectory, spec: BoardSpec, report: Report) -> TensorBoardInfo:

@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 from alive import is_alive
+from launchers import Command, Launcher, Process
 
 from ignite_tf_magic.errors import LaunchError
-from ignite_tf_magic.launch.base import Command, Launcher, Process
 
 
 def python(code: str, **options) -> Command:

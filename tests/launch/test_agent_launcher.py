@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 
 import pytest
+from agent_launcher import AgentLauncher
 from contract import LauncherContract, python
 
 from ignite_tf_magic.errors import LaunchError
-from ignite_tf_magic.launch.agents import AgentLauncher
 from ignite_tf_magic.launch.hosts import Host
 from ignite_tf_magic.launch.pipe import PipeTransport
 from ignite_tf_magic.launch.ssh import SshTransport

@@ -16,7 +16,6 @@ from ignite_tf_magic.runs.handles.run import Run
 from ignite_tf_magic.runs.supervision.supervisor import Plan
 from ignite_tf_magic.runs.timeouts import Timings
 from ignite_tf_magic.config.options import ConnectOptions
-from ignite_tf_magic.launch.local import LOCAL_HOST
 
 TIMINGS = Timings(first_backoff_s=0.2)
 
@@ -45,14 +44,14 @@ def make_plan(script: str, num_workers: int = 1, *, cwd: Path, **options) -> Run
     """A plan of workers on this machine; `options` go to the plan or to the spec."""
     seats = tuple(
         TaskSlot(
-            i, LOCAL_HOST, f"127.0.0.1:{10800 + i}", (i, i + 10), {str(i): (100 + i, 64), str(i + 10): (1, 8)}
+            i, "localhost", f"127.0.0.1:{10800 + i}", (i, i + 10), {str(i): (100 + i, 64), str(i + 10): (1, 8)}
         )
         for i in range(num_workers)
     )
     of_plan = {name: options.pop(name) for name in ("connect", "name", "timings") if name in options}
     options = {"cache": "MNIST", "max_restarts": 0, "python": sys.executable, **options}
     spec = RunSpec(num_workers=num_workers, cwd=str(cwd), **options)
-    plan = Plan(seats, (HostRecord(LOCAL_HOST, python=sys.executable),))
+    plan = Plan(seats, (HostRecord("localhost", python=sys.executable),))
     return RunPlan(spec, plan, script, **{"connect": ConnectOptions(), "timings": TIMINGS, **of_plan})
 
 

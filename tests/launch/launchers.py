@@ -1,4 +1,4 @@
-"""The seam between a run and the hosts it runs on: a command, a process, a launcher.
+"""What a launcher of processes on hosts is: for tests of all that agents promise by one suite, `contract`.
 
 A launcher knows nothing of runs, workers or Ignite; a run knows nothing of how its processes are
 reached. Every launcher passes the same suite, `tests/launch/contract.py`.

@@ -1,4 +1,4 @@
-"""Processes on hosts that are reached through relays; see `launch.base.Launcher`."""
+"""Processes on hosts that are reached through relays; see `launchers.Launcher`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import time
 from collections.abc import Mapping
 from pathlib import PurePath
 
+from launchers import Command
+
 from ignite_tf_magic.closing import Closing
 from ignite_tf_magic.errors import HostRefused, LaunchError
-from ignite_tf_magic.launch.base import Command
 from ignite_tf_magic.launch.hosts import Host
 from ignite_tf_magic.launch.jobs import Job, JobState, JobStatus
 from ignite_tf_magic.launch.watch import HostWatch
