@@ -270,3 +270,13 @@ def test_html_is_escaped(kernel, digits):
     result = kernel.run(f"%%ignite_tf start {digits}\nraise ValueError('<img src=x>')\n")
     assert "&lt;img src=x&gt;" in result.shown[0]["text/html"]
     assert "<img" not in result.shown[0]["text/html"]
+
+
+def test_tab_completes_commands_options_and_caches(kernel, digits):
+    def completed(text):
+        reply = kernel.client.complete(text, reply=True, timeout=300)
+        return reply["content"]["matches"]
+
+    assert "resume" in completed("%ignite_tf res")
+    assert "--stop-on-nan" in completed("%%ignite_tf start --stop")
+    assert digits in completed(f"%%ignite_tf start {digits[:4]}")

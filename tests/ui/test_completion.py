@@ -1,0 +1,97 @@
+"""Words that may come next, in a shell and behind the magic: from the table of commands, and what there is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from ignite_tf_magic.session import RunRequest, open_session
+from ignite_tf_magic.ui.commands.table import COMMANDS
+from ignite_tf_magic.ui.completion import candidates
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("IGNITE_TF_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def configured(home, ignite, monkeypatch):
+    monkeypatch.setenv("IGNITE_TF_CLUSTER", ",".join(map(str, ignite.connect_options.endpoints)))
+    return ignite
+
+
+def test_every_command_is_there(home):
+    firsts = {command.name.partition(" ")[0] for command in COMMANDS}
+    assert set(candidates([], "")) == firsts
+    for first in ("fs", "local"):
+        seconds = {command.name.partition(" ")[2] for command in COMMANDS if command.name.startswith(f"{first} ")}
+        assert set(candidates([first], "")) == seconds
+
+
+@pytest.mark.parametrize(
+    ("words", "beginning", "expected"),
+    [
+        ([], "res", ["resume"]),
+        (["fs"], "mk", ["mkdir", "mkfs"]),
+        (["start"], "--stop", ["--stop-on-nan"]),
+        (["load", "X", "digits", "--split"], "t", ["train", "test"]),
+        (["start", "--on-rebalance"], "", ["restart", "ignore"]),
+        (["start", "--workers"], "", []),
+        (["stop", "nothing"], "", []),
+        (["nonsense"], "", []),
+    ],
+)
+def test_words_of_the_table(home, words, beginning, expected):
+    assert [word for word in candidates(words, beginning) if words != ["nonsense"]] == expected
+
+
+def test_caches_and_runs(configured, home, digits):
+    assert digits in candidates(["start"], digits[:3])
+    assert digits in candidates(["doctor"], "")
+    with open_session(report=print) as session:
+        run = session.start_run(RunRequest(digits, "pass"))
+        run.wait(300)
+    assert candidates(["attach"], run.id[:4]) == [run.id]
+    assert run.id in candidates(["history", run.id], "")
+
+
+def test_nothing_is_started_to_ask(home):
+    assert candidates(["start"], "") == []
+    assert not (home / "embedded").exists()
+
+
+def test_a_cluster_that_is_not_there_is_not_waited_for(home, monkeypatch):
+    monkeypatch.setenv("IGNITE_TF_CLUSTER", "127.0.0.1:9")
+    assert candidates(["doctor"], "") == []
+
+
+def test_bash_completes(home):
+    script = """
+    PATH="$1:$PATH"
+    eval "$(ignite-tf completion bash)"
+    COMP_WORDS=(ignite-tf fs mk); COMP_CWORD=2
+    _ignite_tf
+    printf '%s\\n' "${COMPREPLY[@]}"
+    """
+    bin_directory = os.path.dirname(sys.executable)
+    done = subprocess.run(
+        ["bash", "-c", script, "bash", bin_directory], capture_output=True, text=True, timeout=300, check=True
+    )
+    assert done.stdout.split() == ["mkdir", "mkfs"], done.stderr
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_lines_for_other_shells_are_read_by_them(home, shell):
+    if shutil.which(shell) is None:
+        pytest.skip(f"there is no {shell} here")
+    lines = subprocess.run(
+        [sys.executable, "-m", "ignite_tf_magic", "completion", shell], capture_output=True, timeout=300, check=True
+    ).stdout
+    subprocess.run([shell, "-n", "/dev/stdin"], input=lines, timeout=60, check=True)
