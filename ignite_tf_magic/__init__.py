@@ -14,6 +14,10 @@ from ignite_tf_magic.version import __version__
 
 if TYPE_CHECKING:
     from ignite_tf_magic.dataset.ignite import IgniteDataset as IgniteDataset
+    from ignite_tf_magic.errors import IgniteTfError as IgniteTfError
+    from ignite_tf_magic.session.facade import Session as Session
+    from ignite_tf_magic.session.facade import open_session as connect  # noqa: F401
+    from ignite_tf_magic.training.loops import Loop as Loop
     from ignite_tf_magic.ui.notebook.magics import load_ipython_extension as load_ipython_extension
     from ignite_tf_magic.session.registration import register as register
     from ignite_tf_magic.ui.notebook.run_function import run as run
@@ -27,6 +31,10 @@ if TYPE_CHECKING:
 
 _HOME_OF_NAME = {
     "IgniteDataset": "ignite_tf_magic.dataset.ignite",
+    "IgniteTfError": "ignite_tf_magic.errors",
+    "Loop": "ignite_tf_magic.training.loops",
+    "Session": "ignite_tf_magic.session.facade",
+    "connect": "ignite_tf_magic.session.facade:open_session",
     "all_rows": "ignite_tf_magic.training.step",
     "checkpoint": "ignite_tf_magic.training.loops",
     "independent": "ignite_tf_magic.training.keras_hooks",
@@ -41,9 +49,13 @@ _HOME_OF_NAME = {
 
 __all__ = [
     "IgniteDataset",
+    "IgniteTfError",
+    "Loop",
+    "Session",
     "__version__",
     "all_rows",
     "checkpoint",
+    "connect",
     "independent",
     "load",
     "load_ipython_extension",
@@ -58,4 +70,5 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOME_OF_NAME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOME_OF_NAME[name]), name)
+    module, _, other = _HOME_OF_NAME[name].partition(":")
+    return getattr(import_module(module), other or name)

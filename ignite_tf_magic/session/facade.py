@@ -130,7 +130,7 @@ class CacheInfo:
 def open_session(
     options: ConnectOptions | None = None,
     *,
-    report: Report,
+    report: Report = print,
     config: Path | None = None,
     via: str | None = None,
 ) -> Session:

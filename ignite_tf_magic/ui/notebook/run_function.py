@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
-from ignite_tf_magic.errors import ConfigError, PathNotFound, RunFailed
-from ignite_tf_magic.session import RunRequest, RunState, TrainingRun, open_session, source_of
+from ignite_tf_magic.errors import PathNotFound, RunFailed
+from ignite_tf_magic.session import OnRebalance, RunRequest, RunState, TrainingRun, open_session, source_of
 from ignite_tf_magic.ui.following import follow, show_output
 from ignite_tf_magic.ui.notebook.screen import NotebookScreen
 from ignite_tf_magic.ui.render import failure_view
@@ -24,8 +25,23 @@ def run(
     *,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
+    hosts: Sequence[str] = (),
+    python: str | None = None,
+    name: str | None = None,
+    num_gpus: int = 0,
+    memory_bytes: int = 0,
+    env: Mapping[str, str] | None = None,
+    requirements: Path | None = None,
+    wheels: Path | None = None,
+    start_timeout_s: float | None = 180.0,
+    max_restarts: int | None = None,
+    deadline_s: float | None = None,
+    on_rebalance: OnRebalance | None = None,
+    stop_on_nan: bool = False,
+    allow_partial: bool = False,
+    wait: bool = False,
+    priority: int = 0,
     report: Callable[[str], None] = print,
-    **options: Any,
 ) -> Any:
     """Run a function on workers, each with partitions of a cache of its own, and give what it returns.
 
@@ -38,8 +54,23 @@ def run(
         workers: How many; all call the function. Keras' `fit` trains one model on all of them.
         args: Its arguments.
         kwargs: Likewise.
+        hosts: As in `RunRequest`; so are all that follow but the last.
+        python: Interpreter of the workers.
+        name: First part of the run's id.
+        num_gpus: Of each worker, for itself alone.
+        memory_bytes: Of each worker, at most; 0 is no limit.
+        env: More variables of the workers' environment.
+        requirements: File of what the workers' interpreter is to have.
+        wheels: Directory with all wheels for that.
+        start_timeout_s: How long the workers may take to start, and to join each other.
+        max_restarts: So many failures in a row lead to a restart.
+        deadline_s: How long the run may take in all.
+        on_rebalance: What a change of the cache's primary owners leads to.
+        stop_on_nan: Fail when the loss is not a number any more.
+        allow_partial: Train on what is left of a cache that lost rows.
+        wait: Queue the run until there is room for it.
+        priority: Among queued runs those with a higher one come first.
         report: Called with one line at a time about what takes long.
-        options: Other fields of `RunRequest`, as `hosts`, `num_gpus`, `python`.
 
     Returns:
         What the function has returned in the first worker: a model of Keras, or values as above.
@@ -50,18 +81,28 @@ def run(
         IgniteTfError: As `Session.start_run`.
     """
     source = source_of(train_fn)
-    pushed = {**source.values, "_arguments": list(args), "_options": dict(kwargs or {})}
-    if "detach" in options:
-        raise ConfigError(
-            "run() waits for what the function returns; start what is to outlive this process by a cell"
-        )
     request = RunRequest(
         cache,
         source.script(_LAST_LINE.format(name=source.name)),
         num_workers=workers,
         script_name=source.name,
-        push=pushed,
-        **options,
+        push={**source.values, "_arguments": list(args), "_options": dict(kwargs or {})},
+        hosts=tuple(hosts),
+        python=python,
+        name=name,
+        num_gpus=num_gpus,
+        memory_bytes=memory_bytes,
+        env=env or {},
+        requirements=requirements,
+        wheels=wheels,
+        start_timeout_s=start_timeout_s,
+        max_restarts=max_restarts,
+        deadline_s=deadline_s,
+        on_rebalance=on_rebalance,
+        stop_on_nan=stop_on_nan,
+        allow_partial=allow_partial,
+        wait=wait,
+        priority=priority,
     )
     with open_session(report=report) as session:
         started = session.start_run(request)

@@ -43,5 +43,5 @@ def test_its_failure_is_an_exception_with_its_traceback(cache):
 
 
 def test_it_is_waited_for(cache):
-    with pytest.raises(ConfigError, match="waits for what the function returns"):
+    with pytest.raises(TypeError, match="detach"):
         ignite_tf_magic.run(train, cache, detach=True)

@@ -1,0 +1,55 @@
+"""What the package exports is typed: a user's program passes mypy, and mistakes in it do not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+from __future__ import annotations
+
+import ignite_tf_magic
+from ignite_tf_magic import IgniteTfError, Session, connect
+from ignite_tf_magic.session import RunInfo, RunRequest
+
+
+def train(rate: float) -> float:
+    return rate * 2
+
+
+def main() -> list[RunInfo]:
+    try:
+        with connect() as session:
+            run = session.start_run(RunRequest("MNIST", "print(1)", num_workers=2, hosts=("db1",)))
+            print(run.wait(60.0).state.value, [chunk.text for chunk in run.follow()])
+            return session.runs(include_ended=True)
+    except IgniteTfError as error:
+        print(str(error))
+        return []
+
+
+print(ignite_tf_magic.run(train, "MNIST", 2, args=(0.1,), hosts=["db1"], deadline_s=60.0))
+"""
+
+
+def checked(tmp_path, program):
+    path = tmp_path / "program.py"
+    path.write_text(program)
+    command = [sys.executable, "-m", "mypy", "--strict", "--no-incremental", str(path)]
+    return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+
+
+def test_a_program_passes(tmp_path):
+    done = checked(tmp_path, PROGRAM)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [("deadline_s=60.0", "deadline=60.0"), ("num_workers=2", 'num_workers="2"'), ("runs(include_ended", "jobs(include_ended")],
+)
+def test_a_mistake_does_not(tmp_path, right, wrong):
+    assert right in PROGRAM
+    assert checked(tmp_path, PROGRAM.replace(right, wrong)).returncode == 1
