@@ -19,9 +19,9 @@ from benchmarks.fault_kinds import Fault
 from benchmarks.fault_observer import Observer
 from benchmarks.fault_outcome import LINE, Outcome, shown_lines
 from benchmarks.fault_stage import CACHE, NUM_ROWS, STATES, BedError, Stage, newest_record
+from ignite_tf_magic.errors import IgniteTfError
 from ignite_tf_magic.runs.handles.run import list_runs
 from ignite_tf_magic.runs.states import RunState
-from ignite_tf_magic.errors import IgniteTfError
 
 _SCRIPTS = Path(__file__).parent / "scripts"
 _STEP_S = 0.05

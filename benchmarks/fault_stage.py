@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ignite_tf_magic.client.client import Client, connect
-from ignite_tf_magic.runs.registry.registry import Registry
 from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.errors import CacheNotFound, IgniteTfError
 from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.protocol.ops import AtomicityMode
+from ignite_tf_magic.runs.registry.registry import Registry
 from ignite_tf_magic.session import open_session
 
 ROOT = Path(__file__).parent.parent

@@ -25,8 +25,8 @@ import fsspec
 
 from benchmarks import tables
 from ignite_tf_magic.embedded import EmbeddedOptions, Lifetime, down, ensure_up
-from ignite_tf_magic.session.files import start_mount, unmount
 from ignite_tf_magic.igfs.filesystem import IgfsFileSystem
+from ignite_tf_magic.session.files import start_mount, unmount
 
 _NAMES = ("a", "b", "ü #c")
 _SIZES = (0, 1, 100, 5000, 70_000, 1_200_000)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from benchmarks.process import VariantFailed
-from ignite_tf_magic.ui.render import failure_view
 from ignite_tf_magic.session import Run, RunState
+from ignite_tf_magic.ui.render import failure_view
 
 
 def check_succeeded(run: Run) -> None:

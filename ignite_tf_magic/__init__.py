@@ -15,19 +15,19 @@ from ignite_tf_magic.version import __version__
 if TYPE_CHECKING:
     from ignite_tf_magic.dataset.ignite import IgniteDataset as IgniteDataset
     from ignite_tf_magic.errors import IgniteTfError as IgniteTfError
-    from ignite_tf_magic.session.facade import Session as Session
-    from ignite_tf_magic.session.facade import open_session as connect  # noqa: F401
-    from ignite_tf_magic.training.loops import Loop as Loop
-    from ignite_tf_magic.ui.notebook.magics import load_ipython_extension as load_ipython_extension
-    from ignite_tf_magic.session.registration import register as register
-    from ignite_tf_magic.ui.notebook.run_function import run as run
-    from ignite_tf_magic.session.run_values import result as result
     from ignite_tf_magic.session import load as load
+    from ignite_tf_magic.session.facade import Session as Session
+    from ignite_tf_magic.session.facade import open_session as connect
+    from ignite_tf_magic.session.registration import register as register
+    from ignite_tf_magic.session.run_values import result as result
     from ignite_tf_magic.training.keras_hooks import independent as independent
+    from ignite_tf_magic.training.loops import Loop as Loop
     from ignite_tf_magic.training.loops import checkpoint as checkpoint
     from ignite_tf_magic.training.loops import strategy as strategy
     from ignite_tf_magic.training.step import all_rows as all_rows
     from ignite_tf_magic.training.task import task as task
+    from ignite_tf_magic.ui.notebook.magics import load_ipython_extension as load_ipython_extension
+    from ignite_tf_magic.ui.notebook.run_function import run as run
 
 _HOME_OF_NAME = {
     "IgniteDataset": "ignite_tf_magic.dataset.ignite",

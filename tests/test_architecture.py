@@ -13,8 +13,8 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "ignite_tf_magic"
 NAME = PACKAGE.name
 
-# Floor by floor, lowest first: each room with its modules, of which each imports earlier ones only. Rooms import rooms of
-# lower floors; those of one floor do not know each other.
+# Floor by floor, lowest first: each room with its modules, of which each imports earlier ones only. Rooms import rooms
+# of lower floors; those of one floor do not know each other.
 ROOMS: list[dict[str, str]] = [
     {
         "errors": "",
@@ -234,7 +234,9 @@ def test_libraries_stay_in_their_rooms(module):
         allowed = ROOMS_OF_LIBRARY.get(library)
         assert allowed is None or room(module) in allowed, f"{module} imports {library}"
         for pure, never in NEVER_IN.items():
-            assert library not in never or not f"{module}.".startswith(f"{pure}."), f"{module} imports {library}"
+            assert library not in never or not f"{module}.".startswith(f"{pure}."), (
+                f"{module} imports {library}"
+            )
 
 
 def test_the_tree_of_the_document_has_every_room():
@@ -271,7 +273,9 @@ HEAVY = [
 ]
 
 
-@pytest.mark.parametrize("module", ["", ".session.facade", ".client.client", ".ui.shell.cli", ".dataset.record_files"])
+@pytest.mark.parametrize(
+    "module", ["", ".session.facade", ".client.client", ".ui.shell.cli", ".dataset.record_files"]
+)
 def test_importing_loads_no_heavy_library(module):
     code = f"import sys, {NAME}{module}; print([m for m in {HEAVY!r} if m in sys.modules])"
     done = subprocess.run(

@@ -96,7 +96,9 @@ def interpreter(base):
 def test_binder_brings_a_node_with_the_digits(binder):
     binder("pip", "install", "--no-deps", "-r", "binder/requirements.txt")
     # -I: what was installed, not the checkout. The demo's notebook must be in it.
-    packaged = "(importlib.resources.files('ignite_tf_magic') / 'ui' / 'notebook' / 'quickstart.ipynb').is_file()"
+    packaged = (
+        "(importlib.resources.files('ignite_tf_magic') / 'ui' / 'notebook' / 'quickstart.ipynb').is_file()"
+    )
     assert binder("python", "-I", "-c", f"import importlib.resources; print({packaged})") == "True\n"
     try:
         binder("binder/postBuild")

@@ -48,7 +48,11 @@ def test_a_program_passes(tmp_path):
 
 @pytest.mark.parametrize(
     ("right", "wrong"),
-    [("deadline_s=60.0", "deadline=60.0"), ("num_workers=2", 'num_workers="2"'), ("runs(include_ended", "jobs(include_ended")],
+    [
+        ("deadline_s=60.0", "deadline=60.0"),
+        ("num_workers=2", 'num_workers="2"'),
+        ("runs(include_ended", "jobs(include_ended"),
+    ],
 )
 def test_a_mistake_does_not(tmp_path, right, wrong):
     assert right in PROGRAM

@@ -16,10 +16,10 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.config.own_files import check_own, check_private
 from ignite_tf_magic.config.spring_xml import looks_like_xml, read_spring_xml
 from ignite_tf_magic.config.toml_tables import TomlTable, is_word, parse_toml
+from ignite_tf_magic.errors import ConfigError
 
 if TYPE_CHECKING:
     import socket

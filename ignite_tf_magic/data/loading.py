@@ -32,7 +32,7 @@ from ignite_tf_magic.client.load import check_room, put_rows, region_watch, tabl
 from ignite_tf_magic.client.regions import RegionWatch, region_use
 from ignite_tf_magic.client.router import wait_for
 from ignite_tf_magic.client.row_counts import counted_now, note_count
-from ignite_tf_magic.runs.hosts.topology import topology_of
+from ignite_tf_magic.data.sources import Columns, value_type_name
 from ignite_tf_magic.errors import (
     CacheExists,
     CacheNameError,
@@ -44,7 +44,7 @@ from ignite_tf_magic.errors import (
 from ignite_tf_magic.protocol import sql
 from ignite_tf_magic.protocol.affinity import partitions_of_hashes
 from ignite_tf_magic.protocol.encode import RowEncoder
-from ignite_tf_magic.data.sources import Columns, value_type_name
+from ignite_tf_magic.runs.hosts.topology import topology_of
 
 # Told the rows written so far and all rows.
 _RECOUNT_S = 2.0

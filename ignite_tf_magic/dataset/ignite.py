@@ -10,10 +10,12 @@ import numpy as np
 import tensorflow as tf
 
 from ignite_tf_magic.config.options import DEFAULT_PORT, Endpoint
+from ignite_tf_magic.dataset.deal import EqualSteps
 from ignite_tf_magic.dataset.generator import ArrayDataset
 from ignite_tf_magic.dataset.kept_secrets import Given, keep
 from ignite_tf_magic.dataset.options import ReadOptions, parse_partitions, read_options
 from ignite_tf_magic.dataset.paged import PagedDataset, Pages, Recipe, ShuffleOrder
+from ignite_tf_magic.dataset.passes import EpochTracker, PassSeed, RowShard, Stream
 from ignite_tf_magic.dataset.reader import ChunkReader, PartitionOrder
 from ignite_tf_magic.dataset.reading_process import (
     ReadBy,
@@ -26,9 +28,7 @@ from ignite_tf_magic.dataset.record_address import ALL, ASSIGNED, THIS_PROCESS, 
 from ignite_tf_magic.dataset.record_pages import record_pages
 from ignite_tf_magic.dataset.source import Source, open_source
 from ignite_tf_magic.dataset.structure import arranged, no_pages, page_spec, row_spec, with_ragged
-from ignite_tf_magic.dataset.deal import EqualSteps
 from ignite_tf_magic.errors import ConfigError, EmptyCache
-from ignite_tf_magic.dataset.passes import EpochTracker, PassSeed, RowShard, Stream
 from ignite_tf_magic.protocol.columns import Column, RaggedColumn
 
 

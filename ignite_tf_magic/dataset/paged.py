@@ -24,9 +24,9 @@ import numpy as np
 import tensorflow as tf
 
 from ignite_tf_magic.dataset.batches import anew_each_pass, can_be_empty, empty_like, num_rows
+from ignite_tf_magic.dataset.deal import EqualSteps, GlobalBatchPlan
 from ignite_tf_magic.dataset.graph_devices import moves
 from ignite_tf_magic.dataset.page_map import map_pages
-from ignite_tf_magic.dataset.deal import GlobalBatchPlan, EqualSteps
 from ignite_tf_magic.dataset.passes import EpochTracker, PassSeed, RowShard
 
 Pages = Any
@@ -99,7 +99,9 @@ class Recipe:
 class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
     """Rows in front, pages behind."""
 
-    def __init__(self, recipe: Recipe, pages: Pages | None = None, passes: EpochTracker | None = None) -> None:
+    def __init__(
+        self, recipe: Recipe, pages: Pages | None = None, passes: EpochTracker | None = None
+    ) -> None:
         self._recipe = recipe
         self._pages, self._passes = recipe.pages() if pages is None else (pages, passes)
         self._rows = self._pages.unbatch()

@@ -18,9 +18,9 @@ from contextlib import suppress
 from ignite_tf_magic.client.cache_scan import CacheScan
 from ignite_tf_magic.client.client import Cache, Client
 from ignite_tf_magic.closing import Closing
+from ignite_tf_magic.dataset.passes import Stream
 from ignite_tf_magic.dataset.source import Source, check_complete
 from ignite_tf_magic.errors import EmptyCache
-from ignite_tf_magic.dataset.passes import Stream
 from ignite_tf_magic.protocol.columns import ColumnChunk, PageDecoder, UnknownSchema
 from ignite_tf_magic.protocol.layout import Leaf, Node, ObjectNode, RowLayout
 from ignite_tf_magic.protocol.page_run import PageRun

@@ -14,10 +14,10 @@ from ignite_tf_magic.client.router import wait_for
 from ignite_tf_magic.client.row_counts import check_rows
 from ignite_tf_magic.dataset.kept_client import KeptClient
 from ignite_tf_magic.dataset.options import ReadOptions
+from ignite_tf_magic.dataset.passes import Stream
 from ignite_tf_magic.dataset.pool import BufferPool
 from ignite_tf_magic.dataset.snapshot import Snapshot
 from ignite_tf_magic.errors import ConfigError, PartitionsLost, format_ranges
-from ignite_tf_magic.dataset.passes import Stream
 from ignite_tf_magic.protocol.layout import LayoutFinder, Leaf, RowLayout, declared_layout
 
 CHUNK_BYTES = 4 * 1024 * 1024

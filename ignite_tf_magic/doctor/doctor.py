@@ -14,12 +14,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ignite_tf_magic.runs.supervision.host_controller import address_of
-from ignite_tf_magic.runs.reach import Reach
-from ignite_tf_magic.runs.record import HostRecord
-from ignite_tf_magic.runs.hosts.topology import Answer
-from ignite_tf_magic.doctor.cluster_checks import ClusterSight, look_at_cluster
 from ignite_tf_magic.config.options import Config, ConnectOptions
+from ignite_tf_magic.doctor.cluster_checks import ClusterSight, look_at_cluster
 from ignite_tf_magic.doctor.diagnosis import (
     MODULES,
     Check,
@@ -37,6 +33,10 @@ from ignite_tf_magic.doctor.diagnosis import (
 from ignite_tf_magic.errors import IgniteTfError
 from ignite_tf_magic.launch.hosts import Host, call_all
 from ignite_tf_magic.launch.jobs import HostFacts, ProbeFacts
+from ignite_tf_magic.runs.hosts.topology import Answer
+from ignite_tf_magic.runs.reach import Reach
+from ignite_tf_magic.runs.record import HostRecord
+from ignite_tf_magic.runs.supervision.host_controller import address_of
 
 T = TypeVar("T")
 

@@ -10,8 +10,8 @@ from ignite_tf_magic.errors import IgniteTfError, OutcomeUnknown, StaleFile
 from ignite_tf_magic.igfs import journal, layout
 from ignite_tf_magic.igfs.collector import Collector
 from ignite_tf_magic.igfs.journal import INTENT, Intent
-from ignite_tf_magic.igfs.lease_manager import LeaseManager
 from ignite_tf_magic.igfs.layout import FIRST_PIECE, Extent
+from ignite_tf_magic.igfs.lease_manager import LeaseManager
 from ignite_tf_magic.igfs.quota import Quota
 from ignite_tf_magic.igfs.store import Changes, Store, Swap
 

@@ -8,8 +8,8 @@ from collections import OrderedDict
 from ignite_tf_magic.client.pipeline import Pipeline, Ticket
 from ignite_tf_magic.closing import Closing
 from ignite_tf_magic.errors import PathIsDirectory, StaleFile
-from ignite_tf_magic.igfs.lease_manager import LeaseManager
 from ignite_tf_magic.igfs.layout import Block, BlockMap, FileNode
+from ignite_tf_magic.igfs.lease_manager import LeaseManager
 from ignite_tf_magic.igfs.paths import Path, render
 from ignite_tf_magic.igfs.store import ProcessLock, Store
 from ignite_tf_magic.igfs.tree import Tree

@@ -12,8 +12,8 @@ from ignite_tf_magic.errors import InvalidPath, PathIsDirectory, PathNotDirector
 from ignite_tf_magic.igfs import layout
 from ignite_tf_magic.igfs.collector import Collector
 from ignite_tf_magic.igfs.found import ROOT
-from ignite_tf_magic.igfs.lease_manager import LeaseManager
 from ignite_tf_magic.igfs.layout import BLOCK_BYTES, FileNode, Node
+from ignite_tf_magic.igfs.lease_manager import LeaseManager
 from ignite_tf_magic.igfs.paths import Path, check_listed, render
 from ignite_tf_magic.igfs.quota import MAX_SHARE, Quota
 from ignite_tf_magic.igfs.reader import FileReader

@@ -17,8 +17,8 @@ from ignite_tf_magic.igfs.block_writer import BlockWriter, overlay
 from ignite_tf_magic.igfs.collector import Collector
 from ignite_tf_magic.igfs.found import ResolvedPath
 from ignite_tf_magic.igfs.journal import Garbage
-from ignite_tf_magic.igfs.lease_manager import LeaseManager
 from ignite_tf_magic.igfs.layout import TAIL_BYTES, DirectoryNode, Extent, FileNode, Node
+from ignite_tf_magic.igfs.lease_manager import LeaseManager
 from ignite_tf_magic.igfs.paths import Path, render
 from ignite_tf_magic.igfs.quota import Quota
 from ignite_tf_magic.igfs.store import Changes, Store, Swap
@@ -362,7 +362,9 @@ class FileWriter(Closing):
         self._note_made(attempt)
         return True
 
-    def _act(self, changes: Changes, attempt: _CommitAttempt, merged: tuple[Extent, ...]) -> ResolvedPath | None:
+    def _act(
+        self, changes: Changes, attempt: _CommitAttempt, merged: tuple[Extent, ...]
+    ) -> ResolvedPath | None:
         """In a transaction: make the file be what was drafted; None when it is not what that began with any more."""
         base, node = attempt.base, attempt.node
         found = self._tree.find_to_change(changes, self.path)

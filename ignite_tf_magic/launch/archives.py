@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ignite_tf_magic.errors import ParcelError
-from ignite_tf_magic.launch.entries import MAX_ENTRIES, Entries, ArchiveEntry, mib
+from ignite_tf_magic.launch.entries import MAX_ENTRIES, ArchiveEntry, Entries, mib
 
 _CHUNK_BYTES = 256 << 10
 _MAX_HEADER_BYTES = 2048

@@ -23,7 +23,7 @@ from ignite_tf_magic.launch.jobs import (
 from ignite_tf_magic.launch.link import Pipe, RelayLink, RelayReply, Transport
 from ignite_tf_magic.launch.loop import loop_thread
 
-__all__ = ["Host", "Pipe", "Reply", "Transport", "call_all"]
+__all__ = ["Host", "Pipe", "RelayReply", "Transport", "call_all"]
 
 T = TypeVar("T")
 
@@ -114,11 +114,15 @@ class Host(Closing):
         self._link = link
         return link
 
-    async def acall(self, op: str, payload: bytes = b"", *, timeout_s: float = 10.0, **fields: Any) -> RelayReply:
+    async def acall(
+        self, op: str, payload: bytes = b"", *, timeout_s: float = 10.0, **fields: Any
+    ) -> RelayReply:
         """As `call`, for coroutines on the loop's thread."""
         return await self._request(op, fields, payload, timeout_s)
 
-    async def _request(self, op: str, fields: Mapping[str, Any], payload: bytes, timeout_s: float) -> RelayReply:
+    async def _request(
+        self, op: str, fields: Mapping[str, Any], payload: bytes, timeout_s: float
+    ) -> RelayReply:
         return await (await self.link()).request(op, fields, payload, timeout_s)
 
     async def _close(self) -> None:

@@ -119,7 +119,9 @@ class RelayLink:
         """Whether requests can still be sent."""
         return self._broken is None
 
-    async def request(self, op: str, fields: Mapping[str, Any], payload: bytes, timeout_s: float) -> RelayReply:
+    async def request(
+        self, op: str, fields: Mapping[str, Any], payload: bytes, timeout_s: float
+    ) -> RelayReply:
         """Send a request and wait for its answer.
 
         Raises:

@@ -25,7 +25,7 @@ from typing import IO, Any
 from ignite_tf_magic.config.options import cache_dir
 from ignite_tf_magic.errors import ParcelError
 from ignite_tf_magic.launch.archives import read_archive
-from ignite_tf_magic.launch.entries import Entries, ArchiveEntry
+from ignite_tf_magic.launch.entries import ArchiveEntry, Entries
 
 MAX_BYTES = 256 << 20
 # What a job's directory has and no worker needs. Virtual environments are known by what they contain.

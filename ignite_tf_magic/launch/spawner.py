@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 
-def spawn(
-    argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], output: Path
-) -> subprocess.Popen[bytes]:
+def spawn(argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], output: Path) -> subprocess.Popen[bytes]:
     """Start a process in a group of its own, which no Ctrl-C of ours reaches; returns without waiting for it.
 
     Args:

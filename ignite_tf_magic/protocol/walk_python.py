@@ -70,7 +70,8 @@ class PythonWalker:
         self._leaves = layout.leaves()
         self._number = {leaf.path: number for number, leaf in enumerate(self._leaves)}
         self._strides = all(
-            kind_of(leaf) in (PayloadKind.FIXED, PayloadKind.TIMESTAMP, PayloadKind.SQL_DATE) for leaf in self._leaves
+            kind_of(leaf) in (PayloadKind.FIXED, PayloadKind.TIMESTAMP, PayloadKind.SQL_DATE)
+            for leaf in self._leaves
         )
         self._out: Sequence[NDArray[Any]] = ()
         self._row = 0

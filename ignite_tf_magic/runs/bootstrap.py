@@ -23,10 +23,10 @@ from pathlib import Path
 from types import FrameType, ModuleType, TracebackType
 
 from ignite_tf_magic.after_import import after_import, call_named
-from ignite_tf_magic.runs.task import GRACE_S, ExitReport, WorkerTask, is_python_script
-from ignite_tf_magic.runs.unhooked import UnhookedWatch
 from ignite_tf_magic.launch.groups import kill_group
 from ignite_tf_magic.launch.lock import wait_until_gone
+from ignite_tf_magic.runs.task import GRACE_S, ExitReport, WorkerTask, is_python_script
+from ignite_tf_magic.runs.unhooked import UnhookedWatch
 
 # Less noise from TensorFlow's libraries, unless the user has chosen.
 _DEFAULTS = {"TF_CPP_MIN_LOG_LEVEL": "2", "GRPC_VERBOSITY": "ERROR"}

@@ -165,7 +165,9 @@ def _ends(record: RunRecord, reports: Reports) -> dict[int, WorkerEnd]:
 
 def _while_busy(record: RunRecord, reports: Reports, observation: Observation, timings: Timings) -> RunRecord:
     if record.workers and all(worker.exit_code == 0 for worker in record.workers):
-        return record.happened(RunEvent.ALL_SUCCEEDED, ended_at=observation.time, exit_code=0, waiting_for=None)
+        return record.happened(
+            RunEvent.ALL_SUCCEEDED, ended_at=observation.time, exit_code=0, waiting_for=None
+        )
     if any(worker.exit_code for worker in record.workers):
         return _end(record, RunEvent.WORKER_FAILED)
     if lost := _lost_host(record, reports, timings):
@@ -289,7 +291,9 @@ def _describe_missing(
 
 
 def _is_over_time(record: RunRecord, observation: Observation) -> bool:
-    return record.spec.deadline_s is not None and observation.time - record.started_at > record.spec.deadline_s
+    return (
+        record.spec.deadline_s is not None and observation.time - record.started_at > record.spec.deadline_s
+    )
 
 
 def _over_time(record: RunRecord) -> str:
@@ -324,7 +328,9 @@ def _too_late(record: RunRecord, reason: str, failed_worker: int | None = None) 
     )
 
 
-def _while_ending(record: RunRecord, reports: Reports, observation: Observation, timings: Timings) -> RunRecord:
+def _while_ending(
+    record: RunRecord, reports: Reports, observation: Observation, timings: Timings
+) -> RunRecord:
     if record.state is RunState.RESTARTING and _is_over_time(record, observation):
         return _too_late(record, _over_time(record))
     if not all_gone(record, reports, timings):
@@ -332,7 +338,11 @@ def _while_ending(record: RunRecord, reports: Reports, observation: Observation,
     if record.state is RunState.STOPPING:
         reason = None if record.reason == STOP_ASKED else record.reason
         return record.happened(
-            RunEvent.ALL_GONE, ended_at=observation.time, exit_code=EXIT_STOPPED, reason=reason, waiting_for=None
+            RunEvent.ALL_GONE,
+            ended_at=observation.time,
+            exit_code=EXIT_STOPPED,
+            reason=reason,
+            waiting_for=None,
         )
     if record.state is RunState.FAILING:
         return _after_failure(record, reports, observation)
@@ -361,7 +371,9 @@ def _after_failure(record: RunRecord, reports: Reports, observation: Observation
         )
         return _with_past(again, observation)
     exit_code = record.exit_code or (first and first.exit_code) or EXIT_NOT_STARTED
-    return record.happened(RunEvent.ALL_GONE, ended_at=observation.time, exit_code=exit_code, waiting_for=None)
+    return record.happened(
+        RunEvent.ALL_GONE, ended_at=observation.time, exit_code=exit_code, waiting_for=None
+    )
 
 
 def _obstacles(record: RunRecord, reports: Reports) -> set[str]:

@@ -9,11 +9,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ignite_tf_magic.runs.record import HostRecord, RunRecord
 from ignite_tf_magic.launch.hosts import Host
 from ignite_tf_magic.launch.jobs import LinkTimings
 from ignite_tf_magic.launch.pipe import PipeTransport
 from ignite_tf_magic.launch.ssh import SshOptions, SshTransport
+from ignite_tf_magic.runs.record import HostRecord, RunRecord
 
 
 class KeptHosts:

@@ -19,13 +19,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from ignite_tf_magic.launch import lock
+from ignite_tf_magic.launch.files import stamp_of, write_private
 from ignite_tf_magic.runs.directory import RunDirectory
 from ignite_tf_magic.runs.orders import Order, WorkerEnd, known_fields
 from ignite_tf_magic.runs.states import RunEvent, RunState, after
 from ignite_tf_magic.runs.task import is_python_script
 from ignite_tf_magic.runs.type_checks import misfits
-from ignite_tf_magic.launch import lock
-from ignite_tf_magic.launch.files import stamp_of, write_private
 
 FORMAT = 2
 _MOST_LAUNCHES = 1_000_000
@@ -298,7 +298,9 @@ class RunRecord:
 
     @classmethod
     def read(cls, directory: RunDirectory) -> RunRecord:
-        """Read a record. A file that has not changed since is not parsed again: who follows a run asks 20 times a second.
+        """Read a record.
+
+        A file that has not changed since is not parsed again: who follows a run asks 20 times a second.
 
         Raises:
             FileNotFoundError: There is no run there, or not yet.

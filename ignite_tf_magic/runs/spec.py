@@ -8,6 +8,9 @@ import traceback
 import warnings
 from typing import Any
 
+from ignite_tf_magic.config.options import ConnectOptions, Endpoint
+from ignite_tf_magic.errors import ScriptError, format_ranges
+from ignite_tf_magic.launch.jobs import Job
 from ignite_tf_magic.runs.directory import (
     CREDENTIALS,
     assignment_name,
@@ -21,9 +24,6 @@ from ignite_tf_magic.runs.orders import TaskSlot, job_name
 from ignite_tf_magic.runs.record import RunRecord
 from ignite_tf_magic.runs.task import WorkerTask
 from ignite_tf_magic.runs.timeouts import Timings
-from ignite_tf_magic.config.options import ConnectOptions, Endpoint
-from ignite_tf_magic.errors import ScriptError, format_ranges
-from ignite_tf_magic.launch.jobs import Job
 
 
 def tf_config(addresses: tuple[str, ...], worker: int) -> str | None:
@@ -118,7 +118,13 @@ def worker_task(
 
 
 def worker_job(
-    record: RunRecord, seat: TaskSlot, root: str, *, port: int | None, python_path: str | None, timings: Timings
+    record: RunRecord,
+    seat: TaskSlot,
+    root: str,
+    *,
+    port: int | None,
+    python_path: str | None,
+    timings: Timings,
 ) -> Job:
     """Give the job of one worker: what its host starts and watches."""
     run, generation, home = record.run_id, record.generation, f"{root}/runs/{record.run_id}"

@@ -21,42 +21,54 @@ from ignite_tf_magic.client.client import Client
 from ignite_tf_magic.client.control import pyignite_client
 from ignite_tf_magic.client.sql import QueryResult, SqlClient
 from ignite_tf_magic.closing import Closing
-from ignite_tf_magic.runs.supervision import manager
-from ignite_tf_magic.runs.decisions import Reports
-from ignite_tf_magic.runs.handles.failure import Failure
-from ignite_tf_magic.runs.supervision.manager import RunPlan, RunHooks
-from ignite_tf_magic.runs.logs.output import OutputChunk
-from ignite_tf_magic.runs.registry.publisher import Publisher
-from ignite_tf_magic.runs.registry.queue import check_turn
-from ignite_tf_magic.runs.reach import Reach
-from ignite_tf_magic.runs.record import RunInfo, RunRecord, WorkerRecord
-from ignite_tf_magic.runs.registry.registry import Registry
-from ignite_tf_magic.runs.handles.run import Run, StopKind, StopOutcome
-from ignite_tf_magic.runs.states import RunState
-from ignite_tf_magic.runs.supervision.supervisor import Plan
-from ignite_tf_magic.runs.hosts.topology import TopologyWatch, connect_to_majority, connect_to_most
 from ignite_tf_magic.config.options import Config, ConnectOptions, OnRebalance, state_dir, timings_divisor
+from ignite_tf_magic.data.loading import LoadOutcome, LoadProgress, load_columns
+from ignite_tf_magic.data.sources import read_source
 from ignite_tf_magic.doctor.diagnosis import Check, Diagnosis, Health
 from ignite_tf_magic.embedded import ClusterStopped, EmbeddedCluster, EmbeddedNode, EmbeddedOptions
 from ignite_tf_magic.errors import ConfigError, IgniteTfError, NoRoom
-from ignite_tf_magic.serialization.function_source import source_of
 from ignite_tf_magic.igfs.volume import Volume
-from ignite_tf_magic.session.known_runs import cache_names, diagnose, get_run, left_runs, list_runs, stop_run
-from ignite_tf_magic.data.loading import LoadOutcome, LoadProgress, load_columns
-from ignite_tf_magic.runs.hosts.placement import PlacementRow
-from ignite_tf_magic.session.pruning import Pruned, Pruner
-from ignite_tf_magic.session.resuming import directory_to_resume, forget_stop, plan_to_resume, plan_to_take_over
+from ignite_tf_magic.runs.decisions import Reports
+from ignite_tf_magic.runs.handles.failure import Failure
+from ignite_tf_magic.runs.handles.run import Run, StopKind, StopOutcome
 from ignite_tf_magic.runs.handles.run_files import RunFiles
+from ignite_tf_magic.runs.hosts.placement import PlacementRow
+from ignite_tf_magic.runs.hosts.topology import TopologyWatch, connect_to_majority, connect_to_most
+from ignite_tf_magic.runs.logs.output import OutputChunk
+from ignite_tf_magic.runs.reach import Reach
+from ignite_tf_magic.runs.record import RunInfo, RunRecord, WorkerRecord
+from ignite_tf_magic.runs.registry.publisher import Publisher
+from ignite_tf_magic.runs.registry.queue import check_turn
+from ignite_tf_magic.runs.registry.registry import Registry
+from ignite_tf_magic.runs.states import RunState
+from ignite_tf_magic.runs.supervision import manager
+from ignite_tf_magic.runs.supervision.manager import RunHooks, RunPlan
+from ignite_tf_magic.runs.supervision.supervisor import Plan
+from ignite_tf_magic.serialization.function_source import source_of
+from ignite_tf_magic.serialization.terminal_text import visible
+from ignite_tf_magic.serialization.values import encode
+from ignite_tf_magic.session.known_runs import cache_names, diagnose, get_run, left_runs, list_runs, stop_run
+from ignite_tf_magic.session.pruning import Pruned, Pruner
+from ignite_tf_magic.session.resolve import (
+    configuration,
+    named_cluster,
+    reach_of,
+    run_index,
+    runs_dir,
+    through,
+)
+from ignite_tf_magic.session.resuming import (
+    directory_to_resume,
+    forget_stop,
+    plan_to_resume,
+    plan_to_take_over,
+)
 from ignite_tf_magic.session.run_index import Listed
 from ignite_tf_magic.session.run_plans import Planned, RunRequest, plan_again, plan_run, with_environments
 from ignite_tf_magic.session.run_values import push
-from ignite_tf_magic.data.sources import read_source
 from ignite_tf_magic.session.submission import submit
-from ignite_tf_magic.serialization.terminal_text import visible
-from ignite_tf_magic.training.records import TrainingRecord, mean_data_wait
 from ignite_tf_magic.session.training_run import MetricsTail, TrainingRun
-from ignite_tf_magic.serialization.values import encode
-from ignite_tf_magic.session.resolve import configuration, named_cluster, reach_of, run_index, runs_dir, through
+from ignite_tf_magic.training.records import TrainingRecord, mean_data_wait
 
 __all__ = [
     "CacheInfo",
@@ -78,7 +90,6 @@ __all__ = [
     "Planned",
     "Pruned",
     "QueryResult",
-    "TrainingRecord",
     "Run",
     "RunInfo",
     "RunRecord",
@@ -87,6 +98,7 @@ __all__ = [
     "Session",
     "StopKind",
     "StopOutcome",
+    "TrainingRecord",
     "TrainingRun",
     "WorkerRecord",
     "attach_run",

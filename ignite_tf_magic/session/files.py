@@ -25,7 +25,7 @@ from ignite_tf_magic.igfs import fsck, mount, paths, places
 from ignite_tf_magic.igfs.addresses import cluster_of, given_cluster, name_of_file_system
 from ignite_tf_magic.igfs.fsck import FsckReport
 from ignite_tf_magic.igfs.layout import FileNode, Node
-from ignite_tf_magic.igfs.places import IgfsPlace, LocalPlace, CopyLocation, Tree
+from ignite_tf_magic.igfs.places import CopyLocation, IgfsPlace, LocalPlace, Tree
 from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.session import start_embedded
 

@@ -8,16 +8,16 @@ from pathlib import Path
 from ignite_tf_magic import embedded
 from ignite_tf_magic.client.cache_facts import NOTES_PREFIX
 from ignite_tf_magic.client.client import connect
-from ignite_tf_magic.runs.record import RunInfo
-from ignite_tf_magic.runs.handles.run import StopOutcome
-from ignite_tf_magic.runs.handles.run import list_runs as list_native
 from ignite_tf_magic.config.options import Config, ConnectOptions
 from ignite_tf_magic.doctor.diagnosis import Diagnosis
 from ignite_tf_magic.doctor.doctor import examine
 from ignite_tf_magic.errors import IgniteTfError
+from ignite_tf_magic.runs.handles.run import StopOutcome
+from ignite_tf_magic.runs.handles.run import list_runs as list_native
+from ignite_tf_magic.runs.record import RunInfo
+from ignite_tf_magic.session.resolve import configuration, named_cluster, reach_of, run_index, runs_dir
 from ignite_tf_magic.session.run_index import Listed
 from ignite_tf_magic.session.training_run import TrainingRun
-from ignite_tf_magic.session.resolve import configuration, named_cluster, reach_of, run_index, runs_dir
 
 
 def list_runs(*, include_ended: bool = False, config: Path | None = None, via: str | None = None) -> Listed:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
-from ignite_tf_magic.runs.registry.registry import Registry
-from ignite_tf_magic.runs.handles.run import Run
 from ignite_tf_magic.errors import IgniteTfError
 from ignite_tf_magic.launch.hosts import call_all
+from ignite_tf_magic.runs.handles.run import Run
+from ignite_tf_magic.runs.registry.registry import Registry
 
 # An owner on another machine that sleeps goes on when it wakes, and nobody can ask it meanwhile.
 _OWNER_MAY_SLEEP_S = 86_400.0

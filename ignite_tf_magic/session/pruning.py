@@ -10,13 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
-from ignite_tf_magic.runs.decisions import mark_stopped
-from ignite_tf_magic.runs.reach import Reach
-from ignite_tf_magic.runs.record import HostRecord, RunInfo, RunRecord
-from ignite_tf_magic.runs.registry.registry import Registry
-from ignite_tf_magic.runs.handles.run import Run
-from ignite_tf_magic.runs.seals import Seal
-from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.errors import (
     HostRefused,
     HostUnreachable,
@@ -29,8 +22,15 @@ from ignite_tf_magic.errors import (
 from ignite_tf_magic.igfs.layout import DirectoryNode
 from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.launch.hosts import Host, call_all
-from ignite_tf_magic.session.liveness import why_it_may_live
+from ignite_tf_magic.runs.decisions import mark_stopped
+from ignite_tf_magic.runs.handles.run import Run
 from ignite_tf_magic.runs.handles.run_files import RUNS
+from ignite_tf_magic.runs.reach import Reach
+from ignite_tf_magic.runs.record import HostRecord, RunInfo, RunRecord
+from ignite_tf_magic.runs.registry.registry import Registry
+from ignite_tf_magic.runs.seals import Seal
+from ignite_tf_magic.runs.states import RunState
+from ignite_tf_magic.session.liveness import why_it_may_live
 from ignite_tf_magic.session.run_index import RunIndex
 
 # What looks after a run's processes ends a moment after the run.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.config.options import (
     Config,
     ConnectOptions,
@@ -18,6 +17,7 @@ from ignite_tf_magic.config.options import (
 from ignite_tf_magic.launch.jobs import LinkTimings
 from ignite_tf_magic.launch.ssh import SshOptions
 from ignite_tf_magic.launch.tunnels import Tunnel
+from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.session.run_index import RunIndex
 
 

@@ -6,18 +6,18 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from ignite_tf_magic.runs.directory import RunDirectory, script_path
-from ignite_tf_magic.runs.supervision.manager import RunPlan
-from ignite_tf_magic.runs.record import RunRecord
-from ignite_tf_magic.runs.registry.registry import Registry
-from ignite_tf_magic.runs.handles.run import Run
-from ignite_tf_magic.runs.states import RunState
-from ignite_tf_magic.runs.supervision.supervisor import Plan
-from ignite_tf_magic.runs.timeouts import Timings
 from ignite_tf_magic.config.options import ConnectOptions, timings_divisor
 from ignite_tf_magic.errors import ConfigError, IgniteTfError
 from ignite_tf_magic.launch.hosts import Host, call_all
 from ignite_tf_magic.launch.parcels import pack_package
+from ignite_tf_magic.runs.directory import RunDirectory, script_path
+from ignite_tf_magic.runs.handles.run import Run
+from ignite_tf_magic.runs.record import RunRecord
+from ignite_tf_magic.runs.registry.registry import Registry
+from ignite_tf_magic.runs.states import RunState
+from ignite_tf_magic.runs.supervision.manager import RunPlan
+from ignite_tf_magic.runs.supervision.supervisor import Plan
+from ignite_tf_magic.runs.timeouts import Timings
 from ignite_tf_magic.session.liveness import why_it_may_live
 
 

@@ -16,21 +16,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ignite_tf_magic.runs.directory import SEEN, RunDirectory, is_directory_name, resolve_prefix
-from ignite_tf_magic.runs.logs.mirror import seen_directory
-from ignite_tf_magic.runs.registry.origins import RemoteRun
-from ignite_tf_magic.runs.reach import Reach
-from ignite_tf_magic.runs.record import HostRecord, RunInfo, RunRecord, info_of
-from ignite_tf_magic.runs.registry.registry import CACHE, RegistryEntry, Registry
-from ignite_tf_magic.runs.handles.run import Run, native_run
-from ignite_tf_magic.runs.handles.run import list_runs as list_native
-from ignite_tf_magic.runs.seals import Seal
-from ignite_tf_magic.runs.states import RunState
-from ignite_tf_magic.runs.hosts.topology import connect_to_most
 from ignite_tf_magic.config.options import ConnectOptions, HostOptions
 from ignite_tf_magic.errors import ConnectionFailed, IgniteTfError, RecordForged, RunNotFound
 from ignite_tf_magic.launch.files import write_private
 from ignite_tf_magic.launch.hosts import Host, call_all
+from ignite_tf_magic.runs.directory import SEEN, RunDirectory, is_directory_name, resolve_prefix
+from ignite_tf_magic.runs.handles.run import Run, native_run
+from ignite_tf_magic.runs.handles.run import list_runs as list_native
+from ignite_tf_magic.runs.hosts.topology import connect_to_most
+from ignite_tf_magic.runs.logs.mirror import seen_directory
+from ignite_tf_magic.runs.reach import Reach
+from ignite_tf_magic.runs.record import HostRecord, RunInfo, RunRecord, info_of
+from ignite_tf_magic.runs.registry.origins import RemoteRun
+from ignite_tf_magic.runs.registry.registry import CACHE, Registry, RegistryEntry
+from ignite_tf_magic.runs.seals import Seal
+from ignite_tf_magic.runs.states import RunState
 
 # A listing does not wait long for a cluster that does not answer.
 _CONNECT_S = 2.0

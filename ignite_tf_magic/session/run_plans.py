@@ -13,23 +13,29 @@ from typing import Any
 
 from ignite_tf_magic.client.client import Client
 from ignite_tf_magic.client.router import Node
-from ignite_tf_magic.runs.decisions import Reports
-from ignite_tf_magic.runs.environments.environments import prepare_environments
-from ignite_tf_magic.runs.supervision.manager import RunPlan
-from ignite_tf_magic.runs.orders import Capacity
-from ignite_tf_magic.runs.supervision.planning import AskRoom, PlacedWorkers, Inspect, check_room, find_plan
-from ignite_tf_magic.runs.reach import Reach
-from ignite_tf_magic.runs.record import HostRecord, RunRecord, RunSpec
-from ignite_tf_magic.runs.environments.requirements import read_requirements
-from ignite_tf_magic.runs.hosts.capacity import told_rooms
-from ignite_tf_magic.runs.spec import check_script
-from ignite_tf_magic.runs.supervision.supervisor import Plan
-from ignite_tf_magic.runs.timeouts import Timings
-from ignite_tf_magic.config.options import Config, ConnectOptions, OnRebalance, timings_divisor, working_directory
+from ignite_tf_magic.config.options import (
+    Config,
+    ConnectOptions,
+    OnRebalance,
+    timings_divisor,
+    working_directory,
+)
 from ignite_tf_magic.errors import ConfigError, NoRoom
 from ignite_tf_magic.launch.parcels import pack_job, pack_package
+from ignite_tf_magic.runs.decisions import Reports
+from ignite_tf_magic.runs.environments.environments import prepare_environments
+from ignite_tf_magic.runs.environments.requirements import read_requirements
+from ignite_tf_magic.runs.hosts.capacity import told_rooms
 from ignite_tf_magic.runs.hosts.placement import PlacementRow
 from ignite_tf_magic.runs.hosts.run_hosts import hosts_of_nodes, rooms_of, unusable_hosts
+from ignite_tf_magic.runs.orders import Capacity
+from ignite_tf_magic.runs.reach import Reach
+from ignite_tf_magic.runs.record import HostRecord, RunRecord, RunSpec
+from ignite_tf_magic.runs.spec import check_script
+from ignite_tf_magic.runs.supervision.manager import RunPlan
+from ignite_tf_magic.runs.supervision.planning import AskRoom, Inspect, PlacedWorkers, check_room, find_plan
+from ignite_tf_magic.runs.supervision.supervisor import Plan
+from ignite_tf_magic.runs.timeouts import Timings
 
 # What workers do when they have imported a module: it then knows igfs://.
 _AFTER_IMPORT = {

@@ -18,10 +18,10 @@ from ignite_tf_magic.errors import ConfigError, PathNotFound
 from ignite_tf_magic.igfs.addresses import cluster_of
 from ignite_tf_magic.igfs.layout import FileNode
 from ignite_tf_magic.igfs.volume import Volume
+from ignite_tf_magic.serialization.values import decode, encode
 from ignite_tf_magic.training.models import WEIGHTS, WHOLE, as_built, leave_model
 from ignite_tf_magic.training.task import task
 from ignite_tf_magic.training.untrusted_models import check_model, check_weights
-from ignite_tf_magic.serialization.values import decode, encode
 
 _INPUTS, _RESULT = "inputs.zip", "result.zip"
 _MODELS = "model"

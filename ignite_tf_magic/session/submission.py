@@ -11,22 +11,22 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from ignite_tf_magic.runs.directory import SEAL_KEY, RunDirectory, new_run_id
-from ignite_tf_magic.runs.supervision.manager import RunPlan, payload_for, first_record
-from ignite_tf_magic.runs.logs.mirror import seen_directory
-from ignite_tf_magic.runs.registry.origins import RemoteRun, LocalRun, Origin
-from ignite_tf_magic.runs.registry.publisher import new_owner
-from ignite_tf_magic.runs.reach import Reach
-from ignite_tf_magic.runs.record import HostRecord, RunRecord
-from ignite_tf_magic.runs.registry.registry import Owner, Registry
-from ignite_tf_magic.runs.handles.run import Run
-from ignite_tf_magic.runs.seals import Seal
 from ignite_tf_magic.config.options import Endpoint
 from ignite_tf_magic.errors import IgniteTfError, LaunchError, RecordDamaged
-from ignite_tf_magic.runs.hosts.host_names import plain_address
 from ignite_tf_magic.launch.files import write_private
 from ignite_tf_magic.launch.hosts import Host, call_all
 from ignite_tf_magic.launch.jobs import Job
+from ignite_tf_magic.runs.directory import SEAL_KEY, RunDirectory, new_run_id
+from ignite_tf_magic.runs.handles.run import Run
+from ignite_tf_magic.runs.hosts.host_names import plain_address
+from ignite_tf_magic.runs.logs.mirror import seen_directory
+from ignite_tf_magic.runs.reach import Reach
+from ignite_tf_magic.runs.record import HostRecord, RunRecord
+from ignite_tf_magic.runs.registry.origins import LocalRun, Origin, RemoteRun
+from ignite_tf_magic.runs.registry.publisher import new_owner
+from ignite_tf_magic.runs.registry.registry import Owner, Registry
+from ignite_tf_magic.runs.seals import Seal
+from ignite_tf_magic.runs.supervision.manager import RunPlan, first_record, payload_for
 from ignite_tf_magic.runs.supervision.reconciler_instructions import INSTRUCTIONS, Instructions
 
 _JOB = "reconciler"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from ignite_tf_magic.config.options import configured_cluster, state_dir, working_directory
 from ignite_tf_magic.session import get_run
+from ignite_tf_magic.session.resolve import runs_dir
 from ignite_tf_magic.tensorboard.lifecycle import list_boards, open_board, stop_boards
 from ignite_tf_magic.tensorboard.record import BoardSpec, LogSource, TensorBoardInfo, log_sources
-from ignite_tf_magic.session.resolve import runs_dir
 
 __all__ = [
     "LOOPBACK",

@@ -11,13 +11,13 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from ignite_tf_magic.closing import Closing
-from ignite_tf_magic.runs.handles.run import Run
 from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.errors import ConnectionFailed, IgniteTfError, PathNotFound
 from ignite_tf_magic.igfs.reader import FileReader
 from ignite_tf_magic.igfs.volume import Volume
+from ignite_tf_magic.runs.handles.run import Run
 from ignite_tf_magic.session.run_values import load_model, read_result
-from ignite_tf_magic.training.records import FILE_NAME, TrainingRecord, RecordReader, without_repeats
+from ignite_tf_magic.training.records import FILE_NAME, RecordReader, TrainingRecord, without_repeats
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,7 +11,7 @@ from ignite_tf_magic.training.consistency import Firsts
 from ignite_tf_magic.training.frameworks import Framework
 from ignite_tf_magic.training.group import WorkerGroup
 from ignite_tf_magic.training.reporting import Reporter, check_loss
-from ignite_tf_magic.training.resume import GracefulShutdown, FitProgress
+from ignite_tf_magic.training.resume import FitProgress, GracefulShutdown
 from ignite_tf_magic.training.step import REPORT, SAVE, STOP
 from ignite_tf_magic.training.together import DataParallelFit
 

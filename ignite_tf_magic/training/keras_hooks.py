@@ -36,7 +36,7 @@ from ignite_tf_magic.training.metric_updates import hook_metrics
 from ignite_tf_magic.training.models import leave_model
 from ignite_tf_magic.training.optimizers import hook_optimizers, optimizers_of
 from ignite_tf_magic.training.reporting import Reporter, writer_of_run
-from ignite_tf_magic.training.resume import GracefulShutdown, FitProgress, CheckpointPolicy, skipping
+from ignite_tf_magic.training.resume import CheckpointPolicy, FitProgress, GracefulShutdown, skipping
 from ignite_tf_magic.training.saving import hook_saving
 from ignite_tf_magic.training.seeding import own_random_numbers
 from ignite_tf_magic.training.tapes import hook_tapes

@@ -17,7 +17,7 @@ from ignite_tf_magic.training.claim import CLAIM, name_in_run, why_not
 from ignite_tf_magic.training.group import WorkerGroup, worker_group
 from ignite_tf_magic.training.reading import begin_at, is_record, record_sources
 from ignite_tf_magic.training.reporting import Reporter, check_loss, writer_of_run
-from ignite_tf_magic.training.resume import GracefulShutdown, CheckpointPolicy
+from ignite_tf_magic.training.resume import CheckpointPolicy, GracefulShutdown
 
 # How long a wish to save waits until all workers ask each other.
 _ASK_EVERY_S = 0.2

@@ -100,7 +100,9 @@ class FitProgress:
         saving: Where to.
     """
 
-    def __init__(self, model: Any, framework: Framework, group: WorkerGroup, saving: CheckpointPolicy) -> None:
+    def __init__(
+        self, model: Any, framework: Framework, group: WorkerGroup, saving: CheckpointPolicy
+    ) -> None:
         self._model = model
         self._framework = framework
         self._group = group

@@ -45,7 +45,9 @@ def candidates(words: Sequence[str], beginning: str) -> list[str]:
             parser, num_given, option = below[word], 0, None
         else:
             num_given, option = num_given + 1, None
-    possible = _values(option) if option is not None and option.nargs != 0 else _next(parser, num_given, beginning)
+    possible = (
+        _values(option) if option is not None and option.nargs != 0 else _next(parser, num_given, beginning)
+    )
     return [word for word in possible if word.startswith(beginning)]
 
 

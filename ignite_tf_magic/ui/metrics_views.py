@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ignite_tf_magic.ui.render import View, message_view, table_view
 from ignite_tf_magic.session import TrainingRecord, TrainingRun, mean_data_wait
+from ignite_tf_magic.ui.render import View, message_view, table_view
 
 # Training that waits for data more than this, over such a time, is told so.
 _MUCH_WAIT, _LONG_S = 0.3, 10.0

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ignite_tf_magic.version import __version__
-from ignite_tf_magic.session.tensorboards import LOOPBACK
+from ignite_tf_magic.config.toml_tables import SIZE_IS, parse_bytes
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.session import EmbeddedOptions, OnRebalance, Run
-from ignite_tf_magic.config.toml_tables import SIZE_IS, parse_bytes
+from ignite_tf_magic.session.tensorboards import LOOPBACK
+from ignite_tf_magic.version import __version__
 
 # More than any option can mean, and less than any clock, socket or date refuses.
 _MOST, _MOST_DAYS, _MOST_PORT = 10**9, 10**6, 65535
@@ -189,7 +189,9 @@ def add_board_options(board: argparse.ArgumentParser) -> None:
     board.add_argument("--host", default=LOOPBACK, help=f"where it is reached ({LOOPBACK}: from here only)")
     board.add_argument("--list", action="store_true", help="list those that run")
     board.add_argument("--stop", action="store_true", help="end the one that shows this; without RUN, all")
-    board.add_argument("--height", type=count, default=800, metavar="PX", help="height in a notebook's page (800)")
+    board.add_argument(
+        "--height", type=count, default=800, metavar="PX", help="height in a notebook's page (800)"
+    )
 
 
 def add_node_options(up: argparse.ArgumentParser) -> None:

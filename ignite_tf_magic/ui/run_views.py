@@ -7,19 +7,19 @@ from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Any
 
-from ignite_tf_magic.ui.metrics_views import place_text, speed_text
-from ignite_tf_magic.ui.render import View, duration_text, health_colour, message_view, state_text, table_view
 from ignite_tf_magic.session import (
     Check,
     Diagnosis,
     Health,
     PlacementRow,
     Planned,
-    TrainingRecord,
     RunInfo,
     RunRecord,
     RunState,
+    TrainingRecord,
 )
+from ignite_tf_magic.ui.metrics_views import place_text, speed_text
+from ignite_tf_magic.ui.render import View, duration_text, health_colour, message_view, state_text, table_view
 
 
 def run_as_json(run: RunInfo) -> dict[str, Any]:

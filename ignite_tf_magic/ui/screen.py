@@ -25,10 +25,10 @@ class Chart(Protocol):
 
 
 class OutputStream(Protocol):
-    """Takes the joined output of workers while a run is followed.
+    r"""Takes the joined output of workers while a run is followed.
 
     Attributes:
-        is_rewritable: Whether "\\r" brings the writer back to the beginning of the line.
+        is_rewritable: Whether "\r" brings the writer back to the beginning of the line.
         rewriting_interval_s: How long a line stands at least before it is rewritten.
     """
 

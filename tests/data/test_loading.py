@@ -31,8 +31,8 @@ from ignite_tf_magic.errors import (
     RegionFull,
     SourceError,
 )
-from ignite_tf_magic.ui.render import caches_view
 from ignite_tf_magic.session import open_session
+from ignite_tf_magic.ui.render import caches_view
 
 KILLS = int(os.environ.get("LOAD_KILLS", "2"))
 MIB = 1 << 20

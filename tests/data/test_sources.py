@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ignite_tf_magic.errors import SourceError
 from ignite_tf_magic.data.sources import read_source, value_type_name
+from ignite_tf_magic.errors import SourceError
 
 IMAGES = np.arange(5 * 28 * 28, dtype=np.uint32).reshape(5, 28, 28).astype(np.uint8)
 LABELS = np.array([3, 1, 4, 1, 5], np.uint8)

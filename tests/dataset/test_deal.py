@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ignite_tf_magic.dataset.deal import GlobalBatchPlan, EqualSteps
+from ignite_tf_magic.dataset.deal import EqualSteps, GlobalBatchPlan
 from ignite_tf_magic.errors import ConfigError
 
 spreads = st.lists(st.integers(0, 400), min_size=1, max_size=7).map(tuple)

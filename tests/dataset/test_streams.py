@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ignite_tf_magic.dataset.deal import GlobalBatchPlan
-from ignite_tf_magic.dataset.passes import EpochTracker, PassRecord, RowShard, Stream, read_record, record_part
+from ignite_tf_magic.dataset.passes import (
+    EpochTracker,
+    PassRecord,
+    RowShard,
+    Stream,
+    read_record,
+    record_part,
+)
 
 
 @dataclass

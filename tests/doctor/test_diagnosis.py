@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from ignite_tf_magic.ui.shell.cli import main
 from ignite_tf_magic.doctor.diagnosis import (
     Diagnosis,
     Health,
@@ -20,8 +19,9 @@ from ignite_tf_magic.doctor.diagnosis import (
 )
 from ignite_tf_magic.errors import HostKeyRejected, HostUnreachable, NoInterpreter, SshAuthFailed
 from ignite_tf_magic.launch.agent.facts import ends_at_logout
-from ignite_tf_magic.launch.jobs import DeviceFacts, Gpu, HostFacts, HeldDevices, ProbeFacts
+from ignite_tf_magic.launch.jobs import DeviceFacts, Gpu, HeldDevices, HostFacts, ProbeFacts
 from ignite_tf_magic.ui.run_views import diagnosis_as_json, diagnosis_view
+from ignite_tf_magic.ui.shell.cli import main
 
 FACTS = HostFacts("db1", user="me", platform="linux", cpus=8, root="/home/me/state")
 MODULES = {"tensorflow": "2.20.0", "numpy": "2.1.0", "fsspec": "2025.1"}
@@ -120,7 +120,8 @@ def test_ports():
     assert judge_ports("db1", None, DeviceFacts()).health is Health.GOOD
     assert judge_ports("db1", (40, 43), DeviceFacts(free_ports=2)).found == "2 of 4 free from 40 to 43"
     held = DeviceFacts(
-        leases=(HeldDevices("far-1", "w", ports=(99,)), HeldDevices("mnist-1", "w", ports=(41,))), free_ports=0
+        leases=(HeldDevices("far-1", "w", ports=(99,)), HeldDevices("mnist-1", "w", ports=(41,))),
+        free_ports=0,
     )
     assert judge_ports("db1", (40, 43), held).fix.endswith("ignite-tf stop mnist-1")
     assert judge_ports("db1", (40, 43), DeviceFacts(free_ports=0)).health is Health.BAD

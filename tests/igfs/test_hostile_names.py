@@ -8,12 +8,12 @@ import fsspec
 import pytest
 
 from ignite_tf_magic.errors import CorruptRecord, InvalidPath, TransferError
-from ignite_tf_magic.session.files import Files
 from ignite_tf_magic.igfs import layout, names
 from ignite_tf_magic.igfs.fsck import fsck
 from ignite_tf_magic.igfs.layout import ROOT_ID, DirectoryNode, FileNode
 from ignite_tf_magic.igfs.places import IgfsPlace, LocalPlace, walk
 from ignite_tf_magic.igfs.volume import Volume
+from ignite_tf_magic.session.files import Files
 from tests.igfs.conftest import sweep_until_clean
 
 NAMES = ["..", ".", "", "../../.bashrc", "/etc/passwd", "a/b", "x" * 5000, "../"]

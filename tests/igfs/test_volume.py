@@ -24,8 +24,8 @@ from ignite_tf_magic.errors import (
     PathNotFound,
     StaleFile,
 )
-from ignite_tf_magic.igfs import lease_manager as keeper
 from ignite_tf_magic.igfs import layout, names
+from ignite_tf_magic.igfs import lease_manager as keeper
 from ignite_tf_magic.igfs.fsck import fsck
 from ignite_tf_magic.igfs.layout import DirectoryNode, FileNode
 from ignite_tf_magic.igfs.paths import parse

@@ -8,14 +8,14 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from ignite_tf_magic.runs.supervision.manager import RunPlan
+from ignite_tf_magic.config.options import ConnectOptions
+from ignite_tf_magic.runs.handles.run import Run
 from ignite_tf_magic.runs.orders import TaskSlot
 from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import HostRecord, RunSpec
-from ignite_tf_magic.runs.handles.run import Run
+from ignite_tf_magic.runs.supervision.manager import RunPlan
 from ignite_tf_magic.runs.supervision.supervisor import Plan
 from ignite_tf_magic.runs.timeouts import Timings
-from ignite_tf_magic.config.options import ConnectOptions
 
 TIMINGS = Timings(first_backoff_s=0.2)
 
@@ -44,7 +44,11 @@ def make_plan(script: str, num_workers: int = 1, *, cwd: Path, **options) -> Run
     """A plan of workers on this machine; `options` go to the plan or to the spec."""
     seats = tuple(
         TaskSlot(
-            i, "localhost", f"127.0.0.1:{10800 + i}", (i, i + 10), {str(i): (100 + i, 64), str(i + 10): (1, 8)}
+            i,
+            "localhost",
+            f"127.0.0.1:{10800 + i}",
+            (i, i + 10),
+            {str(i): (100 + i, 64), str(i + 10): (1, 8)},
         )
         for i in range(num_workers)
     )

@@ -9,18 +9,18 @@ from pathlib import Path
 import psutil
 from light_runs import TIMINGS
 
-from ignite_tf_magic.runs.supervision.manager import RunPlan
-from ignite_tf_magic.runs.orders import TaskSlot
-from ignite_tf_magic.runs.reach import Reach
-from ignite_tf_magic.runs.record import HostRecord, RunSpec
-from ignite_tf_magic.runs.handles.run import Run
-from ignite_tf_magic.runs.supervision.supervisor import Plan
 from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.errors import HostUnreachable
 from ignite_tf_magic.launch import lock
 from ignite_tf_magic.launch.agent import MAGIC
 from ignite_tf_magic.launch.hosts import Host
 from ignite_tf_magic.launch.pipe import PipeTransport
+from ignite_tf_magic.runs.handles.run import Run
+from ignite_tf_magic.runs.orders import TaskSlot
+from ignite_tf_magic.runs.reach import Reach
+from ignite_tf_magic.runs.record import HostRecord, RunSpec
+from ignite_tf_magic.runs.supervision.manager import RunPlan
+from ignite_tf_magic.runs.supervision.supervisor import Plan
 
 _PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
 

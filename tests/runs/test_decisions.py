@@ -20,7 +20,7 @@ from ignite_tf_magic.runs.decisions import (
     needs_plan,
     next_generation,
 )
-from ignite_tf_magic.runs.orders import HostReport, HostProblem, Order, Phase, TaskSlot, WorkerEnd
+from ignite_tf_magic.runs.orders import HostProblem, HostReport, Order, Phase, TaskSlot, WorkerEnd
 from ignite_tf_magic.runs.record import RunRecord, RunSpec, WorkerRecord
 from ignite_tf_magic.runs.states import TRANSITIONS, RunState
 from ignite_tf_magic.runs.timeouts import Timings
@@ -205,7 +205,9 @@ def test_a_change_of_owners_restarts_without_counting_as_a_failure():
     moved = settled(record_of(), {"a": gone("a"), "b": gone("b")}, observation)
     assert (moved.state, moved.num_failures) == (RunState.RESTARTING, 0)
     assert needs_plan(moved, {"a": gone("a"), "b": gone("b")}, observation, TIMINGS)
-    assert not needs_plan(moved, {"a": gone("a"), "b": gone("b")}, replace(observation, may_lead=False), TIMINGS)
+    assert not needs_plan(
+        moved, {"a": gone("a"), "b": gone("b")}, replace(observation, may_lead=False), TIMINGS
+    )
     ignoring = record_of(restarts_on_rebalance=False)
     assert decide(ignoring, {"a": report_of("a"), "b": report_of("b")}, observation, TIMINGS) == ignoring
 

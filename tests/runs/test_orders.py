@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ignite_tf_magic.launch.jobs import JobStatus
 from ignite_tf_magic.runs.orders import (
-    HostReport,
     HostProblem,
+    HostReport,
     Order,
     Phase,
     TaskSlot,
@@ -21,7 +22,6 @@ from ignite_tf_magic.runs.orders import (
 )
 from ignite_tf_magic.runs.record import HostRecord, PastGeneration, RunRecord, RunSpec, WorkerRecord
 from ignite_tf_magic.runs.states import RunState
-from ignite_tf_magic.launch.jobs import JobStatus
 
 names = st.text(max_size=6)
 optional_names = st.none() | names

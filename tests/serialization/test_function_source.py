@@ -14,8 +14,8 @@ from json import dumps as to_text
 import numpy as np
 import pytest
 
-from ignite_tf_magic.serialization import values
 from ignite_tf_magic.errors import ConfigError
+from ignite_tf_magic.serialization import values
 from ignite_tf_magic.serialization.function_source import source_of
 
 SCALE = 3
@@ -129,7 +129,10 @@ def test_a_function_of_this_package_is_imported():
         return source_of.__name__
 
     assert source_of(function).definitions == [source_of(function).definitions[0]]
-    assert "from ignite_tf_magic.serialization.function_source import source_of as source_of" in source_of(function).imports
+    assert (
+        "from ignite_tf_magic.serialization.function_source import source_of as source_of"
+        in source_of(function).imports
+    )
 
 
 @pytest.mark.parametrize("thing", [lambda: 1, functools.partial(helper, 1), Base().times, Base, len, 3])

@@ -7,18 +7,17 @@ import time
 
 import pytest
 
-from ignite_tf_magic.ui.shell.cli import main
+from ignite_tf_magic.errors import ConfigError
+from ignite_tf_magic.igfs.volume import Volume
+from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.runs.record import RunRecord, RunSpec
 from ignite_tf_magic.runs.registry.registry import Registry
 from ignite_tf_magic.runs.states import RunState
-from ignite_tf_magic.errors import ConfigError
-from ignite_tf_magic.igfs.volume import Volume
-from ignite_tf_magic.ui.live_output import LiveOutput
-from ignite_tf_magic.ui.notebook import magics
-from ignite_tf_magic.ui.notebook import screen
-from ignite_tf_magic.protocol.messages import CacheConfig
-from ignite_tf_magic.ui.render import message_view, table_view
 from ignite_tf_magic.serialization.terminal_text import coloured, plain, visible, whole_lines
+from ignite_tf_magic.ui.live_output import LiveOutput
+from ignite_tf_magic.ui.notebook import magics, screen
+from ignite_tf_magic.ui.render import message_view, table_view
+from ignite_tf_magic.ui.shell.cli import main
 
 TITLE, CLEAR, CLIPBOARD = "\x1b]0;pwned\x07", "\x1b[2J", "\x1b]52;c;cm0gLXJm\x1b\\"
 HOSTILE = f"a{TITLE}b{CLEAR}c\rd\x9b1A\u202etxt.exe"

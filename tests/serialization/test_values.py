@@ -26,8 +26,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
-from ignite_tf_magic.serialization import values
 from ignite_tf_magic.errors import ConfigError
+from ignite_tf_magic.serialization import values
 from ignite_tf_magic.serialization.values import MAX_DEPTH, decode, encode
 
 FEW = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))

@@ -10,19 +10,19 @@ import time
 import numpy as np
 import pytest
 
-from ignite_tf_magic.ui.shell.cli import main
 from ignite_tf_magic.client.client import Cache, connect
+from ignite_tf_magic.errors import ConfigError, PlacementError
+from ignite_tf_magic.launch.hosts import Host
+from ignite_tf_magic.launch.pipe import PipeTransport
 from ignite_tf_magic.runs.directory import RunDirectory
 from ignite_tf_magic.runs.orders import Order
 from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import HostRecord, RunRecord, RunSpec, WorkerRecord
 from ignite_tf_magic.runs.registry.registry import CACHE, Owner, Registry
 from ignite_tf_magic.runs.seals import Seal
-from ignite_tf_magic.errors import ConfigError, PlacementError
-from ignite_tf_magic.launch.hosts import Host
-from ignite_tf_magic.launch.pipe import PipeTransport
-from ignite_tf_magic.ui.notebook.panel import _Panel
 from ignite_tf_magic.session import RunRequest, RunState, get_run, list_runs, open_session
+from ignite_tf_magic.ui.notebook.panel import _Panel
+from ignite_tf_magic.ui.shell.cli import main
 
 pytestmark = pytest.mark.usefixtures("no_runs_left")
 NUMBERS = "MADE_UP_NUMBERS"

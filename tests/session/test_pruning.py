@@ -13,10 +13,10 @@ import psutil
 import pytest
 
 from ignite_tf_magic.client.client import Cache
-from ignite_tf_magic.runs.registry.registry import CACHE, Registry
 from ignite_tf_magic.errors import PathNotFound
 from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.protocol.messages import CacheConfig
+from ignite_tf_magic.runs.registry.registry import CACHE, Registry
 from ignite_tf_magic.session import RunRequest, RunState, list_runs, open_session
 
 pytestmark = pytest.mark.usefixtures("no_runs_left")

@@ -12,14 +12,14 @@ from itertools import islice
 
 import pytest
 
-from ignite_tf_magic.ui.shell.cli import main
 from ignite_tf_magic.errors import ConfigError, HostUnreachable, LaunchError
 from ignite_tf_magic.launch.agent.disk import host_clock
 from ignite_tf_magic.launch.hosts import Host
 from ignite_tf_magic.protocol.messages import CacheConfig
+from ignite_tf_magic.session import RunState, get_run, left_runs, open_session
 from ignite_tf_magic.ui.render import runs_view
 from ignite_tf_magic.ui.run_views import describe_view
-from ignite_tf_magic.session import RunState, get_run, left_runs, open_session
+from ignite_tf_magic.ui.shell.cli import main
 
 pytestmark = pytest.mark.usefixtures("no_runs_left")
 NUM_STEPS = 40

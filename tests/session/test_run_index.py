@@ -7,12 +7,12 @@ import time
 
 import pytest
 
+from ignite_tf_magic.config.options import ConnectOptions, Endpoint
+from ignite_tf_magic.errors import RunNotFound
 from ignite_tf_magic.runs.directory import RunDirectory
 from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import HostRecord, RunRecord, RunSpec
 from ignite_tf_magic.runs.states import RunState
-from ignite_tf_magic.config.options import ConnectOptions, Endpoint
-from ignite_tf_magic.errors import RunNotFound
 from ignite_tf_magic.session.run_index import RunIndex
 
 

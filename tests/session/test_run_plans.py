@@ -7,13 +7,13 @@ import sys
 import pytest
 
 from ignite_tf_magic.client.client import connect
-from ignite_tf_magic.runs.reach import Reach
-from ignite_tf_magic.runs.record import HostRecord, RunRecord, RunSpec
-from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.config.options import Config, HostOptions
 from ignite_tf_magic.launch.hosts import Host
 from ignite_tf_magic.launch.pipe import PipeTransport
 from ignite_tf_magic.protocol.messages import CacheConfig
+from ignite_tf_magic.runs.reach import Reach
+from ignite_tf_magic.runs.record import HostRecord, RunRecord, RunSpec
+from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.session.run_plans import plan_again
 
 CACHE = "RUN_PLANS"

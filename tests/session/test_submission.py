@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ignite_tf_magic.runs.directory import RunDirectory
-from ignite_tf_magic.runs.registry.origins import RemoteRun, LocalRun
 from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import HostRecord, RunRecord, RunSpec
+from ignite_tf_magic.runs.registry.origins import LocalRun, RemoteRun
 from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.session.submission import _origin
 

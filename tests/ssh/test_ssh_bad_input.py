@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from ssh_user import COUNT, NUM_ROWS, changed_ssh_config
 
-from ignite_tf_magic.runs.registry.registry import Registry
-from ignite_tf_magic.runs.seals import Seal
 from ignite_tf_magic.errors import HostRefused, LaunchError, PlacementError, RecordChanged
 from ignite_tf_magic.launch.jobs import Job
+from ignite_tf_magic.runs.registry.registry import Registry
+from ignite_tf_magic.runs.seals import Seal
 from ignite_tf_magic.session import RunRequest, RunState, open_session, reach_of
 
 JOB = ("job", "python", "-c", "pass")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from ssh_user import PASSWORD, settings
 
-from ignite_tf_magic.runs.directory import CREDENTIALS
 from ignite_tf_magic.errors import ConfigError
+from ignite_tf_magic.runs.directory import CREDENTIALS
 from ignite_tf_magic.session import RunRequest, RunState, open_session
 
 NEIGHBOUR_ID = 54321

@@ -10,14 +10,14 @@ from asking import runs, steps, until
 from event_files import EventFile
 from IPython.core.interactiveshell import InteractiveShell
 
-from ignite_tf_magic.session import tensorboards as boards
-from ignite_tf_magic.ui.shell.cli import main
+from ignite_tf_magic.config.options import jupyter_proxy_url
+from ignite_tf_magic.errors import ConfigError, RunNotFound
 from ignite_tf_magic.runs.directory import create_directory
 from ignite_tf_magic.runs.record import RunRecord, RunSpec
 from ignite_tf_magic.runs.states import RunState
-from ignite_tf_magic.config.options import jupyter_proxy_url
-from ignite_tf_magic.errors import ConfigError, RunNotFound
+from ignite_tf_magic.session import tensorboards as boards
 from ignite_tf_magic.tensorboard.record import LogSource, log_sources
+from ignite_tf_magic.ui.shell.cli import main
 
 
 @pytest.fixture

@@ -270,7 +270,7 @@ def test_memory_stays_flat(mem):
 
 def test_reply_layout():
     """Reply of table.py is reply_t: the sizes that C and ctypes compute."""
-    from ignite_tf_magic.tfplugin.table import Control, Reply, HandlerTable
+    from ignite_tf_magic.tfplugin.table import Control, HandlerTable, Reply
 
     pointer = ctypes.sizeof(ctypes.c_void_p)
     assert ctypes.sizeof(Reply) == 40

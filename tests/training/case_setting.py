@@ -60,7 +60,7 @@ class Setting:
         equal_steps: str = "pad",
     ) -> Any:
         """Data, the images by default, as a dataset: each worker has its own part of each batch, as its shares say."""
-        from ignite_tf_magic.dataset.deal import GlobalBatchPlan, EqualSteps
+        from ignite_tf_magic.dataset.deal import EqualSteps, GlobalBatchPlan
 
         tf = self.tf
         data = (self.flat if flat else self.images, self.labels) if data is None else data

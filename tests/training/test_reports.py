@@ -13,16 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from processes import Workers
 
-from ignite_tf_magic.ui.notebook.chart import picture_of
 from ignite_tf_magic.training import measures, reporting
 from ignite_tf_magic.training.records import (
     FILE_NAME,
-    TrainingRecord,
     RecordReader,
+    TrainingRecord,
     WorkerMeasures,
     mean_data_wait,
     without_repeats,
 )
+from ignite_tf_magic.ui.notebook.chart import picture_of
 
 SCRIPT = Path(__file__).with_name("report_on.py")
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from processes import Workers
 
-from ignite_tf_magic.training.records import FILE_NAME, TrainingRecord, RecordReader, without_repeats
+from ignite_tf_magic.training.records import FILE_NAME, RecordReader, TrainingRecord, without_repeats
 
 FIT, LOOP = (Path(__file__).with_name(name) for name in ("train_on.py", "loop_on.py"))
 NUM_STEPS = 100

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -31,7 +31,9 @@ def test_every_command_is_there(home):
     firsts = {command.name.partition(" ")[0] for command in COMMANDS}
     assert set(candidates([], "")) == firsts
     for first in ("fs", "local"):
-        seconds = {command.name.partition(" ")[2] for command in COMMANDS if command.name.startswith(f"{first} ")}
+        seconds = {
+            command.name.partition(" ")[2] for command in COMMANDS if command.name.startswith(f"{first} ")
+        }
         assert set(candidates([first], "")) == seconds
 
 
@@ -80,7 +82,7 @@ def test_bash_completes(home):
     _ignite_tf
     printf '%s\\n' "${COMPREPLY[@]}"
     """
-    bin_directory = os.path.dirname(sys.executable)
+    bin_directory = str(Path(sys.executable).parent)
     done = subprocess.run(
         ["bash", "-c", script, "bash", bin_directory], capture_output=True, text=True, timeout=300, check=True
     )
@@ -92,6 +94,9 @@ def test_lines_for_other_shells_are_read_by_them(home, shell):
     if shutil.which(shell) is None:
         pytest.skip(f"there is no {shell} here")
     lines = subprocess.run(
-        [sys.executable, "-m", "ignite_tf_magic", "completion", shell], capture_output=True, timeout=300, check=True
+        [sys.executable, "-m", "ignite_tf_magic", "completion", shell],
+        capture_output=True,
+        timeout=300,
+        check=True,
     ).stdout
     subprocess.run([shell, "-n", "/dev/stdin"], input=lines, timeout=60, check=True)

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from ignite_tf_magic.ui.shell.cli import main
 from ignite_tf_magic.errors import ConfigError, PathNotFound
 from ignite_tf_magic.session.files import Files
 from ignite_tf_magic.ui.notebook.arguments import parse_line
 from ignite_tf_magic.ui.notebook.magics import IgniteMagics
+from ignite_tf_magic.ui.shell.cli import main
 
 
 @pytest.fixture

@@ -19,17 +19,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ignite_tf_magic.runs.environments import environment_builder
-from ignite_tf_magic.runs.environments.environment_builder import HOST_FILE, NO_INDEX, ORDER
-from ignite_tf_magic.runs.reach import Reach
-from ignite_tf_magic.runs.record import HostRecord
-from ignite_tf_magic.runs.environments.requirements import ADDED, Requirements
-from ignite_tf_magic.runs.environments.wheels import Supplies
 from ignite_tf_magic.errors import EnvironmentFailed, HostError, HostRefused, HostUnreachable
 from ignite_tf_magic.launch.hosts import Host
 from ignite_tf_magic.launch.jobs import HostFacts, Job, JobStatus, ProbeFacts, Renewal
 from ignite_tf_magic.launch.parcels import Parcel
 from ignite_tf_magic.launch.watch import Contact, HostWatch
+from ignite_tf_magic.runs.environments import environment_builder
+from ignite_tf_magic.runs.environments.environment_builder import HOST_FILE, NO_INDEX, ORDER
+from ignite_tf_magic.runs.environments.requirements import ADDED, Requirements
+from ignite_tf_magic.runs.environments.wheels import Supplies
+from ignite_tf_magic.runs.reach import Reach
+from ignite_tf_magic.runs.record import HostRecord
 
 Report = Callable[[str], None]
 

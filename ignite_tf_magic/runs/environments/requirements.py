@@ -7,10 +7,10 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from ignite_tf_magic.runs.environments.wheels import pack_wheels
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.launch.jobs import HostFacts, ProbeFacts
 from ignite_tf_magic.launch.parcels import Parcel
+from ignite_tf_magic.runs.environments.wheels import pack_wheels
 
 # What this package itself imports wherever it reads from Ignite: installed too, if what is asked for does not bring it.
 ADDED = ("numpy", "fsspec")

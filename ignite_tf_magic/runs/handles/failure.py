@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 
 from ignite_tf_magic.runs.directory import RunDirectory
-from ignite_tf_magic.runs.orders import WorkerEnd
 from ignite_tf_magic.runs.logs.output import tail
+from ignite_tf_magic.runs.orders import WorkerEnd
 from ignite_tf_magic.runs.record import RunRecord, WorkerRecord
 from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.runs.verdicts import describe_end

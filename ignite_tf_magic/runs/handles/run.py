@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from ignite_tf_magic.errors import DeadlineExceeded
+from ignite_tf_magic.launch import lock
 from ignite_tf_magic.runs.decisions import mark_stopped
 from ignite_tf_magic.runs.directory import RunDirectory
 from ignite_tf_magic.runs.handles.failure import Failure, diagnose
 from ignite_tf_magic.runs.logs.mirror_state import UnreadOutput
-from ignite_tf_magic.runs.registry.origins import Copying, LocalRun, Origin, end_on_hosts
 from ignite_tf_magic.runs.logs.output import OutputChunk, Segment, follow, tail
 from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import HostRecord, RunInfo, RunRecord, read_info
+from ignite_tf_magic.runs.registry.origins import Copying, LocalRun, Origin, end_on_hosts
 from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.runs.task import GRACE_S
-from ignite_tf_magic.errors import DeadlineExceeded
-from ignite_tf_magic.launch import lock
 
 _POLL_S = 0.05
 # An owner that has not stopped its run by then is itself stopped or stuck.

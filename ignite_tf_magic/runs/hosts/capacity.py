@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ignite_tf_magic.runs.orders import HostReport, Capacity
-from ignite_tf_magic.runs.record import RunSpec
 from ignite_tf_magic.errors import HostError, PlacementError
 from ignite_tf_magic.launch.hosts import Host
 from ignite_tf_magic.launch.jobs import DeviceFacts, HeldDevices
+from ignite_tf_magic.runs.orders import Capacity, HostReport
+from ignite_tf_magic.runs.record import RunSpec
 
 _UNKNOWN = Capacity(error="it has not told yet what is free there")
 

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from functools import partial
 
 from ignite_tf_magic.client.router import Node
+from ignite_tf_magic.config.options import Config
+from ignite_tf_magic.errors import HostError, IgniteTfError
+from ignite_tf_magic.launch.hosts import Host, call_all
+from ignite_tf_magic.runs.hosts.capacity import look
+from ignite_tf_magic.runs.hosts.host_names import LOCAL, HostOfNode, ThisMachine, name_hosts, plain_address
 from ignite_tf_magic.runs.orders import Capacity
 from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import HostRecord, RunSpec
-from ignite_tf_magic.runs.hosts.capacity import look
-from ignite_tf_magic.config.options import Config
-from ignite_tf_magic.errors import HostError, IgniteTfError
-from ignite_tf_magic.runs.hosts.host_names import LOCAL, HostOfNode, ThisMachine, name_hosts, plain_address
-from ignite_tf_magic.launch.hosts import Host, call_all
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ from ignite_tf_magic.client.router import Node
 from ignite_tf_magic.closing import Closing
 from ignite_tf_magic.config.options import ConnectOptions, Endpoint
 from ignite_tf_magic.errors import AuthenticationError, ConnectionFailed, IgniteTfError
-from ignite_tf_magic.runs.hosts.host_names import is_non_identifying, plain_address, rank
 from ignite_tf_magic.protocol.affinity import PartitionMap
+from ignite_tf_magic.runs.hosts.host_names import is_non_identifying, plain_address, rank
 
 _POLL_S = 0.1
 _CONNECT_S = 5.0

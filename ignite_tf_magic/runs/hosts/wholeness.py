@@ -24,11 +24,11 @@ from ignite_tf_magic.client.row_counts import (
     last_count,
     note_count,
 )
-from ignite_tf_magic.runs.hosts.topology import Answer, as_anybody, ask_all, topology_of
 from ignite_tf_magic.config.options import ConnectOptions, Endpoint
 from ignite_tf_magic.errors import CacheNotFound, IgniteTfError, NodesMissing, RowsLost
-from ignite_tf_magic.runs.hosts.host_names import is_non_identifying, plain_address
 from ignite_tf_magic.protocol.affinity import PartitionMap
+from ignite_tf_magic.runs.hosts.host_names import is_non_identifying, plain_address
+from ignite_tf_magic.runs.hosts.topology import Answer, as_anybody, ask_all, topology_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,11 @@ def _absent(options: ConnectOptions, known: RowCount | None, nodes: Collection[N
     listed = {endpoint for node in nodes for endpoint in node.endpoints}
     seen = [Endpoint.parse(text) for text in known.endpoints] if known else []
     # Loopback leads to whatever runs on this machine now.
-    silent = [each for each in seen if is_non_identifying(plain_address(each.host)) and each not in options.endpoints]
+    silent = [
+        each
+        for each in seen
+        if is_non_identifying(plain_address(each.host)) and each not in options.endpoints
+    ]
     asked = {*options.endpoints, *seen} - listed - set(silent)
     present = {node.node_id for node in nodes}
     own = asked.intersection(options.endpoints)

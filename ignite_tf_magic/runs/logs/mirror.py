@@ -19,12 +19,18 @@ from pathlib import Path
 from typing import Any
 
 from ignite_tf_magic.closing import Closing
+from ignite_tf_magic.errors import ConfigError, HostError, HostRefused, MirrorFailed
+from ignite_tf_magic.launch import lock
+from ignite_tf_magic.launch.files import write_private
+from ignite_tf_magic.launch.hosts import Host
+from ignite_tf_magic.launch.jobs import JobStatus
+from ignite_tf_magic.launch.watch import Contact, HostView, HostWatch
 from ignite_tf_magic.runs.directory import SEEN, RunDirectory, exit_name, is_directory_name
 from ignite_tf_magic.runs.logs.mirror_state import (
     NOBODY,
     STATE_FILE,
-    MirrorState,
     MirroredRecord,
+    MirrorState,
     Stamp,
     UnreadOutput,
     is_given_up,
@@ -35,12 +41,6 @@ from ignite_tf_magic.runs.logs.mirror_state import (
 from ignite_tf_magic.runs.logs.mirrored_logs import MirroredLogs, mirror_failed
 from ignite_tf_magic.runs.orders import place_of
 from ignite_tf_magic.runs.record import RunRecord
-from ignite_tf_magic.errors import ConfigError, HostError, HostRefused, MirrorFailed
-from ignite_tf_magic.launch import lock
-from ignite_tf_magic.launch.files import write_private
-from ignite_tf_magic.launch.hosts import Host
-from ignite_tf_magic.launch.jobs import JobStatus
-from ignite_tf_magic.launch.watch import Contact, HostView, HostWatch
 
 __all__ = ["Mirror", "UnreadOutput", "seen_directory"]
 

@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ignite_tf_magic.runs.directory import RunDirectory
-from ignite_tf_magic.runs.orders import place_of
 from ignite_tf_magic.launch.files import stamp_of, write_private
 from ignite_tf_magic.launch.jobs import JobStatus
 from ignite_tf_magic.launch.watch import Contact, HostView
+from ignite_tf_magic.runs.directory import RunDirectory
+from ignite_tf_magic.runs.orders import place_of
 
 STATE_FILE = "mirror.json"
 NOBODY = 0

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
+from ignite_tf_magic.errors import MirrorFailed
 from ignite_tf_magic.runs.directory import RunDirectory
 from ignite_tf_magic.runs.logs.gaps import Gap, Gaps
-from ignite_tf_magic.errors import MirrorFailed
 
 
 @dataclass(slots=True)

@@ -8,6 +8,9 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from ignite_tf_magic.errors import HostError, HostUnreachable, IgniteTfError, LaunchError
+from ignite_tf_magic.launch import lock
+from ignite_tf_magic.launch.hosts import Host, call_all
 from ignite_tf_magic.runs.directory import RunDirectory
 from ignite_tf_magic.runs.logs.mirror import Mirror
 from ignite_tf_magic.runs.logs.mirror_state import MirrorState, UnreadOutput
@@ -15,9 +18,6 @@ from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import RunRecord
 from ignite_tf_magic.runs.registry.registry import Registry
 from ignite_tf_magic.runs.seals import Seal
-from ignite_tf_magic.errors import HostError, HostUnreachable, IgniteTfError, LaunchError
-from ignite_tf_magic.launch import lock
-from ignite_tf_magic.launch.hosts import Host, call_all
 
 _ASK_S = 1.0
 _DETACHED_PATIENCE_S = 15.0

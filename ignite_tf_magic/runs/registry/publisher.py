@@ -13,10 +13,10 @@ import time
 from dataclasses import replace
 
 from ignite_tf_magic.closing import Closing
+from ignite_tf_magic.errors import IgniteTfError, RecordChanged
 from ignite_tf_magic.runs.record import RunRecord
 from ignite_tf_magic.runs.registry.registry import Owner, Registry, Stored
 from ignite_tf_magic.runs.timeouts import Timings
-from ignite_tf_magic.errors import IgniteTfError, RecordChanged
 
 _REQUEST_S = 0.5
 _LAST_WORD_S = 5.0

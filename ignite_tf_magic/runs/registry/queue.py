@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 
+from ignite_tf_magic.errors import NoRoom
+from ignite_tf_magic.runs.hosts.capacity import needs_room
 from ignite_tf_magic.runs.record import RunRecord
 from ignite_tf_magic.runs.registry.registry import RegistryEntry
-from ignite_tf_magic.runs.hosts.capacity import needs_room
 from ignite_tf_magic.runs.states import RunState
-from ignite_tf_magic.errors import NoRoom
 
 
 def check_turn(record: RunRecord, listed: Iterable[RegistryEntry]) -> None:

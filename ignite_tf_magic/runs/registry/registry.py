@@ -12,7 +12,8 @@ JSON texts under these keys:
     request/RUN      what somebody asks of its supervisor
 
 Reads are of primary copies and create nothing; writes wait for all copies. Whoever decides by another's life
-watches a counter with a `FailureDetector`: no clock but the reader's own counts. Rows that vanish are for those who cannot wait.
+watches a counter with a `FailureDetector`: no clock but the reader's own counts. Rows that vanish are for those who
+cannot wait.
 """
 
 from __future__ import annotations
@@ -29,12 +30,25 @@ from typing import Any, TypeVar
 
 from ignite_tf_magic.client.client import Cache, Client
 from ignite_tf_magic.closing import Closing
+from ignite_tf_magic.errors import (
+    CacheNotFound,
+    ConnectionFailed,
+    ConnectionLost,
+    DeadlineExceeded,
+    RecordChanged,
+    RecordDamaged,
+    RunNotFound,
+    ServerError,
+)
+from ignite_tf_magic.protocol.messages import CacheConfig
+from ignite_tf_magic.protocol.ops import AtomicityMode, CacheMode, Status
 from ignite_tf_magic.runs.directory import resolve_prefix
+from ignite_tf_magic.runs.hosts.topology import ClusterSnapshot, listed_by
 from ignite_tf_magic.runs.registry.registry_rows import (
     CACHE,
-    RegistryEntry,
     Listing,
     Owner,
+    RegistryEntry,
     Stored,
     checked_name,
     is_name,
@@ -50,19 +64,6 @@ from ignite_tf_magic.runs.registry.registry_rows import (
 )
 from ignite_tf_magic.runs.seals import Seal
 from ignite_tf_magic.runs.timeouts import Timings
-from ignite_tf_magic.runs.hosts.topology import ClusterSnapshot, listed_by
-from ignite_tf_magic.errors import (
-    CacheNotFound,
-    ConnectionFailed,
-    ConnectionLost,
-    DeadlineExceeded,
-    RecordChanged,
-    RecordDamaged,
-    RunNotFound,
-    ServerError,
-)
-from ignite_tf_magic.protocol.messages import CacheConfig
-from ignite_tf_magic.protocol.ops import AtomicityMode, CacheMode, Status
 
 __all__ = ["CACHE", "FailureDetector", "Listing", "Owner", "Registry", "RegistryEntry", "Stored"]
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from ignite_tf_magic.runs.orders import HostReport, HostProblem
+from ignite_tf_magic.runs.orders import HostProblem, HostReport
 from ignite_tf_magic.runs.record import RunRecord
 from ignite_tf_magic.runs.registry.registry import FailureDetector
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ignite_tf_magic.runs.seals import Seal
 from ignite_tf_magic.errors import ConfigError, RecordDamaged, RecordForged
+from ignite_tf_magic.runs.seals import Seal
 
 CACHE = "ignite-tf-runs"
 

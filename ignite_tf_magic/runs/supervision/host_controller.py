@@ -13,31 +13,31 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from ignite_tf_magic.runs.directory import CREDENTIALS, assignment_name, exit_name, log_name, task_name
-from ignite_tf_magic.runs.orders import (
-    NO_ROOM,
-    PORT_TAKEN,
-    HostReport,
-    HostProblem,
-    Phase,
-    Capacity,
-    TaskSlot,
-    WorkerEnd,
-    job_name,
-    place_of,
-)
-from ignite_tf_magic.runs.record import HostRecord, RunRecord
-from ignite_tf_magic.runs.hosts.capacity import look, needs_room
-from ignite_tf_magic.runs.spec import assignment, worker_job, worker_task
-from ignite_tf_magic.runs.states import RunState
-from ignite_tf_magic.runs.task import ExitReport
-from ignite_tf_magic.runs.timeouts import Timings
 from ignite_tf_magic.config.options import Endpoint
 from ignite_tf_magic.errors import HostError, HostRefused, HostUnreachable, LaunchError
 from ignite_tf_magic.launch.hosts import MAX_PAYLOAD_BYTES, Host
 from ignite_tf_magic.launch.jobs import JobStatus, Renewal
 from ignite_tf_magic.launch.parcels import Parcel
 from ignite_tf_magic.launch.watch import Contact, HostView, HostWatch
+from ignite_tf_magic.runs.directory import CREDENTIALS, assignment_name, exit_name, log_name, task_name
+from ignite_tf_magic.runs.hosts.capacity import look, needs_room
+from ignite_tf_magic.runs.orders import (
+    NO_ROOM,
+    PORT_TAKEN,
+    Capacity,
+    HostProblem,
+    HostReport,
+    Phase,
+    TaskSlot,
+    WorkerEnd,
+    job_name,
+    place_of,
+)
+from ignite_tf_magic.runs.record import HostRecord, RunRecord
+from ignite_tf_magic.runs.spec import assignment, worker_job, worker_task
+from ignite_tf_magic.runs.states import RunState
+from ignite_tf_magic.runs.task import ExitReport
+from ignite_tf_magic.runs.timeouts import Timings
 
 LOOPBACK = "127.0.0.1"
 NUM_LAST_LINES = 60  # of which a traceback is taken away before they are shown

@@ -10,10 +10,10 @@ from types import MappingProxyType
 from typing import Protocol
 
 from ignite_tf_magic.closing import Closing
-from ignite_tf_magic.runs.supervision.host_controller import HostController
-from ignite_tf_magic.runs.orders import HostReport, HostProblem
-from ignite_tf_magic.runs.record import HostRecord, RunRecord
 from ignite_tf_magic.launch.watch import HostWatch
+from ignite_tf_magic.runs.orders import HostProblem, HostReport
+from ignite_tf_magic.runs.record import HostRecord, RunRecord
+from ignite_tf_magic.runs.supervision.host_controller import HostController
 
 _STEP_S = 0.2
 _JOIN_S = 2.0

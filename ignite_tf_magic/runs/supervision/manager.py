@@ -18,11 +18,17 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from ignite_tf_magic.config.options import ConnectOptions
+from ignite_tf_magic.errors import ConfigError, IgniteTfError, LaunchError, MirrorFailed
+from ignite_tf_magic.launch.hosts import Host, call_all
+from ignite_tf_magic.launch.lock import HeldLock, leave
+from ignite_tf_magic.launch.parcels import Parcel
+from ignite_tf_magic.launch.watch import Contact, HostView, HostWatch
 from ignite_tf_magic.runs import spec as specs
-from ignite_tf_magic.runs.supervision.host_pool import DirectHostPool
 from ignite_tf_magic.runs.decisions import STOP_ASKED
 from ignite_tf_magic.runs.directory import CREDENTIALS, RunDirectory, create_directory, script_path
-from ignite_tf_magic.runs.supervision.host_controller import HostPayload, HostController
+from ignite_tf_magic.runs.handles.run import Run, native_run
+from ignite_tf_magic.runs.hosts.topology import ClusterSnapshot
 from ignite_tf_magic.runs.logs.mirror_state import MirrorState, UnreadOutput, is_given_up, unread, workers
 from ignite_tf_magic.runs.logs.mirrored_logs import MirroredLogs
 from ignite_tf_magic.runs.orders import Order, Phase
@@ -35,18 +41,12 @@ from ignite_tf_magic.runs.record import (
     WorkerRecord,
     this_process,
 )
-from ignite_tf_magic.runs.handles.run import Run, native_run
 from ignite_tf_magic.runs.states import RunState
+from ignite_tf_magic.runs.supervision.host_controller import HostController, HostPayload
+from ignite_tf_magic.runs.supervision.host_pool import DirectHostPool
 from ignite_tf_magic.runs.supervision.supervisor import Plan, Planner, Supervisor
 from ignite_tf_magic.runs.task import GRACE_S
 from ignite_tf_magic.runs.timeouts import Timings
-from ignite_tf_magic.runs.hosts.topology import ClusterSnapshot
-from ignite_tf_magic.config.options import ConnectOptions
-from ignite_tf_magic.errors import ConfigError, IgniteTfError, LaunchError, MirrorFailed
-from ignite_tf_magic.launch.hosts import Host, call_all
-from ignite_tf_magic.launch.lock import HeldLock, leave
-from ignite_tf_magic.launch.parcels import Parcel
-from ignite_tf_magic.launch.watch import Contact, HostView, HostWatch
 
 _POLL_S = 0.02
 _LAST_OUTPUT_S = 15.0
@@ -138,9 +138,7 @@ def resume_run(
         ConfigError: Another process owns it.
     """
     try:
-        owner = _Owner(
-            plan, directory, reach, hooks(directory.run_id), _reopened(record, plan, time.time())
-        )
+        owner = _Owner(plan, directory, reach, hooks(directory.run_id), _reopened(record, plan, time.time()))
     except BlockingIOError as error:
         raise ConfigError(f"run {record.run_id} lives: watch it with attach {record.run_id}") from error
     owner.start()

@@ -13,17 +13,17 @@ from functools import partial
 from ignite_tf_magic.client.client import Cache, Client
 from ignite_tf_magic.client.page_sizes import PartitionStats
 from ignite_tf_magic.client.router import Node
-from ignite_tf_magic.runs.orders import Capacity, TaskSlot
-from ignite_tf_magic.runs.record import HostRecord, RunRecord, RunSpec
-from ignite_tf_magic.runs.hosts.capacity import limits, needs_room, shortage
-from ignite_tf_magic.runs.supervision.supervisor import Plan
-from ignite_tf_magic.runs.hosts.topology import fingerprint
-from ignite_tf_magic.runs.hosts.wholeness import check_whole, find_cache
 from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.errors import NoRoom, PlacementError
+from ignite_tf_magic.protocol.affinity import PartitionMap
+from ignite_tf_magic.runs.hosts.capacity import limits, needs_room, shortage
 from ignite_tf_magic.runs.hosts.host_names import is_non_identifying, plain_address, rank
 from ignite_tf_magic.runs.hosts.placement import Assignment, PlacementRow, explain, place
-from ignite_tf_magic.protocol.affinity import PartitionMap
+from ignite_tf_magic.runs.hosts.topology import fingerprint
+from ignite_tf_magic.runs.hosts.wholeness import check_whole, find_cache
+from ignite_tf_magic.runs.orders import Capacity, TaskSlot
+from ignite_tf_magic.runs.record import HostRecord, RunRecord, RunSpec
+from ignite_tf_magic.runs.supervision.supervisor import Plan
 
 Naming = Callable[[Collection[Node]], Mapping[uuid.UUID, HostRecord]]
 _NOBODYS_NODE = uuid.UUID(int=0)  # stands for the node that a host without one does not have
@@ -269,7 +269,9 @@ def name_by_record(hosts: Collection[HostRecord], nodes: Collection[Node]) -> di
 def _telling(node: Node) -> list[str]:
     """Give a node's addresses; those of loopback only if it lists nothing else."""
     addresses = list(dict.fromkeys(plain_address(each.host) for each in node.endpoints))
-    return addresses if _is_on_loopback(node) else [each for each in addresses if not is_non_identifying(each)]
+    return (
+        addresses if _is_on_loopback(node) else [each for each in addresses if not is_non_identifying(each)]
+    )
 
 
 def _is_on_loopback(node: Node) -> bool:

@@ -1,7 +1,7 @@
 """A detached run's representative on one of its hosts: obeys the registry, reports to it, supervises in its turn.
 
-Started by an agent as `python -m ignite_tf_magic.runs.supervision.reconciler RUN_DIRECTORY` on every host of the run, and started again
-when it ends before the run. It speaks to its own host's agent and to Ignite, and needs SSH to nobody.
+Started by an agent as `python -m ignite_tf_magic.runs.supervision.reconciler RUN_DIRECTORY` on every host of the run,
+and started again when it ends before the run. It speaks to its own host's agent and to Ignite, and needs SSH to nobody.
 """
 
 from __future__ import annotations
@@ -17,31 +17,35 @@ from pathlib import Path
 from typing import Any
 
 from ignite_tf_magic.client.client import Client
-from ignite_tf_magic.runs.decisions import Reports, mark_stopped
-from ignite_tf_magic.runs.directory import RunDirectory
-from ignite_tf_magic.runs.supervision.host_controller import HostPayload, HostController
-from ignite_tf_magic.runs.orders import HostReport
-from ignite_tf_magic.runs.supervision.planning import check_room, find_plan, name_by_record
-from ignite_tf_magic.runs.registry.publisher import new_owner
-from ignite_tf_magic.runs.registry.queue import check_turn
-from ignite_tf_magic.runs.reach import Reach
-from ignite_tf_magic.runs.record import HostRecord, RunRecord
-from ignite_tf_magic.runs.registry.registry import Registry, Stored
-from ignite_tf_magic.runs.registry.registry_crew import RegistryHostPool
-from ignite_tf_magic.runs.hosts.capacity import told_rooms
-from ignite_tf_magic.runs.handles.run import native_run
-from ignite_tf_magic.runs.seals import Seal, differences
-from ignite_tf_magic.runs.states import RunState
-from ignite_tf_magic.runs.supervision.supervisor import Plan, Supervisor
-from ignite_tf_magic.runs.timeouts import Timings
-from ignite_tf_magic.runs.hosts.topology import ClusterSnapshot, TopologyWatch, connect_to_majority
 from ignite_tf_magic.errors import IgniteTfError, RecordChanged, RecordDamaged, RecordForged
 from ignite_tf_magic.launch.files import write_private
 from ignite_tf_magic.launch.jobs import LinkTimings, Renewal
 from ignite_tf_magic.launch.lock import HeldLock
 from ignite_tf_magic.launch.watch import HostWatch
-from ignite_tf_magic.runs.supervision.reconciler_instructions import INSTRUCTIONS, Instructions, connect_options
+from ignite_tf_magic.runs.decisions import Reports, mark_stopped
+from ignite_tf_magic.runs.directory import RunDirectory
+from ignite_tf_magic.runs.handles.run import native_run
 from ignite_tf_magic.runs.handles.run_files import RunFiles
+from ignite_tf_magic.runs.hosts.capacity import told_rooms
+from ignite_tf_magic.runs.hosts.topology import ClusterSnapshot, TopologyWatch, connect_to_majority
+from ignite_tf_magic.runs.orders import HostReport
+from ignite_tf_magic.runs.reach import Reach
+from ignite_tf_magic.runs.record import HostRecord, RunRecord
+from ignite_tf_magic.runs.registry.publisher import new_owner
+from ignite_tf_magic.runs.registry.queue import check_turn
+from ignite_tf_magic.runs.registry.registry import Registry, Stored
+from ignite_tf_magic.runs.registry.registry_crew import RegistryHostPool
+from ignite_tf_magic.runs.seals import Seal, differences
+from ignite_tf_magic.runs.states import RunState
+from ignite_tf_magic.runs.supervision.host_controller import HostController, HostPayload
+from ignite_tf_magic.runs.supervision.planning import check_room, find_plan, name_by_record
+from ignite_tf_magic.runs.supervision.reconciler_instructions import (
+    INSTRUCTIONS,
+    Instructions,
+    connect_options,
+)
+from ignite_tf_magic.runs.supervision.supervisor import Plan, Supervisor
+from ignite_tf_magic.runs.timeouts import Timings
 
 _BEAT_S, _BUSY_BEAT_S, _LOOK_S = 0.5, 0.2, 0.1
 _CALM = (RunState.QUEUED, RunState.RUNNING)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from ignite_tf_magic.runs.supervision.host_pool import HostPool
+from ignite_tf_magic.errors import IgniteTfError, NoRoom
 from ignite_tf_magic.runs.decisions import (
     STOP_ASKED,
     Observation,
@@ -18,12 +18,12 @@ from ignite_tf_magic.runs.decisions import (
     needs_plan,
     next_generation,
 )
+from ignite_tf_magic.runs.hosts.topology import ClusterSnapshot
 from ignite_tf_magic.runs.orders import TaskSlot
 from ignite_tf_magic.runs.record import HostRecord, RunRecord
 from ignite_tf_magic.runs.states import RunState
+from ignite_tf_magic.runs.supervision.host_pool import HostPool
 from ignite_tf_magic.runs.timeouts import Timings
-from ignite_tf_magic.runs.hosts.topology import ClusterSnapshot
-from ignite_tf_magic.errors import IgniteTfError, NoRoom
 
 _STEP_S = 0.1
 _REPLAN_S = 1.0
@@ -227,7 +227,7 @@ class Supervisor:
     def _why_not_lead(self) -> str:
         snapshot = self._snapshot() if self._snapshot else None
         if snapshot is not None and snapshot.error:
-            return f"the Ignite cluster: {sight.error}"
+            return f"the Ignite cluster: {snapshot.error}"
         return (
             "most of the Ignite nodes that were there when the run started are not to be seen from here; "
             "the other side of the cluster may go on, so this one waits"

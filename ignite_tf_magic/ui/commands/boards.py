@@ -39,6 +39,10 @@ def _tensorboard(options: argparse.Namespace, screen: Screen) -> None:
 
 COMMANDS = (
     Command(
-        "tensorboard", "show and compare runs in TensorBoard", _tensorboard, add_board_options, of_cluster=False
+        "tensorboard",
+        "show and compare runs in TensorBoard",
+        _tensorboard,
+        add_board_options,
+        of_cluster=False,
     ),
 )

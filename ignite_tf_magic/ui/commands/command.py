@@ -64,7 +64,9 @@ def add_commands(
     for command in listed:
         first, _, second = command.name.partition(" ")
         if second and first not in within:
-            names = "|".join(each.name.partition(" ")[2] for each in listed if each.name.startswith(f"{first} "))
+            names = "|".join(
+                each.name.partition(" ")[2] for each in listed if each.name.startswith(f"{first} ")
+            )
             group = _parser(top, first, groups[first].summary, groups[first].epilog)
             within[first] = group.add_subparsers(required=True, metavar=names, parser_class=kind)
         _add(within[first] if second else top, second or first, command)

@@ -55,7 +55,9 @@ def _sql(options: argparse.Namespace, screen: Screen) -> None:
         cells = [["NULL" if value is None else str(value) for value in row] for row in result.rows]
         screen.show(table_view(names, cells, upper=False))
     if result.truncated:
-        screen.note(f"the first {len(result.rows):,} rows; there are more: --limit N fetches N, --limit 0 all")
+        screen.note(
+            f"the first {len(result.rows):,} rows; there are more: --limit N fetches N, --limit 0 all"
+        )
 
 
 def _as_json(value: object) -> object:
@@ -94,7 +96,10 @@ def _add_sql(sql: argparse.ArgumentParser) -> None:
         help=f"most rows ({DEFAULT_LIMIT}; 0 is all)",
     )
     sql.add_argument(
-        "-o", "--output", metavar="NAME", help="a notebook's variable for the rows, a DataFrame; in a shell a file"
+        "-o",
+        "--output",
+        metavar="NAME",
+        help="a notebook's variable for the rows, a DataFrame; in a shell a file",
     )
 
 

@@ -54,9 +54,7 @@ def _cp(options: argparse.Namespace, screen: Screen) -> None:
 
 def _say_copied(options: argparse.Namespace, screen: Screen, outcome: CopyOutcome) -> None:
     if options.json:
-        say_json(
-            screen, {"files": outcome.num_files, "bytes": outcome.num_bytes, "seconds": outcome.seconds}
-        )
+        say_json(screen, {"files": outcome.num_files, "bytes": outcome.num_bytes, "seconds": outcome.seconds})
         return
     what = f"{_count(outcome.num_files, 'file')}, {size_text(outcome.num_bytes)}"
     screen.say(f"{what}, copied in {outcome.seconds:.1f} s")
@@ -158,7 +156,9 @@ def _fsck(options: argparse.Namespace, screen: Screen) -> None:
         num_bytes, blocks = size_text(found.num_bytes), _count(found.num_blocks, "block")
         screen.say(f"{_count(found.num_files, 'file')}, {directories}, {num_bytes} in {blocks}")
     if not found.is_clean:
-        hint = "" if options.repair else f"; {screen.command_name} fs fsck --repair removes what leads nowhere"
+        hint = (
+            "" if options.repair else f"; {screen.command_name} fs fsck --repair removes what leads nowhere"
+        )
         raise IgniteTfError(f"the file system has {_count(len(found.problems), 'problem')}{hint}")
 
 
@@ -219,7 +219,12 @@ def _add_sync(sync: argparse.ArgumentParser) -> None:
 
 
 def _fs(
-    name: str, act: Callable[[argparse.Namespace, Screen], None], add: Add, what: str, *, has_json: bool = False
+    name: str,
+    act: Callable[[argparse.Namespace, Screen], None],
+    add: Add,
+    what: str,
+    *,
+    has_json: bool = False,
 ) -> Command:
     return Command(f"fs {name}", what, act, add, of_cluster=False, has_json=has_json)
 
@@ -233,9 +238,21 @@ GROUP = Group(
     "in it * ? [a-z] stand for parts of names, and ** for directories at any depth.",
 )
 COMMANDS = (
-    _fs("ls", _ls, _paths("*", _ROOT, ("-R", "--recursive", "also what is below it")), "list a directory", has_json=True),
+    _fs(
+        "ls",
+        _ls,
+        _paths("*", _ROOT, ("-R", "--recursive", "also what is below it")),
+        "list a directory",
+        has_json=True,
+    ),
     _fs("cat", _cat, _paths("+"), "print files"),
-    _fs("get", _get, _paths("+", None, _RECURSIVE), "copy files to this machine (the last PATH; .)", has_json=True),
+    _fs(
+        "get",
+        _get,
+        _paths("+", None, _RECURSIVE),
+        "copy files to this machine (the last PATH; .)",
+        has_json=True,
+    ),
     _fs(
         *("put", _put, _words(("local", "FILE", "+"), ("target", "PATH", None), named=(_RECURSIVE,))),
         "copy files of this machine to igfs",
@@ -246,7 +263,12 @@ COMMANDS = (
         has_json=True,
     ),
     _fs("mv", _mv, _words(*_COPIED), "move files or whole directories, each as one step"),
-    _fs("rm", _rm, _paths("+", None, _RECURSIVE, ("-f", "--force", "what is not there is no error")), "remove files"),
+    _fs(
+        "rm",
+        _rm,
+        _paths("+", None, _RECURSIVE, ("-f", "--force", "what is not there is no error")),
+        "remove files",
+    ),
     _fs("mkdir", _mkdir, _paths("+", None, _PARENTS), "create directories"),
     _fs("du", _du, _paths("*", _ROOT, ("-s", "--summarize", "only the sum")), "add up sizes", has_json=True),
     _fs("sync", _sync, _add_sync, "copy what is newer from igfs to a directory, or back", has_json=True),

@@ -27,7 +27,9 @@ def notes_on(session: Session, screen: Screen) -> list[str]:
     cluster = session.embedded_cluster
     if cluster is None:
         return []
-    return [f"Ignite: {_counted(len(cluster.nodes), 'embedded node')}; to stop: {screen.command_name} local down"]
+    return [
+        f"Ignite: {_counted(len(cluster.nodes), 'embedded node')}; to stop: {screen.command_name} local down"
+    ]
 
 
 def _counted(number: int, thing: str) -> str:
@@ -89,9 +91,7 @@ def _add_down(down: argparse.ArgumentParser) -> None:
 
 GROUP = Group("Ignite nodes on this machine: up, status, down")
 COMMANDS = (
-    Command(
-        "local up", "start nodes; they stay until down", _up, add_node_options, of_cluster=False
-    ),
+    Command("local up", "start nodes; they stay until down", _up, add_node_options, of_cluster=False),
     Command("local status", "list the nodes", _status, of_cluster=False),
     Command("local down", "stop the nodes", _down, _add_down, of_cluster=False),
     Command(

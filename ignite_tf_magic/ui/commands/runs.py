@@ -25,7 +25,14 @@ from ignite_tf_magic.ui.commands.nodes import notes_on
 from ignite_tf_magic.ui.following import follow, print_as_json, show_output
 from ignite_tf_magic.ui.metrics_views import as_json as records_as_json
 from ignite_tf_magic.ui.metrics_views import comparison_view, history_view
-from ignite_tf_magic.ui.options import add_doctor_options, add_prune_options, add_run, chosen_workers, count, whole
+from ignite_tf_magic.ui.options import (
+    add_doctor_options,
+    add_prune_options,
+    add_run,
+    chosen_workers,
+    count,
+    whole,
+)
 from ignite_tf_magic.ui.pictures import picture_of
 from ignite_tf_magic.ui.render import failure_view, message_view, pruned_text, runs_view
 from ignite_tf_magic.ui.run_views import (
@@ -51,7 +58,11 @@ def _ps(options: argparse.Namespace, screen: Screen) -> None:
     elif listed.runs:
         screen.show(runs_view(listed.runs, datetime.now(timezone.utc)))
     else:
-        screen.show(message_view("no runs" if options.all else "no runs are going on; --all lists those that ended, too"))
+        screen.show(
+            message_view(
+                "no runs" if options.all else "no runs are going on; --all lists those that ended, too"
+            )
+        )
 
 
 def _attach(options: argparse.Namespace, screen: Screen) -> None:
@@ -117,7 +128,9 @@ def _show_files(run: Run, workers: Sequence[int], num_lines: int | None, screen:
     for worker in workers:
         if num_lines is not None:
             lines = run.last_lines(worker, num_lines)
-            stream.write(coloured(f"--- worker {worker}, the last {len(lines)} lines of {run.directory.log(worker)}\n"))
+            stream.write(
+                coloured(f"--- worker {worker}, the last {len(lines)} lines of {run.directory.log(worker)}\n")
+            )
             stream.write(coloured("\n".join(lines) + "\n"))
             continue
         for path in run.logs(worker):
@@ -140,7 +153,9 @@ def _history(options: argparse.Namespace, screen: Screen) -> None:
         say_json(screen, [records_as_json(run, records) for run, records in told])
         return
     screen.show(history_view(told[0][1]) if len(told) == 1 else comparison_view(told))
-    screen.show_picture(lambda: picture_of([(run.id if len(told) > 1 else "", records) for run, records in told]))
+    screen.show_picture(
+        lambda: picture_of([(run.id if len(told) > 1 else "", records) for run, records in told])
+    )
 
 
 def _model(options: argparse.Namespace, screen: Screen) -> None:
@@ -191,7 +206,9 @@ def _add_history(history: argparse.ArgumentParser) -> None:
 def _add_model(model: argparse.ArgumentParser) -> None:
     add_run(model)
     model.add_argument("--model", metavar="NAME", help="of several the one of that name in Keras (the last)")
-    model.add_argument("-o", "--output", metavar="NAME", help="a notebook's variable for it; in a shell a file")
+    model.add_argument(
+        "-o", "--output", metavar="NAME", help="a notebook's variable for it; in a shell a file"
+    )
     flags(model, ("--trust", "run the code that it may bring, as of Lambda layers"))
 
 
@@ -201,13 +218,20 @@ COMMANDS = (
     Command("ps", "list runs", _ps, _add_all),
     Command("attach", "show a run's output from its beginning, until it ends", _attach, add_run, _SHOWN),
     Command(
-        *("resume", "start a run again that failed, was stopped or was lost, from its checkpoints", _resume, add_run),
+        *(
+            "resume",
+            "start a run again that failed, was stopped or was lost, from its checkpoints",
+            _resume,
+            add_run,
+        ),
         "It goes on with its script, arguments and cache; this process owns it.",
     ),
     Command("describe", "tell all that is known of a run", _describe, add_run),
     Command("stop", "end a run's processes", _stop, add_run),
     Command("logs", "show a run's output", _logs, _add_logs),
-    Command("history", "show what runs have told of their training, and compare them", _history, _add_history),
+    Command(
+        "history", "show what runs have told of their training, and compare them", _history, _add_history
+    ),
     Command("model", "load the model that a run's fit has left", _model, _add_model, has_json=False),
     Command(
         "prune", "forget runs that ended, with their files in igfs and on hosts", _prune, add_prune_options

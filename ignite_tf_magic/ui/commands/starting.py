@@ -103,7 +103,9 @@ def _script(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _add_start(start: argparse.ArgumentParser) -> None:
-    start.usage = f"{start.prog} [OPTIONS] CACHE_NAME [OPTIONS] [JOB_DIR JOB_CMD [JOB_ARGS...] | -- SCRIPT_ARGS...]"
+    start.usage = (
+        f"{start.prog} [OPTIONS] CACHE_NAME [OPTIONS] [JOB_DIR JOB_CMD [JOB_ARGS...] | -- SCRIPT_ARGS...]"
+    )
     start.add_argument("cache", metavar="CACHE_NAME", help="the cache that is read")
     _add_options(start)
     behind = type(start)(prog=start.prog, usage=start.usage)
@@ -115,9 +117,13 @@ def _add_start(start: argparse.ArgumentParser) -> None:
 
 def _add_options(start: argparse.ArgumentParser) -> None:
     add_run_options(start)
-    start.add_argument("-o", "--output", metavar="NAME", help="a notebook's variable for the run; in a shell a file")
+    start.add_argument(
+        "-o", "--output", metavar="NAME", help="a notebook's variable for the run; in a shell a file"
+    )
     start.add_argument("--push", metavar="A,B", help="variables of the notebook that the script finds")
-    start.add_argument("--script", type=Path, metavar="FILE", help="the script, instead of a cell or a command")
+    start.add_argument(
+        "--script", type=Path, metavar="FILE", help="the script, instead of a cell or a command"
+    )
     start.add_argument(
         "--survive",
         type=whole,
@@ -127,12 +133,15 @@ def _add_options(start: argparse.ArgumentParser) -> None:
     )
     flags(start, ("--no-chart", "draw no chart of the training"))
     start.add_argument(
-        "job", nargs=argparse.REMAINDER, metavar="JOB_DIR JOB_CMD [JOB_ARGS...]", help="what every worker runs, where"
+        "job",
+        nargs=argparse.REMAINDER,
+        metavar="JOB_DIR JOB_CMD [JOB_ARGS...]",
+        help="what every worker runs, where",
     )
 
 
 def _read_job(behind_cache: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Take options out of the words behind CACHE_NAME: those before JOB_DIR; and what follows --, a script's arguments."""
+    """Take options out of the words behind CACHE_NAME, and what follows --, which are a script's arguments."""
     if options.job[:1] and options.job[0].startswith("-") and options.job[0] != "--":
         words, options.job = options.job, []
         behind_cache.parse_args(words, options)

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ignite_tf_magic.session import TrainingRecord
 from ignite_tf_magic.ui.metrics_views import place_text, speed_text
 from ignite_tf_magic.ui.pictures import picture_of
-from ignite_tf_magic.session import TrainingRecord
 
 _INTERVAL_S = 2.0
 

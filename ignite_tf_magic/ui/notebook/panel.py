@@ -10,8 +10,8 @@ from html import escape
 from typing import Any
 
 from ignite_tf_magic.errors import IgniteTfError
-from ignite_tf_magic.ui.render import duration_text, state_html
 from ignite_tf_magic.session import RunInfo, RunState, list_runs, stop_run
+from ignite_tf_magic.ui.render import duration_text, state_html
 
 _INTERVAL_S = 2.0
 _IDLE_INTERVAL_S = 5.0  # while no run is live; one may be started elsewhere

@@ -54,7 +54,7 @@ class NotebookScreen:
 
     command_name = NAME
     outlives_commands = True
-    last_lines = 200
+    last_lines: int | None = 200
 
     def __init__(self, variables: MutableMapping[str, Any]) -> None:
         """Read and set variables of the notebook there."""

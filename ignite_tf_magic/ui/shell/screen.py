@@ -26,7 +26,7 @@ class ShellScreen:
     """A terminal, or files and pipes."""
 
     outlives_commands = False
-    last_lines = None
+    last_lines: int | None = None
 
     def __init__(self, command_name: str) -> None:
         self.command_name = command_name
@@ -76,7 +76,9 @@ class ShellScreen:
                 self.note(warning)
             if not home:
                 return
-            self.note(f"\nagain in {_PANEL_INTERVAL_S:g} s; Ctrl-C ends this; to stop one: {self.command_name} stop RUN")
+            self.note(
+                f"\nagain in {_PANEL_INTERVAL_S:g} s; Ctrl-C ends this; to stop one: {self.command_name} stop RUN"
+            )
             time.sleep(_PANEL_INTERVAL_S)
 
     def keep(self, value: Any, name: str | None, what: str | None) -> None:

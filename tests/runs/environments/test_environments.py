@@ -16,14 +16,14 @@ import pytest
 from little_wheels import make_index, make_wheel
 from pipe_hosts import PipeReach, await_that, host_at, plan_on
 
-from ignite_tf_magic.runs.supervision import manager
-from ignite_tf_magic.runs.environments.environments import prepare_environments
-from ignite_tf_magic.runs.record import HostRecord
-from ignite_tf_magic.runs.environments.requirements import Requirements, read_requirements
-from ignite_tf_magic.runs.states import RunState
-from ignite_tf_magic.runs.environments.wheels import platform_tags
 from ignite_tf_magic.errors import ConfigError, EnvironmentFailed, HostRefused, LaunchError
 from ignite_tf_magic.launch.jobs import HostFacts, ProbeFacts
+from ignite_tf_magic.runs.environments.environments import prepare_environments
+from ignite_tf_magic.runs.environments.requirements import Requirements, read_requirements
+from ignite_tf_magic.runs.environments.wheels import platform_tags
+from ignite_tf_magic.runs.record import HostRecord
+from ignite_tf_magic.runs.states import RunState
+from ignite_tf_magic.runs.supervision import manager
 
 HERE = HostRecord("here", python=sys.executable)
 TELL = "def main(): print('told')\n"

@@ -10,17 +10,17 @@ import pytest
 
 from ignite_tf_magic.client.client import Cache
 from ignite_tf_magic.client.transaction import Transaction
-from ignite_tf_magic.runs.directory import RunDirectory
-from ignite_tf_magic.runs.orders import Order
-from ignite_tf_magic.runs.reach import Reach
-from ignite_tf_magic.runs.record import PastGeneration, RunRecord, RunSpec, WorkerRecord
-from ignite_tf_magic.runs.handles.run import native_run
-from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.errors import ConfigError, ConnectionLost, ServerError
 from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.launch.agent.spawning import punch
 from ignite_tf_magic.protocol.messages import CacheConfig
+from ignite_tf_magic.runs.directory import RunDirectory
+from ignite_tf_magic.runs.handles.run import native_run
 from ignite_tf_magic.runs.handles.run_files import PARTS, RunFiles
+from ignite_tf_magic.runs.orders import Order
+from ignite_tf_magic.runs.reach import Reach
+from ignite_tf_magic.runs.record import PastGeneration, RunRecord, RunSpec, WorkerRecord
+from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.session import RunRequest, list_runs, open_session
 
 BLOCK = 4096

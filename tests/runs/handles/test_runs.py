@@ -18,11 +18,11 @@ import pytest
 from alive import is_alive
 from light_runs import COME_UP, MEET, reach_of, text_of
 
+from ignite_tf_magic.errors import DeadlineExceeded, LaunchError, ScriptError
+from ignite_tf_magic.launch import lock
 from ignite_tf_magic.runs.directory import RunDirectory
 from ignite_tf_magic.runs.handles.run import Run, StopKind, list_runs, native_run
 from ignite_tf_magic.runs.states import RunState
-from ignite_tf_magic.errors import DeadlineExceeded, LaunchError, ScriptError
-from ignite_tf_magic.launch import lock
 
 OWNER = """
 import os, sys, time

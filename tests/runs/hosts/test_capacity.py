@@ -15,17 +15,17 @@ from fake_gpus import make_nvidia_smi
 from light_runs import COME_UP, free_range, text_of
 from pipe_hosts import PipeReach, await_text, await_that, host_at, living_jobs, plan_on, seats_on
 
-from ignite_tf_magic.runs.supervision import manager
-from ignite_tf_magic.runs.decisions import Observation, decide, needs_plan
-from ignite_tf_magic.runs.supervision.manager import RunHooks
-from ignite_tf_magic.runs.orders import HostReport, HostProblem, Order, Phase, Capacity
-from ignite_tf_magic.runs.record import RunRecord, RunSpec, WorkerRecord
-from ignite_tf_magic.runs.hosts.capacity import limits, look, needs_room, shortage, told_rooms
-from ignite_tf_magic.runs.states import RunState
-from ignite_tf_magic.runs.supervision.supervisor import Plan
-from ignite_tf_magic.runs.timeouts import Timings
 from ignite_tf_magic.errors import LaunchError, NoRoom, PlacementError
 from ignite_tf_magic.launch.hosts import Host
+from ignite_tf_magic.runs.decisions import Observation, decide, needs_plan
+from ignite_tf_magic.runs.hosts.capacity import limits, look, needs_room, shortage, told_rooms
+from ignite_tf_magic.runs.orders import Capacity, HostProblem, HostReport, Order, Phase
+from ignite_tf_magic.runs.record import RunRecord, RunSpec, WorkerRecord
+from ignite_tf_magic.runs.states import RunState
+from ignite_tf_magic.runs.supervision import manager
+from ignite_tf_magic.runs.supervision.manager import RunHooks
+from ignite_tf_magic.runs.supervision.supervisor import Plan
+from ignite_tf_magic.runs.timeouts import Timings
 
 TWO_GPUS = RunSpec("c", num_workers=2, num_gpus=2)
 MUCH = RunSpec("c", num_workers=2, memory_bytes=3 << 30)
@@ -47,7 +47,10 @@ def test_only_gpus_memory_and_ranges_of_ports_may_be_short():
 
 def test_how_many_workers_have_room():
     assert limits(TWO_GPUS, ["a", "b"], {"a": Capacity(5, 4), "b": Capacity(2, 1)}) == {"a": 2, "b": 0}
-    assert limits(RANGE, ["a", "b"], {"a": Capacity(free_ports=1), "b": Capacity(free_ports=3)}) == {"a": 1, "b": 3}
+    assert limits(RANGE, ["a", "b"], {"a": Capacity(free_ports=1), "b": Capacity(free_ports=3)}) == {
+        "a": 1,
+        "b": 3,
+    }
     both = replace(RANGE, num_gpus=1)
     assert limits(both, ["a"], {"a": Capacity(4, 2, 3)}) == {"a": 2}
     rooms = {"a": Capacity(memory_bytes=8 << 30, free_memory_bytes=5 << 30)}
@@ -60,13 +63,19 @@ def test_a_run_that_fits_lacks_nothing():
 
 
 def test_a_shortage_tells_what_each_host_has_and_who_holds_the_rest():
-    rooms = {"a": Capacity(4, 2, holders=("run x-1: GPU 0, GPU 1",)), "b": Capacity(), "c": Capacity(error="no route")}
+    rooms = {
+        "a": Capacity(4, 2, holders=("run x-1: GPU 0, GPU 1",)),
+        "b": Capacity(),
+        "c": Capacity(error="no route"),
+    }
     assert shortage(TWO_GPUS, ["a", "b", "c", "d"], rooms) == (
         "2 workers with 2 GPUs each do not fit now: a: 2 of 4 GPUs free (held by run x-1: GPU 0, GPU 1); "
         "b: no GPUs (nvidia-smi); c: no route; d: it has not told yet what is free there"
     )
     rooms = {
-        "a": Capacity(memory_bytes=8 << 30, free_memory_bytes=1 << 29, holders=("run x-1: 7.5 GiB of memory",))
+        "a": Capacity(
+            memory_bytes=8 << 30, free_memory_bytes=1 << 29, holders=("run x-1: 7.5 GiB of memory",)
+        )
     }
     assert shortage(MUCH, ["a"], rooms) == (
         "2 workers with 3 GiB of memory each do not fit now: a: 0.5 GiB of 8 GiB of memory free "
@@ -94,7 +103,10 @@ def test_what_no_host_will_ever_have_is_told_at_once(spec, room):
 
 
 def test_a_host_that_does_not_answer_may_have_room_later():
-    assert limits(TWO_GPUS, ["a", "b"], {"a": Capacity(2, 2), "b": Capacity(error="no route")}) == {"a": 1, "b": 0}
+    assert limits(TWO_GPUS, ["a", "b"], {"a": Capacity(2, 2), "b": Capacity(error="no route")}) == {
+        "a": 1,
+        "b": 0,
+    }
 
 
 def test_hosts_out_of_reach_do_not_tell():
@@ -111,7 +123,9 @@ def refused_record(*, kind="no_gpu", may_pass=True, **spec):
     order = Order(7, Phase.PREPARE, seats)
     spec = RunSpec("c", num_gpus=1, **{"max_restarts": 0, **spec})
     record = RunRecord("x", spec, RunState.STARTING, 0.0, (WorkerRecord(0, "a"),), order)
-    report = HostReport("a", generation=7, fence=8, error=HostProblem(kind, "none is free", may_pass=may_pass))
+    report = HostReport(
+        "a", generation=7, fence=8, error=HostProblem(kind, "none is free", may_pass=may_pass)
+    )
     for _ in range(3):
         record = decide(record, {"a": report}, Observation(1.0), Timings())
     return record

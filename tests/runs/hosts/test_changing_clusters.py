@@ -10,19 +10,19 @@ import pytest
 from light_runs import reach_of
 
 from ignite_tf_magic.client.client import connect
-from ignite_tf_magic.runs.registry import origins
 from ignite_tf_magic.runs.directory import RunDirectory
+from ignite_tf_magic.runs.hosts.topology import connect_to_most
 from ignite_tf_magic.runs.logs.mirror import seen_directory
 from ignite_tf_magic.runs.orders import HostReport
-from ignite_tf_magic.runs.registry.origins import RemoteRun
-from ignite_tf_magic.runs.supervision.planning import find_plan
-from ignite_tf_magic.runs.registry.publisher import new_owner
 from ignite_tf_magic.runs.record import HostRecord, RunRecord, RunSpec, this_process
+from ignite_tf_magic.runs.registry import origins
+from ignite_tf_magic.runs.registry.origins import RemoteRun
+from ignite_tf_magic.runs.registry.publisher import new_owner
 from ignite_tf_magic.runs.registry.registry import Registry
 from ignite_tf_magic.runs.registry.registry_crew import RegistryHostPool
 from ignite_tf_magic.runs.states import RunState
+from ignite_tf_magic.runs.supervision.planning import find_plan
 from ignite_tf_magic.runs.timeouts import Timings
-from ignite_tf_magic.runs.hosts.topology import connect_to_most
 from ignite_tf_magic.session import RunRequest, Session
 
 SPEC = RunSpec(cache="CHANGING", num_workers=2, script_name="cell", args=(), cwd=".")

@@ -18,14 +18,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ignite_tf_magic.runs.directory import RunDirectory, exit_name, log_name
-from ignite_tf_magic.runs.logs.mirror import Mirror, seen_directory
-from ignite_tf_magic.runs.logs.mirror_state import MirrorState, MirroredRecord, UnreadOutput
-from ignite_tf_magic.runs.logs.mirrored_logs import MirroredLogs
-from ignite_tf_magic.runs.orders import job_name
-from ignite_tf_magic.runs.logs.output import Segment, follow
-from ignite_tf_magic.runs.record import HostRecord, RunRecord, RunSpec
-from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.errors import ConfigError, HostUnreachable, MirrorFailed
 from ignite_tf_magic.launch import lock
 from ignite_tf_magic.launch.files import write_private
@@ -33,6 +25,14 @@ from ignite_tf_magic.launch.hosts import Host
 from ignite_tf_magic.launch.jobs import Job, LinkTimings
 from ignite_tf_magic.launch.pipe import PipeTransport
 from ignite_tf_magic.launch.watch import HostWatch
+from ignite_tf_magic.runs.directory import RunDirectory, exit_name, log_name
+from ignite_tf_magic.runs.logs.mirror import Mirror, seen_directory
+from ignite_tf_magic.runs.logs.mirror_state import MirroredRecord, MirrorState, UnreadOutput
+from ignite_tf_magic.runs.logs.mirrored_logs import MirroredLogs
+from ignite_tf_magic.runs.logs.output import Segment, follow
+from ignite_tf_magic.runs.orders import job_name
+from ignite_tf_magic.runs.record import HostRecord, RunRecord, RunSpec
+from ignite_tf_magic.runs.states import RunState
 
 RUN = "mnist-1121-0412-k3f"
 SPEC = RunSpec("MNIST", num_workers=2)

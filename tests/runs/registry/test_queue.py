@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from ignite_tf_magic.runs.registry.queue import check_turn
-from ignite_tf_magic.runs.record import RunRecord, RunSpec
-from ignite_tf_magic.runs.registry.registry import RegistryEntry, Owner
-from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.errors import NoRoom
+from ignite_tf_magic.runs.record import RunRecord, RunSpec
+from ignite_tf_magic.runs.registry.queue import check_turn
+from ignite_tf_magic.runs.registry.registry import Owner, RegistryEntry
+from ignite_tf_magic.runs.states import RunState
 
 
 def queued(name, started_at, **spec) -> RunRecord:

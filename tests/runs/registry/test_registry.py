@@ -13,9 +13,6 @@ import pytest
 
 from ignite_tf_magic.client.client import Cache, connect
 from ignite_tf_magic.client.row_scan import scan_rows
-from ignite_tf_magic.runs.registry.registry import CACHE, Owner, FailureDetector, Registry
-from ignite_tf_magic.runs.timeouts import Timings
-from ignite_tf_magic.runs.hosts.topology import topology_of
 from ignite_tf_magic.config.options import ConnectOptions, Endpoint
 from ignite_tf_magic.errors import (
     ConfigError,
@@ -29,6 +26,9 @@ from ignite_tf_magic.errors import (
 )
 from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.protocol.ops import AtomicityMode, CacheMode, Status
+from ignite_tf_magic.runs.hosts.topology import topology_of
+from ignite_tf_magic.runs.registry.registry import CACHE, FailureDetector, Owner, Registry
+from ignite_tf_magic.runs.timeouts import Timings
 
 OWNER = Owner("db1", 42, "a1b2")
 

@@ -10,14 +10,14 @@ import pytest
 from light_runs import COME_UP, text_of
 from pipe_hosts import PipeReach, await_text, await_that, cut_file, host_at, living_jobs, plan_on, relays
 
-from ignite_tf_magic.runs.supervision import manager
-from ignite_tf_magic.runs.supervision.host_controller import address_of, last_lines
-from ignite_tf_magic.runs.logs.mirror_state import MirrorState
-from ignite_tf_magic.runs.record import HostRecord
-from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.launch.hosts import Host
 from ignite_tf_magic.launch.parcels import pack_package, pack_tree
+from ignite_tf_magic.runs.logs.mirror_state import MirrorState
+from ignite_tf_magic.runs.record import HostRecord
+from ignite_tf_magic.runs.states import RunState
+from ignite_tf_magic.runs.supervision import manager
+from ignite_tf_magic.runs.supervision.host_controller import address_of, last_lines
 
 
 @pytest.fixture

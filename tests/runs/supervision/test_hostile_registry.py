@@ -16,13 +16,13 @@ import pytest
 from ignite_tf_magic.client.cache_facts import read_facts
 from ignite_tf_magic.client.client import Cache, connect
 from ignite_tf_magic.client.row_counts import last_count, note_count
+from ignite_tf_magic.errors import HostUnreachable, IgniteTfError
+from ignite_tf_magic.launch.ssh import SshOptions
 from ignite_tf_magic.runs.directory import RunDirectory
 from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import HostRecord, RunRecord, RunSpec
 from ignite_tf_magic.runs.registry.registry import CACHE, Registry
 from ignite_tf_magic.runs.seals import Seal
-from ignite_tf_magic.errors import HostUnreachable, IgniteTfError
-from ignite_tf_magic.launch.ssh import SshOptions
 from ignite_tf_magic.session import RunRequest, RunState, list_runs, open_session
 
 pytestmark = pytest.mark.usefixtures("no_runs_left")

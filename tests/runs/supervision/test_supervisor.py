@@ -27,18 +27,18 @@ from pipe_hosts import (
     seats_on,
 )
 
-from ignite_tf_magic.runs.supervision import manager
-from ignite_tf_magic.runs.logs import mirror_state
-from ignite_tf_magic.runs.directory import RunDirectory
-from ignite_tf_magic.runs.supervision.manager import RunHooks
-from ignite_tf_magic.runs.record import HostRecord, RunRecord
-from ignite_tf_magic.runs.handles.run import StopKind, list_runs, native_run
-from ignite_tf_magic.runs.states import RunState
-from ignite_tf_magic.runs.supervision.supervisor import Plan
-from ignite_tf_magic.runs.timeouts import Timings
 from ignite_tf_magic.errors import LaunchError, PlacementError
 from ignite_tf_magic.launch import lock
 from ignite_tf_magic.launch.hosts import Host
+from ignite_tf_magic.runs.directory import RunDirectory
+from ignite_tf_magic.runs.handles.run import StopKind, list_runs, native_run
+from ignite_tf_magic.runs.logs import mirror_state
+from ignite_tf_magic.runs.record import HostRecord, RunRecord
+from ignite_tf_magic.runs.states import RunState
+from ignite_tf_magic.runs.supervision import manager
+from ignite_tf_magic.runs.supervision.manager import RunHooks
+from ignite_tf_magic.runs.supervision.supervisor import Plan
+from ignite_tf_magic.runs.timeouts import Timings
 
 # Says which generation this is, and sleeps in the first.
 TWICE = (

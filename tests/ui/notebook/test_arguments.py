@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ignite_tf_magic.version import __version__
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.ui.notebook.arguments import parse_line
 from ignite_tf_magic.ui.options import given_options
+from ignite_tf_magic.version import __version__
 
 COMMANDS = ["start", "ps", "attach", "describe", "stop", "logs", "prune", "doctor", "caches", "tensorboard"]
 COMMANDS += ["panel", "fs", "fs ls", "fs sync", "local", "local up", "local status", "local down"]

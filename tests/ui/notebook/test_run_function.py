@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ignite_tf_magic
-from ignite_tf_magic.errors import ConfigError, RunFailed
+from ignite_tf_magic.errors import RunFailed
 from ignite_tf_magic.session import list_runs, load
 
 FACTOR = 3

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ignite_tf_magic.ui.shell.cli import main
 from ignite_tf_magic.session import RunRequest, open_session
+from ignite_tf_magic.ui.shell.cli import main
 
 HEAVY = ["tensorflow", "IPython", "pandas", "pyignite", "asyncssh", "ipywidgets", "sklearn", "rich", "jgo"]
 
