@@ -90,9 +90,8 @@ def add_common_options(
 
 
 def _parser(commands: Any, name: str, summary: str, epilog: str | None) -> argparse.ArgumentParser:
-    words = {"help": summary, "description": summary, "epilog": epilog}
     added: argparse.ArgumentParser = commands.add_parser(
-        name, **{key: text and text.replace("%", "%%") for key, text in words.items()}
+        name, help=summary.replace("%", "%%"), description=summary, epilog=epilog
     )
     add_version(added)
     return added

@@ -104,7 +104,7 @@ def _script(options: argparse.Namespace) -> dict[str, Any]:
 
 def _add_start(start: argparse.ArgumentParser) -> None:
     start.usage = (
-        f"{start.prog} [OPTIONS] CACHE_NAME [OPTIONS] [JOB_DIR JOB_CMD [JOB_ARGS...] | -- SCRIPT_ARGS...]"
+        "%(prog)s [OPTIONS] CACHE_NAME [OPTIONS] [JOB_DIR JOB_CMD [JOB_ARGS...] | -- SCRIPT_ARGS...]"
     )
     start.add_argument("cache", metavar="CACHE_NAME", help="the cache that is read")
     _add_options(start)
