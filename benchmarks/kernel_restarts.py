@@ -117,7 +117,8 @@ def _run_until(kernel: Kernel, until: int) -> tuple[str, int]:
             seen += reply["content"]["text"]
         if reply["msg_type"] == "error":
             raise RuntimeError(f"the cell failed: {reply['content']}")
-        steps = [int(step) for step in re.findall(r"step (\d+)\r?\n", seen)]
+        # A line that takes the place of the speed in front of it is as long as that: spaces follow.
+        steps = [int(step) for step in re.findall(r"step (\d+) *\r?\n", seen)]
         if steps and steps[-1] >= until:
             return re.search(r"run (\S+): ", seen)[1], steps[-1]  # type: ignore[index]
 

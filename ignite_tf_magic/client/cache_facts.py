@@ -144,13 +144,18 @@ def load_mark(facts: Facts) -> LoadMark | None:
         return None
 
 
-def check_complete(client: Client, cache: str, *, allow_partial: bool = False) -> None:
+def check_complete(client: Client, cache: str, facts: Facts | None = None) -> None:
     """Refuse a cache whose load did not come to its end.
+
+    Args:
+        client: Of the cluster.
+        cache: The cache's name.
+        facts: What is noted of it, where that has been read.
 
     Raises:
         LoadIncomplete: It has not, or not yet; says how many of how many rows are there.
     """
-    mark = None if allow_partial else load_mark(read_facts(client, cache))
+    mark = load_mark(read_facts(client, cache) if facts is None else facts)
     if mark is not None and mark.state is not LoadState.COMPLETE:
         rows = Cache(client, cache).size()
         spare = spare_name(cache)

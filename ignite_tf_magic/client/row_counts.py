@@ -219,8 +219,13 @@ def _sparse(cache: str, rows_of: Mapping[int, int]) -> list[str]:
 # What a reader finds out before its first row
 
 
-def check_rows(cache: Cache, baseline: Baseline) -> list[str]:
+def check_rows(cache: Cache, baseline: Baseline, facts: Facts) -> list[str]:
     """Find out by a few small requests whether rows are missing; counts the cache only where that is in doubt.
+
+    Args:
+        cache: The cache.
+        baseline: What it is now.
+        facts: What is noted of it.
 
     Returns:
         What is to be said, in words.
@@ -228,7 +233,7 @@ def check_rows(cache: Cache, baseline: Baseline) -> list[str]:
     Raises:
         RowsLost: Rows are gone with the nodes that held them.
     """
-    known = last_count(read_facts(cache.client, cache.name))
+    known = last_count(facts)
     rows = baseline.size
     if known is None:
         is_doubtful = _may_hold_a_bare_node(cache, baseline)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ignite_tf_magic.client.cache_facts import check_complete as check_load
+from ignite_tf_magic.client.cache_facts import read_facts
 from ignite_tf_magic.client.cache_scan import Baseline
 from ignite_tf_magic.client.client import Cache, Client
 from ignite_tf_magic.client.page_sizes import PageSizes, PartitionStats
@@ -134,8 +135,9 @@ def _whole_baseline(options: ReadOptions, cache: Cache) -> Baseline:
     """Note who owns what, unless the cache is known to hold a part of its rows only."""
     baseline = cache.baseline()
     if not options.allow_partial:
-        check_load(cache.client, cache.name)
-        for doubt in check_rows(cache, baseline):
+        facts = read_facts(cache.client, cache.name)
+        check_load(cache.client, cache.name, facts)
+        for doubt in check_rows(cache, baseline, facts):
             warnings.warn(doubt, stacklevel=5)  # whoever calls IgniteDataset
     return baseline
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from ignite_tf_magic.client.cache_facts import check_complete
+from ignite_tf_magic.client.cache_facts import check_complete, read_facts
 from ignite_tf_magic.client.client import Cache, Client, connect
 from ignite_tf_magic.client.router import Node
 from ignite_tf_magic.client.row_counts import check_rows
@@ -140,8 +140,9 @@ def _look_at_data(client: Client, cache: str | None) -> tuple[list[Check], dict[
 def _look_for_losses(cache: Cache) -> list[Check]:
     """Say what is missing of a cache."""
     try:
-        check_complete(cache.client, cache.name)
-        found = check_rows(cache, cache.baseline())
+        facts = read_facts(cache.client, cache.name)
+        check_complete(cache.client, cache.name, facts)
+        found = check_rows(cache, cache.baseline(), facts)
     except (RowsLost, LoadIncomplete) as error:
         return [bad("", "rows", *_first_sentence(str(error)))]
     advice = "nothing needs to be done if that is intended; else load again with --replace"

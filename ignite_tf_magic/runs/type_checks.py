@@ -2,70 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
+
+Check = Callable[[Any], bool]
 
 # Times are in seconds since the epoch; Python's calendar ends with the year 9999.
 _MOST_SECONDS = 250_000_000_000.0
 _MOST = 2**63
 
 
-def misfits(value: Any, place: str = "") -> Iterator[str]:
+def misfits(value: Any) -> Iterator[str]:
     """Name the fields of a dataclass's object that hold what their annotations do not allow.
 
     Numbers are bounded, too: floats are times and spans that a calendar knows, whole numbers have 63 bits.
     """
-    for name, hint in _hints(type(value)).items():  # type: ignore[arg-type]
-        found, here = getattr(value, name), f"{place}{name}"
-        if not _fits(found, hint):
-            yield here
-        elif is_dataclass(found):
-            yield from misfits(found, f"{here}.")
+    for name, fits in _checks(value.__class__).items():
+        if not fits(getattr(value, name)):
+            yield name
 
 
 @cache
-def _hints(kind: Hashable) -> dict[str, Any]:
+def _checks(kind: Any) -> dict[str, Check]:
     known = get_type_hints(kind)
-    return {each.name: known[each.name] for each in fields(kind)}  # type: ignore[arg-type]
+    return {each.name: _check_of(known[each.name]) for each in fields(kind)}
 
 
-def _fits(value: Any, hint: Any) -> bool:
+@cache
+def _check_of(hint: Any) -> Check:
+    """Make what tells whether a value is of a type; made once, as a record has thousands of values."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        return any(_fits(value, each) for each in inner)
+        kinds = [_check_of(each) for each in inner]
+        return lambda value: any(fits(value) for fits in kinds)
     if origin is tuple:
-        return isinstance(value, tuple) and _fits_each(value, inner)
+        return _check_of_tuple(inner)
     if origin is not None and issubclass(origin, Mapping):
-        key, content = inner
-        return isinstance(value, Mapping) and all(
-            _fits(name, key) and _fits(each, content) for name, each in value.items()
+        is_key, is_content = map(_check_of, inner)
+        return lambda value: (
+            isinstance(value, Mapping) and all(map(is_key, value)) and all(map(is_content, value.values()))
         )
-    return _fits_plain(value, hint)
-
-
-def _fits_each(values: tuple[Any, ...], hints: tuple[Any, ...]) -> bool:
-    if hints[1:] == (Ellipsis,):
-        return all(_fits(each, hints[0]) for each in values)
-    return len(values) == len(hints) and all(map(_fits, values, hints))
-
-
-def _fits_plain(value: Any, hint: Any) -> bool:
-    if hint in (None, NoneType):
-        return value is None
-    if hint is str:
-        return isinstance(value, str) and _is_text(value)
-    if hint is bool:
-        return type(value) is bool
-    if hint is int:
-        return type(value) is int and abs(value) < _MOST
-    if hint is float:
-        return type(value) in (int, float) and abs(value) < _MOST_SECONDS  # not so of what is no number
     if is_dataclass(hint):
-        return isinstance(value, hint) and not any(misfits(value))  # type: ignore[arg-type]
-    return isinstance(value, hint)
+        return lambda value: isinstance(value, hint) and not any(misfits(value))  # type: ignore[arg-type]
+    return _PLAIN.get(hint, lambda value: isinstance(value, hint))
+
+
+def _check_of_tuple(inner: tuple[Any, ...]) -> Check:
+    if inner[1:] == (Ellipsis,):
+        is_each = _check_of(inner[0])
+        return lambda value: isinstance(value, tuple) and all(map(is_each, value))
+    kinds = [_check_of(each) for each in inner]
+    return lambda value: (
+        isinstance(value, tuple)
+        and len(value) == len(kinds)
+        and all(fits(each) for fits, each in zip(kinds, value, strict=True))
+    )
 
 
 def _is_text(value: str) -> bool:
@@ -74,3 +68,13 @@ def _is_text(value: str) -> bool:
     except UnicodeEncodeError:  # half a character
         return False
     return True
+
+
+_PLAIN: dict[Any, Check] = {
+    NoneType: lambda value: value is None,
+    str: lambda value: isinstance(value, str) and (value.isascii() or _is_text(value)),
+    bool: lambda value: type(value) is bool,
+    int: lambda value: type(value) is int and abs(value) < _MOST,
+    # Not so of what is no number.
+    float: lambda value: type(value) in (int, float) and abs(value) < _MOST_SECONDS,
+}

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ from ignite_tf_magic.errors import (
     RegionFull,
     SourceError,
 )
-from ignite_tf_magic.session import open_session
+from ignite_tf_magic.session import RunRequest, open_session
 from ignite_tf_magic.ui.render import caches_view
 
 KILLS = int(os.environ.get("LOAD_KILLS", "2"))
@@ -165,6 +166,10 @@ def test_killed_loads_are_marked(session, ignite):
         if number < KILLS - 1:
             session.client.destroy_cache("LOADING_KILLED")
             forget(session.client, "LOADING_KILLED")
+    request = RunRequest("LOADING_KILLED", "pass")
+    with pytest.raises(LoadIncomplete):
+        session.plan_run(request)
+    assert session.plan_run(replace(request, allow_partial=True)).rows
     session.load("LOADING_KILLED", OLD, replace=True)
     check_complete(session.client, "LOADING_KILLED")
     assert values(session, "LOADING_KILLED") == OLD["x"].tolist()

@@ -61,6 +61,24 @@ def test_what_nobody_uses_goes_and_what_is_used_stays(relay, home):
     assert [path.name for path in (home / "runs").iterdir()] == ["r"]
 
 
+def test_an_agent_that_is_started_is_in_use_and_not_compiled_again(home):
+    def compiled():
+        (path,) = (home / "agents/__pycache__").glob(f"{DIGEST}.*.pyc")
+        return path.stat().st_ino, path.stat().st_mtime_ns
+
+    agent = home / "agents" / f"{DIGEST}.py"
+    with clean_host(home) as relay:
+        aged(agent)
+        relay.start("pass", name="g1-worker-0")
+        before = compiled()
+        relay.until_ended("g1-worker-0")
+        with relay_at(home) as another:
+            assert agent.stat().st_atime > time.time() - DAY_S
+            another.start("pass", name="g1-worker-1")
+            assert compiled() == before
+            another.until_ended("g1-worker-1")
+
+
 def test_a_parcel_that_is_asked_for_is_in_use(relay, home):
     digest = "d" * 64
     aged(home / "parcels" / digest)

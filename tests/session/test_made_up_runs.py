@@ -40,6 +40,7 @@ def session():
     with open_session(report=print) as session:
         session.load(NUMBERS, {"x": np.arange(30)}, replace=True)
         yield session
+        session.wait_for_copies(300)  # else the next test finds files of a run in igfs, and prunes them
 
 
 @pytest.fixture
@@ -108,6 +109,7 @@ def test_newer_runs_of_others_push_none_of_ours_out(session, make_up):
 
 
 def test_a_lost_run_of_this_machine_is_judged_by_what_is_here(session, home, make_up):
+    session.prune(keep=0)  # of what other tests have left in registry and igfs
     directory = RunDirectory(home / "runs" / "lost-1123-0000-abc")
     directory.path.mkdir(parents=True, mode=0o700)
     RunRecord(

@@ -93,9 +93,13 @@ class Relay:
             self._look_at_polls()
 
     def _touch_agent(self) -> None:
-        """Show that this agent is in use; others are removed some day."""
+        """Show that this agent is in use; others are removed some day.
+
+        It stays as old as it is: for another time of its last change Python would compile it again for each keeper.
+        """
+        path = f"{self._runs.root}/agents/{self._digest}.py"
         try:
-            os.utime(f"{self._runs.root}/agents/{self._digest}.py")
+            os.utime(path, ns=(time.time_ns(), os.stat(path).st_mtime_ns))
         except OSError:
             pass
 

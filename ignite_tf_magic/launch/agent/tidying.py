@@ -59,7 +59,11 @@ class _Tidying:
         for folder in ("agents", "agents/__pycache__"):
             for name in names_in(f"{self._runs.root}/{folder}"):
                 is_file = os.path.isfile(f"{self._runs.root}/{folder}/{name}")
-                if is_file and not name.startswith(self._digest) and self._is_old(f"{folder}/{name}"):
+                if (
+                    is_file
+                    and not name.startswith(self._digest)
+                    and self._is_old(f"{folder}/{name}", "st_atime")
+                ):
                     self._remove(f"{folder}/{name}")
 
     def environments(self) -> None:
@@ -88,9 +92,9 @@ class _Tidying:
             except OSError as error:
                 self.kept.append(f"{path}: {error.strerror}")
 
-    def _is_old(self, path: str) -> bool:
+    def _is_old(self, path: str, time_of: str = "st_mtime") -> bool:
         try:
-            return os.lstat(f"{self._runs.root}/{path}").st_mtime < self._oldest
+            return bool(getattr(os.lstat(f"{self._runs.root}/{path}"), time_of) < self._oldest)
         except OSError:
             return False
 

@@ -85,8 +85,10 @@ def check_whole(
         NodesMissing: The rest of the rows may be with nodes that are not in this cluster.
         RowsLost: Rows are gone with the nodes that held them.
     """
-    check_complete(cache.client, cache.name, allow_partial=allow_partial)
-    known = last_count(read_facts(cache.client, cache.name))
+    facts = read_facts(cache.client, cache.name)
+    if not allow_partial:
+        check_complete(cache.client, cache.name, facts)
+    known = last_count(facts)
     rows_of = {partition: each.rows for partition, each in stats.items()}
     baseline = _baseline(cache, partition_map, nodes, sum(rows_of.values()))
     evidence = evidence_of_loss(known, baseline, rows_of)
