@@ -69,6 +69,9 @@ def evil_program(tmp_path):
 def stranger(ignite):
     """Anybody at the port: a plain client with no key, no file and no account of the user."""
     with connect(ignite.connect_options) as client:
+        registry = Registry(client)
+        registry.report("nobody", "db1", {})  # the cache is there, whichever tests came before
+        registry.remove("nobody")
         yield Cache(client, CACHE)
 
 
