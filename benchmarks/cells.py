@@ -152,7 +152,7 @@ def _run_id(listed: CellResult) -> str:
 
 
 def _left(stage: Stage, run_id: str) -> int:
-    """Count what of a run still runs on its hosts; keepers and relays may take a moment."""
+    """Count what of a run still runs on its hosts; shims and relays may take a moment."""
     deadline = time.monotonic() + _GONE_S
     while (num_left := len(list(stage.processes_of(run_id)))) and time.monotonic() < deadline:
         time.sleep(0.1)

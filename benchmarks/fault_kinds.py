@@ -103,7 +103,7 @@ def _is_worker(process: HostProcess) -> bool:
     return "ignite_tf_magic.runs.bootstrap" in process.argv
 
 
-def _is_keeper(process: HostProcess) -> bool:
+def _is_shim(process: HostProcess) -> bool:
     return any(".keep(" in word for word in process.argv)
 
 
@@ -112,7 +112,7 @@ def _is_reconciler(process: HostProcess) -> bool:
 
 
 def _is_relay(process: HostProcess) -> bool:
-    return any("IGNITE-TF-AGENT" in word for word in process.argv) and not _is_keeper(process)
+    return any("IGNITE-TF-AGENT" in word for word in process.argv) and not _is_shim(process)
 
 
 def worker_kill(scene: Scene) -> None:
@@ -124,16 +124,16 @@ def worker_kill(scene: Scene) -> None:
 
 
 def agent_kill(scene: Scene) -> None:
-    """SIGKILL to a keeper's inner or outer process, or both, to a relay, or to a reconciler."""
+    """SIGKILL to a shim's inner or outer process, or both, to a relay, or to a reconciler."""
     kinds = ["inner", "outer", "both", "relay"] + (["reconciler"] if scene.detached else [])
     kind = scene.rng.choice(kinds)
-    choose = {"relay": _is_relay, "reconciler": _is_reconciler}.get(kind, _is_keeper)
+    choose = {"relay": _is_relay, "reconciler": _is_reconciler}.get(kind, _is_shim)
     victims = _await_victims(scene, choose)
     if not victims:
         return
     host, process = scene.rng.choice(victims)
     pids = [process.pid]
-    if choose is _is_keeper:
+    if choose is _is_shim:
         pair = sorted(each.pid for where, each in victims if where == host and each.argv == process.argv)
         pids = {"inner": pair[-1:], "outer": pair[:1], "both": pair}[kind]
     scene.struck(f"{kind} of {process.argv[-1].rsplit('/', 1)[-1][:40]} on {host.name}")
@@ -199,12 +199,12 @@ def owner_kill(scene: Scene) -> None:
         found = [
             each
             for each in host.processes()
-            if (_is_reconciler(each) or (_is_keeper(each) and any("jobs/reconciler" in w for w in each.argv)))
+            if (_is_reconciler(each) or (_is_shim(each) and any("jobs/reconciler" in w for w in each.argv)))
             and any(run_id in word for word in each.argv)
         ]
         for_good = scene.rng.random() < 0.5
         pids = [each.pid for each in found if for_good or _is_reconciler(each)]
-        scene.struck(f"supervisor on {host.name}{', with its keepers' if for_good else ''}")
+        scene.struck(f"supervisor on {host.name}{', with its shims' if for_good else ''}")
         _kill(host, *pids)
         return
     scene.struck("the process that started it")

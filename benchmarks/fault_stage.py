@@ -273,7 +273,7 @@ class Stage:
             )
 
     def processes_of(self, run_id: str) -> Iterator[tuple[Host, HostProcess]]:
-        """All processes of a run on hosts that have power: workers, keepers, reconcilers, and what they started."""
+        """All processes of a run on hosts that have power: workers, shims, reconcilers, and what they started."""
         for host in self.bed.hosts:
             if host.pid is None:
                 continue

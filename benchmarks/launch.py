@@ -1,6 +1,6 @@
 """`results/launch.json`: how fast many hosts are reached, and how fast output comes from one behind a real sshd.
 
-The many hosts are fakes (tests/launch/fake_hosts.py): asyncssh in one process, relays, keepers and jobs for each.
+The many hosts are fakes (tests/launch/fake_hosts.py): asyncssh in one process, relays, shims and jobs for each.
 They share this machine's cores, so that most of the time is theirs; the client's own share is `client_cpu_ms_per_host`.
 """
 

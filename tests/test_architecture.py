@@ -71,7 +71,7 @@ ROOMS: list[dict[str, str]] = [
             reading resume waiting measures records reporting untrusted_models models saving callbacks
             keras_hooks loops
         """,
-        "runs.hosts": "capacity host_names run_hosts topology wholeness placement",
+        "runs.hosts": "capacity host_names run_hosts topology wholeness counting placement",
         "runs.logs": "gaps output mirrored_logs mirror_state mirror",
         "runs.environments": "environment_builder wheels requirements environments",
     },
@@ -84,7 +84,7 @@ ROOMS: list[dict[str, str]] = [
     },
     {
         "runs.supervision": """
-            reconciler_instructions host_controller host_pool supervisor planning reconciler manager
+            reconciler_instructions planning host_controller host_pool supervisor reconciler manager
         """,
     },
     {

@@ -40,7 +40,7 @@ class Job:
         stdin_text: What it reads from its standard input, which then ends.
         lease_s: It is ended when nobody has renewed its lease for so long; None lets it live.
         grace_s: How long it may take to end by itself before it is killed.
-        ports: Ports of the host that its keeper holds for it.
+        ports: Ports of the host that its shim holds for it.
         num_gpus: How many GPUs it gets for itself.
         memory_bytes: It is ended when its processes have more memory of their own together; 0 is no limit.
         keep: It is started again when it ends with another code than 0, and no generation fences it.
@@ -87,10 +87,10 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """How a job stands, as its keeper wrote it last.
+    """How a job stands, as its shim wrote it last.
 
     Attributes:
-        beat: Counts the keeper's signs of life, about one a second.
+        beat: Counts the shim's signs of life, about one a second.
         started_at: Time of the host's clock, in seconds since the epoch; so is `ended_at`.
         code: As `subprocess.Popen.returncode`; None while it runs, and when nobody knows it.
         reason: Why it ended: "exited" by itself, "ended", "fenced", "lease", "memory", "agent_lost", ...

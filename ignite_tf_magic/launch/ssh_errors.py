@@ -32,7 +32,7 @@ def key_watcher(offered: OfferedKey) -> Any:
     """Give a client for asyncssh that trusts no key by itself, and keeps what was offered."""
     import asyncssh
 
-    class Client(asyncssh.SSHClient):
+    class KeyWatcher(asyncssh.SSHClient):
         def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
             offered.connection = conn
 
@@ -44,7 +44,7 @@ def key_watcher(offered: OfferedKey) -> Any:
         def validate_host_ca_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
             return self.validate_host_public_key(host, addr, port, key)
 
-    return Client
+    return KeyWatcher
 
 
 def explain(error: Exception, hop: Hop, settings: Settings, offered: OfferedKey, limit_s: float) -> HostError:

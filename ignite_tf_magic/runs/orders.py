@@ -109,7 +109,7 @@ class WorkerEnd:
 
     Attributes:
         code: As Popen gives it; negative is a signal. None: nobody saw it end.
-        reason: "exited" by itself, or why its keeper ended it.
+        reason: "exited" by itself, or why its shim ended it.
         oom: Whether the system killed it for want of memory.
         full_disk: A place of its host whose disk was full then.
         ended_at: When the script ended where it told so, else the process; seconds since the epoch.

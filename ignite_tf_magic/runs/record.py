@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime, timezone
 from itertools import islice
 from pathlib import Path
@@ -32,14 +32,48 @@ _MOST_LAUNCHES = 1_000_000
 _MOST_KNOWN = 64
 
 
-@dataclass(frozen=True, slots=True)
-class RunSpec:
-    """What a person asked for; the same for the whole life of a run.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What a person asks for and its hosts go by as it stands.
 
     Attributes:
         script_name: What tracebacks call the script.
-        command: Program and arguments that each worker runs instead of a script; "python" is its interpreter.
+        command: Program and arguments that each worker runs, in a copy of the job's directory, instead of a script;
+            "python" is the workers' interpreter.
         args: The script's arguments.
+        start_timeout_s: How long hosts may take to start the workers' processes, and then workers to join the first of
+            them that has, in a run with several; a run for which that is not enough fails. None has no limit.
+        hosts: Only these get workers; empty allows all that hold partitions.
+        num_gpus: Of each worker, for itself alone. With 0 workers see all GPUs of their host, as any program does.
+        memory_bytes: Of each worker with all that it starts, at most: a worker that has more is ended, and its host has
+            room for it only where runs with such limits leave so much. With 0 there is no limit.
+        allow_partial: Whether it may train on what is left of a cache that lost rows, or on a side of a split cluster.
+        priority: Among runs that wait for room those with a higher one come first, then those that wait longer.
+        survives_s: For how long its workers live on when the process that owns it ends in good order, as a kernel does
+            that is restarted, so that another one may take it over. With 0 they end with it.
+    """
+
+    script_name: str = "cell"
+    command: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+    start_timeout_s: float | None = 180.0
+    hosts: tuple[str, ...] = ()
+    num_gpus: int = 0
+    memory_bytes: int = 0
+    allow_partial: bool = False
+    priority: int = 0
+    survives_s: float = 0.0
+
+    def options(self) -> dict[str, Any]:
+        """Return these alone, by their names."""
+        return {each.name: getattr(self, each.name) for each in fields(RunOptions)}
+
+
+@dataclass(frozen=True, slots=True)
+class RunSpec(RunOptions):
+    """What a run was asked for; the same for its whole life.
+
+    Attributes:
         cwd: Directory of workers on the machine where the run was started; elsewhere they have one of their own.
         python: Interpreter of the workers; None is each host's configured one.
         package: Digest of the parcel with this package for hosts of other machines.
@@ -47,29 +81,17 @@ class RunSpec:
         after_import: Functions, as "package.module:function", that workers call when a module has been imported.
         variables_from: A function, named likewise, whose dict a script finds as variables; empty for none.
         environment: More variables of the workers' processes.
-        start_timeout_s: How long hosts may take to start all workers, and then workers to join the first of them that
-            has, in a run with several; None has no limit.
         max_restarts: So many failures in a row lead to a restart.
         deadline_s: How long the run may take in all.
         restarts_on_rebalance: Whether a change of the cache's primary owners restarts the workers.
-        hosts: Only these get workers; empty allows all.
-        num_gpus: Of each worker.
         port_range: Where TensorFlow's servers listen, both ends included; None takes any free port.
         log_limit_bytes: Of each worker's output so much is kept at least half; None keeps all.
         requirements: Name of the file that says what the workers' environments have; None: they have none of their own.
         waits_for_room: Whether it waits for GPUs and ports that other runs hold.
-        allow_partial: Whether it may train on a part of the rows, when others are lost.
-        memory_bytes: What each worker may have at most; 0 is no limit.
-        priority: Among runs that wait for room, those with a higher one come first.
-        survives_s: For how long its workers live on when the process that owns it ends in good order, as a kernel does
-            that is restarted, so that another one may take it over.
     """
 
     cache: str
     num_workers: int = 1
-    script_name: str = "cell"
-    command: tuple[str, ...] = ()
-    args: tuple[str, ...] = ()
     cwd: str | None = None
     python: str | None = None
     package: str | None = None
@@ -77,20 +99,13 @@ class RunSpec:
     after_import: Mapping[str, str] = field(default_factory=dict)
     variables_from: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
-    start_timeout_s: float | None = 180.0
     max_restarts: int = 10
     deadline_s: float | None = None
     restarts_on_rebalance: bool = True
-    hosts: tuple[str, ...] = ()
-    num_gpus: int = 0
-    memory_bytes: int = 0
     port_range: tuple[int, int] | None = None
     log_limit_bytes: int | None = 1 << 30
     requirements: str | None = None
     waits_for_room: bool = False
-    allow_partial: bool = False
-    priority: int = 0
-    survives_s: float = 0.0
 
     @property
     def runs_script(self) -> bool:

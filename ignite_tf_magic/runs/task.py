@@ -34,7 +34,7 @@ class WorkerTask:
         files: Directory for the script's own output, made when missing.
         environment: Variables the script finds; None takes one away.
         exit_file: Where the process writes its `ExitReport`.
-        owner_lock: Lock that the run's owner holds; the worker ends when it is free. Empty: its keeper does that.
+        owner_lock: Lock that the run's owner holds; the worker ends when it is free. Empty: its shim does that.
         after_import: Functions, as "package.module:function", to be called when a module has been imported.
         claim_file: Lock of the process that takes part for this worker, of all that it starts; empty for none.
         variables_from: A function, named likewise, whose dict the script finds as variables; empty for none.

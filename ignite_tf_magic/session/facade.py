@@ -43,7 +43,7 @@ from ignite_tf_magic.runs.registry.registry import Registry
 from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.runs.supervision import manager
 from ignite_tf_magic.runs.supervision.manager import RunHooks, RunPlan
-from ignite_tf_magic.runs.supervision.supervisor import Plan
+from ignite_tf_magic.runs.supervision.planning import Plan
 from ignite_tf_magic.serialization.function_source import source_of
 from ignite_tf_magic.serialization.terminal_text import visible
 from ignite_tf_magic.serialization.values import encode
@@ -64,7 +64,7 @@ from ignite_tf_magic.session.resuming import (
     plan_to_take_over,
 )
 from ignite_tf_magic.session.run_index import Listed
-from ignite_tf_magic.session.run_plans import Planned, RunRequest, plan_again, plan_run, with_environments
+from ignite_tf_magic.session.run_plans import RunRequest, plan_again, plan_run, with_environments
 from ignite_tf_magic.session.run_values import push
 from ignite_tf_magic.session.submission import submit
 from ignite_tf_magic.session.training_run import MetricsTail, TrainingRun
@@ -87,7 +87,7 @@ __all__ = [
     "OnRebalance",
     "OutputChunk",
     "PlacementRow",
-    "Planned",
+    "Plan",
     "Pruned",
     "QueryResult",
     "Run",
@@ -291,7 +291,7 @@ class Session(Closing):
         """Tell how many workers `ignite-tf start` takes by default: one for each node of the cluster."""
         return len(self.client.nodes())
 
-    def plan_run(self, request: RunRequest) -> Planned:
+    def plan_run(self, request: RunRequest) -> Plan:
         """Decide where a run's workers would run, and start nothing. Reads the cache once, to count its rows.
 
         Raises:
@@ -302,19 +302,19 @@ class Session(Closing):
             PlacementError: The workers cannot be spread so, or, as NoRoom, cannot now.
             ParcelError: The job's directory cannot be shipped.
         """
-        return self._plan_run(replace(request, wait=False), reach_of(self.config))
+        return self._plan_run(replace(request, wait=False), reach_of(self.config)).plan
 
-    def _plan_run(self, request: RunRequest, reach: Reach) -> Planned:
-        planned = self._plan_where_most_nodes_are(request, reach)
-        for warning in planned.warnings:
+    def _plan_run(self, request: RunRequest, reach: Reach) -> RunPlan:
+        run = self._plan_where_most_nodes_are(request, reach)
+        for warning in run.plan.warnings:
             self.report(f"warning: {warning}")
-        for host, reason in planned.unusable.items():
+        for host, reason in run.plan.unusable.items():
             self.report(f"{host} gets no worker, and its partitions are read over the network: {reason}")
-        if planned.is_far:
+        if run.plan.is_far:
             self.report("no host with data can be used: all workers run on this machine")
-        return planned
+        return run
 
-    def _plan_where_most_nodes_are(self, request: RunRequest, reach: Reach) -> Planned:
+    def _plan_where_most_nodes_are(self, request: RunRequest, reach: Reach) -> RunPlan:
         """Plan again when the node that was asked turns out to be on the smaller side of a cut."""
         try:
             planned = plan_run(self.client, self.options, self.config, request, reach)
@@ -362,12 +362,13 @@ class Session(Closing):
         inputs = encode(request.push) if request.push else None
         with reach_of(self.config).keeping() as reach:
             plan = with_environments(self._plan_run(request, reach), request, reach, self.report)
-            if request.wait and plan.waiting_for is None:
+            if request.wait and plan.plan.shortage is None:
                 plan = self._behind_others(plan)
-            if plan.waiting_for is not None:
-                self.report(f"the run is queued: {plan.waiting_for}")
+            if plan.plan.shortage is not None:
+                self.report(f"the run is queued: {plan.plan.shortage}")
             if request.detach:
-                registry = partial(Registry, partial(connect_to_majority, self.options, plan.topology))
+                connect_again = partial(connect_to_majority, self.options, plan.plan.topology)
+                registry = partial(Registry, connect_again)
                 prepare = partial(self._push, inputs)
                 run = submit(plan, state_dir(), reach, registry, timings_divisor(), prepare)
                 return TrainingRun.of(run, lambda: self.options)
@@ -376,12 +377,12 @@ class Session(Closing):
 
     def _behind_others(self, plan: RunPlan) -> RunPlan:
         """Queue a run for which there is room, when others wait in front of it."""
-        queued = manager.first_record(replace(plan, waiting_for="its turn"), "", detached=False)
+        queued = manager.first_record(_queued(plan, "its turn"), "", detached=False)
         try:
             with Registry(self.client) as registry:
                 check_turn(queued, registry.runs())
         except NoRoom as error:
-            return replace(plan, waiting_for=str(error), plan=replace(plan.plan, seats=()))
+            return _queued(plan, str(error))
         return plan
 
     def _push(self, inputs: bytes | None, run_id: str) -> None:
@@ -392,9 +393,9 @@ class Session(Closing):
         """Connect a run that this process owns to the cluster, for as long as it lasts."""
         self._push(inputs, run_id)
         config = self.config
-        connect_again = partial(connect_to_majority, self.options, plan.topology)
+        connect_again = partial(connect_to_majority, self.options, plan.plan.topology)
         publisher = Publisher(Registry(connect_again, timings=plan.timings), run_id, plan.timings)
-        topology = TopologyWatch(connect_again, plan.spec.cache, plan.topology)
+        topology = TopologyWatch(connect_again, plan.spec.cache, plan.plan.topology)
 
         def plan_anew(record: RunRecord, reports: Reports) -> Plan:
             with connect_again() as client:
@@ -521,6 +522,10 @@ class Session(Closing):
             HostUnreachable: A host cannot be asked; what runs there ends when its lease is over.
         """
         return self.run(run_id).stop()
+
+
+def _queued(plan: RunPlan, reason: str) -> RunPlan:
+    return replace(plan, plan=replace(plan.plan, seats=(), shortage=reason))
 
 
 def _sql_name(name: str) -> str:

@@ -16,7 +16,7 @@ from ignite_tf_magic.runs.record import RunRecord
 from ignite_tf_magic.runs.registry.registry import Registry
 from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.runs.supervision.manager import RunPlan
-from ignite_tf_magic.runs.supervision.supervisor import Plan
+from ignite_tf_magic.runs.supervision.planning import Plan
 from ignite_tf_magic.runs.timeouts import Timings
 from ignite_tf_magic.session.liveness import why_it_may_live
 
@@ -51,11 +51,10 @@ def plan_to_resume(
     _check_job(run)
     return RunPlan(
         spec=replace(record.spec, package=package.digest if package else record.spec.package),
-        plan=Plan((), record.hosts, record.owners),
+        plan=Plan((), record.hosts, record.owners, record.topology),
         script=script,
         connect=options,
         parcels=() if package is None else (package,),
-        topology=record.topology,
         timings=Timings().scaled(timings_divisor()),
     )
 
@@ -64,10 +63,9 @@ def plan_to_take_over(record: RunRecord, options: ConnectOptions) -> RunPlan:
     """Collect what a run that its owner has left needs to go on; its hosts have all that its workers need."""
     return RunPlan(
         spec=record.spec,
-        plan=Plan((), record.hosts, record.owners),
+        plan=Plan((), record.hosts, record.owners, record.topology),
         script=None,
         connect=options,
-        topology=record.topology,
         timings=Timings().scaled(timings_divisor()),
     )
 

@@ -12,7 +12,7 @@ from ignite_tf_magic.session import (
     Diagnosis,
     Health,
     PlacementRow,
-    Planned,
+    Plan,
     RunInfo,
     RunRecord,
     RunState,
@@ -176,7 +176,7 @@ def explain_view(rows: Sequence[PlacementRow]) -> View:
     return table_view(head, cells, right={2, 4, 5, 6})
 
 
-def explain_as_json(planned: Planned) -> dict[str, Any]:
+def explain_as_json(planned: Plan) -> dict[str, Any]:
     """Give what programs are told of who would read what."""
     workers = [
         {

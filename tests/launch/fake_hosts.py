@@ -1,6 +1,6 @@
 """Many hosts in one process: asyncssh serves each on an address of 127.0.0.0/8 and runs what is asked, here.
 
-Every host has a home of its own (IGNITE_TF_HOME), so that relays, keepers and processes are real.
+Every host has a home of its own (IGNITE_TF_HOME), so that relays, shims and processes are real.
 """
 
 from __future__ import annotations

@@ -148,7 +148,7 @@ def relay_at(root: Path, **options: Any) -> Iterator[Relay]:
 
 
 def processes_of(home: Path) -> dict[int, list[str]]:
-    """Everything that descends from a relay of that home, keepers and jobs included: pid -> command line."""
+    """Everything that descends from a relay of that home, shims and jobs included: pid -> command line."""
     found = {}
     mark = f"\0{HOME_MARK}={home}\0".encode()
     for path in Path("/proc").iterdir():

@@ -130,7 +130,7 @@ def test_a_killed_process_is_told_by_its_signal(relay):
     "killed", [[0], [1], [0, 1], [1, 0]], ids=["outer", "inner", "both", "both, inner first"]
 )
 @pytest.mark.parametrize("code", [FAMILY, STORM % 0], ids=["family", "storm"])
-def test_a_killed_keeper_takes_the_job_along_or_leaves_it_guarded(relay, home, killed, code):
+def test_a_killed_shim_takes_the_job_along_or_leaves_it_guarded(relay, home, killed, code):
     job = start(relay, code)
     for index in killed:
         os.kill(job["keepers"][index], signal.SIGKILL)
@@ -145,11 +145,11 @@ def test_a_killed_keeper_takes_the_job_along_or_leaves_it_guarded(relay, home, k
     wait_until(lambda: not others(home, relay))
 
 
-def test_any_relay_cleans_up_after_both_keepers(relay, home):
+def test_any_relay_cleans_up_after_both_shims(relay, home):
     job = start(relay, FAMILY)
     relay.close()
-    for keeper in job["keepers"]:
-        os.kill(keeper, signal.SIGKILL)
+    for shim in job["keepers"]:
+        os.kill(shim, signal.SIGKILL)
     wait_until(lambda: job["pid"] not in processes_of(home))  # although nobody looks
     with relay_at(home) as first, relay_at(home) as second:
         answers = [each.answer(each.send("list"))["runs"][0]["jobs"][0] for each in (first, second)]
@@ -163,8 +163,8 @@ def test_a_job_of_another_run_is_left_alone(relay, home):
     start(relay, SLEEP, name="mine")
     relay.start(SLEEP, name="other", run="s")
     job = relay.job("mine")
-    for keeper in job["keepers"]:
-        os.kill(keeper, signal.SIGKILL)
+    for shim in job["keepers"]:
+        os.kill(shim, signal.SIGKILL)
     assert relay.until_ended("mine")["reason"] == "agent_lost"
     relay.call("end", run="r", grace_s=0)
     assert relay.job("other", "s")["state"] == "running"
@@ -172,8 +172,8 @@ def test_a_job_of_another_run_is_left_alone(relay, home):
 
 def test_after_a_reboot_a_job_is_lost(relay, home):
     job = start(relay, SLEEP)
-    for keeper in job["keepers"]:
-        os.kill(keeper, signal.SIGKILL)
+    for shim in job["keepers"]:
+        os.kill(shim, signal.SIGKILL)
     wait_until(lambda: not others(home, relay))
     path = home / "runs/r/jobs/g1-worker-0/job.json"
     asked = json.loads(path.read_text())
@@ -209,8 +209,8 @@ def test_the_job_outlives_its_relay(relay, home):
 def test_a_shutdown_of_the_host_lets_the_process_save(relay):
     saving = "import signal\ndef save(*_):\n    print('saved', flush=True)\n    raise SystemExit(0)\n"
     job = start(relay, saving + "signal.signal(signal.SIGTERM, save)\n" + SLEEP)
-    for keeper in job["keepers"]:
-        os.kill(keeper, signal.SIGTERM)
+    for shim in job["keepers"]:
+        os.kill(shim, signal.SIGTERM)
     job = relay.until_ended()
     assert (job["code"], job["reason"]) == (0, "terminated")
     assert b"saved" in relay.output()
@@ -229,13 +229,13 @@ time.sleep(600)
 """
 
 
-@pytest.mark.parametrize("kill_keepers", [False, True])
-def test_a_job_started_by_a_job_has_a_life_of_its_own(relay, home, kill_keepers):
+@pytest.mark.parametrize("kill_shims", [False, True])
+def test_a_job_started_by_a_job_has_a_life_of_its_own(relay, home, kill_shims):
     paths = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
     job = start(relay, RELAY_IN_A_JOB % (paths, str(home)), env={"PYTHONDONTWRITEBYTECODE": "1"})
-    if kill_keepers:
-        for keeper in job["keepers"]:
-            os.kill(keeper, signal.SIGKILL)
+    if kill_shims:
+        for shim in job["keepers"]:
+            os.kill(shim, signal.SIGKILL)
     else:
         relay.call("end", run="r", grace_s=0)
     relay.until_ended()

@@ -14,7 +14,7 @@ from ignite_tf_magic.runs.orders import TaskSlot
 from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import HostRecord, RunSpec
 from ignite_tf_magic.runs.supervision.manager import RunPlan
-from ignite_tf_magic.runs.supervision.supervisor import Plan
+from ignite_tf_magic.runs.supervision.planning import Plan
 from ignite_tf_magic.runs.timeouts import Timings
 
 TIMINGS = Timings(first_backoff_s=0.2)

@@ -20,7 +20,7 @@ from ignite_tf_magic.runs.orders import TaskSlot
 from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import HostRecord, RunSpec
 from ignite_tf_magic.runs.supervision.manager import RunPlan
-from ignite_tf_magic.runs.supervision.supervisor import Plan
+from ignite_tf_magic.runs.supervision.planning import Plan
 
 _PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
 
@@ -77,7 +77,7 @@ def plan_on(hosts, script: str | None, *, used=None, **options) -> RunPlan:
 
 
 def living_jobs(root: Path) -> list[Path]:
-    """The jobs below a root that a keeper looks after."""
+    """The jobs below a root that a shim looks after."""
     return [path.parent for path in root.glob("runs/*/jobs/g*/lock") if lock.is_held(path)]
 
 

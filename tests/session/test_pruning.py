@@ -89,9 +89,9 @@ def runs_in_igfs(volume) -> set[str]:
         return set()
 
 
-def keepers_and_reconciler(home, run_id) -> tuple[list[psutil.Process], psutil.Process]:
+def shims_and_reconciler(home, run_id) -> tuple[list[psutil.Process], psutil.Process]:
     """The two processes that hold a run's reconciler on this machine, and itself."""
-    reconciler = keepers = None
+    reconciler = shims = None
     for process in psutil.process_iter():
         try:
             words = process.cmdline()
@@ -101,8 +101,8 @@ def keepers_and_reconciler(home, run_id) -> tuple[list[psutil.Process], psutil.P
             reconciler = process
     assert reconciler is not None
     inner = reconciler.parent()
-    keepers = [inner, inner.parent()]
-    return keepers, reconciler
+    shims = [inner, inner.parent()]
+    return shims, reconciler
 
 
 def test_a_run_that_lives_without_anybody_who_answers_for_it_stays(session, volume, home, said, end):
@@ -110,9 +110,9 @@ def test_a_run_that_lives_without_anybody_who_answers_for_it_stays(session, volu
     run = session.start_run(RunRequest("PRUNED", SCRIPT, detach=True))
     until(lambda: run.info().state is RunState.RUNNING and "begun" in run.last_lines(0, 5))
     leave_checkpoint(volume, run.id)
-    keepers, reconciler = keepers_and_reconciler(home, run.id)
-    for keeper in keepers:
-        keeper.send_signal(signal.SIGSTOP)
+    shims, reconciler = shims_and_reconciler(home, run.id)
+    for shim in shims:
+        shim.send_signal(signal.SIGSTOP)
     try:
         reconciler.kill()
         until(lambda: run.info().state is RunState.LOST)  # as its directory tells; the registry does later
@@ -123,8 +123,8 @@ def test_a_run_that_lives_without_anybody_who_answers_for_it_stays(session, volu
         assert volume.stat(("runs", run.id, "checkpoints", "step-1")).size == 16
         assert any(run.id in line and "lives" in line for line in said)
     finally:
-        for keeper in keepers:
-            keeper.send_signal(signal.SIGCONT)
+        for shim in shims:
+            shim.send_signal(signal.SIGCONT)
     end.touch()
     until(lambda: run.info().state is RunState.SUCCEEDED)
     assert run.id in {pruned.run_id for pruned in session.prune(keep=0)}

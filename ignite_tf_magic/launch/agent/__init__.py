@@ -2,8 +2,8 @@
 
 Written as modules, shipped as one file: `agent_source` joins them. They use the standard library only, run on
 Python 3.8 and later, and import on Windows. Two programs are in it: a relay (`relay.serve`), which answers one
-client over its standard streams and keeps nothing, and keepers (`keeper.keep`), daemons of which each holds one
-job. The client imports `frames` and nothing else from here.
+client over its standard streams and keeps nothing, and process shims (`process_shim.keep`), daemons of which each holds
+one job. The client imports `frames` and nothing else from here.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 
 # In the order in which they are joined: each imports earlier ones only.
 MODULES = (
-    *("frames", "disk", "processes", "job_files", "spawning", "keeper"),
+    *("frames", "disk", "processes", "job_files", "spawning", "process_shim"),
     *("runs", "devices", "starting", "polling", "network", "facts", "unpacking", "tidying", "relay"),
 )
 

@@ -1,4 +1,4 @@
-"""The directory of one job: what was asked, what happens, and how it ended. Relays and keepers meet here."""
+"""The directory of one job: what was asked, what happens, and how it ended. Relays and shims meet here."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ FENCE_BYTES = 20
 class JobFiles:
     """Reads and writes the files of one job.
 
-    `lock` is held from before the directory has its name until the last process of the keeper has ended: a free
-    lock says that nothing of a keeper lives, whatever the other files say.
+    `lock` is held from before the directory has its name until the last process of the shim has ended: a free
+    lock says that nothing of a shim lives, whatever the other files say.
     """
 
     def __init__(self, path: str) -> None:
@@ -75,7 +75,7 @@ class JobFiles:
         write_padded(self.file("status.json"), status)
 
     def status(self) -> dict[str, Any]:
-        """Give the status as the keeper last wrote it."""
+        """Give the status as the shim last wrote it."""
         return read_padded(self.file("status.json")) or first_status(self.request)
 
     def finish(self, status: dict[str, Any]) -> None:
@@ -92,7 +92,7 @@ class JobFiles:
             self._exit = read_padded(self.file("exit.json"))
         return self._exit
 
-    # --- what is asked of the keeper --------------------------------------------------------------------------
+    # --- what is asked of the shim --------------------------------------------------------------------------
 
     def deadline(self) -> float | None:
         """Give the moment on this host's clock at which the lease is over; None when there is no lease."""
@@ -127,7 +127,7 @@ class JobFiles:
             os.close(descriptor)
 
     def ask_to_end(self, grace_s: float, reason: str) -> None:
-        """Have the keeper end the job."""
+        """Have the shim end the job."""
         write_padded(self.file("end"), {"grace_s": grace_s, "reason": reason, "at": host_clock()})
         self.wake()
 
@@ -146,18 +146,18 @@ class JobFiles:
         return descriptor if descriptor >= 0 else os.open(path, os.O_RDONLY)
 
     def wake(self) -> None:
-        """Have the keeper look at its files now; it would within 0.2 s anyhow."""
-        keepers = self.status()["keepers"]
-        if keepers and environment_has(keepers[-1], KEEPER_MARK, self.request.get("nonce", "?")):
+        """Have the shim look at its files now; it would within 0.2 s anyhow."""
+        shims = self.status()["keepers"]
+        if shims and environment_has(shims[-1], KEEPER_MARK, self.request.get("nonce", "?")):
             try:
-                os.kill(keepers[-1], signal.SIGUSR1)
+                os.kill(shims[-1], signal.SIGUSR1)
             except ProcessLookupError:
                 pass
 
     # --- for relays -------------------------------------------------------------------------------------------
 
     def look(self, hostname: str, boot_id: str) -> dict[str, Any] | None:
-        """Give the job's status; None when it is another host's job. Cleans up after a keeper that is gone."""
+        """Give the job's status; None when it is another host's job. Cleans up after a shim that is gone."""
         ended = self.exit()
         if ended is not None:
             return ended

@@ -1,4 +1,4 @@
-"""The keeper of one job: a daemon of two processes, outer and inner, of which each can clean up after the other.
+"""The shim of one job: a daemon of two processes, outer and inner, of which each can clean up after the other.
 
 The inner one starts the job's process and looks after it. When the inner one is killed, its process dies with
 it (PDEATHSIG) and the outer one, which inherits all that the process left, kills that and writes the end down.
@@ -47,18 +47,18 @@ if TYPE_CHECKING:
 KEEPER_REPORT, KEEPER_LOCK = (
     1,
     3,
-)  # descriptors that a keeper is started with; 0 is the job's input, 2 for traces
+)  # descriptors that a shim is started with; 0 is the job's input, 2 for traces
 _TICK_S = 0.2
 _BEAT_S = 1.0
 _PASSES_PER_LOOK_AT_ALL = 50
 # A disk with less left than that, or than this share of it, makes logs shorter, down to this.
 _LOW_BYTES, _LOW_SHARE, _LEAST_LOG_BYTES = 64 << 20, 8, 4 << 20
-_CLEAN_PASSES = 4  # of those that leave children: keepers, or processes of other users
+_CLEAN_PASSES = 4  # of those that leave children: shims, or processes of other users
 _FIRST_PAUSE_S, _LAST_PAUSE_S, _GOOD_LIFE_S = 0.5, 10.0, 60.0
 
 
 def keep(directory: str) -> None:
-    """Be the keeper of the job in that directory. The calling process ends at once, the daemon goes on."""
+    """Be the shim of the job in that directory. The calling process ends at once, the daemon goes on."""
     os.set_inheritable(KEEPER_LOCK, False)
     os.setsid()
     if os.fork():

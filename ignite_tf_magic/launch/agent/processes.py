@@ -10,8 +10,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-KEEPER_MARK = "IGNITE_TF_KEEPER"  # in the environment of keepers: no tree that they are in takes them along
-JOB_MARK = "IGNITE_TF_JOB"  # in the environment of a job's processes: who they belong to when no keeper lives
+KEEPER_MARK = "IGNITE_TF_KEEPER"  # in the environment of shims: no tree that they are in takes them along
+JOB_MARK = "IGNITE_TF_JOB"  # in the environment of a job's processes: who they belong to when no shim lives
 
 _MARKED_CLEAN_PASSES = 4  # a process that forks and ends may be missed by one
 _PR_SET_PDEATHSIG = 1
@@ -104,7 +104,7 @@ def _own_memory_bytes(pid: int) -> int:
 
 
 def kill_descendants() -> bool:
-    """Send SIGKILL to all descendants of this process once, but not to keepers and what is below those."""
+    """Send SIGKILL to all descendants of this process once, but not to shims and what is below those."""
     children = _table()
     parents = [os.getpid()]
     killed = False
@@ -117,7 +117,7 @@ def kill_descendants() -> bool:
 
 
 def kill_children() -> bool:
-    """Send SIGKILL to the children of this process; tell whether there were any but keepers.
+    """Send SIGKILL to the children of this process; tell whether there were any but shims.
 
     To one that adopts orphans the descendants of a child become children when it ends: so when there are no
     children left, there are no descendants, and no race with forks can hide one.
@@ -156,7 +156,7 @@ def _kill(how: object, number: int) -> bool:
 
 
 def kill_marked(nonce: str, leader: int | None) -> bool:
-    """Kill every process that carries a job's mark; for jobs without a living keeper.
+    """Kill every process that carries a job's mark; for jobs without a living shim.
 
     Args:
         nonce: The value of the mark.

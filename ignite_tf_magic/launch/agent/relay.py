@@ -95,7 +95,7 @@ class Relay:
     def _touch_agent(self) -> None:
         """Show that this agent is in use; others are removed some day.
 
-        It stays as old as it is: for another time of its last change Python would compile it again for each keeper.
+        It stays as old as it is: for another time of its last change Python would compile it again for each shim.
         """
         path = f"{self._runs.root}/agents/{self._digest}.py"
         try:

@@ -153,7 +153,7 @@ def end(
 
 
 def fence(runs: Runs, run: str, generation: int) -> int:
-    """Raise the fence; the keepers of older jobs end them."""
+    """Raise the fence; the shims of older jobs end them."""
     with FenceHeld(runs.path(run)) as held:
         held.raise_to(generation)
         seen = held.generation
@@ -162,7 +162,7 @@ def fence(runs: Runs, run: str, generation: int) -> int:
 
 
 def wake_older(runs: Runs, run: str, generation: int) -> None:
-    """Wake the keepers of jobs older than that."""
+    """Wake the shims of jobs older than that."""
     for job, status in runs.alive(run):
         if status["generation"] < generation and not job.request["keep"]:
             job.wake()

@@ -1,4 +1,4 @@
-"""What a keeper does with the system: a process started so that it dies with the keeper, ports, holes in a log."""
+"""What a shim does with the system: a process started so that it dies with the shim, ports, holes in a log."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ def spawn(request: dict[str, Any], log: int) -> int:
 def _become(request: dict[str, Any], log: int, tell: int) -> None:
     """Turn this forked process into the job's; never returns."""
     step = "process"
-    keeper = os.getppid()
+    shim = os.getppid()
     try:
         os.setsid()
         die_with_parent()
-        if os.getppid() != keeper:
+        if os.getppid() != shim:
             os._exit(1)
         os.umask(request["umask"])
         os.lseek(0, 0, os.SEEK_SET)

@@ -193,7 +193,7 @@ class Starter:
 
     def _launch(self, path: str, lock: FileLock, stdin: bytes) -> dict[str, Any]:
         try:
-            answer = self._run_keeper(path, lock, stdin)
+            answer = self._run_shim(path, lock, stdin)
         except BaseException:
             _discard(path)
             raise
@@ -205,11 +205,11 @@ class Starter:
         job = self._runs.job(path)
         status = self._runs.look(job) if job else None
         if not status:
-            raise Refused("internal", f"the keeper of {path} is gone and so are its files")
+            raise Refused("internal", f"the shim of {path} is gone and so are its files")
         return status
 
-    def _run_keeper(self, path: str, lock: FileLock, stdin: bytes) -> dict[str, Any] | None:
-        """Start the keeper; give what it reports. None: it was killed before it could."""
+    def _run_shim(self, path: str, lock: FileLock, stdin: bytes) -> dict[str, Any] | None:
+        """Start the shim; give what it reports. None: it was killed before it could."""
         agents = f"{self._runs.root}/agents"
         if not os.path.exists(f"{agents}/{self._digest}.py"):
             raise Refused("disk_full", f"the disk of {self._runs.root} had no room for the agent")

@@ -158,7 +158,7 @@ class Run:
             kind = self._await_owner(record)
         if kind is not StopKind.STOPPED:
             end_on_hosts(self.record(), self.reach, GRACE_S, is_verified=self.directory.is_verified)
-        self._await_keepers()
+        self._await_shims()
         if kind is StopKind.OWNER_WAS_GONE:
             self._close_books()
         return StopOutcome(kind, self.info())
@@ -167,7 +167,7 @@ class Run:
         deadline = time.monotonic() + _OWNER_PATIENCE_S
         while self._may_live_elsewhere(record) or not self.is_over():
             if not self.origin.has_owner(record):
-                # It may have gone after its work was done, a moment before its workers' keepers.
+                # It may have gone after its work was done, a moment before its workers' shims.
                 return StopKind.STOPPED if self.record().state.has_ended else StopKind.OWNER_WAS_GONE
             if time.monotonic() > deadline:
                 return StopKind.OWNER_DID_NOT_ANSWER
@@ -178,7 +178,7 @@ class Run:
         """Whether it is lost and nothing here tells of workers on other hosts; their leases may be long."""
         return self.info().state is RunState.LOST and any(host.ssh is not None for host in record.hosts)
 
-    def _await_keepers(self) -> None:
+    def _await_shims(self) -> None:
         """Wait for those of this machine, which end just after they have told of their workers' end."""
         deadline = time.monotonic() + GRACE_S
         while self._has_living_jobs() and time.monotonic() < deadline:

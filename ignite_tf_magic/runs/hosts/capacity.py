@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ignite_tf_magic.errors import HostError, PlacementError
+from ignite_tf_magic.client.client import Client
+from ignite_tf_magic.errors import HostError, NoRoom, PlacementError
 from ignite_tf_magic.launch.hosts import Host
 from ignite_tf_magic.launch.jobs import DeviceFacts, HeldDevices
 from ignite_tf_magic.runs.orders import Capacity, HostReport
-from ignite_tf_magic.runs.record import RunSpec
+from ignite_tf_magic.runs.record import RunRecord, RunSpec
 
 _UNKNOWN = Capacity(error="it has not told yet what is free there")
 
@@ -61,6 +62,21 @@ def shortage(spec: RunSpec, hosts: Sequence[str], rooms: Mapping[str, Capacity])
         return None
     known = {host: rooms.get(host, _UNKNOWN) for host in hosts}
     return f"{_wanted(spec)} do not fit now: {_describe(spec, known)}"
+
+
+def check_room(client: Client, record: RunRecord, rooms: Mapping[str, Capacity]) -> None:
+    """Find out whether a run has no room now. Does not read its cache, so that it may be asked often.
+
+    Raises:
+        NoRoom: It has none, on the hosts that it knows, and no node is on another one.
+        PlacementError: It will never have any there.
+    """
+    known = set(record.topology)
+    if not needs_room(record.spec) or any(known.isdisjoint(map(str, node.listed)) for node in client.nodes()):
+        return
+    hosts = record.spec.hosts or tuple(host.name for host in record.hosts)
+    if (reason := shortage(record.spec, hosts, rooms)) is not None:
+        raise NoRoom(reason)
 
 
 def _uses_range(spec: RunSpec) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 import sys
 import uuid
@@ -15,7 +16,15 @@ from ignite_tf_magic.config.options import Config
 from ignite_tf_magic.errors import HostError, IgniteTfError
 from ignite_tf_magic.launch.hosts import Host, call_all
 from ignite_tf_magic.runs.hosts.capacity import look
-from ignite_tf_magic.runs.hosts.host_names import LOCAL, HostOfNode, ThisMachine, name_hosts, plain_address
+from ignite_tf_magic.runs.hosts.host_names import (
+    LOCAL,
+    HostOfNode,
+    ThisMachine,
+    is_non_identifying,
+    name_hosts,
+    plain_address,
+    rank,
+)
 from ignite_tf_magic.runs.orders import Capacity
 from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import HostRecord, RunSpec
@@ -47,6 +56,42 @@ def hosts_of_nodes(config: Config, nodes: Collection[Node]) -> NamedHosts:
         node: _record(host, config, sorted(untold.get(host.name, ()))) for node, host in names.hosts.items()
     }
     return NamedHosts(records, names.warnings)
+
+
+def hosts_by_record(hosts: Collection[HostRecord], nodes: Collection[Node]) -> dict[uuid.UUID, HostRecord]:
+    """Find nodes on hosts that a record names; a node of an unknown host is a host of its own, without SSH."""
+    by_id = {node: host for host in hosts for node in host.nodes}
+    hosts_with = Counter(address for host in hosts for address in host.addresses)
+    by_address = {
+        plain_address(address): host
+        for host in hosts
+        for address in host.addresses
+        if hosts_with[address] == 1
+    }
+    untold = [host for host in hosts if not host.addresses]
+    told = {node.node_id: _telling(node) for node in nodes}
+    listers = Counter(itertools.chain.from_iterable(told.values()))
+    found = {}
+    for node in nodes:
+        # What one node alone lists comes first: others may have come to list the rest since the run started.
+        telling = sorted(told[node.node_id], key=lambda each: (listers[each], *rank(each)))
+        host = by_id.get(str(node.node_id)) or next((by_address[a] for a in telling if a in by_address), None)
+        if host is None and len(untold) == 1 and _is_on_loopback(node):
+            host = untold[0]  # nodes that list nothing else are all on one machine
+        found[node.node_id] = host or HostRecord(telling[0], ssh=telling[0])
+    return found
+
+
+def _telling(node: Node) -> list[str]:
+    """Give a node's addresses; those of loopback only if it lists nothing else."""
+    addresses = list(dict.fromkeys(plain_address(each.host) for each in node.endpoints))
+    return (
+        addresses if _is_on_loopback(node) else [each for each in addresses if not is_non_identifying(each)]
+    )
+
+
+def _is_on_loopback(node: Node) -> bool:
+    return all(is_non_identifying(plain_address(each.host)) for each in node.listed)
 
 
 def _untold(hosts: Mapping[uuid.UUID, HostOfNode], nodes: Iterable[Node]) -> dict[str, list[str]]:

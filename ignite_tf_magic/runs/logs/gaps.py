@@ -68,7 +68,7 @@ class Gaps:
 def read_on(file: FileIO, position: int, max_bytes: int) -> tuple[int, bytes]:
     """Read a log from a position on; gives where what was read begins, which is later when bytes were deleted.
 
-    On the host of a worker, its keeper frees the head of a log that outgrows its bound; what is freed reads as zeros.
+    On the host of a worker, its shim frees the head of a log that outgrows its bound; what is freed reads as zeros.
     Zeros that a script has written are output.
     """
     while True:

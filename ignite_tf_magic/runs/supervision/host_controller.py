@@ -189,7 +189,7 @@ class HostController:
             self._ports = {seat.worker: each.port for seat, each in zip(seats, addresses, strict=True)}
 
     def _free_ports(self) -> None:
-        """Let go of ports: keepers hold those of their workers themselves."""
+        """Let go of ports: shims hold those of their workers themselves."""
         if self._reserved:
             self._host.unreserve_ports(self._reserved)
             self._reserved = ()

@@ -44,7 +44,8 @@ from ignite_tf_magic.runs.record import (
 from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.runs.supervision.host_controller import HostController, HostPayload
 from ignite_tf_magic.runs.supervision.host_pool import DirectHostPool
-from ignite_tf_magic.runs.supervision.supervisor import Plan, Planner, Supervisor
+from ignite_tf_magic.runs.supervision.planning import Plan
+from ignite_tf_magic.runs.supervision.supervisor import Planner, Supervisor
 from ignite_tf_magic.runs.task import GRACE_S
 from ignite_tf_magic.runs.timeouts import Timings
 
@@ -66,9 +67,7 @@ class RunPlan:
         connect: How workers reach the cluster; only the credentials are used.
         name: The beginning of the run's id.
         parcels: Trees that other machines need.
-        topology: Ignite's nodes now, as "host:port".
         timings: How long the run waits for what.
-        waiting_for: Why it cannot start yet, and is queued; the plan then has no seats.
     """
 
     spec: RunSpec
@@ -77,9 +76,7 @@ class RunPlan:
     connect: ConnectOptions = field(repr=False)
     name: str | None = None
     parcels: tuple[Parcel, ...] = ()
-    topology: tuple[str, ...] = ()
     timings: Timings = field(default_factory=Timings)
-    waiting_for: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +226,7 @@ def _reopened(record: RunRecord, plan: RunPlan, now: float) -> RunRecord:
 def first_record(plan: RunPlan, run_id: str, *, detached: bool) -> RunRecord:
     """Write a run down as it begins."""
     seats = plan.plan.seats
-    is_queued = plan.waiting_for is not None
+    is_queued = plan.plan.shortage is not None
     return RunRecord(
         run_id=run_id,
         spec=plan.spec,
@@ -238,9 +235,9 @@ def first_record(plan: RunPlan, run_id: str, *, detached: bool) -> RunRecord:
         workers=tuple(WorkerRecord(seat.worker, seat.host, seat.rows) for seat in seats),
         order=Order() if is_queued else Order(1, Phase.PREPARE, seats),
         hosts=plan.plan.hosts,
-        topology=plan.topology,
+        topology=plan.plan.topology,
         owners=plan.plan.owners,
-        waiting_for=plan.waiting_for,
+        waiting_for=plan.plan.shortage,
         detached=detached,
         **this_process(),
     )

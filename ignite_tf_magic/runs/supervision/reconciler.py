@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,9 @@ from ignite_tf_magic.runs.decisions import Reports, mark_stopped
 from ignite_tf_magic.runs.directory import RunDirectory
 from ignite_tf_magic.runs.handles.run import native_run
 from ignite_tf_magic.runs.handles.run_files import RunFiles
-from ignite_tf_magic.runs.hosts.capacity import told_rooms
+from ignite_tf_magic.runs.hosts.capacity import check_room, told_rooms
+from ignite_tf_magic.runs.hosts.counting import count_cache
+from ignite_tf_magic.runs.hosts.run_hosts import hosts_by_record
 from ignite_tf_magic.runs.hosts.topology import ClusterSnapshot, TopologyWatch, connect_to_majority
 from ignite_tf_magic.runs.orders import HostReport
 from ignite_tf_magic.runs.reach import Reach
@@ -38,13 +39,13 @@ from ignite_tf_magic.runs.registry.registry_crew import RegistryHostPool
 from ignite_tf_magic.runs.seals import Seal, differences
 from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.runs.supervision.host_controller import HostController, HostPayload
-from ignite_tf_magic.runs.supervision.planning import check_room, find_plan, name_by_record
+from ignite_tf_magic.runs.supervision.planning import LaunchFacts, Plan, plan_launch
 from ignite_tf_magic.runs.supervision.reconciler_instructions import (
     INSTRUCTIONS,
     Instructions,
     connect_options,
 )
-from ignite_tf_magic.runs.supervision.supervisor import Plan, Supervisor
+from ignite_tf_magic.runs.supervision.supervisor import Supervisor
 from ignite_tf_magic.runs.timeouts import Timings
 
 _BEAT_S, _BUSY_BEAT_S, _LOOK_S = 0.5, 0.2, 0.1
@@ -300,14 +301,14 @@ class Reconciler:
         self._reconcile()
 
     def _plan(self, record: RunRecord, reports: Reports) -> Plan:
-        naming, rooms = partial(name_by_record, record.hosts), told_rooms(reports)
-        fallback = self._fallback(record)
+        spec, rooms = record.spec, told_rooms(reports)
         with self._connect() as client:
             check_room(client, record, rooms)
             check_turn(record, self._registry.runs())
-            return find_plan(
-                client, record.spec, naming, self._unusable, lambda *_: rooms, fallback, self._options
-            ).placed()
+            cache = count_cache(client, spec.cache, self._options, allow_partial=spec.allow_partial)
+        by_node = hosts_by_record(record.hosts, cache.nodes.values())
+        facts = LaunchFacts(cache, by_node, self._unusable(by_node.values()), rooms, self._fallback(record))
+        return plan_launch(spec, facts).with_seats()
 
     def _fallback(self, record: RunRecord) -> HostRecord | None:
         """Give the host where all workers were because none with a node could be used, if it reports."""

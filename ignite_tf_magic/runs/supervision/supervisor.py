@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from ignite_tf_magic.errors import IgniteTfError, NoRoom
@@ -19,10 +19,10 @@ from ignite_tf_magic.runs.decisions import (
     next_generation,
 )
 from ignite_tf_magic.runs.hosts.topology import ClusterSnapshot
-from ignite_tf_magic.runs.orders import TaskSlot
-from ignite_tf_magic.runs.record import HostRecord, RunRecord
+from ignite_tf_magic.runs.record import RunRecord
 from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.runs.supervision.host_pool import HostPool
+from ignite_tf_magic.runs.supervision.planning import Plan
 from ignite_tf_magic.runs.timeouts import Timings
 
 _STEP_S = 0.1
@@ -30,21 +30,6 @@ _REPLAN_S = 1.0
 _SOON_S = 0.2  # a plan that is made within this is used in the same step
 # For so long a run waits for the cluster and for hosts before it gives up, unless it has a deadline.
 _PATIENCE_S = 600.0
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Where the workers of a generation are to run.
-
-    Attributes:
-        seats: One for each worker.
-        hosts: All hosts that the run knows from now on.
-        owners: Fingerprint of the primary owners on which the plan stands; None where none are watched.
-    """
-
-    seats: tuple[TaskSlot, ...]
-    hosts: tuple[HostRecord, ...]
-    owners: str | None = None
 
 
 # Finds places for the workers of a record, from what its hosts report; raises IgniteTfError when there are none now.

@@ -196,7 +196,7 @@ def test_no_byte_of_a_log_is_skipped_where_errors_come_after_a_change_was_made(
 
 
 def test_what_was_deleted_before_it_was_copied_leaves_a_line(ignite, tmp_path, volume, detached):
-    """The keeper frees the head of a log twice, and the copying begins again each time."""
+    """The shim frees the head of a log twice, and the copying begins again each time."""
     path, log = ("runs", detached.run_id, "logs", "worker-0.log"), detached.log(0)
     log.write_bytes(b"a" * BLOCK + b"b" * BLOCK + b"c\n")
     expected = ""

@@ -24,7 +24,7 @@ from ignite_tf_magic.runs.record import RunRecord, RunSpec, WorkerRecord
 from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.runs.supervision import manager
 from ignite_tf_magic.runs.supervision.manager import RunHooks
-from ignite_tf_magic.runs.supervision.supervisor import Plan
+from ignite_tf_magic.runs.supervision.planning import Plan
 from ignite_tf_magic.runs.timeouts import Timings
 
 TWO_GPUS = RunSpec("c", num_workers=2, num_gpus=2)
@@ -218,7 +218,7 @@ def start_on(runs_dir, place, reach):
 
         begun = plan
         if waits:
-            begun = replace(plan, plan=Plan((), plan.plan.hosts), waiting_for="no room yet")
+            begun = replace(plan, plan=Plan((), plan.plan.hosts, shortage="no room yet"))
         run = manager.start_run(begun, runs_dir, reach, lambda _: RunHooks(planner=find))
         started.append(run)
         return run
@@ -289,14 +289,14 @@ def test_a_worker_with_more_memory_than_its_limit_is_ended_once_and_told_of(star
     assert text_of(run).startswith("small\nlarge\n")
 
 
-def test_gpus_are_free_when_the_keepers_of_a_worker_are_killed(gpus, start_on, place, reach):
+def test_gpus_are_free_when_the_shims_of_a_worker_are_killed(gpus, start_on, place, reach):
     gpus(1)
     host = host_at(place, "a")
     run = start_on([host], HOLD, num_gpus=1)
     await_text(run, "0\n")
     (status,) = Path(host.root).glob(f"runs/{run.id}/jobs/g1-worker-0/status.json")
-    for keeper in json.loads(status.read_text())["keepers"]:
-        os.kill(keeper, signal.SIGKILL)
+    for shim in json.loads(status.read_text())["keepers"]:
+        os.kill(shim, signal.SIGKILL)
     info = run.wait(300)
     assert info.state is RunState.FAILED
     assert not is_alive(info.workers[0].pid)

@@ -11,6 +11,7 @@ from light_runs import reach_of
 
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.runs.directory import RunDirectory
+from ignite_tf_magic.runs.hosts.counting import count_cache
 from ignite_tf_magic.runs.hosts.topology import connect_to_most
 from ignite_tf_magic.runs.logs.mirror import seen_directory
 from ignite_tf_magic.runs.orders import HostReport
@@ -21,7 +22,7 @@ from ignite_tf_magic.runs.registry.publisher import new_owner
 from ignite_tf_magic.runs.registry.registry import Registry
 from ignite_tf_magic.runs.registry.registry_crew import RegistryHostPool
 from ignite_tf_magic.runs.states import RunState
-from ignite_tf_magic.runs.supervision.planning import find_plan
+from ignite_tf_magic.runs.supervision.planning import LaunchFacts, plan_launch
 from ignite_tf_magic.runs.timeouts import Timings
 from ignite_tf_magic.session import RunRequest, Session
 
@@ -53,12 +54,10 @@ def test_no_partition_is_left_out_while_a_node_leaves(ignite, client):
     session.load("CHANGING", {"x": np.arange(500)}, replace=True)
     looking = LosesSight(client)
 
-    def naming(nodes):
-        return {node.node_id: HostRecord("here") for node in nodes}
-
-    found = find_plan(looking, SPEC, naming, lambda hosts: {}, lambda hosts, spec: {})
+    cache = count_cache(looking, SPEC.cache)
     assert looking.num_asked > 1
-    assert sum(seat.rows for seat in found.plan.seats) == 500
+    plan = plan_launch(SPEC, LaunchFacts(cache, dict.fromkeys(cache.nodes, HostRecord("here"))))
+    assert sum(seat.rows for seat in plan.seats) == 500
     client.destroy_cache("CHANGING")
 
 

@@ -15,10 +15,10 @@ from ignite_tf_magic.client.router import Node
 from ignite_tf_magic.config.options import Config, Endpoint, HostOptions
 from ignite_tf_magic.errors import ConnectionFailed
 from ignite_tf_magic.protocol.messages import CacheConfig
-from ignite_tf_magic.runs.hosts.run_hosts import hosts_of_nodes
+from ignite_tf_magic.runs.hosts.counting import count_cache
+from ignite_tf_magic.runs.hosts.run_hosts import hosts_by_record, hosts_of_nodes
 from ignite_tf_magic.runs.hosts.topology import ClusterSnapshot, connect_to_majority, listed_by, topology_of
-from ignite_tf_magic.runs.record import HostRecord, RunSpec
-from ignite_tf_magic.runs.supervision.planning import find_plan, name_by_record
+from ignite_tf_magic.runs.record import HostRecord
 
 LOOPBACK, DOCKER, BRIDGE = "127.0.0.1", "172.17.0.1", "192.168.122.1"
 DB = ("10.0.0.1", "10.0.0.2", "10.0.0.3")
@@ -149,16 +149,9 @@ def numbers(client):
 def test_what_was_dialled_is_not_what_others_look_for(ignite, numbers):
     listed = tuple(sorted(map(str, ignite.connect_options.endpoints)))
     dialled = tuple(Endpoint("localhost", each.port) for each in ignite.connect_options.endpoints)
-    spec = RunSpec(cache=numbers, num_workers=1, script_name="cell", args=(), cwd=".")
     for endpoint in dialled:
         with connect(replace(ignite.connect_options, endpoints=(endpoint,))) as client:
-            found = find_plan(
-                client,
-                spec,
-                lambda nodes: {each.node_id: HostRecord("here") for each in nodes},
-                lambda hosts: {},
-                lambda hosts, spec: {},
-            )
+            found = count_cache(client, numbers)
             (reached,) = [each for each in client.nodes() if each.dialled]
         assert found.topology == listed
         assert (reached.dialled, reached.listed) == (endpoint, (Endpoint("127.0.0.1", endpoint.port),))
@@ -180,7 +173,7 @@ def test_a_node_that_was_reached_by_another_name_is_seen_by_the_other_side(new_c
 
 
 def named(hosts: Sequence[HostRecord], *nodes: Node) -> list[str]:
-    found = name_by_record(hosts, nodes)
+    found = hosts_by_record(hosts, nodes)
     return [found[each.node_id].name for each in nodes]
 
 

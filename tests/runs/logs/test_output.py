@@ -91,7 +91,7 @@ def deleted(count: int) -> str:
 
 
 @pytest.mark.parametrize("read_first", [0, 1])
-def test_the_head_that_its_keeper_has_deleted_is_told_and_not_shown_as_zeros(tmp_path, read_first):
+def test_the_head_that_its_shim_has_deleted_is_told_and_not_shown_as_zeros(tmp_path, read_first):
     """Read from the beginning; or the reader is in the middle of what is deleted then."""
     path = tmp_path / "worker.log"
     path.write_bytes(b"a" * 100 if read_first else b"a" * 40 * BLOCK + b"end\n")

@@ -214,7 +214,7 @@ def test_whom_a_note_of_a_cache_names_is_not_told_the_password(ignite, client, s
         known = replace(ignite.connect_options, username="reader", password="pa55-w0rd")
         with open_session(known, report=print) as mine, suppress(IgniteTfError):
             planned = mine.plan_run(RunRequest(NUMBERS, "pass"))
-            assert evil not in planned.run.topology
+            assert evil not in planned.topology
         answering.join()
     assert b"pa55-w0rd" not in told
     note_count(client, NUMBERS, before)

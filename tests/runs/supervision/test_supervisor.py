@@ -37,7 +37,7 @@ from ignite_tf_magic.runs.record import HostRecord, RunRecord
 from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.runs.supervision import manager
 from ignite_tf_magic.runs.supervision.manager import RunHooks
-from ignite_tf_magic.runs.supervision.supervisor import Plan
+from ignite_tf_magic.runs.supervision.planning import Plan
 from ignite_tf_magic.runs.timeouts import Timings
 
 # Says which generation this is, and sleeps in the first.
@@ -51,7 +51,7 @@ TWICE = (
 )
 
 
-def keepers_of(run) -> list[int]:
+def shims_of(run) -> list[int]:
     (status,) = run.directory.path.glob("jobs/g1-worker-0/status.json")
     return json.loads(status.read_text())["keepers"]
 
@@ -104,11 +104,11 @@ def test_an_exception_is_not_retried(start):
 
 
 @pytest.mark.parametrize("which", [slice(1, 2), slice(0, 2)], ids=["inner", "both"])
-def test_a_killed_keeper_takes_its_worker_along_and_both_are_started_again(start, which):
+def test_a_killed_shim_takes_its_worker_along_and_both_are_started_again(start, which):
     run = start(TWICE, max_restarts=1)
     await_text(run, "first")
-    for keeper in keepers_of(run)[which]:
-        os.kill(keeper, signal.SIGKILL)
+    for shim in shims_of(run)[which]:
+        os.kill(shim, signal.SIGKILL)
     assert run.wait(300).state is RunState.SUCCEEDED
     assert text_of(run).startswith("first\n--- started again (1): ")
     assert text_of(run).endswith("\nsecond\n")
