@@ -218,8 +218,8 @@ def _repeat(call: Pass) -> None:
 
 def _there_and_back(fs: IgfsFileSystem, path: str, numbers: Iterator[int]) -> None:
     other = f"{path}-{next(numbers)}"
-    fs.rename_exactly(path, other)
-    fs.rename_exactly(other, path)
+    fs.mv(path, other)
+    fs.mv(other, path)
 
 
 @contextmanager

@@ -76,7 +76,7 @@ def _with_cluster(
     checks += _open_all(client)
     nodes = client.nodes()  # anew: by now it is known which addresses lead to each
     try:
-        found = hosts_of_nodes(config, nodes)
+        found = hosts_of_nodes(config, nodes, options)
     except ConfigError as error:
         checks.append(bad("", "hosts", *_first_line(str(error))))
         found = NamedHosts({})

@@ -192,10 +192,6 @@ class IgfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     mv_file = mv
 
-    def rename_exactly(self, source: str, target: str) -> None:
-        """Give a file or directory the path `target`, as POSIX `rename` does: one step, replacing a file there."""
-        self.volume.rename(self._parse(source), self._parse(target))
-
     def cp_file(self, path1: str, path2: str, **_: Any) -> None:
         """Copy a file; a directory is created empty."""
         source, target = self._parse(path1), self._parse(path2)

@@ -115,10 +115,6 @@ class HostWatch:
         """What is known now; callable from any thread."""
         return self._view
 
-    def set_logs(self, logs: Mapping[str, int]) -> None:
-        """Replace what is read: from the next poll on these logs, each from its offset."""
-        loop_thread().loop.call_soon_threadsafe(setattr, self, "_logs", dict(logs))
-
     def add_log(self, path: str, offset: int = 0) -> None:
         """Read one more log, from an offset; one that is read already goes on where it is."""
         loop_thread().loop.call_soon_threadsafe(lambda: self._logs.setdefault(path, offset))

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from ignite_tf_magic.errors import LocalProtocolError
 from ignite_tf_magic.protocol.buffer import Writer
 from ignite_tf_magic.protocol.objects import array_hash, java_hash, write_value
-from ignite_tf_magic.protocol.ops import TypeCode
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -103,8 +102,3 @@ def encoded(value: Any) -> bytes:
     writer = Writer()
     write_value(writer, value)
     return bytes(writer.data)
-
-
-def is_integer_key(code: int) -> bool:
-    """Whether keys with this type code hash by `hashes_of_integers`."""
-    return code in (TypeCode.BYTE, TypeCode.SHORT, TypeCode.INT, TypeCode.LONG)

@@ -10,7 +10,6 @@ from ignite_tf_magic.runs.record import WorkerRecord
 
 EXIT_TEMPORARY = 75  # EX_TEMPFAIL of sysexits.h: the script itself asks for another attempt
 EXIT_HOST_LOST = 113  # errno EHOSTUNREACH
-EXIT_KILLED = 128 + 9
 TOO_MUCH_MEMORY = "memory"  # why a shim ended a worker: it had more than its limit
 # Linux', whatever the system of who looks: workers run there.
 _SIGNAL_NAMES = [

@@ -114,7 +114,7 @@ def plan_run(
     if not spec.command:
         check_script(request.script, request.script_name, spec.python)
     cache = count_cache(client, spec.cache, options, allow_partial=spec.allow_partial)
-    plan = plan_launch(spec, _facts(config, spec, cache, reach))
+    plan = plan_launch(spec, _facts(options, config, spec, cache, reach))
     if plan.shortage is not None and not request.wait:
         raise NoRoom(f"{plan.shortage}. Wait until there is room with --wait, or ask for fewer")
     package = pack_package() if any(host.ssh is not None for host in plan.hosts) else None
@@ -164,11 +164,12 @@ def plan_again(
     spec, told = record.spec, told_rooms(reports)
     check_room(client, record, told)
     cache = count_cache(client, spec.cache, options, allow_partial=spec.allow_partial)
-    facts = _facts(config, spec, cache, reach, {host.name: host for host in record.hosts}, told)
+    facts = _facts(options, config, spec, cache, reach, {host.name: host for host in record.hosts}, told)
     return plan_launch(spec, facts).with_seats()
 
 
 def _facts(
+    options: ConnectOptions,
     config: Config,
     spec: RunSpec,
     cache: CountedCache,
@@ -181,7 +182,7 @@ def _facts(
     def equipped(host: HostRecord) -> HostRecord:
         return replace(host, environment=known[host.name].environment if host.name in known else None)
 
-    named = hosts_of_nodes(config, cache.nodes.values()).records
+    named = hosts_of_nodes(config, cache.nodes.values(), options).records
     facts = LaunchFacts(
         cache,
         by_node={node: equipped(host) for node, host in named.items()},

@@ -7,17 +7,19 @@ import socket
 import sys
 import uuid
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from ignite_tf_magic.client.router import Node
-from ignite_tf_magic.config.options import Config
-from ignite_tf_magic.errors import HostError, IgniteTfError
+from ignite_tf_magic.client.sql import SqlClient
+from ignite_tf_magic.config.options import Config, ConnectOptions, Endpoint
+from ignite_tf_magic.errors import ConfigError, HostError, IgniteTfError
 from ignite_tf_magic.launch.hosts import Host, call_all
 from ignite_tf_magic.runs.hosts.capacity import look
 from ignite_tf_magic.runs.hosts.host_names import (
     LOCAL,
+    HostNames,
     HostOfNode,
     ThisMachine,
     is_non_identifying,
@@ -38,8 +40,16 @@ class NamedHosts:
     warnings: tuple[str, ...] = ()
 
 
-def hosts_of_nodes(config: Config, nodes: Collection[Node]) -> NamedHosts:
+def hosts_of_nodes(
+    config: Config, nodes: Collection[Node], options: ConnectOptions | None = None
+) -> NamedHosts:
     """Say on which host each node runs, and how that host is reached.
+
+    Args:
+        config: Names hosts by addresses or by ids of nodes.
+        nodes: Of the cluster.
+        options: How it is asked for consistent ids, where the configuration has such, or nothing else tells; None
+            asks for none.
 
     Raises:
         ConfigError: A node's host cannot be told.
@@ -50,12 +60,50 @@ def hosts_of_nodes(config: Config, nodes: Collection[Node]) -> NamedHosts:
     if config.ssh.via is None:
         own = [address for address in addresses if is_own_address(address)]
         here = ThisMachine(own, {node.node_id: node.endpoints[0].host for node in nodes})
-    names = name_hosts(listed, config.hosts, here)
+    asks = options is not None and any(
+        _is_consistent_id(each) for host in config.hosts for each in host.node_ids
+    )
+    names = _named(listed, config, here, options, asks=asks)
     untold = _untold(names.hosts, nodes)
     records = {
         node: _record(host, config, sorted(untold.get(host.name, ()))) for node, host in names.hosts.items()
     }
     return NamedHosts(records, names.warnings)
+
+
+def _named(
+    listed: Mapping[uuid.UUID, Sequence[Endpoint]],
+    config: Config,
+    here: ThisMachine,
+    options: ConnectOptions | None,
+    *,
+    asks: bool,
+) -> HostNames:
+    ids = _consistent_ids(options) if asks and options is not None else {}
+    try:
+        return name_hosts(listed, config.hosts, here, ids)
+    except ConfigError:
+        if asks or options is None:
+            raise
+    return _named(listed, config, here, options, asks=True)
+
+
+def _is_consistent_id(text: str) -> bool:
+    """Whether this is no id that a node has until its restart."""
+    try:
+        uuid.UUID(text)
+    except ValueError:
+        return True
+    return False
+
+
+def _consistent_ids(options: ConnectOptions) -> dict[uuid.UUID, str]:
+    """Ask for the ids that nodes keep over a restart; without any where the cluster has no SQL."""
+    try:
+        rows = SqlClient(options).query("SELECT NODE_ID, CONSISTENT_ID FROM SYS.NODES").rows
+    except IgniteTfError:
+        return {}
+    return {uuid.UUID(str(node)): str(consistent) for node, consistent in rows}
 
 
 def hosts_by_record(hosts: Collection[HostRecord], nodes: Collection[Node]) -> dict[uuid.UUID, HostRecord]:

@@ -10,13 +10,12 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Any
 
 from ignite_tf_magic.closing import Closing
 from ignite_tf_magic.errors import ConfigError, HostError, HostRefused, MirrorFailed
@@ -94,7 +93,6 @@ class Mirror(Closing):
         self._lock_file = directory.path / "mirror.lock"
         self._state = MirrorState()
         self._record = MirroredRecord(directory.record)
-        self._offered: Mapping[str, Any] | None = None
         self._judged: Stamp = ()
         self._judged_at = 0.0
         self._news_at: float | None = None
@@ -113,15 +111,6 @@ class Mirror(Closing):
         self._is_closing = True
         self._wake.set()
         self._thread.join(_JOIN_S)
-
-    def take_record(self, record: Mapping[str, Any]) -> None:
-        """Take a record of the run that was found elsewhere; it is written if none that is here is newer.
-
-        At once, unless another process keeps the directory: then when this one takes over.
-        """
-        self._offered = record
-        if self._held:
-            self._record.offer(record)
 
     def is_complete(self) -> bool:
         """Whether all workers on hosts that answer have ended, and all their output is here.
@@ -212,8 +201,6 @@ class Mirror(Closing):
                 self._watches[host.name] = HostWatch(
                     host, self.directory.run_id, logs={}, sink=self._logs, on_change=self._wake.set
                 )
-        if self._offered:
-            self._record.offer(self._offered)
         with_answer = [
             name for name, watch in self._watches.items() if watch.view.contact is Contact.REACHABLE
         ]

@@ -37,12 +37,10 @@ from ignite_tf_magic.errors import (
     DeadlineExceeded,
     RecordChanged,
     RecordDamaged,
-    RunNotFound,
     ServerError,
 )
 from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.protocol.ops import AtomicityMode, CacheMode, Status
-from ignite_tf_magic.runs.directory import resolve_prefix
 from ignite_tf_magic.runs.hosts.topology import ClusterSnapshot, listed_by
 from ignite_tf_magic.runs.registry.registry_rows import (
     CACHE,
@@ -184,19 +182,6 @@ class Registry(Closing):
         if self._newest is None or self._newest.row != row:  # read again and again, and mostly the same
             self._newest = read_stored(run, row, self._seal)
         return self._newest
-
-    def find(self, prefix: str) -> Stored:
-        """Read the record of the one run whose id is `prefix` or begins so.
-
-        Raises:
-            RunNotFound: None does, or several; the error lists them.
-        """
-        ids = read_names(self._get(_INDEX), _INDEX, [])
-        chosen = resolve_prefix(ids, prefix)
-        stored = self.get(chosen) if chosen is not None else None
-        if stored is None:
-            raise RunNotFound(f"the cluster knows no run {prefix!r}; ignite-tf ps --all lists all runs")
-        return stored
 
     def create(self, record: Mapping[str, Any]) -> Stored:
         """Write the first record of a run; its version becomes 1 unless it has one.

@@ -1,12 +1,17 @@
-"""From nodes to hosts, with what the configuration says of them. No host is asked here."""
+"""From nodes to hosts, with what the configuration says of them. No host is asked here, and nodes for their ids only."""
 
 from __future__ import annotations
 
 import sys
 import uuid
 
+import pytest
+
+from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.client.router import Node
+from ignite_tf_magic.client.sql import SqlClient
 from ignite_tf_magic.config.options import Config, Endpoint, HostOptions, LaunchOptions, SshConfig
+from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.runs.hosts.run_hosts import hosts_of_nodes
 
 BRIDGE = "172.17.0.1"  # every machine with containers has it
@@ -54,3 +59,21 @@ def test_an_address_that_tells_no_host_is_told():
     assert [host.name for host in found.records.values()] == ["db1", "198.51.100.2"]
     (warning,) = found.warnings
     assert f"[hosts.db1] of ignite-tf.toml lists {BRIDGE}" in warning
+
+
+def test_a_consistent_id_tells_the_host_of_a_node(ignite):
+    """It stays over the node's restart, which its id does not."""
+    options = ignite.connect_options
+    listed = SqlClient(options).query("SELECT NODE_ID, CONSISTENT_ID FROM SYS.NODES").rows
+    wanted, consistent_id = uuid.UUID(str(listed[0][0])), str(listed[0][1])
+    others = tuple(str(node) for node, _ in listed[1:])
+    hosts = (HostOptions("one", node_ids=(consistent_id,)), HostOptions("others", node_ids=others))
+    with connect(options) as client:
+        found = hosts_of_nodes(Config(hosts=hosts), client.nodes(), options).records
+        assert {node: host.name for node, host in found.items()} == {
+            node.node_id: "one" if node.node_id == wanted else "others" for node in client.nodes()
+        }
+        through = Config(ssh=SshConfig(via="gateway"))
+        with pytest.raises(ConfigError) as caught:
+            hosts_of_nodes(through, client.nodes(), options)
+    assert f'node_ids = ["{consistent_id}"]' in str(caught.value)

@@ -274,11 +274,6 @@ def test_two_hosts_and_a_second_generation(directory, far):
         until(lambda: json.loads(directory.record.read_text())["version"] == 5 and mirror.is_complete())
         assert directory.log(1, 2).read_bytes() == b"again\n"
         assert (directory.path / exit_name(1, 2)).exists()
-        mirror.take_record(record(3))
-        assert json.loads(directory.record.read_text())["version"] == 5
-        mirror.take_record(record(6))
-        assert json.loads(directory.record.read_text())["version"] == 6
-        until(mirror.is_complete)
 
 
 def test_a_host_that_the_run_is_given_later(directory, far):
@@ -360,8 +355,8 @@ def test_one_process_keeps_it_and_another_takes_over(directory, far):
 def test_who_only_reads_is_told_when_it_is_complete(directory, far):
     host = far()
     host.start("print('all')")
+    host.host.write(RUN, "run.json", json.dumps(record(1)).encode())
     with Mirror(directory, [host.host]) as keeping:
-        keeping.take_record(record(1))
         until(keeping.is_complete)
         with Mirror(directory, [host.host]) as reading:
             until(reading.is_complete)
@@ -474,7 +469,7 @@ def test_a_host_that_was_read_to_the_end_is_not_missed(directory, far):
     with Mirror(directory, [host.host]) as mirror:
         until(mirror.is_complete)
         assert mirror.unreachable() == ()
-        mirror.take_record(record(4))  # workers may have been started since
+        write_private(directory.record, json.dumps(record(4)))  # workers may have been started since
         until(lambda: [each.host for each in mirror.unreachable()] == ["far"])
 
 
@@ -530,19 +525,6 @@ def test_logs_of_one_name_on_two_hosts(directory, far):
     assert directory.log(0).read_bytes() == b"12345\n"
 
 
-def test_a_record_is_taken_by_whoever_keeps_the_directory(directory, far):
-    host = far()
-    host.start("print('all')")
-    with Mirror(directory, [host.host]) as first:
-        until(first.is_complete)
-        with Mirror(directory, [host.host]) as second:
-            second.take_record(record(7))
-            assert not directory.record.exists()
-            first.close()
-            until(directory.record.exists)
-            until(second.is_complete)
-
-
 def test_closing_leaves_no_thread(directory, far):
     before = set(threading.enumerate())
     with Mirror(directory, [far().host]):
@@ -565,3 +547,10 @@ def test_a_watch_that_cannot_be_stopped_leaves_the_directory_to_others(directory
         monkeypatch.setattr(HostWatch, "stop", stop_and_fail)
     until(lambda: not lock.is_held(directory.path / "mirror.lock"))
     assert len(stopped) == 2
+
+
+def test_an_older_record_takes_no_newer_ones_place(directory):
+    kept = MirroredRecord(directory.record)
+    for version, expected in ((5, 5), (3, 5), (6, 6)):
+        kept.offer(record(version))
+        assert json.loads(directory.record.read_text())["version"] == expected

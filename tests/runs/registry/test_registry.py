@@ -21,7 +21,6 @@ from ignite_tf_magic.errors import (
     DeadlineExceeded,
     RecordChanged,
     RecordDamaged,
-    RunNotFound,
     ServerError,
 )
 from ignite_tf_magic.protocol.messages import CacheConfig
@@ -70,8 +69,6 @@ def test_reading_creates_nothing(registry, client):
     assert registry.get("r") is None and registry.owner("r") is None
     assert registry.reports("r") == {} and registry.requests("r") == {}
     registry.remove("r")
-    with pytest.raises(RunNotFound):
-        registry.find("r")
     assert CACHE not in client.cache_names()
 
 
@@ -111,7 +108,7 @@ def test_any_text_is_a_name(registry, run):
     registry.report(run, "höst/1", {"counter": 1})
     registry.touch_owner(run, OWNER)
     assert [entry.record for entry in registry.runs()] == [stored.record]
-    assert registry.find(run[:1]) == stored
+    assert registry.get(run) == stored
     assert registry.reports(run) == {"höst/1": {"counter": 1}}
     registry.remove(run)
     assert registry.reports(run) == {} and registry.owner(run) is None
@@ -123,18 +120,6 @@ def test_what_cannot_be_a_name_is_refused(registry, run):
         with pytest.raises(ConfigError):
             attempt()
     assert list(registry.runs()) == []
-
-
-def test_finding_by_the_beginning(registry):
-    for run in ("mnist-1", "mnist-12", "iris-1"):
-        registry.create(record_of(run))
-    assert registry.find("iris").run_id == "iris-1"
-    assert registry.find("mnist-1").run_id == "mnist-1"
-    with pytest.raises(RunNotFound, match="may be any of mnist-1, mnist-12"):
-        registry.find("mn")
-    for nothing in ("", "x"):
-        with pytest.raises(RunNotFound):
-            registry.find(nothing)
 
 
 def test_of_racing_writers_one_wins_each_version(registry, ignite):
