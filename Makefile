@@ -47,7 +47,8 @@ faults-short: $(VENV)/.dev
 matrix: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.matrix
 
-# One plugin binary on several TensorFlow versions, each in an environment of its own (600 MB each).
+# One plugin binary, and all that is used of TensorFlow beside its public API, on every supported version, each in an
+# environment of its own (600 MB each): what the next one breaks is told by name.
 versions: $(VENV)/.dev
 	$(BIN)/python tests/tfplugin/versions.py
 

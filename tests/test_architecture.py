@@ -56,7 +56,7 @@ ROOMS: list[dict[str, str]] = [
         """,
         "dataset": """
             options pool kept_client snapshot record_address record_page kept_secrets generator
-            graph_devices structure reading_process batches page_map deal passes source reader
+            tf_private graph_devices structure reading_process batches page_map deal passes lineage source reader
             record_files paged record_pages ignite
         """,
         "runs": """

@@ -15,19 +15,17 @@ from typing import Any
 
 import tensorflow as tf
 
+from ignite_tf_magic.dataset.tf_private import ITERATOR_MAKERS, mark_operation, variant_of
 from ignite_tf_magic.errors import ConfigError
 
 _MARK = "_ignite_rows"
 _CHECKED = "_ignite_checked"
-# What all ways to an iterator of a graph come to; a dataset of TensorFlow 2 is adapted first.
-_METHODS = ("_make_one_shot_iterator", "_make_initializable_iterator")
 
 
 def mark(records: Any) -> None:
     """Remember of a dataset in a graph that it reads rows, and look at iterators from now on."""
-    value = tf.compat.v1.AttrValue(b=True)
-    records._variant_tensor.op._set_attr(_MARK, value)
-    for name in _METHODS:
+    mark_operation(variant_of(records).op, _MARK)
+    for name in ITERATOR_MAKERS:
         method = getattr(tf.compat.v1.data.Dataset, name)
         if not hasattr(method, _CHECKED):
             setattr(tf.compat.v1.data.Dataset, name, _checked(method))
@@ -87,7 +85,7 @@ def _task_of(device: str) -> tuple[str, int] | None:
 
 def _readers(dataset: Any) -> Iterator[Any]:
     """Give the operations that read rows for a dataset."""
-    waiting, seen = [dataset._variant_tensor.op], set()
+    waiting, seen = [variant_of(dataset).op], set()
     while waiting:
         operation = waiting.pop()
         if operation in seen:

@@ -28,6 +28,7 @@ from ignite_tf_magic.dataset.deal import EqualSteps, GlobalBatchPlan
 from ignite_tf_magic.dataset.graph_devices import moves
 from ignite_tf_magic.dataset.page_map import map_pages
 from ignite_tf_magic.dataset.passes import EpochTracker, PassSeed, RowShard
+from ignite_tf_magic.dataset.tf_private import variant_of
 
 Pages = Any
 _parts = itertools.count()
@@ -105,7 +106,7 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
         self._recipe = recipe
         self._pages, self._passes = recipe.pages() if pages is None else (pages, passes)
         self._rows = self._pages.unbatch()
-        super().__init__(self._rows._variant_tensor)
+        super().__init__(variant_of(self._rows))
 
     def _inputs(self) -> list[Any]:
         return [self._rows]

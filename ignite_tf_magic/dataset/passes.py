@@ -255,36 +255,3 @@ def _base_seed(environment: Mapping[str, str]) -> int:
     if run is None:
         return random.SystemRandom().getrandbits(32)
     return int.from_bytes(hashlib.sha256(run.encode()).digest()[:4], "big")
-
-
-# Kinds of datasets that give one batch for each batch of their input, in its order.
-_ONE_FOR_ONE = frozenset(
-    f"_{name}Dataset"
-    for name in (
-        *("Map", "ParallelMap", "Prefetch", "Options", "AssertCardinality", "Concatenate", "TakeWhile"),
-        "Zip",  # of an element of each; `enumerate` is one, too
-    )
-)
-
-
-def passes_of(dataset: Any) -> dict[EpochTracker, bool]:
-    """Find the sources that a tf.data dataset reads anew in each pass.
-
-    Returns:
-        For each whether the n-th batch of the dataset is made of the n-th batch of the source.
-    """
-    found: dict[EpochTracker, bool] = {}
-    waiting, seen = [(dataset, dataset.options().deterministic is not False)], set()
-    while waiting:
-        one, is_aligned = waiting.pop()
-        kind = type(one).__name__
-        if id(one) in seen or kind == "CacheDataset":  # what was kept is of the first pass
-            continue
-        seen.add(id(one))
-        passes = getattr(one, "passes", None)
-        if isinstance(passes, EpochTracker):
-            found[passes] = is_aligned
-            continue
-        is_aligned = is_aligned and kind in _ONE_FOR_ONE and getattr(one, "_deterministic", "") != "false"
-        waiting += [(each, is_aligned) for each in one._inputs()]
-    return found

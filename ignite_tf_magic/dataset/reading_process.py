@@ -6,9 +6,9 @@ import warnings
 from enum import Enum
 
 import tensorflow as tf
-from tensorflow.python.eager import context
 
 from ignite_tf_magic.dataset.graph_devices import device_asked_for, is_for_another_task
+from ignite_tf_magic.dataset.tf_private import own_address_space, server_def
 from ignite_tf_magic.errors import ConfigError
 
 
@@ -48,7 +48,7 @@ def is_graph_mode() -> bool:
 
 def is_connected() -> bool:
     """Whether this process has other TensorFlow servers do work; workers of one strategy do not count."""
-    return context.context().get_server_def() is not None
+    return server_def() is not None
 
 
 def check_secrets_stay() -> None:
@@ -87,4 +87,4 @@ def warn_if_connected() -> None:
 def _runs_here() -> bool:
     if not tf.executing_eagerly():
         return False
-    return str(tf.constant(0).device).startswith(str(context.context().host_address_space()) + "/")
+    return str(tf.constant(0).device).startswith(own_address_space() + "/")

@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.distribute.collective_all_reduce_strategy import CollectiveAllReduceExtended
-from tensorflow.python.eager import context as eager  # the public way, a strategy, also waits for all workers
 
+from ignite_tf_magic.dataset import tf_private
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.training.task import Place, place_of, task
 
@@ -168,50 +167,26 @@ def _needs_cast(dtype: Any) -> bool:
 
 
 def _enable(place: Place) -> None:
-    """Let TensorFlow of this process reach that of the others, as `MultiWorkerMirroredStrategy` does but for one thing.
+    """Let TensorFlow of this process reach that of the others, as `MultiWorkerMirroredStrategy` does.
 
-    That also starts a coordination service, which makes a worker wait for all others at its start, and ends those that
-    still run when the first one has ended. A script that trains nothing together must not be bound so.
+    Without its coordination service: a script that trains nothing together must not be bound so.
     """
-    found = eager.context()
     leader = "/job:worker/replica:0/task:0"
-    filters = (f"/job:worker/task:{place.index}",)
+    cluster = tf.train.ClusterSpec({"worker": list(place.addresses)})
     try:
-        found.configure_collective_ops(
-            collective_leader=leader,
-            scoped_allocator_enabled_ops=("CollectiveReduce",),
-            device_filters=filters,
-        )
+        with tf_private.connecting(leader, (f"/job:worker/task:{place.index}",)) as context:
+            session = copy.deepcopy(context.config)
+            session.experimental.collective_group_leader = leader
+            server = tf.train.ServerDef(
+                cluster=cluster.as_cluster_def(),
+                default_session_config=session,
+                job_name="worker",
+                task_index=place.index,
+                protocol="grpc",
+            )
+            context.enable_collective_ops(server)
     except RuntimeError:
         raise ConfigError(_TOO_LATE) from None
-    session = copy.deepcopy(found.config)
-    session.experimental.collective_group_leader = leader
-    cluster = tf.train.ClusterSpec({"worker": list(place.addresses)})
-    server = tf.train.ServerDef(
-        cluster=cluster.as_cluster_def(),
-        default_session_config=session,
-        job_name="worker",
-        task_index=place.index,
-        protocol="grpc",
-    )
-    found.enable_collective_ops(server)
-    # The server starts with the first eager operation. A script of TensorFlow 1 has none: it starts one of its own
-    # there, whose sessions take this configuration by default, and would see no other worker.
-    found._collective_device_filters = None
-    # A strategy of the script's own would start this server anew, and others may have asked the old one by then: they
-    # would wait for ever. Nor does it look after the others: their launcher does.
-    CollectiveAllReduceExtended._std_server_started = True
-    CollectiveAllReduceExtended._enable_check_health = False
-    initialize = CollectiveAllReduceExtended._initialize_multi_worker
-
-    def initialize_later(strategy: Any, *arguments: Any, **options: Any) -> None:
-        """Start the server before a strategy asks for more than a running one can be given."""
-        found._collective_device_filters = filters  # it refuses others
-        if tf.executing_eagerly():
-            found.ensure_initialized()
-        initialize(strategy, *arguments, **options)
-
-    CollectiveAllReduceExtended._initialize_multi_worker = initialize_later
 
 
 _groups: dict[str, WorkerGroup] = {}

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from ignite_tf_magic.dataset.passes import EpochTracker, PassRecord, passes_of, read_record
+from ignite_tf_magic.dataset.lineage import passes_of
+from ignite_tf_magic.dataset.passes import EpochTracker, PassRecord, read_record
 from ignite_tf_magic.training.checkpoints import Checkpoint
 from ignite_tf_magic.training.group import WorkerGroup
 

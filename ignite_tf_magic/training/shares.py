@@ -16,7 +16,8 @@ import tensorflow as tf
 
 from ignite_tf_magic.dataset.batches import anew_each_pass, empty_like, num_batches, num_rows, part_of
 from ignite_tf_magic.dataset.deal import GlobalBatchPlan
-from ignite_tf_magic.dataset.passes import EpochTracker, PassSeed, passes_of
+from ignite_tf_magic.dataset.lineage import passes_of
+from ignite_tf_magic.dataset.passes import EpochTracker, PassSeed
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.training.consistency import FirstBatches
 from ignite_tf_magic.training.group import WorkerGroup

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.eager import context as eager
 
+from ignite_tf_magic.dataset.tf_private import global_seed, seed_generator
 from ignite_tf_magic.training.group import WorkerGroup
 from ignite_tf_magic.training.seeding import mixed, run_seed
 
@@ -31,25 +31,25 @@ def other_numbers(group: WorkerGroup) -> Iterator[None]:
 
     Afterwards all workers go on where the chief is; all of them come to the end of the block, or none does.
     """
-    seed = eager.global_seed()
+    seed = global_seed()
     if seed is None or group.place.size == 1:
         yield
         return
     if not group.place.is_chief:
         tf.random.set_seed(mixed(seed, group.place.index))
     yield
-    (state,) = group.from_chief([np.array(_generator().getstate()[1], np.int64)])
+    (state,) = group.from_chief([np.array(seed_generator().getstate()[1], np.int64)])
     _go_on(seed, state.numpy().tolist())
 
 
 @contextmanager
 def own_numbers(index: int) -> Iterator[None]:
     """Give operations that are made in a block numbers of this worker's own; no other worker has to do with it."""
-    seed = eager.global_seed()
+    seed = global_seed()
     if seed is None:
         yield
         return
-    state = _generator().getstate()[1]
+    state = seed_generator().getstate()[1]
     tf.random.set_seed(mixed(seed, "own", index))
     try:
         yield
@@ -59,9 +59,5 @@ def own_numbers(index: int) -> Iterator[None]:
 
 def _go_on(seed: int, state: Any) -> None:
     tf.random.set_seed(seed)
-    version, _, rest = _generator().getstate()
-    _generator().setstate((version, tuple(state), rest))
-
-
-def _generator() -> Any:
-    return eager.context()._rng
+    version, _, rest = seed_generator().getstate()
+    seed_generator().setstate((version, tuple(state), rest))

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.data.ops import iterator_ops  # there is no public class to derive an iterator from
 
 from ignite_tf_magic.dataset.batches import num_rows
+from ignite_tf_magic.dataset.tf_private import OwnedIterator, variant_of
 
 _counters: list[Any] = []
 
@@ -42,7 +42,7 @@ def _counter() -> Any:
 class _Timed(tf.data.Dataset):  # type: ignore[misc]
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
-        super().__init__(dataset._variant_tensor)
+        super().__init__(variant_of(dataset))
 
     def _inputs(self) -> list[Any]:
         return [self._dataset]
@@ -55,7 +55,7 @@ class _Timed(tf.data.Dataset):  # type: ignore[misc]
         return _TimedIterator(self)
 
 
-class _TimedIterator(iterator_ops.OwnedIterator):  # type: ignore[misc]
+class _TimedIterator(OwnedIterator):  # type: ignore[misc]
     def _next_internal(self) -> Any:
         return self._timed(super()._next_internal, num_rows)
 

@@ -9,7 +9,8 @@ import pytest
 
 from ignite_tf_magic import IgniteDataset
 from ignite_tf_magic.client.client import connect
-from ignite_tf_magic.dataset.passes import EpochTracker, PassSeed, passes_of
+from ignite_tf_magic.dataset.lineage import passes_of
+from ignite_tf_magic.dataset.passes import EpochTracker, PassSeed
 
 
 @pytest.fixture(params=[1, 2], ids=["alone", "of two"])

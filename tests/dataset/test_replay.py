@@ -14,7 +14,8 @@ from ignite_tf_magic import IgniteDataset
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.client.page_sizes import PageSizes
 from ignite_tf_magic.dataset.deal import EqualSteps, GlobalBatchPlan
-from ignite_tf_magic.dataset.passes import PassRecord, Stream, passes_of, read_record, record_part
+from ignite_tf_magic.dataset.lineage import passes_of
+from ignite_tf_magic.dataset.passes import PassRecord, Stream, read_record, record_part
 from ignite_tf_magic.protocol.buffer import Reader
 from ignite_tf_magic.protocol.objects import read_value
 

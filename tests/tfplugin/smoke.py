@@ -14,6 +14,7 @@ import tensorflow as tf
 from memory_tree import MemoryTree
 from raw_plugin import RawPlugin
 
+from ignite_tf_magic.dataset import tf_private
 from ignite_tf_magic.tfplugin import registration
 from ignite_tf_magic.tfplugin.registration import register_schemes
 
@@ -118,6 +119,12 @@ def raw() -> None:
         assert reader.read(4, 10)[:2] == (b"two", 11)
 
 
+def private_parts() -> None:
+    """Last: it makes graphs and seeds."""
+    if found := tf_private.changed():
+        raise AssertionError(found)
+
+
 tree = MemoryTree()
 register_schemes({"mem": tree})
 register_schemes({"mem": tree, "mem.two": tree})
@@ -130,6 +137,7 @@ CHECKS: list[Callable[[], None]] = [
     summaries,
     nobody_else,
     raw,
+    private_parts,
 ]
 outcome = {}
 for check in CHECKS:

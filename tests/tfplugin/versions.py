@@ -1,4 +1,4 @@
-"""A campaign: the same plugin binary under several TensorFlow versions, each in a venv of its own.
+"""A campaign: the plugin binary, and what is used of private TensorFlow, under several versions, each in a venv.
 
     python tests/tfplugin/versions.py [--venvs DIR] [VERSION...]
 
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 HERE = Path(__file__).parent
-VERSIONS = ["2.15.*", "2.16.*", "2.18.*", "2.20.*", "2.21.*"]
+VERSIONS = [f"2.{minor}.*" for minor in range(15, 22)]
 # What workers need beside TensorFlow and a Keras.
 PACKAGES = ("numpy", "fsspec", "platformdirs", "asyncssh", "rich")
 KERAS = "keras>=3.12"

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ignite_tf_magic.dataset.passes import EpochTracker, RowShard, Stream, passes_of
+from ignite_tf_magic.dataset.lineage import passes_of
+from ignite_tf_magic.dataset.passes import EpochTracker, RowShard, Stream
 from ignite_tf_magic.training.checkpoints import Checkpoint
 from ignite_tf_magic.training.group import WorkerGroup
 from ignite_tf_magic.training.reading import begin_at, is_record, record_sources

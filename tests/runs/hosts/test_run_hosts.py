@@ -1,4 +1,4 @@
-"""From nodes to hosts, with what the configuration says of them. No host is asked here, and nodes for their ids only."""
+"""From nodes to hosts, with what the configuration says of them. No host is asked here; nodes are for ids alone."""
 
 from __future__ import annotations
 

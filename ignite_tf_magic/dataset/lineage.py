@@ -1,0 +1,31 @@
+"""What a tf.data dataset was made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ignite_tf_magic.dataset.passes import EpochTracker
+from ignite_tf_magic.dataset.tf_private import ONE_FOR_ONE, inputs_of, keeps_order
+
+
+def passes_of(dataset: Any) -> dict[EpochTracker, bool]:
+    """Find the sources that a tf.data dataset reads anew in each pass.
+
+    Returns:
+        For each whether the n-th batch of the dataset is made of the n-th batch of the source.
+    """
+    found: dict[EpochTracker, bool] = {}
+    waiting, seen = [(dataset, dataset.options().deterministic is not False)], set()
+    while waiting:
+        one, is_aligned = waiting.pop()
+        kind = type(one).__name__
+        if id(one) in seen or kind == "CacheDataset":  # what was kept is of the first pass
+            continue
+        seen.add(id(one))
+        passes = getattr(one, "passes", None)
+        if isinstance(passes, EpochTracker):
+            found[passes] = is_aligned
+            continue
+        is_aligned = is_aligned and kind in ONE_FOR_ONE and keeps_order(one)
+        waiting += [(each, is_aligned) for each in inputs_of(one)]
+    return found

@@ -1,0 +1,195 @@
+"""All that this package uses of TensorFlow beside its public API: each with its reason, and a check of its own.
+
+Seen in TensorFlow 2.15 to 2.21. Another version may change any of it: `changed` then says what by name, and so do a
+test and `make versions`, which asks every supported one.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.data.ops import iterator_ops
+from tensorflow.python.distribute.collective_all_reduce_strategy import CollectiveAllReduceExtended
+from tensorflow.python.eager import context as eager
+
+# To derive an iterator from, which counts what it waits: no public class can be.
+OwnedIterator = iterator_ops.OwnedIterator
+
+# What all ways to an iterator of a graph come to, to refuse one that would read another task's rows; a dataset of
+# TensorFlow 2 is adapted first.
+ITERATOR_MAKERS = ("_make_one_shot_iterator", "_make_initializable_iterator")
+
+# Kinds of datasets that give one batch for each batch of their input, in its order. A class tells what a dataset does;
+# there is no public way to ask.
+ONE_FOR_ONE = frozenset(
+    f"_{name}Dataset"
+    for name in (
+        *("Map", "ParallelMap", "Prefetch", "Options", "AssertCardinality", "Concatenate", "TakeWhile"),
+        "Zip",  # of an element of each; `enumerate` is one, too
+    )
+)
+
+
+def variant_of(dataset: Any) -> Any:
+    """Return the tensor that stands for a dataset, which a class derived from tf.data.Dataset is made with."""
+    return dataset._variant_tensor
+
+
+def inputs_of(dataset: Any) -> list[Any]:
+    """Return the datasets that one is made of, to find the source at its beginning."""
+    return list(dataset._inputs())
+
+
+def keeps_order(dataset: Any) -> bool:
+    """Whether a dataset's elements come in the order of its input; `map` may be told that they need not."""
+    return getattr(dataset, "_deterministic", "") != "false"
+
+
+def mark_operation(operation: Any, name: str) -> None:
+    """Set an attribute of an operation in a graph, where all who read the graph see it."""
+    operation._set_attr(name, tf.compat.v1.AttrValue(b=True))
+
+
+def server_def() -> Any:
+    """Return what this process is in a cluster of TensorFlow's servers; None in none. Only strategies ask publicly."""
+    return eager.context().get_server_def()
+
+
+def own_address_space() -> str:
+    """Return how names of this process's own devices begin."""
+    return str(eager.context().host_address_space())
+
+
+def global_seed() -> int | None:
+    """Return what tf.random.set_seed was given."""
+    found: int | None = eager.global_seed()
+    return found
+
+
+def seed_generator() -> Any:
+    """Return the generator of seeds for operations without one, to keep and restore its state."""
+    return eager.context()._rng
+
+
+@contextmanager
+def connecting(leader: str, filters: tuple[str, ...]) -> Iterator[Any]:
+    """Let this process's TensorFlow reach that of others; gives the context, to be given a server in the block.
+
+    The public way, a strategy, also starts a coordination service, which makes a worker wait for all others at its
+    start, and ends those that still run when the first one has ended.
+
+    Raises:
+        RuntimeError: TensorFlow has been at work already.
+    """
+    found = eager.context()
+    found.configure_collective_ops(
+        collective_leader=leader,
+        scoped_allocator_enabled_ops=("CollectiveReduce",),
+        device_filters=filters,
+    )
+    yield found
+    # The server starts with the first eager operation. A script of TensorFlow 1 has none: it starts one of its own
+    # there, whose sessions take this configuration by default, and would see no other worker.
+    found._collective_device_filters = None
+    # A strategy of the script's own would start this server anew, and others may have asked the old one by then: they
+    # would wait for ever. Nor does it look after the others: their launcher does.
+    CollectiveAllReduceExtended._std_server_started = True
+    CollectiveAllReduceExtended._enable_check_health = False
+    initialize = CollectiveAllReduceExtended._initialize_multi_worker
+
+    def initialize_later(strategy: Any, *arguments: Any, **options: Any) -> None:
+        """Start the server before a strategy asks for more than a running one can be given."""
+        found._collective_device_filters = filters  # it refuses others
+        if tf.executing_eagerly():
+            found.ensure_initialized()
+        initialize(strategy, *arguments, **options)
+
+    CollectiveAllReduceExtended._initialize_multi_worker = initialize_later
+
+
+def changed() -> dict[str, str]:
+    """Find what this TensorFlow has changed of all that; says by name what came instead, empty where nothing has.
+
+    Makes operations: TensorFlow is at work afterwards.
+    """
+    found = {}
+    for name, check in _CHECKS.items():
+        try:
+            problem = check()
+        except Exception as error:  # noqa: BLE001 - whatever another version does
+            problem = repr(error)
+        if problem:
+            found[name] = str(problem)
+    return found
+
+
+def _lacking(thing: Any, *names: str) -> str:
+    return ", ".join(f"{thing!r} has no {name}" for name in names if not hasattr(thing, name))
+
+
+def _changed_kinds() -> str:
+    numbers = tf.data.Dataset.range(3)
+    made = {
+        "Map": numbers.map(tf.identity),
+        "ParallelMap": numbers.map(tf.identity, num_parallel_calls=2),
+        "Prefetch": numbers.prefetch(1),
+        "Options": numbers.with_options(tf.data.Options()),
+        "AssertCardinality": numbers.apply(tf.data.experimental.assert_cardinality(3)),
+        "Concatenate": numbers.concatenate(numbers),
+        "TakeWhile": numbers.take_while(lambda number: number < 2),
+        "Zip": tf.data.Dataset.zip((numbers, numbers)),
+    }
+    kinds = {type(each).__name__ for each in made.values()}
+    odd = kinds ^ ONE_FOR_ONE
+    inputs = all(numbers is inputs_of(each)[0] for each in made.values())
+    unordered = numbers.map(tf.identity, num_parallel_calls=2, deterministic=False)
+    if keeps_order(unordered) or not keeps_order(made["ParallelMap"]):
+        return "whether a map keeps the order cannot be told"
+    return f"other kinds: {sorted(odd)}" if odd else "" if inputs else "inputs are others"
+
+
+def _changed_graph() -> str:
+    with tf.Graph().as_default():
+        dataset = tf.compat.v1.data.Dataset.range(1)
+        operation = variant_of(dataset).op
+        mark_operation(operation, "_mark")
+        lacking = _lacking(tf.compat.v1.data.Dataset, *ITERATOR_MAKERS)
+        return lacking or ("" if operation.node_def.attr["_mark"].b else "the mark is not there")
+
+
+def _changed_seeds() -> str:
+    tf.random.set_seed(7)
+    tf.random.uniform([])
+    if global_seed() != 7:
+        return f"the global seed is {global_seed()!r}"
+    state, numbers = seed_generator().getstate(), []
+    for _ in range(2):
+        tf.random.set_seed(7)  # operations that were made go on where they are
+        seed_generator().setstate(state)
+        numbers.append(float(tf.random.uniform([])))
+    return "" if numbers[0] == numbers[1] else "the state of the seeds is kept elsewhere"
+
+
+def _changed_strategy() -> str:
+    written = inspect.getsource(CollectiveAllReduceExtended)
+    names = ("_std_server_started", "_enable_check_health", "_initialize_multi_worker")
+    return ", ".join(f"no {name}" for name in names if name not in written)
+
+
+_CHECKS: dict[str, Callable[[], str]] = {
+    "OwnedIterator": lambda: _lacking(OwnedIterator, "_next_internal", "get_next_as_optional", "_type_spec"),
+    "IteratorSpec": lambda: _lacking(tf.data.IteratorSpec, "value_type", "_from_components", "from_value"),
+    "tf.data": _changed_kinds,
+    "tf.compat.v1.data": _changed_graph,
+    "random seeds": _changed_seeds,
+    "eager context": lambda: _lacking(
+        eager.context(),
+        *("configure_collective_ops", "enable_collective_ops", "ensure_initialized", "config"),
+        *("_collective_device_filters", "get_server_def", "host_address_space"),
+    ),
+    "CollectiveAllReduceExtended": _changed_strategy,
+}
