@@ -37,7 +37,7 @@ ROOMS: list[dict[str, str]] = [
             cache_facts regions row_counts load pipeline row_scan control sql
         """,
         "launch": """
-            files groups lock spawner entries archives parcels jobs loop pipe ssh_settings ssh_errors
+            files log_files groups lock spawner entries archives parcels jobs loop pipe ssh_settings ssh_errors
             ssh tunnels agent.frames link hosts watch agent.disk agent.processes agent.job_files
             agent.spawning agent.process_shim agent.runs agent.devices agent.starting agent.polling
             agent.network agent.facts agent.unpacking agent.tidying agent.relay

@@ -24,7 +24,7 @@ from ignite_tf_magic.embedded.config_xml import (
 from ignite_tf_magic.embedded.data import node_data
 from ignite_tf_magic.embedded.java import ADD_OPENS, Java
 from ignite_tf_magic.embedded.options import EmbeddedOptions, count_nodes
-from ignite_tf_magic.embedded.processes import Spawn, spawn_detached, tail
+from ignite_tf_magic.embedded.processes import Spawn, end_of, spawn_detached
 from ignite_tf_magic.embedded.readiness import probe
 from ignite_tf_magic.embedded.record import (
     EmbeddedCluster,
@@ -200,7 +200,7 @@ def await_ready(
             slow = awaited[joined.index(False)]
             raise DeadlineExceeded(
                 f"Ignite node {slow.index} had not joined the others after {timeout_s:g} s; give it more time "
-                f"(start_timeout_s) or start fewer nodes. The last lines of {slow.log}:\n{tail(slow.log)}"
+                f"(start_timeout_s) or start fewer nodes. The last lines of {slow.log}:\n{end_of(slow.log)}"
             )
         time.sleep(_POLL_S)
 

@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ignite_tf_magic.launch.files import write_private
+from ignite_tf_magic.launch.log_files import tail
 from ignite_tf_magic.launch.spawner import spawn
 
 _POLL_S = 0.05
-_MAX_LINE = 400
+_LAST_LINES, _MAX_LINE = 20, 400
 _SPAWN_S = 10.0
 _SPAWNER = """
 import sys
@@ -162,17 +163,11 @@ def _wait_ended(processes: list[DetachedProcess], timeout_s: float) -> list[Deta
     return processes
 
 
-def tail(log: Path, num_lines: int = 20) -> str:
-    """The last lines of a log file, of which at most 64 KiB are read."""
-    try:
-        with log.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - (64 << 10)))
-            text = file.read().decode("utf-8", "replace")
-    except FileNotFoundError:
-        return "(there is no log)"
-    lines = [line[:_MAX_LINE] for line in text.rstrip().splitlines()[-num_lines:]]
-    return "\n".join(lines) or "(the log is empty)"
+def end_of(log: Path) -> str:
+    """Return the last lines of a log file, for a message."""
+    lines = tail(log, _LAST_LINES)
+    nothing = "(the log is empty)" if log.exists() else "(there is no log)"
+    return "\n".join(line[:_MAX_LINE] for line in lines) or nothing
 
 
 def start_all() -> None:

@@ -22,7 +22,7 @@ from typing import Any
 
 from ignite_tf_magic.config.options import ConnectOptions, Endpoint, TlsOptions
 from ignite_tf_magic.embedded.options import Lifetime
-from ignite_tf_magic.embedded.processes import DetachedProcess, read_process, tail
+from ignite_tf_magic.embedded.processes import DetachedProcess, end_of, read_process
 from ignite_tf_magic.errors import EmbeddedError, NodeDied
 from ignite_tf_magic.launch.files import write_private
 
@@ -49,7 +49,7 @@ class EmbeddedNode:
 
     def death(self) -> NodeDied:
         """The error that tells of this node's end with the last lines of its log."""
-        return NodeDied(f"node {self.index} (pid {self.pid})", str(self.log), tail(self.log))
+        return NodeDied(f"node {self.index} (pid {self.pid})", str(self.log), end_of(self.log))
 
     def to_dict(self) -> dict[str, Any]:
         """The node as JSON values."""

@@ -19,6 +19,7 @@ from ignite_tf_magic.config.options import jupyter_proxy_url
 from ignite_tf_magic.errors import DeadlineExceeded, TensorBoardError
 from ignite_tf_magic.launch.groups import ask_to_end, kill_group
 from ignite_tf_magic.launch.lock import HeldLock
+from ignite_tf_magic.launch.log_files import tail
 from ignite_tf_magic.launch.spawner import spawn
 from ignite_tf_magic.tensorboard.record import STATUS_PATH, BoardDirectory, BoardSpec, TensorBoardInfo
 
@@ -196,11 +197,8 @@ def _why_it_ended(directory: BoardDirectory, spec: BoardSpec) -> str:
 
 
 def _last_lines(directory: BoardDirectory) -> str:
-    try:
-        lines = directory.log.read_text(encoding="utf-8", errors="replace").rstrip().splitlines()
-    except FileNotFoundError:
-        lines = []
-    return "the last lines of its output:\n" + "\n".join(lines[-_LAST_LINES:] or ["(there are none)"])
+    lines = tail(directory.log, _LAST_LINES)
+    return "the last lines of its output:\n" + "\n".join(lines or ["(there are none)"])
 
 
 def _ask(info: TensorBoardInfo) -> dict[str, Any] | None:

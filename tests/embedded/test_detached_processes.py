@@ -15,9 +15,9 @@ from ignite_tf_magic.embedded.processes import (
     Spawn,
     birth_of,
     end,
+    end_of,
     read_process,
     spawn_detached,
-    tail,
 )
 
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(100)"]
@@ -107,12 +107,12 @@ def test_only_the_environment_given_is_passed_on(tmp_path, monkeypatch):
 def test_the_tail_of_a_log_is_cut_in_lines_and_in_width(tmp_path):
     log = tmp_path / "log"
     log.write_text("\n".join(f"line {number}" for number in range(50_000)) + "\n" + "x" * 10_000 + "\n")
-    lines = tail(log, 3).splitlines()
+    lines = end_of(log).splitlines()[-3:]
     assert lines[:2] == ["line 49998", "line 49999"]
     assert set(lines[2]) == {"x"} and len(lines[2]) < 1000
 
 
 def test_a_missing_and_an_empty_log_are_told_apart(tmp_path):
     (tmp_path / "empty").touch()
-    assert tail(tmp_path / "empty") == "(the log is empty)"
-    assert tail(tmp_path / "none") == "(there is no log)"
+    assert end_of(tmp_path / "empty") == "(the log is empty)"
+    assert end_of(tmp_path / "none") == "(there is no log)"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from ignite_tf_magic.launch.log_files import tail
 from ignite_tf_magic.runs.directory import RunDirectory
-from ignite_tf_magic.runs.logs.output import tail
 from ignite_tf_magic.runs.orders import WorkerEnd
 from ignite_tf_magic.runs.record import RunRecord, WorkerRecord
 from ignite_tf_magic.runs.states import RunState

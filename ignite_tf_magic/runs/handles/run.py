@@ -13,11 +13,12 @@ from pathlib import Path
 
 from ignite_tf_magic.errors import DeadlineExceeded
 from ignite_tf_magic.launch import lock
+from ignite_tf_magic.launch.log_files import tail
 from ignite_tf_magic.runs.decisions import mark_stopped
 from ignite_tf_magic.runs.directory import RunDirectory
 from ignite_tf_magic.runs.handles.failure import Failure, diagnose
 from ignite_tf_magic.runs.logs.mirror_state import UnreadOutput
-from ignite_tf_magic.runs.logs.output import OutputChunk, Segment, follow, tail
+from ignite_tf_magic.runs.logs.output import OutputChunk, Segment, follow
 from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import HostRecord, RunInfo, RunRecord, read_info
 from ignite_tf_magic.runs.registry.origins import Copying, LocalRun, Origin, end_on_hosts

@@ -13,8 +13,9 @@ from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.errors import IgniteTfError
 from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.igfs.writer import FileWriter, OpenMode
+from ignite_tf_magic.launch.log_files import read_on
 from ignite_tf_magic.runs.handles.run import Run
-from ignite_tf_magic.runs.logs.gaps import Gap, Gaps, read_on
+from ignite_tf_magic.runs.logs.gaps import LogCopy
 
 RUNS = ("runs",)
 PARTS = ("checkpoints", "events", "logs", "model")
@@ -40,7 +41,7 @@ class RunFiles(Closing):
         self._volume = Volume(lambda: options)
         self._path = (*RUNS, run.id)
         self._host = host
-        self._logs: dict[str, _LogCopy] = {}
+        self._logs: dict[str, _IgfsCopy] = {}
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._copy, name=f"files-{run.id}", daemon=True)
 
@@ -82,7 +83,7 @@ class RunFiles(Closing):
             for path in self._own_logs(worker):
                 if path.name not in self._logs and path.stat().st_size > 0:
                     writer = self._volume.open_write((*self._path, "logs", path.name), OpenMode.APPEND)
-                    self._logs[path.name] = _LogCopy(path, writer)
+                    self._logs[path.name] = _IgfsCopy(path, writer)
         for copy in self._logs.values():
             copy.go_on()
 
@@ -100,34 +101,20 @@ class RunFiles(Closing):
         self._volume.write_file((*self._path, "run.json"), record)
 
 
-class _LogCopy:
-    """A log and its copy in igfs, whose size tells how far it was copied, also by one that was killed.
-
-    Nobody else writes the copy.
-    Where bytes were deleted before they were copied, the copy says so in a line; a small file beside the log notes it.
-    """
+class _IgfsCopy:
+    """A log and its copy in igfs."""
 
     def __init__(self, log: Path, writer: FileWriter) -> None:
         self._log = log
         self.writer = writer
-        self._gaps = Gaps.read(log.with_name(f"{log.name}.igfs.json"), writer.tell())
-        writer.write(self._gaps.rest_of_mark(writer.tell()))
+        self._copy = LogCopy(writer.tell(), writer.write, log.with_name(f"{log.name}.igfs.json"))
 
     def go_on(self) -> None:
         """Copy what there is by now."""
-        while chunk := self._next():
-            self.writer.write(chunk)
-            self.writer.flush()
-
-    def _next(self) -> bytes:
-        position = self._gaps.offset(self.writer.tell())
         try:
             with FileIO(self._log) as file:
-                begin, data = read_on(file, position, _MAX_COPY_BYTES)
+                while (found := read_on(file, self._copy.offset, _MAX_COPY_BYTES))[1]:
+                    self._copy.take(*found)
+                    self.writer.flush()
         except FileNotFoundError:
-            return b""
-        if begin == position:
-            return data
-        gap = Gap(self.writer.tell(), position, begin)
-        self._gaps.note(gap)
-        return gap.mark + data
+            return

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-from dataclasses import dataclass, field
-from io import FileIO
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from ignite_tf_magic.launch.files import write_private
@@ -32,61 +31,53 @@ class Gap:
         return f"[ignite_tf_magic: {count} bytes of output were deleted here, at the log's size bound]\n".encode()
 
 
-@dataclass(slots=True)
-class Gaps:
-    """The gaps in a copy of a log, noted in a small file: behind one, the copy's size is not the log's offset."""
+class LogCopy:
+    """A copy of a log, whose size tells how far the log was read: whoever goes on after a kill needs nothing else.
 
-    path: Path
-    known: list[Gap] = field(default_factory=list)
+    Where bytes were deleted before they were copied, the copy says so in a line, and a small file beside the log notes
+    it: behind such a line, the copy's size is not the log's offset. Nobody else writes the copy.
 
-    @classmethod
-    def read(cls, path: Path, size: int) -> Gaps:
-        """Read what was noted of a copy that has this size now; what is not in it yet is forgotten.
+    Args:
+        size: Of the copy as it is.
+        append: Writes at its end.
+        noted: The small file.
 
-        Raises:
-            OSError: The file cannot be read.
-            ValueError: It is damaged.
-            TypeError: It is damaged.
-        """
-        noted = [Gap(*numbers) for numbers in json.loads(path.read_bytes())] if path.exists() else []
-        return cls(path, [gap for gap in noted if gap.at <= size])
-
-    def rest_of_mark(self, size: int) -> bytes:
-        """Give what the copy lacks of its last line about a gap, when that was begun or is still to be written."""
-        return self.known[-1].mark[size - self.known[-1].at :] if self.known else b""
-
-    def offset(self, size: int) -> int:
-        """Tell where in the log to read on, given the copy's size."""
-        return size + sum(gap.end - gap.start - len(gap.mark) for gap in self.known)
-
-    def note(self, gap: Gap) -> None:
-        """Take note of a gap, before its line is written: a line that is not noted would be taken for output."""
-        self.known.append(gap)
-        write_private(self.path, json.dumps([[gap.at, gap.start, gap.end] for gap in self.known]))
-
-
-def read_on(file: FileIO, position: int, max_bytes: int) -> tuple[int, bytes]:
-    """Read a log from a position on; gives where what was read begins, which is later when bytes were deleted.
-
-    On the host of a worker, its shim frees the head of a log that outgrows its bound; what is freed reads as zeros.
-    Zeros that a script has written are output.
+    Raises:
+        OSError: The small file cannot be read, or the copy not be written.
+        ValueError: The small file is damaged.
+        TypeError: The small file is damaged.
     """
-    while True:
-        file.seek(position)
-        data = file.read(max_bytes)
-        # Asked after the reading: the head may have been freed meanwhile.
-        begin = _begin(file.fileno()) if b"\0" in data else 0
-        if begin <= position:
-            return position, data
-        position = begin
 
+    def __init__(self, size: int, append: Callable[[bytes], object], noted: Path) -> None:
+        self._size = size
+        self._append = append
+        self._noted = noted
+        found = [Gap(*numbers) for numbers in json.loads(noted.read_bytes())] if noted.exists() else []
+        self._gaps = [
+            gap for gap in found if gap.at <= size
+        ]  # others were noted, and their lines never begun
+        if self._gaps:
+            self._write(self._gaps[-1].mark[size - self._gaps[-1].at :])
 
-def _begin(descriptor: int) -> int:
-    """Tell how long the hole at a file's beginning is; 0 where the system does not know."""
-    seek_data = getattr(os, "SEEK_DATA", None)
-    if seek_data is None:
-        return 0
-    try:
-        return os.lseek(descriptor, 0, seek_data)
-    except OSError:  # no such thing on this file system; ENXIO: there is nothing at all in the file
-        return 0
+    @property
+    def offset(self) -> int:
+        """Where in the log to read on."""
+        return self._size + sum(gap.end - gap.start - len(gap.mark) for gap in self._gaps)
+
+    def take(self, begin: int, data: bytes) -> None:
+        """Take bytes of the log, from an offset; those that were taken before are passed over."""
+        offset = self.offset
+        if begin > offset:
+            gap = Gap(self._size, offset, begin)
+            # Before its line is written: a line that is not noted would be taken for output.
+            write_private(
+                self._noted, json.dumps([[each.at, each.start, each.end] for each in [*self._gaps, gap]])
+            )
+            self._gaps.append(gap)
+            self._write(gap.mark)
+        self._write(data[max(offset - begin, 0) :])
+
+    def _write(self, data: bytes) -> None:
+        if data:
+            self._append(data)
+            self._size += len(data)

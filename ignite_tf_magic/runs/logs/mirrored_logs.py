@@ -1,8 +1,6 @@
 """Logs of other hosts, kept in files here that grow as they do.
 
-Nothing is remembered of how far a log was read: the size of the file here tells, so that a reader that was killed
-goes on where it was. Where bytes were deleted over there before they were read, the file here says so in a line of its
-own; a small file beside it notes where, as from there on its size is not the offset over there.
+Nothing is remembered of how far a log was read: the size of the file here tells (see `gaps.LogCopy`).
 """
 
 from __future__ import annotations
@@ -11,47 +9,26 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from io import FileIO
 from pathlib import Path
 
 from ignite_tf_magic.errors import MirrorFailed
 from ignite_tf_magic.runs.directory import RunDirectory
-from ignite_tf_magic.runs.logs.gaps import Gap, Gaps
+from ignite_tf_magic.runs.logs.gaps import LogCopy
 
 
-@dataclass(slots=True)
-class _LocalLog:
-    path: Path
-    size: int
-    gaps: Gaps
+def _copy_at(path: Path) -> LogCopy:
+    size = path.stat().st_size if path.exists() else 0
+    return LogCopy(size, partial(_append, path), path.with_name(f"{path.name}.gaps.json"))
 
-    @classmethod
-    def open(cls, path: Path) -> _LocalLog:
-        """Find out how far it was read, and end a line about a gap that was begun."""
-        size = path.stat().st_size if path.exists() else 0
-        log = cls(path, size, Gaps.read(path.with_name(f"{path.name}.gaps.json"), size))
-        if rest := log.gaps.rest_of_mark(size):
-            log.append(rest)
-        return log
 
-    @property
-    def offset(self) -> int:
-        """Where to read on over there."""
-        return self.gaps.offset(self.size)
-
-    def append(self, data: bytes) -> None:
-        """Write at the end of the file here. A reader may see a part of it before the rest."""
-        with FileIO(self.path, "ab", opener=_private) as file:
-            rest = memoryview(data)
-            while rest:
-                rest = rest[file.write(rest) :]
-        self.size += len(data)
-
-    def note(self, gap: Gap) -> None:
-        """Take note of a gap."""
-        self.gaps.note(gap)
-        self.append(gap.mark)
+def _append(path: Path, data: bytes) -> None:
+    """Write at the end of a file. A reader may see a part of it before the rest."""
+    with FileIO(path, "ab", opener=_private) as file:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[file.write(rest) :]
 
 
 def _private(path: str, flags: int) -> int:
@@ -70,7 +47,7 @@ class MirroredLogs:
     def __init__(self, directory: RunDirectory) -> None:
         self._directory = directory
         self._lock = threading.Lock()
-        self._logs: dict[tuple[str, str], _LocalLog] = {}
+        self._logs: dict[tuple[str, str], LogCopy] = {}
         self._has_ended = False
         self.failure: MirrorFailed | None = None
 
@@ -86,7 +63,7 @@ class MirroredLogs:
             if any(name == other for _, other in self._logs):
                 return None
             try:
-                log = _LocalLog.open(self._directory.path / name)
+                log = _copy_at(self._directory.path / name)
             except (OSError, ValueError, TypeError) as error:
                 raise self._failed(error) from error
             self._logs[host, name] = log
@@ -105,12 +82,8 @@ class MirroredLogs:
             MirrorFailed: They cannot be written, or earlier ones could not.
         """
         with self._writing(host, path) as log:
-            if self._has_ended:
-                return
-            if offset > log.offset:
-                log.note(Gap(log.size, log.offset, offset))
-            if new := data[log.offset - offset :]:
-                log.append(new)
+            if not self._has_ended:
+                log.take(offset, data)
 
     def gap(self, host: str, path: str, start: int, end: int) -> None:
         """Take note that bytes of a log were deleted.
@@ -120,8 +93,8 @@ class MirroredLogs:
         """
         del start  # this side knows better how far it has come
         with self._writing(host, path) as log:
-            if end > log.offset and not self._has_ended:
-                log.note(Gap(log.size, log.offset, end))
+            if not self._has_ended:
+                log.take(end, b"")
 
     def end(self) -> None:
         """Write nothing more from now on, so that another process may."""
@@ -129,7 +102,7 @@ class MirroredLogs:
             self._has_ended = True
 
     @contextmanager
-    def _writing(self, host: str, name: str) -> Iterator[_LocalLog]:
+    def _writing(self, host: str, name: str) -> Iterator[LogCopy]:
         with self._lock:
             if self.failure:
                 raise self.failure

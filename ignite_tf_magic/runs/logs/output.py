@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
-from ignite_tf_magic.runs.logs.gaps import Gap, read_on
+from ignite_tf_magic.launch.log_files import read_on
+from ignite_tf_magic.runs.logs.gaps import Gap
 
 _CHUNK_BYTES = 64 << 10
 _POLL_S = 0.05
@@ -125,15 +126,3 @@ def _read_once(readers: Iterable[_LogReader], unfinished: set[int]) -> Generator
             found.add(reader.worker)
             yield chunk
     return bool(found)
-
-
-def tail(path: Path, num_lines: int) -> tuple[str, ...]:
-    """The last lines of a log as a terminal would show them; reads at most 64 KiB."""
-    try:
-        with FileIO(path) as file:
-            size = file.seek(0, 2)
-            text = read_on(file, max(0, size - _CHUNK_BYTES), _CHUNK_BYTES)[1].decode("utf-8", "replace")
-    except FileNotFoundError:
-        return ()
-    lines = (line.rstrip("\r").rpartition("\r")[2].rstrip() for line in text.rstrip().split("\n"))
-    return tuple(lines)[-num_lines:] if text.strip() else ()

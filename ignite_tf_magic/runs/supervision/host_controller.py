@@ -17,6 +17,7 @@ from ignite_tf_magic.config.options import Endpoint
 from ignite_tf_magic.errors import HostError, HostRefused, HostUnreachable, LaunchError
 from ignite_tf_magic.launch.hosts import MAX_PAYLOAD_BYTES, Host
 from ignite_tf_magic.launch.jobs import JobStatus, Renewal
+from ignite_tf_magic.launch.log_files import last_lines
 from ignite_tf_magic.launch.parcels import Parcel
 from ignite_tf_magic.launch.watch import Contact, HostView, HostWatch
 from ignite_tf_magic.runs.directory import CREDENTIALS, assignment_name, exit_name, log_name, task_name
@@ -404,10 +405,3 @@ def _is_loopback(address: str) -> bool:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:
         return address == "localhost"
-
-
-def last_lines(data: bytes, num_lines: int) -> tuple[str, ...]:
-    """Give the last lines of some output as a terminal would show them."""
-    text = data.decode("utf-8", "replace")
-    lines = (line.rstrip("\r").rpartition("\r")[2].rstrip() for line in text.rstrip().split("\n"))
-    return tuple(lines)[-num_lines:] if text.strip() else ()

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from light_runs import COME_UP, text_of
 
 from ignite_tf_magic.launch.agent.spawning import can_punch, punch
-from ignite_tf_magic.runs.logs.output import Segment, follow, tail
+from ignite_tf_magic.launch.log_files import tail
+from ignite_tf_magic.runs.logs.output import Segment, follow
 
 BLOCK = 4096
 
