@@ -24,7 +24,7 @@ ROOMS: list[dict[str, str]] = [
     },
     {
         "protocol": """
-            ops buffer times objects affinity messages key_value sql metrics connection layout walk
+            lazy_numpy ops buffer times objects affinity messages key_value sql metrics connection layout walk
             walk_python page_run walk_compiled crc32c sweep columns encode
         """,
         "tfplugin": "handler codes table registration local_guard",

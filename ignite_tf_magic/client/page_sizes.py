@@ -17,8 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
+from ignite_tf_magic.protocol.lazy_numpy import np
 from ignite_tf_magic.protocol.sweep import Expected
 
 PAGE_BYTES = 4 * 1024 * 1024

@@ -16,9 +16,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from ignite_tf_magic.client.channel import Channel, payload_of, server_error
 from ignite_tf_magic.client.page_sizes import IN_FLIGHT_BYTES, PageSizes, PartitionStats
@@ -26,16 +24,18 @@ from ignite_tf_magic.client.scanned import ScannedRun, index
 from ignite_tf_magic.errors import ConnectionLost
 from ignite_tf_magic.protocol import messages
 from ignite_tf_magic.protocol.connection import Fault
+from ignite_tf_magic.protocol.lazy_numpy import np
 from ignite_tf_magic.protocol.messages import Page, Request
 from ignite_tf_magic.protocol.ops import Operation
 from ignite_tf_magic.protocol.page_run import PageRun
 from ignite_tf_magic.protocol.sweep import Grown, Sweep, SweptRun
 from ignite_tf_magic.protocol.walk_compiled import library, measure_pages
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 MAX_CURSORS = 8
 MAX_WAITING_PAGES = 4
-
-_NO_HASHES: NDArray[np.uint64] = np.empty(0, np.uint64)
 
 
 @dataclass(slots=True)
@@ -199,7 +199,7 @@ class OwnerScan:
 
     def _open(self, partition: int, page_bytes: int) -> None:
         progress = self._progress.setdefault(partition, PartitionProgress())
-        repeated = np.concatenate(progress.delivered) if progress.delivered else _NO_HASHES
+        repeated = np.concatenate(progress.delivered) if progress.delivered else np.empty(0, np.uint64)
         cursor = _Cursor(partition, progress, self._sizes.page_rows(partition), page_bytes, repeated)
         self._reserved_bytes += page_bytes
         self._cursors.append(cursor)

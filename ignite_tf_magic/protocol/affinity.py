@@ -8,14 +8,15 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from ignite_tf_magic.errors import LocalProtocolError
 from ignite_tf_magic.protocol.buffer import Writer
+from ignite_tf_magic.protocol.lazy_numpy import np
 from ignite_tf_magic.protocol.objects import array_hash, java_hash, write_value
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True, order=True)

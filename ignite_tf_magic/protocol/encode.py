@@ -23,7 +23,7 @@ from ignite_tf_magic.protocol.objects import (
     write_value,
 )
 from ignite_tf_magic.protocol.ops import TypeCode
-from ignite_tf_magic.protocol.times import WIRE_DTYPE, instants_of
+from ignite_tf_magic.protocol.times import instants_of, wire_dtype
 from ignite_tf_magic.protocol.walk_compiled import hash_rows
 
 _HASH_AT = 8
@@ -145,7 +145,7 @@ def _code(name: str, column: NDArray[Any]) -> int:
 
 def _head(column: NDArray[Any]) -> bytes:
     """Give what stands in front of a column's bytes in each row: the type code, and an array's length."""
-    if column.dtype == WIRE_DTYPE:
+    if column.dtype == wire_dtype():
         return bytes([TypeCode.TIMESTAMP])
     if column.ndim == 1:
         return bytes([CODE_OF_DTYPE[column.dtype.str[1:]]])

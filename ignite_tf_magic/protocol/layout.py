@@ -11,17 +11,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
 from ignite_tf_magic.errors import RemoteProtocolError, SchemaError
 from ignite_tf_magic.protocol.buffer import Reader
+from ignite_tf_magic.protocol.lazy_numpy import np
 from ignite_tf_magic.protocol.messages import QueryEntity, QueryField
 from ignite_tf_magic.protocol.objects import (
-    DTYPE_OF_ARRAY,
-    DTYPE_OF_SCALAR,
+    ARRAYS,
+    SCALARS,
     BinaryType,
     FindType,
     binary_type_of,
+    dtype_of,
     name_id,
     read_header,
     skip_value,
@@ -61,7 +61,7 @@ class Leaf:
     @property
     def is_array(self) -> bool:
         """Whether the field is an array of primitives."""
-        return self.code in DTYPE_OF_ARRAY
+        return self.code in ARRAYS
 
     @property
     def is_text(self) -> bool:
@@ -83,10 +83,8 @@ class Leaf:
         """Item type of the column; object for byte strings."""
         if self.is_text:
             return np.dtype(object)
-        if self.code in DTYPE_OF_SCALAR:
-            return DTYPE_OF_SCALAR[self.code]
-        if self.code in DTYPE_OF_ARRAY:
-            return DTYPE_OF_ARRAY[self.code]
+        if self.code in SCALARS or self.code in ARRAYS:
+            return dtype_of(self.code)
         if self.code in _INT64_CODES:
             return np.dtype("<i8")
         if self.code in _ENUM_CODES:
@@ -193,7 +191,7 @@ class LayoutFinder:
         if code == TypeCode.NULL:
             return
         seen.codes.add(code)
-        if code in DTYPE_OF_ARRAY:
+        if code in ARRAYS:
             seen.lengths.add(Reader(view, start + 1).int32())
         if code == TypeCode.BINARY_OBJECT:
             self._note_object(view, start, seen)
@@ -292,15 +290,15 @@ class LayoutFinder:
 
 
 def _common_length(code: int, lengths: set[int]) -> int:
-    if code not in DTYPE_OF_ARRAY:
+    if code not in ARRAYS:
         return 1
     return next(iter(lengths)) if len(lengths) == 1 else VARIABLE
 
 
 def _has_tensor_form(code: int) -> bool:
     return (
-        code in DTYPE_OF_SCALAR
-        or code in DTYPE_OF_ARRAY
+        code in SCALARS
+        or code in ARRAYS
         or code in _TEXT_CODES
         or code in _INT64_CODES
         or code in _ENUM_CODES
@@ -358,5 +356,5 @@ def _declared_object(
 
 def _declared_leaf(path: tuple[str, ...], java_type: str) -> Leaf:
     code = _CODE_OF_JAVA_TYPE[java_type]
-    leaf = Leaf(path, code, VARIABLE if code in DTYPE_OF_ARRAY else 1)
+    leaf = Leaf(path, code, VARIABLE if code in ARRAYS else 1)
     return replace(leaf, fill=_fill_bytes(leaf, {}))

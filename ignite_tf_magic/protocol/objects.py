@@ -15,14 +15,14 @@ import struct
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
-
-import numpy as np
 
 from ignite_tf_magic.errors import LocalProtocolError, RemoteProtocolError
 from ignite_tf_magic.protocol.buffer import Reader, Writer
+from ignite_tf_magic.protocol.lazy_numpy import np
 from ignite_tf_magic.protocol.ops import ObjectFlag, TypeCode
-from ignite_tf_magic.protocol.times import WIRE_DTYPE, instant_of, to_datetime
+from ignite_tf_magic.protocol.times import instant_of, to_datetime, wire_dtype
 
 HEADER_BYTES = 24
 _HEADER = struct.Struct("<bbhiiiii")
@@ -33,26 +33,27 @@ SQL_DATE_BYTES = 15
 SQL_DATE_HEAD = b"f" + (1087757882).to_bytes(4, "little")
 _TIMESTAMP = struct.Struct("<qi")
 
-DTYPE_OF_SCALAR: dict[int, np.dtype[Any]] = {
-    TypeCode.BYTE: np.dtype("<i1"),
-    TypeCode.SHORT: np.dtype("<i2"),
-    TypeCode.INT: np.dtype("<i4"),
-    TypeCode.LONG: np.dtype("<i8"),
-    TypeCode.FLOAT: np.dtype("<f4"),
-    TypeCode.DOUBLE: np.dtype("<f8"),
-    TypeCode.CHAR: np.dtype("<u2"),
-    TypeCode.BOOL: np.dtype("?"),
+# Types with a NumPy dtype, and its name.
+SCALARS: dict[int, str] = {
+    TypeCode.BYTE: "<i1",
+    TypeCode.SHORT: "<i2",
+    TypeCode.INT: "<i4",
+    TypeCode.LONG: "<i8",
+    TypeCode.FLOAT: "<f4",
+    TypeCode.DOUBLE: "<f8",
+    TypeCode.CHAR: "<u2",
+    TypeCode.BOOL: "?",
 }
 # Java's byte is signed, but nobody keeps signed bytes in a byte[]: pixels and files are unsigned.
-DTYPE_OF_ARRAY: dict[int, np.dtype[Any]] = {
-    TypeCode.BYTE_ARRAY: np.dtype("<u1"),
-    TypeCode.SHORT_ARRAY: np.dtype("<i2"),
-    TypeCode.INT_ARRAY: np.dtype("<i4"),
-    TypeCode.LONG_ARRAY: np.dtype("<i8"),
-    TypeCode.FLOAT_ARRAY: np.dtype("<f4"),
-    TypeCode.DOUBLE_ARRAY: np.dtype("<f8"),
-    TypeCode.CHAR_ARRAY: np.dtype("<u2"),
-    TypeCode.BOOL_ARRAY: np.dtype("?"),
+ARRAYS: dict[int, str] = {
+    TypeCode.BYTE_ARRAY: "<u1",
+    TypeCode.SHORT_ARRAY: "<i2",
+    TypeCode.INT_ARRAY: "<i4",
+    TypeCode.LONG_ARRAY: "<i8",
+    TypeCode.FLOAT_ARRAY: "<f4",
+    TypeCode.DOUBLE_ARRAY: "<f8",
+    TypeCode.CHAR_ARRAY: "<u2",
+    TypeCode.BOOL_ARRAY: "?",
 }
 CODE_OF_DTYPE: dict[str, TypeCode] = {
     "i1": TypeCode.BYTE,
@@ -75,6 +76,12 @@ ARRAY_CODE_OF_DTYPE: dict[str, TypeCode] = {
     "u2": TypeCode.CHAR_ARRAY,
     "b1": TypeCode.BOOL_ARRAY,
 }
+
+
+@cache
+def dtype_of(code: int) -> np.dtype[Any]:
+    """Return the dtype of a scalar's or an array's type."""
+    return np.dtype(SCALARS.get(code) or ARRAYS[code])
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,13 +175,13 @@ def _write_numpy_scalar(writer: Writer, value: np.generic) -> None:
     if isinstance(value, np.datetime64):
         _write_moment(writer, value)
         return
-    if value.dtype == WIRE_DTYPE:
+    if value.dtype == wire_dtype():
         writer.int8(TypeCode.TIMESTAMP).raw(value.tobytes())
         return
     if code is None:
         _write_python_scalar(writer, value.item())
         return
-    writer.int8(code).raw(np.asarray(value, DTYPE_OF_SCALAR[code]).tobytes())
+    writer.int8(code).raw(np.asarray(value, dtype_of(code)).tobytes())
 
 
 def _write_moment(writer: Writer, value: dt.datetime | np.datetime64) -> None:
@@ -309,11 +316,11 @@ def read_value(reader: Reader, find_type: FindType | None = None, depth: int = 0
     if depth > 64:
         raise RemoteProtocolError("corrupted message: values nested more than 64 deep")
     code = reader.int8() & 0xFF
-    if code in DTYPE_OF_SCALAR:
-        dtype = DTYPE_OF_SCALAR[code]
+    if code in SCALARS:
+        dtype = dtype_of(code)
         return np.frombuffer(reader.take(dtype.itemsize), dtype)[0].item()
-    if code in DTYPE_OF_ARRAY:
-        dtype = DTYPE_OF_ARRAY[code]
+    if code in ARRAYS:
+        dtype = dtype_of(code)
         raw = reader.take(reader.count(dtype.itemsize) * dtype.itemsize)
         return bytes(raw) if code == TypeCode.BYTE_ARRAY else np.frombuffer(raw, dtype).copy()
     read = _READERS.get(code)
@@ -481,7 +488,7 @@ def read_header(reader: Reader, start: int) -> ObjectHeader:
 
 
 _SIZE_OF_PLAIN = {
-    **{code: dtype.itemsize for code, dtype in DTYPE_OF_SCALAR.items()},
+    **{code: int(name[2:] or 1) for code, name in SCALARS.items()},
     TypeCode.NULL: 0,
     TypeCode.UUID: 16,
     TypeCode.DATE: 8,
@@ -511,8 +518,8 @@ def skip_value(reader: Reader, depth: int = 0) -> None:
         raise RemoteProtocolError("corrupted message: values nested more than 64 deep")
     if code in _SIZE_OF_PLAIN:
         reader.take(_SIZE_OF_PLAIN[code])
-    elif code in DTYPE_OF_ARRAY:
-        width = DTYPE_OF_ARRAY[code].itemsize
+    elif code in ARRAYS:
+        width = dtype_of(code).itemsize
         reader.take(reader.count(width) * width)
     elif code in (TypeCode.STRING, TypeCode.WRAPPED_OBJECT, TypeCode.OPTIMIZED):
         reader.take(reader.count() + (4 if code == TypeCode.WRAPPED_OBJECT else 0))

@@ -7,8 +7,7 @@ from collections import deque
 from collections.abc import Collection
 from typing import Any
 
-import numpy as np
-
+from ignite_tf_magic.protocol.lazy_numpy import np
 from ignite_tf_magic.protocol.messages import Page
 
 

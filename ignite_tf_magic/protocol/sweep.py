@@ -20,32 +20,39 @@ import ctypes
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from ignite_tf_magic.errors import RemoteProtocolError
 from ignite_tf_magic.protocol import messages
 from ignite_tf_magic.protocol.connection import Fault, Notification, encode_request, parse_frame
+from ignite_tf_magic.protocol.lazy_numpy import np
 from ignite_tf_magic.protocol.page_run import PageEntry, PageRun
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _LENGTH = struct.Struct("<i")
 _MIN_READ_BYTES = 64 * 1024
 _MIN_BUFFER_BYTES = 512 * 1024
 _RUN, _ODD, _GROWN = 1, -1, -2
-_REQUEST = np.dtype(
-    [
-        ("length", "<i4"),
-        ("operation", "<i2"),
-        ("id", "<i8"),
-        ("cache", "<i4"),
-        ("flags", "i1"),
-        ("filter", "i1"),
-        ("page_rows", "<i4"),
-        ("partition", "<i4"),
-        ("local", "i1"),
-    ]
-)
+
+
+@cache
+def _request_dtype() -> np.dtype[Any]:
+    return np.dtype(
+        [
+            ("length", "<i4"),
+            ("operation", "<i2"),
+            ("id", "<i8"),
+            ("cache", "<i4"),
+            ("flags", "i1"),
+            ("filter", "i1"),
+            ("page_rows", "<i4"),
+            ("partition", "<i4"),
+            ("local", "i1"),
+        ]
+    )
 
 
 class _Slot(ctypes.Structure):
@@ -171,7 +178,9 @@ class Sweep:
         """Give the bytes of the requests that may be sent now, which count as sent."""
         first = self._state.num_asked
         number = self._library.itm_sweep_ask(self._address)
-        return self._requests[first * _REQUEST.itemsize : (first + number) * _REQUEST.itemsize]
+        return self._requests[
+            first * _request_dtype().itemsize : (first + number) * _request_dtype().itemsize
+        ]
 
     def space(self) -> memoryview:
         """Give free space to receive into; call `received` afterwards. Invalidates the runs given so far."""
@@ -239,7 +248,7 @@ class Sweep:
 def _encode(cache: int, expected: Expected, first_id: int) -> memoryview:
     """Encode the requests of all partitions, one after another."""
     one = encode_request(0, messages.scan(cache, 0, 0))
-    table = np.frombuffer(one, _REQUEST).repeat(len(expected.partitions))
+    table = np.frombuffer(one, _request_dtype()).repeat(len(expected.partitions))
     table["id"] = np.arange(first_id, first_id + len(table))
     table["page_rows"] = expected.page_rows
     table["partition"] = expected.partitions

@@ -7,15 +7,24 @@ only, so nothing here goes through them. Times without a zone are taken for UTC.
 from __future__ import annotations
 
 import datetime as dt
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from ignite_tf_magic.errors import LocalProtocolError, RemoteProtocolError
+from ignite_tf_magic.protocol.lazy_numpy import np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 # A timestamp as it stands in a row behind its type code.
-WIRE_DTYPE = np.dtype([("millis", "<i8"), ("nanos", "<i4")])
+
+
+@cache
+def wire_dtype() -> np.dtype[Any]:
+    """Return the form of an instant in a request: milliseconds since 1970 and nanoseconds."""
+    return np.dtype([("millis", "<i8"), ("nanos", "<i4")])
+
+
 MIN_MILLIS = -62_135_596_800_000
 MAX_MILLIS = 253_402_300_799_999
 # The whole years among them, 1678 to 2261: nearer to the ends NumPy's own casts overflow.
@@ -81,7 +90,7 @@ def _outside(value: Any) -> LocalProtocolError:
 
 
 def instants_of(column: NDArray[Any]) -> NDArray[Any]:
-    """Return the instants of a column of datetime64 without NaT, as `WIRE_DTYPE`.
+    """Return the instants of a column of datetime64 without NaT, as `wire_dtype`.
 
     Raises:
         LocalProtocolError: One is outside of the years 1 to 9999.
@@ -96,7 +105,7 @@ def instants_of(column: NDArray[Any]) -> NDArray[Any]:
             if outside.any():
                 raise _outside(f"{column[outside][0]} (row {int(np.flatnonzero(outside)[0])})")
         per_milli, nanos = 1000, column.astype("M8[us]").view(np.int64)
-    found = np.empty(len(column), WIRE_DTYPE)
+    found = np.empty(len(column), wire_dtype())
     found["millis"], rest = np.divmod(nanos, per_milli)
     found["nanos"] = rest * (_NANOS_OF_MILLI // per_milli)
     return found

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Any, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ignite_tf_magic.protocol.layout import Leaf
+from ignite_tf_magic.protocol.lazy_numpy import np
 from ignite_tf_magic.protocol.messages import Page
 from ignite_tf_magic.protocol.ops import TypeCode
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 class PayloadKind(IntEnum):

@@ -7,17 +7,18 @@ from collections.abc import Sequence
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from ignite_tf_magic.errors import RemoteProtocolError
 from ignite_tf_magic.protocol import walk_python
 from ignite_tf_magic.protocol.layout import VARIABLE, Leaf, Node, ObjectNode, RowLayout
+from ignite_tf_magic.protocol.lazy_numpy import np
 from ignite_tf_magic.protocol.messages import Page
 from ignite_tf_magic.protocol.page_run import PageRun, address_of, page_table
 from ignite_tf_magic.protocol.walk import RowFault, Walker, item_bytes, kind_of, row_bytes
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _ABI = 4
 _TEMPLATE_CAPACITY = 64 * 1024

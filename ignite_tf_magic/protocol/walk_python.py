@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from ignite_tf_magic.errors import RemoteProtocolError
 from ignite_tf_magic.protocol.buffer import Reader
 from ignite_tf_magic.protocol.layout import Leaf, Node, ObjectNode, RowLayout
+from ignite_tf_magic.protocol.lazy_numpy import np
 from ignite_tf_magic.protocol.messages import Page
 from ignite_tf_magic.protocol.objects import SQL_DATE_BYTES, SQL_DATE_HEAD, read_header, skip_value
 from ignite_tf_magic.protocol.ops import ObjectFlag, TypeCode
 from ignite_tf_magic.protocol.times import MAX_MILLIS_AS_NANOS, MIN_MILLIS_AS_NANOS
 from ignite_tf_magic.protocol.walk import PayloadKind, RowFault, Rule, item_bytes, kind_of, row_bytes
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _INT32 = struct.Struct("<i")
 _TIMESTAMP = struct.Struct("<qi")

@@ -1,6 +1,6 @@
-"""What a person does: connect, load, start a script beside the data, watch it, stop it. The API of `facade`.
+"""What a person does: connect, load, start a script beside the data, watch it, stop it.
 
-Names resolve on first use, so that a worker that leaves a result does not load what starts runs.
+Each name is found where it is defined, on first use: what a command does not need is not loaded.
 """
 
 from __future__ import annotations
@@ -9,10 +9,81 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ignite_tf_magic.session.facade import *  # noqa: F403
+    from ignite_tf_magic.client.sql import QueryResult as QueryResult
+    from ignite_tf_magic.config.options import OnRebalance as OnRebalance
+    from ignite_tf_magic.data.loading import LoadOutcome as LoadOutcome
+    from ignite_tf_magic.data.loading import LoadProgress as LoadProgress
+    from ignite_tf_magic.doctor.diagnosis import Check as Check
+    from ignite_tf_magic.doctor.diagnosis import Diagnosis as Diagnosis
+    from ignite_tf_magic.doctor.diagnosis import Health as Health
+    from ignite_tf_magic.embedded import ClusterStopped as ClusterStopped
+    from ignite_tf_magic.embedded import EmbeddedCluster as EmbeddedCluster
+    from ignite_tf_magic.embedded import EmbeddedNode as EmbeddedNode
+    from ignite_tf_magic.embedded import EmbeddedOptions as EmbeddedOptions
+    from ignite_tf_magic.runs.handles.failure import Failure as Failure
+    from ignite_tf_magic.runs.handles.run import Run as Run
+    from ignite_tf_magic.runs.handles.run import StopKind as StopKind
+    from ignite_tf_magic.runs.handles.run import StopOutcome as StopOutcome
+    from ignite_tf_magic.runs.hosts.placement import PlacementRow as PlacementRow
+    from ignite_tf_magic.runs.logs.output import OutputChunk as OutputChunk
+    from ignite_tf_magic.runs.record import RunInfo as RunInfo
+    from ignite_tf_magic.runs.record import RunRecord as RunRecord
+    from ignite_tf_magic.runs.record import WorkerRecord as WorkerRecord
+    from ignite_tf_magic.runs.states import RunState as RunState
+    from ignite_tf_magic.runs.supervision.planning import Plan as Plan
+    from ignite_tf_magic.serialization.function_source import source_of as source_of
+    from ignite_tf_magic.session.facade import CacheInfo as CacheInfo
+    from ignite_tf_magic.session.facade import Session as Session
+    from ignite_tf_magic.session.facade import attach_run as attach_run
+    from ignite_tf_magic.session.facade import load as load
+    from ignite_tf_magic.session.facade import local_down as local_down
+    from ignite_tf_magic.session.facade import local_status as local_status
+    from ignite_tf_magic.session.facade import local_up as local_up
+    from ignite_tf_magic.session.facade import open_session as open_session
+    from ignite_tf_magic.session.facade import start_embedded as start_embedded
+    from ignite_tf_magic.session.known_runs import cache_names as cache_names
+    from ignite_tf_magic.session.known_runs import diagnose as diagnose
+    from ignite_tf_magic.session.known_runs import get_run as get_run
+    from ignite_tf_magic.session.known_runs import left_runs as left_runs
+    from ignite_tf_magic.session.known_runs import list_runs as list_runs
+    from ignite_tf_magic.session.known_runs import stop_run as stop_run
+    from ignite_tf_magic.session.pruning import Pruned as Pruned
+    from ignite_tf_magic.session.run_index import Listed as Listed
+    from ignite_tf_magic.session.run_plans import RunRequest as RunRequest
+    from ignite_tf_magic.session.training_run import MetricsTail as MetricsTail
+    from ignite_tf_magic.session.training_run import TrainingRun as TrainingRun
+    from ignite_tf_magic.training.records import TrainingRecord as TrainingRecord
+    from ignite_tf_magic.training.records import mean_data_wait as mean_data_wait
+
+_NAMES_IN = {
+    "client.sql": "QueryResult",
+    "config.options": "OnRebalance",
+    "data.loading": "LoadOutcome LoadProgress",
+    "doctor.diagnosis": "Check Diagnosis Health",
+    "embedded": "ClusterStopped EmbeddedCluster EmbeddedNode EmbeddedOptions",
+    "runs.handles.failure": "Failure",
+    "runs.handles.run": "Run StopKind StopOutcome",
+    "runs.hosts.placement": "PlacementRow",
+    "runs.logs.output": "OutputChunk",
+    "runs.record": "RunInfo RunRecord WorkerRecord",
+    "runs.states": "RunState",
+    "runs.supervision.planning": "Plan",
+    "serialization.function_source": "source_of",
+    "session.facade": "CacheInfo Session attach_run load local_down local_status local_up open_session start_embedded",
+    "session.known_runs": "cache_names diagnose get_run left_runs list_runs stop_run",
+    "session.pruning": "Pruned",
+    "session.run_index": "Listed",
+    "session.run_plans": "RunRequest",
+    "session.training_run": "MetricsTail TrainingRun",
+    "training.records": "TrainingRecord mean_data_wait",
+}
+_HOME_OF_NAME = {name: module for module, names in _NAMES_IN.items() for name in names.split()}
+__all__ = sorted(_HOME_OF_NAME)
 
 
 def __getattr__(name: str) -> Any:
-    if name.startswith("__"):
+    if name not in _HOME_OF_NAME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.facade"), name)
+    found = getattr(import_module(f"ignite_tf_magic.{_HOME_OF_NAME[name]}"), name)
+    globals()[name] = found
+    return found

@@ -21,33 +21,27 @@ from ignite_tf_magic.client.client import Client
 from ignite_tf_magic.client.control import pyignite_client
 from ignite_tf_magic.client.sql import QueryResult, SqlClient
 from ignite_tf_magic.closing import Closing
-from ignite_tf_magic.config.options import Config, ConnectOptions, OnRebalance, state_dir, timings_divisor
+from ignite_tf_magic.config.options import Config, ConnectOptions, state_dir, timings_divisor
 from ignite_tf_magic.data.loading import LoadOutcome, LoadProgress, load_columns
 from ignite_tf_magic.data.sources import read_source
-from ignite_tf_magic.doctor.diagnosis import Check, Diagnosis, Health
-from ignite_tf_magic.embedded import ClusterStopped, EmbeddedCluster, EmbeddedNode, EmbeddedOptions
+from ignite_tf_magic.embedded import ClusterStopped, EmbeddedCluster, EmbeddedOptions
 from ignite_tf_magic.errors import ConfigError, IgniteTfError, NoRoom
 from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.runs.decisions import Reports
-from ignite_tf_magic.runs.handles.failure import Failure
-from ignite_tf_magic.runs.handles.run import Run, StopKind, StopOutcome
+from ignite_tf_magic.runs.handles.run import Run, StopOutcome
 from ignite_tf_magic.runs.handles.run_files import RunFiles
-from ignite_tf_magic.runs.hosts.placement import PlacementRow
 from ignite_tf_magic.runs.hosts.topology import TopologyWatch, connect_to_majority, connect_to_most
-from ignite_tf_magic.runs.logs.output import OutputChunk
 from ignite_tf_magic.runs.reach import Reach
-from ignite_tf_magic.runs.record import RunInfo, RunRecord, WorkerRecord
+from ignite_tf_magic.runs.record import RunInfo, RunRecord
 from ignite_tf_magic.runs.registry.publisher import Publisher
 from ignite_tf_magic.runs.registry.queue import check_turn
 from ignite_tf_magic.runs.registry.registry import Registry
-from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.runs.supervision import manager
 from ignite_tf_magic.runs.supervision.manager import RunHooks, RunPlan
 from ignite_tf_magic.runs.supervision.planning import Plan
-from ignite_tf_magic.serialization.function_source import source_of
 from ignite_tf_magic.serialization.terminal_text import visible
 from ignite_tf_magic.serialization.values import encode
-from ignite_tf_magic.session.known_runs import cache_names, diagnose, get_run, left_runs, list_runs, stop_run
+from ignite_tf_magic.session.known_runs import get_run
 from ignite_tf_magic.session.pruning import Pruned, Pruner
 from ignite_tf_magic.session.resolve import (
     configuration,
@@ -63,60 +57,10 @@ from ignite_tf_magic.session.resuming import (
     plan_to_resume,
     plan_to_take_over,
 )
-from ignite_tf_magic.session.run_index import Listed
 from ignite_tf_magic.session.run_plans import RunRequest, plan_again, plan_run, with_environments
 from ignite_tf_magic.session.run_values import push
 from ignite_tf_magic.session.submission import submit
-from ignite_tf_magic.session.training_run import MetricsTail, TrainingRun
-from ignite_tf_magic.training.records import TrainingRecord, mean_data_wait
-
-__all__ = [
-    "CacheInfo",
-    "Check",
-    "ClusterStopped",
-    "Diagnosis",
-    "EmbeddedCluster",
-    "EmbeddedNode",
-    "EmbeddedOptions",
-    "Failure",
-    "Health",
-    "Listed",
-    "LoadOutcome",
-    "LoadProgress",
-    "MetricsTail",
-    "OnRebalance",
-    "OutputChunk",
-    "PlacementRow",
-    "Plan",
-    "Pruned",
-    "QueryResult",
-    "Run",
-    "RunInfo",
-    "RunRecord",
-    "RunRequest",
-    "RunState",
-    "Session",
-    "StopKind",
-    "StopOutcome",
-    "TrainingRecord",
-    "TrainingRun",
-    "WorkerRecord",
-    "attach_run",
-    "cache_names",
-    "diagnose",
-    "get_run",
-    "left_runs",
-    "list_runs",
-    "load",
-    "local_down",
-    "local_status",
-    "local_up",
-    "mean_data_wait",
-    "open_session",
-    "source_of",
-    "start_embedded",
-    "stop_run",
-]
+from ignite_tf_magic.session.training_run import TrainingRun
 
 Report = Callable[[str], None]
 
