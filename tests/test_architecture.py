@@ -92,15 +92,15 @@ ROOMS: list[dict[str, str]] = [
     },
     {
         "session": """
-            registration run_plans run_index liveness pruning resuming submission resolve run_values
-            training_run known_runs facade tensorboards files
+            registration run_plans run_index liveness pruning resuming submission resolve listing run_values
+            training_run known_runs examination facade tensorboards files
         """,
     },
     {
         "ui": """
             live_output stall_notices render metrics_views run_views pictures options screen following demo
-            commands.command commands.nodes commands.runs commands.starting commands.boards commands.data
-            commands.files commands.table completion
+            commands.command commands.listing commands.nodes commands.runs commands.starting commands.boards
+            commands.data commands.files commands.table completion
         """,
     },
     {

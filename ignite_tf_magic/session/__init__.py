@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ignite_tf_magic.runs.states import RunState as RunState
     from ignite_tf_magic.runs.supervision.planning import Plan as Plan
     from ignite_tf_magic.serialization.function_source import source_of as source_of
+    from ignite_tf_magic.session.examination import diagnose as diagnose
     from ignite_tf_magic.session.facade import CacheInfo as CacheInfo
     from ignite_tf_magic.session.facade import Session as Session
     from ignite_tf_magic.session.facade import attach_run as attach_run
@@ -42,11 +43,10 @@ if TYPE_CHECKING:
     from ignite_tf_magic.session.facade import open_session as open_session
     from ignite_tf_magic.session.facade import start_embedded as start_embedded
     from ignite_tf_magic.session.known_runs import cache_names as cache_names
-    from ignite_tf_magic.session.known_runs import diagnose as diagnose
     from ignite_tf_magic.session.known_runs import get_run as get_run
-    from ignite_tf_magic.session.known_runs import left_runs as left_runs
-    from ignite_tf_magic.session.known_runs import list_runs as list_runs
     from ignite_tf_magic.session.known_runs import stop_run as stop_run
+    from ignite_tf_magic.session.listing import left_runs as left_runs
+    from ignite_tf_magic.session.listing import list_runs as list_runs
     from ignite_tf_magic.session.pruning import Pruned as Pruned
     from ignite_tf_magic.session.run_index import Listed as Listed
     from ignite_tf_magic.session.run_plans import RunRequest as RunRequest
@@ -70,7 +70,9 @@ _NAMES_IN = {
     "runs.supervision.planning": "Plan",
     "serialization.function_source": "source_of",
     "session.facade": "CacheInfo Session attach_run load local_down local_status local_up open_session start_embedded",
-    "session.known_runs": "cache_names diagnose get_run left_runs list_runs stop_run",
+    "session.examination": "diagnose",
+    "session.known_runs": "cache_names get_run stop_run",
+    "session.listing": "left_runs list_runs",
     "session.pruning": "Pruned",
     "session.run_index": "Listed",
     "session.run_plans": "RunRequest",
@@ -84,6 +86,4 @@ __all__ = sorted(_HOME_OF_NAME)
 def __getattr__(name: str) -> Any:
     if name not in _HOME_OF_NAME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(f"ignite_tf_magic.{_HOME_OF_NAME[name]}"), name)
-    globals()[name] = found
-    return found
+    return getattr(import_module(f"ignite_tf_magic.{_HOME_OF_NAME[name]}"), name)

@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ignite_tf_magic.config.options import ConnectOptions, HostOptions
 from ignite_tf_magic.errors import ConnectionFailed, IgniteTfError, RecordForged, RunNotFound
 from ignite_tf_magic.launch.files import write_private
 from ignite_tf_magic.launch.hosts import Host, call_all
@@ -25,12 +24,17 @@ from ignite_tf_magic.runs.handles.run import Run, native_run
 from ignite_tf_magic.runs.handles.run import list_runs as list_native
 from ignite_tf_magic.runs.hosts.topology import connect_to_most
 from ignite_tf_magic.runs.logs.mirror import seen_directory
-from ignite_tf_magic.runs.reach import Reach
-from ignite_tf_magic.runs.record import HostRecord, RunInfo, RunRecord, info_of
+from ignite_tf_magic.runs.record import HostRecord, RunRecord, info_of
 from ignite_tf_magic.runs.registry.origins import RemoteRun
-from ignite_tf_magic.runs.registry.registry import CACHE, Registry, RegistryEntry
+from ignite_tf_magic.runs.registry.registry import CACHE, Registry
 from ignite_tf_magic.runs.seals import Seal
 from ignite_tf_magic.runs.states import RunState
+
+if TYPE_CHECKING:
+    from ignite_tf_magic.config.options import ConnectOptions, HostOptions
+    from ignite_tf_magic.runs.reach import Reach
+    from ignite_tf_magic.runs.record import RunInfo
+    from ignite_tf_magic.runs.registry.registry import RegistryEntry
 
 # A listing does not wait long for a cluster that does not answer.
 _CONNECT_S = 2.0

@@ -34,7 +34,7 @@ def candidates(words: Sequence[str], beginning: str) -> list[str]:
         words: Those behind our command's name that are whole.
         beginning: What is typed of the next one.
     """
-    parser = make_parser(argparse.ArgumentParser, "ignite-tf")
+    parser = make_parser(argparse.ArgumentParser, "ignite-tf", words)
     num_given, option = 0, None
     for word in words:
         if option is not None and option.nargs != 0:

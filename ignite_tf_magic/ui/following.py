@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing
+from typing import TYPE_CHECKING
 
 from ignite_tf_magic.errors import RunFailed
 from ignite_tf_magic.session import MetricsTail, OutputChunk, Run, RunInfo, RunState, TrainingRun
@@ -13,8 +14,10 @@ from ignite_tf_magic.ui.live_output import LiveOutput
 from ignite_tf_magic.ui.metrics_views import last_words, speed_text
 from ignite_tf_magic.ui.render import end_view, failure_view
 from ignite_tf_magic.ui.run_views import run_as_json
-from ignite_tf_magic.ui.screen import Screen
 from ignite_tf_magic.ui.stall_notices import telling
+
+if TYPE_CHECKING:
+    from ignite_tf_magic.ui.screen import Screen
 
 _TAKE_INTERVAL_S = 0.05
 _LOOK_INTERVAL_S = 1.0

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ignite_tf_magic.session import TrainingRecord, TrainingRun, mean_data_wait
-from ignite_tf_magic.ui.render import View, message_view, table_view
+from ignite_tf_magic.session import mean_data_wait
+from ignite_tf_magic.ui.render import message_view, table_view
+
+if TYPE_CHECKING:
+    from ignite_tf_magic.session import TrainingRecord, TrainingRun
+    from ignite_tf_magic.ui.render import View
 
 # Training that waits for data more than this, over such a time, is told so.
 _MUCH_WAIT, _LONG_S = 0.3, 10.0

@@ -5,14 +5,18 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ignite_tf_magic import session
+from ignite_tf_magic.config.options import OnRebalance
 from ignite_tf_magic.config.toml_tables import SIZE_IS, parse_bytes
 from ignite_tf_magic.errors import ConfigError
-from ignite_tf_magic.session import EmbeddedOptions, OnRebalance, Run
-from ignite_tf_magic.session.tensorboards import LOOPBACK
 from ignite_tf_magic.version import __version__
 
+if TYPE_CHECKING:
+    from ignite_tf_magic.session import Run
+
+_LOOPBACK = "127.0.0.1"
 # More than any option can mean, and less than any clock, socket or date refuses.
 _MOST, _MOST_DAYS, _MOST_PORT = 10**9, 10**6, 65535
 
@@ -186,7 +190,7 @@ def add_board_options(board: argparse.ArgumentParser) -> None:
     board.add_argument("run", nargs="*", metavar="RUN", help="the runs to show (all)")
     board.add_argument("--logdir", action="append", default=[], metavar="URI", help="other event files")
     board.add_argument("--port", type=port, metavar="N", help="where it listens (the first free from 6006)")
-    board.add_argument("--host", default=LOOPBACK, help=f"where it is reached ({LOOPBACK}: from here only)")
+    board.add_argument("--host", default=_LOOPBACK, help=f"where it is reached ({_LOOPBACK}: from here only)")
     board.add_argument("--list", action="store_true", help="list those that run")
     board.add_argument("--stop", action="store_true", help="end the one that shows this; without RUN, all")
     board.add_argument(
@@ -196,7 +200,7 @@ def add_board_options(board: argparse.ArgumentParser) -> None:
 
 def add_node_options(up: argparse.ArgumentParser) -> None:
     """Add what embedded nodes are like."""
-    default = EmbeddedOptions()
+    default = session.EmbeddedOptions()
     up.add_argument(
         "--nodes", type=whole, default=default.num_nodes, metavar="N", help=f"how many ({default.num_nodes})"
     )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ignite_tf_magic.session import TrainingRecord
+if TYPE_CHECKING:
+    from ignite_tf_magic.session import TrainingRecord
 
 _MAX_PANELS = 3
 _DPI = 96

@@ -6,20 +6,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ignite_tf_magic.serialization.terminal_text import plain, visible, visible_line
 from ignite_tf_magic.session import (
-    CacheInfo,
-    EmbeddedNode,
-    Failure,
     Health,
-    Pruned,
-    RunInfo,
     RunState,
 )
-from ignite_tf_magic.session.files import FileInfo, Usage
-from ignite_tf_magic.session.tensorboards import LogSource, TensorBoardInfo
+
+if TYPE_CHECKING:
+    from ignite_tf_magic.session import (
+        CacheInfo,
+        EmbeddedNode,
+        Failure,
+        Pruned,
+        RunInfo,
+    )
+    from ignite_tf_magic.session.files import FileInfo, Usage
+    from ignite_tf_magic.session.tensorboards import LogSource, TensorBoardInfo
 
 # Of medium lightness: they show on a light and on a dark page. Text keeps the page's own colour.
 _RED, _GREEN, _BLUE, _GREY, _AMBER = "#e53935", "#43a047", "#1e88e5", "#9e9e9e", "#fb8c00"

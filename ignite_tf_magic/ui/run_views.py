@@ -5,21 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ignite_tf_magic.session import (
-    Check,
-    Diagnosis,
     Health,
-    PlacementRow,
-    Plan,
-    RunInfo,
-    RunRecord,
     RunState,
-    TrainingRecord,
 )
 from ignite_tf_magic.ui.metrics_views import place_text, speed_text
 from ignite_tf_magic.ui.render import View, duration_text, health_colour, message_view, state_text, table_view
+
+if TYPE_CHECKING:
+    from ignite_tf_magic.session import (
+        Check,
+        Diagnosis,
+        PlacementRow,
+        Plan,
+        RunInfo,
+        RunRecord,
+        TrainingRecord,
+    )
 
 
 def run_as_json(run: RunInfo) -> dict[str, Any]:

@@ -6,13 +6,15 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ignite_tf_magic.serialization.terminal_text import visible_line
-from ignite_tf_magic.session import LoadProgress, TrainingRecord
-from ignite_tf_magic.session.files import CopyProgress
-from ignite_tf_magic.session.tensorboards import TensorBoardInfo
-from ignite_tf_magic.ui.render import View
+
+if TYPE_CHECKING:
+    from ignite_tf_magic.session import LoadProgress, TrainingRecord
+    from ignite_tf_magic.session.files import CopyProgress
+    from ignite_tf_magic.session.tensorboards import TensorBoardInfo
+    from ignite_tf_magic.ui.render import View
 
 _BAR_AFTER_S = 2.0
 

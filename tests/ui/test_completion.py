@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from ignite_tf_magic.session import RunRequest, open_session
-from ignite_tf_magic.ui.commands.table import COMMANDS
+from ignite_tf_magic.ui.commands.table import NAMES_IN, commands
 from ignite_tf_magic.ui.completion import candidates
+
+COMMANDS, _ = commands()
 
 
 @pytest.fixture
@@ -25,6 +27,14 @@ def home(tmp_path, monkeypatch):
 def configured(home, ignite, monkeypatch):
     monkeypatch.setenv("IGNITE_TF_CLUSTER", ",".join(map(str, ignite.connect_options.endpoints)))
     return ignite
+
+
+def test_each_command_is_found_by_its_first_word():
+    for module, names in NAMES_IN.items():
+        for name in names.split():
+            found, groups = commands(name)
+            assert {each.name.partition(" ")[0] for each in found} == set(names.split()), module
+            assert set(groups) <= set(names.split())
 
 
 def test_every_command_is_there(home):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ignite_tf_magic.ui.options import add_config_options, add_version
-from ignite_tf_magic.ui.screen import Screen
+
+if TYPE_CHECKING:
+    from ignite_tf_magic.ui.screen import Screen
 
 Add = Callable[[argparse.ArgumentParser], None]
 

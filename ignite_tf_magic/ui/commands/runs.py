@@ -1,4 +1,4 @@
-"""`ps`, `attach`, `resume`, `describe`, `stop`, `logs`, `history`, `model`, `prune`, `panel`, `doctor`."""
+"""`attach`, `resume`, `describe`, `stop`, `logs`, `history`, `model`, `prune`, `panel`, `doctor`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from ignite_tf_magic.session import (
     attach_run,
     diagnose,
     get_run,
-    list_runs,
     open_session,
     stop_run,
 )
@@ -34,7 +33,7 @@ from ignite_tf_magic.ui.options import (
     whole,
 )
 from ignite_tf_magic.ui.pictures import picture_of
-from ignite_tf_magic.ui.render import failure_view, message_view, pruned_text, runs_view
+from ignite_tf_magic.ui.render import failure_view, pruned_text
 from ignite_tf_magic.ui.run_views import (
     describe_view,
     diagnosis_as_json,
@@ -47,22 +46,6 @@ from ignite_tf_magic.ui.screen import Screen, say_json
 
 def _run(options: argparse.Namespace) -> TrainingRun:
     return get_run(options.run, options.config, options.via)
-
-
-def _ps(options: argparse.Namespace, screen: Screen) -> None:
-    listed = list_runs(include_ended=options.all, config=options.config, via=options.via)
-    for warning in listed.warnings:
-        screen.note(warning)
-    if options.json:
-        say_json(screen, [run_as_json(run) for run in listed.runs])
-    elif listed.runs:
-        screen.show(runs_view(listed.runs, datetime.now(timezone.utc)))
-    else:
-        screen.show(
-            message_view(
-                "no runs" if options.all else "no runs are going on; --all lists those that ended, too"
-            )
-        )
 
 
 def _attach(options: argparse.Namespace, screen: Screen) -> None:
@@ -188,10 +171,6 @@ def _doctor(options: argparse.Namespace, screen: Screen) -> int:
     return 0 if checked.is_healthy else 1
 
 
-def _add_all(ps: argparse.ArgumentParser) -> None:
-    flags(ps, ("--all", "also those that ended"))
-
-
 def _add_logs(logs: argparse.ArgumentParser) -> None:
     add_run(logs)
     logs.add_argument("--worker", type=whole, metavar="I", help="of this worker only, counted from 0")
@@ -215,7 +194,6 @@ def _add_model(model: argparse.ArgumentParser) -> None:
 _SHOWN = "The exit code is the run's. An interrupt ends only the watching."
 
 COMMANDS = (
-    Command("ps", "list runs", _ps, _add_all),
     Command("attach", "show a run's output from its beginning, until it ends", _attach, add_run, _SHOWN),
     Command(
         *(

@@ -4,34 +4,47 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from importlib import import_module
 from typing import TypeVar
 
-from ignite_tf_magic.ui.commands import boards, data, files, nodes, runs, starting
-from ignite_tf_magic.ui.commands.command import add_commands, read
+from ignite_tf_magic.ui.commands.command import Command, Group, add_commands, read
 from ignite_tf_magic.ui.options import add_version
 
-COMMANDS = (
-    *starting.COMMANDS,
-    *runs.COMMANDS,
-    *boards.COMMANDS,
-    *data.COMMANDS,
-    *files.COMMANDS,
-    *nodes.COMMANDS,
-)
-GROUPS = {"fs": files.GROUP, "local": nodes.GROUP}
+# By their modules, as help lists them: only the module of the wanted one is loaded.
+NAMES_IN = {
+    "starting": "start",
+    "listing": "ps",
+    "runs": "attach resume describe stop logs history model prune panel doctor",
+    "boards": "tensorboard",
+    "data": "load caches sql",
+    "files": "fs",
+    "nodes": "local demo",
+}
 # Words for people who know the commands of a system.
 _SHORT = {"mount": ("fs", "mount"), "unmount": ("fs", "unmount")}
 
 Parser = TypeVar("Parser", bound=argparse.ArgumentParser)
 
 
-def make_parser(kind: type[Parser], name: str) -> Parser:
+def commands(first: str = "") -> tuple[tuple[Command, ...], dict[str, Group]]:
+    """Return the commands, or those alone that come with the one that this word begins; and their groups by name."""
+    wanted = [module for module, names in NAMES_IN.items() if first in names.split()]
+    found = [import_module(f"ignite_tf_magic.ui.commands.{module}") for module in wanted or NAMES_IN]
+    grouped = {
+        each.COMMANDS[0].name.partition(" ")[0]: each.GROUP for each in found if hasattr(each, "GROUP")
+    }
+    return tuple(command for each in found for command in each.COMMANDS), grouped
+
+
+def make_parser(kind: type[Parser], name: str, words: Sequence[str] = ()) -> Parser:
     """Make the parser of all commands.
 
     Args:
         kind: How it fails: as argparse does, by ending the process, or as a notebook does.
         name: How a person types our command.
+        words: Those that it is to read; without any it reads all.
     """
+    words = _in_full(words)
     parser = kind(
         name,
         description="Train TensorFlow on the Apache Ignite nodes that hold the data.",
@@ -39,14 +52,18 @@ def make_parser(kind: type[Parser], name: str) -> Parser:
         "them it is one of Ignite nodes on this machine, started when needed.",
     )
     add_version(parser)
-    add_commands(parser, COMMANDS, GROUPS)
+    add_commands(parser, *commands(words[0] if words else ""))
     return parser
 
 
 def read_command(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace | None:
     """Read a command, which is `command` of the answer; None when only help was wanted, which is printed."""
-    words = [*_SHORT.get(words[0], words[:1]), *words[1:]] if words else []
+    words = _in_full(words)
     if words in ([], ["help"]):
         parser.print_help()
         return None
     return read(parser, words)
+
+
+def _in_full(words: Sequence[str]) -> list[str]:
+    return [*_SHORT.get(words[0], words[:1]), *words[1:]] if words else []

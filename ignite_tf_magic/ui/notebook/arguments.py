@@ -25,7 +25,7 @@ def parse_line(line: str) -> argparse.Namespace | None:
     except ValueError as error:
         raise ConfigError(f"the line cannot be read: {error}") from error
     try:
-        return read_command(make_parser(NotebookParser, NAME), words)
+        return read_command(make_parser(NotebookParser, NAME, words), words)
     except _HelpShown:
         return None
 

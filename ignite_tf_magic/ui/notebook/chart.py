@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ignite_tf_magic.session import TrainingRecord
 from ignite_tf_magic.ui.metrics_views import place_text, speed_text
 from ignite_tf_magic.ui.pictures import picture_of
+
+if TYPE_CHECKING:
+    from ignite_tf_magic.session import TrainingRecord
 
 _INTERVAL_S = 2.0
 

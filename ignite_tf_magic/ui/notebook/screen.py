@@ -7,18 +7,20 @@ import sys
 import time
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.serialization.terminal_text import coloured, visible
-from ignite_tf_magic.session import LoadProgress
-from ignite_tf_magic.session.files import CopyProgress
-from ignite_tf_magic.session.tensorboards import TensorBoardInfo
 from ignite_tf_magic.ui.notebook.arguments import NAME
 from ignite_tf_magic.ui.notebook.chart import LiveChart, picture_bundle
 from ignite_tf_magic.ui.notebook.panel import runs_panel
 from ignite_tf_magic.ui.render import View, size_text, tensorboard_view
 from ignite_tf_magic.ui.screen import bar_after_a_while, rows_bar
+
+if TYPE_CHECKING:
+    from ignite_tf_magic.session import LoadProgress
+    from ignite_tf_magic.session.files import CopyProgress
+    from ignite_tf_magic.session.tensorboards import TensorBoardInfo
 
 _MAX_SHOWN_BYTES = 1024 * 1024
 # Jupyter's server drops the output of kernels that write more than 1 MB a second for some seconds.

@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
     if words[:1] == ["completion"]:
         return complete(words[1:])
-    parser = make_parser(argparse.ArgumentParser, NAME)
+    parser = make_parser(argparse.ArgumentParser, NAME, words)
     if not words:
         parser.error("the following arguments are required: COMMAND")
     options = read_command(parser, words)

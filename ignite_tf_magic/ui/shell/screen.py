@@ -9,15 +9,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.serialization.terminal_text import coloured, echo
-from ignite_tf_magic.session import LoadProgress, list_runs
-from ignite_tf_magic.session.files import CopyProgress
-from ignite_tf_magic.session.tensorboards import TensorBoardInfo
-from ignite_tf_magic.ui.render import View, runs_view
+from ignite_tf_magic.session import list_runs
+from ignite_tf_magic.ui.render import runs_view
 from ignite_tf_magic.ui.screen import bar_after_a_while, rows_bar
+
+if TYPE_CHECKING:
+    from ignite_tf_magic.session import LoadProgress
+    from ignite_tf_magic.session.files import CopyProgress
+    from ignite_tf_magic.session.tensorboards import TensorBoardInfo
+    from ignite_tf_magic.ui.render import View
 
 _PANEL_INTERVAL_S = 2.0
 
