@@ -80,8 +80,10 @@ sshd:
 	  $$sudo apt-get update -qq && $$sudo apt-get install -y -qq --no-install-recommends \
 	    openssh-server openssh-client iproute2 util-linux procps dash tcsh fish zsh; }
 
-# docs/quickstart.png and docs/panel.png, from nodes, a JupyterLab and a browser started for them.
+# docs/rooms.svg, from the imports; docs/quickstart.png and docs/panel.png, from nodes, a JupyterLab and a browser
+# started for them.
 pictures: $(VENV)/.dev browser
+	$(BIN)/python docs/rooms.py
 	PYTHONPATH=tests/browser $(BIN)/python docs/pictures.py
 
 $(VENV)/bin/uv:

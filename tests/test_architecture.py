@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "ignite_tf_magic"
 NAME = PACKAGE.name
+DOCS = PACKAGE.parent / "docs"
 
 # Floor by floor, lowest first: each room with its modules, of which each imports earlier ones only. Rooms import rooms
 # of lower floors; those of one floor do not know each other.
@@ -209,6 +211,11 @@ def test_inside_a_room_imports_point_back(module):
 def test_rooms_have_what_the_list_says():
     listed = {f"{own}.{name}" if name else own for own, names in ORDER.items() for name in [*names, ""]}
     assert {each for each in listed if each not in MODULES} == set()
+
+
+def test_the_picture_shows_the_rooms_as_they_are():
+    drawing = runpy.run_path(str(DOCS / "rooms.py"))["picture"]()
+    assert (DOCS / "rooms.svg").read_text(encoding="utf-8") == drawing, "draw it again: make pictures"
 
 
 def test_little_lies_loose():
