@@ -31,9 +31,9 @@ _PERHAPS_TAKEN_FOR_DEAD = (
 class BlockWriter:
     """Writes blocks under one writer's id, after reserving them in the journal."""
 
-    def __init__(self, store: Store, keeper: LeaseManager, quota: Quota) -> None:
+    def __init__(self, store: Store, leases: LeaseManager, quota: Quota) -> None:
         self._store = store
-        self._keeper = keeper
+        self._leases = leases
         self._quota = quota
         self.writer = layout.new_id()
         self._intent: Intent | None = None
@@ -156,7 +156,7 @@ class BlockWriter:
             self._intent = self._left(keep)
             self._is_journalled = keep
             if self._intent is None:
-                self._keeper.leave()
+                self._leases.leave()
 
     def close(self, collector: Collector) -> None:
         """Let the connections go, and give up blocks that no file uses."""
@@ -175,7 +175,7 @@ class BlockWriter:
             else:
                 self._store.journal.remove(self.intent_key)  # it names only blocks that never came to be
         finally:
-            self._keeper.leave()
+            self._leases.leave()
 
     def _unsettled(self) -> tuple[Extent, ...]:
         """Name the blocks that were written and that no file uses; their sizes are left out."""
@@ -202,7 +202,7 @@ class BlockWriter:
 
     def _first_intent(self) -> Intent:
         self._store.prepare_to_write()
-        self._intent = journal.empty_intent(self._keeper.enter())
+        self._intent = journal.empty_intent(self._leases.enter())
         return self._intent
 
     def _write_intent(self, before: Intent | None, intent: Intent) -> None:

@@ -31,10 +31,10 @@ class FileReader(Closing):
         PathIsDirectory: A directory is there.
     """
 
-    def __init__(self, store: Store, tree: Tree, keeper: LeaseManager, path: Path) -> None:
+    def __init__(self, store: Store, tree: Tree, leases: LeaseManager, path: Path) -> None:
         self._store = store
         self._tree = tree
-        self._keeper = keeper
+        self._leases = leases
         self.path = path
         self._lock = ProcessLock()
         self._has_lease = False
@@ -52,8 +52,8 @@ class FileReader(Closing):
             self._notice_fork()
             self._drop_pipeline()
             if self._has_lease:
-                self._keeper.let_go(self._node.writers)
-                self._keeper.leave()
+                self._leases.let_go(self._node.writers)
+                self._leases.leave()
                 self._has_lease = False
             self._closed = True
 
@@ -102,16 +102,16 @@ class FileReader(Closing):
         node = self._find()
         if not node.extents:
             return node
-        is_new = not self._keeper.has_lease
-        self._keeper.enter()
+        is_new = not self._leases.has_lease
+        self._leases.enter()
         self._has_lease = True
         try:
             if is_new:
                 node = self._find()  # before there was a lease, what was found first may have been swept away
         except BaseException:
-            self._keeper.leave()
+            self._leases.leave()
             raise
-        self._keeper.hold(node.writers)
+        self._leases.hold(node.writers)
         return node
 
     def _notice_fork(self) -> None:
@@ -122,7 +122,7 @@ class FileReader(Closing):
             self._has_lease = False
 
     def _find(self) -> FileNode:
-        with self._keeper.use():
+        with self._leases.use():
             node = self._tree.find(self.path).must()
         if not isinstance(node, FileNode):
             raise PathIsDirectory("this is a directory", render(self.path))
@@ -130,21 +130,21 @@ class FileReader(Closing):
 
     def _refresh(self) -> None:
         """See what was appended; another file of the same name is no concern of this reader."""
-        with self._keeper.use():
+        with self._leases.use():
             found = self._tree.find(self.path).node
         if isinstance(found, FileNode) and found.version == self._node.version and found != self._node:
             before, self._node, self._map = self._node, found, BlockMap(found)
             self._protect(found)
             if self._has_lease and before.extents:
-                self._keeper.let_go(before.writers)
+                self._leases.let_go(before.writers)
 
     def _protect(self, node: FileNode) -> None:
         if not node.extents:
             return
         if not self._has_lease:
-            self._keeper.enter()
+            self._leases.enter()
             self._has_lease = True
-        self._keeper.hold(node.writers)
+        self._leases.hold(node.writers)
 
     def _fill(self, offset: int, space: memoryview) -> bool:
         """Put bytes that exist into `space`; False when a block was missing."""

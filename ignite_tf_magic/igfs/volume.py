@@ -50,14 +50,14 @@ class Volume(Closing):
         self.store = Store(options, name, create=create or name == DEFAULT_NAME, block_bytes=block_bytes)
         self.tree = Tree(self.store)
         self.collector = Collector(self.store, self.tree)
-        self._keeper = LeaseManager(self.store, self.collector)
-        self.store.on_garbage = self._keeper.garbage_was_made
+        self._leases = LeaseManager(self.store, self.collector)
+        self.store.on_garbage = self._leases.garbage_was_made
         self._quota = Quota(self.store, self._reclaim, max_share)
 
     def close(self) -> None:
         """Hang up, at once or when the last file that is open is closed."""
-        self._keeper.close()
-        if not self._keeper.is_used:
+        self._leases.close()
+        if not self._leases.is_used:
             self.store.close()
 
     def stat(self, path: Path) -> Node:
@@ -68,7 +68,7 @@ class Volume(Closing):
         """
         if not path:
             return ROOT
-        with self._keeper.use():
+        with self._leases.use():
             return self.tree.find(path).must()
 
     def entries(self, path: Path) -> Iterator[list[tuple[str, Node]]]:
@@ -79,7 +79,7 @@ class Volume(Closing):
             PathNotDirectory: It is a file.
             CorruptRecord: An entry has a name that no file can have.
         """
-        with self._keeper.use():
+        with self._leases.use():
             directory = self.tree.find(path).directory()
             for page in self.tree.entries(directory.id):
                 for name, _ in page:
@@ -88,22 +88,22 @@ class Volume(Closing):
 
     def open_read(self, path: Path) -> FileReader:
         """Open a file for reading; the caller closes it."""
-        with self._keeper.use():
-            return FileReader(self.store, self.tree, self._keeper, path)
+        with self._leases.use():
+            return FileReader(self.store, self.tree, self._leases, path)
 
     def open_write(self, path: Path, mode: OpenMode = OpenMode.REPLACE) -> FileWriter:
         """Open a file for writing; the caller closes it."""
-        with self._keeper.use():
-            return FileWriter(self.store, self.tree, self._keeper, self._quota, self.collector, path, mode)
+        with self._leases.use():
+            return FileWriter(self.store, self.tree, self._leases, self._quota, self.collector, path, mode)
 
     def make_file(self, path: Path) -> None:
         """Create an empty file, or replace one that is there by it."""
-        with self._keeper.use():
+        with self._leases.use():
             self.tree.make_file(path)
 
     def make_directory(self, path: Path, *, parents: bool = False, exist_ok: bool = False) -> None:
         """Create a directory, with those above it when `parents`."""
-        with self._keeper.use():
+        with self._leases.use():
             if parents:
                 self.tree.make_directories(path, exist_ok=exist_ok)
             else:
@@ -111,19 +111,19 @@ class Volume(Closing):
 
     def remove_file(self, path: Path) -> None:
         """Remove a file; those who read it can go on."""
-        with self._keeper.use():
+        with self._leases.use():
             if not path:
                 raise PathIsDirectory("this is a directory", "/")
             self.tree.remove_file(path)
 
     def remove_directory(self, path: Path, *, with_contents: bool = False) -> None:
         """Remove a directory; its contents, if any, vanish with it as one step, and are freed afterwards."""
-        with self._keeper.use():
+        with self._leases.use():
             self.tree.remove_directory(path, with_contents=with_contents)
 
     def rename(self, source: Path, target: Path) -> None:
         """Move a file, or a directory with all its contents, as one step. A file at the target is replaced."""
-        with self._keeper.use():
+        with self._leases.use():
             self.tree.rename(source, target)
 
     def copy(self, source: Path, target: Path, to: Volume | None = None) -> None:
@@ -131,7 +131,7 @@ class Volume(Closing):
         if source == target and to in (None, self):
             return
         buffer = memoryview(bytearray(_COPY_BYTES))
-        with self._keeper.use(), self.open_read(source) as reader, (to or self).open_write(target) as writer:
+        with self._leases.use(), self.open_read(source) as reader, (to or self).open_write(target) as writer:
             offset = 0
             while num_bytes := reader.read_into(offset, buffer):
                 writer.write(buffer[:num_bytes])
@@ -161,7 +161,7 @@ class Volume(Closing):
         if not isinstance(node, FileNode):
             raise PathIsDirectory("this is a directory", render(path))
         mode = OpenMode.APPEND if size >= node.size else OpenMode.REPLACE
-        with self._keeper.use(), self.open_write(path, mode) as writer:
+        with self._leases.use(), self.open_write(path, mode) as writer:
             if mode is OpenMode.REPLACE:
                 writer.keep(size)
             missing = max(size - node.size, 0)
@@ -181,7 +181,7 @@ class Volume(Closing):
             if not isinstance(node, FileNode) or node.size < end:
                 raise StaleFile("another replaced or cut this file while it was written", render(path))
             try:
-                with self._keeper.use(), self.open_write(path) as writer:
+                with self._leases.use(), self.open_write(path) as writer:
                     writer.keep(node.size, data)
                 return
             except (StaleFile, ValueError):  # others write to it meanwhile
@@ -190,7 +190,7 @@ class Volume(Closing):
 
     def set_mtime(self, path: Path, mtime_ns: int) -> None:
         """Say when a file was last written to, or a directory changed, in ns since 1970. The root keeps no times."""
-        with self._keeper.use():
+        with self._leases.use():
             while path:
                 node = (found := self.tree.find(path)).must()
                 if isinstance(node, FileNode):
@@ -203,7 +203,7 @@ class Volume(Closing):
 
     def in_use(self) -> AbstractContextManager[None]:
         """Stay connected until the end of the `with` block, also while nothing is asked."""
-        return self._keeper.use()
+        return self._leases.use()
 
     def directory(self, path: Path) -> layout.DirectoryNode:
         """Give a directory's node.

@@ -48,7 +48,7 @@ class FileWriter(Closing):
         self,
         store: Store,
         tree: Tree,
-        keeper: LeaseManager,
+        leases: LeaseManager,
         quota: Quota,
         collector: Collector,
         path: Path,
@@ -56,11 +56,11 @@ class FileWriter(Closing):
     ) -> None:
         self._store = store
         self._tree = tree
-        self._keeper = keeper
+        self._leases = leases
         self._collector = collector
         self.path = path
         self._mode = mode
-        self._blocks = BlockWriter(store, keeper, quota)
+        self._blocks = BlockWriter(store, leases, quota)
         self._version = layout.new_id()
         self._began_ns = time.time_ns()
         self._run: list[Extent] = []
@@ -182,7 +182,7 @@ class FileWriter(Closing):
             try:
                 self._blocks.close(self._collector)
             finally:
-                self._keeper.leave()
+                self._leases.leave()
 
     def _must_be_open(self) -> None:
         if self._closed:
@@ -193,11 +193,11 @@ class FileWriter(Closing):
             raise self._broken
 
     def _begin(self) -> ResolvedPath:
-        self._keeper.begin()
+        self._leases.begin()
         try:
             return self._check()
         except BaseException:
-            self._keeper.leave()
+            self._leases.leave()
             raise
 
     def _check(self) -> ResolvedPath:

@@ -1,4 +1,4 @@
-"""What who watches a run is told while nothing moves."""
+"""Lines that say why a run does not go on, for whoever watches it."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def telling(run: Run, chunks: Iterable[OutputChunk], say: Callable[[str], None])
         chunks: The output, with chunks without text in its pauses.
         say: Takes a line: once for each cause, when it has lasted for two seconds.
     """
-    standstill, looked = Standstill(), float("-inf")
+    notices, looked = StallNotices(), float("-inf")
     for chunk in chunks:
         now = time.monotonic()
         if not chunk.text and now - looked >= _LOOK_S:
             looked = now
-            if line := standstill.look(run.info(), now):
+            if line := notices.look(run.info(), now):
                 say(line)
         yield chunk
 
 
-class Standstill:
+class StallNotices:
     """Knows which causes were told. Has no clock."""
 
     def __init__(self) -> None:

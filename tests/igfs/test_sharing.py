@@ -418,7 +418,7 @@ def test_a_fork_is_not_stopped_by_locks_that_were_held(own_volume, quick_leases)
     own_volume.write_file(("f",), bytes(100_000))
     with own_volume.open_read(("f",)) as reader:
         read_from(reader, 0, 10)
-        keeper, quota, collector = own_volume._keeper, own_volume._quota, own_volume.collector
+        keeper, quota, collector = own_volume._leases, own_volume._quota, own_volume.collector
         with (
             keeper._wake,
             quota._lock,

@@ -17,7 +17,7 @@ _READ_EACH_S = 2.0
 
 
 class RegistryHostPool:
-    """Judges by counters that stand still, on this process's own clock. One thread feeds it; see `pool.Crew`.
+    """Judges by counters that stand still, on this process's own clock. One thread feeds it; see `host_pool.HostPool`.
 
     Args:
         scale: By how much all waiting times are shortened.

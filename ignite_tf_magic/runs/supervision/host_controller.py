@@ -1,6 +1,6 @@
 """Makes a host do what a run's order says, and tells how it stands there.
 
-The same for every run: of an attached one, a foreman for each host lives in the notebook's process and reaches its
+The same for every run: of an attached one, a controller for each host lives in the notebook's process and reaches its
 host over SSH; of a detached one, each host's reconciler has one for its own machine.
 """
 
@@ -82,10 +82,10 @@ class HostController:
     Args:
         host: The relay; who made it closes it.
         watch: Polls that host for the run.
-        baggage: What is carried there before the first worker starts.
+        payload: What is carried there before the first worker starts.
         on_log: Told the log of each worker that was started, or found running; again when it raised.
         proof: Gives the host's clock when it was last known that it may have workers; their leases count from
-            then, and who gives it renews them. None: the foreman itself does, as the owner is this process.
+            then, and who gives it renews them. None: the controller itself does, as the owner is this process.
     """
 
     def __init__(

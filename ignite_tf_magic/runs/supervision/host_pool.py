@@ -36,7 +36,7 @@ class HostPool(Protocol):
 
 
 class HostWorker(Closing):
-    """A foreman at work: a thread that obeys the newest record and keeps the newest report."""
+    """A host controller at work: a thread that has it obey the newest record, and keeps its newest report."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class HostWorker(Closing):
         self._thread.start()
 
     def follow(self, record: RunRecord) -> None:
-        """Give the foreman the newest record."""
+        """Give the controller the newest record."""
         self._record = record
         self._wake.set()
 

@@ -85,7 +85,7 @@ class RunHooks:
 
     Attributes:
         planner: Finds places for later generations.
-        sight: What the cluster said last.
+        snapshot: What the cluster said last.
         on_save: Told of every new record, in the supervisor's thread; must not block or raise.
         is_stop_asked: Whether somebody asked from elsewhere for the run to be stopped.
         close: Called when the run has ended.

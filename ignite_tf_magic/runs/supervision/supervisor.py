@@ -83,10 +83,10 @@ class Supervisor:
 
     Args:
         record: The run as it stands.
-        crew: Its hosts.
+        pool: Its hosts.
         plan: Finds places for another generation.
         store: Where the record is written at each change.
-        sight: What the cluster said last; None for runs that watch no cluster.
+        snapshot: What the cluster said last; None for runs that watch no cluster.
         is_stop_asked: Whether somebody asked on this machine for the run to be stopped.
         why_stop: What to write down as the reason then.
     """

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ignite_tf_magic.session import RunInfo, RunState
-from ignite_tf_magic.ui.stall_notices import Standstill
+from ignite_tf_magic.ui.stall_notices import StallNotices
 
 RUNNING = RunInfo(
     "mnist-1",
@@ -29,8 +29,8 @@ SILENT = replace(RUNNING, waiting_for="bed1: out of reach, trying to reconnect")
 
 
 def told(*looks: tuple[float, RunInfo]) -> list[str]:
-    standstill = Standstill()
-    return [line for now, info in looks if (line := standstill.look(info, now))]
+    notices = StallNotices()
+    return [line for now, info in looks if (line := notices.look(info, now))]
 
 
 def test_a_run_that_goes_on_is_not_spoken_of():
