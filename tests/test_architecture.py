@@ -291,20 +291,6 @@ def test_importing_loads_no_heavy_library(module):
     assert done.stdout.strip() == "[]"
 
 
-# They import TensorFlow at their top, which takes seconds and is not ours to judge.
-KNOW_TENSORFLOW = {
-    f"dataset.{name}"
-    for name in (
-        "generator",
-        "graph_devices",
-        "paged",
-        "structure",
-        "record_pages",
-        "reading_process",
-        "ignite",
-    )
-}
-
 HIDE_POSIX = """
 import sys
 class Hide:

@@ -46,6 +46,7 @@ def from_file(path):
 
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    options.autotune.enabled = False  # or an epoch takes once, twice or three times as long, as luck has it
     records = tf.data.TFRecordDataset(str(path)).shuffle(2000).batch(BATCH // num_workers)
     return records.map(parsed, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE).with_options(options)
 

@@ -28,6 +28,8 @@ HEADER_BYTES = 24
 _HEADER = struct.Struct("<bbhiiiii")
 _FNV_OFFSET = 0x811C9DC5
 _FNV_PRIME = 0x01000193
+# What is NumPy's in no case, though some of NumPy's types derive from these.
+_OF_PYTHON = frozenset((bool, int, float, str, bytes))
 # How the optimised marshaller writes java.sql.Date: 'f', the class's id, two bytes of checksum, milliseconds.
 SQL_DATE_BYTES = 15
 SQL_DATE_HEAD = b"f" + (1087757882).to_bytes(4, "little")
@@ -160,6 +162,8 @@ def write_value(writer: Writer, value: Any) -> None:
     """
     if value is None:
         writer.int8(TypeCode.NULL)
+    elif type(value) in _OF_PYTHON:
+        _write_python_scalar(writer, value)
     elif isinstance(value, BinaryObject):
         write_object(writer, value)
     elif isinstance(value, np.ndarray):
@@ -319,10 +323,11 @@ def read_value(reader: Reader, find_type: FindType | None = None, depth: int = 0
     if code in SCALARS:
         dtype = dtype_of(code)
         return np.frombuffer(reader.take(dtype.itemsize), dtype)[0].item()
+    if code == TypeCode.BYTE_ARRAY:
+        return bytes(reader.take(reader.count()))
     if code in ARRAYS:
         dtype = dtype_of(code)
-        raw = reader.take(reader.count(dtype.itemsize) * dtype.itemsize)
-        return bytes(raw) if code == TypeCode.BYTE_ARRAY else np.frombuffer(raw, dtype).copy()
+        return np.frombuffer(reader.take(reader.count(dtype.itemsize) * dtype.itemsize), dtype).copy()
     read = _READERS.get(code)
     if read is None:
         raise RemoteProtocolError(f"unknown type code {code} at offset {reader.position - 1}")

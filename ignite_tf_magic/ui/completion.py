@@ -5,23 +5,27 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterable, Sequence
 
+from ignite_tf_magic import session
 from ignite_tf_magic.errors import IgniteTfError
-from ignite_tf_magic.session import cache_names, list_runs
 from ignite_tf_magic.ui.commands.table import make_parser
 
 
 def _run_ids() -> list[str]:
     try:
-        return [run.id for run in reversed(list_runs(include_ended=True).runs)]
+        return [run.id for run in reversed(session.list_runs(include_ended=True).runs)]
     except (IgniteTfError, OSError):
         return []
+
+
+def _caches() -> list[str]:
+    return session.cache_names()
 
 
 # What a word stands for, by the way in which help shows it.
 _THINGS: dict[str, Callable[[], list[str]]] = {
     "RUN": _run_ids,
-    "CACHE": cache_names,
-    "CACHE_NAME": cache_names,
+    "CACHE": _caches,
+    "CACHE_NAME": _caches,
 }
 
 

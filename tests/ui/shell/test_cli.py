@@ -14,7 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ignite_tf_magic.session import RunRequest, open_session
+from ignite_tf_magic.client.client import connect
+from ignite_tf_magic.runs.record import RunRecord, RunSpec
+from ignite_tf_magic.runs.registry.registry import Registry
+from ignite_tf_magic.session import RunRequest, RunState, open_session
 from ignite_tf_magic.ui.shell.cli import main
 
 HEAVY = ["tensorflow", "IPython", "pandas", "pyignite", "asyncssh", "ipywidgets", "sklearn", "rich", "jgo"]
@@ -96,6 +99,35 @@ def test_ps_and_local_status_import_nothing_heavy(home):
     assert done.returncode == 0, done.stderr
     assert "no runs are going on" in done.stdout
     assert "no embedded nodes run" in done.stdout
+
+
+@pytest.fixture
+def run_of_another_machine(configured):
+    record = RunRecord("listed-1", RunSpec("C"), RunState.SUCCEEDED, time.time() - 60, ended_at=time.time())
+    with connect(configured.connect_options) as client, Registry(client) as registry:
+        registry.create(record.to_json())
+        yield record.run_id
+        registry.remove(record.run_id)
+
+
+@pytest.mark.parametrize("arguments", [["ps"], ["ps", "--all"], ["ps", "--all", "--json"]])
+def test_ps_loads_little_though_it_asks_a_cluster(run_of_another_machine, arguments):
+    heavy = {
+        *HEAVY,
+        "numpy",
+        "fsspec",
+        "pyarrow",
+        "tensorboard",
+        "multiprocessing",
+        "concurrent.futures.process",
+    }
+    code = (
+        "import sys\nfrom ignite_tf_magic.ui.shell.cli import main\n"
+        f"code = main({arguments!r})\nsys.exit(code or sorted(set(sys.modules) & {heavy!r}) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert (run_of_another_machine in done.stdout) is ("--all" in arguments)
 
 
 def test_nothing_there_as_json(home):
