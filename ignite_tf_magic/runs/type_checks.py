@@ -41,9 +41,9 @@ def _check_of(hint: Any) -> Check:
     if origin is tuple:
         return _check_of_tuple(inner)
     if origin is not None and issubclass(origin, Mapping):
-        is_key, is_content = map(_check_of, inner)
+        are_keys, are_contents = map(_check_of_all, inner)
         return lambda value: (
-            isinstance(value, Mapping) and all(map(is_key, value)) and all(map(is_content, value.values()))
+            isinstance(value, Mapping) and are_keys(list(value)) and are_contents(list(value.values()))
         )
     if is_dataclass(hint):
         return lambda value: isinstance(value, hint) and not any(misfits(value))  # type: ignore[arg-type]
@@ -52,14 +52,28 @@ def _check_of(hint: Any) -> Check:
 
 def _check_of_tuple(inner: tuple[Any, ...]) -> Check:
     if inner[1:] == (Ellipsis,):
-        is_each = _check_of(inner[0])
-        return lambda value: isinstance(value, tuple) and all(map(is_each, value))
+        are_all = _check_of_all(inner[0])
+        return lambda value: isinstance(value, tuple) and are_all(value)
     kinds = [_check_of(each) for each in inner]
     return lambda value: (
         isinstance(value, tuple)
         and len(value) == len(kinds)
         and all(fits(each) for fits, each in zip(kinds, value, strict=True))
     )
+
+
+def _check_of_all(hint: Any) -> Check:
+    """Make what tells whether all of a sequence are of a type: thousands of numbers at once, not one by one."""
+    inner = get_args(hint)
+    if get_origin(hint) is tuple and inner[1:] != (Ellipsis,):
+        columns = [_check_of_all(each) for each in inner]
+        return lambda values: (
+            {*map(type, values)} <= {tuple}
+            and {*map(len, values)} <= {len(columns)}
+            and all(fit(column) for fit, column in zip(columns, zip(*values, strict=True), strict=False))
+        )
+    fits = _check_of(hint)
+    return _PLAIN_ALL.get(hint, lambda values: all(map(fits, values)))
 
 
 def _is_text(value: str) -> bool:
@@ -77,4 +91,10 @@ _PLAIN: dict[Any, Check] = {
     int: lambda value: type(value) is int and abs(value) < _MOST,
     # Not so of what is no number.
     float: lambda value: type(value) in (int, float) and abs(value) < _MOST_SECONDS,
+}
+_PLAIN_ALL: dict[Any, Check] = {
+    str: lambda values: {*map(type, values)} <= {str} and _is_text("".join(values)),
+    int: lambda values: (
+        {*map(type, values)} <= {int} and min(values, default=0) > -_MOST and max(values, default=0) < _MOST
+    ),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,9 @@ from ignite_tf_magic.runs.supervision.planning import Plan
 from ignite_tf_magic.runs.timeouts import Timings
 from ignite_tf_magic.session.liveness import why_it_may_live
 
+_LAST_JOBS_S = 15.0
+_POLL_S = 0.1
+
 
 def plan_to_resume(
     run: Run, registry: Registry, options: ConnectOptions, *, is_of_this_home: bool
@@ -30,16 +34,20 @@ def plan_to_resume(
         ConfigError: It has not ended, or has succeeded, or may live; or what it needs is not to be had any more; or
             only the registry, where anybody may write, tells of it.
     """
-    info, record = run.info(), _as_submitted(run)
     if not run.directory.is_verified:
         raise ConfigError(
             f"run {run.id} is not resumed: of what it executes this machine knows only what anybody at Ignite's port "
-            f"may have written; resume it on {record.owner_host}, where it was started"
+            f"may have written; resume it on {run.record().owner_host}, where it was started"
         )
-    if not run.is_over():
+    state = run.info().state
+    if not state.has_ended:
+        raise ConfigError(f"run {run.id} is {state.value}: watch it with attach {run.id}, or stop it first")
+    if not _has_come_to_rest(run):
         raise ConfigError(
-            f"run {run.id} is {info.state.value}: watch it with attach {run.id}, or stop it first"
+            f"run {run.id} is {state.value}, but processes of it have lived on here for {_LAST_JOBS_S:g} s: stop it "
+            f"first, with stop {run.id}"
         )
+    info, record = run.info(), _as_submitted(run)
     if info.state is RunState.SUCCEEDED:
         raise ConfigError(f"run {run.id} has succeeded: there is nothing to go on with; start another")
     if info.state is RunState.LOST and (record.detached or not is_of_this_home):
@@ -57,6 +65,16 @@ def plan_to_resume(
         parcels=() if package is None else (package,),
         timings=Timings().scaled(timings_divisor()),
     )
+
+
+def _has_come_to_rest(run: Run) -> bool:
+    """Wait for the last processes of a run that has ended, or whose owner has: they end a moment after it."""
+    deadline = time.monotonic() + _LAST_JOBS_S
+    while not run.is_over():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True
 
 
 def plan_to_take_over(record: RunRecord, options: ConnectOptions) -> RunPlan:

@@ -31,8 +31,8 @@ files = fsspec.filesystem("igfs")
 done = int(files.cat(path)) if files.exists(path) else 0
 print("begins at", done, sys.argv[1:], flush=True)
 for step in range(done, 40):
-    files.pipe(path, str(step + 1).encode())
     print("step", step, flush=True)
+    files.pipe(path, str(step + 1).encode())
     time.sleep(0.1)
 """
 OWNER = """
