@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ignite_tf_magic.session import RunRequest, open_session
@@ -27,6 +28,15 @@ def home(tmp_path, monkeypatch):
 def configured(home, ignite, monkeypatch):
     monkeypatch.setenv("IGNITE_TF_CLUSTER", ",".join(map(str, ignite.connect_options.endpoints)))
     return ignite
+
+
+@pytest.fixture
+def numbers(configured):
+    """A cache."""
+    with open_session(report=print) as session:
+        session.load("COMPLETED", {"x": np.arange(9)}, replace=True)
+        yield "COMPLETED"
+        session.client.destroy_cache("COMPLETED")
 
 
 def test_each_command_is_found_by_its_first_word():
@@ -64,11 +74,11 @@ def test_words_of_the_table(home, words, beginning, expected):
     assert [word for word in candidates(words, beginning) if words != ["nonsense"]] == expected
 
 
-def test_caches_and_runs(configured, home, digits):
-    assert digits in candidates(["start"], digits[:3])
-    assert digits in candidates(["doctor"], "")
+def test_caches_and_runs(home, numbers):
+    assert candidates(["start"], numbers[:5]) == [numbers]
+    assert numbers in candidates(["doctor"], "")
     with open_session(report=print) as session:
-        run = session.start_run(RunRequest(digits, "pass"))
+        run = session.start_run(RunRequest(numbers, "pass"))
         run.wait(300)
     assert candidates(["attach"], run.id[:4]) == [run.id]
     assert run.id in candidates(["history", run.id], "")
