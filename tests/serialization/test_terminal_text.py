@@ -114,7 +114,7 @@ def test_tables_and_messages():
 
 def test_a_notebook(capsys):
     screen.say(HOSTILE)
-    screen.NotebookScreen().write(memoryview(HOSTILE.encode()))
+    screen.NotebookScreen({}).write(memoryview(HOSTILE.encode()))
     with pytest.raises(ConfigError) as raised, magics._short_errors():
         raise ConfigError(HOSTILE)
     told = capsys.readouterr().out
