@@ -82,7 +82,7 @@ sshd:
 
 # docs/quickstart.png and docs/panel.png, from nodes, a JupyterLab and a browser started for them.
 pictures: $(VENV)/.dev browser
-	PYTHONPATH=tests/browser $(BIN)/python docs/pictures.py
+	$(BIN)/python -m docs.pictures
 
 $(VENV)/bin/uv:
 	$(PYTHON) -m venv $(VENV)

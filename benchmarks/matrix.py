@@ -22,14 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import tables
+from tests.tfplugin.versions import KERAS, PACKAGES, venv
+from tests.training.cases import CASES, cases_of
+from tests.training.processes import Comparison, compare, run_cases
 
 ROOT = Path(__file__).parent.parent
-sys.path += [str(ROOT / "tests" / name) for name in ("training", "tfplugin")]
-
-from cases import CASES, cases_of  # noqa: E402
-from processes import Comparison, compare, run_cases  # noqa: E402
-from versions import KERAS, PACKAGES, venv  # noqa: E402
-
 NAME = "matrix"
 VERSIONS = ("2.16", "2.17", "2.18", "2.19", "2.20", "2.21")
 FRAMEWORKS = ("keras", "tf_keras")

@@ -16,7 +16,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from bed_inside import STOCK_PATH
+from tests.bed.bed_inside import STOCK_PATH
 
 INSIDE = Path(__file__).with_name("bed_inside.py").resolve()
 NAMESPACES = ("mount", "uts", "ipc", "net", "pid")

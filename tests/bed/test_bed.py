@@ -16,8 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from bed import Bed, BedError, BedKind, Host, tear_down
-from bed_system import find_programs, wait_for
+
+from tests.bed.bed import Bed, BedError, BedKind, Host, tear_down
+from tests.bed.bed_system import find_programs, wait_for
 
 BED_SH = Path(__file__).with_name("bed.sh")
 COUNTER = "i=0; while :; do i=$((i+1)); echo $i; sleep 0.05; done"
@@ -253,8 +254,8 @@ def test_nothing_stays_of_a_bed_whose_maker_was_killed(kind, tmp_path):
     if kind is not BedKind.LOOPBACK and BedKind.best() is not kind:
         pytest.skip(f"the best here are {BedKind.best().value}")
     make = (
-        "import os, pathlib, bed\n"
-        f"bed.Bed.up(2, ignite=False, root_dir=pathlib.Path({str(tmp_path)!r}), kind=bed.{kind})\n"
+        "import os, pathlib\nfrom tests.bed.bed import Bed, BedKind\n"
+        f"Bed.up(2, ignite=False, root_dir=pathlib.Path({str(tmp_path)!r}), kind={kind})\n"
         "os.kill(os.getpid(), 9)"
     )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHON": sys.executable}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from bed import Bed, BedKind
-from bed_system import wait_for
 
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.protocol.messages import CacheConfig
+from tests.bed.bed import Bed, BedKind
+from tests.bed.bed_system import wait_for
 
 NODE_S = 300.0
 

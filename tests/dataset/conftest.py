@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from assignments import assignment, rows_of
 
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.client.load import put_rows, table_config
 from ignite_tf_magic.config.options import Endpoint
 from ignite_tf_magic.embedded import EmbeddedCluster
 from ignite_tf_magic.protocol.encode import RowEncoder
+from tests.training.assignments import assignment, rows_of
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ import time
 
 import numpy as np
 import pytest
-from chunks import in_turn
 
 from ignite_tf_magic import IgniteDataset
 from ignite_tf_magic.client.client import connect
@@ -18,6 +17,7 @@ from ignite_tf_magic.dataset.lineage import passes_of
 from ignite_tf_magic.dataset.passes import PassRecord, Stream, read_record, record_part
 from ignite_tf_magic.protocol.buffer import Reader
 from ignite_tf_magic.protocol.objects import read_value
+from tests.dataset.chunks import in_turn
 
 HALVES = [range(512), range(512, 1024)]
 MOVED = [range(1, 1024, 3), [p for p in range(1024) if p % 3 != 1]]

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from chunks import in_turn
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +18,7 @@ from ignite_tf_magic.dataset.passes import (
     read_record,
     record_part,
 )
+from tests.dataset.chunks import in_turn
 
 
 @dataclass

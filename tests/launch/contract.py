@@ -11,10 +11,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from alive import is_alive
-from launchers import Command, Launcher, Process
 
 from ignite_tf_magic.errors import LaunchError
+from tests.alive import is_alive
+from tests.launch.launchers import Command, Launcher, Process
 
 
 def python(code: str, **options) -> Command:

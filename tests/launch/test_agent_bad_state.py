@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from relay_client import Refusal, clean_host, relay_at
+
+from tests.launch.relay_client import Refusal, clean_host, relay_at
 
 DEEPER_THAN_PYTHON_GOES = 1500
 

@@ -12,7 +12,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from relay_client import Refusal, clean_host, processes_of, relay_at, wait_until
+
+from tests.launch.relay_client import Refusal, clean_host, processes_of, relay_at, wait_until
 
 SLEEP = "import time; print('up'); time.sleep(600)"
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLEEP

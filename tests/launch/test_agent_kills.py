@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from relay_client import Relay, clean_host, processes_of, relay_at, wait_until
+
+from tests.launch.relay_client import Relay, clean_host, processes_of, relay_at, wait_until
 
 SLEEP = "import time; print('up'); time.sleep(600)"
 # The process, a child in its group, a grandchild in a session of its own, an orphan, one that ignores SIGTERM.
@@ -218,9 +219,9 @@ def test_a_shutdown_of_the_host_lets_the_process_save(relay):
 
 RELAY_IN_A_JOB = """
 import sys, time
-sys.path[:0] = %r
+sys.path[:0] = [%r]
 from pathlib import Path
-from relay_client import Relay
+from tests.launch.relay_client import Relay
 relay = Relay(Path(%r))
 relay.start("import time; print('up'); time.sleep(600)", name="nested", run="s")
 relay.until_output(b"up", "nested", "s")
@@ -231,8 +232,8 @@ time.sleep(600)
 
 @pytest.mark.parametrize("kill_shims", [False, True])
 def test_a_job_started_by_a_job_has_a_life_of_its_own(relay, home, kill_shims):
-    paths = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
-    job = start(relay, RELAY_IN_A_JOB % (paths, str(home)), env={"PYTHONDONTWRITEBYTECODE": "1"})
+    root = str(Path(__file__).parents[2])
+    job = start(relay, RELAY_IN_A_JOB % (root, str(home)), env={"PYTHONDONTWRITEBYTECODE": "1"})
     if kill_shims:
         for shim in job["keepers"]:
             os.kill(shim, signal.SIGKILL)

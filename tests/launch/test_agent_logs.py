@@ -10,12 +10,12 @@ import sys
 import time
 
 import pytest
-from relay_client import DIGEST, SOURCE, Refusal, clean_host, relay_at, wait_until
 
 from ignite_tf_magic.launch.agent import MAGIC, loader_arguments
 from ignite_tf_magic.launch.agent.job_files import JobFiles
 from ignite_tf_magic.launch.agent.polling import Poll
 from ignite_tf_magic.launch.agent.runs import Runs
+from tests.launch.relay_client import DIGEST, SOURCE, Refusal, clean_host, relay_at, wait_until
 
 LOG = "g1-worker-0.log"
 MIB = 1 << 20

@@ -13,8 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
-from alive import is_alive
-from relay_jobs import end_all, job, shell_job, status_of, until
 
 from ignite_tf_magic.errors import HostRefused, HostUnreachable, NoInterpreter
 from ignite_tf_magic.launch.hosts import Host, call_all
@@ -23,6 +21,8 @@ from ignite_tf_magic.launch.loop import end_task, loop_thread
 from ignite_tf_magic.launch.parcels import pack_tree
 from ignite_tf_magic.launch.pipe import PipeTransport
 from ignite_tf_magic.launch.ssh import SshTransport
+from tests.alive import is_alive
+from tests.launch.relay_jobs import end_all, job, shell_job, status_of, until
 
 
 @pytest.fixture(params=["pipe", "ssh"])

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from light_runs import make_plan, reach_of
 
 from ignite_tf_magic.launch import lock
 from ignite_tf_magic.runs.handles.run import Run
 from ignite_tf_magic.runs.supervision import manager
+from tests.runs.light_runs import make_plan, reach_of
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 
 import psutil
-from light_runs import TIMINGS
 
 from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.errors import HostUnreachable
@@ -21,6 +20,7 @@ from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import HostRecord, RunSpec
 from ignite_tf_magic.runs.supervision.manager import RunPlan
 from ignite_tf_magic.runs.supervision.planning import Plan
+from tests.runs.light_runs import TIMINGS
 
 _PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
 

@@ -6,9 +6,9 @@ import os
 import signal
 
 import pytest
-from light_runs import text_of
 
 from ignite_tf_magic.runs.states import RunState
+from tests.runs.light_runs import text_of
 
 pytest.importorskip("tensorflow")
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bed import Bed, Host
 
 from ignite_tf_magic.protocol.affinity import hashes_of_integers, partitions_of_hashes
 from ignite_tf_magic.session import open_session
+from tests.bed.bed import Bed, Host
 
 NUM_ROWS = 3000
 CACHE = "NUMBERS"

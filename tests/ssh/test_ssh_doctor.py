@@ -9,9 +9,9 @@ import sys
 import time
 
 import pytest
-from ssh_user import changed_ssh_config, known_hosts_without, load_numbers
 
 from ignite_tf_magic.session import open_session
+from tests.ssh.ssh_user import changed_ssh_config, known_hosts_without, load_numbers
 
 WAITS = "import time; print('waits', flush=True); time.sleep(600)"
 

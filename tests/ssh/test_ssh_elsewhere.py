@@ -8,9 +8,9 @@ import time
 from contextlib import contextmanager
 
 import pytest
-from ssh_user import COUNT, by_worker, check_lines, check_lines_so_far, load_numbers
 
 from ignite_tf_magic.session import RunRequest, RunState
+from tests.ssh.ssh_user import COUNT, by_worker, check_lines, check_lines_so_far, load_numbers
 
 FIELDS = {"id", "state", "exit_code", "cache", "hosts", "restarts", "started_at"}
 

@@ -7,9 +7,8 @@ import subprocess
 import sys
 import time
 
-from ssh_user import COUNT, check_lines
-
 from ignite_tf_magic.session import RunState, get_run
+from tests.ssh.ssh_user import COUNT, check_lines
 
 OWNER = """
 import sys, time

@@ -10,11 +10,11 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbclient import NotebookClient
-from ssh_user import PASSWORD, USER
 
 from ignite_tf_magic.runs.directory import CREDENTIALS
 from ignite_tf_magic.runs.registry.registry import Registry
 from ignite_tf_magic.session import RunRequest, get_run, open_session
+from tests.ssh.ssh_user import PASSWORD, USER
 
 # A worker that has found the password where workers look for it, and tells so without telling it.
 READ = f"""

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from bed import Host
-from ssh_user import CACHE, load_numbers
 
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.config.options import ConnectOptions
+from tests.bed.bed import Host
+from tests.ssh.ssh_user import CACHE, load_numbers
 
 pytestmark = pytest.mark.faults
 EXPLAIN = ("start", "--workers", "1", "--explain", CACHE, "job", "python", "-c", "pass")

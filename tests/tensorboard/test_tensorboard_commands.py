@@ -6,8 +6,6 @@ import sys
 import time
 
 import pytest
-from asking import runs, steps, until
-from event_files import EventFile
 from IPython.core.interactiveshell import InteractiveShell
 
 from ignite_tf_magic.config.options import jupyter_proxy_url
@@ -18,6 +16,8 @@ from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.session import tensorboards as boards
 from ignite_tf_magic.tensorboard.record import LogSource, log_sources
 from ignite_tf_magic.ui.shell.cli import main
+from tests.tensorboard.asking import runs, steps, until
+from tests.tensorboard.event_files import EventFile
 
 
 @pytest.fixture

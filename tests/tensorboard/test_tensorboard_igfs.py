@@ -6,13 +6,13 @@ import time
 
 import fsspec
 import pytest
-from asking import ask, runs, steps, until
-from event_files import EventFile
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from ignite_tf_magic.tensorboard.record import STATUS_PATH
+from tests.tensorboard.asking import ask, runs, steps, until
+from tests.tensorboard.event_files import EventFile
 
 IGFS = {"igfs": "ignite_tf_magic.igfs.filesystem.IgfsFileSystem"}
 

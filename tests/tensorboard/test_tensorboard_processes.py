@@ -12,12 +12,12 @@ from dataclasses import replace
 
 import psutil
 import pytest
-from alive import is_alive
-from asking import ask, until
 
 from ignite_tf_magic.errors import TensorBoardError
 from ignite_tf_magic.launch.lock import is_held
 from ignite_tf_magic.tensorboard.lifecycle import list_boards, stop_boards
+from tests.alive import is_alive
+from tests.tensorboard.asking import ask, until
 
 OPEN = """
 import sys

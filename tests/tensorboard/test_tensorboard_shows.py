@@ -8,13 +8,13 @@ from pathlib import Path
 
 import psutil
 import pytest
-from asking import ask, runs, steps, until
-from event_files import EventFile
 
 from ignite_tf_magic.tensorboard.record import STATUS_PATH
 from ignite_tf_magic.tensorboard.server import Watch
+from tests.tensorboard.asking import ask, runs, steps, until
+from tests.tensorboard.event_files import EventFile
 
-FLAKY = {"flaky": "flaky_files.FlakyFileSystem"}
+FLAKY = {"flaky": "tests.tensorboard.flaky_files.FlakyFileSystem"}
 
 
 def troubles(board):
@@ -102,7 +102,7 @@ def test_one_directory_takes_tensorboards_own_names(show, tmp_path):
 
 def test_an_outage_is_told_and_survived(show, tmp_path, monkeypatch):
     """TensorBoard's own reading would end for ever."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     files = tmp_path / "files"
     growing = EventFile(f"{files}/run")
     growing.scalar("loss", 1.0, 0)

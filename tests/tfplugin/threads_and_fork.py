@@ -9,9 +9,9 @@ import threading
 import time
 
 import tensorflow as tf
-from memory_tree import MemoryTree
 
 from ignite_tf_magic.tfplugin.registration import register_schemes
+from tests.tfplugin.memory_tree import MemoryTree
 
 tree = MemoryTree()
 barrier = threading.Barrier(8)

@@ -9,10 +9,10 @@ import sys
 import fsspec
 import numpy as np
 import pytest
-from migrations import FOLDER, NAMES, difference, script
 from sklearn.datasets import load_digits
 
 from ignite_tf_magic.session import RunRequest, load, open_session
+from tests.training.migrations import FOLDER, NAMES, difference, script
 
 DIGITS = load_digits()
 

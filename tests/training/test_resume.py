@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from processes import Workers
 
 from ignite_tf_magic.training.records import FILE_NAME, RecordReader, TrainingRecord, without_repeats
+from tests.training.processes import Workers
 
 FIT, LOOP = (Path(__file__).with_name(name) for name in ("train_on.py", "loop_on.py"))
 NUM_STEPS = 100

@@ -13,8 +13,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from little_wheels import make_index, make_wheel
-from pipe_hosts import PipeReach, await_that, host_at, plan_on
 
 from ignite_tf_magic.errors import ConfigError, EnvironmentFailed, HostRefused, LaunchError
 from ignite_tf_magic.launch.jobs import HostFacts, ProbeFacts
@@ -24,6 +22,8 @@ from ignite_tf_magic.runs.environments.wheels import platform_tags
 from ignite_tf_magic.runs.record import HostRecord
 from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.runs.supervision import manager
+from tests.bed.little_wheels import make_index, make_wheel
+from tests.runs.pipe_hosts import PipeReach, await_that, host_at, plan_on
 
 HERE = HostRecord("here", python=sys.executable)
 TELL = "def main(): print('told')\n"

@@ -10,10 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from alive import is_alive
-from fake_gpus import make_nvidia_smi
-from light_runs import COME_UP, free_range, text_of
-from pipe_hosts import PipeReach, await_text, await_that, host_at, living_jobs, plan_on, seats_on
 
 from ignite_tf_magic.errors import LaunchError, NoRoom, PlacementError
 from ignite_tf_magic.launch.hosts import Host
@@ -26,6 +22,10 @@ from ignite_tf_magic.runs.supervision import manager
 from ignite_tf_magic.runs.supervision.manager import RunHooks
 from ignite_tf_magic.runs.supervision.planning import Plan
 from ignite_tf_magic.runs.timeouts import Timings
+from tests.alive import is_alive
+from tests.bed.fake_gpus import make_nvidia_smi
+from tests.runs.light_runs import COME_UP, free_range, text_of
+from tests.runs.pipe_hosts import PipeReach, await_text, await_that, host_at, living_jobs, plan_on, seats_on
 
 TWO_GPUS = RunSpec("c", num_workers=2, num_gpus=2)
 MUCH = RunSpec("c", num_workers=2, memory_bytes=3 << 30)

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from light_runs import reach_of
 
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.runs.directory import RunDirectory
@@ -25,6 +24,7 @@ from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.runs.supervision.planning import LaunchFacts, plan_launch
 from ignite_tf_magic.runs.timeouts import Timings
 from ignite_tf_magic.session import RunRequest, Session
+from tests.runs.light_runs import reach_of
 
 SPEC = RunSpec(cache="CHANGING", num_workers=2, script_name="cell", args=(), cwd=".")
 

@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from light_runs import COME_UP, text_of
-from pipe_hosts import PipeReach, await_text, await_that, cut_file, host_at, living_jobs, plan_on, relays
 
 from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.launch.hosts import Host
@@ -18,6 +16,17 @@ from ignite_tf_magic.runs.record import HostRecord
 from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.runs.supervision import manager
 from ignite_tf_magic.runs.supervision.host_controller import address_of, last_lines
+from tests.runs.light_runs import COME_UP, text_of
+from tests.runs.pipe_hosts import (
+    PipeReach,
+    await_text,
+    await_that,
+    cut_file,
+    host_at,
+    living_jobs,
+    plan_on,
+    relays,
+)
 
 
 @pytest.fixture

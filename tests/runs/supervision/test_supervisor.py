@@ -14,18 +14,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from light_runs import COME_UP, free_range, make_plan, reach_of, text_of
-from pipe_hosts import (
-    PipeReach,
-    await_text,
-    await_that,
-    cut_file,
-    host_at,
-    living_jobs,
-    plan_on,
-    relays,
-    seats_on,
-)
 
 from ignite_tf_magic.errors import LaunchError, PlacementError
 from ignite_tf_magic.launch import lock
@@ -39,6 +27,18 @@ from ignite_tf_magic.runs.supervision import manager
 from ignite_tf_magic.runs.supervision.manager import RunHooks
 from ignite_tf_magic.runs.supervision.planning import Plan
 from ignite_tf_magic.runs.timeouts import Timings
+from tests.runs.light_runs import COME_UP, free_range, make_plan, reach_of, text_of
+from tests.runs.pipe_hosts import (
+    PipeReach,
+    await_text,
+    await_that,
+    cut_file,
+    host_at,
+    living_jobs,
+    plan_on,
+    relays,
+    seats_on,
+)
 
 # Says which generation this is, and sleeps in the first.
 TWICE = (
@@ -261,7 +261,7 @@ def test_a_forked_child_of_the_owner_leaves_its_runs_alone(runs_dir, work_dir):
     owner = (
         "import os, sys, warnings\nfrom pathlib import Path\n"
         "sys.path[:0] = [sys.argv[1]]\n"
-        "from light_runs import make_plan, reach_of\n"
+        "from tests.runs.light_runs import make_plan, reach_of\n"
         "from ignite_tf_magic.runs.supervision import manager\n"
         "warnings.simplefilter('ignore')\n"
         "runs_dir = Path(sys.argv[2])\n"
@@ -274,7 +274,7 @@ def test_a_forked_child_of_the_owner_leaves_its_runs_alone(runs_dir, work_dir):
         "Path('go').touch()\n"
         "print(run.wait(300).state.value)\n"
     )
-    argv = [sys.executable, "-c", owner, str(Path(__file__).parents[1]), str(runs_dir)]
+    argv = [sys.executable, "-c", owner, str(Path(__file__).parents[3]), str(runs_dir)]
     done = subprocess.run(argv, cwd=work_dir, capture_output=True, text=True, timeout=300)
     assert done.stdout.split() == ["running", "succeeded"], done.stderr
 
@@ -364,7 +364,7 @@ OWNER = """
 import sys, time
 from pathlib import Path
 sys.path[:0] = [sys.argv[1]]
-from pipe_hosts import PipeReach, host_at, plan_on
+from tests.runs.pipe_hosts import PipeReach, host_at, plan_on
 from ignite_tf_magic.runs.logs import mirror_state
 from ignite_tf_magic.runs.supervision import manager
 from ignite_tf_magic.runs.timeouts import Timings
@@ -387,7 +387,7 @@ def owner(runs_dir, place):
             sys.executable,
             "-c",
             OWNER,
-            str(Path(__file__).parents[1]),
+            str(Path(__file__).parents[3]),
             str(place),
             str(runs_dir),
             script,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 
 import pytest
-from kernels import CellResult, Kernel
+
+from tests.ui.notebook.kernels import CellResult, Kernel
 
 
 @pytest.fixture(scope="module")
