@@ -41,7 +41,7 @@ _TOLERANCES = {
 }
 
 
-def rows_of(
+def result_rows(
     version: str, python: str, framework: str, num_workers: int, names: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
     """Run cases by so many workers, and by one process; gives a row for each case."""
@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for framework in given.frameworks:
                 for number in given.workers:
                     if missing := _missing(rows, version, framework, number):
-                        more = list(rows_of(version, python, framework, number, missing))
+                        more = list(result_rows(version, python, framework, number, missing))
                         rows += more
                         tables.write(given.results, NAME, rows)
                         _tell(more)

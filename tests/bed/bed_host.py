@@ -282,4 +282,4 @@ class Host:
                 raise BedError(f"the {service} of {self.name} ended; the end of {log}:\n{tail(log)}")
             return is_ready(log.read_text(errors="replace"))
 
-        wait_for(look, f"the {service} of {self.name}", timeout_s, poll_s=0.03)
+        wait_for(look, f"the {service} of {self.name}", timeout_s)

@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 
 from tests.bed.bed import Bed, BedError, BedKind, Host, tear_down
-from tests.bed.bed_system import find_programs, wait_for
+from tests.bed.bed_system import find_programs
+from tests.waiting import until
 
 BED_SH = Path(__file__).with_name("bed.sh")
 COUNTER = "i=0; while :; do i=$((i+1)); echo $i; sleep 0.05; done"
@@ -45,7 +46,7 @@ def left_on_server(host: Host, words: str = "sleep 3600") -> list[str]:
     """Start a daemon on the host and give its command line as `processes` tells it."""
     started = host.bed.ssh(host, f"IGNITE_TF_JOB=job-1 setsid {words} </dev/null >/dev/null 2>&1 &")
     assert started.returncode == 0, started.stderr
-    wait_for(lambda: words in argvs(host), "the daemon, no longer `setsid` or a shell")
+    until(lambda: words in argvs(host), what="the daemon, no longer `setsid` or a shell")
     return argvs(host)
 
 
@@ -120,7 +121,7 @@ def test_processes_are_told_with_their_job(any_bed):
     assert process.marker == "job-1"
     assert other.processes() == []
     assert host.run(["kill", str(process.pid)]).returncode == 0
-    wait_for(lambda: host.processes() == [], "the daemon to end")
+    until(lambda: host.processes() == [], what="the daemon to end")
 
 
 # Faults
@@ -140,7 +141,7 @@ def test_sshd_is_killed_with_its_sessions_but_not_what_ran_in_them(any_bed):
     host.start_sshd()
     pids = " ".join(str(process.pid) for process in host.processes())
     assert any_bed.ssh(host, f"kill {pids}").returncode == 0
-    wait_for(lambda: host.processes() == [], "the daemon to end")
+    until(lambda: host.processes() == [], what="the daemon to end")
 
 
 def test_a_connection_outlives_a_pulled_cable(machines):

@@ -41,6 +41,7 @@ from ignite_tf_magic.protocol.objects import BinaryObject, binary_type_of
 from ignite_tf_magic.protocol.ops import TypeCode
 from ignite_tf_magic.tfplugin.codes import Code, code_of
 from ignite_tf_magic.tfplugin.registration import register_schemes
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -358,10 +359,7 @@ def test_an_early_end_ends_the_reading_threads(digits):
     for _ in range(3):
         next(iter(dataset))
     gc.collect()
-    deadline = time.monotonic() + 60
-    while not no_reading_threads():
-        assert time.monotonic() < deadline, "reading threads live on"
-        time.sleep(0.05)
+    until(no_reading_threads, what="the reading threads to end")
 
 
 def test_a_forked_process_is_told_to_open_its_own(digits):

@@ -27,6 +27,7 @@ from ignite_tf_magic.igfs.fsck import fsck
 from ignite_tf_magic.igfs.journal import LEASE
 from ignite_tf_magic.igfs.writer import OpenMode
 from tests.igfs.conftest import read_all, sweep_until_clean
+from tests.waiting import until
 
 BLOCK = 16_384
 
@@ -69,11 +70,12 @@ def read_from(reader, offset, num_bytes):
 def sweeps(volume, num_renewals=6):
     """Sweep while this client's lease is renewed some times."""
     start = lease_counter(volume)
-    deadline = time.monotonic() + 300
-    while lease_counter(volume) < start + num_renewals:
+
+    def sweep() -> bool:
         volume.collector.sweep(1000)
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+        return lease_counter(volume) >= start + num_renewals
+
+    until(sweep, what=f"{num_renewals} renewals of the lease")
 
 
 def lease_counter(volume):

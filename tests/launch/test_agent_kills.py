@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.relay_client import Relay, clean_host, processes_of, relay_at, wait_until
+from tests.launch.relay_client import Relay, clean_host, processes_of, relay_at
+from tests.waiting import until
 
 SLEEP = "import time; print('up'); time.sleep(600)"
 # The process, a child in its group, a grandchild in a session of its own, an orphan, one that ignores SIGTERM.
@@ -83,7 +84,7 @@ def test_end_with_grace_lets_the_process_save_and_then_kills_what_it_leaves(rela
     job = relay.until_ended()
     assert (job["code"], job["reason"], job["oom"]) == (7, "ended", False)
     assert b"saved" in relay.output()
-    wait_until(lambda: not others(home, relay))
+    until(lambda: not others(home, relay))
 
 
 @pytest.mark.parametrize("grace_s", [0, 0.3])
@@ -94,13 +95,13 @@ def test_a_family_that_ignores_the_request_is_killed_whole(relay, home, grace_s)
     relay.call("end", run="r", grace_s=grace_s, reason="stopped by the user")
     job = relay.until_ended()
     assert (job["code"], job["reason"]) == (-signal.SIGKILL, "stopped by the user")
-    wait_until(lambda: not others(home, relay))
+    until(lambda: not others(home, relay))
 
 
 def test_a_second_request_may_hasten_the_end_but_not_delay_it(relay):
     start(relay, "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLEEP)
     relay.call("end", run="r", grace_s=1000)
-    wait_until(lambda: relay.job()["state"] == "ending")
+    until(lambda: relay.job()["state"] == "ending")
     relay.call("end", run="r", grace_s=0, reason="second")
     assert relay.until_ended()["reason"] == "ended"
 
@@ -109,7 +110,7 @@ def test_what_a_process_leaves_behind_is_killed_when_it_ends(relay, home):
     relay.start(FAMILY.replace("print('up')\ntime.sleep(600)", "raise SystemExit(3)"))
     job = relay.until_ended()
     assert (job["code"], job["reason"]) == (3, "exited")
-    wait_until(lambda: not others(home, relay))
+    until(lambda: not others(home, relay))
 
 
 @pytest.mark.parametrize("setsid", [0, 1])
@@ -143,7 +144,7 @@ def test_a_killed_shim_takes_the_job_along_or_leaves_it_guarded(relay, home, kil
         job = relay.until_ended()
         assert (job["code"], job["reason"], job["pid"]) == (None, "agent_lost", None)
     assert_silent(relay)
-    wait_until(lambda: not others(home, relay))
+    until(lambda: not others(home, relay))
 
 
 def test_any_relay_cleans_up_after_both_shims(relay, home):
@@ -151,13 +152,13 @@ def test_any_relay_cleans_up_after_both_shims(relay, home):
     relay.close()
     for shim in job["keepers"]:
         os.kill(shim, signal.SIGKILL)
-    wait_until(lambda: job["pid"] not in processes_of(home))  # although nobody looks
+    until(lambda: job["pid"] not in processes_of(home))  # although nobody looks
     with relay_at(home) as first, relay_at(home) as second:
         answers = [each.answer(each.send("list"))["runs"][0]["jobs"][0] for each in (first, second)]
         assert {"ended"} == {first.until_ended()["state"], second.until_ended()["state"]}
         assert all(answer["state"] in ("running", "ending", "ended") for answer in answers)
         assert first.job() == second.job()
-        wait_until(lambda: not others(home, first).keys() - {second.process.pid})
+        until(lambda: not others(home, first).keys() - {second.process.pid})
 
 
 def test_a_job_of_another_run_is_left_alone(relay, home):
@@ -175,7 +176,7 @@ def test_after_a_reboot_a_job_is_lost(relay, home):
     job = start(relay, SLEEP)
     for shim in job["keepers"]:
         os.kill(shim, signal.SIGKILL)
-    wait_until(lambda: not others(home, relay))
+    until(lambda: not others(home, relay))
     path = home / "runs/r/jobs/g1-worker-0/job.json"
     asked = json.loads(path.read_text())
     path.write_text(json.dumps({**asked, "boot_id": "another"}))
@@ -203,7 +204,7 @@ def test_the_job_outlives_its_relay(relay, home):
     relay.kill()
     with relay_at(home) as later:
         size = later.job()["log_bytes"]
-        wait_until(lambda: later.job()["log_bytes"] > size)
+        until(lambda: later.job()["log_bytes"] > size)
         assert later.job()["state"] == "running"
 
 

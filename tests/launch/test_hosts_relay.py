@@ -22,7 +22,8 @@ from ignite_tf_magic.launch.parcels import pack_tree
 from ignite_tf_magic.launch.pipe import PipeTransport
 from ignite_tf_magic.launch.ssh import SshTransport
 from tests.alive import is_alive
-from tests.launch.relay_jobs import end_all, job, shell_job, status_of, until
+from tests.launch.relay_jobs import end_all, job, shell_job, status_of
+from tests.waiting import until
 
 
 @pytest.fixture(params=["pipe", "ssh"])

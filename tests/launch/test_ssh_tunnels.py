@@ -9,8 +9,8 @@ import pytest
 
 from ignite_tf_magic.errors import HostError, HostUnreachable
 from ignite_tf_magic.launch.tunnels import Tunnel
-from tests.launch.relay_jobs import until
 from tests.launch.sshd import Sshd
+from tests.waiting import until
 
 
 class Echo(socketserver.BaseRequestHandler):

@@ -18,7 +18,8 @@ from ignite_tf_magic.launch.link import RelayLink
 from ignite_tf_magic.launch.pipe import PipeTransport
 from ignite_tf_magic.launch.ssh import SshTransport
 from ignite_tf_magic.launch.watch import Contact, HostWatch
-from tests.launch.relay_jobs import Kept, end_all, shell_job, until
+from tests.launch.relay_jobs import Kept, end_all, shell_job
+from tests.waiting import until
 
 TIMINGS = LinkTimings(silence_s=1.5, poll_s=0.2, retry_min_s=0.05, retry_max_s=0.2, keepalive_s=0.5)
 COUNTING = "i=0; while [ $i -lt {n} ]; do seq $i $((i + 99)); i=$((i + 100)); sleep 0.005; done"

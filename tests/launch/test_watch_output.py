@@ -12,7 +12,8 @@ from ignite_tf_magic.launch.hosts import Host
 from ignite_tf_magic.launch.jobs import JobState, LinkTimings, Renewal
 from ignite_tf_magic.launch.pipe import PipeTransport
 from ignite_tf_magic.launch.watch import MAX_CHUNK_BYTES, Contact, HostWatch
-from tests.launch.relay_jobs import Kept, end_all, job, shell_job, status_of, until
+from tests.launch.relay_jobs import Kept, end_all, job, shell_job, status_of
+from tests.waiting import until
 
 TIMINGS = LinkTimings(poll_s=0.2)
 

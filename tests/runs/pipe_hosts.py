@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -14,7 +13,6 @@ from ignite_tf_magic.launch import lock
 from ignite_tf_magic.launch.agent import MAGIC
 from ignite_tf_magic.launch.hosts import Host
 from ignite_tf_magic.launch.pipe import PipeTransport
-from ignite_tf_magic.runs.handles.run import Run
 from ignite_tf_magic.runs.orders import TaskSlot
 from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import HostRecord, RunSpec
@@ -92,20 +90,3 @@ def relays(root: str = "") -> list[psutil.Process]:
         except psutil.Error:
             continue
     return found
-
-
-def await_text(run: Run, text: str, worker: int = 0) -> str:
-    """Follow a worker until it has said something; gives all that it has said."""
-    seen = ""
-    for chunk in run.follow(worker):
-        seen += chunk.text
-        if text in seen:
-            return seen
-    raise AssertionError(f"no {text!r} in {seen!r}")
-
-
-def await_that(condition, what: str, timeout_s: float = 180.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
-        time.sleep(0.05)

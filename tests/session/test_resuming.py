@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from datetime import datetime, timezone
 from itertools import islice
 
@@ -20,6 +19,7 @@ from ignite_tf_magic.session import RunState, get_run, left_runs, open_session
 from ignite_tf_magic.ui.render import runs_view
 from ignite_tf_magic.ui.run_views import describe_view
 from ignite_tf_magic.ui.shell.cli import main
+from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("no_runs_left")
 NUM_STEPS = 40
@@ -79,14 +79,6 @@ def run(session, survives_s):
             yield run, owner
         finally:
             owner.kill()
-
-
-def until(condition, timeout_s=120.0):
-    deadline = time.monotonic() + timeout_s
-    while not (found := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return found
 
 
 def written(run) -> str:

@@ -22,7 +22,7 @@ from ignite_tf_magic.runs.directory import RunDirectory
 from ignite_tf_magic.runs.handles.run import Run, StopKind, list_runs, native_run
 from ignite_tf_magic.runs.states import RunState
 from tests.alive import is_alive
-from tests.runs.light_runs import COME_UP, MEET, reach_of, text_of
+from tests.runs.light_runs import COME_UP, MEET, await_text, reach_of, text_of
 
 OWNER = """
 import os, sys, time
@@ -58,15 +58,6 @@ def other_process(runs_dir, work_dir):
         owner.kill()
         owner.wait()
         owner.stdout.close()
-
-
-def await_text(run: Run, text: str, worker: int = 0) -> None:
-    seen = ""
-    for chunk in run.follow(worker):
-        seen += chunk.text
-        if text in seen:
-            return
-    raise AssertionError(f"no {text!r} in {seen!r}")
 
 
 def indented(script: str) -> str:

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
@@ -33,6 +32,7 @@ from ignite_tf_magic.runs.logs.output import Segment, follow
 from ignite_tf_magic.runs.orders import job_name
 from ignite_tf_magic.runs.record import HostRecord, RunRecord, RunSpec
 from ignite_tf_magic.runs.states import RunState
+from tests.waiting import until
 
 RUN = "mnist-1121-0412-k3f"
 SPEC = RunSpec("MNIST", num_workers=2)
@@ -243,13 +243,6 @@ def far(tmp_path):
         each.host.end(RUN, grace_s=0)
         until(lambda each=each: all(j.has_ended for run in each.host.list_runs() for j in run.jobs))
         each.host.close()
-
-
-def until(condition, timeout_s=300):
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 COUNT = "import time\nfor n in range({num}):\n    print(n, {letter!r} * 50)\n    time.sleep({pause})\n"

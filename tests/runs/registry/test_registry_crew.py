@@ -5,13 +5,8 @@ from __future__ import annotations
 import time
 
 from ignite_tf_magic.runs.orders import HostReport
-from ignite_tf_magic.runs.record import HostRecord, RunRecord, RunSpec
 from ignite_tf_magic.runs.registry.registry_crew import RegistryHostPool
-from ignite_tf_magic.runs.states import RunState
-
-
-def record_of(names):
-    return RunRecord("mnist-1", RunSpec("MNIST"), RunState.RUNNING, 0.0, hosts=tuple(map(HostRecord, names)))
+from tests.runs.light_runs import running_record
 
 
 def row(counter, host="a"):
@@ -20,7 +15,7 @@ def row(counter, host="a"):
 
 def test_a_host_is_heard_while_its_counter_changes():
     pool = RegistryHostPool(1.0)
-    pool.follow(record_of("a"))
+    pool.follow(running_record("a"))
     for counter in range(3):
         pool.feed({"a": row(counter)})
         time.sleep(0.02)
@@ -31,7 +26,7 @@ def test_a_host_is_heard_while_its_counter_changes():
 def test_a_row_that_vanishes_is_a_host_that_says_nothing_new():
     """As after the loss of the cache: its silence is counted from when it was heard, it was not silent for ever."""
     pool = RegistryHostPool(1000.0)  # so that every lapse is over at once
-    pool.follow(record_of("a"))
+    pool.follow(running_record("a"))
     pool.feed({"a": row(1)})
     time.sleep(0.05)
     pool.feed({})
@@ -44,7 +39,7 @@ def test_a_row_that_vanishes_is_a_host_that_says_nothing_new():
 def test_nobody_was_silent_for_longer_than_was_listened():
     """Who supervised before may have heard of it a moment ago."""
     pool = RegistryHostPool(1000.0)
-    pool.follow(record_of("ab"))
+    pool.follow(running_record("a", "b"))
     time.sleep(0.05)
     pool.feed({"a": row(1)})
     report = pool.reports()["b"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import threading
-import time
 import uuid
 from contextlib import suppress
 from dataclasses import replace
@@ -24,6 +23,7 @@ from ignite_tf_magic.runs.record import HostRecord, RunRecord, RunSpec
 from ignite_tf_magic.runs.registry.registry import CACHE, Registry
 from ignite_tf_magic.runs.seals import Seal
 from ignite_tf_magic.session import RunRequest, RunState, list_runs, open_session
+from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("no_runs_left")
 NUMBERS = "HOSTILE_NUMBERS"
@@ -88,13 +88,6 @@ def alter(cache, run_id, **changes):
     record["version"] += 1000
     cache.put(f"record/{run_id}", json.dumps(row))
     return record
-
-
-def until(condition, timeout_s=60):
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "this has not come about"
-        time.sleep(0.05)
 
 
 def words_of(run):
