@@ -22,7 +22,6 @@ from ignite_tf_magic.client.cache_facts import (
     spare_name,
 )
 from ignite_tf_magic.client.client import connect
-from ignite_tf_magic.client.router import wait_for
 from ignite_tf_magic.embedded import status
 from ignite_tf_magic.errors import (
     CacheExists,
@@ -34,6 +33,7 @@ from ignite_tf_magic.errors import (
 )
 from ignite_tf_magic.session import RunRequest, open_session
 from ignite_tf_magic.ui.render import caches_view
+from tests.waiting import until
 
 KILLS = int(os.environ.get("LOAD_KILLS", "2"))
 MIB = 1 << 20
@@ -137,7 +137,7 @@ def kill_load(session, ignite, cache, rows, condition):
     argv = [sys.executable, "-c", textwrap.dedent(LOADER), str(port), cache, str(rows)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as loader:
         assert loader.stdout.readline() == "begins\n"
-        assert wait_for(lambda: condition() or loader.poll() is not None or None, 60, [0.01])
+        until(lambda: condition() or loader.poll() is not None)
         loader.send_signal(signal.SIGKILL)
         assert loader.wait() == -signal.SIGKILL, "it had ended before"
 

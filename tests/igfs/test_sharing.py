@@ -371,7 +371,7 @@ def forked(call):
     if pid == 0:
         answer: object = None
         try:
-            signal.alarm(60)
+            signal.alarm(300)
             answer = call()
         except BaseException as error:  # noqa: BLE001 - the parent shows it
             answer = repr(error)
@@ -380,7 +380,7 @@ def forked(call):
             os._exit(0)
     sender.close()
     try:
-        return receiver.recv() if receiver.poll(90) else "no answer"
+        return receiver.recv() if receiver.poll(330) else "no answer"
     finally:
         os.waitpid(pid, 0)
 

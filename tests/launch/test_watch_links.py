@@ -151,7 +151,7 @@ def test_a_stop_that_comes_together_with_an_answer_is_heard(home, monkeypatch):
     with Host("h1", transport, python=sys.executable, timings=TIMINGS) as host:
         watch = HostWatch(host, "r1", logs={}, sink=Kept())
         try:
-            until(lambda: stopping and stopping[0].done(), 20)
+            until(lambda: stopping and stopping[0].done())
             heard_at = watch.view.heard_at
             time.sleep(3 * TIMINGS.poll_s)
             assert watch.view.heard_at == heard_at

@@ -107,7 +107,7 @@ def test_a_run_whose_owner_was_killed_is_told_of_and_resumed(run, session):
     assert info.started_at < info.seen_at <= datetime.now(timezone.utc)
     resumed = session.resume_run(run.id)
     assert resumed.id == run.id
-    assert resumed.wait(120).state is RunState.SUCCEEDED
+    assert resumed.wait(300).state is RunState.SUCCEEDED
     steps = steps_of(resumed)
     assert sorted(set(steps)) == list(range(NUM_STEPS)) and len(steps) <= NUM_STEPS + 1
     assert "begins at 0 ['--rate', '0.1']" in written(resumed)
@@ -218,7 +218,7 @@ def test_a_run_that_was_stopped_is_resumed(run, session):
     run.stop()
     assert "reason" not in described(run)
     resumed = session.resume_run(run.id)
-    assert resumed.wait(120).state is RunState.SUCCEEDED
+    assert resumed.wait(300).state is RunState.SUCCEEDED
     assert sorted(set(steps_of(run))) == list(range(NUM_STEPS))
 
 

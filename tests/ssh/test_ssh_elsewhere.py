@@ -101,7 +101,7 @@ def test_prune_forgets_runs_wherever_something_of_them_is(session, elsewhere, be
 def test_a_row_of_the_registry_names_no_program_for_another_machine(session, elsewhere, bed):
     """Who has no key of the run takes only the hosts' names from its row, which anybody may have written."""
     run = session.start_run(RunRequest("NUMBERS", "print('here')", 3, start_timeout_s=None, detach=True))
-    run.wait(120)
+    run.wait(300)
     for host in bed.hosts:
         host.run(
             [

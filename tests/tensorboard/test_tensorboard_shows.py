@@ -149,5 +149,5 @@ def test_nothing_is_read_while_nobody_looks():
     assert reader.is_alive()  # no time at all is too long ago already
     watch._pause_after_s = 3600
     watch.look()
-    reader.join(30)
+    reader.join(300)
     assert not reader.is_alive()

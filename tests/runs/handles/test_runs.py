@@ -155,7 +155,7 @@ def test_a_run_whose_workers_do_not_all_join_is_ended(start):
 
 
 def test_workers_that_end_well_need_not_join(start):
-    run = start("import time; time.sleep(0.3)", 2, start_timeout_s=30.0)
+    run = start("import time; time.sleep(0.3)", 2, start_timeout_s=300.0)
     assert run.wait(300).state is RunState.SUCCEEDED
 
 

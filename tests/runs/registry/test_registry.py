@@ -382,10 +382,10 @@ def test_nodes_die_while_it_is_written(new_cluster):
             try:
                 for victim in cluster.nodes[:2]:
                     goal = len(won[0]) + len(won[1]) + 50
-                    until(lambda goal=goal: len(won[0]) + len(won[1]) > goal, 110)
+                    until(lambda goal=goal: len(won[0]) + len(won[1]) > goal)
                     os.kill(victim.pid, signal.SIGKILL)
                 goal = len(won[0]) + 20
-                until(lambda: len(won[0]) > goal, 110)
+                until(lambda: len(won[0]) > goal)
             finally:
                 stop.set()
             for each in counting:
