@@ -17,19 +17,20 @@ SLEEP = "import time; print('up'); time.sleep(600)"
 # The process, a child in its group, a grandchild in a session of its own, an orphan, one that ignores SIGTERM.
 FAMILY = """
 import os, signal, time
+told, tell = os.pipe()
 def child(setsid, ignore, orphan):
     if os.fork() == 0:
         if setsid: os.setsid()
         if ignore: signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if orphan and os.fork(): os._exit(0)
-        print('child', flush=True)
+        os.write(tell, b'.')
         time.sleep(600)
         os._exit(0)
 for setsid in (0, 1):
     for ignore in (0, 1):
         for orphan in (0, 1):
             child(setsid, ignore, orphan)
-time.sleep(0.1)
+for _ in range(8): os.read(told, 1)
 print('up')
 time.sleep(600)
 """
@@ -76,8 +77,6 @@ def others(home: Path, relay: Relay) -> dict[int, list[str]]:
 
 
 def test_end_with_grace_lets_the_process_save_and_then_kills_what_it_leaves(relay, home):
-    code = FAMILY + "\n"
-    code = code.replace("time.sleep(600)\n\n", "")
     saving = "import signal\ndef save(*_):\n    print('saved', flush=True)\n    raise SystemExit(7)\n"
     start(relay, FAMILY.replace("print('up')", saving + "signal.signal(signal.SIGTERM, save)\nprint('up')"))
     relay.call("end", run="r", grace_s=20)

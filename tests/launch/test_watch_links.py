@@ -12,6 +12,7 @@ import time
 import psutil
 import pytest
 
+from ignite_tf_magic.launch import lock
 from ignite_tf_magic.launch.hosts import Host
 from ignite_tf_magic.launch.jobs import JobState, LinkTimings
 from ignite_tf_magic.launch.link import RelayLink
@@ -73,16 +74,17 @@ def test_relays_that_die_in_mid_stream(home):
         end_all(host)
 
 
-def test_what_was_known_stays_and_nothing_is_invented(host, box):
-    sink = Kept()
+def test_what_was_known_stays_and_nothing_is_invented(host, box, home, tmp_path):
+    sink, go = Kept(), tmp_path / "go"
     with watching(host, sink) as watch:
-        host.start(shell_job("w0", "sleep 2; echo done; exit 5"))
+        host.start(shell_job("w0", f"until [ -e {go} ]; do sleep 0.05; done; echo done; exit 5"))
         until(lambda: "w0" in watch.view.jobs)
         box.stop()
         until(lambda: watch.view.contact is Contact.UNREACHABLE)
         assert "refused" in watch.view.error
         heard_at, since = watch.view.heard_at, watch.view.since
-        time.sleep(2)  # it ends meanwhile
+        go.touch()
+        until(lambda: not lock.is_held(home / "runs/r1/jobs/w0/lock"), what="its end")
         assert watch.view.contact is Contact.UNREACHABLE
         assert watch.view.jobs["w0"].state is JobState.RUNNING
         assert (watch.view.heard_at, watch.view.since) == (heard_at, since)
@@ -153,7 +155,7 @@ def test_a_stop_that_comes_together_with_an_answer_is_heard(home, monkeypatch):
         try:
             until(lambda: stopping and stopping[0].done())
             heard_at = watch.view.heard_at
-            time.sleep(3 * TIMINGS.poll_s)
+            time.sleep(3 * TIMINGS.poll_s)  # nothing more is asked
             assert watch.view.heard_at == heard_at
         finally:
             watch.stop()

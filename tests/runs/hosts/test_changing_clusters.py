@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -76,16 +75,16 @@ def test_a_session_goes_over_to_the_rest_of_the_cluster(ignite, new_cluster, cli
     client.destroy_cache("CHANGING")
 
 
-def test_hosts_are_not_blamed_for_a_registry_that_cannot_be_read():
+def test_hosts_are_not_blamed_for_a_registry_that_cannot_be_read(clock):
     pool = RegistryHostPool(20.0)  # reads each 0.1 s, at most
     pool.follow(running_record("a"))
     pool.feed({"a": {**HostReport("a").to_json(), "counter": 1}})
-    time.sleep(1.0)  # nothing can be read
+    clock.now += 1.0  # nothing can be read
     assert pool.silence_s("a") <= 0.1
     pool.feed({"a": {**HostReport("a").to_json(), "counter": 1}})
     assert pool.silence_s("a") <= 0.2
     for _ in range(10):
-        time.sleep(0.1)
+        clock.now += 0.1
         pool.feed({"a": {**HostReport("a").to_json(), "counter": 1}})
     assert pool.silence_s("a") > pool.lapse_s
 
