@@ -289,7 +289,7 @@ def test_two_beds_at_once_know_nothing_of_each_other(any_bed, tmp_path):
 
 
 def test_a_bed_that_cannot_be_made_leaves_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr("bed.find_sshd", lambda: "/bin/false")
+    monkeypatch.setattr("tests.bed.bed.find_sshd", lambda: "/bin/false")
     with pytest.raises(BedError, match="the sshd of bed1 ended"):
         Bed.up(1, ignite=False, root_dir=tmp_path)
     assert list(find_programs(None, str(tmp_path))) == []

@@ -206,7 +206,7 @@ def breaking(far, monkeypatch):
             finally:
                 cut_file(far.root).unlink()
 
-    monkeypatch.setattr("pipe_hosts.Host", Breaking)
+    monkeypatch.setattr("tests.runs.pipe_hosts.Host", Breaking)
     return breaks
 
 
