@@ -225,7 +225,7 @@ def test_the_supervisors_own_fault_ends_the_start(runs_dir, work_dir, monkeypatc
     def broken(self, record):
         raise KeyError("a fault of ours")
 
-    monkeypatch.setattr("ignite_tf_magic.runs.supervision.host_controller.HostController.obey", broken)
+    monkeypatch.setattr("ignite_tf_magic.runs.supervision.host_controller.HostController.reconcile", broken)
     with pytest.raises(LaunchError, match="a fault of ours"):
         manager.start_run(make_plan("pass", cwd=work_dir), runs_dir, reach_of(runs_dir))
 
