@@ -84,7 +84,7 @@ sshd:
 # started for them.
 pictures: $(VENV)/.dev browser
 	$(BIN)/python docs/rooms.py
-	PYTHONPATH=tests/browser $(BIN)/python docs/pictures.py
+	$(BIN)/python -m docs.pictures
 
 $(VENV)/bin/uv:
 	$(PYTHON) -m venv $(VENV)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -20,10 +19,7 @@ import psutil
 
 from benchmarks.fault_stage import CACHE, ROOT, Stage
 from benchmarks.plan import Report
-
-sys.path.append(str(ROOT / "tests" / "ui" / "notebook"))
-
-from kernels import CellResult, Kernel
+from tests.ui.notebook.kernels import CellResult, Kernel
 
 _GONE_S = 60.0
 _SILENCE_S = 300.0

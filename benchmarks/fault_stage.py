@@ -21,12 +21,9 @@ from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.protocol.ops import AtomicityMode
 from ignite_tf_magic.runs.registry.registry import Registry
 from ignite_tf_magic.session import open_session
+from tests.bed.bed import Bed, BedError, BedKind, Host, HostProcess
 
 ROOT = Path(__file__).parent.parent
-sys.path.append(str(ROOT / "tests" / "bed"))
-
-from bed import Bed, BedError, BedKind, Host, HostProcess  # noqa: E402
-
 __all__ = ["Bed", "BedError", "BedKind", "Host", "HostProcess", "Stage"]
 
 T = TypeVar("T")

@@ -17,16 +17,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "launch"))
-
-from fake_hosts import FakeHosts
-from sshd import Sshd
-
 from benchmarks.plan import Report
 from ignite_tf_magic.launch.hosts import Host, call_all
 from ignite_tf_magic.launch.jobs import Job
 from ignite_tf_magic.launch.ssh import SshTransport
 from ignite_tf_magic.launch.watch import HostWatch
+from tests.launch.fake_hosts import FakeHosts
+from tests.launch.sshd import Sshd
 
 _RUN = "bench"
 _TIMEOUT_S = 300.0

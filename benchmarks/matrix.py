@@ -22,14 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import tables
+from tests.tfplugin.versions import KERAS, PACKAGES, venv
+from tests.training.cases import CASES, cases_of
+from tests.training.processes import Comparison, compare, run_cases
 
 ROOT = Path(__file__).parent.parent
-sys.path += [str(ROOT / "tests" / name) for name in ("training", "tfplugin")]
-
-from cases import CASES, cases_of  # noqa: E402
-from processes import Comparison, compare, run_cases  # noqa: E402
-from versions import KERAS, PACKAGES, venv  # noqa: E402
-
 NAME = "matrix"
 VERSIONS = ("2.16", "2.17", "2.18", "2.19", "2.20", "2.21")
 FRAMEWORKS = ("keras", "tf_keras")
@@ -44,7 +41,7 @@ _TOLERANCES = {
 }
 
 
-def rows_of(
+def result_rows(
     version: str, python: str, framework: str, num_workers: int, names: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
     """Run cases by so many workers, and by one process; gives a row for each case."""
@@ -99,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for framework in given.frameworks:
                 for number in given.workers:
                     if missing := _missing(rows, version, framework, number):
-                        more = list(rows_of(version, python, framework, number, missing))
+                        more = list(result_rows(version, python, framework, number, missing))
                         rows += more
                         tables.write(given.results, NAME, rows)
                         _tell(more)

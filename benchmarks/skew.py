@@ -20,13 +20,10 @@ from ignite_tf_magic.client.load import put_rows, table_config
 from ignite_tf_magic.client.page_sizes import PartitionStats
 from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.protocol.encode import RowEncoder
+from tests.training.assignments import assign
+from tests.training.processes import Workers
 
 ROOT = Path(__file__).parent.parent
-sys.path.append(str(ROOT / "tests" / "training"))
-
-from assignments import assign  # noqa: E402
-from processes import Workers  # noqa: E402
-
 RATIOS = ((10, 1), (1, 0), (100, 99))
 _SCRIPT = Path(__file__).parent / "scripts" / "train_skewed.py"
 _CACHE = "BENCH_SKEW"

@@ -18,7 +18,7 @@ from ignite_tf_magic.config.options import ConnectOptions, Endpoint
 from ignite_tf_magic.protocol.encode import RowEncoder
 
 
-def rows_of(case: Case, columns: dict[str, Any]) -> dict[Any, Any]:
+def pyignite_objects(case: Case, columns: dict[str, Any]) -> dict[Any, Any]:
     """Make pyignite's objects of columns."""
     schema = OrderedDict(pixels=ByteArrayObject, label=IntObject)
     row_type = GenericObjectMeta(type_name(case), (), {}, schema=schema)
@@ -33,7 +33,7 @@ def main(task: dict[str, Any]) -> None:
     """Answer the harness."""
     case = mnist(task["num_rows"])
     columns, keys = columns_of(case, 0, case.num_rows), np.arange(case.num_rows)
-    rows = rows_of(case, columns)
+    rows = pyignite_objects(case, columns)
     sample = dict(islice(rows.items(), task["sampled_rows"]))
     writer = Client()
     with (

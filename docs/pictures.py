@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import nbformat
-from lab import Lab, Notebook, browser, jupyter_lab, write_notebook
 from PIL import Image
 from playwright.sync_api import BrowserContext, Locator, expect
 
@@ -23,6 +22,7 @@ from ignite_tf_magic.session import (
     local_up,
     open_session,
 )
+from tests.browser.lab import Lab, Notebook, browser, jupyter_lab, write_notebook
 
 DOCS = Path(__file__).parent
 QUICKSTART = DOCS.parent / "notebooks" / "quickstart.ipynb"

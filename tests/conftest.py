@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,15 +11,11 @@ from typing import TYPE_CHECKING, Any
 import hypothesis
 import pytest
 
-# Modules that tests of several directories use.
-sys.path += [str(Path(__file__).parent / name) for name in ("bed", "ui/notebook", "training")]
-
-from bed import BedKind
-
 from ignite_tf_magic.embedded import EmbeddedCluster, EmbeddedOptions, Lifetime, down, ensure_up
 from ignite_tf_magic.embedded.java import find_java
 from ignite_tf_magic.embedded.record import read_cluster, take_end
 from ignite_tf_magic.errors import EmbeddedError
+from tests.bed.bed import BedKind
 
 if TYPE_CHECKING:
     from ignite_tf_magic.client.client import Client

@@ -24,10 +24,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import bed_ignite
-from bed_host import Host, HostProcess
-from bed_inside import BED_FILE, STOCK_PATH, descendants
-from bed_system import (
+from ignite_tf_magic.config.options import ConnectOptions
+from tests.bed import bed_ignite
+from tests.bed.bed_host import Host, HostProcess
+from tests.bed.bed_inside import BED_FILE, STOCK_PATH, descendants
+from tests.bed.bed_system import (
     INSIDE,
     PATIENCE_S,
     BedError,
@@ -43,8 +44,6 @@ from bed_system import (
     with_field,
     write_private,
 )
-
-from ignite_tf_magic.config.options import ConnectOptions
 
 __all__ = ["Bed", "BedError", "BedKind", "Host", "HostProcess", "tear_down"]
 

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import bed_ignite
-from bed_inside import descendants
-from bed_system import (
+from ignite_tf_magic.config.options import Endpoint
+from tests.bed import bed_ignite
+from tests.bed.bed_inside import descendants
+from tests.bed.bed_system import (
     NAMESPACES,
     PATIENCE_S,
     BedError,
@@ -29,10 +30,8 @@ from bed_system import (
     write_private,
 )
 
-from ignite_tf_magic.config.options import Endpoint
-
 if TYPE_CHECKING:
-    from bed import Bed
+    from tests.bed.bed import Bed
 
 _NODE_PATIENCE_S = 300.0
 _JOB_MARKER = b"IGNITE_TF_JOB="
@@ -283,4 +282,4 @@ class Host:
                 raise BedError(f"the {service} of {self.name} ended; the end of {log}:\n{tail(log)}")
             return is_ready(log.read_text(errors="replace"))
 
-        wait_for(look, f"the {service} of {self.name}", timeout_s, poll_s=0.03)
+        wait_for(look, f"the {service} of {self.name}", timeout_s)

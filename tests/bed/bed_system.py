@@ -10,18 +10,16 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from bed_inside import STOCK_PATH
+from tests.bed.bed_inside import STOCK_PATH
+from tests.waiting import PATIENCE_S, until
 
 INSIDE = Path(__file__).with_name("bed_inside.py").resolve()
 NAMESPACES = ("mount", "uts", "ipc", "net", "pid")
-PATIENCE_S = 300.0
-_POLL_S = 0.01
 _DISCOVERY_PORT = 47500
 
 
@@ -159,11 +157,13 @@ def tail(log: Path) -> str:
     return "\n".join(log.read_text(errors="replace").splitlines()[-15:])
 
 
-def wait_for(
-    condition: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S, poll_s: float = _POLL_S
-) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            raise BedError(f"waited {timeout_s:g} s in vain for {what}")
-        time.sleep(poll_s)
+def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S) -> None:
+    """Wait as `until` does; what does not come about is a fault of the bed.
+
+    Raises:
+        BedError: It has not come about.
+    """
+    try:
+        until(condition, timeout_s, what)
+    except AssertionError as error:
+        raise BedError(str(error)) from None

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from bed import Bed, BedKind
+
+from tests.bed.bed import Bed, BedKind
 
 
 @pytest.fixture(scope="module")

@@ -10,14 +10,16 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import pytest
-from bed import Bed, BedError, BedKind, Host, tear_down
-from bed_system import find_programs, wait_for
+
+from tests.bed.bed import Bed, BedError, BedKind, Host, tear_down
+from tests.bed.bed_system import find_programs
+from tests.waiting import until
 
 BED_SH = Path(__file__).with_name("bed.sh")
 COUNTER = "i=0; while :; do i=$((i+1)); echo $i; sleep 0.05; done"
@@ -32,7 +34,7 @@ def any_bed(request) -> Bed:
 def ssh_session(bed: Bed, host: Host, command: str) -> Iterator[subprocess.Popen]:
     argv = ["ssh", "-F", str(bed.ssh_config), host.ssh_name, command]
     with subprocess.Popen(
-        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        argv, bufsize=0, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as session:
         try:
             yield session
@@ -44,7 +46,7 @@ def left_on_server(host: Host, words: str = "sleep 3600") -> list[str]:
     """Start a daemon on the host and give its command line as `processes` tells it."""
     started = host.bed.ssh(host, f"IGNITE_TF_JOB=job-1 setsid {words} </dev/null >/dev/null 2>&1 &")
     assert started.returncode == 0, started.stderr
-    wait_for(lambda: words in argvs(host), "the daemon, no longer `setsid` or a shell")
+    until(lambda: words in argvs(host), what="the daemon, no longer `setsid` or a shell")
     return argvs(host)
 
 
@@ -57,7 +59,7 @@ def has_carrier(host: Host) -> bool:
     return "NO-CARRIER" not in shown[0]["flags"]
 
 
-def is_quiet(link: socket.socket, for_s: float) -> bool:
+def is_quiet(link: socket.socket | IO[bytes], for_s: float) -> bool:
     """Whether the other side neither sends nor ends the connection."""
     return select.select([link], [], [], for_s)[0] == []
 
@@ -119,7 +121,7 @@ def test_processes_are_told_with_their_job(any_bed):
     assert process.marker == "job-1"
     assert other.processes() == []
     assert host.run(["kill", str(process.pid)]).returncode == 0
-    wait_for(lambda: host.processes() == [], "the daemon to end")
+    until(lambda: host.processes() == [], what="the daemon to end")
 
 
 # Faults
@@ -139,7 +141,7 @@ def test_sshd_is_killed_with_its_sessions_but_not_what_ran_in_them(any_bed):
     host.start_sshd()
     pids = " ".join(str(process.pid) for process in host.processes())
     assert any_bed.ssh(host, f"kill {pids}").returncode == 0
-    wait_for(lambda: host.processes() == [], "the daemon to end")
+    until(lambda: host.processes() == [], what="the daemon to end")
 
 
 def test_a_connection_outlives_a_pulled_cable(machines):
@@ -148,12 +150,10 @@ def test_a_connection_outlives_a_pulled_cable(machines):
         assert [int(session.stdout.readline()) for _ in range(3)] == [1, 2, 3]
         host.cable_out()
         assert not has_carrier(host)
-        time.sleep(0.2)  # what was under way
-        before = (
-            os.read(session.stdout.fileno(), 1 << 16)
-            if select.select([session.stdout], [], [], 0)[0]
-            else b""
-        )
+        before = b""
+        while not is_quiet(session.stdout, 0.5):  # what was under way
+            before += (line := session.stdout.readline())
+            assert line, "the connection has ended"
         assert select.select([session.stdout], [], [], 3.0)[0] == []
         with pytest.raises(OSError) as unreachable:
             socket.create_connection((host.address, 22), 1.0)
@@ -185,9 +185,7 @@ def test_a_power_cut_says_goodbye_to_nobody(machines):
             host.processes()
         host.power_on()
         with pytest.raises(ConnectionResetError):
-            for _ in range(100):
-                link.send(b"SSH-2.0-test\r\n")
-                time.sleep(0.05)
+            until(lambda: not link.send(b"SSH-2.0-test\r\n"), what="a reset")
     assert host.boot_id != boot
     assert host.processes() == []
     assert machines.ssh(host, "cat kept").stdout == "kept\n"
@@ -253,8 +251,8 @@ def test_nothing_stays_of_a_bed_whose_maker_was_killed(kind, tmp_path):
     if kind is not BedKind.LOOPBACK and BedKind.best() is not kind:
         pytest.skip(f"the best here are {BedKind.best().value}")
     make = (
-        "import os, pathlib, bed\n"
-        f"bed.Bed.up(2, ignite=False, root_dir=pathlib.Path({str(tmp_path)!r}), kind=bed.{kind})\n"
+        "import os, pathlib\nfrom tests.bed.bed import Bed, BedKind\n"
+        f"Bed.up(2, ignite=False, root_dir=pathlib.Path({str(tmp_path)!r}), kind={kind})\n"
         "os.kill(os.getpid(), 9)"
     )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHON": sys.executable}
@@ -291,7 +289,7 @@ def test_two_beds_at_once_know_nothing_of_each_other(any_bed, tmp_path):
 
 
 def test_a_bed_that_cannot_be_made_leaves_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr("bed.find_sshd", lambda: "/bin/false")
+    monkeypatch.setattr("tests.bed.bed.find_sshd", lambda: "/bin/false")
     with pytest.raises(BedError, match="the sshd of bed1 ended"):
         Bed.up(1, ignite=False, root_dir=tmp_path)
     assert list(find_programs(None, str(tmp_path))) == []

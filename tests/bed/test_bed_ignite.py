@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from bed import Bed, BedKind
-from bed_system import wait_for
 
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.protocol.messages import CacheConfig
-
-NODE_S = 300.0
+from tests.bed.bed import Bed, BedKind
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +28,7 @@ def await_servers(bed: Bed, at: int, expected: set[str]) -> None:
         return names & {host.address for host in bed.hosts}
 
     addresses = {host.address for host in bed.hosts if host.name in expected}
-    wait_for(lambda: seen() == addresses, f"{sorted(expected)}", NODE_S, poll_s=0.2)
+    until(lambda: seen() == addresses, what=lambda: f"{sorted(expected)}, not {seen()}")
 
 
 def test_each_host_has_a_node_and_a_host_can_be_added(bed):
@@ -43,7 +41,7 @@ def test_each_host_has_a_node_and_a_host_can_be_added(bed):
     assert added.name == "bed4"
     await_servers(bed, 0, {"bed1", "bed2", "bed3", "bed4"})
     with connect(bed.connect_options) as client:  # while partitions move, some rows are counted twice
-        wait_for(lambda: client.cache("ROWS").size() == 100, "100 rows", NODE_S, poll_s=0.2)
+        until(lambda: client.cache("ROWS").size() == 100, what="100 rows")
     if bed.kind is BedKind.NAMESPACES:
         assert bed.ssh(added, "getent hosts bed1").stdout.split()[0] == bed.hosts[0].address
         assert bed.ssh(bed.hosts[0], "getent hosts bed4").stdout.split()[0] == added.address
@@ -56,7 +54,7 @@ def test_a_node_that_ends_by_itself_is_started_again(bed):
     host = bed.hosts[2]
     before = host.service_log("node")
     assert host.run(["kill", "-TERM", str(host.service_pid("node"))]).returncode == 0
-    wait_for(lambda: host.service_log("node") != before, "another start", NODE_S)
+    until(lambda: host.service_log("node") != before, what="another start")
     host.await_node(3)
     await_servers(bed, 0, {"bed1", "bed2", "bed3"})
 

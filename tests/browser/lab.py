@@ -19,6 +19,8 @@ import nbformat
 import psutil
 from playwright.sync_api import BrowserContext, Locator, Page, expect, sync_playwright
 
+from tests.waiting import until
+
 # For a machine with much else to do. Nothing waits this long when it need not.
 PATIENCE_S = 300
 _END_S = 120
@@ -141,13 +143,14 @@ def _write_settings(directory: Path) -> Path:
 
 
 def _wait_for_url(server: subprocess.Popen[bytes], runtime: Path, log: Path) -> str:
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline and server.poll() is None:
+    def url() -> str:
+        assert server.poll() is None, f"JupyterLab has ended; its log:\n{log.read_text()[-4000:]}"
         try:
             return str(json.loads((runtime / f"jpserver-{server.pid}.json").read_text())["url"])
         except (OSError, ValueError):  # not there, or half written
-            time.sleep(0.1)
-    raise AssertionError(f"JupyterLab does not come up; its log:\n{log.read_text()[-4000:]}")
+            return ""
+
+    return until(url, PATIENCE_S, lambda: f"JupyterLab; its log:\n{log.read_text()[-4000:]}")
 
 
 def _end(server: subprocess.Popen[bytes]) -> None:

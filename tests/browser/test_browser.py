@@ -7,10 +7,10 @@ import re
 import numpy as np
 import psutil
 import pytest
-from lab import browser, jupyter_lab, still_alive, write_notebook
 from playwright.sync_api import expect
 
 from ignite_tf_magic.session import load
+from tests.browser.lab import browser, jupyter_lab, still_alive, write_notebook
 
 CACHE = "BROWSER"
 TRAIN = [

@@ -22,7 +22,7 @@ def cache(client):
     client.destroy_cache("SWEPT")
 
 
-def rows_of(cache, sizes):
+def scanned_rows(cache, sizes):
     """All rows as (partition, bytes), in the order in which they come, owner by owner."""
     baseline = cache.baseline()
     scan = cache.scan(sorted(range(1024), key=lambda p: baseline.owners[p]), sizes, baseline)
@@ -36,7 +36,7 @@ def rows_of(cache, sizes):
 def in_general(cache, monkeypatch, sizes):
     with monkeypatch.context() as patch:
         patch.setattr(scan_module, "library", lambda: None)
-        return rows_of(cache, sizes)
+        return scanned_rows(cache, sizes)
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def sweeps(monkeypatch):
 def test_both_ways_give_the_same_rows_in_the_same_order(cache, known, sweeps, monkeypatch):
     slow = in_general(cache, monkeypatch, known)
     assert not sweeps
-    assert rows_of(cache, known) == slow
+    assert scanned_rows(cache, known) == slow
     assert sweeps
     assert len(slow) == 3000
 
@@ -76,7 +76,7 @@ def test_rows_added_changed_and_removed_since_the_partitions_were_measured(cache
     for key in range(6, 60):
         cache.remove(key)
     cache.put(700, b"x" * 5000)
-    assert rows_of(cache, known) == in_general(cache, monkeypatch, PageSizes())
+    assert scanned_rows(cache, known) == in_general(cache, monkeypatch, PageSizes())
     stats = known.known()
     assert stats[700].max_row_bytes > 5000
     assert stats[partition].rows == len([k for k in range(partition, partition + 1024 * 40, 1024) if k != 0])
@@ -90,6 +90,6 @@ def test_a_partition_that_no_longer_fits_a_page_is_read_in_the_general_way(cache
     for n in range(3, 11):
         cache.put(grown + 1024 * n, np.int32(n))
     for _ in range(2):
-        assert rows_of(cache, known) == in_general(cache, monkeypatch, PageSizes())
+        assert scanned_rows(cache, known) == in_general(cache, monkeypatch, PageSizes())
     assert known.known()[grown].rows == 11 - (grown > 3000 % 1024)
     assert bool(sweeps) is True

@@ -54,7 +54,7 @@ def listening(certificates=None):
             with stream:
                 try:
                     with context.wrap_socket(stream, server_side=True) if context else stream as inner:
-                        inner.settimeout(10)
+                        inner.settimeout(300)
                         told.extend(inner.recv(4096))
                 except OSError:
                     continue
@@ -70,7 +70,7 @@ def listening(certificates=None):
 
 
 def options(port, **given):
-    return ConnectOptions((Endpoint("localhost", port),), "reader", PASSWORD, timeout_s=20, **given)
+    return ConnectOptions((Endpoint("localhost", port),), "reader", PASSWORD, timeout_s=300, **given)
 
 
 def test_a_certificate_of_the_system_s_authorities_is_none_of_the_cafile_s(ours, theirs):

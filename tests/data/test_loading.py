@@ -22,7 +22,6 @@ from ignite_tf_magic.client.cache_facts import (
     spare_name,
 )
 from ignite_tf_magic.client.client import connect
-from ignite_tf_magic.client.router import wait_for
 from ignite_tf_magic.embedded import status
 from ignite_tf_magic.errors import (
     CacheExists,
@@ -34,6 +33,7 @@ from ignite_tf_magic.errors import (
 )
 from ignite_tf_magic.session import RunRequest, open_session
 from ignite_tf_magic.ui.render import caches_view
+from tests.waiting import until
 
 KILLS = int(os.environ.get("LOAD_KILLS", "2"))
 MIB = 1 << 20
@@ -137,7 +137,7 @@ def kill_load(session, ignite, cache, rows, condition):
     argv = [sys.executable, "-c", textwrap.dedent(LOADER), str(port), cache, str(rows)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as loader:
         assert loader.stdout.readline() == "begins\n"
-        assert wait_for(lambda: condition() or loader.poll() is not None or None, 60, [0.01])
+        until(lambda: condition() or loader.poll() is not None)
         loader.send_signal(signal.SIGKILL)
         assert loader.wait() == -signal.SIGKILL, "it had ended before"
 
@@ -210,7 +210,7 @@ def test_an_unfinished_cache_is_replaced_without_room_for_both(session, client):
     check_complete(client, "LOADING_HALF")
 
 
-def rows_of(num_mib, row_bytes=4096):
+def columns_of_size(num_mib, row_bytes=4096):
     return {
         "x": np.arange(num_mib * MIB // row_bytes),
         "y": np.zeros((num_mib * MIB // row_bytes, row_bytes), np.uint8),
@@ -222,7 +222,7 @@ def test_a_load_that_does_not_fit_halts_no_node(new_cluster):
     with open_session(cluster.connect_options, report=print) as session:
         session.load("OTHER", OLD)
         with pytest.raises(RegionFull, match=r"of the 128 MiB of its data region.*local up --region"):
-            session.load("LARGE", rows_of(3 * 128), backups=1)
+            session.load("LARGE", columns_of_size(3 * 128), backups=1)
         assert "LARGE" not in session.client.cache_names()
 
         # Of text nobody knows beforehand how much it is.
@@ -235,9 +235,9 @@ def test_a_load_that_does_not_fit_halts_no_node(new_cluster):
         assert all(node.alive for node in status(cluster.home).nodes)
         assert values(session, "OTHER") == OLD["x"].tolist()
 
-        session.load("TEXTS", rows_of(30), replace=True, backups=1)
+        session.load("TEXTS", columns_of_size(30), replace=True, backups=1)
         with pytest.raises(RegionFull, match="'TEXTS' stays as it is.*DROP TABLE"):
-            session.load("TEXTS", rows_of(75), replace=True, backups=1)
+            session.load("TEXTS", columns_of_size(75), replace=True, backups=1)
         check_complete(session.client, "TEXTS")
         assert session.client.cache("TEXTS").size() == 30 * 256
         assert sorted(session.client.cache_names()) == ["OTHER", "TEXTS", "ignite-tf-caches"]

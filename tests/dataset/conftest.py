@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from assignments import assignment, rows_of
 
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.client.load import put_rows, table_config
 from ignite_tf_magic.config.options import Endpoint
 from ignite_tf_magic.embedded import EmbeddedCluster
 from ignite_tf_magic.protocol.encode import RowEncoder
+from tests.training.assignments import assignment, rows_of_shares
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,6 @@ def as_worker(digits, ignite, tmp_path, monkeypatch):
         endpoint = cluster.connect_options.endpoints[0]
         for name, value in assignment(tmp_path, endpoint, cache, stats, shares, worker, more_rows).items():
             monkeypatch.setenv(name, value)
-        return rows_of(stats, shares, more_rows)
+        return rows_of_shares(stats, shares, more_rows)
 
     return become

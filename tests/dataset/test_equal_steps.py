@@ -169,7 +169,7 @@ def test_two_workers_count_every_row_exactly_once(as_worker, digits, monkeypatch
             )
         )
     try:
-        outputs = [worker.communicate(timeout=240) for worker in workers]
+        outputs = [worker.communicate(timeout=300) for worker in workers]
     finally:
         for worker in workers:
             worker.kill()

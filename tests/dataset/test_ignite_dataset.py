@@ -15,9 +15,10 @@ from ignite_tf_magic.client.sql import SqlClient
 from ignite_tf_magic.errors import CacheNotFound, ConfigError, EmptyCache
 from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.protocol.objects import BinaryObject
+from tests.waiting import until
 
 
-def rows_of(dataset):
+def all_rows(dataset):
     """Collect batches into one nest of arrays."""
     batches = list(dataset.as_numpy_iterator())
     return tf.nest.map_structure(lambda *columns: np.concatenate(columns), *batches)
@@ -36,23 +37,23 @@ def test_every_row_once_with_its_values(digits):
         "key": tf.TensorSpec([], tf.int64),
         "val": {"pixels": tf.TensorSpec([64], tf.uint8), "label": tf.TensorSpec([], tf.int32)},
     }
-    assert_same_rows(rows_of(dataset.batch(333)), digits)
+    assert_same_rows(all_rows(dataset.batch(333)), digits)
     assert isinstance(dataset, tf.data.Dataset)
 
 
 def test_rows_one_by_one(digits):
     dataset = IgniteDataset(digits.name, **digits.where(), part="0-99")
     single = list(dataset.as_numpy_iterator())
-    batched = rows_of(dataset.batch(50))
+    batched = all_rows(dataset.batch(50))
     assert [row["key"] for row in single] == batched["key"].tolist()
     assert single[0]["val"]["pixels"].shape == (64,)
 
 
 def test_the_order_is_the_same_each_time_and_does_not_depend_on_page_sizes(digits):
-    first = rows_of(IgniteDataset(digits.name, **digits.where()).batch(100))["key"]
+    first = all_rows(IgniteDataset(digits.name, **digits.where()).batch(100))["key"]
     dataset = IgniteDataset(digits.name, **digits.where(), page_size=3)
     for _ in range(2):
-        assert rows_of(dataset.batch(512))["key"].tolist() == first.tolist()
+        assert all_rows(dataset.batch(512))["key"].tolist() == first.tolist()
 
 
 @pytest.mark.parametrize("batch", [1, 7, 4096, 100_000])
@@ -120,9 +121,9 @@ def test_a_function_that_does_not_convert_runs_row_by_row_with_one_hint(digits):
 @pytest.mark.parametrize("buffer", [1, 64, 10_000])
 def test_shuffle_gives_every_row_once(digits, buffer):
     dataset = IgniteDataset(digits.name, **digits.where()).shuffle(buffer)
-    first = rows_of(dataset.batch(100))
+    first = all_rows(dataset.batch(100))
     assert_same_rows(first, digits)
-    assert rows_of(dataset.batch(100))["key"].tolist() != first["key"].tolist()
+    assert all_rows(dataset.batch(100))["key"].tolist() != first["key"].tolist()
 
 
 def test_shuffle_is_fixed_by_seed_and_pass(digits):
@@ -141,7 +142,7 @@ def test_shuffle_is_fixed_by_seed_and_pass(digits):
 
 def test_a_block_of_all_rows_mixes_uniformly(digits):
     dataset = IgniteDataset(digits.name, **digits.where()).shuffle(10_000, seed=1)
-    keys = rows_of(dataset.batch(5000))["key"]
+    keys = all_rows(dataset.batch(5000))["key"]
     # The mean rank of the first tenth of the keys is that of a uniform permutation within 5 sigma.
     ranks = np.flatnonzero(keys < 500)
     assert abs(ranks.mean() - 2500) < 5 * 1443 / np.sqrt(500)
@@ -149,12 +150,12 @@ def test_a_block_of_all_rows_mixes_uniformly(digits):
 
 def test_shuffle_after_batch_and_repeat_and_cache(digits):
     dataset = IgniteDataset(digits.name, **digits.where())
-    assert_same_rows(rows_of(dataset.batch(100).shuffle(10)), digits)
+    assert_same_rows(all_rows(dataset.batch(100).shuffle(10)), digits)
     twice = dataset.repeat(2).batch(1000)
     assert sum(batch["key"].shape[0] for batch in twice) == 10_000
     cached = dataset.cache().prefetch(2).batch(1000)
     for _ in range(2):
-        assert_same_rows(rows_of(cached), digits)
+        assert_same_rows(all_rows(cached), digits)
 
 
 def test_partitions_divide_the_cache(digits):
@@ -162,7 +163,7 @@ def test_partitions_divide_the_cache(digits):
     parts = [
         IgniteDataset(digits.name, **digits.where(), part=p) for p in ("0-499", range(500, 900), "900-1023")
     ]
-    found = [rows_of(part.batch(100))["key"].tolist() for part in parts]
+    found = [all_rows(part.batch(100))["key"].tolist() for part in parts]
     assert sum(map(len, found)) == len(whole)
     assert set().union(*found) == whole
 
@@ -171,7 +172,7 @@ def test_local_reads_one_nodes_primaries(ignite, digits):
     found = []
     for node in ignite.nodes:
         dataset = IgniteDataset(digits.name, host=node.host, port=node.port, local=True)
-        found += rows_of(dataset.batch(1000))["key"].tolist()
+        found += all_rows(dataset.batch(1000))["key"].tolist()
     assert sorted(found) == digits.keys.tolist()
 
 
@@ -188,7 +189,7 @@ def test_environment_overrides_arguments(digits, monkeypatch):
     overridden = IgniteDataset("WRONG", host="wrong.invalid", port=1, part=0, page_size=1, local=True)
     monkeypatch.undo()
     plain = IgniteDataset(digits.name, **digits.where(), part=[5, 7, 8, 9])
-    assert rows_of(overridden.batch(9))["key"].tolist() == rows_of(plain.batch(9))["key"].tolist()
+    assert all_rows(overridden.batch(9))["key"].tolist() == all_rows(plain.batch(9))["key"].tolist()
 
 
 def test_text_ragged_and_moments(make_cache):
@@ -253,8 +254,8 @@ def test_nulls(ignite, client):
     where = {"host": "127.0.0.1", "port": ignite.nodes[0].port}
     # tf.data passes errors of a source on as its own, with our words in them.
     with pytest.raises(tf.errors.OpError, match=r"SchemaError.*null in val.i.*fill=\{'i': 0\}"):
-        rows_of(IgniteDataset("NULLS", **where).batch(10))
-    found = rows_of(IgniteDataset("NULLS", **where, fill={"i": -1}).batch(10))
+        all_rows(IgniteDataset("NULLS", **where).batch(10))
+    found = all_rows(IgniteDataset("NULLS", **where, fill={"i": -1}).batch(10))
     by_key = {key: n for n, key in enumerate(found["key"].tolist())}
     assert np.isnan(found["val"]["r"][by_key[3]])
     assert found["val"]["s"][by_key[4]] == b""
@@ -268,13 +269,12 @@ def test_an_early_end_ends_the_reading_threads(digits):
         next(iter(dataset))
     del dataset
     import gc
-    import time
 
     gc.collect()
-    deadline = time.monotonic() + 60
-    while [t for t in threading.enumerate() if t.name.startswith("ignite-read")]:
-        assert time.monotonic() < deadline, "reading threads live on"
-        time.sleep(0.05)
+    until(
+        lambda: not [t for t in threading.enumerate() if t.name.startswith("ignite-read")],
+        what="the reading threads to end",
+    )
 
 
 def test_the_autotuner_is_off_unless_asked_for(digits):
@@ -324,7 +324,7 @@ def test_a_type_added_after_the_dataset_was_made_is_learnt(ignite, client):
     dataset = IgniteDataset("EVOLVES", host="127.0.0.1", port=ignite.nodes[0].port)
     with connect(ignite.connect_options) as other:
         other.cache("EVOLVES").put(2, BinaryObject("Evolves", {"b": "x", "a": np.int32(2)}))
-    assert sorted(rows_of(dataset.batch(10))["val"]["a"].tolist()) == [1, 2]
+    assert sorted(all_rows(dataset.batch(10))["val"]["a"].tolist()) == [1, 2]
     client.destroy_cache("EVOLVES")
 
 
@@ -369,7 +369,7 @@ def test_a_sql_table_gives_its_columns(ignite):
     for number in range(20):
         sql.query(insert, (number, "kitten " + "x" * number))
     dataset = IgniteDataset("SQL_PUBLIC_KITTEN_CACHE", host="127.0.0.1", port=ignite.nodes[0].port)
-    rows = rows_of(dataset.batch(7))
+    rows = all_rows(dataset.batch(7))
     assert sorted(rows["key"].tolist()) == list(range(20))
     value = {name: column[0] for name, column in rows["val"].items()}
     assert rows["val"]["NAME"].tolist() == [b"kitten " + b"x" * key for key in rows["key"].tolist()]
@@ -384,5 +384,5 @@ def test_a_sql_table_gives_its_columns(ignite):
         "SQL_PUBLIC_KITTEN_CACHE", host="127.0.0.1", port=ignite.nodes[0].port, fields=["BORN", "TOES"]
     )
     assert set(few.element_spec["val"]) == {"BORN", "TOES"}
-    assert set(rows_of(few.batch(20))["val"]["BORN"].tolist()) == {int(value["BORN"])}
+    assert set(all_rows(few.batch(20))["val"]["BORN"].tolist()) == {int(value["BORN"])}
     sql.query("DROP TABLE KITTEN_CACHE")

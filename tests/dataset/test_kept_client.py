@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 
 import pytest
 
@@ -12,6 +11,7 @@ from ignite_tf_magic import IgniteDataset
 from ignite_tf_magic.client import router as router_module
 from ignite_tf_magic.dataset import kept_client
 from ignite_tf_magic.dataset.kept_client import KeptClient
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -81,8 +81,7 @@ def test_an_idle_client_is_closed_and_a_surplus_one_at_once(ignite, opened):
     assert [is_open(channel) for channel in opened] == [True, False]
     assert clients.take() is first
     clients.give_back(first)
-    while not told:  # the test's own time limit ends this
-        time.sleep(0.02)
+    until(lambda: told)
     assert not is_open(opened[0])
     third = clients.take()
     assert third is not first

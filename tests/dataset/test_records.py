@@ -8,7 +8,6 @@ import random
 import signal
 import struct
 import threading
-import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -23,7 +22,7 @@ from ignite_tf_magic import IgniteDataset
 from ignite_tf_magic.client.cache_scan import Baseline
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.client.sql import SqlClient
-from ignite_tf_magic.config.options import Endpoint
+from ignite_tf_magic.config.options import ConnectOptions, Endpoint
 from ignite_tf_magic.dataset.options import parse_partitions, read_options
 from ignite_tf_magic.dataset.record_address import RecordAddress, part_text
 from ignite_tf_magic.dataset.record_files import RecordFile, record_file_system
@@ -41,6 +40,7 @@ from ignite_tf_magic.protocol.objects import BinaryObject, binary_type_of
 from ignite_tf_magic.protocol.ops import TypeCode
 from ignite_tf_magic.tfplugin.codes import Code, code_of
 from ignite_tf_magic.tfplugin.registration import register_schemes
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -358,10 +358,7 @@ def test_an_early_end_ends_the_reading_threads(digits):
     for _ in range(3):
         next(iter(dataset))
     gc.collect()
-    deadline = time.monotonic() + 60
-    while not no_reading_threads():
-        assert time.monotonic() < deadline, "reading threads live on"
-        time.sleep(0.05)
+    until(no_reading_threads, what="the reading threads to end")
 
 
 def test_a_forked_process_is_told_to_open_its_own(digits):
@@ -449,7 +446,8 @@ def test_rows_lost_between_making_and_reading_are_noticed(new_cluster, fill_cach
     source = open_source(read_options(cache.name, host=endpoint.host, port=endpoint.port))
     snapshot = source.snapshot.to_text()
     os.kill(victim.pid, signal.SIGKILL)
-    time.sleep(1)
+    with connect(ConnectOptions((endpoint,))) as client:
+        until(lambda: len(client.cache("LOST").partition_map().owners) == 1, what="the loss to be noticed")
     # A process that never saw the lost node opens the file now.
     with pytest.raises(PartitionsLost, match="LOST"):
         read_all(RecordAddress("LOST", endpoint=endpoint, snapshot=snapshot).uri())

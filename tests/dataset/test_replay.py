@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 
 import numpy as np
 import pytest
-from chunks import in_turn
 
 from ignite_tf_magic import IgniteDataset
 from ignite_tf_magic.client.client import connect
@@ -18,6 +16,8 @@ from ignite_tf_magic.dataset.lineage import passes_of
 from ignite_tf_magic.dataset.passes import PassRecord, Stream, read_record, record_part
 from ignite_tf_magic.protocol.buffer import Reader
 from ignite_tf_magic.protocol.objects import read_value
+from tests.dataset.chunks import in_turn
+from tests.waiting import until
 
 HALVES = [range(512), range(512, 1024)]
 MOVED = [range(1, 1024, 3), [p for p in range(1024) if p % 3 != 1]]
@@ -192,7 +192,4 @@ def lose_a_node(cluster, kept):
         port = lost.endpoints[0].port
         os.kill(next(node.pid for node in cluster.nodes if node.port == port), signal.SIGKILL)
         cache = client.cache("LOST")
-        deadline = time.monotonic() + 60
-        while lost.node_id in cache.partition_map().owners:
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
+        until(lambda: lost.node_id not in cache.partition_map().owners, what="other owners")

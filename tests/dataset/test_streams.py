@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from chunks import in_turn
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +18,7 @@ from ignite_tf_magic.dataset.passes import (
     read_record,
     record_part,
 )
+from tests.dataset.chunks import in_turn
 
 
 @dataclass
@@ -80,7 +80,7 @@ def rows_in_order(run: Run, stream: Stream, seed: int) -> list[tuple[int, int]]:
     return in_turn(groups, stream.chunk_rows)
 
 
-def record_of(parts: list[np.ndarray], rows_by_worker: tuple[int, ...]) -> PassRecord:
+def record_of_parts(parts: list[np.ndarray], rows_by_worker: tuple[int, ...]) -> PassRecord:
     record = read_record(np.sum(parts, axis=0), rows_by_worker)
     assert record is not None
     return record
@@ -94,7 +94,7 @@ def test_rows_before_and_after_a_restart_are_all_rows_once(run, seed, batch_rows
     deal = GlobalBatchPlan(shares[0].rows_by_worker, batch_rows)
     done = data.draw(st.integers(0, deal.num_steps))
     parts = [record_part(share, stream) for share, stream in zip(shares, streams, strict=True)]
-    record = record_of(parts, deal.rows_by_worker)
+    record = record_of_parts(parts, deal.rows_by_worker)
     seen = []
     for worker in numbers:
         first = int(deal.sizes(worker)[:done].sum())
@@ -116,22 +116,22 @@ def test_rows_before_and_after_a_restart_are_all_rows_once(run, seed, batch_rows
 def test_a_pass_that_is_replayed_is_recorded_as_it_was_and_the_next_one_anew(run):
     numbers = range(run.num_workers)
     shares = [run.share(0, worker) for worker in numbers]
-    record = record_of(
+    record = record_of_parts(
         [record_part(share, run.stream(0, share.worker)) for share in shares], shares[0].rows_by_worker
     )
     again = [EpochTracker(run.share(1, worker)) for worker in numbers]
     for passes in again:
         passes.begin(7, 2, record)
         passes.start()
-    assert record_of([each.record_part(7) for each in again], again[0].rows_by_worker(7)) == record
+    assert record_of_parts([each.record_part(7) for each in again], again[0].rows_by_worker(7)) == record
     for worker, passes in enumerate(again):
         assert passes.start() == 0
         assert passes.stream() is None
         assert passes.rows_by_worker() == run.share(1, 0).rows_by_worker
         passes.note(run.stream(1, worker))
-    later = record_of([each.record_part(8) for each in again], again[0].rows_by_worker(8))
+    later = record_of_parts([each.record_part(8) for each in again], again[0].rows_by_worker(8))
     assert later.streams == tuple(run.stream(1, worker) for worker in numbers)
-    assert record_of([each.record_part(7) for each in again], again[0].rows_by_worker(7)) == record
+    assert record_of_parts([each.record_part(7) for each in again], again[0].rows_by_worker(7)) == record
 
 
 def share_of(num_partitions: int = 4, rows=(5, 6), worker: int = 0) -> RowShard:
@@ -143,7 +143,7 @@ def test_who_has_read_nothing_yet_may_read_in_any_order():
     passes.begin(0)
     passes.start()
     other = record_part(share_of(worker=1), Stream(((1,), (3,)), 16))
-    record = record_of([passes.record_part(0), other], (5, 6))
+    record = record_of_parts([passes.record_part(0), other], (5, 6))
     assert record.streams == (Stream(((0, 2),), 8), Stream(((1,), (3,)), 16))
 
 
@@ -177,7 +177,7 @@ def test_nothing_is_recorded_of_what_is_not_shared():
 )
 def test_a_record_fits_the_same_source_and_as_many_workers(share, fits):
     parts = [record_part(share_of(worker=worker), Stream(((worker,),), 8)) for worker in range(2)]
-    assert record_of(parts, (5, 6)).fits(share) is fits
+    assert record_of_parts(parts, (5, 6)).fits(share) is fits
 
 
 def test_reading_again_in_one_pass_has_the_same_stream_and_another_number():

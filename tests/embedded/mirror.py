@@ -76,7 +76,7 @@ def serving(mirror: Mirror) -> Iterator[str]:
             if name in mirror.stall:
                 self.wfile.write(content[:10])
                 mirror.stalled.set()
-                mirror.go_on.wait(30)
+                mirror.go_on.wait(300)
                 content = content[10:]
             self.wfile.write(content)
 

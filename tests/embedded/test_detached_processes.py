@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from ignite_tf_magic.embedded.processes import (
     read_process,
     spawn_detached,
 )
+from tests.waiting import until
 
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(100)"]
 STUBBORN = [
@@ -37,8 +37,7 @@ def spawn(folder: Path, argv: list[str]) -> DetachedProcess:
     spawn_detached([Spawn(argv, folder, {"MARK": "1"}, folder / "log", folder / "process.json")])
     process = read_process(folder / "process.json")
     assert process is not None
-    while "up" not in (folder / "log").read_text():
-        time.sleep(0.01)
+    until(lambda: "up" in (folder / "log").read_text())
     return process
 
 
@@ -80,8 +79,7 @@ def test_a_zombie_has_ended():
 
 def test_a_zombie_whose_threads_still_run_has_not_ended():
     with subprocess.Popen([sys.executable, "-c", LEADERLESS]) as child:
-        while ") Z " not in Path(f"/proc/{child.pid}/stat").read_text():
-            time.sleep(0.01)
+        until(lambda: ") Z " in Path(f"/proc/{child.pid}/stat").read_text())
         assert birth_of(child.pid) is not None
         child.kill()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -33,6 +32,7 @@ from ignite_tf_magic.embedded.config_xml import NodePorts
 from ignite_tf_magic.errors import AuthenticationError, DeadlineExceeded, EmbeddedError, NodeDied
 from ignite_tf_magic.protocol.messages import CacheConfig
 from tests.client.certificates import Certificates
+from tests.waiting import until
 
 ONE = EmbeddedOptions(num_nodes=1, heap="256m")
 LISTEN = "0A"
@@ -62,6 +62,11 @@ def java_processes_of(home: Path) -> list[int]:
             if any(word.startswith(bytes(home) + b"/node-") for word in words):
                 found.append(int(process.name))
     return found
+
+
+def until_dead(cluster: EmbeddedCluster, index: int) -> None:
+    """Wait until a node is known to have ended."""
+    until(lambda: (found := status(cluster.home)) is None or not found.nodes[index].alive)
 
 
 def listening_addresses(pid: int) -> set[str]:
@@ -159,8 +164,8 @@ def test_a_killed_node_is_noticed_with_its_log_and_started_again_without_loss(ne
     victim = cluster.nodes[1]
     assert victim.pid is not None
     os.kill(victim.pid, signal.SIGKILL)
-    while (found := status(cluster.home)) is not None and found.nodes[1].alive:
-        time.sleep(0.01)
+    until_dead(cluster, 1)
+    found = status(cluster.home)
 
     assert found is not None
     (death,) = found.deaths()
@@ -187,8 +192,7 @@ def test_a_dead_node_whose_port_is_taken_comes_back_at_another(new_cluster):
     victim = cluster.nodes[0]
     assert victim.pid is not None
     os.kill(victim.pid, signal.SIGKILL)
-    while (found := status(cluster.home)) is not None and found.nodes[0].alive:
-        time.sleep(0.01)
+    until_dead(cluster, 0)
     with socket.create_server((victim.host, victim.port)):
         mended = ensure_up(home=cluster.home)
     assert isinstance(mended, ClusterReused) and mended.restarted == (0,)
@@ -205,8 +209,7 @@ def test_when_all_nodes_died_the_next_start_says_so_and_begins_anew(new_cluster)
     cluster: EmbeddedCluster = new_cluster(num_nodes=1)
     assert cluster.nodes[0].pid is not None
     os.kill(cluster.nodes[0].pid, signal.SIGKILL)
-    while (found := status(cluster.home)) is not None and found.nodes[0].alive:
-        time.sleep(0.01)
+    until_dead(cluster, 0)
     told: list[str] = []
     outcome = ensure_up(ONE, Lifetime.UNTIL_DOWN, told.append, cluster.home)
     assert isinstance(outcome, ClusterStarted)
@@ -282,8 +285,7 @@ def test_a_port_that_is_taken_meanwhile_is_replaced(home, monkeypatch, ignite):
 @pytest.mark.faults
 def test_an_interrupted_start_ends_what_it_started(home):
     with subprocess.Popen([sys.executable, "-c", START, str(home)], stderr=subprocess.PIPE) as process:
-        while not java_processes_of(home):
-            time.sleep(0.01)
+        until(lambda: java_processes_of(home))
         process.send_signal(signal.SIGINT)
         errors = process.communicate(timeout=300)[1]
     assert b"KeyboardInterrupt" in errors

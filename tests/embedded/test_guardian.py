@@ -22,6 +22,7 @@ from ignite_tf_magic.embedded import guardian as guardian_module
 from ignite_tf_magic.embedded.guardian import num_connections
 from ignite_tf_magic.embedded.processes import read_process
 from ignite_tf_magic.embedded.record import guardian_file
+from tests.waiting import until
 
 START = """
 import sys
@@ -40,11 +41,6 @@ tcp4       0      0  127.0.0.1.52114        127.0.0.1.10800        ESTABLISHED
 tcp4       0      0  127.0.0.1.10801        127.0.0.1.52115        TIME_WAIT
 tcp4       0      0  127.0.0.1.10800        *.*                    LISTEN
 """
-
-
-def wait_until(condition) -> None:
-    while not condition():  # the test's own time limit ends this
-        time.sleep(0.05)
 
 
 @contextmanager
@@ -76,7 +72,7 @@ def _mentions(process: Path, home: Path) -> bool:
 def test_nodes_outlive_a_killed_parent_while_a_client_is_connected_and_end_when_idle(tmp_path):
     with started_elsewhere(tmp_path, idle_timeout_s=2.0) as parent:
         assert parent.stdout is not None
-        wait_until(lambda: parent.stdout.readline() == "up\n")
+        until(lambda: parent.stdout.readline() == "up\n")
         cluster = status(tmp_path)
         assert cluster is not None
         with connect(cluster.connect_options) as client:
@@ -84,18 +80,18 @@ def test_nodes_outlive_a_killed_parent_while_a_client_is_connected_and_end_when_
             parent.wait()
             time.sleep(4.0)  # twice the idle time
             assert len(client.nodes()) == 1
-        wait_until(lambda: status(tmp_path) is None)
-        wait_until(lambda: not pids_of(tmp_path))
+        until(lambda: status(tmp_path) is None)
+        until(lambda: not pids_of(tmp_path))
         assert sorted(path.name for path in tmp_path.iterdir()) == ["last-end.json", "lock"]
 
 
 @pytest.mark.faults
 def test_a_start_whose_process_was_killed_is_cleaned_up_by_the_guardian(tmp_path):
     with started_elsewhere(tmp_path, idle_timeout_s=1000.0) as parent:
-        wait_until(lambda: read_process(tmp_path / "node-0" / "process.json") is not None)
+        until(lambda: read_process(tmp_path / "node-0" / "process.json") is not None)
         os.kill(parent.pid, signal.SIGKILL)
         parent.wait()
-        wait_until(lambda: not pids_of(tmp_path))
+        until(lambda: not pids_of(tmp_path))
         assert status(tmp_path) is None
 
 
@@ -112,7 +108,7 @@ def test_a_promoted_cluster_loses_its_guardian_and_a_used_one_keeps_going(new_cl
     assert "stay until" in told[-2]
     guardian = read_process(guardian_file(cluster.home))
     assert guardian is not None
-    wait_until(lambda: not guardian.is_running())
+    until(lambda: not guardian.is_running())
     found = status(cluster.home)
     assert found is not None and found.nodes[0].alive and found.lifetime is Lifetime.UNTIL_DOWN
 
@@ -133,12 +129,12 @@ def test_nodes_whose_home_was_removed_by_hand_do_not_stay(tmp_path):
     home = tmp_path / "home"
     with started_elsewhere(home, idle_timeout_s=1000.0) as parent:
         assert parent.stdout is not None
-        wait_until(lambda: parent.stdout.readline() == "up\n")
+        until(lambda: parent.stdout.readline() == "up\n")
         parent.kill()
         parent.wait()
         (home / "cluster.json").unlink()
         shutil.rmtree(home)
-        wait_until(lambda: not pids_of(home))
+        until(lambda: not pids_of(home))
 
 
 @pytest.mark.faults
@@ -150,8 +146,8 @@ def test_the_guardian_writes_down_that_a_node_died_and_the_next_start_tells_why_
     said: list[str] = []
     with (cluster.home / "guardian.log").open() as log:  # can be read on when the guardian has removed it
         os.kill(cluster.nodes[0].pid, signal.SIGKILL)
-        wait_until(lambda: said.append(log.read()) or "node 0" in "".join(said))
-    wait_until(lambda: status(cluster.home) is None)
+        until(lambda: said.append(log.read()) or "node 0" in "".join(said))
+    until(lambda: status(cluster.home) is None)
     told: list[str] = []
     ensure_up(EmbeddedOptions(num_nodes=1, heap="256m"), Lifetime.UNTIL_DOWN, told.append, cluster.home)
     assert told[0].startswith("the previous embedded cluster ended on 20")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import count
@@ -14,6 +13,7 @@ from hypothesis import settings
 from ignite_tf_magic.igfs import lease_manager as keeper
 from ignite_tf_magic.igfs.paths import Path, parse
 from ignite_tf_magic.igfs.volume import Volume
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from ignite_tf_magic.embedded import EmbeddedCluster
@@ -79,12 +79,12 @@ def quick_leases(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeper, "SWEEP_S", 0.3)
 
 
-def sweep_until_clean(volume: Volume, timeout_s: float = 300.0) -> None:
+def sweep_until_clean(volume: Volume) -> None:
     """Sweep until the journal holds nothing that waits."""
-    deadline = time.monotonic() + timeout_s
-    while volume.collector.sweep(100_000):
-        assert time.monotonic() < deadline, f"garbage stays: {volume.collector.records()}"
-        time.sleep(0.1)
+    until(
+        lambda: not volume.collector.sweep(100_000),
+        what=lambda: f"the garbage to go: {volume.collector.records()}",
+    )
 
 
 def read_all(volume: Volume, path: Path) -> bytes:

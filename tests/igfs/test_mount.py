@@ -24,6 +24,7 @@ from ignite_tf_magic.igfs import mount as mount_module
 from ignite_tf_magic.igfs.mount import is_mounted
 from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.session.files import Files, start_mount, unmount
+from tests.waiting import until
 
 FALLBACK = "ignite-tf fs sync igfs:///PATH"
 LOG_SAYS = "is shown in"
@@ -414,12 +415,11 @@ def test_what_is_written_is_read_while_it_goes_on(here, volume, mounted):
         assert content(volume, mounted, path) == b"0\n1\n2\nfsync\n"
         writer.write("by itself\n")
         writer.flush()
-        for _ in range(200):  # another host sees it although nobody asked here
-            if content(volume, mounted, path).endswith(b"by itself\n"):
-                break
-            time.sleep(0.1)
-        else:
-            raise AssertionError("what was written has not been published")
+        # Another host sees it although nobody asked here.
+        until(
+            lambda: content(volume, mounted, path).endswith(b"by itself\n"),
+            what="what was written to be published",
+        )
 
 
 @on_a_mount
@@ -506,8 +506,5 @@ def test_killed_leaves_no_dead_mount(here, home, tmp_path):
     process.kill()
     process.wait()
     process.stderr.close()
-    for _ in range(100):
-        if not is_mounted(tmp_path):
-            break
-        time.sleep(0.1)
+    until(lambda: not is_mounted(tmp_path), what="the mount to go")
     assert names_in(tmp_path) == []

@@ -32,6 +32,7 @@ from ignite_tf_magic.igfs.paths import parse
 from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.igfs.writer import OpenMode
 from tests.igfs.conftest import read_all, sweep_until_clean
+from tests.waiting import until
 
 SIZES = [0, 1, 100, 4095, 4096, 4097, 16_384, 16_385, 40_000, 70_000]
 SOME_NAMES = ["a", "b", "c d#%20", "é?*", "..x"]
@@ -519,23 +520,16 @@ def test_an_idle_client_hangs_up_and_comes_back(new_volume, own_name, quick_leas
     volume = new_volume(own_name, block_bytes=16_384)
     volume.write_file(("f",), bytes(100_000))
     with volume.open_read(("f",)):
-        wait_until(lambda: leases(volume) == 1)
-        time.sleep(1.0)
+        until(lambda: leases(volume) == 1)
+        time.sleep(1.0)  # twice as long as one with nothing open stays
         assert volume.store.is_connected, "a file is open"
-    wait_until(lambda: not volume.store.is_connected)
+    until(lambda: not volume.store.is_connected)
     assert leases(volume) == 0
     assert read_all(volume, ("f",)) == bytes(100_000)
 
 
 def leases(volume):
     return sum(key.startswith("c/") for key in volume.collector.records())
-
-
-def wait_until(condition, timeout_s=300.0):
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_files_stay_open_when_the_volume_is_closed(new_volume, own_name, quick_leases):
@@ -545,7 +539,7 @@ def test_files_stay_open_when_the_volume_is_closed(new_volume, own_name, quick_l
     writer.write(bytes(50_000))
     volume.close()
     before = next(r.counter for k, r in other.collector.records().items() if k.startswith("c/"))
-    wait_until(
+    until(
         lambda: any(
             r.counter > before + 3 for k, r in other.collector.records().items() if k.startswith("c/")
         )
@@ -553,7 +547,7 @@ def test_files_stay_open_when_the_volume_is_closed(new_volume, own_name, quick_l
     writer.write(bytes(50_000))
     writer.close()
     assert read_all(other, ("f",)) == bytes(100_000)
-    wait_until(lambda: not volume.store.is_connected)
+    until(lambda: not volume.store.is_connected)
 
 
 def test_no_file_system_of_that_name(ignite):

@@ -9,13 +9,12 @@ import time
 from collections.abc import Mapping
 from pathlib import PurePath
 
-from launchers import Command
-
 from ignite_tf_magic.closing import Closing
 from ignite_tf_magic.errors import HostRefused, LaunchError
 from ignite_tf_magic.launch.hosts import Host
 from ignite_tf_magic.launch.jobs import Job, JobState, JobStatus
 from ignite_tf_magic.launch.watch import HostWatch
+from tests.launch.launchers import Command
 
 _GRACE_S = 24 * 3600.0  # who asks a process to end decides himself when to kill it
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sshd import Sshd, find_sshd
+
+from tests.launch.sshd import Sshd, find_sshd
 
 
 @pytest.fixture

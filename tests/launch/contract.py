@@ -6,15 +6,15 @@ import os
 import signal
 import stat
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
-from alive import is_alive
-from launchers import Command, Launcher, Process
 
 from ignite_tf_magic.errors import LaunchError
+from tests.alive import is_alive
+from tests.launch.launchers import Command, Launcher, Process
+from tests.waiting import until
 
 
 def python(code: str, **options) -> Command:
@@ -22,10 +22,7 @@ def python(code: str, **options) -> Command:
 
 
 def wait_for_text(path: Path, text: str) -> str:
-    deadline = time.monotonic() + 120
-    while text not in path.read_text():
-        assert time.monotonic() < deadline, f"{text!r} not in {path.read_text()!r}"
-        time.sleep(0.01)
+    until(lambda: text in path.read_text(), what=lambda: f"{text!r} in {path.read_text()!r}")
     return path.read_text()
 
 
@@ -152,10 +149,8 @@ class LauncherContract:
         )
         assert start(python(code)).wait(300) == 0
         child = int(output.read_text())
-        deadline = time.monotonic() + 40
-        while is_alive(child):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        # Before it would end by itself.
+        until(lambda: not is_alive(child), timeout_s=40)
 
     def test_ending_a_process_that_has_ended_does_nothing(self, start):
         process = start(python("pass"))

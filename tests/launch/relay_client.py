@@ -6,8 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,10 @@ from ignite_tf_magic.launch.agent import (
     encode_frame,
     loader_arguments,
 )
+from tests.waiting import PATIENCE_S, until
 
 SOURCE = agent_source()
 DIGEST = agent_digest(SOURCE)
-WAIT_S = 120.0
 HOME_MARK = "IGNITE_TF_TEST_HOME"  # in the environment of all that a relay starts
 
 
@@ -108,33 +107,27 @@ class Relay:
         return next(job for job in self.poll(run)["jobs"] if job["name"] == name)
 
     def until_ended(self, name: str = "g1-worker-0", run: str = "r") -> dict[str, Any]:
-        deadline = time.monotonic() + WAIT_S
-        while (job := self.job(name, run))["state"] not in ("ended", "lost"):
-            assert time.monotonic() < deadline, job
-            time.sleep(0.01)
-        return job
+        until(lambda: self.job(name, run)["state"] in ("ended", "lost"), what=lambda: self.job(name, run))
+        return self.job(name, run)
 
     def output(self, name: str = "g1-worker-0", run: str = "r") -> bytes:
         self.call("read", run=run, path=f"{name}.log", offset=0, max_bytes=1 << 20)
         return self.payload
 
     def until_output(self, text: bytes, name: str = "g1-worker-0", run: str = "r") -> bytes:
-        deadline = time.monotonic() + WAIT_S
-        while text not in (data := self.output(name, run)):
-            assert time.monotonic() < deadline, (text, data)
-            time.sleep(0.01)
-        return data
+        until(lambda: text in self.output(name, run), what=lambda: (text, self.output(name, run)))
+        return self.output(name, run)
 
     def close(self) -> None:
         self.process.stdin.close()
-        self.process.wait(WAIT_S)
+        self.process.wait(PATIENCE_S)
         self.process.stdout.close()
 
     def kill(self) -> None:
         self.process.kill()
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
-        self.process.wait(WAIT_S)
+        self.process.wait(PATIENCE_S)
         self.process.stdout.close()
 
 
@@ -158,14 +151,6 @@ def processes_of(home: Path) -> dict[int, list[str]]:
     return found
 
 
-def wait_until(condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + WAIT_S
-    while not (result := condition()):
-        assert time.monotonic() < deadline, condition
-        time.sleep(0.01)
-    return result
-
-
 @contextlib.contextmanager
 def clean_host(home: Path) -> Iterator[Relay]:
     """A relay of a host on which nothing may be left at the end once all its jobs were ended."""
@@ -179,4 +164,4 @@ def clean_host(home: Path) -> Iterator[Relay]:
             relay.call("end", run=run["run"], names=names, grace_s=0)
             for name in names:
                 relay.until_ended(name, run["run"])
-    wait_until(lambda: not processes_of(home))
+    until(lambda: not processes_of(home), what=lambda: processes_of(home))

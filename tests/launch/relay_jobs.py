@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 
 from ignite_tf_magic.launch.hosts import Host
 from ignite_tf_magic.launch.jobs import Job, JobStatus
+from tests.waiting import PATIENCE_S, until
 
 
 def job(name: str, code: str, **options) -> Job:
@@ -19,14 +19,6 @@ def shell_job(name: str, script: str, **options) -> Job:
     """A job that starts quicker."""
     options = {"generation": 1, "env": {}, "log": f"{name}.log", **options}
     return Job(run="r1", name=name, argv=("/bin/sh", "-c", script), **options)
-
-
-def until(condition, timeout_s: float = 180):
-    deadline = time.monotonic() + timeout_s
-    while not (found := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return found
 
 
 def status_of(host: Host, name: str) -> JobStatus:
@@ -58,7 +50,7 @@ class Kept:
         with self.news:
             self.gaps.append((path, start, end))
 
-    def wait_for(self, path: str, num_bytes: int, timeout_s: float = 180) -> bytes:
+    def wait_for(self, path: str, num_bytes: int, timeout_s: float = PATIENCE_S) -> bytes:
         with self.news:
             done = self.news.wait_for(lambda: len(self.logs.get(path, b"")) >= num_bytes, timeout_s)
             assert done, {name: len(log) for name, log in self.logs.items()}

@@ -38,12 +38,12 @@ class SlowLink:
 
     def __enter__(self) -> SlowLink:
         self._thread.start()
-        self._is_up.wait(60)
+        assert self._is_up.wait(300), "no port to listen at"
         return self
 
     def __exit__(self, *error: object) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(300)
 
     def _work(self) -> None:
         asyncio.set_event_loop(self._loop)

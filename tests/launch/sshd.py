@@ -9,12 +9,12 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from pathlib import Path
 
 import psutil
 
 from ignite_tf_magic.launch.ssh import SshOptions
+from tests.waiting import until
 
 ADDRESS = "127.0.1.1"
 
@@ -84,12 +84,14 @@ class Sshd:
         self.process = subprocess.Popen(
             [sshd, "-D", "-f", self.sshd_config, "-E", self.folder / "sshd.log"], stdin=subprocess.DEVNULL
         )
-        deadline = time.monotonic() + 120
-        while True:
-            with contextlib.suppress(OSError), socket.create_connection((self.address, self.port), 1):
-                return self
-            assert self.process.poll() is None and time.monotonic() < deadline, self.log
-            time.sleep(0.02)
+        until(self._answers, what=lambda: f"sshd to listen: {self.log}")
+        return self
+
+    def _answers(self) -> bool:
+        assert self.process is not None and self.process.poll() is None, self.log
+        with contextlib.suppress(OSError), socket.create_connection((self.address, self.port), 1):
+            return True
+        return False
 
     def sessions(self) -> list[psutil.Process]:
         """The processes of sshd that serve connections, the eldest first."""

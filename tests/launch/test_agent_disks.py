@@ -7,7 +7,8 @@ import subprocess
 import sys
 
 import pytest
-from relay_client import Refusal, clean_host, relay_at
+
+from tests.launch.relay_client import Refusal, clean_host, relay_at
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can mount a disk")
 

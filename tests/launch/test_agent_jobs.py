@@ -12,7 +12,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from relay_client import Refusal, clean_host, processes_of, relay_at, wait_until
+
+from tests.launch.relay_client import Refusal, clean_host, processes_of, relay_at
+from tests.waiting import until
 
 SLEEP = "import time; print('up'); time.sleep(600)"
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLEEP
@@ -190,7 +192,7 @@ def test_a_fence_ends_older_jobs_of_its_run_only_and_is_never_lowered(relay):
 def test_a_job_whose_lease_is_over_is_ended(relay, home):
     relay.start(STUBBORN, lease=lease(relay, 0.7), grace_s=0.3)
     relay.kill()
-    wait_until(lambda: not processes_of(home))
+    until(lambda: not processes_of(home))
     with relay_at(home) as later:
         job = later.job()
         assert (job["reason"], job["code"]) == ("lease", -signal.SIGKILL)
@@ -260,7 +262,7 @@ sys.exit(os.stat('n').st_size < 3)
 
 def test_a_kept_job_ends_when_it_is_named(relay):
     relay.start("raise SystemExit(1)", name="kept", keep=True)
-    wait_until(lambda: relay.job("kept")["restarts"])
+    until(lambda: relay.job("kept")["restarts"])
     relay.call("end", run="r", grace_s=0)
     relay.call("end", run="r", names=["kept"], grace_s=5)
     assert relay.until_ended("kept")["reason"] == "ended"
@@ -369,7 +371,7 @@ def test_a_kill_for_want_of_memory_is_told(relay):
         job = relay.until_ended()
         assert (job["code"], job["oom"]) == (-signal.SIGKILL, True)
     finally:
-        wait_until(lambda: not (group / "cgroup.procs").read_text())
+        until(lambda: not (group / "cgroup.procs").read_text())
         group.rmdir()
 
 
@@ -410,7 +412,7 @@ while True:
         relay.until_output(b"up")
         fill(small_disk)
         beat = relay.job()["beat"]
-        wait_until(lambda: relay.job()["beat"] > beat)
+        until(lambda: relay.job()["beat"] > beat)
         size = relay.job()["log_bytes"]
         assert refused(relay, name="new").kind == "disk_full"
         assert [job["name"] for job in relay.poll()["jobs"]] == ["g1-worker-0"]
@@ -419,7 +421,7 @@ while True:
         assert full.value.kind == "disk_full"
         relay.poll(renew={"generation": 1, **lease(relay, 500)})
         (small_disk / "filler").unlink()
-        wait_until(lambda: relay.job()["log_bytes"] > size)
+        until(lambda: relay.job()["log_bytes"] > size)
         fill(small_disk)
         relay.call("end", run="r", grace_s=5)
         job = relay.until_ended()

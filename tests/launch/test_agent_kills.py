@@ -9,25 +9,28 @@ import time
 from pathlib import Path
 
 import pytest
-from relay_client import Relay, clean_host, processes_of, relay_at, wait_until
+
+from tests.launch.relay_client import Relay, clean_host, processes_of, relay_at
+from tests.waiting import until
 
 SLEEP = "import time; print('up'); time.sleep(600)"
 # The process, a child in its group, a grandchild in a session of its own, an orphan, one that ignores SIGTERM.
 FAMILY = """
 import os, signal, time
+told, tell = os.pipe()
 def child(setsid, ignore, orphan):
     if os.fork() == 0:
         if setsid: os.setsid()
         if ignore: signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if orphan and os.fork(): os._exit(0)
-        print('child', flush=True)
+        os.write(tell, b'.')
         time.sleep(600)
         os._exit(0)
 for setsid in (0, 1):
     for ignore in (0, 1):
         for orphan in (0, 1):
             child(setsid, ignore, orphan)
-time.sleep(0.1)
+for _ in range(8): os.read(told, 1)
 print('up')
 time.sleep(600)
 """
@@ -74,15 +77,13 @@ def others(home: Path, relay: Relay) -> dict[int, list[str]]:
 
 
 def test_end_with_grace_lets_the_process_save_and_then_kills_what_it_leaves(relay, home):
-    code = FAMILY + "\n"
-    code = code.replace("time.sleep(600)\n\n", "")
     saving = "import signal\ndef save(*_):\n    print('saved', flush=True)\n    raise SystemExit(7)\n"
     start(relay, FAMILY.replace("print('up')", saving + "signal.signal(signal.SIGTERM, save)\nprint('up')"))
     relay.call("end", run="r", grace_s=20)
     job = relay.until_ended()
     assert (job["code"], job["reason"], job["oom"]) == (7, "ended", False)
     assert b"saved" in relay.output()
-    wait_until(lambda: not others(home, relay))
+    until(lambda: not others(home, relay))
 
 
 @pytest.mark.parametrize("grace_s", [0, 0.3])
@@ -93,13 +94,13 @@ def test_a_family_that_ignores_the_request_is_killed_whole(relay, home, grace_s)
     relay.call("end", run="r", grace_s=grace_s, reason="stopped by the user")
     job = relay.until_ended()
     assert (job["code"], job["reason"]) == (-signal.SIGKILL, "stopped by the user")
-    wait_until(lambda: not others(home, relay))
+    until(lambda: not others(home, relay))
 
 
 def test_a_second_request_may_hasten_the_end_but_not_delay_it(relay):
     start(relay, "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLEEP)
     relay.call("end", run="r", grace_s=1000)
-    wait_until(lambda: relay.job()["state"] == "ending")
+    until(lambda: relay.job()["state"] == "ending")
     relay.call("end", run="r", grace_s=0, reason="second")
     assert relay.until_ended()["reason"] == "ended"
 
@@ -108,7 +109,7 @@ def test_what_a_process_leaves_behind_is_killed_when_it_ends(relay, home):
     relay.start(FAMILY.replace("print('up')\ntime.sleep(600)", "raise SystemExit(3)"))
     job = relay.until_ended()
     assert (job["code"], job["reason"]) == (3, "exited")
-    wait_until(lambda: not others(home, relay))
+    until(lambda: not others(home, relay))
 
 
 @pytest.mark.parametrize("setsid", [0, 1])
@@ -142,7 +143,7 @@ def test_a_killed_shim_takes_the_job_along_or_leaves_it_guarded(relay, home, kil
         job = relay.until_ended()
         assert (job["code"], job["reason"], job["pid"]) == (None, "agent_lost", None)
     assert_silent(relay)
-    wait_until(lambda: not others(home, relay))
+    until(lambda: not others(home, relay))
 
 
 def test_any_relay_cleans_up_after_both_shims(relay, home):
@@ -150,13 +151,13 @@ def test_any_relay_cleans_up_after_both_shims(relay, home):
     relay.close()
     for shim in job["keepers"]:
         os.kill(shim, signal.SIGKILL)
-    wait_until(lambda: job["pid"] not in processes_of(home))  # although nobody looks
+    until(lambda: job["pid"] not in processes_of(home))  # although nobody looks
     with relay_at(home) as first, relay_at(home) as second:
         answers = [each.answer(each.send("list"))["runs"][0]["jobs"][0] for each in (first, second)]
         assert {"ended"} == {first.until_ended()["state"], second.until_ended()["state"]}
         assert all(answer["state"] in ("running", "ending", "ended") for answer in answers)
         assert first.job() == second.job()
-        wait_until(lambda: not others(home, first).keys() - {second.process.pid})
+        until(lambda: not others(home, first).keys() - {second.process.pid})
 
 
 def test_a_job_of_another_run_is_left_alone(relay, home):
@@ -174,7 +175,7 @@ def test_after_a_reboot_a_job_is_lost(relay, home):
     job = start(relay, SLEEP)
     for shim in job["keepers"]:
         os.kill(shim, signal.SIGKILL)
-    wait_until(lambda: not others(home, relay))
+    until(lambda: not others(home, relay))
     path = home / "runs/r/jobs/g1-worker-0/job.json"
     asked = json.loads(path.read_text())
     path.write_text(json.dumps({**asked, "boot_id": "another"}))
@@ -202,7 +203,7 @@ def test_the_job_outlives_its_relay(relay, home):
     relay.kill()
     with relay_at(home) as later:
         size = later.job()["log_bytes"]
-        wait_until(lambda: later.job()["log_bytes"] > size)
+        until(lambda: later.job()["log_bytes"] > size)
         assert later.job()["state"] == "running"
 
 
@@ -218,9 +219,9 @@ def test_a_shutdown_of_the_host_lets_the_process_save(relay):
 
 RELAY_IN_A_JOB = """
 import sys, time
-sys.path[:0] = %r
+sys.path[:0] = [%r]
 from pathlib import Path
-from relay_client import Relay
+from tests.launch.relay_client import Relay
 relay = Relay(Path(%r))
 relay.start("import time; print('up'); time.sleep(600)", name="nested", run="s")
 relay.until_output(b"up", "nested", "s")
@@ -231,8 +232,8 @@ time.sleep(600)
 
 @pytest.mark.parametrize("kill_shims", [False, True])
 def test_a_job_started_by_a_job_has_a_life_of_its_own(relay, home, kill_shims):
-    paths = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
-    job = start(relay, RELAY_IN_A_JOB % (paths, str(home)), env={"PYTHONDONTWRITEBYTECODE": "1"})
+    root = str(Path(__file__).parents[2])
+    job = start(relay, RELAY_IN_A_JOB % (root, str(home)), env={"PYTHONDONTWRITEBYTECODE": "1"})
     if kill_shims:
         for shim in job["keepers"]:
             os.kill(shim, signal.SIGKILL)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 
 import pytest
-from agent_launcher import AgentLauncher
-from contract import LauncherContract, python
 
 from ignite_tf_magic.errors import LaunchError
 from ignite_tf_magic.launch.hosts import Host
 from ignite_tf_magic.launch.pipe import PipeTransport
 from ignite_tf_magic.launch.ssh import SshTransport
+from tests.launch.agent_launcher import AgentLauncher
+from tests.launch.contract import LauncherContract, python
 
 
 class RelayContract(LauncherContract):

@@ -10,12 +10,13 @@ import sys
 import time
 
 import pytest
-from relay_client import DIGEST, SOURCE, Refusal, clean_host, relay_at, wait_until
 
 from ignite_tf_magic.launch.agent import MAGIC, loader_arguments
 from ignite_tf_magic.launch.agent.job_files import JobFiles
 from ignite_tf_magic.launch.agent.polling import Poll
 from ignite_tf_magic.launch.agent.runs import Runs
+from tests.launch.relay_client import DIGEST, SOURCE, Refusal, clean_host, relay_at
+from tests.waiting import until
 
 LOG = "g1-worker-0.log"
 MIB = 1 << 20
@@ -112,9 +113,9 @@ print("up", flush=True)
 import time; time.sleep(600)
 """
     relay.start(code, log_limit_bytes=MIB)
-    wait_until(lambda: relay.job()["log_start"] > 0)
-    wait_until(lambda: relay.job()["log_bytes"] >= 6400003)
-    wait_until(lambda: relay.job()["log_bytes"] - relay.job()["log_start"] <= MIB)
+    until(lambda: relay.job()["log_start"] > 0)
+    until(lambda: relay.job()["log_bytes"] >= 6400003)
+    until(lambda: relay.job()["log_bytes"] - relay.job()["log_start"] <= MIB)
     start = relay.job()["log_start"]
     assert start % 4096 == 0
     assert (home / "runs/r" / LOG).stat().st_blocks * 512 <= MIB + 8192

@@ -8,7 +8,8 @@ import io
 import tarfile
 
 import pytest
-from relay_client import Refusal, clean_host, relay_at
+
+from tests.launch.relay_client import Refusal, clean_host, relay_at
 
 MAX_BYTES = 1 << 20
 

@@ -10,7 +10,8 @@ import time
 from hashlib import sha256
 
 import pytest
-from relay_client import DIGEST, clean_host, relay_at
+
+from tests.launch.relay_client import DIGEST, clean_host, relay_at
 
 DAY_S = 86_400.0
 WEEK_S = 7 * DAY_S

@@ -6,12 +6,11 @@ import sys
 import threading
 from contextlib import ExitStack
 
-from fake_hosts import FakeHosts
-
 from ignite_tf_magic.launch.hosts import Host, call_all
 from ignite_tf_magic.launch.jobs import Job
 from ignite_tf_magic.launch.ssh import SshTransport
 from ignite_tf_magic.launch.watch import HostWatch
+from tests.launch.fake_hosts import FakeHosts
 
 NUM_HOSTS = 100
 

@@ -13,8 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
-from alive import is_alive
-from relay_jobs import end_all, job, shell_job, status_of, until
 
 from ignite_tf_magic.errors import HostRefused, HostUnreachable, NoInterpreter
 from ignite_tf_magic.launch.hosts import Host, call_all
@@ -23,6 +21,9 @@ from ignite_tf_magic.launch.loop import end_task, loop_thread
 from ignite_tf_magic.launch.parcels import pack_tree
 from ignite_tf_magic.launch.pipe import PipeTransport
 from ignite_tf_magic.launch.ssh import SshTransport
+from tests.alive import is_alive
+from tests.launch.relay_jobs import end_all, job, shell_job, status_of
+from tests.waiting import until
 
 
 @pytest.fixture(params=["pipe", "ssh"])
@@ -63,7 +64,7 @@ def test_a_lease_that_nobody_renews_ends_the_job(host):
 def test_a_lease_that_was_set_further_off_is_over_later_and_can_be_set_back(host):
     host.start(shell_job("w0", "exec sleep 60", lease_s=1.0, grace_s=0.2))
     host.set_lease("r1", 1, 500)
-    time.sleep(1.6)
+    time.sleep(1.6)  # longer than it was set to at first
     assert status_of(host, "w0").state is JobState.RUNNING
     host.set_lease("r1", 1, 0.1)
     until(lambda: status_of(host, "w0").has_ended)
@@ -180,7 +181,7 @@ def test_after_the_relay_died_the_next_call_starts_another(host):
     host.start(shell_job("w0", "exec sleep 60"))
     psutil.Process(first).kill()
     until(lambda: not is_alive(first))
-    time.sleep(0.1)  # until this side has been told
+    until(lambda: not host._link.is_open, what="this side to be told")
     assert host.hello().pid != first
     assert status_of(host, "w0").state is JobState.RUNNING
 

@@ -65,7 +65,7 @@ def test_waiting_ends_when_the_holder_dies(path, holder):
     waiting.join(0.3)
     assert waiting.is_alive()
     holder.kill()
-    waiting.join(10)
+    waiting.join(300)
     assert not waiting.is_alive()
 
 

@@ -9,13 +9,14 @@ import os
 import sys
 
 import pytest
-from relay_jobs import Kept, end_all, shell_job, until
-from slow_link import SlowLink
 
 from ignite_tf_magic.launch.hosts import Host
 from ignite_tf_magic.launch.jobs import LinkTimings, Renewal
 from ignite_tf_magic.launch.ssh import SshTransport
 from ignite_tf_magic.launch.watch import Contact, HostWatch
+from tests.launch.relay_jobs import Kept, end_all, shell_job
+from tests.launch.slow_link import SlowLink
+from tests.waiting import until
 
 NUM_LINES = 20_000
 COUNTING = f"i=0; while [ $i -lt {NUM_LINES} ]; do seq $i $((i + 99)); i=$((i + 100)); sleep 0.02; done"

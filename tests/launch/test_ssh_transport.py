@@ -13,13 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sshd import Sshd
 
 from ignite_tf_magic.errors import ConfigError, HostKeyRejected, HostUnreachable, SshAuthFailed
 from ignite_tf_magic.launch.hosts import Host
 from ignite_tf_magic.launch.jobs import LinkTimings
 from ignite_tf_magic.launch.loop import loop_thread
 from ignite_tf_magic.launch.ssh import SshOptions, SshPipe, SshTransport, command_line
+from tests.launch.sshd import Sshd
 
 TIMINGS = LinkTimings(connect_s=10)
 

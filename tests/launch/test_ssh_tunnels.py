@@ -6,11 +6,11 @@ import socketserver
 import threading
 
 import pytest
-from relay_jobs import until
-from sshd import Sshd
 
 from ignite_tf_magic.errors import HostError, HostUnreachable
 from ignite_tf_magic.launch.tunnels import Tunnel
+from tests.launch.sshd import Sshd
+from tests.waiting import until
 
 
 class Echo(socketserver.BaseRequestHandler):

@@ -7,11 +7,10 @@ import os
 import subprocess
 import sys
 
-from relay_jobs import end_all
-from test_architecture import HIDE_POSIX
-
 from ignite_tf_magic.launch.hosts import Host
 from ignite_tf_magic.launch.ssh import SshTransport
+from tests.launch.relay_jobs import end_all
+from tests.test_architecture import HIDE_POSIX
 
 # asyncssh and asyncio ask for the platform and import what it has; what is hidden is hidden from us.
 FIRST = "import asyncio, asyncssh"

@@ -11,14 +11,16 @@ import time
 
 import psutil
 import pytest
-from relay_jobs import Kept, end_all, shell_job, until
 
+from ignite_tf_magic.launch import lock
 from ignite_tf_magic.launch.hosts import Host
 from ignite_tf_magic.launch.jobs import JobState, LinkTimings
 from ignite_tf_magic.launch.link import RelayLink
 from ignite_tf_magic.launch.pipe import PipeTransport
 from ignite_tf_magic.launch.ssh import SshTransport
 from ignite_tf_magic.launch.watch import Contact, HostWatch
+from tests.launch.relay_jobs import Kept, end_all, shell_job
+from tests.waiting import until
 
 TIMINGS = LinkTimings(silence_s=1.5, poll_s=0.2, retry_min_s=0.05, retry_max_s=0.2, keepalive_s=0.5)
 COUNTING = "i=0; while [ $i -lt {n} ]; do seq $i $((i + 99)); i=$((i + 100)); sleep 0.005; done"
@@ -72,16 +74,17 @@ def test_relays_that_die_in_mid_stream(home):
         end_all(host)
 
 
-def test_what_was_known_stays_and_nothing_is_invented(host, box):
-    sink = Kept()
+def test_what_was_known_stays_and_nothing_is_invented(host, box, home, tmp_path):
+    sink, go = Kept(), tmp_path / "go"
     with watching(host, sink) as watch:
-        host.start(shell_job("w0", "sleep 2; echo done; exit 5"))
+        host.start(shell_job("w0", f"until [ -e {go} ]; do sleep 0.05; done; echo done; exit 5"))
         until(lambda: "w0" in watch.view.jobs)
         box.stop()
         until(lambda: watch.view.contact is Contact.UNREACHABLE)
         assert "refused" in watch.view.error
         heard_at, since = watch.view.heard_at, watch.view.since
-        time.sleep(2)  # it ends meanwhile
+        go.touch()
+        until(lambda: not lock.is_held(home / "runs/r1/jobs/w0/lock"), what="its end")
         assert watch.view.contact is Contact.UNREACHABLE
         assert watch.view.jobs["w0"].state is JobState.RUNNING
         assert (watch.view.heard_at, watch.view.since) == (heard_at, since)
@@ -150,9 +153,9 @@ def test_a_stop_that_comes_together_with_an_answer_is_heard(home, monkeypatch):
     with Host("h1", transport, python=sys.executable, timings=TIMINGS) as host:
         watch = HostWatch(host, "r1", logs={}, sink=Kept())
         try:
-            until(lambda: stopping and stopping[0].done(), 20)
+            until(lambda: stopping and stopping[0].done())
             heard_at = watch.view.heard_at
-            time.sleep(3 * TIMINGS.poll_s)
+            time.sleep(3 * TIMINGS.poll_s)  # nothing more is asked
             assert watch.view.heard_at == heard_at
         finally:
             watch.stop()

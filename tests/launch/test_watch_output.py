@@ -7,12 +7,13 @@ import threading
 import time
 
 import pytest
-from relay_jobs import Kept, end_all, job, shell_job, status_of, until
 
 from ignite_tf_magic.launch.hosts import Host
 from ignite_tf_magic.launch.jobs import JobState, LinkTimings, Renewal
 from ignite_tf_magic.launch.pipe import PipeTransport
 from ignite_tf_magic.launch.watch import MAX_CHUNK_BYTES, Contact, HostWatch
+from tests.launch.relay_jobs import Kept, end_all, job, shell_job, status_of
+from tests.waiting import until
 
 TIMINGS = LinkTimings(poll_s=0.2)
 
@@ -182,14 +183,19 @@ def test_what_others_ask_of_the_run_is_seen(host, watch):
     assert watching.view.facts == host.facts
 
 
+def until_a_heartbeat(watching: HostWatch) -> None:
+    beat, heard_at = watching.view.jobs["w0"].beat, watching.view.heard_at
+    until(lambda: watching.view.jobs["w0"].beat > beat and watching.view.heard_at > heard_at)
+
+
 def test_a_change_is_told_and_a_heartbeat_is_not(host, watch):
     changes: list[float] = []
     watching = watch(on_change=lambda: changes.append(time.monotonic()))
     host.start(shell_job("w0", "exec sleep 60"))
-    until(lambda: "w0" in watching.view.jobs)
-    time.sleep(0.3)
-    told, beat, heard_at = len(changes), watching.view.jobs["w0"].beat, watching.view.heard_at
-    until(lambda: watching.view.jobs["w0"].beat > beat and watching.view.heard_at > heard_at)
+    until(lambda: "w0" in watching.view.jobs and watching.view.jobs["w0"].state is JobState.RUNNING)
+    until_a_heartbeat(watching)  # whatever there was to tell of its start has been told
+    told = len(changes)
+    until_a_heartbeat(watching)
     assert len(changes) == told
 
 

@@ -171,13 +171,13 @@ def test_runs_of_pages_and_chunks_that_cut_them_give_the_rows_of_one_page(rows, 
             chunks.append(ColumnChunk(layout, chunk_rows))
         decoder.decode(run, chunks[-1])
     expected = outcome(make_pages([*rows, *rows], whole.types), layout, PythonWalker(layout))
-    found = [rows_of(chunk) for chunk in chunks]
+    found = [rows_of_chunk(chunk) for chunk in chunks]
     for number, column in enumerate(expected):
         joined = [row for columns in found for row in columns[number]]
         np.testing.assert_equal(joined, rows_of_column(column))
 
 
-def rows_of(chunk):
+def rows_of_chunk(chunk):
     columns = chunk.columns()
     return [
         rows_of_column(("ragged", c.values.tolist(), c.row_lengths.tolist()))

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from light_runs import make_plan, reach_of
 
 from ignite_tf_magic.launch import lock
 from ignite_tf_magic.runs.handles.run import Run
+from ignite_tf_magic.runs.registry import registry_crew
 from ignite_tf_magic.runs.supervision import manager
+from tests.runs.light_runs import make_plan, reach_of
 
 
 @pytest.fixture
@@ -39,3 +40,21 @@ def start(runs_dir, work_dir):
         run.stop()
         for path in run.directory.path.glob("jobs/*/lock"):
             assert not lock.is_held(path)
+
+
+class Clock:
+    """Stands in for the module `time`, and goes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    """The clock of all `RegistryHostPool`s."""
+    clock = Clock()
+    monkeypatch.setattr(registry_crew, "time", clock)
+    return clock

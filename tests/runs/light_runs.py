@@ -12,7 +12,8 @@ from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.runs.handles.run import Run
 from ignite_tf_magic.runs.orders import TaskSlot
 from ignite_tf_magic.runs.reach import Reach
-from ignite_tf_magic.runs.record import HostRecord, RunSpec
+from ignite_tf_magic.runs.record import HostRecord, RunRecord, RunSpec, this_process
+from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.runs.supervision.manager import RunPlan
 from ignite_tf_magic.runs.supervision.planning import Plan
 from ignite_tf_magic.runs.timeouts import Timings
@@ -59,6 +60,12 @@ def make_plan(script: str, num_workers: int = 1, *, cwd: Path, **options) -> Run
     return RunPlan(spec, plan, script, **{"connect": ConnectOptions(), "timings": TIMINGS, **of_plan})
 
 
+def running_record(*hosts: str, **changes) -> RunRecord:
+    """The record of run "r" of this process, which runs on these hosts."""
+    given = {"spec": RunSpec("MNIST"), "state": RunState.RUNNING, "started_at": 0.0, **this_process()}
+    return RunRecord("r", hosts=tuple(map(HostRecord, hosts)), **{**given, **changes})
+
+
 def reach_of(runs_dir: Path) -> Reach:
     return Reach(runs_dir.parent)
 
@@ -66,6 +73,16 @@ def reach_of(runs_dir: Path) -> Reach:
 def text_of(run: Run, worker: int | None = None) -> str:
     """All output of a run, when it has ended."""
     return "".join(chunk.text for chunk in run.follow(worker))
+
+
+def await_text(run: Run, text: str, worker: int = 0) -> str:
+    """Follow a worker until it has said something; gives all that it has said."""
+    seen = ""
+    for chunk in run.follow(worker):
+        seen += chunk.text
+        if text in seen:
+            return seen
+    raise AssertionError(f"no {text!r} in {seen!r}")
 
 
 def free_range(size: int) -> tuple[int, int]:

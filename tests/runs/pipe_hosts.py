@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 
 import psutil
-from light_runs import TIMINGS
 
 from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.errors import HostUnreachable
@@ -15,12 +13,12 @@ from ignite_tf_magic.launch import lock
 from ignite_tf_magic.launch.agent import MAGIC
 from ignite_tf_magic.launch.hosts import Host
 from ignite_tf_magic.launch.pipe import PipeTransport
-from ignite_tf_magic.runs.handles.run import Run
 from ignite_tf_magic.runs.orders import TaskSlot
 from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import HostRecord, RunSpec
 from ignite_tf_magic.runs.supervision.manager import RunPlan
 from ignite_tf_magic.runs.supervision.planning import Plan
+from tests.runs.light_runs import TIMINGS
 
 _PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
 
@@ -92,20 +90,3 @@ def relays(root: str = "") -> list[psutil.Process]:
         except psutil.Error:
             continue
     return found
-
-
-def await_text(run: Run, text: str, worker: int = 0) -> str:
-    """Follow a worker until it has said something; gives all that it has said."""
-    seen = ""
-    for chunk in run.follow(worker):
-        seen += chunk.text
-        if text in seen:
-            return seen
-    raise AssertionError(f"no {text!r} in {seen!r}")
-
-
-def await_that(condition, what: str, timeout_s: float = 180.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
-        time.sleep(0.05)

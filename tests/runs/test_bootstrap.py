@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from light_runs import text_of
 
 from ignite_tf_magic.config.options import ConnectOptions, TlsOptions
 from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.runs.task import ExitReport
+from tests.runs.light_runs import text_of
 
 
 def test_it_loads_only_the_standard_library():

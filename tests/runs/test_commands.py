@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 
 import pytest
-from light_runs import text_of
 
 from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.session.run_plans import _AFTER_IMPORT
+from tests.runs.light_runs import text_of
 
 pytest.importorskip("tensorflow")
 

@@ -31,7 +31,7 @@ HOSTS = ("a", "b", "c")
 PORT_WORDS = ("Could not start gRPC server",)
 
 
-def record_of(hosts="ab", *, phase=Phase.RUN, state=RunState.RUNNING, **spec) -> RunRecord:
+def seated_record(hosts="ab", *, phase=Phase.RUN, state=RunState.RUNNING, **spec) -> RunRecord:
     seats = tuple(TaskSlot(i, host, "n:10800", None, {}) for i, host in enumerate(hosts))
     addresses = (
         tuple(f"{host}:{5000 + i}" for i, host in enumerate(hosts)) if phase is not Phase.PREPARE else ()
@@ -64,7 +64,7 @@ def gone(host, **options):
 
 
 def test_addresses_are_ordered_once_every_host_has_told_its_ports():
-    record = record_of(phase=Phase.PREPARE, state=RunState.STARTING)
+    record = seated_record(phase=Phase.PREPARE, state=RunState.STARTING)
     ready = {"a": report_of("a", ports={0: 70}, address="10.0.0.1"), "b": report_of("b", ports={1: 71})}
     assert decide(record, ready, Observation(1.0), TIMINGS) == record
     ready["b"] = replace(ready["b"], address="fe80::1")
@@ -74,13 +74,13 @@ def test_addresses_are_ordered_once_every_host_has_told_its_ports():
 
 
 def test_what_a_host_says_of_an_older_generation_is_passed_over():
-    record = replace(record_of(), order=replace(record_of().order, generation=2))
+    record = replace(seated_record(), order=replace(seated_record().order, generation=2))
     stale = {"a": report_of("a", pids={0: 7}, ends={0: WorkerEnd(1)}, error=HostProblem("x", "y", False))}
     assert decide(record, stale, Observation(1.0), TIMINGS) == record
 
 
 def test_it_has_failed_only_when_no_worker_can_be_alive_or_be_started():
-    failed = decide(record_of(max_restarts=0), {"a": report_of("a", ends={0: WorkerEnd(1, "exited")})},
+    failed = decide(seated_record(max_restarts=0), {"a": report_of("a", ends={0: WorkerEnd(1, "exited")})},
                     Observation(1.0), TIMINGS)  # fmt: skip
     assert (failed.state, failed.order.phase) == (RunState.FAILING, Phase.END)
     a, b = gone("a", ends={0: WorkerEnd(1, "exited")}), gone("b")
@@ -98,7 +98,7 @@ def test_it_has_failed_only_when_no_worker_can_be_alive_or_be_started():
 
 def test_hosts_that_were_never_told_to_start_are_not_waited_for():
     """One has no interpreter: it never answers, and no silence of it is measured."""
-    record = record_of(phase=Phase.PREPARE, state=RunState.STARTING)
+    record = seated_record(phase=Phase.PREPARE, state=RunState.STARTING)
     dead = report_of(
         "b", reachable=False, error=HostProblem("NoInterpreter", "b has no python3", may_pass=False)
     )
@@ -110,11 +110,11 @@ def test_hosts_that_were_never_told_to_start_are_not_waited_for():
 
 def test_a_host_that_is_silent_for_too_long_is_lost_and_its_run_starts_again():
     silent = {"a": report_of("a"), "b": report_of("b", reachable=False, silent_s=20.0)}
-    waiting = decide(record_of(), silent, Observation(1.0), TIMINGS)
+    waiting = decide(seated_record(), silent, Observation(1.0), TIMINGS)
     assert waiting.state is RunState.RUNNING
     assert waiting.waiting_for == "b: out of reach, trying to reconnect"
     back = decide(waiting, {**silent, "b": report_of("b")}, Observation(1.0), TIMINGS)
-    assert back == record_of()
+    assert back == seated_record()
     silent["b"] = replace(silent["b"], silent_s=TIMINGS.dead_after_s + 1)
     lost = decide(waiting, silent, Observation(1.0), TIMINGS)
     assert (lost.state, lost.exit_code, lost.failed_worker) == (RunState.FAILING, EXIT_HOST_LOST, 1)
@@ -122,13 +122,13 @@ def test_a_host_that_is_silent_for_too_long_is_lost_and_its_run_starts_again():
 
 
 def test_a_worker_that_ended_before_its_host_fell_silent_is_not_lost():
-    record = record_of().with_worker(WorkerRecord(1, "b", exit_code=0))
+    record = seated_record().with_worker(WorkerRecord(1, "b", exit_code=0))
     silent = {"a": report_of("a"), "b": report_of("b", reachable=False, silent_s=1e6)}
     assert decide(record, silent, Observation(1.0), TIMINGS).state is RunState.RUNNING
 
 
 def test_failures_in_a_row_are_counted_and_bounded():
-    record = record_of("a", max_restarts=2)
+    record = seated_record("a", max_restarts=2)
     for number in range(1, 3):
         ended = {"a": HostReport("a", record.generation, ends={0: WorkerEnd(75, "exited")}, fence=9)}
         again = settled(record, ended)
@@ -141,7 +141,7 @@ def test_failures_in_a_row_are_counted_and_bounded():
 
 
 def test_a_taken_port_is_tried_again_even_when_no_restarts_are_allowed():
-    record = record_of("a", max_restarts=0)
+    record = seated_record("a", max_restarts=0)
     for _ in range(2):
         end = WorkerEnd(1, "exited", last_lines=PORT_WORDS)
         again = settled(record, {"a": HostReport("a", record.generation, ends={0: end}, fence=9)})
@@ -153,10 +153,10 @@ def test_a_taken_port_is_tried_again_even_when_no_restarts_are_allowed():
 
 def test_an_exception_is_final_and_so_is_a_worker_that_others_wait_for_in_vain():
     mine = WorkerEnd(1, "exited", exception="ValueError", traceback="ValueError: x")
-    final = settled(record_of("a"), {"a": gone("a", ends={0: mine})})
+    final = settled(seated_record("a"), {"a": gone("a", ends={0: mine})})
     assert (final.state, final.exit_code, final.end) == (RunState.FAILED, 1, mine)
     reports = {"a": report_of("a", up=frozenset({0})), "b": report_of("b", last_lines={1: "loading"})}
-    joined = decide(record_of(), reports, Observation(100.0), TIMINGS)
+    joined = decide(seated_record(), reports, Observation(100.0), TIMINGS)
     assert (joined.state, joined.workers[0].joined_at) == (RunState.RUNNING, 100.0)
     assert decide(joined, reports, Observation(280.0), TIMINGS) == joined
     late = decide(joined, reports, Observation(281.0), TIMINGS)
@@ -167,7 +167,7 @@ def test_an_exception_is_final_and_so_is_a_worker_that_others_wait_for_in_vain()
 
 def test_processes_that_run_are_a_run_that_runs():
     """What a script does in them is its own affair: it may need no TensorFlow server at all."""
-    starting = replace(record_of(), state=RunState.STARTING)
+    starting = replace(seated_record(), state=RunState.STARTING)
     one = decide(starting, {"a": report_of("a", pids={0: 7}), "b": report_of("b")}, Observation(1.0), TIMINGS)
     assert one.state is RunState.STARTING
     late = decide(one, {"b": report_of("b")}, Observation(1.0, state_age_s=181.0), TIMINGS)
@@ -180,7 +180,7 @@ def test_processes_that_run_are_a_run_that_runs():
 
 
 def test_a_host_that_is_not_prepared_in_time_is_named():
-    record = record_of(phase=Phase.PREPARE, state=RunState.STARTING)
+    record = seated_record(phase=Phase.PREPARE, state=RunState.STARTING)
     reports = {"a": report_of("a", ports={0: 70}, address="x"), "b": report_of("b")}
     late = decide(record, reports, Observation(1.0, state_age_s=181.0), TIMINGS)
     assert "not prepared within 180 s: b; " in late.reason
@@ -188,7 +188,7 @@ def test_a_host_that_is_not_prepared_in_time_is_named():
 
 def test_nobody_waits_for_a_worker_that_has_done_its_work_or_is_out_of_sight():
     up = report_of("a", up=frozenset({0}))
-    joined = decide(record_of(), {"a": up, "b": report_of("b")}, Observation(1.0), TIMINGS)
+    joined = decide(seated_record(), {"a": up, "b": report_of("b")}, Observation(1.0), TIMINGS)
     late = Observation(1000.0)
     done = {"a": up, "b": report_of("b", ends={1: WorkerEnd(0, "exited")})}
     assert decide(joined, done, late, TIMINGS).state is RunState.RUNNING
@@ -202,19 +202,19 @@ def test_nobody_waits_for_a_worker_that_has_done_its_work_or_is_out_of_sight():
 
 def test_a_change_of_owners_restarts_without_counting_as_a_failure():
     observation = Observation(1.0, owners_changed=True)
-    moved = settled(record_of(), {"a": gone("a"), "b": gone("b")}, observation)
+    moved = settled(seated_record(), {"a": gone("a"), "b": gone("b")}, observation)
     assert (moved.state, moved.num_failures) == (RunState.RESTARTING, 0)
     assert needs_plan(moved, {"a": gone("a"), "b": gone("b")}, observation, TIMINGS)
     assert not needs_plan(
         moved, {"a": gone("a"), "b": gone("b")}, replace(observation, may_lead=False), TIMINGS
     )
-    ignoring = record_of(restarts_on_rebalance=False)
+    ignoring = seated_record(restarts_on_rebalance=False)
     assert decide(ignoring, {"a": report_of("a"), "b": report_of("b")}, observation, TIMINGS) == ignoring
 
 
 def test_owners_that_have_not_settled_are_told_of():
     both, observation = {"a": report_of("a"), "b": report_of("b")}, Observation(1.0, owners_changing=True)
-    told = decide(record_of(), both, observation, TIMINGS)
+    told = decide(seated_record(), both, observation, TIMINGS)
     assert (told.state, told.waiting_for) == (
         RunState.RUNNING,
         "the primary owners of the cache's partitions are changing",
@@ -223,7 +223,7 @@ def test_owners_that_have_not_settled_are_told_of():
 
 
 def test_a_restart_after_failures_waits_longer_each_time():
-    restarting = replace(record_of("a", phase=Phase.END, state=RunState.RESTARTING), num_failures=3)
+    restarting = replace(seated_record("a", phase=Phase.END, state=RunState.RESTARTING), num_failures=3)
     reports = {"a": gone("a")}
     assert not needs_plan(restarting, reports, Observation(1.0, state_age_s=3.9), TIMINGS)
     assert needs_plan(restarting, reports, Observation(1.0, state_age_s=4.0), TIMINGS)
@@ -234,7 +234,7 @@ def test_a_restart_after_failures_waits_longer_each_time():
     "state", [RunState.STARTING, RunState.RUNNING, RunState.FAILING, RunState.RESTARTING]
 )
 def test_a_stop_wins_over_everything(state):
-    record = record_of("a", state=state, deadline_s=1.0)
+    record = seated_record("a", state=state, deadline_s=1.0)
     failed = {"a": report_of("a", ends={0: WorkerEnd(1)}, error=HostProblem("x", "y", True), stop_asked=True)}
     stopping = decide(record, failed, Observation(9.0, owners_changed=True), TIMINGS)
     assert stopping.state is RunState.STOPPING
@@ -244,17 +244,17 @@ def test_a_stop_wins_over_everything(state):
 
 
 def test_a_queued_run_can_be_stopped_be_too_late_or_find_room():
-    queued = replace(record_of(deadline_s=5.0), state=RunState.QUEUED, order=Order(), workers=())
+    queued = replace(seated_record(deadline_s=5.0), state=RunState.QUEUED, order=Order(), workers=())
     assert needs_plan(queued, {}, Observation(1.0), TIMINGS)
     assert settled(queued, {}, Observation(1.0, stop_asked=True)).state is RunState.STOPPED
     late = settled(queued, {}, Observation(6.0))
     assert (late.state, late.exit_code) == (RunState.FAILED, EXIT_DEADLINE)
-    begun = next_generation(queued, record_of().order.seats)
+    begun = next_generation(queued, seated_record().order.seats)
     assert (begun.state, begun.generation) == (RunState.STARTING, 1)
 
 
 def test_giving_up_is_final():
-    record = record_of("a", phase=Phase.END, state=RunState.RESTARTING)
+    record = seated_record("a", phase=Phase.END, state=RunState.RESTARTING)
     ended = settled(give_up(record, "no host"), {"a": gone("a")})
     assert (ended.state, ended.exit_code, ended.reason) == (RunState.FAILED, EXIT_DEADLINE, "no host")
 
@@ -339,7 +339,7 @@ class AnyRun(RuleBasedStateMachine):
         self.tried_a_port = False
         self.worlds = {name: World(name) for name in HOSTS}
         self.reports: dict[str, HostReport] = {}
-        first = record_of(places, phase=Phase.PREPARE, state=RunState.STARTING)
+        first = seated_record(places, phase=Phase.PREPARE, state=RunState.STARTING)
         spec = RunSpec("c", num_workers=len(places), max_restarts=max_restarts, deadline_s=deadline_s)
         self.record = replace(first, spec=spec)
 

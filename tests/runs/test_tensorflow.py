@@ -6,9 +6,9 @@ import os
 import signal
 
 import pytest
-from light_runs import text_of
 
 from ignite_tf_magic.runs.states import RunState
+from tests.runs.light_runs import text_of
 
 pytest.importorskip("tensorflow")
 
@@ -36,7 +36,7 @@ print("sum", float(total), flush=True)
 def test_workers_train_in_step_and_the_one_that_failed_is_named_not_the_one_that_lost_it(start):
     # The step after the line is printed ends only when the other worker has come to it, too.
     script = TRAIN + "step(0.0)\nif index == 1: raise RuntimeError('the cause')\nwhile True: step(1.0)"
-    run = start(script, 2, start_timeout_s=120.0)
+    run = start(script, 2, start_timeout_s=300.0)
     info = run.wait(300)
     assert info.state is RunState.FAILED
     for worker in range(2):
@@ -53,7 +53,7 @@ def test_a_worker_killed_before_the_others_are_up_does_not_leave_them_waiting(st
         "    print('here', flush=True)\n"
         "    time.sleep(60)\n"
     )
-    run = start(wait + TRAIN, 2, start_timeout_s=120.0)
+    run = start(wait + TRAIN, 2, start_timeout_s=300.0)
     for chunk in run.follow(1):
         if "here" in chunk.text:
             break

@@ -18,6 +18,7 @@ from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.runs.registry.registry import CACHE, Registry
 from ignite_tf_magic.session import RunRequest, RunState, list_runs, open_session
+from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("no_runs_left")
 SCRIPT = """
@@ -63,14 +64,6 @@ def session(ignite, said):
 def volume(ignite):
     with Volume(lambda: ignite.connect_options) as opened:
         yield opened
-
-
-def until(condition, timeout_s=120.0):
-    deadline = time.monotonic() + timeout_s
-    while not (found := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return found
 
 
 def state_of(run_id, session) -> RunState | None:

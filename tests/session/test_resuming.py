@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from datetime import datetime, timezone
 from itertools import islice
 
@@ -20,6 +19,7 @@ from ignite_tf_magic.session import RunState, get_run, left_runs, open_session
 from ignite_tf_magic.ui.render import runs_view
 from ignite_tf_magic.ui.run_views import describe_view
 from ignite_tf_magic.ui.shell.cli import main
+from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("no_runs_left")
 NUM_STEPS = 40
@@ -81,14 +81,6 @@ def run(session, survives_s):
             owner.kill()
 
 
-def until(condition, timeout_s=120.0):
-    deadline = time.monotonic() + timeout_s
-    while not (found := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return found
-
-
 def written(run) -> str:
     return "".join(path.read_text() for path in run.logs(0))
 
@@ -115,7 +107,7 @@ def test_a_run_whose_owner_was_killed_is_told_of_and_resumed(run, session):
     assert info.started_at < info.seen_at <= datetime.now(timezone.utc)
     resumed = session.resume_run(run.id)
     assert resumed.id == run.id
-    assert resumed.wait(120).state is RunState.SUCCEEDED
+    assert resumed.wait(300).state is RunState.SUCCEEDED
     steps = steps_of(resumed)
     assert sorted(set(steps)) == list(range(NUM_STEPS)) and len(steps) <= NUM_STEPS + 1
     assert "begins at 0 ['--rate', '0.1']" in written(resumed)
@@ -226,7 +218,7 @@ def test_a_run_that_was_stopped_is_resumed(run, session):
     run.stop()
     assert "reason" not in described(run)
     resumed = session.resume_run(run.id)
-    assert resumed.wait(120).state is RunState.SUCCEEDED
+    assert resumed.wait(300).state is RunState.SUCCEEDED
     assert sorted(set(steps_of(run))) == list(range(NUM_STEPS))
 
 

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 
 import pytest
@@ -18,6 +17,7 @@ from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.protocol.ops import CacheMode
 from ignite_tf_magic.runs.supervision.reconciler_instructions import INSTRUCTIONS, Instructions
 from ignite_tf_magic.session import RunRequest, RunState, get_run, list_runs, open_session, stop_run
+from tests.waiting import until
 
 # Reads what the environment says, with the client alone: no TensorFlow to import.
 READ = """
@@ -184,9 +184,7 @@ def fall_once(session, home):
     """Start a detached run, kill its worker, and give its end."""
     run = session.start_run(RunRequest("SESSION_NUMBERS", FALL_ONCE.format(home=str(home)), detach=True))
     try:
-        deadline = time.monotonic() + 300
-        while not (home / "pid").exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
+        until((home / "pid").exists, what="the worker's number")
         os.kill(int((home / "pid").read_text()), signal.SIGKILL)
         info = run.wait(300)
         return info, "".join(chunk.text for chunk in run.follow()) if info.state.has_ended else run.record()

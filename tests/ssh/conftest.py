@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from bed import Bed, BedKind
-from ssh_user import CACHE, PASSWORD, USER, Shell, left_on, load_numbers, settings
 
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.config.options import read_config
 from ignite_tf_magic.runs.registry.registry import Registry
 from ignite_tf_magic.session import Session, list_runs, open_session, stop_run
 from ignite_tf_magic.ui.shell.cli import main
+from tests.bed.bed import Bed, BedKind
+from tests.ssh.ssh_user import CACHE, PASSWORD, USER, Shell, left_on, load_numbers, settings
+from tests.waiting import until
 
 
 @pytest.fixture(scope="session")
@@ -116,15 +116,18 @@ def here(elsewhere, monkeypatch, capsys) -> Callable[..., Any]:
 def nothing_is_left(bed, tmp_path) -> Iterator[None]:
     """No process on any host outlives the test for which it was started."""
     yield
-    deadline = time.monotonic() + 120
-    while left := {host.name: found for host in bed.hosts if host.pid and (found := left_on(host))}:
-        if time.monotonic() > deadline:
-            _stop_all_runs(bed, tmp_path)  # so that only this test fails
-            raise AssertionError(left)
-        time.sleep(0.1)
+    try:
+        until(lambda: not _left(bed), what=lambda: f"the end of {_left(bed)}")
+    except AssertionError:
+        _stop_all_runs(bed, tmp_path)  # so that only this test fails
+        raise
     with connect(bed.connect_options) as client, Registry(client) as registry:
         for entry in registry.runs():  # lost ones would be listed for a day
             registry.remove(str(entry.record["run_id"]))
+
+
+def _left(bed: Bed) -> dict[str, Any]:
+    return {host.name: found for host in bed.hosts if host.pid and (found := left_on(host))}
 
 
 def _stop_all_runs(bed: Bed, directory: Path) -> None:

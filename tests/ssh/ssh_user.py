@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bed import Bed, Host
 
 from ignite_tf_magic.protocol.affinity import hashes_of_integers, partitions_of_hashes
 from ignite_tf_magic.session import open_session
+from tests.bed.bed import Bed, Host
+from tests.waiting import until
 
 NUM_ROWS = 3000
 CACHE = "NUMBERS"
@@ -75,13 +76,16 @@ class Command:
     def err(self) -> str:
         return self._paths[1].read_text()
 
-    def until(self, text: str, timeout_s: float = 180) -> None:
+    def until(self, text: str) -> None:
         """Wait until it has printed something."""
-        deadline = time.monotonic() + timeout_s
-        while text not in self.out:
-            assert self.process.poll() is None, (self.argv, self.out, self.err)
-            assert time.monotonic() < deadline, (self.argv, self.out[-1000:], self.err)
-            time.sleep(0.02)
+
+        def is_there() -> bool:
+            has_ended = self.process.poll() is not None
+            found = text in self.out
+            assert found or not has_ended, (self.argv, self.out, self.err)
+            return found
+
+        until(is_there, what=lambda: f"{text!r} of {self.argv}: {self.out[-1000:]} {self.err}")
 
     def interrupt(self) -> None:
         """Type Ctrl-C."""

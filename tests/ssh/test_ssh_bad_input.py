@@ -10,13 +10,14 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from ssh_user import COUNT, NUM_ROWS, changed_ssh_config
 
 from ignite_tf_magic.errors import HostRefused, LaunchError, PlacementError, RecordChanged
 from ignite_tf_magic.launch.jobs import Job
 from ignite_tf_magic.runs.registry.registry import Registry
 from ignite_tf_magic.runs.seals import Seal
-from ignite_tf_magic.session import RunRequest, RunState, open_session, reach_of
+from ignite_tf_magic.session import RunRequest, RunState, open_session
+from ignite_tf_magic.session.resolve import reach_of
+from tests.ssh.ssh_user import COUNT, NUM_ROWS, changed_ssh_config
 
 JOB = ("job", "python", "-c", "pass")
 

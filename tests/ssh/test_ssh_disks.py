@@ -23,7 +23,7 @@ def test_a_start_on_a_full_host_is_refused_and_leaves_nothing(session, bed, name
             assert {run.id for run in list_runs(include_ended=True)} == before
         else:
             run = session.start_run(request)
-            assert run.wait(60).state is RunState.FAILED
+            assert run.wait(300).state is RunState.FAILED
             told = run.failure().summary
         assert full.name in told
         assert "the disk of" in told or "No space left on device" in told
@@ -42,7 +42,7 @@ def test_a_worker_that_fills_its_host_says_which_disk(session, bed, namespaces):
     )
     run = session.start_run(RunRequest("NUMBERS", script, 1, hosts=(bed.hosts[0].name,), max_restarts=0))
     try:
-        assert run.wait(120).state is RunState.FAILED
+        assert run.wait(300).state is RunState.FAILED
         failure = run.failure()
         assert "exit code 75; the disk is full: " in failure.summary
         assert failure.hint.startswith("free some of the disk of ")

@@ -6,12 +6,12 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 
 import pytest
-from ssh_user import changed_ssh_config, known_hosts_without, load_numbers
 
 from ignite_tf_magic.session import open_session
+from tests.ssh.ssh_user import changed_ssh_config, known_hosts_without, load_numbers
+from tests.waiting import until
 
 WAITS = "import time; print('waits', flush=True); time.sleep(600)"
 
@@ -188,10 +188,7 @@ def test_a_full_disk_and_a_dead_sshd(doctor, elsewhere, bed, namespaces):
 def await_nodes(bed, num_nodes):
     """Block until the others have noticed that a node is gone."""
     with open_session(bed.connect_options, report=print) as session:
-        deadline = time.monotonic() + 120
-        while len(session.client.nodes()) != num_nodes:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until(lambda: len(session.client.nodes()) == num_nodes, what=session.client.nodes)
 
 
 @pytest.mark.faults

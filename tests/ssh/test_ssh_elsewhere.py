@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from contextlib import contextmanager
 
 import pytest
-from ssh_user import COUNT, by_worker, check_lines, check_lines_so_far, load_numbers
 
 from ignite_tf_magic.session import RunRequest, RunState
+from tests.ssh.ssh_user import COUNT, by_worker, check_lines, check_lines_so_far, load_numbers
+from tests.waiting import until
 
 FIELDS = {"id", "state", "exit_code", "cache", "hosts", "restarts", "started_at"}
 
@@ -67,9 +67,7 @@ def test_a_detached_run(session, elsewhere):
 def test_a_run_of_a_notebook(session, elsewhere):
     """Its owner is this process; the other machine sees it through the registry and its hosts."""
     run = counting(session)
-    deadline = time.monotonic() + 120
-    while not (listed := elsewhere.json("ps")):
-        assert time.monotonic() < deadline
+    listed = until(lambda: elsewhere.json("ps"), what="the run to be listed")
     assert [each["id"] for each in listed] == [run.id]
     with elsewhere.start("attach", run.id) as watching:
         watching.until("line 20\n")
@@ -103,7 +101,7 @@ def test_prune_forgets_runs_wherever_something_of_them_is(session, elsewhere, be
 def test_a_row_of_the_registry_names_no_program_for_another_machine(session, elsewhere, bed):
     """Who has no key of the run takes only the hosts' names from its row, which anybody may have written."""
     run = session.start_run(RunRequest("NUMBERS", "print('here')", 3, start_timeout_s=None, detach=True))
-    run.wait(120)
+    run.wait(300)
     for host in bed.hosts:
         host.run(
             [
@@ -113,9 +111,7 @@ def test_a_row_of_the_registry_names_no_program_for_another_machine(session, els
             ]
         )
     cache, key = session.client.cache("ignite-tf-runs"), f"record/{run.id}"
-    deadline = time.monotonic() + 60
-    while json.loads(cache.get(key))["record"]["state"] != "succeeded":
-        assert time.monotonic() < deadline
+    until(lambda: json.loads(cache.get(key))["record"]["state"] == "succeeded", what=lambda: cache.get(key))
     row = json.loads(cache.get(key))
     row["record"] |= {"state": "running", "version": row["record"]["version"] + 1000}
     for host in row["record"]["hosts"]:
@@ -155,9 +151,8 @@ def test_while_ignite_is_down(session, elsewhere, bed):
     for worker, output in by_worker(watching.out).items():
         check_lines(output)
         assert elsewhere("logs", run.id, "--worker", str(worker)).out == output
-    deadline = time.monotonic() + 120
-    while elsewhere.json("ps"):  # who was away has yet to write down how it ended
-        assert time.monotonic() < deadline
+    # Who was away has yet to write down how it ended.
+    until(lambda: elsewhere.json("ps") == [], what=lambda: elsewhere.json("ps"))
 
 
 @contextmanager

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from little_wheels import make_index
-from ssh_user import CACHE
 
 from ignite_tf_magic.errors import ConfigError, LaunchError
 from ignite_tf_magic.session import RunRequest, RunState
+from tests.bed.little_wheels import make_index
+from tests.ssh.ssh_user import CACHE
 
 TELL = "import little, sys\nprint(little.WORD, sys.prefix)\n"
 # NumPy itself is larger than the hosts' disks; they see the one of the tests.

@@ -5,11 +5,10 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
-
-from ssh_user import COUNT, check_lines
 
 from ignite_tf_magic.session import RunState, get_run
+from tests.ssh.ssh_user import COUNT, check_lines
+from tests.waiting import until
 
 OWNER = """
 import sys, time
@@ -51,7 +50,7 @@ def written(run, generation=1) -> list[str]:
 
 
 def until_all_have(run, line, generation=1) -> None:
-    deadline = time.monotonic() + 300
-    while not all(line in text for text in written(run, generation)):
-        assert time.monotonic() < deadline, written(run, generation)
-        time.sleep(0.05)
+    until(
+        lambda: all(line in text for text in written(run, generation)),
+        what=lambda: f"{line!r} of each worker: {written(run, generation)}",
+    )

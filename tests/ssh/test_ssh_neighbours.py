@@ -8,11 +8,11 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from ssh_user import PASSWORD, settings
 
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.runs.directory import CREDENTIALS
 from ignite_tf_magic.session import RunRequest, RunState, open_session
+from tests.ssh.ssh_user import PASSWORD, settings
 
 NEIGHBOUR_ID = 54321
 AS_NEIGHBOUR = ("setpriv", f"--reuid={NEIGHBOUR_ID}", f"--regid={NEIGHBOUR_ID}", "--clear-groups")

@@ -6,8 +6,9 @@ import os
 import re
 
 import pytest
-from kernels import Kernel
-from ssh_user import COUNT, by_worker, check_lines
+
+from tests.ssh.ssh_user import COUNT, by_worker, check_lines
+from tests.ui.notebook.kernels import Kernel
 
 
 @pytest.fixture

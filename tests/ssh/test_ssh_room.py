@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from fake_gpus import make_nvidia_smi
-from ssh_user import CACHE
 
 from ignite_tf_magic.errors import NoRoom, PlacementError
 from ignite_tf_magic.session import RunRequest, RunState, list_runs, open_session, stop_run
+from tests.bed.fake_gpus import make_nvidia_smi
+from tests.ssh.ssh_user import CACHE
 
 SHOW = "import os, time\nprint(os.environ.get('CUDA_VISIBLE_DEVICES'), flush=True)\n"
 HOLD = SHOW + "time.sleep(300)\n"

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import shlex
-import time
 from pathlib import Path
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
-from ssh_user import PASSWORD, USER
 
 from ignite_tf_magic.runs.directory import CREDENTIALS
 from ignite_tf_magic.runs.registry.registry import Registry
 from ignite_tf_magic.session import RunRequest, get_run, open_session
+from tests.ssh.ssh_user import PASSWORD, USER
+from tests.waiting import until
 
 # A worker that has found the password where workers look for it, and tells so without telling it.
 READ = f"""
@@ -65,10 +65,10 @@ def test_no_secret_shows(trusted, home, bed, elsewhere, detach):
                 [registry.get(run.id).record, registry.reports(run.id), registry.requests(run.id)]
             )
         run.stop()
-        deadline = time.monotonic() + 120
-        while any(on_host(host, roots[host.name], is_running=False) for host in bed.hosts):
-            assert time.monotonic() < deadline, "credentials outlive their run"
-            time.sleep(0.1)
+        until(
+            lambda: not any(on_host(host, roots[host.name], is_running=False) for host in bed.hosts),
+            what="the credentials to go with their run",
+        )
     seen = (
         rows + texts_below(home) + elsewhere("logs", run.id).out + elsewhere("describe", run.id, "--json").out
     )

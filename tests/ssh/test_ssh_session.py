@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from ssh_user import NUM_ROWS
 
 from ignite_tf_magic.errors import CacheNotFound
 from ignite_tf_magic.session import RunRequest, RunState
+from tests.ssh.ssh_user import NUM_ROWS
 
 # Reads what it was given with the client alone: no TensorFlow to import.
 READ = """

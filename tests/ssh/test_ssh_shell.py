@@ -6,7 +6,8 @@ import json
 import subprocess
 
 import pytest
-from ssh_user import COUNT, NUM_ROWS, by_worker, check_lines
+
+from tests.ssh.ssh_user import COUNT, NUM_ROWS, by_worker, check_lines
 
 SHOW = "import json, os; print(json.loads(os.environ['TF_CONFIG'])['task']['index'], sorted(os.listdir()), flush=True)"
 # The third wait before it is started again takes four seconds.

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from bed import Host
-from ssh_user import CACHE, load_numbers
 
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.config.options import ConnectOptions
+from tests.bed.bed import Host
+from tests.ssh.ssh_user import CACHE, load_numbers
+from tests.waiting import until
 
 pytestmark = pytest.mark.faults
 EXPLAIN = ("start", "--workers", "1", "--explain", CACHE, "job", "python", "-c", "pass")
@@ -40,8 +41,7 @@ def nodes_on_their_own(bed, *hosts: Host) -> Iterator[None]:
 
 def await_nodes(host: Host, num_nodes: int) -> None:
     with connect(ConnectOptions((host.endpoint,))) as client:
-        while len(client.nodes()) != num_nodes:
-            pass
+        until(lambda: len(client.nodes()) == num_nodes, what=client.nodes)
 
 
 @pytest.fixture

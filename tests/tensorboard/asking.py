@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import time
 from http.client import HTTPConnection
 from urllib.parse import urlencode
 
 from ignite_tf_magic.tensorboard.record import TensorBoardInfo
+from tests.waiting import until
 
 
 def ask(board: TensorBoardInfo, path: str, **query: str):
@@ -31,10 +31,13 @@ def steps(board: TensorBoardInfo, run: str, tag: str = "loss") -> list[int]:
     return [step for _, step, _ in points] if isinstance(points, list) else []
 
 
-def until(what, is_right) -> object:
-    """Ask again and again, until it is right."""
-    deadline = time.monotonic() + 120
-    while not is_right(answer := what()):
-        assert time.monotonic() < deadline, f"it stays at {answer!r}"
-        time.sleep(0.05)
-    return answer
+def until_right(question, is_right) -> object:
+    """Ask until the answer is right, and give it."""
+    answers = []
+
+    def ask_once() -> bool:
+        answers[:] = [question()]
+        return is_right(answers[0])
+
+    until(ask_once, what=lambda: f"another answer than {answers[0]!r}")
+    return answers[0]

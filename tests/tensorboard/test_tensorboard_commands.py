@@ -6,8 +6,6 @@ import sys
 import time
 
 import pytest
-from asking import runs, steps, until
-from event_files import EventFile
 from IPython.core.interactiveshell import InteractiveShell
 
 from ignite_tf_magic.config.options import jupyter_proxy_url
@@ -18,6 +16,8 @@ from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.session import tensorboards as boards
 from ignite_tf_magic.tensorboard.record import LogSource, log_sources
 from ignite_tf_magic.ui.shell.cli import main
+from tests.tensorboard.asking import runs, steps, until_right
+from tests.tensorboard.event_files import EventFile
 
 
 @pytest.fixture
@@ -47,8 +47,8 @@ def test_the_shell(home, capsys):
     [board] = boards.list_tensorboards()
     assert url.strip() == board.url
     assert "cannot read igfs:///runs" in told  # there is no Ignite
-    until(lambda: runs(board), lambda found: found == [f"{first}/logs", f"{second}/logs"])
-    until(lambda: steps(board, f"{first}/logs"), lambda found: found == [3])
+    until_right(lambda: runs(board), lambda found: found == [f"{first}/logs", f"{second}/logs"])
+    until_right(lambda: steps(board, f"{first}/logs"), lambda found: found == [3])
 
     assert main(["tensorboard", "--list"]) == 0
     assert f"{first}, {second}" in capsys.readouterr().out
@@ -62,9 +62,9 @@ def test_the_shell(home, capsys):
 def test_all_runs_and_those_that_come(home):
     first = make_run(home, "first")
     board = boards.open_tensorboard()
-    until(lambda: runs(board), lambda found: found == [f"{first}/logs"])
+    until_right(lambda: runs(board), lambda found: found == [f"{first}/logs"])
     second = make_run(home, "second")
-    until(lambda: runs(board), lambda found: found == [f"{first}/logs", f"{second}/logs"])
+    until_right(lambda: runs(board), lambda found: found == [f"{first}/logs", f"{second}/logs"])
     assert [each.pid for each in boards.stop_tensorboard(port=board.port)] == [board.pid]
 
 

@@ -6,13 +6,13 @@ import time
 
 import fsspec
 import pytest
-from asking import ask, runs, steps, until
-from event_files import EventFile
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from ignite_tf_magic.tensorboard.record import STATUS_PATH
+from tests.tensorboard.asking import ask, runs, steps, until_right
+from tests.tensorboard.event_files import EventFile
 
 IGFS = {"igfs": "ignite_tf_magic.igfs.filesystem.IgfsFileSystem"}
 
@@ -33,7 +33,7 @@ def test_runs_in_ignite_are_compared_while_they_write(show, in_ignite):
     EventFile(f"{in_ignite}/runs/a/events/train").scalar("loss", 1.0, 0)
     board = show({"": f"{in_ignite}/runs/*/events"}, protocols=IGFS)
     assert board.notes == ()
-    until(lambda: runs(board), lambda found: found == ["a/train"])
+    until_right(lambda: runs(board), lambda found: found == ["a/train"])
 
     files, path = fsspec.core.url_to_fs(f"{in_ignite}/runs/b/events")
     files.makedirs(path)
@@ -44,7 +44,7 @@ def test_runs_in_ignite_are_compared_while_they_write(show, in_ignite):
             event.summary.CopyFrom(scalar_pb("loss", 1.0 / (step + 1)))
             writer.write(event.SerializeToString())
             live.flush()
-            until(lambda: steps(board, "b")[-1:], [step].__eq__)
+            until_right(lambda: steps(board, "b")[-1:], [step].__eq__)
     assert runs(board) == ["a/train", "b"]
     assert ask(board, STATUS_PATH[1:])["troubles"] == []
 
@@ -53,7 +53,7 @@ def test_a_removed_run_vanishes(show, in_ignite):
     for run in "ab":
         EventFile(f"{in_ignite}/gone/{run}").scalar("loss", 1.0, 0)
     board = show({"": f"{in_ignite}/gone"}, protocols=IGFS)
-    until(lambda: runs(board), lambda found: found == ["a", "b"])
+    until_right(lambda: runs(board), lambda found: found == ["a", "b"])
     files, path = fsspec.core.url_to_fs(f"{in_ignite}/gone/a")
     files.rm(path, recursive=True)
-    until(lambda: runs(board), lambda found: found == ["b"])
+    until_right(lambda: runs(board), lambda found: found == ["b"])

@@ -12,12 +12,12 @@ from dataclasses import replace
 
 import psutil
 import pytest
-from alive import is_alive
-from asking import ask, until
 
 from ignite_tf_magic.errors import TensorBoardError
 from ignite_tf_magic.launch.lock import is_held
 from ignite_tf_magic.tensorboard.lifecycle import list_boards, stop_boards
+from tests.alive import is_alive
+from tests.tensorboard.asking import ask, until_right
 
 OPEN = """
 import sys
@@ -65,7 +65,7 @@ def test_another_set_is_another_tensorboard_and_each_can_be_stopped(show, root, 
 def test_one_that_was_killed_is_not_reused(show, root, tmp_path):
     board = show({"run": tmp_path})
     os.kill(board.pid, signal.SIGKILL)
-    until(lambda: list_boards(root), lambda found: found == [])
+    until_right(lambda: list_boards(root), lambda found: found == [])
     again = show({"run": tmp_path})
     assert again.pid != board.pid
     assert not again.reused
@@ -73,7 +73,7 @@ def test_one_that_was_killed_is_not_reused(show, root, tmp_path):
 
 def test_it_ends_when_nobody_looks(show, root, tmp_path):
     board = show({"run": tmp_path}, idle_timeout_s=1.0)
-    until(lambda: is_held(board.log.with_name("server.lock")), lambda is_alive: not is_alive)
+    until_right(lambda: is_held(board.log.with_name("server.lock")), lambda is_alive: not is_alive)
     assert "nobody has looked" in board.log.read_text()
 
 
@@ -97,7 +97,7 @@ def test_one_that_cannot_start_says_why(show, root, tmp_path):
 def test_an_interrupt_ends_what_was_started(root, tmp_path):
     argv = [sys.executable, "-c", OPEN, str(root), str(tmp_path)]
     with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, start_new_session=True) as starter:
-        locks = until(lambda: list(root.glob("*/server.lock")), bool)
+        locks = until_right(lambda: list(root.glob("*/server.lock")), bool)
         starter.send_signal(signal.SIGINT)
         _, errors = starter.communicate(timeout=300)
     assert "KeyboardInterrupt" in errors

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from memory_tree import MemoryTree
 
 from ignite_tf_magic.tfplugin.registration import register_schemes
+from tests.tfplugin.memory_tree import MemoryTree
 
 
 @pytest.fixture

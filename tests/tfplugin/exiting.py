@@ -33,10 +33,10 @@ def after_the_plugins_end() -> None:
 atexit.register(after_the_plugins_end)
 
 import tensorflow as tf  # noqa: E402
-from memory_tree import MemoryTree, Reading, Writing  # noqa: E402
 
 from ignite_tf_magic.tfplugin.handler import Stat  # noqa: E402
 from ignite_tf_magic.tfplugin.registration import register_schemes  # noqa: E402
+from tests.tfplugin.memory_tree import MemoryTree, Reading, Writing  # noqa: E402
 
 
 class SlowReading(Reading):

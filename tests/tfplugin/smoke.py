@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
-from memory_tree import MemoryTree
-from raw_plugin import RawPlugin
 
 from ignite_tf_magic.dataset import tf_private
 from ignite_tf_magic.tfplugin import registration
 from ignite_tf_magic.tfplugin.registration import register_schemes
+from tests.tfplugin.memory_tree import MemoryTree
+from tests.tfplugin.raw_plugin import RawPlugin
 
 gfile = tf.io.gfile
 

@@ -41,7 +41,7 @@ def test_many_threads_read_files_at_once(mem):
 def test_one_file_open_is_read_by_many_threads(mem):
     content = random.Random(3).randbytes(1_000_000)
     tf.io.write_file("mem:///f", content)
-    from raw_plugin import RawPlugin
+    from tests.tfplugin.raw_plugin import RawPlugin
 
     wrong = []
     with RawPlugin().reader("mem:///f") as reader:

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
-from memory_tree import MemoryTree, Reading, Writing
-from raw_plugin import RawPlugin
 
 from ignite_tf_magic.errors import (
     CacheNotFound,
@@ -21,6 +19,8 @@ from ignite_tf_magic.errors import (
 from ignite_tf_magic.tfplugin.codes import Code
 from ignite_tf_magic.tfplugin.handler import Stat
 from ignite_tf_magic.tfplugin.registration import register_schemes
+from tests.tfplugin.memory_tree import MemoryTree, Reading, Writing
+from tests.tfplugin.raw_plugin import RawPlugin
 
 
 class Unprintable(Exception):

@@ -6,10 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+ROOT = Path(__file__).parents[2]
+
 
 def test_leaving_with_a_writer_open_and_a_pipeline_running():
-    command = [sys.executable, str(Path(__file__).with_name("exiting.py"))]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    command = [sys.executable, "-m", "tests.tfplugin.exiting"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     words = "the Python interpreter behind this file system is ending"
     assert done.stdout.splitlines() == [

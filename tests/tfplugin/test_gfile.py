@@ -9,12 +9,12 @@ import random
 import numpy as np
 import pytest
 import tensorflow as tf
-from memory_tree import MemoryTree, Reading, Writing
-from raw_plugin import RawPlugin
 
 from ignite_tf_magic.tfplugin.codes import Code
 from ignite_tf_magic.tfplugin.handler import Stat
 from ignite_tf_magic.tfplugin.registration import register_schemes
+from tests.tfplugin.memory_tree import MemoryTree, Reading, Writing
+from tests.tfplugin.raw_plugin import RawPlugin
 
 GIB = 2**30
 

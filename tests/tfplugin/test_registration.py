@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
-from memory_tree import MemoryTree
 
 from ignite_tf_magic.errors import PluginUnavailable
 from ignite_tf_magic.tfplugin import registration
 from ignite_tf_magic.tfplugin.registration import register_schemes
+from tests.tfplugin.memory_tree import MemoryTree
 
-HERE = Path(__file__).parent
+ROOT = Path(__file__).parents[2]
 
 
 def test_a_second_registration_replaces_the_handler_and_leaves_open_files(mem):
@@ -109,8 +109,8 @@ def test_a_stale_build_is_told(mem, monkeypatch):
 
 def test_first_registration_from_many_threads_and_use_after_fork():
     """In a process of its own: the first registration happens once."""
-    command = [sys.executable, str(HERE / "threads_and_fork.py")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    command = [sys.executable, "-m", "tests.tfplugin.threads_and_fork"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert json.loads(done.stdout) == {
         "served": [f"mem:///{i}" for i in range(8)],

@@ -10,7 +10,7 @@ from ignite_tf_magic.client.page_sizes import PartitionStats
 from ignite_tf_magic.config.options import Endpoint
 
 
-def rows_of(
+def rows_of_shares(
     stats: Mapping[int, PartitionStats], shares: Sequence[Sequence[int]], more_rows: int = 0
 ) -> list[int]:
     """Count the rows of each share, as if each partition had had some more."""
@@ -28,7 +28,7 @@ def assignment(
 ) -> dict[str, str]:
     """Write a worker's assignment into a folder, and give the variables that name it."""
     sizes = {str(p): [stats[p].rows, stats[p].max_row_bytes] for p in shares[worker] if p in stats}
-    rows = rows_of(stats, shares, more_rows)
+    rows = rows_of_shares(stats, shares, more_rows)
     record = {"cache": cache, "worker": worker, "rows_by_worker": rows, "partitions": sizes}
     path = folder / f"assignment-{worker}.json"
     path.write_text(json.dumps(record))

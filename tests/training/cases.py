@@ -11,13 +11,16 @@ import sys
 import traceback
 from pathlib import Path
 
-import cases_basic  # noqa: F401
-import cases_inputs  # noqa: F401
-import cases_losses  # noqa: F401
-import cases_rows  # noqa: F401
-import cases_steps  # noqa: F401
 import numpy as np
-from case_setting import CASES, Setting, cases_of  # noqa: F401
+
+from tests.training import (
+    cases_basic,  # noqa: F401
+    cases_inputs,  # noqa: F401
+    cases_losses,  # noqa: F401
+    cases_rows,  # noqa: F401
+    cases_steps,  # noqa: F401
+)
+from tests.training.case_setting import CASES, Setting, cases_of  # noqa: F401
 
 _SHARES = {1: (1.0,), 2: (0.9, 0.1), 3: (0.6, 0.3, 0.1)}
 

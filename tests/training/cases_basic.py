@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from case_setting import Setting, case, result
+
+from tests.training.case_setting import Setting, case, result
 
 
 @case

@@ -6,7 +6,8 @@ import warnings
 from typing import Any
 
 import numpy as np
-from case_setting import Setting, case, result
+
+from tests.training.case_setting import Setting, case, result
 
 _WORDS = ["red", "green", "blue", "wide", "narrow", "early", "late", "cold", "warm", "far", "near", "old"]
 

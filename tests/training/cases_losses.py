@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from case_setting import Setting, case, result
+
+from tests.training.case_setting import Setting, case, result
 
 
 def tagger(s: Setting, *, mask_zero: bool = True) -> Any:

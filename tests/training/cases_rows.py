@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from case_setting import Setting, case, result
+from tests.training.case_setting import Setting, case, result
 
 
 @case

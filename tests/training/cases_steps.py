@@ -6,7 +6,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from case_setting import Setting, case, result
+
+from tests.training.case_setting import Setting, case, result
 
 
 def crossentropy(s: Setting, y: Any, predicted: Any) -> Any:

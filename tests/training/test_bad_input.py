@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from processes import Workers
+
+from tests.training.processes import Workers
 
 SCRIPT = Path(__file__).with_name("bad_on.py")
 

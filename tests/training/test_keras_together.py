@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from cases import CASES
-from processes import compare, run_cases
+
+from tests.training.cases import CASES
+from tests.training.processes import compare, run_cases
 
 # Several cases share the processes that run them: TensorFlow takes seconds to start.
 SHORT = (

@@ -9,10 +9,10 @@ import sys
 import fsspec
 import numpy as np
 import pytest
-from migrations import FOLDER, NAMES, difference, script
 from sklearn.datasets import load_digits
 
 from ignite_tf_magic.session import RunRequest, load, open_session
+from tests.training.migrations import FOLDER, NAMES, difference, script
 
 DIGITS = load_digits()
 
@@ -53,7 +53,7 @@ def test_less_than_ten_lines_change(name):
 
 def test_from_tensorflow_io_as_a_plain_script(environment):
     argv = [sys.executable, str(FOLDER / "tensorflow_io_after.py")]
-    done = subprocess.run(argv, env=os.environ, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(argv, env=os.environ, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert float(done.stdout.rpartition("accuracy ")[2]) > 0.7
 
@@ -66,7 +66,7 @@ def test_from_the_tutorial_of_keras(environment):
 def test_from_spark(environment):
     argv = [sys.executable, str(FOLDER / "tensorflowonspark_after.py"), "--data", "DIGITS"]
     argv += ["--model", "igfs:///models/digits.keras", "--output", "igfs:///predictions"]
-    done = subprocess.run(argv, env=os.environ, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(argv, env=os.environ, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     files = fsspec.filesystem("igfs")
     parts = sorted(files.ls("igfs:///predictions", detail=False))

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from assignments import assign
-from processes import Workers
 
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.client.load import put_rows, table_config
 from ignite_tf_magic.protocol.encode import RowEncoder
+from tests.training.assignments import assign
+from tests.training.processes import Workers
 
 SCRIPT = Path(__file__).with_name("moving_on.py")
 NUM_ROWS, EPOCHS, STEPS = 3000, 3, 30

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from processes import Workers
 
 from ignite_tf_magic.training import measures, reporting
 from ignite_tf_magic.training.records import (
@@ -23,6 +22,7 @@ from ignite_tf_magic.training.records import (
     without_repeats,
 )
 from ignite_tf_magic.ui.notebook.chart import picture_of
+from tests.training.processes import Workers
 
 SCRIPT = Path(__file__).with_name("report_on.py")
 

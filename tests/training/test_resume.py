@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from processes import Workers
 
 from ignite_tf_magic.training.records import FILE_NAME, RecordReader, TrainingRecord, without_repeats
+from tests.training.processes import Workers
+from tests.waiting import until
 
 FIT, LOOP = (Path(__file__).with_name(name) for name in ("train_on.py", "loop_on.py"))
 NUM_STEPS = 100
@@ -24,12 +24,13 @@ def undisturbed(tmp_path_factory):
     return results(Workers(folder, 1, FIT))[0]
 
 
-def until(workers: Workers, step: int, processes: list[subprocess.Popen[bytes]]) -> None:
-    deadline = time.monotonic() + 300
-    while workers.steps(0) < step:
-        assert time.monotonic() < deadline, workers.words()
-        assert all(process.poll() is None for process in processes), workers.words()
-        time.sleep(0.02)
+def until_step(workers: Workers, step: int, processes: list[subprocess.Popen[bytes]]) -> None:
+    def is_done() -> bool:
+        is_done = workers.steps(0) >= step
+        assert is_done or all(process.poll() is None for process in processes), workers.words()
+        return is_done
+
+    until(is_done, what=lambda: f"step {step}: {workers.words()}")
 
 
 def results(workers: Workers) -> list[dict[str, np.ndarray]]:
@@ -58,7 +59,7 @@ def check(found: list[dict[str, np.ndarray]], undisturbed: dict[str, np.ndarray]
 def test_asked_to_end_it_saves_first_and_what_is_done_is_given_at_once(tmp_path, undisturbed):
     workers = Workers(tmp_path, 2, FIT)
     processes = workers.start(STEP_S="0.05")
-    until(workers, random.randrange(5, 60), processes)
+    until_step(workers, random.randrange(5, 60), processes)
     for process in processes:
         process.send_signal(signal.SIGTERM)
     assert [process.wait(300) for process in processes] == [-signal.SIGTERM] * 2, workers.words()
@@ -88,7 +89,7 @@ def test_killed_it_goes_on_from_the_last_checkpoint(tmp_path, undisturbed):
     workers = Workers(tmp_path, 1, FIT)
     for step in (40, 80):
         processes = workers.start(STEP_S="0.1")
-        until(workers, step, processes)
+        until_step(workers, step, processes)
         for process in processes:
             process.kill()
             process.wait()
@@ -101,7 +102,7 @@ def test_a_loop_of_ones_own(tmp_path):
     undisturbed = results(Workers(tmp_path / "alone", 1, LOOP))[0]
     workers = Workers(tmp_path, 2, LOOP)
     processes = workers.start(STEP_S="0.05")
-    until(workers, random.randrange(5, 60), processes)
+    until_step(workers, random.randrange(5, 60), processes)
     for process in processes:
         process.send_signal(signal.SIGTERM)
     for process in processes:

@@ -8,9 +8,9 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from processes import Workers
 
 from ignite_tf_magic.training.models import as_built
+from tests.training.processes import Workers
 
 SCRIPT = Path(__file__).with_name("told_on.py")
 ALONE = "each worker trains a model of its own, on what it is given"

@@ -9,13 +9,11 @@ from pathlib import Path
 import fsspec
 import numpy as np
 import pytest
-from migrations import FOLDER
-from processes import ROOT, Workers, compare, run_cases
 
 from ignite_tf_magic.session import RunRequest, load, open_session
-
-sys.path.append(str(ROOT / "tests" / "tfplugin"))
-from versions import KERAS, PACKAGES, venv
+from tests.tfplugin.versions import KERAS, PACKAGES, venv
+from tests.training.migrations import FOLDER
+from tests.training.processes import ROOT, Workers, compare, run_cases
 
 OLDEST, OF_ESTIMATORS = "2.16", "2.15"
 CASES = ("dense", "synchronised_batch_normalization", "own_train_step", "unbuilt_sequential")

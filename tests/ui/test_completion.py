@@ -119,4 +119,4 @@ def test_lines_for_other_shells_are_read_by_them(home, shell):
         timeout=300,
         check=True,
     ).stdout
-    subprocess.run([shell, "-n", "/dev/stdin"], input=lines, timeout=60, check=True)
+    subprocess.run([shell, "-n", "/dev/stdin"], input=lines, timeout=300, check=True)

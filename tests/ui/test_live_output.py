@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 import pytest
-from kernels import screen
 
 from ignite_tf_magic.ui.live_output import LiveOutput
+from tests.ui.notebook.kernels import screen
 
 
 def shown(num_workers: int, *chunks: tuple[int, str]) -> list[str]:

@@ -64,18 +64,20 @@ def _request(options: argparse.Namespace, screen: Screen) -> RunRequest:
         # Who starts a run from a shell goes away; its hosts answer for it.
         detach=options.detach or bool(options.job) or not screen.outlives_commands,
         survives_s=options.survive,
-        **(_command(options) if options.job else _script(options)),
+        **(_command(options, screen) if options.job else _script(options)),
         **given_options(options),
     )
 
 
-def _command(options: argparse.Namespace) -> dict[str, Any]:
+def _command(options: argparse.Namespace, screen: Screen) -> dict[str, Any]:
     """Return the fields of a `RunRequest` for a command."""
     if options.cell is not None or options.script is not None:
         raise ConfigError("a run has one script: leave JOB_DIR JOB_CMD out, or the cell and --script FILE")
     if len(options.job) < 2:
-        example = "start MNIST . python train.py"
-        raise ConfigError(f"start needs JOB_DIR and JOB_CMD behind CACHE_NAME, as in: {example}")
+        raise ConfigError(
+            "start needs JOB_DIR and JOB_CMD behind CACHE_NAME, as in: "
+            f"{screen.command_name} start MNIST . python train.py"
+        )
     job_dir = Path(options.job[0])
     if not job_dir.exists():
         raise ConfigError(

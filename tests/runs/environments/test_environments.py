@@ -13,8 +13,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from little_wheels import make_index, make_wheel
-from pipe_hosts import PipeReach, await_that, host_at, plan_on
 
 from ignite_tf_magic.errors import ConfigError, EnvironmentFailed, HostRefused, LaunchError
 from ignite_tf_magic.launch.jobs import HostFacts, ProbeFacts
@@ -24,6 +22,9 @@ from ignite_tf_magic.runs.environments.wheels import platform_tags
 from ignite_tf_magic.runs.record import HostRecord
 from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.runs.supervision import manager
+from tests.bed.little_wheels import make_index, make_wheel
+from tests.runs.pipe_hosts import PipeReach, host_at, plan_on
+from tests.waiting import until
 
 HERE = HostRecord("here", python=sys.executable)
 TELL = "def main(): print('told')\n"
@@ -227,7 +228,7 @@ def test_an_interpreter_that_is_not_there(prepare, asked, index):
 
 def building(project: Path) -> int:
     mark = project / "building"
-    await_that(mark.exists, "the building")
+    until(mark.exists, what="the building")
     return int(mark.read_text())
 
 

@@ -82,7 +82,7 @@ def test_a_run_has_directories_and_its_output_in_igfs(session, volume):
 def test_variables_of_the_workers_are_those_asked_for(session):
     script = "import os; print(os.environ['RATE'], os.environ['EMPTY'] == '')"
     run = session.start_run(RunRequest("RUN_FILES", script, env={"RATE": "0.1=x", "EMPTY": ""}))
-    run.wait(60)
+    run.wait(300)
     assert run.directory.log(0).read_text() == "0.1=x True\n"
     for name in ("TF_CONFIG", "IGNITE_TF_RUN_ID", ""):
         with pytest.raises(ConfigError, match=f"--env {name}"):

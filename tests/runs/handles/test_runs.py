@@ -15,20 +15,20 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
-from alive import is_alive
-from light_runs import COME_UP, MEET, reach_of, text_of
 
 from ignite_tf_magic.errors import DeadlineExceeded, LaunchError, ScriptError
 from ignite_tf_magic.launch import lock
 from ignite_tf_magic.runs.directory import RunDirectory
 from ignite_tf_magic.runs.handles.run import Run, StopKind, list_runs, native_run
 from ignite_tf_magic.runs.states import RunState
+from tests.alive import is_alive
+from tests.runs.light_runs import COME_UP, MEET, await_text, reach_of, text_of
 
 OWNER = """
 import os, sys, time
 from pathlib import Path
 sys.path[:0] = [sys.argv[1]]
-from light_runs import make_plan, reach_of
+from tests.runs.light_runs import make_plan, reach_of
 from ignite_tf_magic.runs.supervision import manager
 script, num_workers, runs_dir = sys.argv[3], int(sys.argv[4]), Path(sys.argv[2])
 run = manager.start_run(make_plan(script, num_workers, cwd=Path.cwd()), runs_dir, reach_of(runs_dir))
@@ -47,8 +47,8 @@ def other_process(runs_dir, work_dir):
     owners = []
 
     def begin(script, num_workers=1, then="stay") -> tuple[subprocess.Popen[bytes], Run]:
-        here = str(Path(__file__).parents[1])
-        argv = [sys.executable, "-c", OWNER, here, str(runs_dir), script, str(num_workers), then]
+        root = str(Path(__file__).parents[3])
+        argv = [sys.executable, "-c", OWNER, root, str(runs_dir), script, str(num_workers), then]
         owners.append(subprocess.Popen(argv, cwd=work_dir, stdout=subprocess.PIPE))
         run_id = owners[-1].stdout.readline().decode().strip()
         return owners[-1], native_run(RunDirectory(runs_dir / run_id), reach_of(runs_dir))
@@ -58,15 +58,6 @@ def other_process(runs_dir, work_dir):
         owner.kill()
         owner.wait()
         owner.stdout.close()
-
-
-def await_text(run: Run, text: str, worker: int = 0) -> None:
-    seen = ""
-    for chunk in run.follow(worker):
-        seen += chunk.text
-        if text in seen:
-            return
-    raise AssertionError(f"no {text!r} in {seen!r}")
 
 
 def indented(script: str) -> str:
@@ -164,7 +155,7 @@ def test_a_run_whose_workers_do_not_all_join_is_ended(start):
 
 
 def test_workers_that_end_well_need_not_join(start):
-    run = start("import time; time.sleep(0.3)", 2, start_timeout_s=30.0)
+    run = start("import time; time.sleep(0.3)", 2, start_timeout_s=300.0)
     assert run.wait(300).state is RunState.SUCCEEDED
 
 

@@ -10,10 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from alive import is_alive
-from fake_gpus import make_nvidia_smi
-from light_runs import COME_UP, free_range, text_of
-from pipe_hosts import PipeReach, await_text, await_that, host_at, living_jobs, plan_on, seats_on
 
 from ignite_tf_magic.errors import LaunchError, NoRoom, PlacementError
 from ignite_tf_magic.launch.hosts import Host
@@ -26,6 +22,11 @@ from ignite_tf_magic.runs.supervision import manager
 from ignite_tf_magic.runs.supervision.manager import RunHooks
 from ignite_tf_magic.runs.supervision.planning import Plan
 from ignite_tf_magic.runs.timeouts import Timings
+from tests.alive import is_alive
+from tests.bed.fake_gpus import make_nvidia_smi
+from tests.runs.light_runs import COME_UP, await_text, free_range, text_of
+from tests.runs.pipe_hosts import PipeReach, host_at, living_jobs, plan_on, seats_on
+from tests.waiting import until
 
 TWO_GPUS = RunSpec("c", num_workers=2, num_gpus=2)
 MUCH = RunSpec("c", num_workers=2, memory_bytes=3 << 30)
@@ -227,7 +228,7 @@ def start_on(runs_dir, place, reach):
     for run in started:
         run.stop()
     for root in place.iterdir() if place.is_dir() else ():
-        await_that(lambda root=root: living_jobs(root) == [], "the end of all jobs")
+        until(lambda root=root: living_jobs(root) == [], what="the end of all jobs")
 
 
 def room_on(reach, host, spec) -> Capacity:
@@ -266,7 +267,7 @@ def test_limits_of_memory_are_handed_out_once(start_on, place, reach):
     with pytest.raises(LaunchError, match=r"MiB of memory are asked for, \d+ of \d+ MiB on .* are free"):
         start_on([host], SHOW, memory_bytes=most)
     second = start_on([host], "print('had room')", memory_bytes=most, waits=True)
-    await_that(lambda: first.id in (second.info().waiting_for or ""), "the reason")
+    until(lambda: first.id in (second.info().waiting_for or ""), what="the reason")
     first.stop()
     assert text_of(second) == "had room\n"
 
@@ -312,7 +313,7 @@ def test_a_queued_run_starts_when_there_is_room_and_can_be_stopped_before(gpus, 
     await_text(first, "0\n")
     second, third = (start_on([host], SHOW, num_gpus=1, waits=True) for _ in range(2))
     reason = f"1 worker with 1 GPU each do not fit now: a: 0 of 1 GPUs free (held by run {first.id}: GPU 0)"
-    await_that(lambda: second.info().waiting_for == reason, "the reason")
+    until(lambda: second.info().waiting_for == reason, what="the reason")
     assert (second.info().state, second.info().restarts) == (RunState.QUEUED, 0)
     stopped = third.stop().info
     assert (stopped.state, stopped.workers) == (RunState.STOPPED, ())
@@ -364,7 +365,7 @@ def test_in_a_range_for_one_run_the_second_is_refused_and_told_by_whom(start_on,
     with pytest.raises(LaunchError, match=f"too few of the ports from {ports[0]} to {ports[1]} are free: 0"):
         start_on([host], script, used=[host, host], port_range=ports, max_restarts=5)
     queued = start_on([host], COME_UP, used=[host, host], port_range=ports, waits=True)
-    await_that(lambda: first.id in (queued.info().waiting_for or ""), "the reason")
+    until(lambda: first.id in (queued.info().waiting_for or ""), what="the reason")
     first.stop()
     assert queued.wait(300).state is RunState.SUCCEEDED, queued.failure()
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from light_runs import reach_of
 
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.runs.directory import RunDirectory
@@ -15,23 +13,19 @@ from ignite_tf_magic.runs.hosts.counting import count_cache
 from ignite_tf_magic.runs.hosts.topology import connect_to_most
 from ignite_tf_magic.runs.logs.mirror import seen_directory
 from ignite_tf_magic.runs.orders import HostReport
-from ignite_tf_magic.runs.record import HostRecord, RunRecord, RunSpec, this_process
+from ignite_tf_magic.runs.record import HostRecord, RunSpec
 from ignite_tf_magic.runs.registry import origins
 from ignite_tf_magic.runs.registry.origins import RemoteRun
 from ignite_tf_magic.runs.registry.publisher import new_owner
 from ignite_tf_magic.runs.registry.registry import Registry
 from ignite_tf_magic.runs.registry.registry_crew import RegistryHostPool
-from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.runs.supervision.planning import LaunchFacts, plan_launch
 from ignite_tf_magic.runs.timeouts import Timings
 from ignite_tf_magic.session import RunRequest, Session
+from tests.runs.light_runs import reach_of, running_record
+from tests.waiting import until
 
 SPEC = RunSpec(cache="CHANGING", num_workers=2, script_name="cell", args=(), cwd=".")
-
-
-def record_of(*hosts: str, **changes) -> RunRecord:
-    told = {"run_id": "r", "spec": SPEC, "state": RunState.RUNNING, "started_at": 0.0, "workers": ()}
-    return RunRecord(**told, hosts=tuple(map(HostRecord, hosts)), **this_process(), **changes)
 
 
 class LosesSight:
@@ -81,16 +75,16 @@ def test_a_session_goes_over_to_the_rest_of_the_cluster(ignite, new_cluster, cli
     client.destroy_cache("CHANGING")
 
 
-def test_hosts_are_not_blamed_for_a_registry_that_cannot_be_read():
+def test_hosts_are_not_blamed_for_a_registry_that_cannot_be_read(clock):
     pool = RegistryHostPool(20.0)  # reads each 0.1 s, at most
-    pool.follow(record_of("a"))
+    pool.follow(running_record("a"))
     pool.feed({"a": {**HostReport("a").to_json(), "counter": 1}})
-    time.sleep(1.0)  # nothing can be read
+    clock.now += 1.0  # nothing can be read
     assert pool.silence_s("a") <= 0.1
     pool.feed({"a": {**HostReport("a").to_json(), "counter": 1}})
     assert pool.silence_s("a") <= 0.2
     for _ in range(10):
-        time.sleep(0.1)
+        clock.now += 0.1
         pool.feed({"a": {**HostReport("a").to_json(), "counter": 1}})
     assert pool.silence_s("a") > pool.lapse_s
 
@@ -99,7 +93,7 @@ def test_hosts_are_not_blamed_for_a_registry_that_cannot_be_read():
 def test_hosts_that_succeed_each_other_are_given_time(ignite, client, tmp_path, monkeypatch, detached):
     monkeypatch.setattr(origins, "_ASK_S", 0.0)
     directory: RunDirectory = seen_directory(tmp_path, "r")
-    record = record_of(detached=detached)
+    record = running_record(detached=detached)
     timings = Timings(owner_lapse_s=0.2, crew_lapse_s=0.2)
 
     def registry(**options) -> Registry:
@@ -110,7 +104,6 @@ def test_hosts_that_succeed_each_other_are_given_time(ignite, client, tmp_path, 
     with registry() as index:
         index.touch_owner("r", new_owner(), detached=detached)
         assert origin.has_owner(record)
-        while index.owner("r") is not None:
-            time.sleep(0.02)
+        until(lambda: index.owner("r") is None)
     assert origin.has_owner(record) is detached
     assert not RemoteRun(directory, reach_of(tmp_path), registry).has_owner(record)

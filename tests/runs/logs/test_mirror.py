@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
@@ -33,6 +32,7 @@ from ignite_tf_magic.runs.logs.output import Segment, follow
 from ignite_tf_magic.runs.orders import job_name
 from ignite_tf_magic.runs.record import HostRecord, RunRecord, RunSpec
 from ignite_tf_magic.runs.states import RunState
+from tests.waiting import until
 
 RUN = "mnist-1121-0412-k3f"
 SPEC = RunSpec("MNIST", num_workers=2)
@@ -209,6 +209,10 @@ class FarHost:
         self.cable = Cable({"IGNITE_TF_HOME": str(root)})
         self.host = Host(name, self.cable, python=sys.executable, root=str(root), timings=QUICK)
 
+    def go_on(self):
+        """Let TWO_LINES come to its second line."""
+        (self.directory.path / "go").touch()
+
     def start(self, script, worker=0, generation=1):
         """Start a worker that runs a script in the run's directory."""
         self.host.start(
@@ -245,13 +249,8 @@ def far(tmp_path):
         each.host.close()
 
 
-def until(condition, timeout_s=300):
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
+# Waits between two lines until it is told to go on.
+TWO_LINES = "import os, time\nprint('one')\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('two')"
 COUNT = "import time\nfor n in range({num}):\n    print(n, {letter!r} * 50)\n    time.sleep({pause})\n"
 
 
@@ -340,16 +339,17 @@ def test_readers_that_are_killed_lose_and_double_nothing(directory, far):
 
 def test_one_process_keeps_it_and_another_takes_over(directory, far):
     host = far()
-    host.start("import time; print('first'); time.sleep(2); print('last')")
+    host.start(TWO_LINES)
     with mirroring(directory, host) as process:
-        until(lambda: directory.log(0).exists() and directory.log(0).read_bytes() == b"first\n")
+        until(lambda: directory.log(0).exists() and directory.log(0).read_bytes() == b"one\n")
         with Mirror(directory, [host.host]) as mirror:
             assert not mirror.is_complete()
             assert lock.holder_pid(directory.path / "mirror.lock") == process.pid
             process.send_signal(signal.SIGKILL)
+            host.go_on()
             until(mirror.is_complete)
             assert lock.holder_pid(directory.path / "mirror.lock") == os.getpid()
-    assert directory.log(0).read_bytes() == b"first\nlast\n"
+    assert directory.log(0).read_bytes() == b"one\ntwo\n"
 
 
 def test_who_only_reads_is_told_when_it_is_complete(directory, far):
@@ -416,7 +416,7 @@ def test_the_runs_own_directory_is_left_alone(far):
 def test_a_host_that_cannot_be_reached_is_named(directory, far):
     near, host = far("near"), far("far")
     near.start("print('near')", 0)
-    host.start("import time; print('one'); time.sleep(2.5); print('two')", 1)
+    host.start(TWO_LINES, 1)
     with Mirror(directory, [near.host, host.host]) as mirror:
         until(lambda: directory.log(1).exists() and directory.log(1).read_bytes() == b"one\n")
         assert not mirror.is_complete()
@@ -430,6 +430,7 @@ def test_a_host_that_cannot_be_reached_is_named(directory, far):
             True,
         )
         assert "no route to it" in lost.reason
+        host.go_on()
         host.cable.is_cut = False
         until(lambda: not mirror.unreachable() and mirror.is_complete())
     assert directory.log(1).read_bytes() == b"one\ntwo\n"
@@ -437,12 +438,13 @@ def test_a_host_that_cannot_be_reached_is_named(directory, far):
 
 def test_a_host_that_was_just_lost_is_waited_for(directory, far):
     host = far()
-    host.start("import time; print('one'); time.sleep(1); print('two')")
+    host.start(TWO_LINES)
     with Mirror(directory, [host.host]) as mirror:
         until(lambda: directory.log(0).exists() and directory.log(0).read_bytes() == b"one\n")
         host.cable.cut()
         until(mirror.unreachable)
         assert not mirror.is_complete()
+        host.go_on()
         host.cable.is_cut = False
         until(mirror.is_complete)
         assert mirror.unreachable() == ()

@@ -5,11 +5,11 @@ import threading
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from light_runs import COME_UP, text_of
 
 from ignite_tf_magic.launch.agent.spawning import can_punch, punch
 from ignite_tf_magic.launch.log_files import tail
 from ignite_tf_magic.runs.logs.output import Segment, follow
+from tests.runs.light_runs import COME_UP, text_of
 
 BLOCK = 4096
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -28,6 +27,7 @@ from ignite_tf_magic.protocol.ops import AtomicityMode, CacheMode, Status
 from ignite_tf_magic.runs.hosts.topology import topology_of
 from ignite_tf_magic.runs.registry.registry import CACHE, FailureDetector, Owner, Registry
 from ignite_tf_magic.runs.timeouts import Timings
+from tests.waiting import until
 
 OWNER = Owner("db1", 42, "a1b2")
 
@@ -58,7 +58,7 @@ def cache(client):
     return Cache(client, CACHE)
 
 
-def record_of(run, **facts):
+def plain_record(run, **facts):
     return {"run_id": run, "state": "starting", **facts}
 
 
@@ -74,7 +74,7 @@ def test_reading_creates_nothing(registry, client):
 
 def test_the_cache_is_on_every_node_and_wholly_consistent(registry, client):
     _drop(client)
-    registry.create(record_of("r"))
+    registry.create(plain_record("r"))
     config = client.cache(CACHE).config()
     assert (config.mode, config.atomicity) == (CacheMode.REPLICATED, AtomicityMode.TRANSACTIONAL)
     assert config.write_mode == CacheConfig("x").write_mode
@@ -82,14 +82,14 @@ def test_the_cache_is_on_every_node_and_wholly_consistent(registry, client):
 
 
 def test_a_record_and_its_versions(registry):
-    first = registry.create(record_of("r"))
+    first = registry.create(plain_record("r"))
     assert (first.run_id, first.version) == ("r", 1)
     second = registry.replace(first, {"run_id": "r", "state": "running"})
     assert second.record == {"run_id": "r", "state": "running", "version": 2}
     assert registry.get("r") == second
     for attempt in (
         lambda: registry.replace(first, {"state": "failed"}),
-        lambda: registry.create(record_of("r")),
+        lambda: registry.create(plain_record("r")),
     ):
         with pytest.raises(RecordChanged, match="r was written by another"):
             attempt()
@@ -104,7 +104,7 @@ def test_a_record_and_its_versions(registry):
 
 @pytest.mark.parametrize("run", ["übung-1121-0412-k3f", "训练", "a b'\"\\", "🦆" * 10])
 def test_any_text_is_a_name(registry, run):
-    stored = registry.create(record_of(run, words="ß\u2028\x00"))
+    stored = registry.create(plain_record(run, words="ß\u2028\x00"))
     registry.report(run, "höst/1", {"counter": 1})
     registry.touch_owner(run, OWNER)
     assert [entry.record for entry in registry.runs()] == [stored.record]
@@ -116,7 +116,7 @@ def test_any_text_is_a_name(registry, run):
 
 @pytest.mark.parametrize("run", ["", "a/b", "\udc80"])
 def test_what_cannot_be_a_name_is_refused(registry, run):
-    for attempt in (lambda: registry.create(record_of(run)), lambda: registry.touch_owner(run, OWNER)):
+    for attempt in (lambda: registry.create(plain_record(run)), lambda: registry.touch_owner(run, OWNER)):
         with pytest.raises(ConfigError):
             attempt()
     assert list(registry.runs()) == []
@@ -124,7 +124,7 @@ def test_what_cannot_be_a_name_is_refused(registry, run):
 
 def test_of_racing_writers_one_wins_each_version(registry, ignite):
     """Four clients count in one record; every success is a version of its own."""
-    registry.create(record_of("r", won=[]))
+    registry.create(plain_record("r", won=[]))
 
     def count(writer):
         wins = 0
@@ -147,7 +147,7 @@ def test_of_racing_writers_one_wins_each_version(registry, ignite):
 
 def test_many_create_report_and_ask_at_once(registry):
     def start(number):
-        registry.create(record_of(f"r{number}"))
+        registry.create(plain_record(f"r{number}"))
         registry.report("r0", f"host{number}", {"counter": number})
         registry.request("r0", **{f"wish{number}": True})
 
@@ -160,7 +160,7 @@ def test_many_create_report_and_ask_at_once(registry):
 
 def test_an_owner_that_falls_silent_is_lost(client, registry):
     quick = Registry(client, timings=replace(Timings(), owner_lapse_s=0.5))
-    quick.create(record_of("r"))
+    quick.create(plain_record("r"))
     assert not registry.runs().entries[0].owner_alive
     quick.touch_owner("r", OWNER)
     quick.touch_owner("r", replace(OWNER, counter=1))
@@ -170,13 +170,6 @@ def test_an_owner_that_falls_silent_is_lost(client, registry):
     until(lambda: not registry.runs().entries[0].owner_alive)
     quick.touch_owner("r", OWNER)
     assert registry.runs().entries[0].owner == OWNER
-
-
-def until(condition, timeout_s=300):
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_requests_add_up(registry):
@@ -194,21 +187,21 @@ GARBAGE = [b"\x00\xff", 7, "", "{", "[]", "{}", '{"record":5}', '{"record":{"run
     ids=lambda garbage: repr(garbage)[:30],
 )
 def test_a_damaged_record_is_passed_over_and_built_again(registry, cache, garbage):
-    registry.create(record_of("good"))
-    registry.create(record_of("r"))
+    registry.create(plain_record("good"))
+    registry.create(plain_record("r"))
     cache.put("record/r", garbage)
     listing = registry.runs()
     assert [entry.record["run_id"] for entry in listing] == ["good"]
     assert len(listing.warnings) == 1 and "record/r" in listing.warnings[0]
     with pytest.raises(RecordDamaged):
         registry.get("r")
-    assert registry.rebuild([record_of("r", version=3)]) == ("r",)
+    assert registry.rebuild([plain_record("r", version=3)]) == ("r",)
     assert registry.get("r").version == 3
 
 
 @pytest.mark.parametrize("garbage", GARBAGE, ids=repr)
 def test_other_damaged_rows_say_nothing(registry, cache, garbage):
-    registry.create(record_of("r"))
+    registry.create(plain_record("r"))
     for key in ("owner/r", "hosts/r", "host/r/h", "request/r"):
         cache.put(key, garbage)
     assert not registry.runs().entries[0].owner_alive
@@ -220,7 +213,7 @@ def test_other_damaged_rows_say_nothing(registry, cache, garbage):
 
 
 def test_a_damaged_index_is_said_and_built_again(registry, cache):
-    kept = [registry.create(record_of(run)).record for run in ("a", "b")]
+    kept = [registry.create(plain_record(run)).record for run in ("a", "b")]
     cache.put("index", "?")
     assert len(registry.runs()) == 0
     assert "index" in registry.runs().warnings[0]
@@ -230,13 +223,13 @@ def test_a_damaged_index_is_said_and_built_again(registry, cache):
 
 
 def test_building_again_never_goes_back(registry, client):
-    newer = registry.replace(registry.create(record_of("r")), {"state": "running"})
-    assert registry.rebuild([record_of("r", version=1), record_of("r", version=2)]) == ()
+    newer = registry.replace(registry.create(plain_record("r")), {"state": "running"})
+    assert registry.rebuild([plain_record("r", version=1), plain_record("r", version=2)]) == ()
     assert registry.get("r") == newer
     hosts = [
-        record_of("r", version=5, host="a"),
-        record_of("r", version=7, host="b"),
-        record_of("s", version=1),
+        plain_record("r", version=5, host="a"),
+        plain_record("r", version=7, host="b"),
+        plain_record("s", version=1),
     ]
     assert registry.rebuild(hosts) == ("r", "s")
     assert registry.get("r").record == hosts[1]
@@ -248,14 +241,14 @@ def test_building_again_never_goes_back(registry, client):
 
 
 def test_a_cluster_that_was_emptied_is_written_to_anew(registry, client):
-    stored = registry.create(record_of("r"))
+    stored = registry.create(plain_record("r"))
     _drop(client)
     assert registry.get("r") is None
     with pytest.raises(RecordChanged):
         registry.replace(stored, stored.record)
     registry.report("r", "h", {"counter": 1})
     assert registry.reports("r") == {"h": {"counter": 1}}
-    assert registry.create(record_of("r")).version == 1
+    assert registry.create(plain_record("r")).version == 1
 
 
 class Loss:
@@ -286,19 +279,19 @@ LOSSES = [ConnectionLost("here", "for this test"), ServerError(Status.FAILED, "c
 @pytest.mark.parametrize("error", LOSSES, ids=["connection", "server"])
 @pytest.mark.parametrize("is_carried_out", [False, True])
 def test_a_lost_answer_is_found_out(registry, monkeypatch, error, is_carried_out):
-    first = registry.create(record_of("r"))
+    first = registry.create(plain_record("r"))
     loss = Loss(monkeypatch, error, is_carried_out=is_carried_out)
     second = registry.replace(first, {"state": "running"})
     assert loss.num_lost == 1
     assert second.version == 2 and registry.get("r") == second
     loss.num_lost = 0
-    assert registry.create(record_of("s")) == registry.get("s")
+    assert registry.create(plain_record("s")) == registry.get("s")
     assert loss.num_lost == 1
 
 
 def test_a_lost_answer_and_another_writer_after_it(registry, monkeypatch):
     """It was written and written over: that is a success, whose result is no longer the newest."""
-    first = registry.create(record_of("r"))
+    first = registry.create(plain_record("r"))
     loss = Loss(monkeypatch, LOSSES[0], is_carried_out=True)
     loss.then = lambda: registry.replace(registry.get("r"), {"state": "failing"})
     second = registry.replace(first, {"state": "running"})
@@ -309,7 +302,7 @@ def test_a_lost_answer_and_another_writer_after_it(registry, monkeypatch):
 
 
 def test_a_lost_request_and_another_writer_instead(registry, monkeypatch):
-    first = registry.create(record_of("r"))
+    first = registry.create(plain_record("r"))
     loss = Loss(monkeypatch, LOSSES[0], is_carried_out=False)
     loss.then = lambda: registry.replace(first, {"state": "failing"})
     with pytest.raises(RecordChanged):
@@ -318,7 +311,7 @@ def test_a_lost_request_and_another_writer_instead(registry, monkeypatch):
 
 
 def test_what_will_never_be_allowed_is_not_tried_again(registry, monkeypatch):
-    first = registry.create(record_of("r"))
+    first = registry.create(plain_record("r"))
     refused = ServerError(Status.SECURITY_VIOLATION, "cache_put", "Authorization failed")
     loss = Loss(monkeypatch, refused, is_carried_out=False)
     with pytest.raises(ServerError, match="Authorization"):
@@ -332,7 +325,7 @@ def test_a_cluster_that_is_down():
         with pytest.raises(ConnectionFailed):
             registry.runs()
         with pytest.raises(DeadlineExceeded, match="hosts can be asked over SSH"):
-            registry.create(record_of("r"))
+            registry.create(plain_record("r"))
 
 
 def test_a_client_of_its_own_is_closed_and_made_again(ignite, registry):
@@ -343,7 +336,7 @@ def test_a_client_of_its_own_is_closed_and_made_again(ignite, registry):
         return made[-1]
 
     with Registry(make) as mine:
-        mine.create(record_of("r"))
+        mine.create(plain_record("r"))
         mine.close()
         assert mine.get("r").version == 1
     assert len(made) == 2
@@ -383,16 +376,16 @@ def test_nodes_die_while_it_is_written(new_cluster):
                     continue
 
     with Registry(lambda: connect(cluster.connect_options), patience_s=60) as registry:
-        registry.create(record_of("r", won=[]))
+        registry.create(plain_record("r", won=[]))
         with ThreadPoolExecutor(2) as pool:
             counting = [pool.submit(count, writer) for writer in range(2)]
             try:
                 for victim in cluster.nodes[:2]:
                     goal = len(won[0]) + len(won[1]) + 50
-                    until(lambda goal=goal: len(won[0]) + len(won[1]) > goal, 110)
+                    until(lambda goal=goal: len(won[0]) + len(won[1]) > goal)
                     os.kill(victim.pid, signal.SIGKILL)
                 goal = len(won[0]) + 20
-                until(lambda: len(won[0]) > goal, 110)
+                until(lambda: len(won[0]) > goal)
             finally:
                 stop.set()
             for each in counting:

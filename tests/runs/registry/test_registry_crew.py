@@ -2,38 +2,31 @@
 
 from __future__ import annotations
 
-import time
-
 from ignite_tf_magic.runs.orders import HostReport
-from ignite_tf_magic.runs.record import HostRecord, RunRecord, RunSpec
 from ignite_tf_magic.runs.registry.registry_crew import RegistryHostPool
-from ignite_tf_magic.runs.states import RunState
-
-
-def record_of(names):
-    return RunRecord("mnist-1", RunSpec("MNIST"), RunState.RUNNING, 0.0, hosts=tuple(map(HostRecord, names)))
+from tests.runs.light_runs import running_record
 
 
 def row(counter, host="a"):
     return {**HostReport(host, 1).to_json(), "counter": counter}
 
 
-def test_a_host_is_heard_while_its_counter_changes():
+def test_a_host_is_heard_while_its_counter_changes(clock):
     pool = RegistryHostPool(1.0)
-    pool.follow(record_of("a"))
+    pool.follow(running_record("a"))
     for counter in range(3):
         pool.feed({"a": row(counter)})
-        time.sleep(0.02)
+        clock.now += 0.02
     assert pool.reports()["a"].reachable
     assert pool.silence_s("a") < 1
 
 
-def test_a_row_that_vanishes_is_a_host_that_says_nothing_new():
+def test_a_row_that_vanishes_is_a_host_that_says_nothing_new(clock):
     """As after the loss of the cache: its silence is counted from when it was heard, it was not silent for ever."""
     pool = RegistryHostPool(1000.0)  # so that every lapse is over at once
-    pool.follow(record_of("a"))
+    pool.follow(running_record("a"))
     pool.feed({"a": row(1)})
-    time.sleep(0.05)
+    clock.now += 0.05
     pool.feed({})
     report = pool.reports()["a"]
     assert not report.reachable
@@ -41,11 +34,11 @@ def test_a_row_that_vanishes_is_a_host_that_says_nothing_new():
     assert 0 <= report.silent_s < 1
 
 
-def test_nobody_was_silent_for_longer_than_was_listened():
+def test_nobody_was_silent_for_longer_than_was_listened(clock):
     """Who supervised before may have heard of it a moment ago."""
     pool = RegistryHostPool(1000.0)
-    pool.follow(record_of("ab"))
-    time.sleep(0.05)
+    pool.follow(running_record("a", "b"))
+    clock.now += 0.05
     pool.feed({"a": row(1)})
     report = pool.reports()["b"]
     assert report.error.kind == "never_heard"

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from bed import BedKind
 
 from benchmarks.fault_kinds import FAULTS
 from benchmarks.fault_results import DIVISOR
 from benchmarks.faults import Campaign
+from tests.bed.bed import BedKind
 
 pytestmark = pytest.mark.faults
 

@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from light_runs import COME_UP, text_of
-from pipe_hosts import PipeReach, await_text, await_that, cut_file, host_at, living_jobs, plan_on, relays
 
 from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.launch.hosts import Host
@@ -18,6 +16,9 @@ from ignite_tf_magic.runs.record import HostRecord
 from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.runs.supervision import manager
 from ignite_tf_magic.runs.supervision.host_controller import address_of, last_lines
+from tests.runs.light_runs import COME_UP, await_text, text_of
+from tests.runs.pipe_hosts import PipeReach, cut_file, host_at, living_jobs, plan_on, relays
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -87,7 +88,7 @@ def test_credentials_are_private_on_the_other_host_and_gone_in_the_end(start_on,
     )
     Path(far.root, "runs", run.id, "files", "go").touch()
     assert run.wait(300).state is RunState.SUCCEEDED
-    await_that(lambda: Path(path).read_bytes() == b"", "the credentials are gone")
+    until(lambda: Path(path).read_bytes() == b"", what="the credentials are gone")
 
 
 def test_nothing_of_a_run_can_be_read_by_others_on_its_hosts(start_on, far):
@@ -205,7 +206,7 @@ def breaking(far, monkeypatch):
             finally:
                 cut_file(far.root).unlink()
 
-    monkeypatch.setattr("pipe_hosts.Host", Breaking)
+    monkeypatch.setattr("tests.runs.pipe_hosts.Host", Breaking)
     return breaks
 
 
@@ -228,7 +229,7 @@ def test_output_that_was_never_asked_for_is_told_and_read_later(start_on, far, p
     )
     run = start_on(plan_on([far, near], script))
     log = Path(far.root, "runs", run.id, "worker-0.log")
-    await_that(lambda: log.exists() and log.read_bytes() == b"said\n", "the worker's words")
+    until(lambda: log.exists() and log.read_bytes() == b"said\n", what="the worker's words")
     (place / "go").touch()
     assert run.wait(300).exit_code == 3
     (lost,) = MirrorState.read(run.directory).unreachable

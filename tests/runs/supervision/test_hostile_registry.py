@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import threading
-import time
 import uuid
 from contextlib import suppress
 from dataclasses import replace
@@ -24,6 +23,7 @@ from ignite_tf_magic.runs.record import HostRecord, RunRecord, RunSpec
 from ignite_tf_magic.runs.registry.registry import CACHE, Registry
 from ignite_tf_magic.runs.seals import Seal
 from ignite_tf_magic.session import RunRequest, RunState, list_runs, open_session
+from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("no_runs_left")
 NUMBERS = "HOSTILE_NUMBERS"
@@ -90,13 +90,6 @@ def alter(cache, run_id, **changes):
     return record
 
 
-def until(condition, timeout_s=60):
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "this has not come about"
-        time.sleep(0.05)
-
-
 def words_of(run):
     """What the run's reconciler on this machine has said."""
     return (run.directory.path / "reconciler.log").read_text()
@@ -138,12 +131,13 @@ def test_a_row_of_another_cluster_gets_no_credentials(run, stranger):
         port = listener.getsockname()[1]
         alter(stranger, run.id, topology=[f"127.0.0.1:{port}"], supervisor="nobody")
 
+        arrivals = []
+
         def came():
-            try:
+            with suppress(BlockingIOError):
                 listener.accept()[0].close()
-            except BlockingIOError:
-                return False
-            return True
+                arrivals.append("somebody")
+            return arrivals != []
 
         until(lambda: came() or f"127.0.0.1:{port}" not in record_in(stranger, run.id)["topology"])
         assert not came()

@@ -14,18 +14,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from light_runs import COME_UP, free_range, make_plan, reach_of, text_of
-from pipe_hosts import (
-    PipeReach,
-    await_text,
-    await_that,
-    cut_file,
-    host_at,
-    living_jobs,
-    plan_on,
-    relays,
-    seats_on,
-)
 
 from ignite_tf_magic.errors import LaunchError, PlacementError
 from ignite_tf_magic.launch import lock
@@ -39,6 +27,9 @@ from ignite_tf_magic.runs.supervision import manager
 from ignite_tf_magic.runs.supervision.manager import RunHooks
 from ignite_tf_magic.runs.supervision.planning import Plan
 from ignite_tf_magic.runs.timeouts import Timings
+from tests.runs.light_runs import COME_UP, await_text, free_range, make_plan, reach_of, text_of
+from tests.runs.pipe_hosts import PipeReach, cut_file, host_at, living_jobs, plan_on, relays, seats_on
+from tests.waiting import until
 
 # Says which generation this is, and sleeps in the first.
 TWICE = (
@@ -123,7 +114,7 @@ def test_a_killed_relay_is_replaced_and_nothing_else_happens(start, work_dir):
     assert before
     for relay in before:
         relay.kill()
-    await_that(lambda: set(relays()) - set(before), "another relay")
+    until(lambda: set(relays()) - set(before), what="another relay")
     (work_dir / "go").touch()
     assert text_of(run) == "up\nend\n"
     info = run.wait(300)
@@ -186,7 +177,7 @@ def test_a_run_for_which_there_is_no_place_any_more_says_what_it_waits_for(start
 
     run = manager.start_run(make_plan("raise SystemExit(75)", cwd=work_dir, max_restarts=3), runs_dir,
                             reach_of(runs_dir), lambda run_id: RunHooks(planner=plan))  # fmt: skip
-    await_that(lambda: run.info().waiting_for, "a reason")
+    until(lambda: run.info().waiting_for, what="a reason")
     assert (run.info().state, run.info().waiting_for) == (
         RunState.RESTARTING,
         "no node has partitions of MNIST",
@@ -217,7 +208,7 @@ def counting_long(counted, runs_dir, work_dir):
 
 def test_a_run_goes_on_once_its_rows_have_been_counted_however_long_that_takes(counted, runs_dir, work_dir):
     run = counting_long(counted, runs_dir, work_dir)
-    await_that(lambda: run.info().waiting_for, "a reason")
+    until(lambda: run.info().waiting_for, what="a reason")
     assert run.info().waiting_for == "the rows of the cache are being counted"
     counted.set()
     info = run.wait(300)
@@ -226,7 +217,7 @@ def test_a_run_goes_on_once_its_rows_have_been_counted_however_long_that_takes(c
 
 def test_a_run_can_be_stopped_while_its_rows_are_counted(counted, runs_dir, work_dir):
     run = counting_long(counted, runs_dir, work_dir)
-    await_that(lambda: run.info().waiting_for, "a reason")
+    until(lambda: run.info().waiting_for, what="a reason")
     assert run.stop().info.state is RunState.STOPPED
 
 
@@ -234,7 +225,7 @@ def test_the_supervisors_own_fault_ends_the_start(runs_dir, work_dir, monkeypatc
     def broken(self, record):
         raise KeyError("a fault of ours")
 
-    monkeypatch.setattr("ignite_tf_magic.runs.supervision.host_controller.HostController.obey", broken)
+    monkeypatch.setattr("ignite_tf_magic.runs.supervision.host_controller.HostController.reconcile", broken)
     with pytest.raises(LaunchError, match="a fault of ours"):
         manager.start_run(make_plan("pass", cwd=work_dir), runs_dir, reach_of(runs_dir))
 
@@ -248,9 +239,9 @@ def test_a_record_that_cannot_be_written_for_a_while_ends_nothing(start):
     record.rename(record.with_suffix(".away"))
     record.mkdir()
     os.kill(pid, signal.SIGKILL)
-    await_that(lambda: (run.directory.path / "jobs" / "g2-worker-0").exists(), "the second worker")
+    until(lambda: (run.directory.path / "jobs" / "g2-worker-0").exists(), what="the second worker")
     record.rmdir()
-    await_that(record.exists, "the record")
+    until(record.exists, what="the record")
     assert run.wait(300).state is RunState.SUCCEEDED
     assert run.info().restarts == 1
 
@@ -261,7 +252,7 @@ def test_a_forked_child_of_the_owner_leaves_its_runs_alone(runs_dir, work_dir):
     owner = (
         "import os, sys, warnings\nfrom pathlib import Path\n"
         "sys.path[:0] = [sys.argv[1]]\n"
-        "from light_runs import make_plan, reach_of\n"
+        "from tests.runs.light_runs import make_plan, reach_of\n"
         "from ignite_tf_magic.runs.supervision import manager\n"
         "warnings.simplefilter('ignore')\n"
         "runs_dir = Path(sys.argv[2])\n"
@@ -274,7 +265,7 @@ def test_a_forked_child_of_the_owner_leaves_its_runs_alone(runs_dir, work_dir):
         "Path('go').touch()\n"
         "print(run.wait(300).state.value)\n"
     )
-    argv = [sys.executable, "-c", owner, str(Path(__file__).parents[1]), str(runs_dir)]
+    argv = [sys.executable, "-c", owner, str(Path(__file__).parents[3]), str(runs_dir)]
     done = subprocess.run(argv, cwd=work_dir, capture_output=True, text=True, timeout=300)
     assert done.stdout.split() == ["running", "succeeded"], done.stderr
 
@@ -330,8 +321,9 @@ def test_every_host_has_the_newest_record_in_the_end(start_on, place):
     mine = RunRecord.read(run.directory)
     for host in hosts:
         path = Path(host.root, "runs", run.id, "run.json")
-        await_that(
-            lambda path=path: path.exists() and record_on(path.parents[2], run) == mine, "the last record"
+        until(
+            lambda path=path: path.exists() and record_on(path.parents[2], run) == mine,
+            what="the last record",
         )
         assert path.stat().st_mode & 0o777 == 0o600
 
@@ -364,7 +356,7 @@ OWNER = """
 import sys, time
 from pathlib import Path
 sys.path[:0] = [sys.argv[1]]
-from pipe_hosts import PipeReach, host_at, plan_on
+from tests.runs.pipe_hosts import PipeReach, host_at, plan_on
 from ignite_tf_magic.runs.logs import mirror_state
 from ignite_tf_magic.runs.supervision import manager
 from ignite_tf_magic.runs.timeouts import Timings
@@ -387,7 +379,7 @@ def owner(runs_dir, place):
             sys.executable,
             "-c",
             OWNER,
-            str(Path(__file__).parents[1]),
+            str(Path(__file__).parents[3]),
             str(place),
             str(runs_dir),
             script,
@@ -414,7 +406,7 @@ FAMILY = (
 
 def children_of(place, run) -> list[int]:
     logs = [place / "a" / "runs" / run.id / "worker-0.log", place / "b" / "runs" / run.id / "worker-1.log"]
-    await_that(lambda: all(log.exists() and "ready" in log.read_text() for log in logs), "both workers")
+    until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs), what="both workers")
     return [int(log.read_text().split()[0]) for log in logs]
 
 
@@ -423,8 +415,8 @@ def test_when_the_owner_is_killed_nothing_is_left_on_any_host_once_the_lease_is_
     children = children_of(place, run)
     process.kill()
     process.wait()
-    await_that(lambda: not living_jobs(place / "a") + living_jobs(place / "b"), "the end of the lease")
-    await_that(lambda: not any(map(psutil.pid_exists, children)), "the end of the workers' children")
+    until(lambda: not living_jobs(place / "a") + living_jobs(place / "b"), what="the end of the lease")
+    until(lambda: not any(map(psutil.pid_exists, children)), what="the end of the workers' children")
     assert run.info().state is RunState.LOST
 
 
@@ -432,11 +424,11 @@ def test_what_workers_say_after_their_owner_was_killed_can_be_read(owner, place)
     count = COME_UP + "for i in range(10000): print(i, flush=True); time.sleep(0.01)\n"
     process, run = owner(count, 3.0)
     log = place / "a" / "runs" / run.id / "worker-0.log"
-    await_that(lambda: log.exists() and log.stat().st_size > 100, "some output")
+    until(lambda: log.exists() and log.stat().st_size > 100, what="some output")
     process.kill()
     process.wait()
     seen = text_of(run, 0)
-    await_that(lambda: not living_jobs(place / "a") + living_jobs(place / "b"), "the end of the lease")
+    until(lambda: not living_jobs(place / "a") + living_jobs(place / "b"), what="the end of the lease")
     assert seen == log.read_text()
 
 
@@ -519,9 +511,9 @@ def test_a_host_that_was_lost_is_waited_for_once_more_when_the_run_has_ended(
     cut_at = time.monotonic()
     with log.open("a") as words:
         words.write("last words\n")
-    await_that(lambda: time.monotonic() > cut_at + 4.5 and run.info().restarts == 1, "its place to be taken")
+    until(lambda: time.monotonic() > cut_at + 4.5 and run.info().restarts == 1, what="its place to be taken")
     (tmp_path / "go").touch()
-    await_that(lambda: not living_jobs(Path(a.root)), "the end on the other host")
+    until(lambda: not living_jobs(Path(a.root)), what="the end on the other host")
     cut_file(b.root).unlink()
     assert sorted(text_of(run).splitlines())[1:] == ["last words", "up", "up"]
 
@@ -543,12 +535,12 @@ def test_a_host_that_has_lost_all_trace_of_a_worker_is_not_waited_for(leaving):
     try:
         info = run.wait(300)
     finally:
-        await_that(
+        until(
             lambda: (
                 not list(Path(b.root, "away").glob("*/jobs/*/lock"))
                 or not any(lock.is_held(path) for path in Path(b.root, "away").glob("*/jobs/*/lock"))
             ),
-            "the lease's end",
+            what="the lease's end",
         )
     assert (info.state, info.restarts, info.hosts) == (RunState.SUCCEEDED, 1, ("a",))
 
@@ -564,7 +556,7 @@ def test_a_short_cut_restarts_nothing(start_on, place):
     cut_file(b.root).touch()
     for relay in relays(b.root):
         relay.kill()
-    await_that(lambda: run.info().waiting_for, "the word that b is out of reach")
+    until(lambda: run.info().waiting_for, what="the word that b is out of reach")
     assert run.info().waiting_for == "b: out of reach, trying to reconnect"
     Path(b.root, "go").touch()
     cut_file(b.root).unlink()

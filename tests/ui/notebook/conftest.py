@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 
 import pytest
-from kernels import CellResult, Kernel
+
+from tests.ui.notebook.kernels import CellResult, Kernel
 
 
 @pytest.fixture(scope="module")
@@ -21,16 +22,3 @@ def kernel(ignite, tmp_path_factory):
         yield kernel
     finally:
         kernel.close()
-
-
-@pytest.fixture(scope="module")
-def digits(ignite):
-    """A cache with the digits' test rows, named DIGITS_NB."""
-    from ignite_tf_magic.session import load
-
-    load("DIGITS_NB", "digits", split="test", options=ignite.connect_options, replace=True, report=str)
-    yield "DIGITS_NB"
-    from ignite_tf_magic.client.client import connect
-
-    with connect(ignite.connect_options) as client:
-        client.destroy_cache("DIGITS_NB")

@@ -58,7 +58,7 @@ def test_ended_runs_are_shown_on_demand(panel_kernel, digits):
 
 def test_a_closed_panel_has_no_thread(panel_kernel):
     result = panel_kernel.run(
-        "[own] = threads() - others\npanel.close()\nown.join(60)\nprint(own.is_alive(), len(runs.children))"
+        "[own] = threads() - others\npanel.close()\nown.join(300)\nprint(own.is_alive(), len(runs.children))"
     )
     assert result.stdout.startswith("False"), result
 

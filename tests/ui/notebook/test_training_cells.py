@@ -30,9 +30,7 @@ def trained(kernel, digits):
         "weights, table = np.arange(5), pd.DataFrame({'label': ['a', 'b']})"
     )
     assert made.error is None
-    cell = kernel.run(
-        f"%%ignite_tf start {digits} -o trained --push CACHE,scale,units,weights,table{FIT}", timeout_s=170
-    )
+    cell = kernel.run(f"%%ignite_tf start {digits} -o trained --push CACHE,scale,units,weights,table{FIT}")
     assert cell.error is None, cell
     return cell, re.search(r"run (\S+): 1 worker", cell.stdout)[1]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -19,6 +18,8 @@ from ignite_tf_magic.runs.record import RunRecord, RunSpec
 from ignite_tf_magic.runs.registry.registry import Registry
 from ignite_tf_magic.session import RunRequest, RunState, open_session
 from ignite_tf_magic.ui.shell.cli import main
+from tests.alive import is_alive
+from tests.waiting import until
 
 HEAVY = ["tensorflow", "IPython", "pandas", "pyignite", "asyncssh", "ipywidgets", "sklearn", "rich", "jgo"]
 
@@ -255,10 +256,7 @@ def test_local_up_status_down(home):
     finally:
         down = ignite_tf("local", "down")
     assert "1 Ignite node stopped" in down.stdout
-    with pytest.raises(ProcessLookupError):
-        for _ in range(100):
-            os.kill(node["pid"], 0)
-            time.sleep(0.05)
+    until(lambda: not is_alive(node["pid"]), what="the end of the node")
 
 
 def test_demo_trains_to_an_accuracy_above_nine_tenths(home, ignite, tmp_path):

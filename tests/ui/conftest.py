@@ -1,0 +1,18 @@
+"""Data for the tests of the shell and the notebook."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def digits(ignite):
+    """A cache with the digits' test rows, named DIGITS_NB."""
+    from ignite_tf_magic.session import load
+
+    load("DIGITS_NB", "digits", split="test", options=ignite.connect_options, replace=True, report=str)
+    yield "DIGITS_NB"
+    from ignite_tf_magic.client.client import connect
+
+    with connect(ignite.connect_options) as client:
+        client.destroy_cache("DIGITS_NB")
