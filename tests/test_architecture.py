@@ -79,7 +79,7 @@ ROOMS: list[dict[str, str]] = [
     },
     {
         "data": "frames sources loading",
-        "runs.registry": "registry_rows registry queue publisher registry_crew origins",
+        "runs.registry": "registry_rows registry queue publisher registry_host_pool origins",
     },
     {
         "runs.handles": "failure run run_files",

@@ -306,10 +306,10 @@ class Session(Closing):
         inputs = encode(request.push) if request.push else None
         with reach_of(self.config).keeping() as reach:
             plan = with_environments(self._plan_run(request, reach), request, reach, self.report)
-            if request.wait and plan.plan.shortage is None:
+            if request.wait and plan.plan.insufficient_capacity is None:
                 plan = self._behind_others(plan)
-            if plan.plan.shortage is not None:
-                self.report(f"the run is queued: {plan.plan.shortage}")
+            if plan.plan.insufficient_capacity is not None:
+                self.report(f"the run is queued: {plan.plan.insufficient_capacity}")
             if request.detach:
                 connect_again = partial(connect_to_majority, self.options, plan.plan.topology)
                 registry = partial(Registry, connect_again)
@@ -469,7 +469,7 @@ class Session(Closing):
 
 
 def _queued(plan: RunPlan, reason: str) -> RunPlan:
-    return replace(plan, plan=replace(plan.plan, seats=(), shortage=reason))
+    return replace(plan, plan=replace(plan.plan, seats=(), insufficient_capacity=reason))
 
 
 def _sql_name(name: str) -> str:

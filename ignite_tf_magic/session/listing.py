@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ignite_tf_magic.runs.handles.run import list_runs as list_native
+from ignite_tf_magic.runs.handles.run import list_runs as list_local
 from ignite_tf_magic.runs.record import RunInfo
 from ignite_tf_magic.session.resolve import configuration, run_index, runs_dir
 from ignite_tf_magic.session.run_index import Listed
@@ -28,4 +28,4 @@ def list_runs(*, include_ended: bool = False, config: Path | None = None, via: s
 
 def left_runs() -> list[RunInfo]:
     """List the runs of this machine that their owners have left, and that who attaches takes over."""
-    return [info for info in list_native(runs_dir()) if info.left_until is not None]
+    return [info for info in list_local(runs_dir()) if info.left_until is not None]

@@ -20,8 +20,8 @@ from ignite_tf_magic.errors import ConnectionFailed, IgniteTfError, RecordForged
 from ignite_tf_magic.launch.files import write_private
 from ignite_tf_magic.launch.hosts import Host, call_all
 from ignite_tf_magic.runs.directory import SEEN, RunDirectory, is_directory_name, resolve_prefix
-from ignite_tf_magic.runs.handles.run import Run, native_run
-from ignite_tf_magic.runs.handles.run import list_runs as list_native
+from ignite_tf_magic.runs.handles.run import Run, local_run
+from ignite_tf_magic.runs.handles.run import list_runs as list_local
 from ignite_tf_magic.runs.hosts.topology import connect_to_most
 from ignite_tf_magic.runs.logs.mirror import seen_directory
 from ignite_tf_magic.runs.record import HostRecord, RunRecord, info_of
@@ -88,7 +88,7 @@ class RunIndex:
 
     def runs(self, *, include_ended: bool = False) -> Listed:
         """List runs, oldest first."""
-        native = {info.id: info for info in list_native(self._runs_dir, include_ended=True)}
+        native = {info.id: info for info in list_local(self._runs_dir, include_ended=True)}
         others, warnings = self._others()
         found = {info.id: info for info in others}
         # Of a detached run this machine is one of several hosts, and others may go on without it.
@@ -106,7 +106,7 @@ class RunIndex:
         Raises:
             RunNotFound: No id begins so, or several do; the error lists them.
         """
-        own = [info.id for info in list_native(self._runs_dir, include_ended=True)]
+        own = [info.id for info in list_local(self._runs_dir, include_ended=True)]
         if run_id in own:
             return self._native(run_id)
         records, warnings = self._records()
@@ -122,7 +122,7 @@ class RunIndex:
 
     def _native(self, run_id: str) -> Run:
         """Give a run of this machine; a detached one is judged by all its hosts, of which this machine is one."""
-        run = native_run(RunDirectory(self._runs_dir / run_id), self._reach)
+        run = local_run(RunDirectory(self._runs_dir / run_id), self._reach)
         record = run.record()
         if not record.detached or len(record.hosts) == 1 or self.registry is None:
             return run

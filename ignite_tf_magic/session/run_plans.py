@@ -22,9 +22,9 @@ from ignite_tf_magic.launch.parcels import pack_job, pack_package
 from ignite_tf_magic.runs.decisions import Reports
 from ignite_tf_magic.runs.environments.environments import prepare_environments
 from ignite_tf_magic.runs.environments.requirements import read_requirements
-from ignite_tf_magic.runs.hosts.capacity import check_room, needs_room, told_rooms
+from ignite_tf_magic.runs.hosts.capacity import check_capacity, needs_capacity, told_capacities
 from ignite_tf_magic.runs.hosts.counting import CountedCache, count_cache
-from ignite_tf_magic.runs.hosts.run_hosts import hosts_of_nodes, rooms_of, unusable_hosts
+from ignite_tf_magic.runs.hosts.run_hosts import capacities_of, hosts_of_nodes, unusable_hosts
 from ignite_tf_magic.runs.orders import Capacity
 from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import HostRecord, RunOptions, RunRecord, RunSpec
@@ -115,8 +115,8 @@ def plan_run(
         check_script(request.script, request.script_name, spec.python)
     cache = count_cache(client, spec.cache, options, allow_partial=spec.allow_partial)
     plan = plan_launch(spec, _facts(options, config, spec, cache, reach))
-    if plan.shortage is not None and not request.wait:
-        raise NoRoom(f"{plan.shortage}. Wait until there is room with --wait, or ask for fewer")
+    if plan.insufficient_capacity is not None and not request.wait:
+        raise NoRoom(f"{plan.insufficient_capacity}. Wait until there is room with --wait, or ask for fewer")
     package = pack_package() if any(host.ssh is not None for host in plan.hosts) else None
     job = pack_job(request.job_dir) if request.job_dir is not None else None
     return RunPlan(
@@ -161,8 +161,8 @@ def plan_again(
     Raises:
         NoRoom: There are none now.
     """
-    spec, told = record.spec, told_rooms(reports)
-    check_room(client, record, told)
+    spec, told = record.spec, told_capacities(reports)
+    check_capacity(client, record, told)
     cache = count_cache(client, spec.cache, options, allow_partial=spec.allow_partial)
     facts = _facts(options, config, spec, cache, reach, {host.name: host for host in record.hosts}, told)
     return plan_launch(spec, facts).with_seats()
@@ -196,10 +196,10 @@ def _facts(
     else:
         unusable = unusable_hosts(asked, reach)
     facts = replace(facts, unusable=unusable)
-    if not needs_room(spec):
+    if not needs_capacity(spec):
         return facts
     untold = [host for host in facts.usable(spec) if host.name not in known]
-    return replace(facts, capacities={**told, **rooms_of(reach, untold, spec)})
+    return replace(facts, capacities={**told, **capacities_of(reach, untold, spec)})
 
 
 def _spec(config: Config, request: RunRequest) -> RunSpec:

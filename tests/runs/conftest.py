@@ -8,7 +8,7 @@ import pytest
 
 from ignite_tf_magic.launch import lock
 from ignite_tf_magic.runs.handles.run import Run
-from ignite_tf_magic.runs.registry import registry_crew
+from ignite_tf_magic.runs.registry import registry_host_pool
 from ignite_tf_magic.runs.supervision import manager
 from tests.runs.light_runs import make_plan, reach_of
 
@@ -56,5 +56,5 @@ class Clock:
 def clock(monkeypatch) -> Clock:
     """The clock of all `RegistryHostPool`s."""
     clock = Clock()
-    monkeypatch.setattr(registry_crew, "time", clock)
+    monkeypatch.setattr(registry_host_pool, "time", clock)
     return clock

@@ -228,7 +228,7 @@ class _Segments:
         return found
 
 
-def native_run(directory: RunDirectory, reach: Reach) -> Run:
+def local_run(directory: RunDirectory, reach: Reach) -> Run:
     """Give a run whose owner works in this directory."""
     return Run(directory, LocalRun(directory, reach), reach)
 

@@ -14,7 +14,7 @@ from ignite_tf_magic.runs.record import RunRecord, RunSpec
 _UNKNOWN = Capacity(error="it has not told yet what is free there")
 
 
-def needs_room(spec: RunSpec) -> bool:
+def needs_capacity(spec: RunSpec) -> bool:
     """Tell whether hosts may have too little for a run."""
     return spec.num_gpus > 0 or spec.memory_bytes > 0 or _uses_range(spec)
 
@@ -38,7 +38,7 @@ def look(host: Host, spec: RunSpec) -> Capacity:
     )
 
 
-def told_rooms(reports: Mapping[str, HostReport]) -> dict[str, Capacity]:
+def told_capacities(reports: Mapping[str, HostReport]) -> dict[str, Capacity]:
     """Give what hosts have told lately; those that have not are missing."""
     return {name: report.room for name, report in reports.items() if report.reachable and report.room}
 
@@ -56,7 +56,7 @@ def limits(spec: RunSpec, hosts: Sequence[str], rooms: Mapping[str, Capacity]) -
     return {host: 0 if room.error else _free(spec, room) for host, room in known.items()}
 
 
-def shortage(spec: RunSpec, hosts: Sequence[str], rooms: Mapping[str, Capacity]) -> str | None:
+def insufficient_capacity(spec: RunSpec, hosts: Sequence[str], rooms: Mapping[str, Capacity]) -> str | None:
     """Say why the workers do not fit on these hosts now; None when they do."""
     if sum(limits(spec, hosts, rooms).values()) >= spec.num_workers:
         return None
@@ -64,7 +64,7 @@ def shortage(spec: RunSpec, hosts: Sequence[str], rooms: Mapping[str, Capacity])
     return f"{_wanted(spec)} do not fit now: {_describe(spec, known)}"
 
 
-def check_room(client: Client, record: RunRecord, rooms: Mapping[str, Capacity]) -> None:
+def check_capacity(client: Client, record: RunRecord, rooms: Mapping[str, Capacity]) -> None:
     """Find out whether a run has no room now. Does not read its cache, so that it may be asked often.
 
     Raises:
@@ -72,10 +72,12 @@ def check_room(client: Client, record: RunRecord, rooms: Mapping[str, Capacity])
         PlacementError: It will never have any there.
     """
     known = set(record.topology)
-    if not needs_room(record.spec) or any(known.isdisjoint(map(str, node.listed)) for node in client.nodes()):
+    if not needs_capacity(record.spec) or any(
+        known.isdisjoint(map(str, node.listed)) for node in client.nodes()
+    ):
         return
     hosts = record.spec.hosts or tuple(host.name for host in record.hosts)
-    if (reason := shortage(record.spec, hosts, rooms)) is not None:
+    if (reason := insufficient_capacity(record.spec, hosts, rooms)) is not None:
         raise NoRoom(reason)
 
 

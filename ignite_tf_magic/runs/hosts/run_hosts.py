@@ -179,7 +179,7 @@ def is_own_address(address: str) -> bool:
         return False
 
 
-def rooms_of(reach: Reach, hosts: Iterable[HostRecord], spec: RunSpec) -> dict[str, Capacity]:
+def capacities_of(reach: Reach, hosts: Iterable[HostRecord], spec: RunSpec) -> dict[str, Capacity]:
     """Ask hosts, all at once, what they have for the workers of a run."""
     with reach.visiting(hosts) as opened:
         answers = call_all(opened, partial(look, spec=spec))

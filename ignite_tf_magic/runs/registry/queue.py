@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from ignite_tf_magic.errors import NoRoom
-from ignite_tf_magic.runs.hosts.capacity import needs_room
+from ignite_tf_magic.runs.hosts.capacity import needs_capacity
 from ignite_tf_magic.runs.record import RunRecord
 from ignite_tf_magic.runs.registry.registry import RegistryEntry
 from ignite_tf_magic.runs.states import RunState
@@ -18,7 +18,7 @@ def check_turn(record: RunRecord, listed: Iterable[RegistryEntry]) -> None:
     Raises:
         NoRoom: One does that may use the same hosts.
     """
-    if record.state is not RunState.QUEUED or not needs_room(record.spec):
+    if record.state is not RunState.QUEUED or not needs_capacity(record.spec):
         return
     first = min(_rivals(record, listed), key=_place, default=record)
     if _place(first) < _place(record):
@@ -34,7 +34,7 @@ def _rivals(record: RunRecord, listed: Iterable[RegistryEntry]) -> Iterable[RunR
             continue
         with suppress(ValueError):  # the row of another version
             other = RunRecord.from_others(entry.record)
-            if other.run_id != record.run_id and needs_room(other.spec) and _share_hosts(record, other):
+            if other.run_id != record.run_id and needs_capacity(other.spec) and _share_hosts(record, other):
                 yield other
 
 

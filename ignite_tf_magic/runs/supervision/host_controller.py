@@ -21,7 +21,7 @@ from ignite_tf_magic.launch.log_files import last_lines
 from ignite_tf_magic.launch.parcels import Parcel
 from ignite_tf_magic.launch.watch import Contact, HostView, HostWatch
 from ignite_tf_magic.runs.directory import CREDENTIALS, assignment_name, exit_name, log_name, task_name
-from ignite_tf_magic.runs.hosts.capacity import look, needs_room
+from ignite_tf_magic.runs.hosts.capacity import look, needs_capacity
 from ignite_tf_magic.runs.orders import (
     NO_ROOM,
     PORT_TAKEN,
@@ -303,7 +303,7 @@ class HostController:
             self._ends[worker] = WorkerEnd(None, "vanished", ended_at=time.time())
 
     def _look_for_room(self, record: RunRecord) -> None:
-        if record.state not in _WAITING or not needs_room(record.spec):
+        if record.state not in _WAITING or not needs_capacity(record.spec):
             self._room = None
         elif time.monotonic() - self._room_asked_at > _ROOM_S:
             self._room = look(self._host, record.spec)

@@ -27,7 +27,7 @@ from ignite_tf_magic.launch.watch import Contact, HostView, HostWatch
 from ignite_tf_magic.runs import spec as specs
 from ignite_tf_magic.runs.decisions import STOP_ASKED
 from ignite_tf_magic.runs.directory import CREDENTIALS, RunDirectory, create_directory, script_path
-from ignite_tf_magic.runs.handles.run import Run, native_run
+from ignite_tf_magic.runs.handles.run import Run, local_run
 from ignite_tf_magic.runs.hosts.topology import ClusterSnapshot
 from ignite_tf_magic.runs.logs.mirror_state import MirrorState, UnreadOutput, is_given_up, unread, workers
 from ignite_tf_magic.runs.logs.mirrored_logs import MirroredLogs
@@ -117,7 +117,7 @@ def start_run(
     directory = create_directory(runs_dir, plan.name or plan.spec.cache)
     owner = _Owner(plan, directory, reach, hooks(directory.run_id))
     owner.start()
-    return native_run(directory, reach)
+    return local_run(directory, reach)
 
 
 def resume_run(
@@ -139,7 +139,7 @@ def resume_run(
     except BlockingIOError as error:
         raise ConfigError(f"run {record.run_id} lives: watch it with attach {record.run_id}") from error
     owner.start()
-    return native_run(directory, reach)
+    return local_run(directory, reach)
 
 
 def take_over_run(
@@ -166,7 +166,7 @@ def take_over_run(
         owner.leave_again(record)
         raise
     owner.start()
-    return native_run(directory, reach)
+    return local_run(directory, reach)
 
 
 def _set_leases_back(record: RunRecord, reach: Reach, lease_s: float) -> None:
@@ -226,7 +226,7 @@ def _reopened(record: RunRecord, plan: RunPlan, now: float) -> RunRecord:
 def first_record(plan: RunPlan, run_id: str, *, detached: bool) -> RunRecord:
     """Write a run down as it begins."""
     seats = plan.plan.seats
-    is_queued = plan.plan.shortage is not None
+    is_queued = plan.plan.insufficient_capacity is not None
     return RunRecord(
         run_id=run_id,
         spec=plan.spec,
@@ -237,7 +237,7 @@ def first_record(plan: RunPlan, run_id: str, *, detached: bool) -> RunRecord:
         hosts=plan.plan.hosts,
         topology=plan.plan.topology,
         owners=plan.plan.owners,
-        waiting_for=plan.plan.shortage,
+        waiting_for=plan.plan.insufficient_capacity,
         detached=detached,
         **this_process(),
     )

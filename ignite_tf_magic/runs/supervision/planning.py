@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ignite_tf_magic.errors import NoRoom, PlacementError
-from ignite_tf_magic.runs.hosts.capacity import limits, needs_room, shortage
+from ignite_tf_magic.runs.hosts.capacity import insufficient_capacity, limits, needs_capacity
 from ignite_tf_magic.runs.hosts.counting import CountedCache
 from ignite_tf_magic.runs.hosts.placement import Assignment, PlacementRow, explain, place
 from ignite_tf_magic.runs.orders import Capacity, TaskSlot
@@ -83,7 +83,7 @@ class Plan:
         hosts: All hosts that the run knows from now on.
         owners: Fingerprint of the primary owners on which the plan stands; None where none are watched.
         topology: What tells each node from the others, as "host:port"; also those that are missing now.
-        shortage: Why the workers do not fit now, though they may later; the plan has no seats then.
+        insufficient_capacity: Why the workers do not fit now, though they may later; the plan has no seats then.
         rows: Who reads what, one for each worker; empty for a cache that is read whole.
         unusable: Why hosts that hold partitions get no worker, by host.
         is_far: Whether all workers run on this machine because no host with a node can be used.
@@ -94,7 +94,7 @@ class Plan:
     hosts: tuple[HostRecord, ...]
     owners: str | None = None
     topology: tuple[str, ...] = ()
-    shortage: str | None = None
+    insufficient_capacity: str | None = None
     rows: tuple[PlacementRow, ...] = ()
     unusable: Mapping[str, str] = field(default_factory=dict)
     is_far: bool = False
@@ -106,8 +106,8 @@ class Plan:
         Raises:
             NoRoom: Its workers do not fit now.
         """
-        if self.shortage is not None:
-            raise NoRoom(self.shortage)
+        if self.insufficient_capacity is not None:
+            raise NoRoom(self.insufficient_capacity)
         return self
 
 
@@ -125,7 +125,7 @@ def plan_launch(spec: RunSpec, facts: LaunchFacts) -> Plan:
         (),
         tuple({host.name: host for host in by_node.values()}.values()),
         topology=cache.topology,
-        shortage=reason,
+        insufficient_capacity=reason,
         unusable=facts.refused(spec),
         warnings=cache.warnings,
     )
@@ -139,10 +139,10 @@ def _limits(
     spec: RunSpec, hosts: Sequence[HostRecord], capacities: Mapping[str, Capacity]
 ) -> tuple[Mapping[str, int], str | None]:
     """Return how many workers have room on each host, and why that is too little."""
-    if not needs_room(spec):
+    if not needs_capacity(spec):
         return {}, None
     names = [host.name for host in hosts]
-    return limits(spec, names, capacities), shortage(spec, names, capacities)
+    return limits(spec, names, capacities), insufficient_capacity(spec, names, capacities)
 
 
 def _seats(

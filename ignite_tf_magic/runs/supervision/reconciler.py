@@ -23,9 +23,9 @@ from ignite_tf_magic.launch.lock import HeldLock
 from ignite_tf_magic.launch.watch import HostWatch
 from ignite_tf_magic.runs.decisions import Reports, mark_stopped
 from ignite_tf_magic.runs.directory import RunDirectory
-from ignite_tf_magic.runs.handles.run import native_run
+from ignite_tf_magic.runs.handles.run import local_run
 from ignite_tf_magic.runs.handles.run_files import RunFiles
-from ignite_tf_magic.runs.hosts.capacity import check_room, told_rooms
+from ignite_tf_magic.runs.hosts.capacity import check_capacity, told_capacities
 from ignite_tf_magic.runs.hosts.counting import count_cache
 from ignite_tf_magic.runs.hosts.run_hosts import hosts_by_record
 from ignite_tf_magic.runs.hosts.topology import ClusterSnapshot, TopologyWatch, connect_to_majority
@@ -35,7 +35,7 @@ from ignite_tf_magic.runs.record import HostRecord, RunRecord
 from ignite_tf_magic.runs.registry.publisher import new_owner
 from ignite_tf_magic.runs.registry.queue import check_turn
 from ignite_tf_magic.runs.registry.registry import Registry, Stored
-from ignite_tf_magic.runs.registry.registry_crew import RegistryHostPool
+from ignite_tf_magic.runs.registry.registry_host_pool import RegistryHostPool
 from ignite_tf_magic.runs.seals import Seal, differences
 from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.runs.supervision.host_controller import HostController, HostPayload
@@ -227,7 +227,7 @@ class Reconciler:
             record.write(self._directory)
         self._pool.follow(record)
         if self._files is None:
-            run = native_run(self._directory, self._reach)
+            run = local_run(self._directory, self._reach)
             self._files = self._opened.enter_context(RunFiles(run, self._options, _log, host=self._name))
             self._files.start()
         if self._topology is None:
@@ -301,9 +301,9 @@ class Reconciler:
         self._reconcile()
 
     def _plan(self, record: RunRecord, reports: Reports) -> Plan:
-        spec, rooms = record.spec, told_rooms(reports)
+        spec, rooms = record.spec, told_capacities(reports)
         with self._connect() as client:
-            check_room(client, record, rooms)
+            check_capacity(client, record, rooms)
             check_turn(record, self._registry.runs())
             cache = count_cache(client, spec.cache, self._options, allow_partial=spec.allow_partial)
         by_node = hosts_by_record(record.hosts, cache.nodes.values())

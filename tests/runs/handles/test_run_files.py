@@ -15,7 +15,7 @@ from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.launch.agent.spawning import punch
 from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.runs.directory import RunDirectory
-from ignite_tf_magic.runs.handles.run import native_run
+from ignite_tf_magic.runs.handles.run import local_run
 from ignite_tf_magic.runs.handles.run_files import PARTS, RunFiles
 from ignite_tf_magic.runs.orders import Order
 from ignite_tf_magic.runs.reach import Reach
@@ -141,7 +141,7 @@ def detached(tmp_path, volume):
 def copied(ignite, tmp_path, directory):
     """What the reconciler of db1 copies; it ends when all that there is by now was copied."""
     said = []
-    files = RunFiles(native_run(directory, Reach(tmp_path)), ignite.connect_options, said.append, host="db1")
+    files = RunFiles(local_run(directory, Reach(tmp_path)), ignite.connect_options, said.append, host="db1")
     files.start()
     files.wait(300)
     assert said == []

@@ -19,7 +19,7 @@ import pytest
 from ignite_tf_magic.errors import DeadlineExceeded, LaunchError, ScriptError
 from ignite_tf_magic.launch import lock
 from ignite_tf_magic.runs.directory import RunDirectory
-from ignite_tf_magic.runs.handles.run import Run, StopKind, list_runs, native_run
+from ignite_tf_magic.runs.handles.run import Run, StopKind, list_runs, local_run
 from ignite_tf_magic.runs.states import RunState
 from tests.alive import is_alive
 from tests.runs.light_runs import COME_UP, MEET, await_text, reach_of, text_of
@@ -51,7 +51,7 @@ def other_process(runs_dir, work_dir):
         argv = [sys.executable, "-c", OWNER, root, str(runs_dir), script, str(num_workers), then]
         owners.append(subprocess.Popen(argv, cwd=work_dir, stdout=subprocess.PIPE))
         run_id = owners[-1].stdout.readline().decode().strip()
-        return owners[-1], native_run(RunDirectory(runs_dir / run_id), reach_of(runs_dir))
+        return owners[-1], local_run(RunDirectory(runs_dir / run_id), reach_of(runs_dir))
 
     yield begin
     for owner in owners:
@@ -234,7 +234,7 @@ def test_an_interpreter_that_is_not_there(start, runs_dir):
         start("pass", 2, python="/no-such-python")
     (info,) = list_runs(runs_dir, include_ended=True)
     assert info.state is RunState.FAILED
-    assert "no-such-python" in native_run(RunDirectory(info.directory), reach_of(runs_dir)).failure().summary
+    assert "no-such-python" in local_run(RunDirectory(info.directory), reach_of(runs_dir)).failure().summary
 
 
 # Stopping

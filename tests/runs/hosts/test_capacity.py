@@ -14,7 +14,13 @@ import pytest
 from ignite_tf_magic.errors import LaunchError, NoRoom, PlacementError
 from ignite_tf_magic.launch.hosts import Host
 from ignite_tf_magic.runs.decisions import Observation, decide, needs_plan
-from ignite_tf_magic.runs.hosts.capacity import limits, look, needs_room, shortage, told_rooms
+from ignite_tf_magic.runs.hosts.capacity import (
+    insufficient_capacity,
+    limits,
+    look,
+    needs_capacity,
+    told_capacities,
+)
 from ignite_tf_magic.runs.orders import Capacity, HostProblem, HostReport, Order, Phase
 from ignite_tf_magic.runs.record import RunRecord, RunSpec, WorkerRecord
 from ignite_tf_magic.runs.states import RunState
@@ -39,11 +45,11 @@ HOLD = SHOW + "time.sleep(60)"
 
 
 def test_only_gpus_memory_and_ranges_of_ports_may_be_short():
-    assert needs_room(TWO_GPUS)
-    assert needs_room(MUCH)
-    assert needs_room(RANGE)
-    assert not needs_room(RunSpec("c", num_workers=3))
-    assert not needs_room(replace(RANGE, num_workers=1))
+    assert needs_capacity(TWO_GPUS)
+    assert needs_capacity(MUCH)
+    assert needs_capacity(RANGE)
+    assert not needs_capacity(RunSpec("c", num_workers=3))
+    assert not needs_capacity(replace(RANGE, num_workers=1))
 
 
 def test_how_many_workers_have_room():
@@ -60,7 +66,7 @@ def test_how_many_workers_have_room():
 
 
 def test_a_run_that_fits_lacks_nothing():
-    assert shortage(TWO_GPUS, ["a", "b"], {"a": Capacity(2, 2), "b": Capacity(2, 2)}) is None
+    assert insufficient_capacity(TWO_GPUS, ["a", "b"], {"a": Capacity(2, 2), "b": Capacity(2, 2)}) is None
 
 
 def test_a_shortage_tells_what_each_host_has_and_who_holds_the_rest():
@@ -69,7 +75,7 @@ def test_a_shortage_tells_what_each_host_has_and_who_holds_the_rest():
         "b": Capacity(),
         "c": Capacity(error="no route"),
     }
-    assert shortage(TWO_GPUS, ["a", "b", "c", "d"], rooms) == (
+    assert insufficient_capacity(TWO_GPUS, ["a", "b", "c", "d"], rooms) == (
         "2 workers with 2 GPUs each do not fit now: a: 2 of 4 GPUs free (held by run x-1: GPU 0, GPU 1); "
         "b: no GPUs (nvidia-smi); c: no route; d: it has not told yet what is free there"
     )
@@ -78,12 +84,12 @@ def test_a_shortage_tells_what_each_host_has_and_who_holds_the_rest():
             memory_bytes=8 << 30, free_memory_bytes=1 << 29, holders=("run x-1: 7.5 GiB of memory",)
         )
     }
-    assert shortage(MUCH, ["a"], rooms) == (
+    assert insufficient_capacity(MUCH, ["a"], rooms) == (
         "2 workers with 3 GiB of memory each do not fit now: a: 0.5 GiB of 8 GiB of memory free "
         "(held by run x-1: 7.5 GiB of memory)"
     )
     rooms = {"a": Capacity(free_ports=2, holders=("run x-1: port 40002",))}
-    assert shortage(RANGE, ["a"], rooms) == (
+    assert insufficient_capacity(RANGE, ["a"], rooms) == (
         "3 workers do not fit now: a: 2 of the ports 40000-40003 ([launch] ports) free (held by run x-1: port 40002)"
     )
 
@@ -116,7 +122,7 @@ def test_hosts_out_of_reach_do_not_tell():
         "b": HostReport("b", room=Capacity(1, 1), reachable=False),
         "c": HostReport("c"),
     }
-    assert told_rooms(reports) == {"a": Capacity(1, 1)}
+    assert told_capacities(reports) == {"a": Capacity(1, 1)}
 
 
 def refused_record(*, kind="no_gpu", may_pass=True, **spec):
@@ -212,14 +218,18 @@ def start_on(runs_dir, place, reach):
 
         def find(record, reports):
             names = [host.name for host in hosts]
-            reason = shortage(record.spec, names, told_rooms(reports)) if needs_room(record.spec) else None
+            reason = (
+                insufficient_capacity(record.spec, names, told_capacities(reports))
+                if needs_capacity(record.spec)
+                else None
+            )
             if reason is not None:
                 raise NoRoom(reason)
             return plan.plan
 
         begun = plan
         if waits:
-            begun = replace(plan, plan=Plan((), plan.plan.hosts, shortage="no room yet"))
+            begun = replace(plan, plan=Plan((), plan.plan.hosts, insufficient_capacity="no room yet"))
         run = manager.start_run(begun, runs_dir, reach, lambda _: RunHooks(planner=find))
         started.append(run)
         return run
@@ -357,7 +367,7 @@ def test_in_a_range_for_one_run_the_second_is_refused_and_told_by_whom(start_on,
     first = start_on([host], script, used=[host, host], port_range=ports)
     await_text(first, "up")
     spec = RunSpec("c", num_workers=2, port_range=ports)
-    reason = shortage(spec, ["a"], {"a": room_on(reach, host, spec)})
+    reason = insufficient_capacity(spec, ["a"], {"a": room_on(reach, host, spec)})
     assert (
         f"a: 0 of the ports {ports[0]}-{ports[1]} ([launch] ports) free (held by run {first.id}: port "
         in reason

@@ -18,7 +18,7 @@ from ignite_tf_magic.runs.registry import origins
 from ignite_tf_magic.runs.registry.origins import RemoteRun
 from ignite_tf_magic.runs.registry.publisher import new_owner
 from ignite_tf_magic.runs.registry.registry import Registry
-from ignite_tf_magic.runs.registry.registry_crew import RegistryHostPool
+from ignite_tf_magic.runs.registry.registry_host_pool import RegistryHostPool
 from ignite_tf_magic.runs.supervision.planning import LaunchFacts, plan_launch
 from ignite_tf_magic.runs.timeouts import Timings
 from ignite_tf_magic.session import RunRequest, Session

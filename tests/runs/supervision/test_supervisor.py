@@ -19,7 +19,7 @@ from ignite_tf_magic.errors import LaunchError, PlacementError
 from ignite_tf_magic.launch import lock
 from ignite_tf_magic.launch.hosts import Host
 from ignite_tf_magic.runs.directory import RunDirectory
-from ignite_tf_magic.runs.handles.run import StopKind, list_runs, native_run
+from ignite_tf_magic.runs.handles.run import StopKind, list_runs, local_run
 from ignite_tf_magic.runs.logs import mirror_state
 from ignite_tf_magic.runs.record import HostRecord, RunRecord
 from ignite_tf_magic.runs.states import RunState
@@ -140,7 +140,7 @@ def test_an_interrupt_of_the_start_stops_the_run(runs_dir, work_dir, monkeypatch
     with pytest.raises(KeyboardInterrupt):
         manager.start_run(make_plan(TWICE, cwd=work_dir), runs_dir, reach_of(runs_dir))
     (info,) = list_runs(runs_dir, include_ended=True)
-    run = native_run(RunDirectory(info.directory), reach_of(runs_dir))
+    run = local_run(RunDirectory(info.directory), reach_of(runs_dir))
     assert run.wait(300).state is RunState.STOPPED
     assert living_jobs(runs_dir.parent) == []
 
@@ -387,7 +387,7 @@ def owner(runs_dir, place):
         ]
         owners.append(subprocess.Popen(argv, stdout=subprocess.PIPE))
         run_id = owners[-1].stdout.readline().decode().strip()
-        return owners[-1], native_run(RunDirectory(runs_dir / run_id), PipeReach(runs_dir.parent))
+        return owners[-1], local_run(RunDirectory(runs_dir / run_id), PipeReach(runs_dir.parent))
 
     yield begin
     for owner in owners:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ignite_tf_magic.runs.orders import HostReport
-from ignite_tf_magic.runs.registry.registry_crew import RegistryHostPool
+from ignite_tf_magic.runs.registry.registry_host_pool import RegistryHostPool
 from tests.runs.light_runs import running_record
 
 
