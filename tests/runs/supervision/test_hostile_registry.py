@@ -210,8 +210,9 @@ def test_whom_a_note_of_a_cache_names_is_not_told_the_password(ignite, client, s
             planned = mine.plan_run(RunRequest(NUMBERS, "pass"))
             assert evil not in planned.topology
         answering.join()
-    assert b"pa55-w0rd" not in told
     note_count(client, NUMBERS, before)
+    assert told, "nobody asked there"
+    assert b"pa55-w0rd" not in told
 
 
 def listen_once(listener, told):
