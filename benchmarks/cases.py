@@ -85,7 +85,7 @@ def columns_of(case: Case, first: int, last: int) -> dict[str, NDArray[Any]]:
 
 
 def encoders(case: Case) -> Iterator[RowEncoder]:
-    """Give the rows of a case in blocks; all blocks have one type."""
+    """Yield the rows of a case in blocks; all blocks have one type."""
     for first in range(0, case.num_rows, _BLOCK_ROWS):
         last = min(first + _BLOCK_ROWS, case.num_rows)
         yield RowEncoder(type_name(case), columns_of(case, first, last), np.arange(first, last))

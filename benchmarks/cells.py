@@ -234,7 +234,7 @@ def _interrupted(kernel: Kernel, megabytes: int, report: Report) -> dict[str, An
 
 
 def _output(kernel: Kernel, code: str) -> Iterator[str]:
-    """Give what a cell prints, piece by piece, until it ends; nothing of it is kept."""
+    """Yield what a cell prints, piece by piece, until it ends; nothing of it is kept."""
     message = kernel.client.execute(code)
     while True:
         reply = kernel.client.get_iopub_msg(timeout=_SILENCE_S)

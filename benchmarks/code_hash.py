@@ -22,7 +22,7 @@ def hash_of_rooms(package: Path = PACKAGE, rooms: Iterable[str] = ROOMS) -> str:
 
 
 def normal_form(source: str) -> str:
-    """Give the same text for sources that do the same line by line."""
+    """Return the same text for sources that do the same line by line."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and (

@@ -55,7 +55,7 @@ class Fault:
         min_restarts: Fewer are a failure.
         spare: Whether it needs a fourth host.
         training_s: How long the training takes by itself.
-        full_timings: Whether dividing the timings would make of it another fault.
+        full_timeouts: Whether dividing the timeouts would make of it another fault.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Fault:
     min_restarts: int = 0
     spare: bool = False
     training_s: float = 8.0
-    full_timings: bool = False
+    full_timeouts: bool = False
 
 
 def _any_host(scene: Scene) -> Host:
@@ -217,7 +217,9 @@ FAULTS = {
         Fault("worker_kill", worker_kill),
         Fault("agent_kill", agent_kill),
         Fault("sshd_kill", sshd_kill, max_restarts=0),
-        Fault("cable_3s", _cable(3.0), breaks_link=True, needs_hosts=True, max_restarts=0, full_timings=True),
+        Fault(
+            "cable_3s", _cable(3.0), breaks_link=True, needs_hosts=True, max_restarts=0, full_timeouts=True
+        ),
         Fault("cable_20s", _cable(20.0), breaks_link=True, needs_hosts=True),
         Fault("cable_for_good", _cable(None), breaks_link=True, needs_hosts=True, leaves_host=True),
         Fault("power_off", power_off, breaks_link=True, needs_hosts=True, leaves_host=True),

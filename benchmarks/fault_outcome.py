@@ -56,7 +56,7 @@ class Outcome:
         return bool(self.problems) or (bool(self.struck) and not (self.detached and self.is_void))
 
     def to_json(self) -> dict[str, Any]:
-        """Give a form that `json` writes."""
+        """Return a form that `json` writes."""
         return asdict(self)
 
     @contextmanager

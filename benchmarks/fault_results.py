@@ -93,12 +93,12 @@ class Rounds:
             tables.write(self._folder, NAME, self.summary())
 
     def of(self, fault: str, *, script: str = "light", divisor: int | None = None) -> list[dict[str, Any]]:
-        """Give the rounds of a fault."""
+        """Return the rounds of a fault."""
         mine = [row for row in self.rows if row["fault"] == fault and row["script"] == script]
         return [row for row in mine if divisor in (None, row["divisor"])]
 
     def summary(self) -> list[dict[str, Any]]:
-        """Give a row for each fault of which there are rounds.
+        """Return a row for each fault of which there are rounds.
 
         Raises:
             CodeChanged: They are of different code.

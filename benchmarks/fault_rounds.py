@@ -319,7 +319,7 @@ class Round:
             self._away = {self._outcome.struck.rsplit(" ", 1)[-1]}
 
     def _cut_off_at(self, moment: float) -> set[str]:
-        """Give the host whose cable was still out then, as it may be when a run, and its readers with it, ends."""
+        """Return the host whose cable was still out then, as it may be when a run, and its readers with it, ends."""
         is_out = self._fault.breaks_link and (self._struck_at or moment) < moment < self._over_at
         return {self._outcome.struck.rsplit(" ", 1)[-1]} if is_out else set()
 

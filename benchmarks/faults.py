@@ -105,8 +105,8 @@ def is_detached(fault: Fault, number: int) -> bool:
 
 
 def plan(fault: Fault, rounds: Rounds, given: argparse.Namespace) -> Iterable[tuple[int, int, str]]:
-    """Give number, divisor and script of the rounds that are missing."""
-    num_full = given.rounds if fault.full_timings else given.default_rounds
+    """Yield number, divisor and script of the rounds that are missing."""
+    num_full = given.rounds if fault.full_timeouts else given.default_rounds
     for divisor, wanted in ((DIVISOR, given.rounds - num_full), (1, num_full)):
         for number in range(len(rounds.of(fault.name, divisor=divisor)), wanted):
             yield number, divisor, "light"
@@ -136,7 +136,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", help="faults, separated by commas", default=",".join(FAULTS))
     parser.add_argument("--rounds", type=int, default=_NUM_ROUNDS, help="of each fault")
     parser.add_argument(
-        "--default-rounds", type=int, default=_NUM_DEFAULT, help="of them with default timings"
+        "--default-rounds", type=int, default=_NUM_DEFAULT, help="of them with default timeouts"
     )
     parser.add_argument("--tensorflow-rounds", type=int, default=0, help="with TensorFlow, besides")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no round after so long")

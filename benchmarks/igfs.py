@@ -256,6 +256,6 @@ def _raw_rename(meta: Cache, keys: list[str], numbers: Iterator[int]) -> None:
 
 
 def _row(case: str, variant: str, mb_per_s: float | None = None, **figures: float) -> dict[str, Any]:
-    """Give one result: `ratio_to_raw` compares speeds, `time_ratio` times."""
+    """Return one result: `ratio_to_raw` compares speeds, `time_ratio` times."""
     rounded = {name: round(value, 3) for name, value in figures.items()}
     return {"case": case, "variant": variant, "mb_per_s": mb_per_s and round(mb_per_s, 1), **rounded}

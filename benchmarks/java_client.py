@@ -23,7 +23,7 @@ _HEAP = "768m"
 
 
 def java_command(report: Callable[[str], None]) -> list[str]:
-    """Give the command line that starts ThinScan, all but its arguments; compiles it on first use."""
+    """Return the command line that starts ThinScan, all but its arguments; compiles it on first use."""
     java = find_java()
     jars = resolve_jars(EmbeddedOptions().resolved_version(), report)
     classes = _classes(java.path, jars, report)

@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Give the rows in Markdown: the versions of TensorFlow that are right, or what is not, by feature and place."""
+    """Return the rows in Markdown: the versions of TensorFlow that are right, or what is not, by feature and place."""
     places = [(framework, number) for framework in FRAMEWORKS for number in NUMBERS]
     names = [f"{framework}, {number} worker{'s' * (number > 1)}" for framework, number in places]
     lines = [["feature", *names], ["---"] * (len(names) + 1)]

@@ -161,7 +161,7 @@ def repeat(one_pass: Callable[[Stopwatch], int], num_rows: int, seconds: float) 
 
 
 def best_of(candidates: Sequence[int], trial: Callable[[int], float]) -> int:
-    """Give the candidate with which a trial reaches the highest rate."""
+    """Return the candidate with which a trial reaches the highest rate."""
     return max(candidates, key=trial)
 
 

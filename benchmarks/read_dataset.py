@@ -25,7 +25,7 @@ def scale(row: Any) -> tuple[Any, Any]:
 
 
 def batches_of(dataset: Any, variant: str, batch_rows: int) -> Any:
-    """Give the batches of a variant."""
+    """Return the batches of a variant."""
     if variant == "dataset_map_batch":
         is_digit = "pixels" in dataset.element_spec["val"]
         dataset = dataset.map(scale_and_one_hot if is_digit else scale)

@@ -99,7 +99,7 @@ class OwnerDrain:
         return end - at >= min(_LENGTH.size + int(length), _MOST_HEAD_BYTES)
 
     def _read_head(self, at: int) -> tuple[_Cursor, int, int, int]:
-        """Give whose page it is, its rows, the bytes in front of the first row, and those from there on."""
+        """Return whose page it is, its rows, the bytes in front of the first row, and those from there on."""
         length, request_id, flags = _HEAD.unpack_from(self._buffer, at)
         if flags & ResponseFlag.ERROR:
             raise ConnectionError("the node refused a request")

@@ -86,7 +86,7 @@ def measure_rounds(
 
 
 def row_of(case: Case, variant: str, measured: Measurement) -> dict[str, Any]:
-    """Give a row of the results."""
+    """Return a row of the results."""
     return {
         "case": case.name,
         "variant": variant,

@@ -67,7 +67,7 @@ def _train(
     num_rows: int,
     batch_rows: int,
 ) -> list[dict[str, Any]] | None:
-    """Give what each worker has seen; None when they did not come to their end."""
+    """Return what each worker has seen; None when they did not come to their end."""
     with tempfile.TemporaryDirectory(prefix="skew-") as scratch:
         folder = Path(scratch)
         assign(folder, options.endpoints[0], _CACHE, stats, _shares(stats, ratio, num_rows))

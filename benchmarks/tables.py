@@ -66,7 +66,7 @@ def _processor() -> str:
 
 
 def console() -> Console:
-    """Give the terminal, or where there is none, enough room for the tables."""
+    """Return the terminal, or where there is none, enough room for the tables."""
     found = Console()
     return found if found.is_terminal else Console(width=120)
 

@@ -39,7 +39,7 @@ def run(options: ConnectOptions, num_rows: int, num_rounds: int, report: Report)
 
 
 def _of_ignite(run: TrainingRun) -> list[Any]:
-    """Give the epochs that were read from Ignite: those of every other training, but for the first, which compiles."""
+    """Return the epochs that were read from Ignite: every other training, but for the first, which compiles."""
     epochs = [record for record in run.records() if record.is_epoch and record.data_wait is not None]
     return [each for each in epochs if int(each.training.partition("-")[2]) % 2 == 1][1:]
 

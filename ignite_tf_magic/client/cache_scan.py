@@ -52,7 +52,7 @@ class Baseline:
     size: int
 
     def at(self, owners: Mapping[int, uuid.UUID], nodes: Iterable[uuid.UUID]) -> Baseline:
-        """Give the same for the owners and nodes of a later time; what left before was made up for."""
+        """Return the same for the owners and nodes of a later time; what left before was made up for."""
         return replace(self, owners=owners, nodes=frozenset(nodes))
 
     def lost(self, alive: Iterable[uuid.UUID], partitions: Iterable[int]) -> list[int]:

@@ -122,7 +122,7 @@ class Channel(Closing):
         return self._transport.receive_into(space)
 
     def buffer(self, num_bytes: int) -> bytearray:
-        """Give memory to receive into; the same again until more is asked for."""
+        """Return memory to receive into; the same again until more is asked for."""
         if len(self._buffer) < num_bytes:
             self._buffer = bytearray(num_bytes)
         return self._buffer
@@ -142,7 +142,7 @@ class Channel(Closing):
 
 
 def payload_of(answer: Response | Fault, request: Request) -> memoryview:
-    """Give an answer's payload.
+    """Return an answer's payload.
 
     Raises:
         ServerError: The answer is a fault.

@@ -135,7 +135,7 @@ class Client(Closing):
         )
 
     def cache(self, name: str) -> Cache:
-        """Give a cache that exists.
+        """Return a cache that exists.
 
         Raises:
             CacheNotFound: There is none of that name; the error lists the near names.
@@ -194,7 +194,7 @@ class Cache:
     transaction: Transaction | None = None
 
     def within(self, transaction: Transaction) -> Cache:
-        """Give the same cache with its rows read and written in a transaction."""
+        """Return the same cache with its rows read and written in a transaction."""
         return replace(self, transaction=transaction)
 
     @property

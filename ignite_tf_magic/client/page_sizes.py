@@ -50,7 +50,7 @@ class PageSizes:
         self._largest_row_bytes = max((stats.max_row_bytes for stats in self._known.values()), default=0)
 
     def known(self) -> dict[int, PartitionStats]:
-        """Give what is known so far."""
+        """Return what is known so far."""
         return dict(self._known)
 
     def page_rows(self, partition: int) -> int:

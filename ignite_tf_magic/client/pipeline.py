@@ -35,7 +35,7 @@ class Routes:
         self._known = None
 
     def node_of(self, key: Any) -> Node:
-        """Give the node of a key's primary copy, or any node where that is not known.
+        """Return the node of a key's primary copy, or any node where that is not known.
 
         Raises:
             ConnectionFailed: No node answers.
@@ -80,7 +80,7 @@ class Pipeline(Closing):
         self._under_way: dict[Channel, dict[int, Ticket]] = {}
 
     def close(self) -> None:
-        """Give the connections back; those with requests under way are closed."""
+        """Return the connections back; those with requests under way are closed."""
         for channel, tickets in self._under_way.items():
             if tickets:
                 channel.close()

@@ -23,7 +23,7 @@ class ScannedRun:
     run: PageRun
 
     def pages(self) -> list[ScannedPage]:
-        """Give the pages one by one, those with rows."""
+        """Return the pages one by one, those with rows."""
         pairs = zip(self.partitions, self.run.pages(), strict=True)
         return [ScannedPage(partition, page) for partition, page in pairs if page.num_rows]
 

@@ -19,7 +19,7 @@ class TypeRegistry:
         self._lock = threading.Lock()
 
     def find(self, type_id: int, *, refresh: bool = False) -> BinaryType | None:
-        """Give what the cluster knows of a binary type, from memory unless `refresh`."""
+        """Return what the cluster knows of a binary type, from memory unless `refresh`."""
         with self._lock:
             found = None if refresh else self._known.get(type_id)
         if found is None:

@@ -223,7 +223,7 @@ def state_dir() -> Path:
     return _private(Path(platformdirs.user_state_dir("ignite_tf_magic", appauthor=False)))
 
 
-def timings_divisor(env: Mapping[str, str] | None = None) -> float:
+def timeouts_divisor(env: Mapping[str, str] | None = None) -> float:
     """By how much the waiting times of runs are shortened: IGNITE_TF_TIMINGS_DIVISOR, for campaigns of faults.
 
     Raises:
@@ -245,7 +245,7 @@ def _private(path: Path) -> Path:
 
 
 def configured_cluster(env: Mapping[str, str] | None = None) -> ConnectOptions | None:
-    """Give the cluster named by IGNITE_TF_CLUSTER ("host:port,host:port") or by `ignite-tf.toml`.
+    """Return the cluster named by IGNITE_TF_CLUSTER ("host:port,host:port") or by `ignite-tf.toml`.
 
     The file is looked for in the working directory, then in the user's configuration directory:
 
@@ -421,7 +421,7 @@ def _is_ipv6(text: str) -> bool:
 
 
 def working_directory() -> Path:
-    """Give the directory in which this process works.
+    """Return the directory in which this process works.
 
     Raises:
         ConfigError: It is not there any more.
@@ -475,7 +475,7 @@ def read_credentials(path: Path) -> dict[str, str]:
 
 
 def embedded_endpoints() -> tuple[Endpoint, ...]:
-    """Give the client ports of this user's embedded cluster, from its record; none when it is down.
+    """Return the client ports of this user's embedded cluster, from its record; none when it is down.
 
     Nothing is started or checked here: `ignite_tf_magic.embedded` does that.
     """

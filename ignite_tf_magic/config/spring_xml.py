@@ -116,7 +116,7 @@ def _property(bean: ET.Element, name: str) -> ET.Element | None:
 
 
 def _texts(bean: ET.Element, name: str) -> list[str]:
-    """Give the values of a property: an attribute, one <value>, or those of a list, set or array."""
+    """Return the values of a property: an attribute, one <value>, or those of a list, set or array."""
     short = next((value for key, value in bean.attrib.items() if key.endswith(f"/p}}{name}")), None)
     if short is not None:
         return [short.strip()]

@@ -54,7 +54,7 @@ class TomlTable:
                 raise ConfigError(f"{self.file}: {self._where} has no key {key!r}; {hint}")
 
     def table(self, key: str) -> TomlTable:
-        """Give the table of that name inside this one; an empty one when there is none."""
+        """Return the table of that name inside this one; an empty one when there is none."""
         value = self.values.get(key, {})
         name = f"{self.name}.{key}" if self.name else key
         if not isinstance(value, dict):
@@ -62,7 +62,7 @@ class TomlTable:
         return TomlTable(self.file, name, value)
 
     def tables(self) -> Iterator[tuple[str, TomlTable]]:
-        """Give the tables inside this one by their names."""
+        """Return the tables inside this one by their names."""
         return ((key, self.table(key)) for key in self.values)
 
     def text(self, key: str) -> str | None:

@@ -19,7 +19,7 @@ def num_rows(element: Any) -> Any:
 
 
 def or_one_row(element: Any, rows: Any) -> Any:
-    """Give a batch as it is, or in place of one without rows one with a row of zeros."""
+    """Return a batch as it is, or in place of one without rows one with a row of zeros."""
 
     def fill(part: Any) -> Any:
         if not isinstance(part, tf.Tensor) or part.shape.rank is None:
@@ -32,12 +32,12 @@ def or_one_row(element: Any, rows: Any) -> Any:
 
 
 def part_of(element: Any, worker: int, num_workers: int) -> Any:
-    """Give every n-th row of a batch, beginning with the worker's number."""
+    """Return every n-th row of a batch, beginning with the worker's number."""
     return tf.nest.map_structure(lambda part: part[worker::num_workers], element)
 
 
 def empty_like(spec: Any) -> Any:
-    """Give a batch without rows for an element spec.
+    """Return a batch without rows for an element spec.
 
     Raises:
         TypeError: A part has no known rank.
@@ -74,7 +74,7 @@ def can_be_empty(spec: Any) -> bool:
 def anew_each_pass(
     draw: Callable[[], Any], make: Callable[[Any], Any], *, num_drawn: int | None = None
 ) -> Any:
-    """Give a dataset that is made anew for each pass, from int64 that Python draws when the pass begins.
+    """Return a dataset that is made anew for each pass, from int64 that Python draws when the pass begins.
 
     Args:
         draw: Draws one number, or `num_drawn` as an array.

@@ -57,7 +57,7 @@ class GlobalBatchPlan:
         return rows // self.batch_rows if self.policy is EqualSteps.DROP else -(-rows // self.batch_rows)
 
     def sizes(self, worker: int) -> np.ndarray:
-        """Give the rows that a worker brings to each step, as int64[num_steps]; a step may have none of it."""
+        """Return the rows that a worker brings to each step, as int64[num_steps]; a step may have none of it."""
         if len(self.rows_by_worker) == 1:  # all at once: a step at a time takes microseconds each
             sizes = np.full(self.num_steps, self.batch_rows, np.int64)
             if self.policy is EqualSteps.PAD and len(sizes):
@@ -79,7 +79,7 @@ class GlobalBatchPlan:
             yield counts
 
     def _filled(self, given: Sequence[int]) -> list[int]:
-        """Give the last batch, filled up by those who have rows, in proportion."""
+        """Return the last batch, filled up by those who have rows, in proportion."""
         rest = [rows - before for rows, before in zip(self.rows_by_worker, given, strict=True)]
         extra = [0] * len(rest)
         rows, missing = sum(self.rows_by_worker), self.batch_rows - sum(rest)

@@ -59,12 +59,12 @@ def moves(dataset: Any) -> bool:
 
 
 def device_asked_for() -> str:
-    """Give the device that operations made here are put on; empty where none is asked for."""
+    """Return the device that operations made here are put on; empty where none is asked for."""
     return str(tf.no_op().device)
 
 
 def own_task() -> tuple[str, int] | None:
-    """Give job and number of this process, as TF_CONFIG says."""
+    """Return job and number of this process, as TF_CONFIG says."""
     try:
         own = json.loads(os.environ.get("TF_CONFIG") or "{}").get("task", {})
         return str(own["type"]), int(own["index"])
@@ -84,7 +84,7 @@ def _task_of(device: str) -> tuple[str, int] | None:
 
 
 def _readers(dataset: Any) -> Iterator[Any]:
-    """Give the operations that read rows for a dataset."""
+    """Yield the operations that read rows for a dataset."""
     waiting, seen = [variant_of(dataset).op], set()
     while waiting:
         operation = waiting.pop()

@@ -218,7 +218,7 @@ def _row_spec(source: Source, given: Any) -> Any:
 def _generated(
     source: Source, spec: Any, order: ShuffleOrder | None, passes: EpochTracker | None, *, is_meant: bool
 ) -> Pages:
-    """Give pages that a generator of this process reads; `is_meant` where it was asked for by name."""
+    """Return pages that a generator of this process reads; `is_meant` where it was asked for by name."""
     passes = passes or EpochTracker()
     draw = _partition_order(order, passes)
     layout = source.layout
@@ -237,7 +237,7 @@ def _generated(
 
 
 def _recorded(source: Source, spec: Any, address: RecordAddress, order: ShuffleOrder | None) -> Pages:
-    """Give pages that are read in the process where the dataset lives."""
+    """Return pages that are read in the process where the dataset lives."""
     if address.secrets is not None:
         check_secrets_stay()
     return no_pages(spec) if source.layout is None else record_pages(address.uri(), source.layout, order)

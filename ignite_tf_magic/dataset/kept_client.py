@@ -37,7 +37,7 @@ class KeptClient:
         self._timer: threading.Timer | None = None
 
     def take(self) -> Client:
-        """Give a client that knows the nodes of now; give it back or close it.
+        """Return a client that knows the nodes of now; give it back or close it.
 
         Raises:
             ConnectionFailed: No node answers.

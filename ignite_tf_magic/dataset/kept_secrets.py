@@ -36,5 +36,5 @@ def keep(given: Given) -> str:
 
 
 def find(token: str | None) -> Given | None:
-    """Give what was kept; None in another process than that which kept it."""
+    """Return what was kept; None in another process than that which kept it."""
     return _kept.get(token) if token else None

@@ -90,7 +90,7 @@ def map_pages(
 
 
 def _try(on_page: Callable[..., Any], is_tuple: bool, *page: Any) -> Any:
-    """Give whether a page could be done as a whole, what it became, and the page."""
+    """Return whether a page could be done as a whole, what it became, and the page."""
     value = page if is_tuple else page[0]
     done = tf.data.Dataset.from_tensors(value).map(on_page)
     makes_tuple = isinstance(done.element_spec, tuple)

@@ -149,7 +149,7 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
         return tf.compat.v1.data.make_initializable_iterator(self._rows_here(), shared_name)
 
     def _rows_here(self) -> Any:
-        """Give the rows, made again where they would be read on another device than the one asked for."""
+        """Return the rows, made again where they would be read on another device than the one asked for."""
         return PagedDataset(self._recipe)._rows if moves(self._rows) else self._rows
 
     def batch(
@@ -290,7 +290,7 @@ def _numbered(recipe: Recipe, share: RowShard) -> tuple[Pages, EpochTracker]:
 
 
 def _unrecorded(share: RowShard) -> EpochTracker:
-    """Give passes of which nobody can say later who has read what."""
+    """Return passes of which nobody can say later who has read what."""
     return EpochTracker(replace(share, num_partitions=0))
 
 
@@ -323,7 +323,7 @@ def permute_blocks(
 
 
 def _seeds(order: ShuffleOrder, passes: EpochTracker | None) -> Any:
-    """Give a seed for each block of a pass."""
+    """Return a seed for each block of a pass."""
     if passes is None:
         random = tf.data.Dataset.random(order.seed, rerandomize_each_iteration=order.reshuffle)
         return random.batch(2, drop_remainder=True)
@@ -347,7 +347,7 @@ def resumable(batches: Pages, passes: EpochTracker) -> Pages:
 
 
 def dealt_batches(pages: Pages, deal: GlobalBatchPlan, worker: int, passes: EpochTracker) -> Pages:
-    """Give a worker's part of each global batch: so many rows, or none, as the deal says; resumable, too.
+    """Return a worker's part of each global batch: so many rows, or none, as the deal says; resumable, too.
 
     The number of steps does not depend on what is read, so that no worker waits for another that has ended, and Keras
     knows it. Rows that have come since they were counted are left out. Of several workers, rows that have gone are

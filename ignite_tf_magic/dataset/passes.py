@@ -51,7 +51,7 @@ class Stream:
         return sorted(partition for group in self.groups for partition in group)
 
     def ordered(self, order: Callable[[Sequence[int]], Iterable[int]]) -> list[list[int]]:
-        """Give the groups, each in the order that a function gives to all partitions."""
+        """Return the groups, each in the order that a function gives to all partitions."""
         group_of = {partition: number for number, group in enumerate(self.groups) for partition in group}
         found: list[list[int]] = [[] for _ in self.groups]
         for partition in order(self.partitions):
@@ -102,7 +102,7 @@ class PassRecord:
 
 
 def record_part(share: RowShard, stream: Stream | None) -> np.ndarray:
-    """Give a worker's part of a record, as int64[n]; the sum of all workers' parts is the record.
+    """Return a worker's part of a record, as int64[n]; the sum of all workers' parts is the record.
 
     Args:
         share: The worker's.
@@ -183,7 +183,7 @@ class EpochTracker:
             return self._skipped if self._started == 1 else 0
 
     def next_number(self, part: str) -> tuple[int, int]:
-        """Give the number of the pass that a part begins to read, and how often it has read in this pass before."""
+        """Return the number of the pass that a part begins to read, and how often it has read in this pass before."""
         with self._lock:
             self._begun[part] += 1
             if self._started:
@@ -191,7 +191,7 @@ class EpochTracker:
             return self._first + self._begun[part] - 1, 0
 
     def stream(self) -> Stream | None:
-        """Give the stream that the pass under way has; None when nothing was read in it yet."""
+        """Return the stream that the pass under way has; None when nothing was read in it yet."""
         with self._lock:
             return self._streams.get(self._number()) if self._started else None
 
@@ -206,7 +206,7 @@ class EpochTracker:
             self._streams[number] = stream
 
     def rows_by_worker(self, number: int | None = None) -> tuple[int, ...]:
-        """Give how many rows each worker reads in a pass of a source that is shared; by default in that under way."""
+        """Return how many rows each worker reads in a pass of a source that is shared; by default in that under way."""
         with self._lock:
             number = self._number() if number is None else number
             if self._replayed and number == self._first:
@@ -214,7 +214,7 @@ class EpochTracker:
         return self.share.rows_by_worker if self.share else ()
 
     def record_part(self, number: int) -> np.ndarray | None:
-        """Give this worker's part of the record of a pass that was begun; None where there is nothing to record."""
+        """Return this worker's part of the record of a pass that was begun; None where there is nothing to record."""
         share = self.share
         if share is None or not share.num_partitions:
             return None
@@ -244,7 +244,7 @@ class PassSeed:
         self._reshuffle = reshuffle
 
     def __call__(self) -> Any:
-        """Give the seed of the pass that now begins, an int64 from 0 up."""
+        """Return the seed of the pass that now begins, an int64 from 0 up."""
         numbers = self._passes.next_number(self._part) if self._reshuffle else (0, 0)
         state = np.random.SeedSequence([self._seed & 0xFFFFFFFF, *numbers]).generate_state(1, np.uint64)
         return np.int64(int(state[0]) >> 1)  # NumPy 1 makes a float of uint64 and int

@@ -29,7 +29,7 @@ class BufferPool:
         self._lock = threading.Lock()
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Give an array with any content, whose data starts at a multiple of 64 bytes."""
+        """Return an array with any content, whose data starts at a multiple of 64 bytes."""
         with self._lock:
             return aligned(self._free(num_bytes(shape, dtype) + ALIGNMENT_BYTES), shape, dtype)
 

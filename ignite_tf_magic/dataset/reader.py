@@ -99,7 +99,7 @@ class ChunkReader(Closing):
 
 
 def chunk_sizes(chunk_rows: int) -> Iterator[int]:
-    """Give the rows of each chunk: an eighth twice, then twice as many each time, so batches still lie within one."""
+    """Yield the rows of each chunk: an eighth twice, then twice as many each time, so batches still lie within one."""
     first = max(1, chunk_rows // 8)
     yield first
     while first < chunk_rows:

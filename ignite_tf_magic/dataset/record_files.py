@@ -43,7 +43,7 @@ _WHERE = (
 
 
 def record_file_system() -> FileSystem:
-    """Give what serves ignite:// paths in this process, for `registration.register_schemes`."""
+    """Return what serves ignite:// paths in this process, for `registration.register_schemes`."""
     return _RecordFileSystem()
 
 

@@ -20,7 +20,7 @@ _UNBUFFERED = 0
 
 
 def record_pages(uri: str, layout: RowLayout, order: ShuffleOrder | None) -> Pages:
-    """Give the pages of a record file.
+    """Return the pages of a record file.
 
     Args:
         uri: Its name, with options.
@@ -61,11 +61,11 @@ class _Buffer:
     size: Any
 
     def text(self) -> Any:
-        """Give it as a string."""
+        """Return it as a string."""
         return tf.strings.substr(self.record, self.start[0], self.size[0])
 
     def array(self, dtype: Any, row_shape: tuple[int, ...] = ()) -> Any:
-        """Give it as an array of rows."""
+        """Return it as an array of rows."""
         data = tf.slice(self.payload, self.start, self.size)
         if dtype == tf.bool:
             data = tf.cast(data, tf.bool)

@@ -38,7 +38,7 @@ class Snapshot:
     row_bytes: int
 
     def to_text(self) -> str:
-        """Give it as letters, digits, "-" and "_"; the same text for the same cache."""
+        """Return it as letters, digits, "-" and "_"; the same text for the same cache."""
         found = {
             "version": _VERSION,
             "key": _node_to_json(self.layout.key),

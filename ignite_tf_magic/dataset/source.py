@@ -66,7 +66,7 @@ class Source:
         return 1 << (fitting.bit_length() - 1)
 
     def measured(self) -> dict[int, tuple[int, int]]:
-        """Give rows and the largest row's bytes of the partitions that were measured."""
+        """Return rows and the largest row's bytes of the partitions that were measured."""
         return {
             partition: (stats.rows, stats.max_row_bytes) for partition, stats in self.sizes.known().items()
         }

@@ -11,7 +11,7 @@ from ignite_tf_magic.protocol.layout import Leaf, Node, RowLayout
 
 
 def row_spec(layout: RowLayout) -> Any:
-    """Give the structure of a row."""
+    """Return the structure of a row."""
     return arranged(layout, [_leaf_spec(leaf) for leaf in layout.leaves()])
 
 
@@ -22,7 +22,7 @@ def _leaf_spec(leaf: Leaf) -> Any:
 
 
 def page_spec(spec: Any) -> Any:
-    """Give what a page holds for the columns of a row: for a ragged one its values and each row's length."""
+    """Return what a page holds for the columns of a row: for a ragged one its values and each row's length."""
     return tf.nest.map_structure(_column_spec, spec)
 
 
@@ -48,7 +48,7 @@ def _ragged(column: Any, spec: Any) -> Any:
 
 
 def no_pages(spec: Any) -> Any:
-    """Give a dataset of pages that has none."""
+    """Return a dataset of pages that has none."""
 
     def nothing(item: Any) -> Any:
         return tf.zeros([size or 0 for size in item.shape.as_list()], item.dtype)

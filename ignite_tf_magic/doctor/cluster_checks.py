@@ -117,7 +117,7 @@ def _first_line(text: str) -> tuple[str, str]:
 
 
 def _look_at_data(client: Client, cache: str | None) -> tuple[list[Check], dict[uuid.UUID, int], int]:
-    """Give a check of the whole, the primary partitions of each node, and all rows."""
+    """Return a check of the whole, the primary partitions of each node, and all rows."""
     nodes = client.nodes()
     found = f"{len(nodes)} node{'s' * (len(nodes) != 1)}"
     if cache is None:
@@ -177,7 +177,7 @@ def _those_without(
     named: Mapping[uuid.UUID, HostRecord],
     cluster: set[uuid.UUID],
 ) -> list[Answer]:
-    """Give the answers of endpoints and configured hosts that have no node in the cluster."""
+    """Return the answers of endpoints and configured hosts that have no node in the cluster."""
     present = {host.name for host in named.values()}
     asked = {answer.endpoint.host for answer in answers}
     more = [

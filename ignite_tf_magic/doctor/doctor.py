@@ -201,7 +201,7 @@ def _accepts(address: str, port: int) -> bool:
 
 
 def _address(host: Host, record: HostRecord) -> str | None:
-    """Give the address by which the others would reach a host's workers."""
+    """Return the address by which the others would reach a host's workers."""
     facts = host.facts
     return address_of(record) or (facts.ssh_address if facts else None)
 

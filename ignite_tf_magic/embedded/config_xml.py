@@ -87,7 +87,7 @@ def node_xml(node: NodeConfig) -> str:
 
 
 def with_other_ports(xml: str, ports: NodePorts) -> str:
-    """Give a node's configuration other ports. The other nodes are looked for where they were."""
+    """Return a node's configuration other ports. The other nodes are looked for where they were."""
     ET.register_namespace("", _BEANS)
     root = ET.fromstring(xml)  # noqa: S314 what `node_xml` wrote
     discovery = _property(root, "spi.discovery.tcp.TcpDiscoverySpi", "localPort")

@@ -28,7 +28,7 @@ _TIMEOUT_S = 30
 
 
 def resolve_jars(version: str, report: Callable[[str], None]) -> tuple[Path, ...]:
-    """Give the class path of an Ignite version, downloading it on first use.
+    """Return the class path of an Ignite version, downloading it on first use.
 
     Waits while another process downloads the same version.
 

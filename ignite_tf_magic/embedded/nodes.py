@@ -116,7 +116,7 @@ def configure_node(home: Path, options: EmbeddedOptions, index: int, ports: Sequ
 
 
 def move_node(cluster: EmbeddedCluster, index: int) -> EmbeddedCluster:
-    """Give a node that does not run other ports, in its configuration and in the values."""
+    """Return a node that does not run other ports, in its configuration and in the values."""
     (ports,) = choose_ports(1)
     config = node_directory(cluster.home, index) / "config.xml"
     write_private(config, with_other_ports(config.read_text(encoding="utf-8"), ports))

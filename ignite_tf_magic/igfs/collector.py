@@ -98,7 +98,7 @@ class Collector:
                 blocks.remove_all(keys)
 
     def _deepest_first(self, directory: int) -> Iterator[int]:
-        """Give a directory and those below it. Were this cut off in the middle, the rest could be found again."""
+        """Return a directory and those below it. Were this cut off in the middle, the rest could be found again."""
         found = {directory: None}
         waiting = [directory]
         for above in waiting:

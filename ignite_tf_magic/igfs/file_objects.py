@@ -148,7 +148,7 @@ class IgfsOutput(io.RawIOBase):
         return self._writer.write(data)
 
     def tell(self) -> int:
-        """Give the size of the file with all that was written."""
+        """Return the size of the file with all that was written."""
         return self._writer.tell()
 
     def flush(self) -> None:
@@ -177,7 +177,7 @@ class IgfsOutput(io.RawIOBase):
         self._writer.close()
 
     def discard(self) -> None:
-        """Give the file up: what writes it has failed."""
+        """Return the file up: what writes it has failed."""
         self._is_given_up = True
         self._writer.discard()
 
@@ -248,7 +248,7 @@ class CompressedOutput(io.BufferedIOBase):
                 self._output.close()
 
     def discard(self) -> None:
-        """Give the file up."""
+        """Return the file up."""
         self._output.discard()
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:

@@ -171,7 +171,7 @@ class IgfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
                     self.rm_file(name)
 
     def _matches(self, path: str) -> list[str]:
-        """Give the paths that a pattern means; a path that exists as it stands is no pattern."""
+        """Return the paths that a pattern means; a path that exists as it stands is no pattern."""
         if not any(sign in path for sign in "*?[") or self.exists(path):
             return [path]
         found = sorted(self.glob(path))

@@ -30,7 +30,7 @@ class ResolvedPath:
         return self.nodes[-1] if len(self.nodes) == len(self.path) + 1 else None
 
     def must(self) -> Node:
-        """Give what the path leads to.
+        """Return what the path leads to.
 
         Raises:
             PathNotFound: Nothing is there.
@@ -43,7 +43,7 @@ class ResolvedPath:
         return node
 
     def directory(self) -> DirectoryNode:
-        """Give the directory that the path leads to.
+        """Return the directory that the path leads to.
 
         Raises:
             PathNotFound: Nothing is there.
@@ -55,7 +55,7 @@ class ResolvedPath:
         return node
 
     def parent(self) -> DirectoryNode:
-        """Give the directory that holds the path's last name, or would hold it.
+        """Return the directory that holds the path's last name, or would hold it.
 
         Raises:
             PathNotFound: There is no such directory.

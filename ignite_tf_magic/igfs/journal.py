@@ -59,22 +59,22 @@ JournalRecord = Intent | Garbage | Lease
 
 
 def key(prefix: str, number: int) -> str:
-    """Give the key of a record: `key(INTENT, writer)`, `key(GARBAGE, id)`, `key(LEASE, client)`."""
+    """Return the key of a record: `key(INTENT, writer)`, `key(GARBAGE, id)`, `key(LEASE, client)`."""
     return f"{prefix}{number:0{2 * ID_BYTES}x}"
 
 
 def number_of(record_key: str) -> int:
-    """Give the number in a record's key."""
+    """Return the number in a record's key."""
     return int(record_key[2:], 16)
 
 
 def garbage_row(garbage: Garbage) -> dict[str, bytes]:
-    """Give a new record of garbage as a row to be written."""
+    """Return a new record of garbage as a row to be written."""
     return {key(GARBAGE, new_id()): encode(garbage)}
 
 
 def empty_intent(client: int) -> Intent:
-    """Give the intent of a writer that has reserved nothing."""
+    """Return the intent of a writer that has reserved nothing."""
     return Intent(client, (0, 0), (FIRST_PIECE, FIRST_PIECE))
 
 

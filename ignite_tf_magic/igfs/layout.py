@@ -61,7 +61,7 @@ class Extent(NamedTuple):
         return self.num_blocks * self.block_bytes
 
     def block_keys(self) -> list[uuid.UUID]:
-        """Give the keys of its blocks, in order."""
+        """Return the keys of its blocks, in order."""
         return [block_key(self.writer, index) for index in range(self.first, self.first + self.num_blocks)]
 
 
@@ -118,22 +118,22 @@ Node = FileNode | DirectoryNode
 
 
 def new_id() -> int:
-    """Give an id that nothing else has."""
+    """Return an id that nothing else has."""
     return secrets.randbits(8 * ID_BYTES - 1) + 1
 
 
 def block_key(writer: int, index: int) -> uuid.UUID:
-    """Give the key of a block; consecutive blocks lie in different partitions."""
+    """Return the key of a block; consecutive blocks lie in different partitions."""
     return uuid.UUID(int=writer << _INDEX_BITS | index)
 
 
 def writer_of(key: uuid.UUID) -> tuple[int, int]:
-    """Give the writer and the index of a block's key."""
+    """Return the writer and the index of a block's key."""
     return key.int >> _INDEX_BITS, key.int & ((1 << _INDEX_BITS) - 1)
 
 
 def entry_key(directory: int, name: str) -> str:
-    """Give the key of a directory entry."""
+    """Return the key of a directory entry."""
     return f"e/{directory:0{2 * ID_BYTES}x}/{name}"
 
 
@@ -224,7 +224,7 @@ class BlockMap:
         return self._starts[-1]
 
     def at(self, offset: int) -> Block:
-        """Give the block that holds a byte before `tail_start`."""
+        """Return the block that holds a byte before `tail_start`."""
         number = bisect.bisect_right(self._starts, offset) - 1
         extent = self._extents[number]
         step, start = (offset - self._starts[number]) // extent.block_bytes, self._starts[number]
@@ -235,7 +235,7 @@ class BlockMap:
         )
 
     def between(self, start: int, stop: int) -> list[Block]:
-        """Give the blocks that hold the bytes from `start` to before `stop`, as far as there are blocks."""
+        """Return the blocks that hold the bytes from `start` to before `stop`, as far as there are blocks."""
         found = []
         while start < min(stop, self.tail_start):
             block = self.at(start)
@@ -282,7 +282,7 @@ def _last_below(extents: Sequence[Extent], block_bytes: int) -> tuple[Extent, ..
 
 
 def cut(node: FileNode, size: int) -> tuple[tuple[Extent, ...], Block | None]:
-    """Give the blocks of a file that lie before a size, and the block that it cuts."""
+    """Return the blocks of a file that lie before a size, and the block that it cuts."""
     kept: list[Extent] = []
     start = 0
     for extent in node.extents:
@@ -297,7 +297,7 @@ def cut(node: FileNode, size: int) -> tuple[tuple[Extent, ...], Block | None]:
 
 
 def without(extents: Sequence[Extent], kept: Sequence[Extent]) -> tuple[Extent, ...]:
-    """Give the blocks of one file that another does not use, which begins with some of them."""
+    """Return the blocks of one file that another does not use, which begins with some of them."""
     if not {extent.writer for extent in extents} & {extent.writer for extent in kept}:
         return tuple(extents)
     used = {

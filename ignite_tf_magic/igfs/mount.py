@@ -128,7 +128,7 @@ def _careful(fuse: Any) -> Any:
 
 
 def _answering(operation: Callable[..., Any]) -> Callable[..., Any]:
-    """Give every error an errno; those that have none of their own are a failing device, and told in the log."""
+    """Return every error an errno; those that have none of their own are a failing device, and told in the log."""
 
     @functools.wraps(operation)
     def call(*args: Any) -> Any:

@@ -42,7 +42,7 @@ class Branch:
     children: int
 
     def digits(self) -> list[int]:
-        """Give the children that have names."""
+        """Return the children that have names."""
         return [digit for digit in range(1 << FANOUT_BITS) if self.children >> digit & 1]
 
 
@@ -52,23 +52,23 @@ Place = str
 
 
 def row_key(directory: int, place: Place) -> str:
-    """Give the key of a node's row."""
+    """Return the key of a node's row."""
     return f"n/{directory:0{2 * ID_BYTES}x}/{place}"
 
 
 def digit_of(name: str, depth: int) -> int:
-    """Give the child under which a name is found at a depth."""
+    """Return the child under which a name is found at a depth."""
     number = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
     return number >> (depth * FANOUT_BITS) & ((1 << FANOUT_BITS) - 1)
 
 
 def child(place: Place, digit: int) -> Place:
-    """Give the place of a child."""
+    """Return the place of a child."""
     return place + chr(ord("0") + digit)
 
 
 def route(name: str, depth: int) -> list[Place]:
-    """Give the places from the root down to a depth under which a name is found."""
+    """Return the places from the root down to a depth under which a name is found."""
     places = [""]
     for level in range(depth):
         places.append(child(places[-1], digit_of(name, level)))

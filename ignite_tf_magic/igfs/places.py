@@ -53,7 +53,7 @@ class CopyLocation(Protocol):
         """List what is there, the place itself first; empty when nothing is."""
 
     def read(self, names: Path) -> Iterator[memoryview]:
-        """Give a file's content; a chunk is good until the next one is asked for."""
+        """Return a file's content; a chunk is good until the next one is asked for."""
 
     def write(self, names: Path, chunks: Iterable[memoryview], mtime_ns: int) -> None:
         """Create or replace a file, when all its content has come."""
@@ -84,7 +84,7 @@ class IgfsPlace:
             return {}
 
     def read(self, names: Path) -> Iterator[memoryview]:
-        """Give a file's content, as it is now."""
+        """Yield a file's content, as it is now."""
         buffer, offset = memoryview(bytearray(_CHUNK_BYTES)), 0
         with self._volume.open_read((*self._top, *names)) as reader:
             while num_bytes := reader.read_into(offset, buffer):
@@ -112,7 +112,7 @@ class IgfsPlace:
             self._volume.remove_directory(path, with_contents=True)
 
     def name(self, names: Path) -> str:
-        """Give its address."""
+        """Return its address."""
         return f"igfs://{self._authority}{render((*self._top, *names))}"
 
     def _path_to_write(self, names: Path) -> Path:
@@ -155,7 +155,7 @@ class LocalPlace:
             self._leave_out(f"left out: {path} (a link to a directory, or no file)")
 
     def read(self, names: Path) -> Iterator[memoryview]:
-        """Give a file's content."""
+        """Yield a file's content."""
         path, buffer = self._top.joinpath(*names), memoryview(bytearray(_CHUNK_BYTES))
         with _local("read", path), path.open("rb", buffering=0) as file:
             while num_bytes := file.readinto(buffer):
@@ -192,7 +192,7 @@ class LocalPlace:
                 path.unlink()
 
     def name(self, names: Path) -> str:
-        """Give its path."""
+        """Return its path."""
         return str(self._top.joinpath(*names))
 
     def _path_to_write(self, names: Path) -> LocalPath:
@@ -255,7 +255,7 @@ def surplus(source: Mapping[Path, FileEntry], target: Tree) -> list[Path]:
 
 
 def walk(volume: Volume, top: Path) -> Iterator[tuple[Path, Node]]:
-    """Give what is at a path, and all that is below it; the names begin below the path.
+    """Yield what is at a path, and all that is below it; the names begin below the path.
 
     Raises:
         PathNotFound: Nothing is there.
@@ -287,7 +287,7 @@ def entry_of(node: Node) -> FileEntry:
 
 
 def matches(volume: Volume, pattern: Path) -> list[Path]:
-    """Give the paths that a pattern means: * and ? and [a-z] in names, ** for directories at any depth.
+    """Return the paths that a pattern means: * and ? and [a-z] in names, ** for directories at any depth.
 
     A path that exists as it stands is no pattern, and one without such signs means itself, existing or not.
 

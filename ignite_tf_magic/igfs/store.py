@@ -168,7 +168,7 @@ class Store(Closing):
         return self._client is not None and self._process == os.getpid()
 
     def client(self) -> Client:
-        """Give the connected client.
+        """Return the connected client.
 
         Raises:
             ConnectionFailed: No node answers.
@@ -352,7 +352,7 @@ class _Retry:
 
 
 def _attempts() -> Iterator[_Retry]:
-    """Give attempts with growing pauses between them.
+    """Yield attempts with growing pauses between them.
 
     Raises:
         DeadlineExceeded: The time is over.

@@ -40,7 +40,7 @@ class TensorFlowFiles:
         return Stat(size, node.mtime_ns, isinstance(node, DirectoryNode))
 
     def list_directory(self, uri: str) -> list[str]:
-        """Give the names in a directory, sorted."""
+        """Return the names in a directory, sorted."""
         volume, path = self._resolve(uri)
         return sorted(name for page in volume.entries(path) for name, _ in page)
 

@@ -238,7 +238,7 @@ class Tree:
         self._forget(path)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Give a file, or a directory with all its contents, another path. A file that is there is replaced.
+        """Return a file, or a directory with all its contents, another path. A file that is there is replaced.
 
         Raises:
             PathNotFound: The source, or the target's directory, does not exist.
@@ -304,7 +304,7 @@ class Tree:
             self.add_name(changes, target, new.path[-1])
 
     def entries(self, directory: int) -> Iterator[list[tuple[str, Node]]]:
-        """Give a directory's entries by pages of up to 1,000, in no order. What changes meanwhile may be missed."""
+        """Yield a directory's entries by pages of up to 1,000, in no order. What changes meanwhile may be missed."""
         all_names = self.names_in(directory)
         while page := list(islice(all_names, PAGE_NAMES)):
             rows = self._store.read(entry_key(directory, name) for name in page)
@@ -312,11 +312,11 @@ class Tree:
             yield [(name, layout.decode(record)) for name, record in found if record is not None]
 
     def name_rows(self, directory: int) -> Iterator[str]:
-        """Give the keys of the rows that hold a directory's names, children before their parents."""
+        """Return the keys of the rows that hold a directory's names, children before their parents."""
         return listing.name_rows(self._store, directory)
 
     def names_in(self, directory: int) -> Iterator[str]:
-        """Give the names in a directory, in no order."""
+        """Return the names in a directory, in no order."""
         return listing.names_in(self._store, directory)
 
     def add_name(self, changes: Changes, directory: int, name: str) -> None:

@@ -72,7 +72,7 @@ class Volume(Closing):
             return self.tree.find(path).must()
 
     def entries(self, path: Path) -> Iterator[list[tuple[str, Node]]]:
-        """Give a directory's entries by pages of up to 1,000, in no order.
+        """Yield a directory's entries by pages of up to 1,000, in no order.
 
         Raises:
             PathNotFound: Nothing is there.
@@ -206,7 +206,7 @@ class Volume(Closing):
         return self._leases.use()
 
     def directory(self, path: Path) -> layout.DirectoryNode:
-        """Give a directory's node.
+        """Return a directory's node.
 
         Raises:
             PathNotDirectory: A file is there.

@@ -85,7 +85,7 @@ class FileWriter(Closing):
         return self._closed
 
     def tell(self) -> int:
-        """Give the size that the file has when all is flushed."""
+        """Return the size that the file has when all is flushed."""
         return self._size
 
     def write(self, data: bytes | bytearray | memoryview) -> int:

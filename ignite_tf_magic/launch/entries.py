@@ -53,7 +53,7 @@ class Entries:
             raise ParcelError(f"{self.what} has more than {MAX_ENTRIES:,} entries; leave some out")
 
     def safe_name(self, name: str) -> str:
-        """Give a name without "." and doubled slashes; "" is the top."""
+        """Return a name without "." and doubled slashes; "" is the top."""
         if name.startswith("/") or re.match(r"[A-Za-z]:", name):
             raise ParcelError(f"{self.what}: {name!r} is an absolute path; hosts unpack relative ones only")
         if "\\" in name or "\0" in name:
@@ -77,7 +77,7 @@ class Entries:
             )
 
     def finished(self) -> list[tuple[str, ArchiveEntry]]:
-        """Give all entries in order, with every directory before what is in it."""
+        """Return all entries in order, with every directory before what is in it."""
         for name in list(self.named):
             parent = name.rpartition("/")[0]
             while parent:
@@ -101,7 +101,7 @@ class Entries:
             )
 
     def stamp(self) -> str:
-        """Give a hash that changes when a file's place, size or time does; no file is read."""
+        """Return a hash that changes when a file's place, size or time does; no file is read."""
         told = [
             (n, str(e.source), e.num_bytes, e.mtime_ns, e.target, e.is_executable) for n, e in self.finished()
         ]

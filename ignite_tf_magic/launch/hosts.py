@@ -16,7 +16,7 @@ from ignite_tf_magic.launch.jobs import (
     HostFacts,
     Job,
     JobStatus,
-    LinkTimings,
+    LinkTimeouts,
     ProbeFacts,
     RunOnHost,
 )
@@ -61,7 +61,7 @@ class Host(Closing):
         *,
         python: str = "python3",
         root: str | None = None,
-        timings: LinkTimings | None = None,
+        timeouts: LinkTimeouts | None = None,
     ) -> None:
         """Name a host and the way to it; does not connect.
 
@@ -70,11 +70,11 @@ class Host(Closing):
             transport: The way to it.
             python: Interpreter of the relay there, 3.8 or newer; "~/" is the home directory there.
             root: Where our files lie there; None is the user's state directory there.
-            timings: How long to wait for what.
+            timeouts: How long to wait for what.
         """
         self.name = name
         self.transport = transport
-        self.timings = timings or LinkTimings()
+        self.timeouts = timeouts or LinkTimeouts()
         self._python = python
         self._root = root
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -94,7 +94,7 @@ class Host(Closing):
     # The core, on the loop's thread.
 
     async def link(self) -> RelayLink:
-        """Give the open link, opened when there is none; those who ask meanwhile wait for the same one."""
+        """Return the open link, opened when there is none; those who ask meanwhile wait for the same one."""
         here = asyncio.get_running_loop()
         if self._loop is not here:  # the first call, or the first one in a forked child
             self._loop, self._link, self._opening = here, None, None
@@ -110,7 +110,7 @@ class Host(Closing):
     async def _open(self) -> RelayLink:
         if self._link is not None:
             await self._link.close()
-        link = await RelayLink.open(self.name, self.transport, self._python, self._root, self.timings)
+        link = await RelayLink.open(self.name, self.transport, self._python, self._root, self.timeouts)
         self._link = link
         return link
 
@@ -179,7 +179,7 @@ class Host(Closing):
         return JobStatus.from_wire(reply.fields["job"])
 
     async def _token(self) -> float:
-        """Give a reading of the host's clock that was heard a moment ago."""
+        """Return a reading of the host's clock that was heard a moment ago."""
         link = await self.link()
         if link.now is None or asyncio.get_running_loop().time() - link.heard_at > _FRESH_TOKEN_S:
             return float((await self.acall("hello")).fields["now"])

@@ -66,7 +66,7 @@ class Job:
     create_cwd: bool = False
 
     def to_wire(self) -> dict[str, Any]:
-        """Give the fields of a `start`, but for its lease, which needs the host's clock, and its input."""
+        """Return the fields of a `start`, but for its lease, which needs the host's clock, and its input."""
         return {
             "run": self.run,
             "name": self.name,
@@ -290,7 +290,7 @@ class Renewal:
 
 
 @dataclass(frozen=True, slots=True)
-class LinkTimings:
+class LinkTimeouts:
     """How long to wait for a host, in seconds.
 
     Attributes:
@@ -309,9 +309,9 @@ class LinkTimings:
     retry_min_s: float = 0.2
     retry_max_s: float = 2.0
 
-    def divided(self, by: float) -> LinkTimings:
-        """Give the same with everything faster, but for connecting, which takes what it takes."""
-        return LinkTimings(
+    def divided(self, by: float) -> LinkTimeouts:
+        """Return the same with everything faster, but for connecting, which takes what it takes."""
+        return LinkTimeouts(
             self.connect_s,
             self.silence_s / by,
             self.keepalive_s / by,

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from ignite_tf_magic.errors import HostError, HostRefused, HostUnreachable, NoInterpreter
 from ignite_tf_magic.launch.agent import agent_digest, agent_source
 from ignite_tf_magic.launch.agent.frames import MAGIC, FrameDecoder, encode_frame, loader_arguments
-from ignite_tf_magic.launch.jobs import HostFacts, LinkTimings
+from ignite_tf_magic.launch.jobs import HostFacts, LinkTimeouts
 from ignite_tf_magic.launch.loop import end_task, loop_thread
 
 _NOISE_BYTES = 64 << 10
@@ -27,7 +27,7 @@ class Pipe(Protocol):
     """The input and output of a program that was started on a host."""
 
     async def read(self, limit: int) -> bytes:
-        """Give the next bytes of its output; none when it has ended, or the way to it is broken."""
+        """Return the next bytes of its output; none when it has ended, or the way to it is broken."""
         ...
 
     def write(self, data: bytes) -> None:
@@ -39,7 +39,7 @@ class Pipe(Protocol):
         ...
 
     async def ending(self) -> tuple[int | None, str]:
-        """Give its exit code, None when nobody knows it, and the last it said on its standard error."""
+        """Return its exit code, None when nobody knows it, and the last it said on its standard error."""
         ...
 
     async def close(self) -> None:
@@ -50,7 +50,7 @@ class Pipe(Protocol):
 class Transport(Protocol):
     """A way to start a program on one host."""
 
-    async def open(self, argv: Sequence[str], timings: LinkTimings) -> Pipe:
+    async def open(self, argv: Sequence[str], timeouts: LinkTimeouts) -> Pipe:
         """Start a program; its input and output come back as a pipe.
 
         Raises:
@@ -89,25 +89,29 @@ class RelayLink:
 
     @classmethod
     async def open(
-        cls, host: str, transport: Transport, python: str, root: str | None, timings: LinkTimings
+        cls, host: str, transport: Transport, python: str, root: str | None, timeouts: LinkTimeouts
     ) -> RelayLink:
         """Start a relay, sending its source when the host does not have it, and say hello."""
         source, digest = loop_thread().shared(__name__, _named_source)
         argv = loader_arguments(digest, len(source), root, python)
-        pipe = await _opened(host, transport, argv, timings)
+        pipe = await _opened(host, transport, argv, timeouts)
         link: RelayLink | None = None
         try:
-            word, rest = await asyncio.wait_for(_find_magic(host, python, transport, pipe), timings.connect_s)
+            word, rest = await asyncio.wait_for(
+                _find_magic(host, python, transport, pipe), timeouts.connect_s
+            )
             if word == b"NEED":
                 pipe.write(source)
             link = cls(host, pipe, rest)
-            link.facts = HostFacts.from_wire((await link.request("hello", {}, b"", timings.connect_s)).fields)
+            link.facts = HostFacts.from_wire(
+                (await link.request("hello", {}, b"", timeouts.connect_s)).fields
+            )
             return link
         except asyncio.TimeoutError:
             await pipe.close()
             raise HostUnreachable(
                 host,
-                f"{python} was started and said nothing for {timings.connect_s:g} s; "
+                f"{python} was started and said nothing for {timeouts.connect_s:g} s; "
                 f"{_IN_ITS_PLACE}; {_by_hand(transport)}",
             ) from None
         except BaseException:
@@ -200,9 +204,9 @@ def _checked(host: str, op: str, reply: RelayReply) -> RelayReply:
     raise HostRefused(host, kind, f"it refused {op!r} ({kind}): {message}", fields)
 
 
-async def _opened(host: str, transport: Transport, argv: Sequence[str], timings: LinkTimings) -> Pipe:
+async def _opened(host: str, transport: Transport, argv: Sequence[str], timeouts: LinkTimeouts) -> Pipe:
     try:
-        return await transport.open(argv, timings)
+        return await transport.open(argv, timeouts)
     except HostError:
         raise
     except (FileNotFoundError, PermissionError) as error:

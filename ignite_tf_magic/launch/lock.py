@@ -64,7 +64,7 @@ def is_held(path: Path) -> bool:
 
 
 def holder_pid(path: Path) -> int | None:
-    """Give the process that holds the lock; None when nobody does, or it has not yet told its pid."""
+    """Return the process that holds the lock; None when nobody does, or it has not yet told its pid."""
     if not is_held(path):
         return None
     text = path.read_text()

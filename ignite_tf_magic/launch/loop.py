@@ -59,7 +59,7 @@ class LoopThread:
             raise
 
     def shared(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Give what is kept under a key, made at the first call. Only on the loop's thread."""
+        """Return what is kept under a key, made at the first call. Only on the loop's thread."""
         if key not in self._shared:
             self._shared[key] = make()
         found: T = self._shared[key]
@@ -94,7 +94,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def loop_thread() -> LoopThread:
-    """Give the thread of this process, started at the first call."""
+    """Return the thread of this process, started at the first call."""
     with _CURRENT.lock:
         if _CURRENT.thread is None:
             _CURRENT.thread = LoopThread()

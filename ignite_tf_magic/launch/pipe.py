@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ignite_tf_magic.launch.jobs import LinkTimings
+from ignite_tf_magic.launch.jobs import LinkTimeouts
 
 _WORDS_BYTES = 4096
 _READ_BYTES = 64 << 10
@@ -21,16 +21,16 @@ class PipeTransport:
     """Starts relays on this machine."""
 
     def __init__(self, env: Mapping[str, str] | None = None) -> None:
-        """Give variables on top of this process's own."""
+        """Return variables on top of this process's own."""
         self._env = dict(env or {})
 
     def describe(self) -> str:
         """Say that this is the machine itself."""
         return "this machine"
 
-    async def open(self, argv: Sequence[str], timings: LinkTimings) -> ProcessPipe:
+    async def open(self, argv: Sequence[str], timeouts: LinkTimeouts) -> ProcessPipe:
         """Start a program here, out of reach of the terminal's interrupts."""
-        del timings
+        del timeouts
         program = str(Path(argv[0]).expanduser()) if argv[0].startswith("~") else argv[0]
         windows = sys.platform == "win32"
         process = await asyncio.create_subprocess_exec(
@@ -62,7 +62,7 @@ class ProcessPipe:
             self._words = (self._words + data)[-_WORDS_BYTES:]
 
     async def read(self, limit: int) -> bytes:
-        """Give the next bytes of its output."""
+        """Return the next bytes of its output."""
         return await self._output.read(limit)
 
     def write(self, data: bytes) -> None:
@@ -76,7 +76,7 @@ class ProcessPipe:
             await self._input.drain()
 
     async def ending(self) -> tuple[int | None, str]:
-        """Give its exit code and its last words."""
+        """Return its exit code and its last words."""
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._process.wait(), _END_S)
             await asyncio.wait_for(asyncio.shield(self._listener), _END_S)

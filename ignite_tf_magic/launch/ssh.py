@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ignite_tf_magic.errors import HostError, HostUnreachable
-from ignite_tf_magic.launch.jobs import LinkTimings
+from ignite_tf_magic.launch.jobs import LinkTimeouts
 from ignite_tf_magic.launch.loop import loop_thread
 from ignite_tf_magic.launch.ssh_errors import OfferedKey, explain, key_watcher
 from ignite_tf_magic.launch.ssh_settings import (
@@ -45,18 +45,18 @@ class SshTransport:
         self._hop = Hop(name, options or SshOptions())
 
     def describe(self) -> str:
-        """Give the command with which a user would go the same way."""
+        """Return the command with which a user would go the same way."""
         return self._hop.command()
 
-    async def open(self, argv: Sequence[str], timings: LinkTimings) -> SshPipe:
+    async def open(self, argv: Sequence[str], timeouts: LinkTimeouts) -> SshPipe:
         """Start a program there, over the shared connection."""
         import asyncssh
 
         shared = shared_connection(self._hop)
-        connection = await shared.take(timings)
+        connection = await shared.take(timeouts)
         try:
             opening = connection.create_process(command_line(argv), encoding=None, request_pty=False)
-            process = await asyncio.wait_for(opening, timings.connect_s)
+            process = await asyncio.wait_for(opening, timeouts.connect_s)
         except (asyncssh.Error, OSError, asyncio.TimeoutError) as error:
             shared.give_back()
             reason = f"it lets us in and starts no program: {error or type(error).__name__}"
@@ -82,8 +82,10 @@ class SharedConnection:
         self._connection: asyncssh.SSHClientConnection | None = None
         self._num_users = 0
 
-    async def take(self, timings: LinkTimings, behind: tuple[str, ...] = ()) -> asyncssh.SSHClientConnection:
-        """Give the open connection. `behind` are the hosts to which this one is the way."""
+    async def take(
+        self, timeouts: LinkTimeouts, behind: tuple[str, ...] = ()
+    ) -> asyncssh.SSHClientConnection:
+        """Return the open connection. `behind` are the hosts to which this one is the way."""
         if self._hop.name in behind:
             circle = " -> ".join((*behind, self._hop.name))
             raise HostUnreachable(
@@ -91,7 +93,7 @@ class SharedConnection:
             )
         async with self._lock:
             if self._connection is None or self._connection.is_closed():
-                self._connection = await self._connect(timings, behind)
+                self._connection = await self._connect(timeouts, behind)
             self._num_users += 1
             return self._connection
 
@@ -102,19 +104,19 @@ class SharedConnection:
             self._connection.close()
             self._connection = None
 
-    async def _connect(self, timings: LinkTimings, behind: tuple[str, ...]) -> asyncssh.SSHClientConnection:
+    async def _connect(self, timeouts: LinkTimeouts, behind: tuple[str, ...]) -> asyncssh.SSHClientConnection:
         loop = asyncio.get_running_loop()
         settings = await loop.run_in_executor(None, read_settings, self._hop)
         if settings.jump is None:
-            return await _log_in(self._hop, settings, timings, None)
+            return await _log_in(self._hop, settings, timeouts, None)
         jump = shared_connection(settings.jump)
         try:
-            tunnel = await jump.take(timings, (*behind, self._hop.name))
+            tunnel = await jump.take(timeouts, (*behind, self._hop.name))
         except HostError as error:
             by = f"the way leads through {settings.jump.name!r}: {error.reason}"
             raise type(error)(self._hop.name, by) from error
         try:
-            connection = await _log_in(self._hop, settings, timings, tunnel)
+            connection = await _log_in(self._hop, settings, timeouts, tunnel)
         except BaseException:
             jump.give_back()
             raise
@@ -128,12 +130,12 @@ async def _give_back_after(connection: asyncssh.SSHClientConnection, jump: Share
 
 
 def shared_connection(hop: Hop) -> SharedConnection:
-    """Give the connection that all who name a host alike share. Only on the loop's thread."""
+    """Return the connection that all who name a host alike share. Only on the loop's thread."""
     return loop_thread().shared(hop, lambda: SharedConnection(hop))
 
 
 async def _log_in(
-    hop: Hop, settings: Settings, timings: LinkTimings, tunnel: asyncssh.SSHClientConnection | None
+    hop: Hop, settings: Settings, timeouts: LinkTimeouts, tunnel: asyncssh.SSHClientConnection | None
 ) -> asyncssh.SSHClientConnection:
     """Connect, a few at a time to one sshd or through one jump host, and again when it had too many (MaxStartups)."""
     import asyncssh
@@ -141,7 +143,7 @@ async def _log_in(
     loop = asyncio.get_running_loop()
     paths = settings.known_hosts
     known_hosts = loop_thread().shared(("known hosts", stamp(paths)), lambda: read_known_hosts(hop, paths))
-    arguments = connect_arguments(settings, timings)
+    arguments = connect_arguments(settings, timeouts)
     gate = loop_thread().shared(
         ("logins", settings.jump or settings.host), lambda: asyncio.Semaphore(MAX_PARALLEL_LOGINS)
     )
@@ -164,7 +166,7 @@ async def _log_in(
                 await asyncio.sleep(random.uniform(pause_s, 2 * pause_s))  # noqa: S311
                 pause_s = min(2 * pause_s, 1.0)
             elif not was_dropped or not offered.was_greeted or "server_host_key_algs" in arguments:
-                raise explain(error, hop, settings, offered, timings.connect_s) from error
+                raise explain(error, hop, settings, offered, timeouts.connect_s) from error
             else:  # no key of a kind that we know: have it show what it has
                 arguments["server_host_key_algs"] = "default"
 
@@ -188,7 +190,7 @@ class SshPipe:
                 self._words = (self._words + data)[-_WORDS_BYTES:]
 
     async def read(self, limit: int) -> bytes:
-        """Give the next bytes of its output."""
+        """Return the next bytes of its output."""
         import asyncssh
 
         try:
@@ -209,7 +211,7 @@ class SshPipe:
             await self._process.stdin.drain()
 
     async def ending(self) -> tuple[int | None, str]:
-        """Give its exit code and its last words."""
+        """Return its exit code and its last words."""
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._process.wait_closed(), _END_S)
             await asyncio.wait_for(asyncio.shield(self._listener), _END_S)

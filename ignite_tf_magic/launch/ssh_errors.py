@@ -29,7 +29,7 @@ class OfferedKey:
 
 
 def key_watcher(offered: OfferedKey) -> Any:
-    """Give a client for asyncssh that trusts no key by itself, and keeps what was offered."""
+    """Return a client for asyncssh that trusts no key by itself, and keeps what was offered."""
     import asyncssh
 
     class KeyWatcher(asyncssh.SSHClient):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ignite_tf_magic.errors import ConfigError, HostKeyRejected, HostUnreachable
-from ignite_tf_magic.launch.jobs import LinkTimings
+from ignite_tf_magic.launch.jobs import LinkTimeouts
 
 if TYPE_CHECKING:
     import asyncssh
@@ -54,7 +54,7 @@ class Hop:
     options: SshOptions = field(default_factory=SshOptions)
 
     def command(self) -> str:
-        """Give the command with which a user would go there."""
+        """Return the command with which a user would go there."""
         options = self.options
         words = ["ssh"]
         words += ["-F", options.config_files[0]] if options.config_files else []
@@ -152,7 +152,7 @@ def _known_hosts(options: SshOptions, base: asyncssh.SSHClientConnectionOptions)
 
 
 def _key_files(options: SshOptions, base: asyncssh.SSHClientConnectionOptions) -> tuple[Path, ...]:
-    """Give the key files that exist; as ssh does, those that do not are no error, unless they were given to us."""
+    """Return the key files that exist; as ssh does, those that do not are no error, unless they were given to us."""
     if options.identities:
         return tuple(Path(path).expanduser() for path in options.identities)
     configured: Any = base.config.get("IdentityFile", ())
@@ -160,7 +160,7 @@ def _key_files(options: SshOptions, base: asyncssh.SSHClientConnectionOptions) -
 
 
 def _jump(hop: Hop, spec: object) -> Hop | None:
-    """Give the host before the target; None when that is the target itself, as under a wildcard."""
+    """Return the host before the target; None when that is the target itself, as under a wildcard."""
     if not isinstance(spec, str) or not spec:
         return None
     before = jump_hop(hop.options, spec)
@@ -179,8 +179,8 @@ def jump_hop(options: SshOptions, spec: str) -> Hop:
     )
 
 
-def connect_arguments(settings: Settings, timings: LinkTimings) -> dict[str, Any]:
-    """Give asyncssh's arguments for a connection: never ask, always check, notice a dead link."""
+def connect_arguments(settings: Settings, timeouts: LinkTimeouts) -> dict[str, Any]:
+    """Return asyncssh's arguments for a connection: never ask, always check, notice a dead link."""
     keys = {"client_keys": [str(path) for path in settings.key_files]} if settings.key_files else {}
     fast = {} if settings.base.config.get("Ciphers") else {"encryption_algs": _FAST_CIPHERS}
     return {
@@ -190,10 +190,10 @@ def connect_arguments(settings: Settings, timings: LinkTimings) -> dict[str, Any
         "ignore_encrypted": True,
         "password_auth": False,
         "kbdint_auth": False,
-        "keepalive_interval": timings.keepalive_s,
+        "keepalive_interval": timeouts.keepalive_s,
         "keepalive_count_max": _KEEPALIVE_COUNT,
-        "connect_timeout": timings.connect_s,
-        "login_timeout": timings.connect_s,
+        "connect_timeout": timeouts.connect_s,
+        "login_timeout": timeouts.connect_s,
         **keys,
         **fast,
     }

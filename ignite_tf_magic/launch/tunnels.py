@@ -8,7 +8,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from ignite_tf_magic.errors import HostError
-from ignite_tf_magic.launch.jobs import LinkTimings
+from ignite_tf_magic.launch.jobs import LinkTimeouts
 from ignite_tf_magic.launch.loop import loop_thread
 from ignite_tf_magic.launch.ssh import SharedConnection, SshOptions, shared_connection
 from ignite_tf_magic.launch.ssh_settings import Hop, jump_hop
@@ -25,14 +25,14 @@ class Tunnel:
     Args:
         way: The ssh host, as for `ssh -J`: also "user@host:port", and several with commas between them.
         options: How ssh is used.
-        timings: How long to wait for the ssh host.
+        timeouts: How long to wait for the ssh host.
     """
 
     def __init__(
-        self, way: str, options: SshOptions | None = None, timings: LinkTimings | None = None
+        self, way: str, options: SshOptions | None = None, timeouts: LinkTimeouts | None = None
     ) -> None:
         self._hop: Hop = jump_hop(options or SshOptions(), way)
-        self._timings = timings or LinkTimings()
+        self._timeouts = timeouts or LinkTimeouts()
 
     def connect(self, host: str, port: int, timeout_s: float) -> socket.socket:
         """Connect to a port of a host, as the ssh host names it. Close the socket.
@@ -47,7 +47,7 @@ class Tunnel:
         import asyncssh
 
         shared = shared_connection(self._hop)
-        connection = await shared.take(self._timings)
+        connection = await shared.take(self._timeouts)
         try:
             opening = connection.open_connection(host, port, encoding=None)
             far = await asyncio.wait_for(opening, timeout_s)

@@ -145,23 +145,23 @@ class HostWatch:
 
     async def _watch(self) -> None:
         self._task = asyncio.current_task()
-        wait_s = self._host.timings.retry_min_s
+        wait_s = self._host.timeouts.retry_min_s
         while True:
             try:
                 reply = await self._poll()
                 self._take(reply)
-                wait_s = self._host.timings.retry_min_s
+                wait_s = self._host.timeouts.retry_min_s
             except HostRefused as error:  # it answers, and has nothing for us
                 self._heard(error.facts.get("now"))
                 self._change(contact=Contact.REACHABLE, error=error.reason)
-                await asyncio.sleep(self._host.timings.poll_s)
+                await asyncio.sleep(self._host.timeouts.poll_s)
             except IgniteTfError as error:
                 self._lost(error)
                 await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))  # noqa: S311
-                wait_s = min(wait_s * 2, self._host.timings.retry_max_s)
+                wait_s = min(wait_s * 2, self._host.timeouts.retry_max_s)
 
     async def _poll(self) -> RelayReply:
-        timings = self._host.timings
+        timeouts = self._host.timeouts
         link = await self._host.link()
         is_new = link is not self._link
         if is_new:
@@ -172,12 +172,12 @@ class HostWatch:
             "run": self._run,
             "logs": self._logs,
             "max_bytes": MAX_CHUNK_BYTES,
-            "wait_s": 0.0 if is_new else timings.poll_s,
+            "wait_s": 0.0 if is_new else timeouts.poll_s,
             "seen": None if is_new else self._seen,
             "renew": self._renew_fields(),
         }
         try:
-            return await link.request("poll", fields, b"", timings.poll_s + timings.silence_s)
+            return await link.request("poll", fields, b"", timeouts.poll_s + timeouts.silence_s)
         except HostUnreachable:
             await link.close()
             raise
@@ -232,11 +232,11 @@ class HostWatch:
     def _arm(self) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
-        silence_s = self._host.timings.silence_s
+        silence_s = self._host.timeouts.silence_s
         self._alarm = asyncio.get_running_loop().call_later(silence_s, self._silent)
 
     def _silent(self) -> None:
-        silence = f"it has not answered for {self._host.timings.silence_s:g} s"
+        silence = f"it has not answered for {self._host.timeouts.silence_s:g} s"
         self._change(contact=Contact.UNREACHABLE, error=self._view.error or silence)
 
     def _lost(self, error: IgniteTfError) -> None:
@@ -262,6 +262,6 @@ class HostWatch:
 
 
 def _without_clocks(view: HostView) -> HostView:
-    """Give what a change is worth a call for: no times, no heartbeats, no growth of logs."""
+    """Return what a change is worth a call for: no times, no heartbeats, no growth of logs."""
     jobs = {name: replace(job, beat=0, log_bytes=0, log_start=0) for name, job in view.jobs.items()}
     return replace(view, since=0.0, heard_at=None, token=None, token_heard_at=None, jobs=jobs)

@@ -53,7 +53,7 @@ class PartitionMap:
 
 
 def partitions_of_hashes(hashes: NDArray[np.int32], num_partitions: int) -> NDArray[np.int32]:
-    """Give the partition of each key hash, vectorised."""
+    """Return the partition of each key hash, vectorised."""
     if num_partitions & (num_partitions - 1) == 0:
         unsigned = hashes.astype(np.uint32)
         spread = unsigned ^ (unsigned >> np.uint32(16))
@@ -94,7 +94,7 @@ def key_hash(key: Any) -> int:
 
 
 def partition_of_key(key: Any, num_partitions: int) -> int:
-    """Give the partition of one key."""
+    """Return the partition of one key."""
     return int(partitions_of_hashes(np.asarray([key_hash(key)], np.int32), num_partitions)[0])
 
 

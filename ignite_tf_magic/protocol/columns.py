@@ -42,7 +42,7 @@ Allocate = Callable[[tuple[int, ...], "np.dtype[Any]"], NDArray[Any]]
 
 
 def aligned(raw: NDArray[np.uint8], shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Give an array of that shape in `raw`, whose data starts at a multiple of 64 bytes."""
+    """Return an array of that shape in `raw`, whose data starts at a multiple of 64 bytes."""
     skew = -raw.ctypes.data % ALIGNMENT_BYTES
     return raw[skew : skew + num_bytes(shape, dtype)].view(dtype).reshape(shape)
 
@@ -76,7 +76,7 @@ class ColumnChunk:
         return self.capacity_rows - self.num_rows
 
     def columns(self) -> list[Column]:
-        """Give the columns in the order of `RowLayout.leaves`, cut to the rows they hold.
+        """Return the columns in the order of `RowLayout.leaves`, cut to the rows they hold.
 
         The arrays share the chunk's memory; do not decode into it afterwards.
         """

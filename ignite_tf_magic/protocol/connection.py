@@ -141,7 +141,7 @@ class Connection:
         self._username: str | None = None
 
     def hello(self, username: str | None = None, password: str | None = None) -> bytes:
-        """Give the bytes that open a connection.
+        """Return the bytes that open a connection.
 
         Raises:
             LocalProtocolError: Called a second time.
@@ -163,7 +163,7 @@ class Connection:
         return bytes(Writer().int32(len(body.data)).raw(body.data).data)
 
     def send(self, request: Request) -> tuple[int, bytes]:
-        """Give a request its id and its bytes.
+        """Return a request its id and its bytes.
 
         Raises:
             LocalProtocolError: The handshake has not been answered, or the connection broke.
@@ -185,7 +185,7 @@ class Connection:
         return self._next_id - number + 1
 
     def get_buffer(self) -> memoryview:
-        """Give free space to receive into; call `received` afterwards.
+        """Return free space to receive into; call `received` afterwards.
 
         Invalidates the payloads of earlier events. The space holds at least the rest of the message
         that is under way, so that a large page arrives by few, large reads, and little of the next
@@ -224,7 +224,7 @@ class Connection:
         return 4 + length if 0 < length <= self._limit_bytes else 0
 
     def next_event(self) -> Event | None:
-        """Give the next event, or None when more bytes are needed.
+        """Return the next event, or None when more bytes are needed.
 
         Raises:
             RemoteProtocolError: The peer does not speak this protocol. The connection is then broken.

@@ -89,7 +89,7 @@ class RowEncoder:
         return bytes(writer.data)
 
     def _template(self) -> tuple[bytes, list[tuple[int, NDArray[Any]]], int, int]:
-        """Give a row with everything but values, where each value goes, and where the object's fields are."""
+        """Return a row with everything but values, where each value goes, and where the object's fields are."""
         key = bytes([CODE_OF_DTYPE[self._keys.dtype.str[1:]]]) + bytes(self._keys.dtype.itemsize)
         start = len(key)
         values = [(1, self._keys)]
@@ -144,7 +144,7 @@ def _code(name: str, column: NDArray[Any]) -> int:
 
 
 def _head(column: NDArray[Any]) -> bytes:
-    """Give what stands in front of a column's bytes in each row: the type code, and an array's length."""
+    """Return what stands in front of a column's bytes in each row: the type code, and an array's length."""
     if column.dtype == wire_dtype():
         return bytes([TypeCode.TIMESTAMP])
     if column.ndim == 1:

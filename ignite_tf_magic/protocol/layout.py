@@ -209,7 +209,7 @@ class LayoutFinder:
             self._note(body, offset, seen.fields.setdefault(field_id, _SeenField()))
 
     def layout(self) -> RowLayout:
-        """Give the common layout of all rows added.
+        """Return the common layout of all rows added.
 
         Raises:
             SchemaError: Rows differ in type, or a kept field has a type without a tensor form. The
@@ -314,7 +314,7 @@ def _name(code: int) -> str:
 
 
 def _fill_bytes(leaf: Leaf, fill: Mapping[str, Any]) -> bytes | None:
-    """Give the bytes a null becomes: the user's, else NaN for reals and nothing for strings."""
+    """Return the bytes a null becomes: the user's, else NaN for reals and nothing for strings."""
     short = ".".join(leaf.path[1:])
     given = fill.get(leaf.name, fill.get(short))
     if leaf.is_text or leaf.is_ragged:
@@ -327,7 +327,7 @@ def _fill_bytes(leaf: Leaf, fill: Mapping[str, Any]) -> bytes | None:
 
 
 def declared_layout(entity: QueryEntity) -> RowLayout | None:
-    """Give the layout a SQL table declares, for a cache without rows; None when it does not tell.
+    """Return the layout a SQL table declares, for a cache without rows; None when it does not tell.
 
     Arrays have no declared length and are taken as varying.
     """

@@ -113,7 +113,7 @@ class Page(NamedTuple):
 
 
 def cache_id(name: str) -> int:
-    """Give the id under which requests name a cache."""
+    """Return the id under which requests name a cache."""
     return java_hash(name)
 
 

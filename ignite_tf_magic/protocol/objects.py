@@ -300,7 +300,7 @@ def binary_type_of(type_name: str, codes: Mapping[str, int]) -> BinaryType:
 
 
 def code_of(value: Any) -> int:
-    """Give the type code a value is written with."""
+    """Return the type code a value is written with."""
     writer = Writer()
     write_value(writer, value)
     return writer.data[0]

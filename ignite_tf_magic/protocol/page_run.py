@@ -41,7 +41,7 @@ class PageRun:
         self.num_rows = num_rows or sum([page.num_rows for page in pages])
 
     def table(self) -> Any:
-        """Give the array of `PageEntry`, at least `num_pages` of them."""
+        """Return the array of `PageEntry`, at least `num_pages` of them."""
         if self._table is None:
             self._table = page_table(self._pages)
             self._kept, self._pages = self._pages, deque()
@@ -52,7 +52,7 @@ class PageRun:
         self.num_rows -= num_rows
 
     def first(self) -> Page:
-        """Give the page whose turn it is; there is one as long as `num_rows` is not 0."""
+        """Return the page whose turn it is; there is one as long as `num_rows` is not 0."""
         self._materialise()
         while not self._pages[0].num_rows:
             self._pages.popleft()
@@ -65,7 +65,7 @@ class PageRun:
         self.num_rows -= num_rows
 
     def pages(self) -> list[Page]:
-        """Give all pages of a run of which nothing was taken."""
+        """Return all pages of a run of which nothing was taken."""
         self._materialise()
         return list(self._pages)
 

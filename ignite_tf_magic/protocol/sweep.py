@@ -175,7 +175,7 @@ class Sweep:
         return bool(self._state.num_asked - self._state.num_taken == self._state.num_here)
 
     def requests(self) -> memoryview:
-        """Give the bytes of the requests that may be sent now, which count as sent."""
+        """Return the bytes of the requests that may be sent now, which count as sent."""
         first = self._state.num_asked
         number = self._library.itm_sweep_ask(self._address)
         return self._requests[
@@ -183,7 +183,7 @@ class Sweep:
         ]
 
     def space(self) -> memoryview:
-        """Give free space to receive into; call `received` afterwards. Invalidates the runs given so far."""
+        """Return free space to receive into; call `received` afterwards. Invalidates the runs given so far."""
         wanted = max(_MIN_READ_BYTES, self._missing_bytes())
         free = self._library.itm_sweep_room(self._address, wanted)
         if free < 0:
@@ -212,7 +212,7 @@ class Sweep:
         self._state.end += num_bytes
 
     def take(self) -> SweptRun | Grown | Fault | None:
-        """Give the pages whose turn it is; None when bytes are needed first.
+        """Return the pages whose turn it is; None when bytes are needed first.
 
         Raises:
             RemoteProtocolError: The peer does not speak this protocol.

@@ -26,7 +26,7 @@ _MAX_HOLES = 512
 
 
 def make_walker(layout: RowLayout) -> Walker:
-    """Give the compiled walker, or the Python one where the library was not built."""
+    """Return the compiled walker, or the Python one where the library was not built."""
     compiled = library()
     return walk_python.PythonWalker(layout) if compiled is None else CompiledWalker(layout, compiled)
 
@@ -55,7 +55,7 @@ def index_rows(
 
 
 def measure_pages(pages: Sequence[Page]) -> list[int]:
-    """Give the size in bytes of the largest row of each page, for rows of any types.
+    """Return the size in bytes of the largest row of each page, for rows of any types.
 
     Raises:
         RemoteProtocolError: A page is truncated or corrupted.

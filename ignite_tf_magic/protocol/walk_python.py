@@ -42,7 +42,7 @@ def index_rows(
 
 
 def measure_page(page: Page) -> int:
-    """Give the size of the largest row; see `walk_compiled.measure_pages`."""
+    """Return the size of the largest row; see `walk_compiled.measure_pages`."""
     starts = np.zeros(page.num_rows + 1, np.int64)
     index_rows(page.rows, page.num_rows, starts, np.zeros(page.num_rows, np.uint64))
     return int(np.diff(starts).max(initial=0))
@@ -263,7 +263,7 @@ def _is_in_nanos(millis: Any, nanos: Any) -> Any:
 
 
 def _strided_values(leaf: Leaf, values: NDArray[np.uint8]) -> NDArray[Any] | None:
-    """Give a column's values; None when one has no place in it."""
+    """Return a column's values; None when one has no place in it."""
     if leaf.code == TypeCode.TIMESTAMP:
         millis = np.ascontiguousarray(values[:, :8]).view("<i8")[:, 0]
         nanos = np.ascontiguousarray(values[:, 8:]).view("<i4")[:, 0]

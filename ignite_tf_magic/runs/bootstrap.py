@@ -174,7 +174,7 @@ def _make_cwd(cwd: Path, copy_from: str) -> None:
 
 
 def _script_of(task: WorkerTask) -> Path | None:
-    """Give the script to run in this process, which can tell how it ends; None for any other command."""
+    """Return the script to run in this process, which can tell how it ends; None for any other command."""
     if not task.command:
         return Path(task.script)
     if not is_python_script(task.command):

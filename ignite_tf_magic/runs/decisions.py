@@ -13,7 +13,7 @@ from ignite_tf_magic.runs import verdicts
 from ignite_tf_magic.runs.orders import NO_ROOM, PORT_TAKEN, HostReport, Order, Phase, TaskSlot, WorkerEnd
 from ignite_tf_magic.runs.record import PastGeneration, RunRecord, WorkerRecord
 from ignite_tf_magic.runs.states import RunEvent, RunState
-from ignite_tf_magic.runs.timeouts import Timings
+from ignite_tf_magic.runs.timeouts import Timeouts
 
 EXIT_DEADLINE, EXIT_STOPPED, EXIT_NOT_STARTED = 124, 143, 126
 STOP_ASKED = "it was asked to stop"
@@ -48,8 +48,8 @@ class Observation:
     why_stop: str = STOP_ASKED
 
 
-def decide(record: RunRecord, reports: Reports, observation: Observation, timings: Timings) -> RunRecord:
-    """Give the record that follows; the same one when nothing does."""
+def decide(record: RunRecord, reports: Reports, observation: Observation, timeouts: Timeouts) -> RunRecord:
+    """Return the record that follows; the same one when nothing does."""
     if record.state.has_ended:
         return record
     record = _observe(record, reports, observation)
@@ -59,21 +59,21 @@ def decide(record: RunRecord, reports: Reports, observation: Observation, timing
     if record.state is RunState.QUEUED and _is_over_time(record, observation):
         return _too_late(record, _over_time(record))
     if record.state in _BUSY:
-        return _while_busy(record, reports, observation, timings)
+        return _while_busy(record, reports, observation, timeouts)
     if record.state in _ENDING:
-        return _while_ending(record, reports, observation, timings)
+        return _while_ending(record, reports, observation, timeouts)
     return record
 
 
-def needs_plan(record: RunRecord, reports: Reports, observation: Observation, timings: Timings) -> bool:
+def needs_plan(record: RunRecord, reports: Reports, observation: Observation, timeouts: Timeouts) -> bool:
     """Tell whether now is the time to find partitions and hosts for another generation."""
     if record.state is RunState.QUEUED:
         return True
     if record.state is not RunState.RESTARTING or not observation.may_lead:
         return False
-    wait_s = _PORT_BACKOFF_S if _took_a_port(record) else timings.backoff_s(record.num_failures)
+    wait_s = _PORT_BACKOFF_S if _took_a_port(record) else timeouts.backoff_s(record.num_failures)
     is_due = record.num_failures == 0 or observation.state_age_s >= wait_s
-    return is_due and all_gone(record, reports, timings)
+    return is_due and all_gone(record, reports, timeouts)
 
 
 def next_generation(record: RunRecord, seats: tuple[TaskSlot, ...]) -> RunRecord:
@@ -82,7 +82,7 @@ def next_generation(record: RunRecord, seats: tuple[TaskSlot, ...]) -> RunRecord
     order = Order(record.generation + 1, Phase.PREPARE, seats)
     workers = tuple(WorkerRecord(seat.worker, seat.host, seat.rows) for seat in seats)
     return record.happened(
-        event, order=order, workers=workers, waiting_for=None, failed_worker=None, end=None, may_pass=None
+        event, order=order, workers=workers, waiting_for=None, failed_worker=None, end=None, is_retryable=None
     )
 
 
@@ -101,22 +101,22 @@ def mark_stopped(record: RunRecord, now: float) -> RunRecord:
     return replace(ended, version=ended.version + 1)
 
 
-def all_gone(record: RunRecord, reports: Reports, timings: Timings) -> bool:
+def all_gone(record: RunRecord, reports: Reports, timeouts: Timeouts) -> bool:
     """Tell whether no worker of any generation can be alive: ended, as its host says, or out of its lease.
 
     Of earlier generations this was known before the order was made.
     """
     was_started = bool(record.order.addresses)
     return not was_started or all(
-        name in reports and _is_empty(reports[name], record.generation, timings)
+        name in reports and _is_empty(reports[name], record.generation, timeouts)
         for name in record.order.hosts
     )
 
 
-def _is_empty(report: HostReport, generation: int, timings: Timings) -> bool:
+def _is_empty(report: HostReport, generation: int, timeouts: Timeouts) -> bool:
     # A host that only has no workers now may be starting one at this observation.
     is_closed = report.fence > generation and not report.living
-    return is_closed or report.silent_s > timings.dead_after_s
+    return is_closed or report.silent_s > timeouts.dead_after_s
 
 
 # What hosts report
@@ -163,19 +163,21 @@ def _ends(record: RunRecord, reports: Reports) -> dict[int, WorkerEnd]:
 # While workers run, or should
 
 
-def _while_busy(record: RunRecord, reports: Reports, observation: Observation, timings: Timings) -> RunRecord:
+def _while_busy(
+    record: RunRecord, reports: Reports, observation: Observation, timeouts: Timeouts
+) -> RunRecord:
     if record.workers and all(worker.exit_code == 0 for worker in record.workers):
         return record.happened(
             RunEvent.ALL_SUCCEEDED, ended_at=observation.time, exit_code=0, waiting_for=None
         )
     if any(worker.exit_code for worker in record.workers):
         return _end(record, RunEvent.WORKER_FAILED)
-    if lost := _lost_host(record, reports, timings):
+    if lost := _lost_host(record, reports, timeouts):
         return _end(
             record,
             RunEvent.HOST_LOST,
             f"host {lost} has not been heard of for {reports[lost].silent_s:.0f} s; its workers' lease is over",
-            may_pass=True,
+            is_retryable=True,
             failed_worker=record.order.on(lost)[0].worker,
             exit_code=verdicts.EXIT_HOST_LOST,
         )
@@ -186,7 +188,7 @@ def _while_busy(record: RunRecord, reports: Reports, observation: Observation, t
                 record,
                 RunEvent.WORKER_FAILED,
                 f"{name}: {report.error.message}",
-                may_pass=report.error.may_pass,
+                is_retryable=report.error.is_retryable,
                 failed_worker=record.order.on(name)[0].worker,
                 exit_code=EXIT_NOT_STARTED,
             )
@@ -205,10 +207,10 @@ def _while_busy(record: RunRecord, reports: Reports, observation: Observation, t
     return record if waiting_for else _while_running(record, reports, observation)
 
 
-def _lost_host(record: RunRecord, reports: Reports, timings: Timings) -> str | None:
+def _lost_host(record: RunRecord, reports: Reports, timeouts: Timeouts) -> str | None:
     for worker in record.workers:
         report = reports.get(worker.host)
-        if worker.exit_code is None and report and report.silent_s > timings.dead_after_s:
+        if worker.exit_code is None and report and report.silent_s > timeouts.dead_after_s:
             return worker.host
     return None
 
@@ -308,12 +310,12 @@ def _end(
     event: RunEvent,
     reason: str | None = None,
     *,
-    may_pass: bool | None = None,
+    is_retryable: bool | None = None,
     failed_worker: int | None = None,
     exit_code: int | None = None,
 ) -> RunRecord:
     order = replace(record.order, phase=Phase.END, reason=reason or event.value)
-    changes = {"may_pass": may_pass, "failed_worker": failed_worker, "exit_code": exit_code}
+    changes = {"is_retryable": is_retryable, "failed_worker": failed_worker, "exit_code": exit_code}
     return record.happened(event, order=order, reason=reason, waiting_for=None, **changes)
 
 
@@ -322,18 +324,18 @@ def _too_late(record: RunRecord, reason: str, failed_worker: int | None = None) 
         record,
         RunEvent.DEADLINE_PASSED,
         reason,
-        may_pass=False,
+        is_retryable=False,
         failed_worker=failed_worker,
         exit_code=EXIT_DEADLINE,
     )
 
 
 def _while_ending(
-    record: RunRecord, reports: Reports, observation: Observation, timings: Timings
+    record: RunRecord, reports: Reports, observation: Observation, timeouts: Timeouts
 ) -> RunRecord:
     if record.state is RunState.RESTARTING and _is_over_time(record, observation):
         return _too_late(record, _over_time(record))
-    if not all_gone(record, reports, timings):
+    if not all_gone(record, reports, timeouts):
         return record
     if record.state is RunState.STOPPING:
         reason = None if record.reason == STOP_ASKED else record.reason
@@ -354,15 +356,15 @@ def _after_failure(record: RunRecord, reports: Reports, observation: Observation
     first = verdicts.first_failing(record.workers, ends)
     if record.failed_worker is None and first is not None:
         record = replace(record, failed_worker=first.worker, end=ends.get(first.worker))
-    may_pass = record.may_pass
-    if may_pass is None:
-        may_pass = first is None or verdicts.is_retryable(first, ends.get(first.worker))
+    is_retryable = record.is_retryable
+    if is_retryable is None:
+        is_retryable = first is None or verdicts.is_retryable(first, ends.get(first.worker))
     obstacles = _obstacles(record, reports)
     found_a_port_taken = PORT_TAKEN in obstacles or verdicts.took_a_port(ends)
     # Another run was faster: one that waits for room goes on waiting.
     was_late = record.spec.waits_for_room and bool(obstacles & NO_ROOM)
     tries = max(record.spec.max_restarts, _MAX_PORT_TRIES - 1 if found_a_port_taken else 0)
-    if may_pass and (was_late or record.num_failures < tries) and not _is_over_time(record, observation):
+    if is_retryable and (was_late or record.num_failures < tries) and not _is_over_time(record, observation):
         again = record.happened(
             RunEvent.WORTH_A_RETRY,
             num_failures=record.num_failures + (not was_late),
@@ -377,7 +379,7 @@ def _after_failure(record: RunRecord, reports: Reports, observation: Observation
 
 
 def _obstacles(record: RunRecord, reports: Reports) -> set[str]:
-    """Give what stood in the way of this generation on its hosts, by kind."""
+    """Return what stood in the way of this generation on its hosts, by kind."""
     mine = (reports[name] for name in record.order.hosts if name in reports)
     return {report.error.kind for report in mine if report.error and report.generation == record.generation}
 

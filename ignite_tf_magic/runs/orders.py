@@ -79,7 +79,7 @@ class Order:
         return tuple(dict.fromkeys(seat.host for seat in self.seats))
 
     def to_json(self) -> dict[str, Any]:
-        """Give a form that `json` writes."""
+        """Return a form that `json` writes."""
         return {**asdict(self), "phase": self.phase.value}
 
     @classmethod
@@ -141,12 +141,12 @@ class HostProblem:
 
     Attributes:
         kind: As agents name it ("disk_full"), or the class of the error.
-        may_pass: Whether another attempt may succeed.
+        is_retryable: Whether another attempt may succeed.
     """
 
     kind: str
     message: str
-    may_pass: bool
+    is_retryable: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +210,7 @@ class HostReport:
     room: Capacity | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Give a form that `json` writes; who reads it judges silence anew."""
+        """Return a form that `json` writes; who reads it judges silence anew."""
         return {**asdict(self), "up": sorted(self.up)}
 
     @classmethod

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ignite_tf_magic.launch.hosts import Host
-from ignite_tf_magic.launch.jobs import LinkTimings
+from ignite_tf_magic.launch.jobs import LinkTimeouts
 from ignite_tf_magic.launch.pipe import PipeTransport
 from ignite_tf_magic.launch.ssh import SshOptions, SshTransport
 from ignite_tf_magic.runs.record import HostRecord, RunRecord
@@ -24,7 +24,7 @@ class KeptHosts:
         self._is_over = False
 
     def take(self, record: HostRecord) -> Host | None:
-        """Give a host, for the caller to close, if there is one."""
+        """Return a host, for the caller to close, if there is one."""
         return self._hosts.pop(_way_to(record), None)
 
     def put(self, record: HostRecord, host: Host) -> None:
@@ -53,14 +53,14 @@ class Reach:
     Attributes:
         root: Directory of this package's state on this machine.
         ssh: How SSH is used.
-        timings: How long to wait for hosts.
+        timeouts: How long to wait for hosts.
         kept: Hosts that stay connected for whoever opens them next; see `keeping`.
         roots: Directories of this package's state on other hosts, by their ssh names, where they are configured.
     """
 
     root: Path
     ssh: SshOptions = field(default_factory=SshOptions)
-    timings: LinkTimings = field(default_factory=LinkTimings)
+    timeouts: LinkTimeouts = field(default_factory=LinkTimeouts)
     kept: KeptHosts | None = None
     roots: Mapping[str, str] = field(default_factory=dict)
 
@@ -89,20 +89,20 @@ class Reach:
         )
 
     def open(self, host: HostRecord) -> Host:
-        """Give a host; it is connected to at its first call. Close it."""
+        """Return a host; it is connected to at its first call. Close it."""
         kept = self.kept.take(host) if self.kept is not None else None
         return kept or self._new(host)
 
     def _new(self, host: HostRecord) -> Host:
         if host.ssh is None:
             root = str(self.root)
-            return Host(host.name, PipeTransport(), python=sys.executable, root=root, timings=self.timings)
+            return Host(host.name, PipeTransport(), python=sys.executable, root=root, timeouts=self.timeouts)
         transport = SshTransport(host.ssh, self.ssh)
-        return Host(host.name, transport, python=host.agent_python, root=host.root, timings=self.timings)
+        return Host(host.name, transport, python=host.agent_python, root=host.root, timeouts=self.timeouts)
 
     @contextmanager
     def visiting(self, hosts: Iterable[HostRecord]) -> Iterator[list[Host]]:
-        """Give hosts for a moment; afterwards they are closed, or kept for the next visitor."""
+        """Yield hosts for a moment; afterwards they are closed, or kept for the next visitor."""
         with ExitStack() as leaving:
             yield [self._visit(host, leaving) for host in hosts]
 

@@ -197,7 +197,7 @@ class RunRecord:
         failed_worker: The worker whose failure is shown first.
         end: How that worker ended.
         reason: Why the run failed or restarts, where no worker can tell.
-        may_pass: Whether what failed may succeed another time; None when only the workers' ends tell.
+        is_retryable: Whether what failed may succeed another time; None when only the workers' ends tell.
         waiting_for: What keeps the run from going on now.
         left_until: Its owner has left it; until then its workers live on for whoever takes it over. Seconds since the
             epoch.
@@ -220,7 +220,7 @@ class RunRecord:
     failed_worker: int | None = None
     end: WorkerEnd | None = None
     reason: str | None = None
-    may_pass: bool | None = None
+    is_retryable: bool | None = None
     waiting_for: str | None = None
     owner_pid: int = 0
     owner_host: str = ""
@@ -244,11 +244,11 @@ class RunRecord:
         return replace(self, state=after(self.state, event), **changes)
 
     def host(self, name: str) -> HostRecord:
-        """Give a host of the run by its name."""
+        """Return a host of the run by its name."""
         return next(host for host in self.hosts if host.name == name)
 
     def interpreter_on(self, name: str) -> str:
-        """Give the interpreter of the workers on a host."""
+        """Return the interpreter of the workers on a host."""
         host = self.host(name)
         return f"{host.environment}/bin/python" if host.environment else self.spec.python or host.python
 
@@ -259,8 +259,9 @@ class RunRecord:
         return tuple(dict.fromkeys([*before, *now]))
 
     def to_json(self) -> dict[str, Any]:
-        """Give a form that `json` writes."""
+        """Return a form that `json` writes."""
         content = asdict(self) | {"state": self.state.value, "order": self.order.to_json()}
+        content["may_pass"] = content.pop("is_retryable")  # its key on disk and in the registry
         return {"format": FORMAT, **content}
 
     def write(self, directory: RunDirectory) -> None:
@@ -282,6 +283,7 @@ class RunRecord:
                     "spec": _spec(found["spec"]),
                     "state": RunState(found["state"]),
                     "order": Order.from_json(found.get("order", {})),
+                    "is_retryable": found.get("may_pass"),
                     "workers": tuple(WorkerRecord(**known_fields(WorkerRecord, w)) for w in found["workers"]),
                     "hosts": tuple(_host(each) for each in found.get("hosts", ())),
                     "past": tuple(_past(each) for each in found.get("past", ())),

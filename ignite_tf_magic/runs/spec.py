@@ -23,7 +23,7 @@ from ignite_tf_magic.runs.directory import (
 from ignite_tf_magic.runs.orders import TaskSlot, job_name
 from ignite_tf_magic.runs.record import RunRecord
 from ignite_tf_magic.runs.task import WorkerTask
-from ignite_tf_magic.runs.timeouts import Timings
+from ignite_tf_magic.runs.timeouts import Timeouts
 
 
 def tf_config(addresses: tuple[str, ...], worker: int) -> str | None:
@@ -62,7 +62,7 @@ def credentials(connect: ConnectOptions) -> dict[str, Any]:
 def worker_environment(
     record: RunRecord, seat: TaskSlot, home: str, *, has_credentials: bool
 ) -> dict[str, str | None]:
-    """Give the variables of one worker, whose run's directory is `home`; None takes away what it would inherit."""
+    """Return the variables of one worker, whose run's directory is `home`; None takes away what it would inherit."""
     node = Endpoint.parse(seat.node)
     config = tf_config(record.order.addresses, seat.worker)
     return {
@@ -124,9 +124,9 @@ def worker_job(
     *,
     port: int | None,
     python_path: str | None,
-    timings: Timings,
+    timeouts: Timeouts,
 ) -> Job:
-    """Give the job of one worker: what its host starts and watches."""
+    """Return the job of one worker: what its host starts and watches."""
     run, generation, home = record.run_id, record.generation, f"{root}/runs/{record.run_id}"
     path = {"PYTHONPATH": python_path} if python_path else {}
     return Job(
@@ -143,8 +143,8 @@ def worker_job(
         log=log_name(seat.worker, generation),
         cwd=f"{home}/start",  # empty, so that no file there hides a module
         create_cwd=True,
-        lease_s=timings.lease_s,
-        grace_s=timings.grace_s,
+        lease_s=timeouts.lease_s,
+        grace_s=timeouts.grace_s,
         ports=(port,) if port else (),
         num_gpus=record.spec.num_gpus,
         memory_bytes=record.spec.memory_bytes,

@@ -68,7 +68,7 @@ TRANSITIONS: dict[tuple[RunState, RunEvent], RunState] = {
 
 
 def after(state: RunState, event: RunEvent) -> RunState:
-    """Give the state that follows.
+    """Return the state that follows.
 
     Raises:
         ValueError: That cannot happen in this state.

@@ -55,7 +55,7 @@ class WorkerTask:
     claim_file: str = ""
 
     def to_text(self) -> str:
-        """Give what `read` reads."""
+        """Return what `read` reads."""
         return json.dumps(asdict(self))
 
     @classmethod

@@ -10,7 +10,7 @@ _MOST_DOUBLINGS = 30  # of a run that may fail any number of times
 
 
 @dataclass(frozen=True, slots=True)
-class Timings:
+class Timeouts:
     """Waiting times of a run, in seconds.
 
     Attributes:
@@ -20,7 +20,7 @@ class Timings:
         settle_s: How long the primary owners of a cache must stay as they are to count as changed.
         owner_beat_s: How often the owner of a run says that it lives.
         owner_lapse_s: When an owner that has not said so counts as gone.
-        crew_lapse_s: When a detached run counts as lost, because none of its hosts has said so. Much longer: the hosts
+        pool_lapse_s: When a detached run counts as lost, because none of its hosts has said so. Much longer: the hosts
             succeed each other, and all of them wait while the cluster takes nodes in or out.
         supervisor_lapse_s: When another host takes over from a supervisor that does not say so.
         first_backoff_s: Wait before the first restart; doubled with each failure in a row.
@@ -34,7 +34,7 @@ class Timings:
     settle_s: float = 5.0
     owner_beat_s: float = 3.0
     owner_lapse_s: float = 12.0
-    crew_lapse_s: float = 60.0
+    pool_lapse_s: float = 60.0
     supervisor_lapse_s: float = 7.0
     first_backoff_s: float = 1.0
     longest_backoff_s: float = 30.0
@@ -50,6 +50,6 @@ class Timings:
         doublings = min(max(num_failures - 1, 0), _MOST_DOUBLINGS)
         return min(self.first_backoff_s * 2.0**doublings, self.longest_backoff_s)
 
-    def scaled(self, divisor: float) -> Timings:
+    def scaled(self, divisor: float) -> Timeouts:
         """Divide every time."""
-        return Timings(**{each.name: getattr(self, each.name) / divisor for each in fields(self)})
+        return Timeouts(**{each.name: getattr(self, each.name) / divisor for each in fields(self)})

@@ -66,7 +66,7 @@ class UnhookedWatch:
 
 
 def _session() -> Iterator[int]:
-    """Give the processes of this one's session: a worker's first process has begun one."""
+    """Yield the processes of this one's session: a worker's first process has begun one."""
     own = os.getsid(0)
     for path in _PROC.iterdir():
         if path.name.isdigit():

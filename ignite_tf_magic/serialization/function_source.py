@@ -46,7 +46,7 @@ class FunctionSource:
     values: dict[str, Any] = field(default_factory=dict)
 
     def script(self, last_line: str) -> str:
-        """Give a script that defines all of it and ends with a line."""
+        """Return a script that defines all of it and ends with a line."""
         head = f"# Made by {_PACKAGE} from the function {self.name} and what it uses."
         return "\n".join([head, *self.imports, "", *self.definitions, "", last_line, ""])
 
@@ -126,7 +126,7 @@ def _source(thing: Any) -> str:
 
 
 def _namespace(thing: Any) -> dict[str, Any]:
-    """Give all names that the source of a function or class can see outside of itself."""
+    """Return all names that the source of a function or class can see outside of itself."""
     if isinstance(thing, type):
         found = dict(vars(sys.modules[thing.__module__]))
         for method in vars(thing).values():
@@ -147,7 +147,7 @@ def _is_filled(cell: Any) -> bool:
 
 
 def _global_names(source: str) -> Iterator[str]:
-    """Give the names that a source uses and does not define, in the order of their first use."""
+    """Yield the names that a source uses and does not define, in the order of their first use."""
     found = set(_globals_of(symtable.symtable(source, "<function>", "exec"), is_top=True))
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Name) and node.id in found:
@@ -165,7 +165,7 @@ def _globals_of(table: symtable.SymbolTable, *, is_top: bool = False) -> Iterato
 
 
 def _attribute_chains(source: str, name: str) -> Iterator[list[str]]:
-    """Give what follows a name as attributes: for a.b.c and a it is [b, c]."""
+    """Yield what follows a name as attributes: for a.b.c and a it is [b, c]."""
     for node in ast.walk(ast.parse(source)):
         chain: list[str] = []
         inner: ast.AST = node

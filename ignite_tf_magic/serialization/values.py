@@ -187,7 +187,7 @@ class _Reader:
             raise ValueError("they are compressed")
 
     def read(self) -> dict[str, Any]:
-        """Give all variables."""
+        """Return all variables."""
         index = json.loads(self._take(_INDEX))
         if index["format"] != _FORMAT:
             raise ValueError(f"format {index['format']!r}, not {_FORMAT}")

@@ -21,7 +21,7 @@ from ignite_tf_magic.client.client import Client
 from ignite_tf_magic.client.control import pyignite_client
 from ignite_tf_magic.client.sql import QueryResult, SqlClient
 from ignite_tf_magic.closing import Closing
-from ignite_tf_magic.config.options import Config, ConnectOptions, state_dir, timings_divisor
+from ignite_tf_magic.config.options import Config, ConnectOptions, state_dir, timeouts_divisor
 from ignite_tf_magic.data.loading import LoadOutcome, LoadProgress, load_columns
 from ignite_tf_magic.data.sources import read_source
 from ignite_tf_magic.embedded import ClusterStopped, EmbeddedCluster, EmbeddedOptions
@@ -314,7 +314,7 @@ class Session(Closing):
                 connect_again = partial(connect_to_majority, self.options, plan.plan.topology)
                 registry = partial(Registry, connect_again)
                 prepare = partial(self._push, inputs)
-                run = submit(plan, state_dir(), reach, registry, timings_divisor(), prepare)
+                run = submit(plan, state_dir(), reach, registry, timeouts_divisor(), prepare)
                 return TrainingRun.of(run, lambda: self.options)
             run = manager.start_run(plan, runs_dir(), reach, partial(self._hooks, plan, reach, inputs))
         return self._owned(run)
@@ -338,7 +338,7 @@ class Session(Closing):
         self._push(inputs, run_id)
         config = self.config
         connect_again = partial(connect_to_majority, self.options, plan.plan.topology)
-        publisher = Publisher(Registry(connect_again, timings=plan.timings), run_id, plan.timings)
+        publisher = Publisher(Registry(connect_again, timeouts=plan.timeouts), run_id, plan.timeouts)
         topology = TopologyWatch(connect_again, plan.spec.cache, plan.plan.topology)
 
         def plan_anew(record: RunRecord, reports: Reports) -> Plan:

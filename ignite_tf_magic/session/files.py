@@ -70,7 +70,7 @@ class FileInfo:
         return self.num_bytes is None
 
     def to_dict(self) -> dict[str, Any]:
-        """Give it for JSON."""
+        """Return it for JSON."""
         kind = "directory" if self.is_directory else "file"
         return {"path": self.path, "type": kind, "size": self.num_bytes or 0, "mtime_ns": self.mtime_ns}
 
@@ -84,7 +84,7 @@ class Usage:
     num_files: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Give it for JSON."""
+        """Return it for JSON."""
         return {"path": self.path, "size": self.num_bytes, "files": self.num_files}
 
 
@@ -207,7 +207,7 @@ class Files(Closing):
         return answers
 
     def read(self, address: str) -> Iterator[memoryview]:
-        """Give the content of files, one after the other; a chunk is good until the next one is asked for."""
+        """Yield the content of files, one after the other; a chunk is good until the next one is asked for."""
         for spot in self._expand(address):
             yield from spot.place().read(())
 

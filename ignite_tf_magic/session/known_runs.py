@@ -39,7 +39,7 @@ def stop_run(run_id: str, config: Path | None = None, via: str | None = None) ->
 
 
 def cluster_that_runs(config: Config) -> ConnectOptions | None:
-    """Give the configured cluster, else the embedded one if it runs."""
+    """Return the configured cluster, else the embedded one if it runs."""
     if (options := named_cluster(config)) is not None:
         return options
     running = embedded.status()

@@ -111,7 +111,7 @@ class Pruner:
         return pruned
 
     def _but_the_newest(self, ended: dict[str, datetime], keep: int) -> list[str]:
-        """Give all runs but so many that ended last, of those of this machine and of others: these may be made up."""
+        """Return all runs but so many that ended last, of those of this machine and of others: these may be made up."""
         oldest_first = sorted(ended, key=lambda name: ended[name])
         chosen: set[str] = set()
         for is_own in (True, False):
@@ -245,7 +245,7 @@ def _remove_when_quiet(host: Host, run_id: str) -> None:
 
 
 def _before_now(span: timedelta) -> datetime | None:
-    """Give the moment so long ago; None when there was none."""
+    """Return the moment so long ago; None when there was none."""
     try:
         return datetime.now(timezone.utc) - span
     except OverflowError:

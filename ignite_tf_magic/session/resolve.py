@@ -12,9 +12,9 @@ from ignite_tf_magic.config.options import (
     load_config_file,
     read_config,
     state_dir,
-    timings_divisor,
+    timeouts_divisor,
 )
-from ignite_tf_magic.launch.jobs import LinkTimings
+from ignite_tf_magic.launch.jobs import LinkTimeouts
 from ignite_tf_magic.launch.ssh import SshOptions
 from ignite_tf_magic.launch.tunnels import Tunnel
 from ignite_tf_magic.runs.reach import Reach
@@ -36,7 +36,7 @@ def configuration(path: Path | None, via: str | None) -> Config:
 
 
 def named_cluster(config: Config) -> ConnectOptions | None:
-    """Give the configured cluster, else the one with a node on the SSH host that all goes through, else None."""
+    """Return the configured cluster, else the one with a node on the SSH host that all goes through, else None."""
     options = config.cluster or (ConnectOptions() if config.ssh.via else None)
     return None if options is None else through(config, options)
 
@@ -46,7 +46,7 @@ def through(config: Config, options: ConnectOptions) -> ConnectOptions:
     if config.ssh.via is None:
         return options
     reach = reach_of(config)
-    return replace(options, dial=Tunnel(config.ssh.via, reach.ssh, reach.timings).connect)
+    return replace(options, dial=Tunnel(config.ssh.via, reach.ssh, reach.timeouts).connect)
 
 
 def reach_of(config: Config) -> Reach:
@@ -58,13 +58,13 @@ def reach_of(config: Config) -> Reach:
         user=options.user,
         via=options.via,
     )
-    timings = replace(LinkTimings(), connect_s=options.connect_timeout_s).divided(timings_divisor())
+    timeouts = replace(LinkTimeouts(), connect_s=options.connect_timeout_s).divided(timeouts_divisor())
     roots = {each.ssh or each.name: each.root for each in config.hosts if each.root}
-    return Reach(state_dir(), ssh, timings, roots=roots)
+    return Reach(state_dir(), ssh, timeouts, roots=roots)
 
 
 def run_index(config: Config, cluster: ConnectOptions | None = None, reach: Reach | None = None) -> RunIndex:
-    """Give the index of runs, with those of a cluster's registry: of the one given, else of the configured one.
+    """Return the index of runs, with those of a cluster's registry: of the one given, else of the configured one.
 
     An embedded cluster is not asked: its runs are all of this machine.
     """

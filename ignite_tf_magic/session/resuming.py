@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from ignite_tf_magic.config.options import ConnectOptions, timings_divisor
+from ignite_tf_magic.config.options import ConnectOptions, timeouts_divisor
 from ignite_tf_magic.errors import ConfigError, IgniteTfError
 from ignite_tf_magic.launch.hosts import Host, call_all
 from ignite_tf_magic.launch.parcels import pack_package
@@ -18,7 +18,7 @@ from ignite_tf_magic.runs.registry.registry import Registry
 from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.runs.supervision.manager import RunPlan
 from ignite_tf_magic.runs.supervision.planning import Plan
-from ignite_tf_magic.runs.timeouts import Timings
+from ignite_tf_magic.runs.timeouts import Timeouts
 from ignite_tf_magic.session.liveness import why_it_may_live
 
 _LAST_JOBS_S = 15.0
@@ -63,7 +63,7 @@ def plan_to_resume(
         script=script,
         connect=options,
         parcels=() if package is None else (package,),
-        timings=Timings().scaled(timings_divisor()),
+        timeouts=Timeouts().scaled(timeouts_divisor()),
     )
 
 
@@ -84,12 +84,12 @@ def plan_to_take_over(record: RunRecord, options: ConnectOptions) -> RunPlan:
         plan=Plan((), record.hosts, record.owners, record.topology),
         script=None,
         connect=options,
-        timings=Timings().scaled(timings_divisor()),
+        timeouts=Timeouts().scaled(timeouts_divisor()),
     )
 
 
 def directory_to_resume(run: Run, runs_dir: Path) -> RunDirectory:
-    """Give the run's directory here, made for one that another machine has started, ready for another owner."""
+    """Return the run's directory here, made for one that another machine has started, ready for another owner."""
     directory = RunDirectory(runs_dir / run.id)
     directory.files.mkdir(mode=0o700, parents=True, exist_ok=True)
     directory.stop_request.unlink(missing_ok=True)
@@ -107,7 +107,7 @@ def forget_stop(run: Run, registry: Registry) -> None:
 
 
 def _as_submitted(run: Run) -> RunRecord:
-    """Give the run's record, but what it executes, and where, as this machine has handed it over.
+    """Return the run's record, but what it executes, and where, as this machine has handed it over.
 
     Its hosts have the run's key, and one of them may be another's by now.
     """

@@ -121,7 +121,7 @@ class RunIndex:
         return self._elsewhere(records[chosen][0])
 
     def _native(self, run_id: str) -> Run:
-        """Give a run of this machine; a detached one is judged by all its hosts, of which this machine is one."""
+        """Return a run of this machine; a detached one is judged by all its hosts, of which this machine is one."""
         run = local_run(RunDirectory(self._runs_dir / run_id), self._reach)
         record = run.record()
         if not record.detached or len(record.hosts) == 1 or self.registry is None:
@@ -146,7 +146,7 @@ class RunIndex:
         return infos, warnings
 
     def _records(self) -> tuple[dict[str, tuple[RunRecord, bool]], tuple[str, ...]]:
-        """Give all records that are not of this machine alone, and whether somebody answers for each run."""
+        """Return all records that are not of this machine alone, and whether somebody answers for each run."""
         if self.registry is None:
             return {}, ()
         try:

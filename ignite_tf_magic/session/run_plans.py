@@ -14,7 +14,7 @@ from ignite_tf_magic.config.options import (
     Config,
     ConnectOptions,
     OnRebalance,
-    timings_divisor,
+    timeouts_divisor,
     working_directory,
 )
 from ignite_tf_magic.errors import ConfigError, NoRoom
@@ -31,7 +31,7 @@ from ignite_tf_magic.runs.record import HostRecord, RunOptions, RunRecord, RunSp
 from ignite_tf_magic.runs.spec import check_script
 from ignite_tf_magic.runs.supervision.manager import RunPlan
 from ignite_tf_magic.runs.supervision.planning import LaunchFacts, Plan, plan_launch
-from ignite_tf_magic.runs.timeouts import Timings
+from ignite_tf_magic.runs.timeouts import Timeouts
 
 # What workers do when they have imported a module: it then knows igfs://.
 _AFTER_IMPORT = {
@@ -128,7 +128,7 @@ def plan_run(
         connect=options,
         name=request.name,
         parcels=tuple(parcel for parcel in (package, job) if parcel is not None),
-        timings=Timings().scaled(timings_divisor()),
+        timeouts=Timeouts().scaled(timeouts_divisor()),
     )
 
 

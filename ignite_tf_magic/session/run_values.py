@@ -32,7 +32,7 @@ _PART_BYTES = 4 << 20
 
 
 def result(value: Any) -> None:
-    """Give a value to whoever started the run that this process is a worker of: there it is `RUN.result`.
+    """Return a value to whoever started the run that this process is a worker of: there it is `RUN.result`.
 
     A model of Keras, or numbers, texts, containers, arrays and tables, up to 256 MiB; the last one given counts, of the
     first worker alone. Outside of a run it is only checked.

@@ -77,7 +77,7 @@ def submit(
             ready = [host for name, host in hosts.items() if name not in failed]
             failed |= _errors(call_all(ready, partial(_install, plan, record, directory, seal, scale)))
             _check_hosts(run_id, record, failed)
-        _await_supervisor(index, run_id, owner, plan.timings.owner_beat_s, failed)
+        _await_supervisor(index, run_id, owner, plan.timeouts.owner_beat_s, failed)
     return Run(directory, _origin(record, directory, reach, registry), reach)
 
 
@@ -156,7 +156,7 @@ def _install(
 
 
 def _endpoints(plan: RunPlan, record: RunRecord, host: HostRecord) -> tuple[str, ...]:
-    """Give Ignite's nodes: those of this host, what was dialled here, and what nodes list, which may lead nowhere."""
+    """Return Ignite's nodes: those of this host, what was dialled here, and what nodes list, which may lead nowhere."""
     own = [node for node in record.topology if plain_address(Endpoint.parse(node).host) in host.addresses]
     return tuple(dict.fromkeys([*own, *map(str, plan.connect.endpoints), *record.topology]))
 

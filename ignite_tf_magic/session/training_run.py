@@ -128,7 +128,7 @@ class TrainingRun(Run):
 
 
 def frame_of(records: list[TrainingRecord]) -> pd.DataFrame:
-    """Give records as rows, with a column for each value."""
+    """Return records as rows, with a column for each value."""
     import pandas as pd
 
     found: pd.DataFrame = pd.DataFrame([_row(record) for record in records])
@@ -189,7 +189,7 @@ class MetricsTail(Closing):
             time.sleep(0.02)
 
     def records(self) -> list[TrainingRecord]:
-        """Give what has been told so far, oldest first."""
+        """Return what has been told so far, oldest first."""
         return without_repeats(tuple(self._records))
 
     @property

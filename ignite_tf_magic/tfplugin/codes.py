@@ -51,7 +51,7 @@ _MOST_CAUSES = 3
 
 
 def code_of(error: BaseException) -> Code:
-    """Give the status code for an error; INTERNAL for one that says nothing about files."""
+    """Return the status code for an error; INTERNAL for one that says nothing about files."""
     for kind, code in _CODE_OF_CLASS:
         if isinstance(error, kind):
             return code

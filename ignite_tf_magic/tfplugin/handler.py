@@ -55,7 +55,7 @@ class WriteFile(Protocol):
         ...
 
     def tell(self) -> int:
-        """Give the position of the next byte, counted from the beginning of the file."""
+        """Return the position of the next byte, counted from the beginning of the file."""
         ...
 
     def flush(self) -> None:
@@ -87,7 +87,7 @@ class FileSystem(Protocol):
         ...
 
     def list_directory(self, uri: str) -> list[str]:
-        """Give the names, not the paths, in a directory."""
+        """Return the names, not the paths, in a directory."""
         ...
 
     def make_directory(self, uri: str) -> None:

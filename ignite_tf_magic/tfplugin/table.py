@@ -135,7 +135,7 @@ class _Bridge:
         self._handles = count(1)
 
     def guarded(self, name: str) -> Callable[..., None]:
-        """Give a callback that turns whatever is raised into a code and a message."""
+        """Return a callback that turns whatever is raised into a code and a message."""
         function = getattr(self, name)
 
         def call(reply_at: int, *arguments: Any) -> None:

@@ -20,7 +20,7 @@ _CHIEFS = ("ModelCheckpoint", "TensorBoard", "CSVLogger", "RemoteMonitor")
 
 
 def for_worker(callbacks: Any, framework: Framework, group: WorkerGroup) -> list[Any]:
-    """Give the callbacks of this worker: all of them to the chief, to the others those that write nothing."""
+    """Return the callbacks of this worker: all of them to the chief, to the others those that write nothing."""
     if callbacks is None:
         return []
     listed = (

@@ -38,7 +38,7 @@ class Checkpoint:
     facts: Mapping[str, Any]
 
     def to_bytes(self) -> bytes:
-        """Give it as a file."""
+        """Return it as a file."""
         buffer = io.BytesIO()
         facts = np.frombuffer(json.dumps({"step": self.step, **self.facts}).encode(), np.uint8)
         arrays: dict[str, Any] = {_FACTS: facts, **self.arrays}
@@ -114,6 +114,6 @@ class CheckpointDirectory:
 
 
 def directory_in_run(name: str) -> CheckpointDirectory | None:
-    """Give the place for a training of this name in the run that this process is a worker of; None outside of runs."""
+    """Return the place for a training of this name in the run of this process, a worker; None outside of runs."""
     run = os.environ.get("IGNITE_TF_RUN_URI")
     return CheckpointDirectory(f"{run}/training/{name}") if run else None

@@ -71,7 +71,7 @@ def name_in_run(name: str, group: WorkerGroup) -> str:
 
 
 def _count(path: Path) -> int:
-    """Give how often this was called for a file before. Who calls holds the lock."""
+    """Return how often this was called for a file before. Who calls holds the lock."""
     text = path.read_text() if path.exists() else ""
     number = int(text) if text.isdigit() else 0
     path.write_text(str(number + 1))

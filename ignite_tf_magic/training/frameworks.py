@@ -31,7 +31,7 @@ class Framework(ABC):
 
     @abstractmethod
     def tensor(self, variable: Any) -> Any:
-        """Give the value of a variable."""
+        """Return the value of a variable."""
 
     @abstractmethod
     def metric_variables(self, model: Any) -> list[Any]:

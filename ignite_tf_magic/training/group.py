@@ -54,7 +54,7 @@ class WorkerGroup:
             self._is_connected = True
 
     def channel(self) -> WorkerGroup:
-        """Give a way to add up beside this one, for another thread. All workers make theirs in the same order."""
+        """Return a way to add up beside this one, for another thread. All workers make theirs in the same order."""
         self._num_channels += 1
         beside = WorkerGroup(self.place)
         beside._key = self._key + self._num_channels
@@ -193,5 +193,5 @@ _groups: dict[str, WorkerGroup] = {}
 
 
 def worker_group() -> WorkerGroup:
-    """Give the group of this process."""
+    """Return the group of this process."""
     return _groups.setdefault("own", WorkerGroup(place_of(task())))

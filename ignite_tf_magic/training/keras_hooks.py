@@ -255,7 +255,7 @@ def _reporter(name: str, group: WorkerGroup, given: dict[str, Any], data: Any) -
 
 
 def _result(model: Any, history: Any, progress: FitProgress) -> Any:
-    """Give what a training has come to that was done before its run was started again."""
+    """Return what a training has come to that was done before its run was started again."""
     history.set_model(model)
     progress.restore_history(history)
     model.history = history

@@ -26,7 +26,7 @@ _strategies: list[Any] = []
 
 
 def strategy() -> Any:
-    """Give the strategy for a loop of one's own: over all workers of the run, or that of one process alone.
+    """Return the strategy for a loop of one's own: over all workers of the run, or that of one process alone.
 
     Call it at the top of the script, before the first tensor, variable or dataset is made. Batches of `IgniteDataset`
     are this worker's parts of global ones, of different sizes: divide the sum of a batch's losses by the global batch
@@ -79,7 +79,7 @@ class Loop:
         self.epoch = self.step = 0
 
     def over(self, dataset: Any, epochs: int) -> Iterator[Any]:
-        """Give the batches of all epochs, but for those that were done before the run was started again.
+        """Yield the batches of all epochs, but for those that were done before the run was started again.
 
         What is trained is put back to where it was before the first batch; now and then, and when the process is asked
         to end, it is saved after a batch has been used. In a run it is told how the loop stands, as of a `fit`.
@@ -141,7 +141,7 @@ class Loop:
         self._reporter.report(self.epoch, num_batches, self.step, values, is_epoch=is_epoch)
 
     def _pause(self) -> int:
-        """Give the steps that take about as long as may pass until all ask again."""
+        """Return the steps that take about as long as may pass until all ask again."""
         now = time.monotonic()
         step_s = (now - self._asked_at) / max(self.step - self._asked_step, 1)
         self._asked_at, self._asked_step = now, self.step
@@ -195,6 +195,6 @@ class _Logged:
         return {name: float(value) for name, value in self._latest.items()}
 
     def of_epoch(self) -> dict[str, float]:
-        """Give the means since the last time."""
+        """Return the means since the last time."""
         sums, self._sums = self._sums, {}
         return {name: float(total) / count for name, (total, count) in sums.items()}

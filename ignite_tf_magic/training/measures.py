@@ -41,7 +41,7 @@ class Sample:
     gpu_memory_bytes: float = _NAN
 
     def to_array(self) -> np.ndarray:
-        """Give it as numbers, for all workers' to be put side by side."""
+        """Return it as numbers, for all workers' to be put side by side."""
         return np.array(astuple(self), np.float64)
 
     def after(self, earlier: Sample) -> Sample:
@@ -83,7 +83,7 @@ class Meter:
             self._since = None
 
     def take(self) -> Sample:
-        """Give what there was since the last time."""
+        """Return what there was since the last time."""
         is_going = self._since is not None
         self.pause()
         waited_s, rows = counted()
@@ -114,7 +114,7 @@ class GpuWatch:
         threading.Thread(target=self._watch, name="gpus", daemon=True).start()
 
     def latest(self) -> tuple[float, float]:
-        """Give the share of time in which they were busy, and their memory in use, in bytes."""
+        """Return the share of time in which they were busy, and their memory in use, in bytes."""
         return self._latest
 
     def _watch(self) -> None:

@@ -79,14 +79,14 @@ def _sources(data: Any) -> dict[EpochTracker, bool]:
 
 
 def _part(passes: EpochTracker, epoch: int, group: WorkerGroup) -> np.ndarray | None:
-    """Give this worker's part of a record; None where workers do not share the source, which all of them know."""
+    """Return this worker's part of a record; None where workers do not share the source, which all of them know."""
     share = passes.share
     is_shared = share is not None and len(share.rows_by_worker) == group.place.size
     return passes.record_part(epoch) if is_shared else None
 
 
 def _records(saved: Checkpoint) -> list[tuple[bool, PassRecord | None]]:
-    """Give for each source whether the workers have shared it, and its record if there is one."""
+    """Return for each source whether the workers have shared it, and its record if there is one."""
     return [
         _NOTHING
         if fact is None

@@ -66,7 +66,7 @@ class TrainingRecord:
     workers: tuple[WorkerMeasures, ...] = ()
 
     def to_line(self) -> bytes:
-        """Give it as a line."""
+        """Return it as a line."""
         return json.dumps(asdict(self)).encode() + b"\n"
 
     @classmethod
@@ -127,7 +127,7 @@ def _place(record: TrainingRecord) -> tuple[int, bool]:
 
 
 def mean_data_wait(records: Sequence[TrainingRecord], seconds: float) -> float | None:
-    """Give the mean share of time waited for data in the last seconds; None when that is not known for so long."""
+    """Return the mean share of time waited for data in the last seconds; None when that is not known for so long."""
     last = records[-1].time if records else 0.0
     recent = [each for each in records if each.time >= last - seconds and each.data_wait is not None]
     if not recent or last - records[0].time < seconds:

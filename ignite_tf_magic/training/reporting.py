@@ -66,7 +66,7 @@ class Reporter:
         return self._writer is not None
 
     def measured(self, data: Any) -> Any:
-        """Give the same data; where that is known and reported, how long is waited for it is measured."""
+        """Return the same data; where that is known and reported, how long is waited for it is measured."""
         return timed(data) if self.is_on and isinstance(data, tf.data.Dataset) else data
 
     def go(self) -> None:
@@ -258,6 +258,6 @@ _writers: dict[str, RecordWriter] = {}
 
 
 def writer_of_run() -> RecordWriter | None:
-    """Give the writer of the run that this process is a worker of; None outside of runs."""
+    """Return the writer of the run that this process is a worker of; None outside of runs."""
     url = os.environ.get("IGNITE_TF_RUN_URI")
     return _writers.setdefault(url, RecordWriter(url)) if url else None

@@ -41,7 +41,7 @@ def seed_numpy() -> None:
 
 @contextmanager
 def own_random_numbers() -> Iterator[None]:
-    """Give this worker other numbers of Python and NumPy than the other workers, in a block."""
+    """Yield this worker other numbers of Python and NumPy than the other workers, in a block."""
     import numpy as np
 
     python, numpy = random.getstate(), np.random.get_state()

@@ -52,7 +52,7 @@ def is_share(dataset: Any) -> bool:
 
 
 def of_arrays(arrays: Any, batch_rows: int | None, *, shuffle: bool, group: WorkerGroup) -> Any:
-    """Give the global batches of tensors as Keras makes them; shuffled the same on all workers.
+    """Return the global batches of tensors as Keras makes them; shuffled the same on all workers.
 
     Raises:
         ConfigError: A batch has fewer rows than there are workers.
@@ -158,7 +158,7 @@ def read_ahead(dataset: Any, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _num_ahead(spec: Any) -> int:
-    """Give how many batches may wait: fewer of large rows. How many rows a batch has, its spec does not say."""
+    """Return how many batches may wait: fewer of large rows. How many rows a batch has, its spec does not say."""
     parts = [part for part in tf.nest.flatten(spec) if isinstance(part, tf.TensorSpec)]
     sizes = [
         part.dtype.size * math.prod(size or 1 for size in part.shape[1:]) for part in parts if part.shape.rank
@@ -193,7 +193,7 @@ def _flagged(dataset: Any, flag: int) -> Any:
 
 
 def _any_rows(spec: Any) -> Any:
-    """Give the spec of batches with any number of rows."""
+    """Return the spec of batches with any number of rows."""
 
     def relax(one: Any) -> Any:
         return tf.TensorSpec([None, *one.shape[1:]], one.dtype) if isinstance(one, tf.TensorSpec) else one
@@ -202,7 +202,7 @@ def _any_rows(spec: Any) -> Any:
 
 
 def with_a_batch(dataset: Any) -> Any:
-    """Give a dataset that has a batch at least, if without rows: Keras' `evaluate` knows no metrics of nothing."""
+    """Return a dataset that has a batch at least, if without rows: Keras' `evaluate` knows no metrics of nothing."""
     if num_batches(dataset):
         return dataset
     return dataset.concatenate(tf.data.Dataset.from_tensors(empty_like(_any_rows(dataset.element_spec))))

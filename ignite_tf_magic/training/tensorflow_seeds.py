@@ -27,7 +27,7 @@ def seed_tensorflow() -> None:
 
 @contextmanager
 def other_numbers(group: WorkerGroup) -> Iterator[None]:
-    """Give operations that are made in a block other numbers on each worker but the chief.
+    """Yield operations that are made in a block other numbers on each worker but the chief.
 
     Afterwards all workers go on where the chief is; all of them come to the end of the block, or none does.
     """
@@ -44,7 +44,7 @@ def other_numbers(group: WorkerGroup) -> Iterator[None]:
 
 @contextmanager
 def own_numbers(index: int) -> Iterator[None]:
-    """Give operations that are made in a block numbers of this worker's own; no other worker has to do with it."""
+    """Yield operations that are made in a block numbers of this worker's own; no other worker has to do with it."""
     seed = global_seed()
     if seed is None:
         yield

@@ -20,12 +20,12 @@ _counters: list[Any] = []
 
 
 def timed(dataset: Any) -> Any:
-    """Give the same dataset; what its iterators wait, and the rows that they give, is counted."""
+    """Return the same dataset; what its iterators wait, and the rows that they give, is counted."""
     return _Timed(dataset)
 
 
 def counted() -> tuple[float, float]:
-    """Give the seconds that were waited in this process so far, and the rows that came."""
+    """Return the seconds that were waited in this process so far, and the rows that came."""
     if not _counters:
         return 0.0, 0.0
     waited_s, rows = _counters[0].numpy()

@@ -53,7 +53,7 @@ class LiveOutput:
         self._note = visible(text)
 
     def take(self, *, with_progress: bool = True) -> str:
-        """Give what to write now; empty when nothing changed.
+        """Return what to write now; empty when nothing changed.
 
         Args:
             with_progress: Also rewrite the last line when only unfinished lines have changed.
@@ -72,14 +72,14 @@ class LiveOutput:
         return text
 
     def lift(self) -> str:
-        """Give what takes the last line off the screen, so that something can stand below; `take` shows it again."""
+        """Return what takes the last line off the screen, so that something can stand below; `take` shows it again."""
         lines, self._waiting = self._waiting, []
         blank = f"\r{' ' * len(self._on_screen)}\r" if self._on_screen else ""
         self._on_screen = ""
         return blank + "".join(f"{line}\n" for line in lines)
 
     def finish(self) -> str:
-        """Give all that is left, unfinished lines as whole ones."""
+        """Return all that is left, unfinished lines as whole ones."""
         self._note = ""
         for worker, line in enumerate(self._unfinished):
             if line:

@@ -94,7 +94,7 @@ def comparison_view(runs: Sequence[tuple[TrainingRun, Sequence[TrainingRecord]]]
 
 
 def as_json(run: TrainingRun, records: Sequence[TrainingRecord]) -> dict[str, Any]:
-    """Give what a run has told to programs."""
+    """Return what a run has told to programs."""
     return {
         "id": run.id,
         "records": [
@@ -114,7 +114,7 @@ def as_json(run: TrainingRun, records: Sequence[TrainingRecord]) -> dict[str, An
 
 
 def _last(records: Sequence[TrainingRecord]) -> TrainingRecord:
-    """Give the last epoch, or the last record where there is none."""
+    """Return the last epoch, or the last record where there is none."""
     return next((each for each in reversed(records) if each.is_epoch), records[-1])
 
 

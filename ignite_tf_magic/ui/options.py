@@ -102,7 +102,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen_workers(run: Run, worker: int | None) -> Sequence[int]:
-    """Give the worker that was asked for, or all.
+    """Return the worker that was asked for, or all.
 
     Raises:
         ConfigError: The run has no such worker.
@@ -149,7 +149,7 @@ def _add_place(start: argparse.ArgumentParser, workers: str) -> None:
 
 
 def given_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Give the fields of a `RunRequest` that these options say; what was not given is left out."""
+    """Return the fields of a `RunRequest` that these options say; what was not given is left out."""
     found = {
         "num_workers": options.workers,
         "hosts": tuple(part for part in (options.hosts or "").split(",") if part) or None,

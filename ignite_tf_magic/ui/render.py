@@ -280,7 +280,7 @@ def _colour(state: RunState) -> str:
 
 
 def health_colour(health: Health) -> str:
-    """Give the colour of what a check came to."""
+    """Return the colour of what a check came to."""
     return {Health.GOOD: _GREEN, Health.DOUBTFUL: _AMBER, Health.BAD: _RED}[health]
 
 

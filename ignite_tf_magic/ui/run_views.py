@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def run_as_json(run: RunInfo) -> dict[str, Any]:
-    """Give what programs are told of a run in a listing."""
+    """Return what programs are told of a run in a listing."""
     return {
         "id": run.id,
         "state": run.state.value,
@@ -46,7 +46,7 @@ def run_as_json(run: RunInfo) -> dict[str, Any]:
 
 
 def record_as_json(run: RunInfo, record: RunRecord, latest: TrainingRecord | None) -> dict[str, Any]:
-    """Give all that is known of a run; `latest` is what its training has told last."""
+    """Return all that is known of a run; `latest` is what its training has told last."""
     local_rows = {seat.worker: seat.local_rows for seat in record.order.seats}
     return {
         **run_as_json(run),
@@ -129,7 +129,7 @@ def _time(moment: datetime) -> str:
 
 
 def _servers(record: RunRecord) -> tuple[str, ...]:
-    """Give where TensorFlow's servers listen; a worker that trains alone has none."""
+    """Return where TensorFlow's servers listen; a worker that trains alone has none."""
     return record.order.addresses if len(record.order.addresses) > 1 else ()
 
 
@@ -181,7 +181,7 @@ def explain_view(rows: Sequence[PlacementRow]) -> View:
 
 
 def explain_as_json(planned: Plan) -> dict[str, Any]:
-    """Give what programs are told of who would read what."""
+    """Return what programs are told of who would read what."""
     workers = [
         {
             "worker": row.worker,
@@ -203,7 +203,7 @@ def _short(ranges: str) -> str:
 
 
 def diagnosis_as_json(diagnosis: Diagnosis) -> dict[str, Any]:
-    """Give what programs are told of a diagnosis."""
+    """Return what programs are told of a diagnosis."""
     return {
         "healthy": diagnosis.is_healthy,
         "seconds": round(diagnosis.seconds, 3),

@@ -39,7 +39,7 @@ class StallNotices:
         self._told: str | None = None
 
     def look(self, info: RunInfo, now: float) -> str | None:
-        """Give a line when there is something new to tell; `now` is in seconds of a monotonic clock."""
+        """Return a line when there is something new to tell; `now` is in seconds of a monotonic clock."""
         cause = _cause(info)
         if cause != self._cause:
             self._cause, self._since = cause, now

@@ -115,7 +115,7 @@ class Bed:
 
     @classmethod
     def at(cls, directory: Path) -> Bed:
-        """Give the bed that was made in a directory, by whomever."""
+        """Return the bed that was made in a directory, by whomever."""
         directory = directory.resolve()
         try:
             return cls(directory, json.loads((directory / BED_FILE).read_text()))

@@ -72,7 +72,7 @@ def node_xml(
 
 
 def installation() -> Installation:
-    """Give Java and Ignite; the embedded cluster's archive of classes, when it has been made, halves the start."""
+    """Return Java and Ignite; the embedded cluster's archive of classes, when it has been made, halves the start."""
     bare = Installation(find_java(), resolve_jars(EmbeddedOptions().resolved_version(), print))
     archive = archive_for(bare.java, bare.jars)
     options = archive.read_options() if archive else ()

@@ -35,7 +35,7 @@ class BedKind(Enum):
 
     @classmethod
     def best(cls) -> BedKind:
-        """Give the kind that this user on this machine may have."""
+        """Return the kind that this user on this machine may have."""
         script = "ip link add name b type bridge && ip link add name v type veth peer name w && mount -t tmpfs t /mnt"
         flags = [f"--{name}" for name in NAMESPACES]
         try:

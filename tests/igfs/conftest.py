@@ -42,7 +42,7 @@ def destroy(cluster: EmbeddedCluster, name: str) -> None:
 
 @pytest.fixture
 def new_volume(ignite: EmbeddedCluster, shared_name: str) -> Iterator[NewVolume]:
-    """Give clients of the module's file system: `new_volume(block_bytes=65536)`."""
+    """Yield clients of the module's file system: `new_volume(block_bytes=65536)`."""
     with ExitStack() as opened:
 
         def new(name: str = shared_name, **options: Any) -> Volume:

@@ -23,7 +23,7 @@ class AgentLauncher(Closing):
     """Starts processes on hosts, as jobs of one run; `close` ends the watching and leaves them alone."""
 
     def __init__(self, hosts: Mapping[str, Host], *, run: str | None = None) -> None:
-        """Give the hosts that may be used, by name, and the run whose directory there takes the output."""
+        """Return the hosts that may be used, by name, and the run whose directory there takes the output."""
         self.run = run or f"launch-{secrets.token_hex(6)}"
         self._hosts = dict(hosts)
         self._numbers = itertools.count()
@@ -108,7 +108,7 @@ class AgentProcess:
         return self._first.pid
 
     def poll(self) -> int | None:
-        """Give the exit code, or None while nothing is known of an end.
+        """Return the exit code, or None while nothing is known of an end.
 
         Raises:
             LaunchError: It has ended, and its host does not know how.

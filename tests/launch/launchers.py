@@ -38,7 +38,7 @@ class Process(Protocol):
         ...
 
     def poll(self) -> int | None:
-        """Give the exit code, or None while the process runs. Does not block.
+        """Return the exit code, or None while the process runs. Does not block.
 
         A process ended by signal N gives -N. Whatever the process left behind in its group has been
         killed when this gives a code.

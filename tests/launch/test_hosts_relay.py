@@ -16,7 +16,7 @@ import pytest
 
 from ignite_tf_magic.errors import HostRefused, HostUnreachable, NoInterpreter
 from ignite_tf_magic.launch.hosts import Host, call_all
-from ignite_tf_magic.launch.jobs import JobState, LinkTimings
+from ignite_tf_magic.launch.jobs import JobState, LinkTimeouts
 from ignite_tf_magic.launch.loop import end_task, loop_thread
 from ignite_tf_magic.launch.parcels import pack_tree
 from ignite_tf_magic.launch.pipe import PipeTransport
@@ -216,7 +216,7 @@ def test_no_interpreter(host):
 
 
 def test_an_interpreter_that_is_none(host):
-    with Host("h2", host.transport, python="true", timings=LinkTimings(connect_s=5)) as other:
+    with Host("h2", host.transport, python="true", timeouts=LinkTimeouts(connect_s=5)) as other:
         with pytest.raises(HostUnreachable, match="true ended before its first word"):
             other.hello()
 
@@ -262,7 +262,7 @@ def test_an_interpreter_that_hangs(host, tmp_path):
     hung = tmp_path / "python"
     hung.write_text("#!/bin/sh\nexec sleep 30\n")
     hung.chmod(0o755)
-    with Host("h2", host.transport, python=str(hung), timings=LinkTimings(connect_s=0.5)) as other:
+    with Host("h2", host.transport, python=str(hung), timeouts=LinkTimeouts(connect_s=0.5)) as other:
         with pytest.raises(HostUnreachable, match="said nothing for 0.5 s"):
             other.hello()
 

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from ignite_tf_magic.launch.hosts import Host
-from ignite_tf_magic.launch.jobs import LinkTimings, Renewal
+from ignite_tf_magic.launch.jobs import LinkTimeouts, Renewal
 from ignite_tf_magic.launch.ssh import SshTransport
 from ignite_tf_magic.launch.watch import Contact, HostWatch
 from tests.launch.relay_jobs import Kept, end_all, shell_job
@@ -31,7 +31,7 @@ def test_a_slow_link_that_loses_packets_loses_no_line_and_ends_no_worker(box, se
         seen: list[Contact] = []
         sink, whole = Kept(), "".join(f"{i}\n" for i in range(NUM_LINES)).encode()
         with Host(
-            "h1", SshTransport("box", box.options), python=sys.executable, timings=LinkTimings()
+            "h1", SshTransport("box", box.options), python=sys.executable, timeouts=LinkTimeouts()
         ) as host:
             watch = HostWatch(
                 host, "r1", logs={"w0.log": 0}, sink=sink, on_change=lambda: seen.append(watch.view.contact)

@@ -16,12 +16,12 @@ import pytest
 
 from ignite_tf_magic.errors import ConfigError, HostKeyRejected, HostUnreachable, SshAuthFailed
 from ignite_tf_magic.launch.hosts import Host
-from ignite_tf_magic.launch.jobs import LinkTimings
+from ignite_tf_magic.launch.jobs import LinkTimeouts
 from ignite_tf_magic.launch.loop import loop_thread
 from ignite_tf_magic.launch.ssh import SshOptions, SshPipe, SshTransport, command_line
 from tests.launch.sshd import Sshd
 
-TIMINGS = LinkTimings(connect_s=10)
+TIMEOUTS = LinkTimeouts(connect_s=10)
 
 
 @pytest.fixture(autouse=True)
@@ -32,9 +32,9 @@ def nobody_at_home(tmp_path, monkeypatch):
 
 
 async def _run(
-    transport: SshTransport, argv: list[str], timings: LinkTimings
+    transport: SshTransport, argv: list[str], timeouts: LinkTimeouts
 ) -> tuple[bytes, int | None, str]:
-    pipe = await transport.open(argv, timings)
+    pipe = await transport.open(argv, timeouts)
     try:
         output = b""
         while data := await pipe.read(65536):
@@ -44,8 +44,8 @@ async def _run(
         await pipe.close()
 
 
-def run(options: SshOptions, *argv: str, name: str = "box", timings: LinkTimings = TIMINGS):
-    return loop_thread().run(_run(SshTransport(name, options), list(argv), timings))
+def run(options: SshOptions, *argv: str, name: str = "box", timeouts: LinkTimeouts = TIMEOUTS):
+    return loop_thread().run(_run(SshTransport(name, options), list(argv), timeouts))
 
 
 def add_to_config(server: Sshd, text: str) -> None:
@@ -75,7 +75,7 @@ def test_the_home_directory_is_that_of_the_host(tmp_path):
 
 
 async def _open_three(transport: SshTransport) -> list[SshPipe]:
-    return list(await asyncio.gather(*(transport.open(["cat"], TIMINGS) for _ in range(3))))
+    return list(await asyncio.gather(*(transport.open(["cat"], TIMEOUTS) for _ in range(3))))
 
 
 async def _close(pipes: list[SshPipe]) -> None:
@@ -240,7 +240,7 @@ def test_nothing_listens_there(server):
 def test_a_host_that_accepts_and_says_nothing(server):
     with socket.create_server((server.address, server.port)):
         with pytest.raises(HostUnreachable, match="no answer.*within 0.3 s"):
-            run(server.options, "true", timings=LinkTimings(connect_s=0.3))
+            run(server.options, "true", timeouts=LinkTimeouts(connect_s=0.3))
 
 
 def test_through_a_jump_host(box, tmp_path, monkeypatch):
@@ -298,7 +298,7 @@ def test_a_server_that_drops_bursts_of_logins_is_asked_again(server):
     async def log_in_all() -> list[int | None]:
         transports = [SshTransport(f"alias{i}", server.options) for i in range(12)]
         return [
-            code for _, code, _ in await asyncio.gather(*(_run(t, ["true"], TIMINGS) for t in transports))
+            code for _, code, _ in await asyncio.gather(*(_run(t, ["true"], TIMEOUTS) for t in transports))
         ]
 
     with server:
@@ -321,7 +321,7 @@ def test_a_forced_command_is_named_as_a_cause(server, what):
     with server.sshd_config.open("a") as file:
         file.write(f"\nForceCommand {what}\n")
     transport = SshTransport("box", server.options)
-    with server, Host("box", transport, timings=TIMINGS) as host, pytest.raises(HostUnreachable) as caught:
+    with server, Host("box", transport, timeouts=TIMEOUTS) as host, pytest.raises(HostUnreachable) as caught:
         host.hello()
     told = str(caught.value)
     assert "python3 ended before its first word: exit code 0" in told

@@ -14,7 +14,7 @@ import pytest
 
 from ignite_tf_magic.launch import lock
 from ignite_tf_magic.launch.hosts import Host
-from ignite_tf_magic.launch.jobs import JobState, LinkTimings
+from ignite_tf_magic.launch.jobs import JobState, LinkTimeouts
 from ignite_tf_magic.launch.link import RelayLink
 from ignite_tf_magic.launch.pipe import PipeTransport
 from ignite_tf_magic.launch.ssh import SshTransport
@@ -22,7 +22,7 @@ from ignite_tf_magic.launch.watch import Contact, HostWatch
 from tests.launch.relay_jobs import Kept, end_all, shell_job
 from tests.waiting import until
 
-TIMINGS = LinkTimings(silence_s=1.5, poll_s=0.2, retry_min_s=0.05, retry_max_s=0.2, keepalive_s=0.5)
+TIMEOUTS = LinkTimeouts(silence_s=1.5, poll_s=0.2, retry_min_s=0.05, retry_max_s=0.2, keepalive_s=0.5)
 COUNTING = "i=0; while [ $i -lt {n} ]; do seq $i $((i + 99)); i=$((i + 100)); sleep 0.005; done"
 
 
@@ -32,7 +32,7 @@ def expected(num_lines: int) -> bytes:
 
 @pytest.fixture
 def host(box):
-    with Host("h1", SshTransport("box", box.options), python=sys.executable, timings=TIMINGS) as host:
+    with Host("h1", SshTransport("box", box.options), python=sys.executable, timeouts=TIMEOUTS) as host:
         yield host
         end_all(host)
 
@@ -64,7 +64,7 @@ def test_connections_that_break_in_mid_stream(host, box):
 def test_relays_that_die_in_mid_stream(home):
     sink, whole = Kept(), expected(20_000)
     transport = PipeTransport({"IGNITE_TF_HOME": str(home)})
-    with Host("h1", transport, python=sys.executable, timings=TIMINGS) as host, watching(host, sink):
+    with Host("h1", transport, python=sys.executable, timeouts=TIMEOUTS) as host, watching(host, sink):
         host.start(shell_job("w0", COUNTING.format(n=20_000)))
         for part in range(1, 7):
             sink.wait_for("w0.log", len(whole) * part // 8)
@@ -131,7 +131,7 @@ def test_a_dead_link_is_noticed_by_the_keepalive(host, box):
 
 def test_a_host_that_cannot_be_used_says_why(home):
     transport = PipeTransport({"IGNITE_TF_HOME": str(home)})
-    with Host("h1", transport, python="/no/such/python3", timings=TIMINGS) as host:
+    with Host("h1", transport, python="/no/such/python3", timeouts=TIMEOUTS) as host:
         with watching(host, Kept()) as watch:
             until(lambda: watch.view.contact is Contact.UNREACHABLE)
             assert "/no/such/python3" in watch.view.error
@@ -150,12 +150,12 @@ def test_a_stop_that_comes_together_with_an_answer_is_heard(home, monkeypatch):
 
     monkeypatch.setattr(RelayLink, "_deliver", deliver_and_stop)
     transport = PipeTransport({"IGNITE_TF_HOME": str(home)})
-    with Host("h1", transport, python=sys.executable, timings=TIMINGS) as host:
+    with Host("h1", transport, python=sys.executable, timeouts=TIMEOUTS) as host:
         watch = HostWatch(host, "r1", logs={}, sink=Kept())
         try:
             until(lambda: stopping and stopping[0].done())
             heard_at = watch.view.heard_at
-            time.sleep(3 * TIMINGS.poll_s)  # nothing more is asked
+            time.sleep(3 * TIMEOUTS.poll_s)  # nothing more is asked
             assert watch.view.heard_at == heard_at
         finally:
             watch.stop()

@@ -9,19 +9,19 @@ import time
 import pytest
 
 from ignite_tf_magic.launch.hosts import Host
-from ignite_tf_magic.launch.jobs import JobState, LinkTimings, Renewal
+from ignite_tf_magic.launch.jobs import JobState, LinkTimeouts, Renewal
 from ignite_tf_magic.launch.pipe import PipeTransport
 from ignite_tf_magic.launch.watch import MAX_CHUNK_BYTES, Contact, HostWatch
 from tests.launch.relay_jobs import Kept, end_all, job, shell_job, status_of
 from tests.waiting import until
 
-TIMINGS = LinkTimings(poll_s=0.2)
+TIMEOUTS = LinkTimeouts(poll_s=0.2)
 
 
 @pytest.fixture
 def host(home):
     transport = PipeTransport({"IGNITE_TF_HOME": str(home)})
-    with Host("h1", transport, python=sys.executable, timings=TIMINGS) as host:
+    with Host("h1", transport, python=sys.executable, timeouts=TIMEOUTS) as host:
         yield host
         end_all(host)
 

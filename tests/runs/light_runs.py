@@ -16,9 +16,9 @@ from ignite_tf_magic.runs.record import HostRecord, RunRecord, RunSpec, this_pro
 from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.runs.supervision.manager import RunPlan
 from ignite_tf_magic.runs.supervision.planning import Plan
-from ignite_tf_magic.runs.timeouts import Timings
+from ignite_tf_magic.runs.timeouts import Timeouts
 
-TIMINGS = Timings(first_backoff_s=0.2)
+TIMEOUTS = Timeouts(first_backoff_s=0.2)
 
 # A worker that is up as one with a TensorFlow server is: it listens at its address.
 COME_UP = """
@@ -53,11 +53,11 @@ def make_plan(script: str, num_workers: int = 1, *, cwd: Path, **options) -> Run
         )
         for i in range(num_workers)
     )
-    of_plan = {name: options.pop(name) for name in ("connect", "name", "timings") if name in options}
+    of_plan = {name: options.pop(name) for name in ("connect", "name", "timeouts") if name in options}
     options = {"cache": "MNIST", "max_restarts": 0, "python": sys.executable, **options}
     spec = RunSpec(num_workers=num_workers, cwd=str(cwd), **options)
     plan = Plan(seats, (HostRecord("localhost", python=sys.executable),))
-    return RunPlan(spec, plan, script, **{"connect": ConnectOptions(), "timings": TIMINGS, **of_plan})
+    return RunPlan(spec, plan, script, **{"connect": ConnectOptions(), "timeouts": TIMEOUTS, **of_plan})
 
 
 def running_record(*hosts: str, **changes) -> RunRecord:

@@ -18,7 +18,7 @@ from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import HostRecord, RunSpec
 from ignite_tf_magic.runs.supervision.manager import RunPlan
 from ignite_tf_magic.runs.supervision.planning import Plan
-from tests.runs.light_runs import TIMINGS
+from tests.runs.light_runs import TIMEOUTS
 
 _PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
 
@@ -35,10 +35,10 @@ class Cable(PipeTransport):
         super().__init__({"PYTHONPATH": _PACKAGE_ROOT})
         self._cut = cut
 
-    async def open(self, argv, timings):
+    async def open(self, argv, timeouts):
         if self._cut.exists():
             raise HostUnreachable(self._cut.stem, "no route to host")
-        return await super().open(argv, timings)
+        return await super().open(argv, timeouts)
 
 
 class PipeReach(Reach):
@@ -48,7 +48,7 @@ class PipeReach(Reach):
         if host.ssh is None:
             return super()._new(host)
         transport = Cable(cut_file(host.root))
-        return Host(host.name, transport, python=host.agent_python, root=host.root, timings=self.timings)
+        return Host(host.name, transport, python=host.agent_python, root=host.root, timeouts=self.timeouts)
 
 
 def host_at(place: Path, name: str, **options) -> HostRecord:
@@ -67,11 +67,11 @@ def seats_on(hosts) -> tuple[TaskSlot, ...]:
 def plan_on(hosts, script: str | None, *, used=None, **options) -> RunPlan:
     """A plan of one worker on each of these hosts, or of `used`, which may name some twice or none."""
     seats = seats_on(hosts if used is None else used)
-    names = ("connect", "timings", "parcels")
+    names = ("connect", "timeouts", "parcels")
     of_plan = {name: options.pop(name) for name in names if name in options}
     spec = RunSpec("MNIST", **{"num_workers": len(seats), "max_restarts": 0, **options})
     plan = Plan(seats, tuple(hosts))
-    return RunPlan(spec, plan, script, **{"connect": ConnectOptions(), "timings": TIMINGS, **of_plan})
+    return RunPlan(spec, plan, script, **{"connect": ConnectOptions(), "timeouts": TIMEOUTS, **of_plan})
 
 
 def living_jobs(root: Path) -> list[Path]:

@@ -23,10 +23,10 @@ from ignite_tf_magic.runs.decisions import (
 from ignite_tf_magic.runs.orders import HostProblem, HostReport, Order, Phase, TaskSlot, WorkerEnd
 from ignite_tf_magic.runs.record import RunRecord, RunSpec, WorkerRecord
 from ignite_tf_magic.runs.states import TRANSITIONS, RunState
-from ignite_tf_magic.runs.timeouts import Timings
+from ignite_tf_magic.runs.timeouts import Timeouts
 from ignite_tf_magic.runs.verdicts import EXIT_HOST_LOST
 
-TIMINGS = Timings()
+TIMEOUTS = Timeouts()
 HOSTS = ("a", "b", "c")
 PORT_WORDS = ("Could not start gRPC server",)
 
@@ -49,7 +49,7 @@ def settled(record, reports, observation=None):
     """Decide until nothing changes."""
     observation = observation or Observation(1.0)
     for _ in range(5):
-        following = decide(record, reports, observation, TIMINGS)
+        following = decide(record, reports, observation, TIMEOUTS)
         if following == record:
             return record
         record = following
@@ -66,9 +66,9 @@ def gone(host, **options):
 def test_addresses_are_ordered_once_every_host_has_told_its_ports():
     record = seated_record(phase=Phase.PREPARE, state=RunState.STARTING)
     ready = {"a": report_of("a", ports={0: 70}, address="10.0.0.1"), "b": report_of("b", ports={1: 71})}
-    assert decide(record, ready, Observation(1.0), TIMINGS) == record
+    assert decide(record, ready, Observation(1.0), TIMEOUTS) == record
     ready["b"] = replace(ready["b"], address="fe80::1")
-    ordered = decide(record, ready, Observation(1.0), TIMINGS)
+    ordered = decide(record, ready, Observation(1.0), TIMEOUTS)
     assert ordered.order.phase is Phase.RUN
     assert ordered.order.addresses == ("10.0.0.1:70", "[fe80::1]:71")
 
@@ -76,23 +76,23 @@ def test_addresses_are_ordered_once_every_host_has_told_its_ports():
 def test_what_a_host_says_of_an_older_generation_is_passed_over():
     record = replace(seated_record(), order=replace(seated_record().order, generation=2))
     stale = {"a": report_of("a", pids={0: 7}, ends={0: WorkerEnd(1)}, error=HostProblem("x", "y", False))}
-    assert decide(record, stale, Observation(1.0), TIMINGS) == record
+    assert decide(record, stale, Observation(1.0), TIMEOUTS) == record
 
 
 def test_it_has_failed_only_when_no_worker_can_be_alive_or_be_started():
     failed = decide(seated_record(max_restarts=0), {"a": report_of("a", ends={0: WorkerEnd(1, "exited")})},
-                    Observation(1.0), TIMINGS)  # fmt: skip
+                    Observation(1.0), TIMEOUTS)  # fmt: skip
     assert (failed.state, failed.order.phase) == (RunState.FAILING, Phase.END)
     a, b = gone("a", ends={0: WorkerEnd(1, "exited")}), gone("b")
     for not_yet in (
         {"a": a},  # nothing was heard of b
         {"a": a, "b": report_of("b")},  # it has no worker, but may be starting one
         {"a": a, "b": gone("b", living=("g1-worker-1",))},
-        {"a": a, "b": report_of("b", reachable=False, silent_s=TIMINGS.dead_after_s)},
+        {"a": a, "b": report_of("b", reachable=False, silent_s=TIMEOUTS.dead_after_s)},
     ):
-        assert decide(failed, not_yet, Observation(1.0), TIMINGS).state is RunState.FAILING
-    for dead in (b, report_of("b", reachable=False, silent_s=TIMINGS.dead_after_s + 0.1)):
-        ended = decide(failed, {"a": a, "b": dead}, Observation(9.0), TIMINGS)
+        assert decide(failed, not_yet, Observation(1.0), TIMEOUTS).state is RunState.FAILING
+    for dead in (b, report_of("b", reachable=False, silent_s=TIMEOUTS.dead_after_s + 0.1)):
+        ended = decide(failed, {"a": a, "b": dead}, Observation(9.0), TIMEOUTS)
         assert (ended.state, ended.exit_code, ended.ended_at) == (RunState.FAILED, 1, 9.0)
 
 
@@ -100,7 +100,7 @@ def test_hosts_that_were_never_told_to_start_are_not_waited_for():
     """One has no interpreter: it never answers, and no silence of it is measured."""
     record = seated_record(phase=Phase.PREPARE, state=RunState.STARTING)
     dead = report_of(
-        "b", reachable=False, error=HostProblem("NoInterpreter", "b has no python3", may_pass=False)
+        "b", reachable=False, error=HostProblem("NoInterpreter", "b has no python3", is_retryable=False)
     )
     ended = settled(record, {"a": report_of("a", ports={0: 70}, address="x"), "b": dead})
     assert (ended.state, ended.exit_code) == (RunState.FAILED, EXIT_NOT_STARTED)
@@ -110,13 +110,13 @@ def test_hosts_that_were_never_told_to_start_are_not_waited_for():
 
 def test_a_host_that_is_silent_for_too_long_is_lost_and_its_run_starts_again():
     silent = {"a": report_of("a"), "b": report_of("b", reachable=False, silent_s=20.0)}
-    waiting = decide(seated_record(), silent, Observation(1.0), TIMINGS)
+    waiting = decide(seated_record(), silent, Observation(1.0), TIMEOUTS)
     assert waiting.state is RunState.RUNNING
     assert waiting.waiting_for == "b: out of reach, trying to reconnect"
-    back = decide(waiting, {**silent, "b": report_of("b")}, Observation(1.0), TIMINGS)
+    back = decide(waiting, {**silent, "b": report_of("b")}, Observation(1.0), TIMEOUTS)
     assert back == seated_record()
-    silent["b"] = replace(silent["b"], silent_s=TIMINGS.dead_after_s + 1)
-    lost = decide(waiting, silent, Observation(1.0), TIMINGS)
+    silent["b"] = replace(silent["b"], silent_s=TIMEOUTS.dead_after_s + 1)
+    lost = decide(waiting, silent, Observation(1.0), TIMEOUTS)
     assert (lost.state, lost.exit_code, lost.failed_worker) == (RunState.FAILING, EXIT_HOST_LOST, 1)
     assert settled(lost, {**silent, "a": gone("a")}).state is RunState.RESTARTING
 
@@ -124,7 +124,7 @@ def test_a_host_that_is_silent_for_too_long_is_lost_and_its_run_starts_again():
 def test_a_worker_that_ended_before_its_host_fell_silent_is_not_lost():
     record = seated_record().with_worker(WorkerRecord(1, "b", exit_code=0))
     silent = {"a": report_of("a"), "b": report_of("b", reachable=False, silent_s=1e6)}
-    assert decide(record, silent, Observation(1.0), TIMINGS).state is RunState.RUNNING
+    assert decide(record, silent, Observation(1.0), TIMEOUTS).state is RunState.RUNNING
 
 
 def test_failures_in_a_row_are_counted_and_bounded():
@@ -156,10 +156,10 @@ def test_an_exception_is_final_and_so_is_a_worker_that_others_wait_for_in_vain()
     final = settled(seated_record("a"), {"a": gone("a", ends={0: mine})})
     assert (final.state, final.exit_code, final.end) == (RunState.FAILED, 1, mine)
     reports = {"a": report_of("a", up=frozenset({0})), "b": report_of("b", last_lines={1: "loading"})}
-    joined = decide(seated_record(), reports, Observation(100.0), TIMINGS)
+    joined = decide(seated_record(), reports, Observation(100.0), TIMEOUTS)
     assert (joined.state, joined.workers[0].joined_at) == (RunState.RUNNING, 100.0)
-    assert decide(joined, reports, Observation(280.0), TIMINGS) == joined
-    late = decide(joined, reports, Observation(281.0), TIMINGS)
+    assert decide(joined, reports, Observation(280.0), TIMEOUTS) == joined
+    late = decide(joined, reports, Observation(281.0), TIMEOUTS)
     assert (late.state, late.exit_code, late.failed_worker) == (RunState.FAILING, EXIT_DEADLINE, 1)
     assert "worker 1 (its last line: loading)" in late.reason
     assert "--start-timeout" in late.reason
@@ -168,66 +168,68 @@ def test_an_exception_is_final_and_so_is_a_worker_that_others_wait_for_in_vain()
 def test_processes_that_run_are_a_run_that_runs():
     """What a script does in them is its own affair: it may need no TensorFlow server at all."""
     starting = replace(seated_record(), state=RunState.STARTING)
-    one = decide(starting, {"a": report_of("a", pids={0: 7}), "b": report_of("b")}, Observation(1.0), TIMINGS)
+    one = decide(
+        starting, {"a": report_of("a", pids={0: 7}), "b": report_of("b")}, Observation(1.0), TIMEOUTS
+    )
     assert one.state is RunState.STARTING
-    late = decide(one, {"b": report_of("b")}, Observation(1.0, state_age_s=181.0), TIMINGS)
+    late = decide(one, {"b": report_of("b")}, Observation(1.0, state_age_s=181.0), TIMEOUTS)
     assert (late.exit_code, late.failed_worker) == (EXIT_DEADLINE, 1)
     assert "not started within 180 s: worker 1 on b; " in late.reason
     both = {"a": report_of("a", pids={0: 7}), "b": report_of("b", ends={1: WorkerEnd(0, "exited")})}
-    running = decide(starting, both, Observation(1.0), TIMINGS)
+    running = decide(starting, both, Observation(1.0), TIMEOUTS)
     assert running.state is RunState.RUNNING
-    assert decide(running, both, Observation(1e6, state_age_s=1e6), TIMINGS) == running
+    assert decide(running, both, Observation(1e6, state_age_s=1e6), TIMEOUTS) == running
 
 
 def test_a_host_that_is_not_prepared_in_time_is_named():
     record = seated_record(phase=Phase.PREPARE, state=RunState.STARTING)
     reports = {"a": report_of("a", ports={0: 70}, address="x"), "b": report_of("b")}
-    late = decide(record, reports, Observation(1.0, state_age_s=181.0), TIMINGS)
+    late = decide(record, reports, Observation(1.0, state_age_s=181.0), TIMEOUTS)
     assert "not prepared within 180 s: b; " in late.reason
 
 
 def test_nobody_waits_for_a_worker_that_has_done_its_work_or_is_out_of_sight():
     up = report_of("a", up=frozenset({0}))
-    joined = decide(seated_record(), {"a": up, "b": report_of("b")}, Observation(1.0), TIMINGS)
+    joined = decide(seated_record(), {"a": up, "b": report_of("b")}, Observation(1.0), TIMEOUTS)
     late = Observation(1000.0)
     done = {"a": up, "b": report_of("b", ends={1: WorkerEnd(0, "exited")})}
-    assert decide(joined, done, late, TIMINGS).state is RunState.RUNNING
+    assert decide(joined, done, late, TIMEOUTS).state is RunState.RUNNING
     alone = {"a": report_of("a", ends={0: WorkerEnd(0, "exited")}), "b": report_of("b")}
-    assert decide(joined, alone, late, TIMINGS).state is RunState.RUNNING
+    assert decide(joined, alone, late, TIMEOUTS).state is RunState.RUNNING
     silent = {"a": up, "b": report_of("b", reachable=False, silent_s=10.0)}
-    assert decide(joined, silent, late, TIMINGS).state is RunState.RUNNING
+    assert decide(joined, silent, late, TIMEOUTS).state is RunState.RUNNING
     patient = replace(joined, spec=replace(joined.spec, start_timeout_s=None))
-    assert decide(patient, {"a": up, "b": report_of("b")}, late, TIMINGS) == patient
+    assert decide(patient, {"a": up, "b": report_of("b")}, late, TIMEOUTS) == patient
 
 
 def test_a_change_of_owners_restarts_without_counting_as_a_failure():
     observation = Observation(1.0, owners_changed=True)
     moved = settled(seated_record(), {"a": gone("a"), "b": gone("b")}, observation)
     assert (moved.state, moved.num_failures) == (RunState.RESTARTING, 0)
-    assert needs_plan(moved, {"a": gone("a"), "b": gone("b")}, observation, TIMINGS)
+    assert needs_plan(moved, {"a": gone("a"), "b": gone("b")}, observation, TIMEOUTS)
     assert not needs_plan(
-        moved, {"a": gone("a"), "b": gone("b")}, replace(observation, may_lead=False), TIMINGS
+        moved, {"a": gone("a"), "b": gone("b")}, replace(observation, may_lead=False), TIMEOUTS
     )
     ignoring = seated_record(restarts_on_rebalance=False)
-    assert decide(ignoring, {"a": report_of("a"), "b": report_of("b")}, observation, TIMINGS) == ignoring
+    assert decide(ignoring, {"a": report_of("a"), "b": report_of("b")}, observation, TIMEOUTS) == ignoring
 
 
 def test_owners_that_have_not_settled_are_told_of():
     both, observation = {"a": report_of("a"), "b": report_of("b")}, Observation(1.0, owners_changing=True)
-    told = decide(seated_record(), both, observation, TIMINGS)
+    told = decide(seated_record(), both, observation, TIMEOUTS)
     assert (told.state, told.waiting_for) == (
         RunState.RUNNING,
         "the primary owners of the cache's partitions are changing",
     )
-    assert decide(told, both, Observation(2.0), TIMINGS).waiting_for is None
+    assert decide(told, both, Observation(2.0), TIMEOUTS).waiting_for is None
 
 
 def test_a_restart_after_failures_waits_longer_each_time():
     restarting = replace(seated_record("a", phase=Phase.END, state=RunState.RESTARTING), num_failures=3)
     reports = {"a": gone("a")}
-    assert not needs_plan(restarting, reports, Observation(1.0, state_age_s=3.9), TIMINGS)
-    assert needs_plan(restarting, reports, Observation(1.0, state_age_s=4.0), TIMINGS)
-    assert [TIMINGS.backoff_s(n) for n in (0, 1, 2, 6, 60, 5000)] == [1.0, 1.0, 2.0, 30.0, 30.0, 30.0]
+    assert not needs_plan(restarting, reports, Observation(1.0, state_age_s=3.9), TIMEOUTS)
+    assert needs_plan(restarting, reports, Observation(1.0, state_age_s=4.0), TIMEOUTS)
+    assert [TIMEOUTS.backoff_s(n) for n in (0, 1, 2, 6, 60, 5000)] == [1.0, 1.0, 2.0, 30.0, 30.0, 30.0]
 
 
 @pytest.mark.parametrize(
@@ -236,16 +238,16 @@ def test_a_restart_after_failures_waits_longer_each_time():
 def test_a_stop_wins_over_everything(state):
     record = seated_record("a", state=state, deadline_s=1.0)
     failed = {"a": report_of("a", ends={0: WorkerEnd(1)}, error=HostProblem("x", "y", True), stop_asked=True)}
-    stopping = decide(record, failed, Observation(9.0, owners_changed=True), TIMINGS)
+    stopping = decide(record, failed, Observation(9.0, owners_changed=True), TIMEOUTS)
     assert stopping.state is RunState.STOPPING
-    assert not needs_plan(stopping, failed, Observation(9.0), TIMINGS)
+    assert not needs_plan(stopping, failed, Observation(9.0), TIMEOUTS)
     ended = settled(stopping, {"a": gone("a")})
     assert (ended.state, ended.exit_code) == (RunState.STOPPED, EXIT_STOPPED)
 
 
 def test_a_queued_run_can_be_stopped_be_too_late_or_find_room():
     queued = replace(seated_record(deadline_s=5.0), state=RunState.QUEUED, order=Order(), workers=())
-    assert needs_plan(queued, {}, Observation(1.0), TIMINGS)
+    assert needs_plan(queued, {}, Observation(1.0), TIMEOUTS)
     assert settled(queued, {}, Observation(1.0, stop_asked=True)).state is RunState.STOPPED
     late = settled(queued, {}, Observation(6.0))
     assert (late.state, late.exit_code) == (RunState.FAILED, EXIT_DEADLINE)
@@ -382,9 +384,9 @@ class AnyRun(RuleBasedStateMachine):
     def cable_is_back(self, host):
         self.worlds[host].is_cut = False
 
-    @rule(host=hosts, may_pass=st.booleans())
-    def host_refuses(self, host, may_pass):
-        self.worlds[host].obstacle = (self.record.generation, HostProblem("x", "no room", may_pass))
+    @rule(host=hosts, is_retryable=st.booleans())
+    def host_refuses(self, host, is_retryable):
+        self.worlds[host].obstacle = (self.record.generation, HostProblem("x", "no room", is_retryable))
 
     @rule(seconds=st.sampled_from([0.2, 1.0, 10.0, 30.0, 60.0]))
     def time_passes(self, seconds):
@@ -392,7 +394,7 @@ class AnyRun(RuleBasedStateMachine):
         for world in self.worlds.values():
             if not world.is_cut:
                 world.heard_at = self.now
-            elif self.now - world.heard_at > TIMINGS.lease_s + TIMINGS.grace_s:
+            elif self.now - world.heard_at > TIMEOUTS.lease_s + TIMEOUTS.grace_s:
                 for place in sorted(world.living):
                     world.end(place, WorkerEnd(-9, "lease"))
 
@@ -466,14 +468,14 @@ class AnyRun(RuleBasedStateMachine):
     def supervisor_decides(self, places):
         before, reports = self.record, self.seen()
         observation = Observation(self.now, self.now - self.since, self.stop_asked, self.owners_changed)
-        after = decide(before, reports, observation, TIMINGS)
+        after = decide(before, reports, observation, TIMEOUTS)
         successor = RunRecord.from_json(json.loads(json.dumps(before.to_json())))
-        assert decide(successor, reports, observation, TIMINGS) == after
+        assert decide(successor, reports, observation, TIMEOUTS) == after
         self.check_step(before, after)
         settled(before, reports, observation)
         if self.stop_asked and not before.state.has_ended:
             assert after.state in (RunState.STOPPING, RunState.STOPPED)
-        if after.state is before.state and needs_plan(after, reports, observation, TIMINGS):
+        if after.state is before.state and needs_plan(after, reports, observation, TIMEOUTS):
             for world in self.worlds.values():
                 assert not world.living
             seats = tuple(TaskSlot(i, places[i], "n:1", None, {}) for i in range(after.spec.num_workers))

@@ -89,7 +89,7 @@ records = st.builds(
     past=st.lists(st.builds(PastGeneration, numbers, lines, names, times), max_size=2).map(tuple),
     topology=lines,
     end=st.none() | ends,
-    may_pass=st.none() | st.booleans(),
+    is_retryable=st.none() | st.booleans(),
     reason=optional_names,
 )
 

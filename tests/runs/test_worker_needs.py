@@ -31,7 +31,7 @@ with fsspec.open(uri + "/model/rows", "r") as file:
 
 
 def closure(*names: str) -> set[str]:
-    """Give distributions and all that they require, without extras."""
+    """Return distributions and all that they require, without extras."""
     found: set[str] = set()
     waiting = list(names)
     while waiting:

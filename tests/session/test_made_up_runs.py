@@ -219,7 +219,9 @@ def test_a_host_that_never_had_a_run_has_no_say_in_what_is_resumed(
         if host.ssh is None:
             return new(reach, host)
         root = tmp_path / ("evil-root" if host.ssh == "evilhost" else "other")
-        return Host(host.name, PipeTransport(), python=sys.executable, root=str(root), timings=reach.timings)
+        return Host(
+            host.name, PipeTransport(), python=sys.executable, root=str(root), timeouts=reach.timeouts
+        )
 
     monkeypatch.setattr(Reach, "_new", by_a_pipe)
     list_runs(include_ended=True)

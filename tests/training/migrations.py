@@ -15,7 +15,7 @@ def script(name: str, when: str) -> str:
 
 
 def difference(name: str) -> list[str]:
-    """Give what changes, as lines of a diff."""
+    """Return what changes, as lines of a diff."""
     before, after = (script(name, when).splitlines() for when in ("before", "after"))
     return [
         line

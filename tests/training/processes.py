@@ -146,7 +146,7 @@ def compare(name: str, alone: Path, together: Path, num_workers: int) -> Compari
 
 
 def worker_environment(index: int, ports: Sequence[int]) -> dict[str, str]:
-    """Give the variables by which a worker finds this package and the others; one alone has no others."""
+    """Return the variables by which a worker finds this package and the others; one alone has no others."""
     found = {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "-1"}
     if len(ports) > 1:
         cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}

@@ -21,7 +21,7 @@ PLAIN = Path(__file__).with_name("plain_on.py")
 
 
 def python_with(version: str, *packages: str) -> str:
-    """Give the interpreter of an environment, which is made if need be: half a minute."""
+    """Return the interpreter of an environment, which is made if need be: half a minute."""
     uv = str(Path(sys.executable).with_name("uv"))
     wanted = (f"tf_keras=={version}.*", *PACKAGES, *packages)
     return str(venv(ROOT / ".venv" / "versions", f"{version}.*", uv, wanted))

@@ -41,14 +41,14 @@ MODULES = (
 
 
 def agent_source() -> bytes:
-    """Give the one file that is shipped: the modules joined, without their imports of each other."""
+    """Return the one file that is shipped: the modules joined, without their imports of each other."""
     here = Path(__file__).parent
     parts = [_without_own_imports((here / f"{name}.py").read_text(encoding="utf-8")) for name in MODULES]
     return "\n".join(["from __future__ import annotations", *parts]).encode()
 
 
 def agent_digest(source: bytes) -> str:
-    """Give the name under which hosts keep this agent."""
+    """Return the name under which hosts keep this agent."""
     return hashlib.sha256(source).hexdigest()
 
 

@@ -41,7 +41,7 @@ def _number(text: str) -> int | None:
 
 
 def list_leases(runs: Runs) -> list[dict[str, Any]]:
-    """Give what each job that lives on this host holds, of those that hold anything."""
+    """Return what each job that lives on this host holds, of those that hold anything."""
     found = []
     for run in names_in(f"{runs.root}/runs"):
         for job, status in runs.alive(run):
@@ -54,12 +54,12 @@ def list_leases(runs: Runs) -> list[dict[str, Any]]:
 
 
 def host_memory_bytes() -> int:
-    """Give how much memory this host has."""
+    """Return how much memory this host has."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def held_devices(leases: list[dict[str, Any]]) -> tuple[set[int], set[int]]:
-    """Give the GPUs and the ports that are held."""
+    """Return the GPUs and the ports that are held."""
     gpus = {gpu for lease in leases for gpu in lease["gpus"]}
     return gpus, {port for lease in leases for port in lease["ports"]}
 

@@ -48,7 +48,7 @@ def host_clock() -> float:
 
 
 def host_identity() -> tuple[str, str]:
-    """Give hostname and boot id; the latter is empty where the system has none."""
+    """Return hostname and boot id; the latter is empty where the system has none."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return os.uname().nodename, file.read().strip()
@@ -64,7 +64,7 @@ def checked_name(name: Any, what: str) -> str:
 
 
 def checked_path(path: Any) -> list[str]:
-    """Give the parts of a relative path that stays where it starts."""
+    """Return the parts of a relative path that stays where it starts."""
     parts = path.split("/") if isinstance(path, str) else []
     wrong = any(part in ("", ".", "..") or "\0" in part or len(part) > 255 for part in parts)
     if not parts or wrong or len(path) > _MAX_PATH_CHARS:
@@ -180,7 +180,7 @@ def read_json(path: str, max_bytes: int = 1 << 20) -> dict[str, Any] | None:
 
 
 def disk_of(path: str) -> tuple[int, int]:
-    """Give the free and all bytes of the disk on which something is, or would be."""
+    """Return the free and all bytes of the disk on which something is, or would be."""
     while not os.path.exists(path):
         path = os.path.dirname(path)
     found = os.statvfs(path)
@@ -285,7 +285,7 @@ def _brought_up(path: str, to: str) -> str:
 
 
 def names_in(directory: str) -> Iterator[str]:
-    """Give the names in a directory that are not hidden, in order; none when it does not exist."""
+    """Return the names in a directory that are not hidden, in order; none when it does not exist."""
     try:
         names = os.listdir(directory)
     except (FileNotFoundError, NotADirectoryError):

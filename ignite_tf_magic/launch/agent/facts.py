@@ -33,7 +33,7 @@ print("\\n" + json.dumps({"version": sys.version.split()[0], "path": sys.executa
 
 
 def greeting(runs: Runs, digest: str) -> dict[str, Any]:
-    """Give what a client should know of this host at once."""
+    """Return what a client should know of this host at once."""
     system = os.uname()
     connection = os.environ.get("SSH_CONNECTION", "").split()
     return {

@@ -83,7 +83,7 @@ LOADER = "exec(" + json.dumps(_LOADER_CODE.replace("@MAGIC@", MAGIC)) + ")"
 def loader_arguments(
     digest: str, num_bytes: int, root: str | None = None, python: str = "python3"
 ) -> list[str]:
-    """Give the command that starts a relay; only its fifth argument, LOADER, needs quotes in a shell.
+    """Return the command that starts a relay; only its fifth argument, LOADER, needs quotes in a shell.
 
     It prints a line with MAGIC and one more word: HAVE; NEED (send the `num_bytes` of the agent now); OLD and
     the version of the interpreter (and ends); OPEN and a directory of ours into which others may write (and ends); BAD

@@ -45,7 +45,7 @@ class JobFiles:
         self._lease = self._end = self._fence = -1
 
     def file(self, name: str) -> str:
-        """Give the path of one of the files."""
+        """Return the path of one of the files."""
         return f"{self.path}/{name}"
 
     @property
@@ -75,7 +75,7 @@ class JobFiles:
         write_padded(self.file("status.json"), status)
 
     def status(self) -> dict[str, Any]:
-        """Give the status as the shim last wrote it."""
+        """Return the status as the shim last wrote it."""
         return read_padded(self.file("status.json")) or first_status(self.request)
 
     def finish(self, status: dict[str, Any]) -> None:
@@ -87,7 +87,7 @@ class JobFiles:
             os.rename(self.file("exit.part"), self.file("exit.json"))
 
     def exit(self) -> dict[str, Any] | None:
-        """Give how the job ended, or None while that is not written."""
+        """Return how the job ended, or None while that is not written."""
         if self._exit is None:
             self._exit = read_padded(self.file("exit.json"))
         return self._exit
@@ -95,7 +95,7 @@ class JobFiles:
     # --- what is asked of the shim --------------------------------------------------------------------------
 
     def deadline(self) -> float | None:
-        """Give the moment on this host's clock at which the lease is over; None when there is no lease."""
+        """Return the moment on this host's clock at which the lease is over; None when there is no lease."""
         self._lease = self._kept_open(self._lease, self.file("lease"))
         try:
             return float(os.pread(self._lease, _LEASE_BYTES, 0))
@@ -132,12 +132,12 @@ class JobFiles:
         self.wake()
 
     def asked_end(self) -> dict[str, Any] | None:
-        """Give the last request to end the job, as {grace_s, reason, at}."""
+        """Return the last request to end the job, as {grace_s, reason, at}."""
         self._end = self._kept_open(self._end, self.file("end"))
         return None if os.pread(self._end, 1, 0) != b"{" else read_padded(self.file("end"))
 
     def fence(self) -> int:
-        """Give the highest generation that this host has seen of the run."""
+        """Return the highest generation that this host has seen of the run."""
         self._fence = self._kept_open(self._fence, f"{self.run_path}/fence")
         return parse_fence(os.pread(self._fence, FENCE_BYTES, 0))
 
@@ -157,7 +157,7 @@ class JobFiles:
     # --- for relays -------------------------------------------------------------------------------------------
 
     def look(self, hostname: str, boot_id: str) -> dict[str, Any] | None:
-        """Give the job's status; None when it is another host's job. Cleans up after a shim that is gone."""
+        """Return the job's status; None when it is another host's job. Cleans up after a shim that is gone."""
         ended = self.exit()
         if ended is not None:
             return ended
@@ -199,7 +199,7 @@ def parse_fence(text: bytes) -> int:
 
 
 def first_status(request: dict[str, Any]) -> dict[str, Any]:
-    """Give the status of a job whose process does not run yet."""
+    """Return the status of a job whose process does not run yet."""
     return {
         "name": request.get("name"),
         "generation": request.get("generation"),

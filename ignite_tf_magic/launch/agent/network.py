@@ -181,7 +181,7 @@ def _outcome(attempt: Any) -> str | None:
 
 
 def route(addresses: list[str]) -> list[str | None]:
-    """Give for each address which of this host's own addresses leads there. Sends nothing."""
+    """Return for each address which of this host's own addresses leads there. Sends nothing."""
     return [_source(address) for address in addresses]
 
 

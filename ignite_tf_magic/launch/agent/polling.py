@@ -43,7 +43,7 @@ class Poll:
             renew(runs, self._run, int(wanted["generation"]), token + float(wanted["lease_s"]))
 
     def look(self, now: float) -> tuple[dict[str, Any], bytes] | None:
-        """Give the answer when there is something to tell or the time is over."""
+        """Return the answer when there is something to tell or the time is over."""
         self.is_over = True
         has_output = any(self._size(path) > offset for path, offset in self._logs.items())
         is_late = now >= self._until

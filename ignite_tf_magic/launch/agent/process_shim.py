@@ -131,7 +131,7 @@ def end_tree(group: int | None, reaped: Any = None, between: Any = None) -> None
 
 
 def reap() -> list[tuple[int, int]]:
-    """Give (pid, wait status) of every child that has ended since the last call."""
+    """Return (pid, wait status) of every child that has ended since the last call."""
     found: list[tuple[int, int]] = []
     try:
         while True:

@@ -50,7 +50,7 @@ def environment_has(pid: int, name: str, value: str = "") -> bool:
 
 
 def _table() -> dict[int, list[int]]:
-    """Give the children of every process of this host that has not ended."""
+    """Return the children of every process of this host that has not ended."""
     children: dict[int, list[int]] = {}
     for pid in _pids():
         try:
@@ -71,7 +71,7 @@ def _pids() -> list[int]:
 
 
 def _own_children() -> list[int]:
-    """Give the children of this process, which has one thread. Much faster than the table, where Linux has it."""
+    """Return the children of this process, which has one thread. Much faster than the table, where Linux has it."""
     pid = os.getpid()
     try:
         with open(f"/proc/{pid}/task/{pid}/children", "rb") as file:
@@ -202,7 +202,7 @@ def _group_may_live(group: int | None, nonce: str) -> bool:
 
 
 def oom_kills() -> int:
-    """Give how often this host has killed for want of memory since its boot; 0 where it does not tell."""
+    """Return how often this host has killed for want of memory since its boot; 0 where it does not tell."""
     try:
         with open("/proc/vmstat", "rb") as file:
             for line in file:

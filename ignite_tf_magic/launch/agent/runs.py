@@ -45,11 +45,11 @@ class Runs:
         self._jobs: dict[tuple[str, int], JobFiles] = {}
 
     def path(self, run: Any) -> str:
-        """Give the directory of a run, whether it exists or not."""
+        """Return the directory of a run, whether it exists or not."""
         return f"{self.root}/runs/{checked_name(run, 'run')}"
 
     def jobs(self, run: Any) -> list[tuple[JobFiles, dict[str, Any]]]:
-        """Give the jobs of a run on this host with their status; those of other hosts are left out."""
+        """Return the jobs of a run on this host with their status; those of other hosts are left out."""
         directory = f"{self.path(run)}/jobs"
         found = []
         for name in names_in(directory):
@@ -60,7 +60,7 @@ class Runs:
         return found
 
     def job(self, path: str) -> JobFiles | None:
-        """Give the job in a directory; None when there is none."""
+        """Return the job in a directory; None when there is none."""
         try:
             key = (path, os.stat(path).st_ino)
         except OSError:
@@ -70,7 +70,7 @@ class Runs:
         return self._jobs[key]
 
     def look(self, job: JobFiles) -> dict[str, Any] | None:
-        """Give the status of a job as clients see it; None when it is another host's, or just vanished."""
+        """Return the status of a job as clients see it; None when it is another host's, or just vanished."""
         try:
             status = job.look(self.hostname, self.boot_id)
         except FileNotFoundError:
@@ -78,11 +78,11 @@ class Runs:
         return status and {**status, "log_bytes": _size(f"{job.run_path}/{status['log']}")}
 
     def alive(self, run: Any) -> list[tuple[JobFiles, dict[str, Any]]]:
-        """Give the jobs that have not ended."""
+        """Return the jobs that have not ended."""
         return [(job, status) for job, status in self.jobs(run) if status["state"] in ("running", "ending")]
 
     def fence(self, run: Any) -> int:
-        """Give the highest generation seen of a run; 0 when none was."""
+        """Return the highest generation seen of a run; 0 when none was."""
         return _read_fence(f"{self.path(run)}/fence")
 
     def is_stop_asked(self, run: Any) -> bool:
@@ -250,7 +250,7 @@ def remove(runs: Runs, run: str) -> None:
 
 
 def list_runs(runs: Runs, wanted: list[str] | None, known: list[str]) -> dict[str, Any]:
-    """Give all runs but those that are known, the last changed first, as far as they fit into one answer."""
+    """Return all runs but those that are known, the last changed first, as far as they fit into one answer."""
     found: list[dict[str, Any]] = []
     there = set(names_in(f"{runs.root}/runs")).difference(known)
     names = [name for name in sorted(there) if wanted is None or name in wanted]

@@ -100,7 +100,7 @@ class Starter:
         return os.path.normpath(os.path.join(self._runs.path(run), os.path.expanduser(cwd)))
 
     def _status_of_same(self, path: str, asked: dict[str, Any]) -> dict[str, Any] | None:
-        """Give the status of the job when it was asked for before, once it runs; None when there is none."""
+        """Return the status of the job when it was asked for before, once it runs; None when there is none."""
         give_up_at = time.monotonic() + _OTHER_START_S
         while time.monotonic() < give_up_at:
             job = self._runs.job(path)
@@ -269,7 +269,7 @@ def _sent_before(directory: str, path: str) -> bytes:
 
 
 def _input(path: str, data: bytes) -> int:
-    """Give a descriptor from which the job reads its input; the bytes lie on no disk where that is possible."""
+    """Return a descriptor from which the job reads its input; the bytes lie on no disk where that is possible."""
     if not data:
         return os.open(os.devnull, os.O_RDONLY)
     if hasattr(os, "memfd_create"):

@@ -36,7 +36,7 @@ class Parcels:
         self._next_part: dict[str, int] = {}
 
     def has(self, digests: list[str]) -> list[str]:
-        """Give those that are here; they are in use from now on."""
+        """Return those that are here; they are in use from now on."""
         found = []
         for each in digests:
             try:

@@ -145,7 +145,7 @@ class _Site:
         self._is_here = is_here
 
     def prepare(self, interpreter: str) -> str:
-        """Give the directory of the environment, built when it is not there."""
+        """Return the directory of the environment, built when it is not there."""
         facts, python = self._host.hello(), self._host.probe(interpreter)
         requirements = self._requirements
         target = f"{facts.root}/venvs/{requirements.digest_on(facts, python)}"

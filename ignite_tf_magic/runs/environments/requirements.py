@@ -34,7 +34,7 @@ class Requirements:
 
     @property
     def text(self) -> str:
-        """Give the lines as a file."""
+        """Return the lines as a file."""
         return "\n".join([*self.lines, ""])
 
     def digest_on(self, facts: HostFacts, python: ProbeFacts) -> str:

@@ -30,7 +30,7 @@ def pack_wheels(folder: Path) -> Parcel:
 
 
 def platform_tags(host: Mapping[str, Any]) -> tuple[str, ...]:
-    """Give the tags of the wheels that run on a host, the most fitting first.
+    """Return the tags of the wheels that run on a host, the most fitting first.
 
     Args:
         host: What the host says: {"platform": "linux-x86_64", "libc": "glibc 2.36" or None}.

@@ -84,7 +84,7 @@ class Run:
     def follow(
         self, worker: int | None = None, *, with_pauses: bool = False
     ) -> Generator[OutputChunk, None, None]:
-        """Give the output of all workers, or of one, from the beginning until the run has ended.
+        """Yield the output of all workers, or of one, from the beginning until the run has ended.
 
         Blocks while there is nothing new. Closing the iterator, or an interrupt, ends only the reading: the
         run goes on, and can be followed again, from the beginning. `with_pauses` also gives chunks without text
@@ -99,7 +99,7 @@ class Run:
                 yield OutputChunk(worker or 0, f"ignite_tf_magic: {lost}\n")
 
     def last_lines(self, worker: int, num_lines: int) -> tuple[str, ...]:
-        """Give the end of a worker's output, as a terminal would show it; at most 64 KiB."""
+        """Return the end of a worker's output, as a terminal would show it; at most 64 KiB."""
         return tail(self.directory.log(worker, max(self.record().generation, 1)), num_lines)
 
     def logs(self, worker: int) -> list[Path]:
@@ -229,7 +229,7 @@ class _Segments:
 
 
 def local_run(directory: RunDirectory, reach: Reach) -> Run:
-    """Give a run whose owner works in this directory."""
+    """Return a run whose owner works in this directory."""
     return Run(directory, LocalRun(directory, reach), reach)
 
 

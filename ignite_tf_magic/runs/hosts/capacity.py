@@ -39,12 +39,12 @@ def look(host: Host, spec: RunSpec) -> Capacity:
 
 
 def told_capacities(reports: Mapping[str, HostReport]) -> dict[str, Capacity]:
-    """Give what hosts have told lately; those that have not are missing."""
+    """Return what hosts have told lately; those that have not are missing."""
     return {name: report.room for name, report in reports.items() if report.reachable and report.room}
 
 
 def limits(spec: RunSpec, hosts: Sequence[str], rooms: Mapping[str, Capacity]) -> dict[str, int]:
-    """Give how many workers have room on each host now.
+    """Return how many workers have room on each host now.
 
     Raises:
         PlacementError: They would not fit if no other run held anything.

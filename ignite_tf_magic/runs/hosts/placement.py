@@ -267,7 +267,7 @@ def _staff_host(host: str, cluster: _Cluster, num_workers: int) -> list[_Worker]
 
 
 def _apportion(rows: Mapping[_Place, int], limits: Mapping[_Place, int], num_seats: int) -> Counter[_Place]:
-    """Give seats to places, one at a time, to the place with the most rows per seat it would have.
+    """Deal seats to places, one at a time, to the place with the most rows per seat it would have.
 
     No place gets more seats than its limit; seats beyond all limits are not given.
     """
@@ -281,7 +281,7 @@ def _apportion(rows: Mapping[_Place, int], limits: Mapping[_Place, int], num_sea
 
 
 def _deal(workers: list[_Worker], cluster: _Cluster, share: float) -> None:
-    """Give each partition to a worker where it is, while its share is not full; then the rest to any."""
+    """Return each partition to a worker where it is, while its share is not full; then the rest to any."""
     rest = []
     for partition in sorted(cluster.owner, key=lambda p: (-cluster.rows(p), p)):
         worker = _at_home(workers, cluster, partition, share)

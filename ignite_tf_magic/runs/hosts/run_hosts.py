@@ -131,7 +131,7 @@ def hosts_by_record(hosts: Collection[HostRecord], nodes: Collection[Node]) -> d
 
 
 def _telling(node: Node) -> list[str]:
-    """Give a node's addresses; those of loopback only if it lists nothing else."""
+    """Return a node's addresses; those of loopback only if it lists nothing else."""
     addresses = list(dict.fromkeys(plain_address(each.host) for each in node.endpoints))
     return (
         addresses if _is_on_loopback(node) else [each for each in addresses if not is_non_identifying(each)]
@@ -143,7 +143,7 @@ def _is_on_loopback(node: Node) -> bool:
 
 
 def _untold(hosts: Mapping[uuid.UUID, HostOfNode], nodes: Iterable[Node]) -> dict[str, list[str]]:
-    """Give, by host, the ids of nodes that list no address of which only their host is known."""
+    """Return, by host, the ids of nodes that list no address of which only their host is known."""
     by_name = {host.name: host for host in hosts.values()}
     hosts_with = Counter(address for host in by_name.values() for address in host.addresses)
     found: dict[str, list[str]] = {}

@@ -118,7 +118,7 @@ def topology_of(nodes: Collection[Node]) -> tuple[str, ...]:
 
 
 def _outward(node: Node) -> list[Endpoint]:
-    """Give what a node lists; loopback only if it lists nothing else."""
+    """Return what a node lists; loopback only if it lists nothing else."""
     listed = list(dict.fromkeys(node.listed or node.endpoints))
     return [each for each in listed if not is_non_identifying(plain_address(each.host))] or listed
 
@@ -246,7 +246,7 @@ def _ask(options: ConnectOptions, endpoint: Endpoint) -> Answer:
 
 
 def listed_by(nodes: Iterable[Node]) -> tuple[frozenset[str], ...]:
-    """Give what each node lists, as "host:port"."""
+    """Return what each node lists, as "host:port"."""
     return tuple(frozenset(map(str, node.listed)) for node in nodes)
 
 

@@ -51,7 +51,7 @@ _RECORDS_AT_A_TIME = 3  # hosts that are asked for the run's record in one look
 
 
 def seen_directory(state_dir: Path, run_id: str) -> RunDirectory:
-    """Give the directory for a run of other machines; made when missing.
+    """Return the directory for a run of other machines; made when missing.
 
     Raises:
         ConfigError: The id would lead elsewhere.

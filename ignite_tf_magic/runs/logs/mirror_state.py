@@ -132,11 +132,11 @@ class MirroredRecord:
             return ()
 
     def version(self) -> int:
-        """Give the version of the record; 0 when there is none that counts versions."""
+        """Return the version of the record; 0 when there is none that counts versions."""
         return self._read()[1]
 
     def hosts(self) -> frozenset[str]:
-        """Give the names of the hosts that the record knows."""
+        """Return the names of the hosts that the record knows."""
         return self._read()[2]
 
     def _read(self) -> tuple[Stamp, int, frozenset[str]]:

@@ -87,7 +87,7 @@ class _LogReader:
 def follow(
     segments: Segments, has_ended: Callable[[], bool], *, with_pauses: bool = False
 ) -> Iterator[OutputChunk]:
-    """Give the output of workers from the beginning, until the run has ended and all of it was given.
+    """Yield the output of workers from the beginning, until the run has ended and all of it was given.
 
     Blocks while there is nothing new. Closing the iterator, or an interrupt, ends only the reading.
 

@@ -16,7 +16,7 @@ from ignite_tf_magic.closing import Closing
 from ignite_tf_magic.errors import IgniteTfError, RecordChanged
 from ignite_tf_magic.runs.record import RunRecord
 from ignite_tf_magic.runs.registry.registry import Owner, Registry, Stored
-from ignite_tf_magic.runs.timeouts import Timings
+from ignite_tf_magic.runs.timeouts import Timeouts
 
 _REQUEST_S = 0.5
 _LAST_WORD_S = 5.0
@@ -33,17 +33,17 @@ class Publisher(Closing):
     Args:
         registry: Closed with the publisher.
         run_id: The run.
-        timings: How often to say that its owner lives.
+        timeouts: How often to say that its owner lives.
 
     Attributes:
         stop_asked: Whether somebody asked for the run to be stopped.
         trouble: Why the registry is not up to date; None when it is.
     """
 
-    def __init__(self, registry: Registry, run_id: str, timings: Timings) -> None:
+    def __init__(self, registry: Registry, run_id: str, timeouts: Timeouts) -> None:
         self._registry = registry
         self._run_id = run_id
-        self._timings = timings
+        self._timeouts = timeouts
         self._owner = new_owner()
         self._newest: RunRecord | None = None
         self._stored: Stored | None = None
@@ -85,7 +85,7 @@ class Publisher(Closing):
         record = self._newest
         if record is None:
             return
-        if time.monotonic() - self._touched >= self._timings.owner_beat_s and not record.state.has_ended:
+        if time.monotonic() - self._touched >= self._timeouts.owner_beat_s and not record.state.has_ended:
             self._owner = replace(self._owner, counter=self._owner.counter + 1)
             self._registry.touch_owner(self._run_id, self._owner)
             self._touched = time.monotonic()

@@ -61,7 +61,7 @@ from ignite_tf_magic.runs.registry.registry_rows import (
     to_text,
 )
 from ignite_tf_magic.runs.seals import Seal
-from ignite_tf_magic.runs.timeouts import Timings
+from ignite_tf_magic.runs.timeouts import Timeouts
 
 __all__ = ["CACHE", "FailureDetector", "Listing", "Owner", "Registry", "RegistryEntry", "Stored"]
 
@@ -107,7 +107,7 @@ class Registry(Closing):
 
     Args:
         client: A client, which stays its giver's, or how to make one when first needed, which is closed here.
-        timings: How long an owner's sign of life is good for.
+        timeouts: How long an owner's sign of life is good for.
         patience_s: How long to try while nodes go and come.
         seal: Key of the one run that is dealt with: what is written of it is sealed, and what is read must be.
     """
@@ -116,13 +116,13 @@ class Registry(Closing):
         self,
         client: Client | Callable[[], Client],
         *,
-        timings: Timings | None = None,
+        timeouts: Timeouts | None = None,
         patience_s: float = PATIENCE_S,
         seal: Seal | None = None,
     ) -> None:
         self._source = client
         self._client = client if isinstance(client, Client) else None
-        self._timings = timings or Timings()
+        self._timeouts = timeouts or Timeouts()
         self._patience_s = patience_s
         self._lock = threading.Lock()
         self._exists = False
@@ -130,8 +130,8 @@ class Registry(Closing):
         self._newest: Stored | None = None
 
     def sealed(self, seal: Seal | None) -> Registry:
-        """Give the same registry to deal with the one run that has this key; it needs no closing."""
-        return Registry(self._connected(), timings=self._timings, patience_s=self._patience_s, seal=seal)
+        """Return the same registry to deal with the one run that has this key; it needs no closing."""
+        return Registry(self._connected(), timeouts=self._timeouts, patience_s=self._patience_s, seal=seal)
 
     def close(self) -> None:
         """Close the client that was made here; the next call makes another."""
@@ -143,7 +143,7 @@ class Registry(Closing):
             client.close()
 
     def standing(self, topology: Sequence[str]) -> uuid.UUID | None:
-        """Give the node that answers here, if it sees most of these nodes now; None if it does not.
+        """Return the node that answers here, if it sees most of these nodes now; None if it does not.
 
         What was read and written between two calls that give the same node is on the side that counts.
         """
@@ -206,9 +206,9 @@ class Registry(Closing):
         return self._set(old.row, {**new, "run_id": old.run_id, "version": version})
 
     def touch_owner(self, run: str, owner: Owner, *, detached: bool = False) -> None:
-        """Say that a run's owner lives; good for `Timings.owner_lapse_s`, of a detached run `Timings.crew_lapse_s`."""
+        """Say that a run's owner lives: for `Timeouts.owner_lapse_s`, of a detached run `pool_lapse_s`."""
         key, row = key_of("owner", run), to_text(asdict(owner))
-        good_for_s = self._timings.crew_lapse_s if detached else self._timings.owner_lapse_s
+        good_for_s = self._timeouts.pool_lapse_s if detached else self._timeouts.owner_lapse_s
         self._write(lambda cache: cache.put(key, row, good_for_s))
 
     def owner(self, run: str) -> Owner | None:

@@ -64,11 +64,11 @@ class RegistryHostPool:
         return _READ_EACH_S / self._scale
 
     def _now(self) -> float:
-        """Give a clock that stands still while the registry cannot be read."""
+        """Return a clock that stands still while the registry cannot be read."""
         return min(time.monotonic(), self._fed_at + self._read_each_s) - self._blind_s
 
     def reports(self) -> Mapping[str, HostReport]:
-        """Give what each host has reported last."""
+        """Return what each host has reported last."""
         hosts = [host.name for host in self._record.hosts] if self._record else []
         found = {name: report for name in hosts if (report := self._report(name)) is not None}
         return MappingProxyType(found)
@@ -81,7 +81,7 @@ class RegistryHostPool:
         if time.monotonic() - self._began < _NEVER_HEARD_S / self._scale or self._record is None:
             return None
         reason = "nothing was ever heard of it; it may not have been reached when the run was submitted"
-        obstacle = HostProblem("never_heard", reason, may_pass=True)
+        obstacle = HostProblem("never_heard", reason, is_retryable=True)
         silent_s = self._now() - self._began  # who supervised before may have heard of it until then
         return HostReport(host, self._record.generation, reachable=False, silent_s=silent_s, error=obstacle)
 

@@ -60,7 +60,7 @@ class RegistryEntry:
 
     Attributes:
         seal: What was found with the record; nobody has looked whether it fits.
-        owner: Its owner's latest sign of life; None when there was none for `Timings.owner_lapse_s`.
+        owner: Its owner's latest sign of life; None when there was none for `Timeouts.owner_lapse_s`.
     """
 
     record: Mapping[str, Any]
@@ -92,7 +92,7 @@ class Listing:
 
 
 def key_of(kind: str, run: str) -> str:
-    """Give the key of a row of a run.
+    """Return the key of a row of a run.
 
     Raises:
         ConfigError: No run can have that id.
@@ -103,7 +103,7 @@ def key_of(kind: str, run: str) -> str:
 
 
 def checked_name(name: str) -> str:
-    """Give a name back that can be part of a key.
+    """Return a name back that can be part of a key.
 
     Raises:
         ConfigError: It is empty, or no Unicode text.

@@ -38,7 +38,7 @@ from ignite_tf_magic.runs.record import HostRecord, RunRecord
 from ignite_tf_magic.runs.spec import assignment, worker_job, worker_task
 from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.runs.task import ExitReport
-from ignite_tf_magic.runs.timeouts import Timings
+from ignite_tf_magic.runs.timeouts import Timeouts
 
 LOOPBACK = "127.0.0.1"
 NUM_LAST_LINES = 60  # of which a traceback is taken away before they are shown
@@ -94,14 +94,14 @@ class HostController:
         watch: HostWatch,
         *,
         payload: HostPayload,
-        timings: Timings,
+        timeouts: Timeouts,
         on_log: Callable[[str], None],
         proof: Callable[[], float | None] | None = None,
     ) -> None:
         self._host = host
         self._watch = watch
         self._payload = payload
-        self._timings = timings
+        self._timeouts = timeouts
         self._on_log = on_log
         self._proof = proof
         self._room: Capacity | None = None
@@ -132,7 +132,7 @@ class HostController:
         if record.generation != self._generation:
             self._begin(record.generation)
             if self._proof is None and record.generation:
-                self._watch.set_renewal(Renewal(record.generation, self._timings.lease_s))
+                self._watch.set_renewal(Renewal(record.generation, self._timeouts.lease_s))
         self._view = self._watch.view
         if self._view.contact is Contact.UNREACHABLE and self._view.heard_at is not None:
             return self._report(record)  # the watch reconnects
@@ -144,16 +144,16 @@ class HostController:
         except HostRefused as error:
             # Without --wait a first start that does not fit is refused.
             may_wait = record.spec.waits_for_room or record.generation > 1
-            may_pass = error.kind in _PASSING_KINDS or (error.kind in NO_ROOM and may_wait)
+            is_retryable = error.kind in _PASSING_KINDS or (error.kind in NO_ROOM and may_wait)
             advice = _NO_PROGRAM if error.kind == "no_program" else ""
-            self._error = HostProblem(error.kind, f"{error}{advice}", may_pass=may_pass)
+            self._error = HostProblem(error.kind, f"{error}{advice}", is_retryable=is_retryable)
         except HostError as error:
             if self._watch.view.heard_at is None:  # else it was reached before, and may be again
-                may_pass = isinstance(error, HostUnreachable)
-                kind = "unreachable" if may_pass else type(error).__name__
-                self._error = HostProblem(kind, str(error), may_pass=may_pass)
+                is_retryable = isinstance(error, HostUnreachable)
+                kind = "unreachable" if is_retryable else type(error).__name__
+                self._error = HostProblem(kind, str(error), is_retryable=is_retryable)
         except LaunchError as error:
-            self._error = HostProblem(type(error).__name__, str(error), may_pass=False)
+            self._error = HostProblem(type(error).__name__, str(error), is_retryable=False)
         return self._report(record)
 
     def _act(self, record: RunRecord) -> None:
@@ -248,7 +248,7 @@ class HostController:
             self._host.write(record.run_id, path, text.encode())
         port = self._ports.get(seat.worker) or None
         python_path = (payload.python_path or "").replace("{root}", root) or None
-        job = worker_job(record, seat, root, port=port, python_path=python_path, timings=self._timings)
+        job = worker_job(record, seat, root, port=port, python_path=python_path, timeouts=self._timeouts)
         self._host.start(job, token=self._proof() if self._proof else None)
 
     def _root(self, record: RunRecord) -> str:
@@ -299,7 +299,7 @@ class HostController:
     def _miss(self, worker: int) -> None:
         """Take a worker for ended whose host answers, but has lost all trace of it for longer than its lease."""
         known_at = self._known_at.get(worker)
-        if known_at is not None and time.monotonic() - known_at > self._timings.dead_after_s:
+        if known_at is not None and time.monotonic() - known_at > self._timeouts.dead_after_s:
             self._ends[worker] = WorkerEnd(None, "vanished", ended_at=time.time())
 
     def _look_for_room(self, record: RunRecord) -> None:
@@ -395,7 +395,7 @@ def _silence_s(view: HostView) -> float:
 
 
 def address_of(host: HostRecord) -> str | None:
-    """Give the address by which a host is known to others, unless that only means itself."""
+    """Return the address by which a host is known to others, unless that only means itself."""
     candidates = (host.tf_address, *host.addresses)
     return next((each for each in candidates if each and not _is_loopback(each)), None)
 

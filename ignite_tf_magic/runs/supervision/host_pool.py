@@ -27,7 +27,7 @@ class HostPool(Protocol):
         ...
 
     def reports(self) -> Mapping[str, HostReport]:
-        """Give what each host has reported last. Does not block."""
+        """Return what each host has reported last. Does not block."""
         ...
 
     def wait(self, timeout_s: float) -> None:
@@ -58,7 +58,7 @@ class HostWorker(Closing):
         self._thread.start()
 
     def follow(self, record: RunRecord) -> None:
-        """Give the controller the newest record."""
+        """Return the controller the newest record."""
         self._record = record
         self._wake.set()
 
@@ -76,7 +76,7 @@ class HostWorker(Closing):
         try:
             self._set(self._controller.reconcile(record))
         except Exception as error:  # noqa: BLE001 - a fault of ours ends the run, and is shown
-            fault = HostProblem("fault", f"{type(error).__name__}: {error}", may_pass=False)
+            fault = HostProblem("fault", f"{type(error).__name__}: {error}", is_retryable=False)
             before = self.report or HostReport(self._name)
             self._set(replace(before, generation=record.generation, error=fault))
 
@@ -126,7 +126,7 @@ class DirectHostPool(Closing):
         return HostWorker(controller, watch, wake, self._changed.set, host.name)
 
     def reports(self) -> Mapping[str, HostReport]:
-        """Give what each host has reported last."""
+        """Return what each host has reported last."""
         return MappingProxyType({name: post.report for name, post in self._posts.items() if post.report})
 
     def wait(self, timeout_s: float) -> None:

@@ -47,7 +47,7 @@ from ignite_tf_magic.runs.supervision.host_pool import DirectHostPool
 from ignite_tf_magic.runs.supervision.planning import Plan
 from ignite_tf_magic.runs.supervision.supervisor import Planner, Supervisor
 from ignite_tf_magic.runs.task import GRACE_S
-from ignite_tf_magic.runs.timeouts import Timings
+from ignite_tf_magic.runs.timeouts import Timeouts
 
 _POLL_S = 0.02
 _LAST_OUTPUT_S = 15.0
@@ -67,7 +67,7 @@ class RunPlan:
         connect: How workers reach the cluster; only the credentials are used.
         name: The beginning of the run's id.
         parcels: Trees that other machines need.
-        timings: How long the run waits for what.
+        timeouts: How long the run waits for what.
     """
 
     spec: RunSpec
@@ -76,7 +76,7 @@ class RunPlan:
     connect: ConnectOptions = field(repr=False)
     name: str | None = None
     parcels: tuple[Parcel, ...] = ()
-    timings: Timings = field(default_factory=Timings)
+    timeouts: Timeouts = field(default_factory=Timeouts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ def take_over_run(
     taken = replace(record, left_until=None, version=record.version + 1, **this_process())
     owner = _Owner(plan, directory, reach, hooks(directory.run_id), taken)
     try:
-        _set_leases_back(record, reach, plan.timings.lease_s)
+        _set_leases_back(record, reach, plan.timeouts.lease_s)
     except BaseException:
         owner.leave_again(record)
         raise
@@ -195,7 +195,7 @@ def _errors(answers: Mapping[str, object]) -> dict[str, IgniteTfError]:
 
 
 def _reopened(record: RunRecord, plan: RunPlan, now: float) -> RunRecord:
-    """Give the record of a run whose workers are to be started again; its earlier ones are in its past."""
+    """Return the record of a run whose workers are to be started again; its earlier ones are in its past."""
     order = replace(record.order, phase=Phase.END, reason=RESUMED)
     past = record.past
     if record.workers and not (past and past[-1].generation == record.generation):
@@ -214,7 +214,7 @@ def _reopened(record: RunRecord, plan: RunPlan, now: float) -> RunRecord:
         failed_worker=None,
         end=None,
         reason=RESUMED,
-        may_pass=None,
+        is_retryable=None,
         waiting_for=None,
         detached=False,
         supervisor="",
@@ -289,7 +289,7 @@ class _Owner:
             pool=self._pool,
             plan=hooks.planner or (lambda *_: plan.plan),
             store=self,
-            timings=plan.timings,
+            timeouts=plan.timeouts,
             snapshot=hooks.snapshot,
             is_stop_asked=lambda: directory.stop_request.exists() or hooks.is_stop_asked(),
             why_stop=lambda: OWNER_EXITS if self._is_exiting else STOP_ASKED,
@@ -322,7 +322,7 @@ class _Owner:
             if not self._thread.is_alive():
                 raise LaunchError(f"the supervision of run {record.run_id} has ended: {self._fault}")
             time.sleep(_POLL_S)
-        if record.may_pass is False and record.generation == 1:
+        if record.is_retryable is False and record.generation == 1:
             self._thread.join()
             record = self._supervisor.record
             raise LaunchError(f"{record.reason}. No worker runs; the run was {record.run_id}")
@@ -336,7 +336,7 @@ class _Owner:
             opened,
             watch,
             payload=payload_for(self._plan, host, self._directory),
-            timings=self._plan.timings,
+            timeouts=self._plan.timeouts,
             on_log=partial(self._read_log, host, opened, watch),
         )
         return controller, watch

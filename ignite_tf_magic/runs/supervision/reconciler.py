@@ -18,7 +18,7 @@ from typing import Any
 from ignite_tf_magic.client.client import Client
 from ignite_tf_magic.errors import IgniteTfError, RecordChanged, RecordDamaged, RecordForged
 from ignite_tf_magic.launch.files import write_private
-from ignite_tf_magic.launch.jobs import LinkTimings, Renewal
+from ignite_tf_magic.launch.jobs import LinkTimeouts, Renewal
 from ignite_tf_magic.launch.lock import HeldLock
 from ignite_tf_magic.launch.watch import HostWatch
 from ignite_tf_magic.runs.decisions import Reports, mark_stopped
@@ -46,7 +46,7 @@ from ignite_tf_magic.runs.supervision.reconciler_instructions import (
     connect_options,
 )
 from ignite_tf_magic.runs.supervision.supervisor import Supervisor
-from ignite_tf_magic.runs.timeouts import Timings
+from ignite_tf_magic.runs.timeouts import Timeouts
 
 _BEAT_S, _BUSY_BEAT_S, _LOOK_S = 0.5, 0.2, 0.1
 _CALM = (RunState.QUEUED, RunState.RUNNING)
@@ -69,14 +69,14 @@ class Reconciler:
         self._directory = directory
         self._name = instructions.host
         self._instructions = instructions
-        self._timings = Timings().scaled(instructions.scale)
+        self._timeouts = Timeouts().scaled(instructions.scale)
         self._options = connect_options(instructions, directory)
         seal = Seal.read(directory)
         if seal is None:
             raise IgniteTfError(_NO_KEY.format(run=directory.run_id, path=directory.seal_key))
-        self._registry = opened.enter_context(Registry(self._connect, timings=self._timings, seal=seal))
+        self._registry = opened.enter_context(Registry(self._connect, timeouts=self._timeouts, seal=seal))
         root = directory.path.parent.parent
-        self._reach = Reach(root, timings=LinkTimings().divided(instructions.scale))
+        self._reach = Reach(root, timeouts=LinkTimeouts().divided(instructions.scale))
         host = opened.enter_context(self._reach.open(HostRecord(self._name)))
         self._watch = HostWatch(host, directory.run_id, logs={}, sink=_NoSink())
         opened.callback(self._watch.stop)
@@ -89,7 +89,7 @@ class Reconciler:
             host,
             self._watch,
             payload=payload,
-            timings=self._timings,
+            timeouts=self._timeouts,
             on_log=_ignore,
             proof=lambda: self._proof,
         )
@@ -128,7 +128,7 @@ class Reconciler:
         """Whether the run was stopped while no cluster could be asked, and nothing of it is left here."""
         if self._lost_at is None or not self._watch.view.stop_asked or self._report is None:
             return False
-        return not self._report.living and time.monotonic() - self._lost_at > self._timings.dead_after_s
+        return not self._report.living and time.monotonic() - self._lost_at > self._timeouts.dead_after_s
 
     def _close_books(self) -> None:
         if self._record is not None:
@@ -177,7 +177,7 @@ class Reconciler:
                 self._lose_standing()
                 return
             self._lost_at, self._proof = None, token
-            self._watch.set_renewal(Renewal(self._record.generation, self._timings.lease_s, token))
+            self._watch.set_renewal(Renewal(self._record.generation, self._timeouts.lease_s, token))
             self._supervise()
         except RecordChanged:
             self._supervisor = None  # another one supervises
@@ -277,7 +277,7 @@ class Reconciler:
         if not record.supervisor:
             return True
         unheard_s = self._pool.unheard_s(record.supervisor)
-        return unheard_s is not None and unheard_s > self._timings.supervisor_lapse_s
+        return unheard_s is not None and unheard_s > self._timeouts.supervisor_lapse_s
 
     def _new_supervisor(self) -> Supervisor:
         if self._record is None or self._topology is None:
@@ -288,7 +288,7 @@ class Reconciler:
             pool=self._pool,
             plan=self._plan,
             store=_Store(self._save),
-            timings=self._timings,
+            timeouts=self._timeouts,
             snapshot=lambda: topology.snapshot,
             is_stop_asked=lambda: bool(self._registry.requests(self._directory.run_id).get("stop")),
         )
@@ -311,7 +311,7 @@ class Reconciler:
         return plan_launch(spec, facts).with_seats()
 
     def _fallback(self, record: RunRecord) -> HostRecord | None:
-        """Give the host where all workers were because none with a node could be used, if it reports."""
+        """Return the host where all workers were because none with a node could be used, if it reports."""
         used = {worker.host for worker in record.workers}
         found = next((host for host in record.hosts if host.ssh is None and used == {host.name}), None)
         return None if found is None or self._unusable([found]) else found
@@ -326,7 +326,7 @@ class Reconciler:
 
 
 def _record_of(directory: RunDirectory) -> RunRecord | None:
-    """Give the record that came with the instructions, or that an earlier life of this reconciler has left."""
+    """Return the record that came with the instructions, or that an earlier life of this reconciler has left."""
     try:
         return RunRecord.read(directory)
     except (OSError, ValueError):

@@ -33,7 +33,7 @@ class Instructions:
     scale: float = 1.0
 
     def to_text(self) -> str:
-        """Give what `read` reads."""
+        """Return what `read` reads."""
         return json.dumps({name: getattr(self, name) for name in self.__slots__})
 
     @classmethod

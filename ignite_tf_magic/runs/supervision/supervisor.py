@@ -23,7 +23,7 @@ from ignite_tf_magic.runs.record import RunRecord
 from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.runs.supervision.host_pool import HostPool
 from ignite_tf_magic.runs.supervision.planning import Plan
-from ignite_tf_magic.runs.timeouts import Timings
+from ignite_tf_magic.runs.timeouts import Timeouts
 
 _STEP_S = 0.1
 _REPLAN_S = 1.0
@@ -55,7 +55,7 @@ class _Planning:
             self._error = error
 
     def result(self, timeout_s: float) -> Plan | None:
-        """Give the plan; None while it is being made.
+        """Return the plan; None while it is being made.
 
         Raises:
             IgniteTfError: There is none now.
@@ -98,7 +98,7 @@ class Supervisor:
         pool: HostPool,
         plan: Planner,
         store: RecordStore,
-        timings: Timings,
+        timeouts: Timeouts,
         snapshot: Callable[[], ClusterSnapshot] | None,
         is_stop_asked: Callable[[], bool],
         why_stop: Callable[[], str] = lambda: STOP_ASKED,
@@ -107,7 +107,7 @@ class Supervisor:
         self._pool = pool
         self._plan = plan
         self._store = store
-        self._timings = timings
+        self._timeouts = timeouts
         self._snapshot = snapshot
         self._is_stop_asked = is_stop_asked
         self._why_stop = why_stop
@@ -130,12 +130,12 @@ class Supervisor:
     def step(self) -> bool:
         """Decide once; tells whether anything has changed."""
         record, observation, reports = self.record, self._observe(), self._pool.reports()
-        following = decide(record, reports, observation, self._timings)
+        following = decide(record, reports, observation, self._timeouts)
         if following.state is not record.state:
             self._save(following)  # `observation` tells the age of the former state
             return True
         following = self._note_calm(following, observation)
-        wants_plan = needs_plan(following, reports, observation, self._timings)
+        wants_plan = needs_plan(following, reports, observation, self._timeouts)
         if not wants_plan:
             self._planning = None  # what is being made is for another day
         if wants_plan and self._is_time_to_plan():
@@ -159,7 +159,7 @@ class Supervisor:
         snapshot = self._snapshot() if self._snapshot else None
         may_lead = snapshot is None or snapshot.has_majority_of(self.record.topology)
         is_elsewhere = snapshot is not None and may_lead and self._is_elsewhere(snapshot)
-        has_settled = snapshot is not None and snapshot.settled_s >= self._timings.settle_s
+        has_settled = snapshot is not None and snapshot.settled_s >= self._timeouts.settle_s
         return Observation(
             time=time.time(),
             state_age_s=time.monotonic() - self._since,
@@ -178,7 +178,7 @@ class Supervisor:
         if (
             record.state is RunState.RUNNING
             and record.num_failures
-            and observation.state_age_s > self._timings.calm_s
+            and observation.state_age_s > self._timeouts.calm_s
         ):
             return replace(record, num_failures=0)
         return record

@@ -27,7 +27,7 @@ from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.runs.supervision import manager
 from ignite_tf_magic.runs.supervision.manager import RunHooks
 from ignite_tf_magic.runs.supervision.planning import Plan
-from ignite_tf_magic.runs.timeouts import Timings
+from ignite_tf_magic.runs.timeouts import Timeouts
 from tests.alive import is_alive
 from tests.bed.fake_gpus import make_nvidia_smi
 from tests.runs.light_runs import COME_UP, await_text, free_range, text_of
@@ -125,16 +125,16 @@ def test_hosts_out_of_reach_do_not_tell():
     assert told_capacities(reports) == {"a": Capacity(1, 1)}
 
 
-def refused_record(*, kind="no_gpu", may_pass=True, **spec):
+def refused_record(*, kind="no_gpu", is_retryable=True, **spec):
     seats = seats_on([host_named("a")])
     order = Order(7, Phase.PREPARE, seats)
     spec = RunSpec("c", num_gpus=1, **{"max_restarts": 0, **spec})
     record = RunRecord("x", spec, RunState.STARTING, 0.0, (WorkerRecord(0, "a"),), order)
     report = HostReport(
-        "a", generation=7, fence=8, error=HostProblem(kind, "none is free", may_pass=may_pass)
+        "a", generation=7, fence=8, error=HostProblem(kind, "none is free", is_retryable=is_retryable)
     )
     for _ in range(3):
-        record = decide(record, {"a": report}, Observation(1.0), Timings())
+        record = decide(record, {"a": report}, Observation(1.0), Timeouts())
     return record
 
 
@@ -150,13 +150,13 @@ def host_named(name):
 def test_who_waits_for_room_and_is_too_late_waits_on_and_has_not_failed():
     record = refused_record(waits_for_room=True)
     assert (record.state, record.num_failures) == (RunState.RESTARTING, 0)
-    assert needs_plan(record, {}, Observation(1.0), Timings())
+    assert needs_plan(record, {}, Observation(1.0), Timeouts())
     assert refused_record(waits_for_room=True, kind="no_ports").num_failures == 0
     assert refused_record(waits_for_room=True, kind="disk_full", max_restarts=1).num_failures == 1
 
 
 def test_who_does_not_wait_is_refused():
-    record = refused_record(may_pass=False)
+    record = refused_record(is_retryable=False)
     assert (record.state, record.reason) == (RunState.FAILED, "a: none is free")
 
 
@@ -174,7 +174,7 @@ def place(tmp_path) -> Path:
 
 @pytest.fixture
 def gpus(tmp_path, monkeypatch):
-    """Give every host so many GPUs."""
+    """Return every host so many GPUs."""
 
     def give(number: int) -> None:
         folder = make_nvidia_smi(tmp_path / "smi", number)
@@ -198,7 +198,7 @@ class WaitingReach(PipeReach):
 
         opened = super().open(host)
         return Watched(
-            host.name, opened.transport, python=host.agent_python, root=host.root, timings=self.timings
+            host.name, opened.transport, python=host.agent_python, root=host.root, timeouts=self.timeouts
         )
 
 

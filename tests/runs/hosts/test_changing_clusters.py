@@ -20,7 +20,7 @@ from ignite_tf_magic.runs.registry.publisher import new_owner
 from ignite_tf_magic.runs.registry.registry import Registry
 from ignite_tf_magic.runs.registry.registry_host_pool import RegistryHostPool
 from ignite_tf_magic.runs.supervision.planning import LaunchFacts, plan_launch
-from ignite_tf_magic.runs.timeouts import Timings
+from ignite_tf_magic.runs.timeouts import Timeouts
 from ignite_tf_magic.session import RunRequest, Session
 from tests.runs.light_runs import reach_of, running_record
 from tests.waiting import until
@@ -94,10 +94,10 @@ def test_hosts_that_succeed_each_other_are_given_time(ignite, client, tmp_path, 
     monkeypatch.setattr(origins, "_ASK_S", 0.0)
     directory: RunDirectory = seen_directory(tmp_path, "r")
     record = running_record(detached=detached)
-    timings = Timings(owner_lapse_s=0.2, crew_lapse_s=0.2)
+    timeouts = Timeouts(owner_lapse_s=0.2, pool_lapse_s=0.2)
 
     def registry(**options) -> Registry:
-        return Registry(client, timings=timings, **options)
+        return Registry(client, timeouts=timeouts, **options)
 
     origin = RemoteRun(directory, reach_of(tmp_path), registry)
     assert not origin.has_owner(record)

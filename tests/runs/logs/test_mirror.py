@@ -21,7 +21,7 @@ from ignite_tf_magic.errors import ConfigError, HostUnreachable, MirrorFailed
 from ignite_tf_magic.launch import lock
 from ignite_tf_magic.launch.files import write_private
 from ignite_tf_magic.launch.hosts import Host
-from ignite_tf_magic.launch.jobs import Job, LinkTimings
+from ignite_tf_magic.launch.jobs import Job, LinkTimeouts
 from ignite_tf_magic.launch.pipe import PipeTransport
 from ignite_tf_magic.launch.watch import HostWatch
 from ignite_tf_magic.runs.directory import RunDirectory, exit_name, log_name
@@ -36,7 +36,7 @@ from tests.waiting import until
 
 RUN = "mnist-1121-0412-k3f"
 SPEC = RunSpec("MNIST", num_workers=2)
-QUICK = LinkTimings(silence_s=2.0, poll_s=0.25)
+QUICK = LinkTimeouts(silence_s=2.0, poll_s=0.25)
 
 
 def record(version, *hosts):
@@ -188,10 +188,10 @@ class Cable(PipeTransport):
         self.is_cut = False
         self.pipes = []
 
-    async def open(self, argv, timings):
+    async def open(self, argv, timeouts):
         if self.is_cut:
             raise HostUnreachable("far", "no route to it")
-        self.pipes.append(await super().open(argv, timings))
+        self.pipes.append(await super().open(argv, timeouts))
         return self.pipes[-1]
 
     def cut(self):
@@ -207,7 +207,7 @@ class FarHost:
         root.mkdir(mode=0o700)
         self.root = root
         self.cable = Cable({"IGNITE_TF_HOME": str(root)})
-        self.host = Host(name, self.cable, python=sys.executable, root=str(root), timings=QUICK)
+        self.host = Host(name, self.cable, python=sys.executable, root=str(root), timeouts=QUICK)
 
     def go_on(self):
         """Let TWO_LINES come to its second line."""
@@ -304,11 +304,11 @@ from pathlib import Path
 from ignite_tf_magic.runs.logs.mirror import Mirror
 from ignite_tf_magic.runs.directory import RunDirectory
 from ignite_tf_magic.launch.hosts import Host
-from ignite_tf_magic.launch.jobs import LinkTimings
+from ignite_tf_magic.launch.jobs import LinkTimeouts
 from ignite_tf_magic.launch.pipe import PipeTransport
 directory, name, root = sys.argv[1:]
 way = PipeTransport({"IGNITE_TF_HOME": root})
-host = Host(name, way, python=sys.executable, root=root, timings=LinkTimings(poll_s=0.25))
+host = Host(name, way, python=sys.executable, root=root, timeouts=LinkTimeouts(poll_s=0.25))
 with Mirror(RunDirectory(Path(directory)), [host]) as mirror:
     while not mirror.is_complete():
         time.sleep(0.02)

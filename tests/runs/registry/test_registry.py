@@ -26,7 +26,7 @@ from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.protocol.ops import AtomicityMode, CacheMode, Status
 from ignite_tf_magic.runs.hosts.topology import topology_of
 from ignite_tf_magic.runs.registry.registry import CACHE, FailureDetector, Owner, Registry
-from ignite_tf_magic.runs.timeouts import Timings
+from ignite_tf_magic.runs.timeouts import Timeouts
 from tests.waiting import until
 
 OWNER = Owner("db1", 42, "a1b2")
@@ -159,7 +159,7 @@ def test_many_create_report_and_ask_at_once(registry):
 
 
 def test_an_owner_that_falls_silent_is_lost(client, registry):
-    quick = Registry(client, timings=replace(Timings(), owner_lapse_s=0.5))
+    quick = Registry(client, timeouts=replace(Timeouts(), owner_lapse_s=0.5))
     quick.create(plain_record("r"))
     assert not registry.runs().entries[0].owner_alive
     quick.touch_owner("r", OWNER)

@@ -1,4 +1,4 @@
-"""The fault campaign (benchmarks/faults.py) in short: a round of some faults, on one bed, with timings divided by 4."""
+"""The fault campaign (benchmarks/faults.py) in short: a round of some faults, on one bed, timeouts divided by 4."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.runs.supervision import manager
 from ignite_tf_magic.runs.supervision.manager import RunHooks
 from ignite_tf_magic.runs.supervision.planning import Plan
-from ignite_tf_magic.runs.timeouts import Timings
+from ignite_tf_magic.runs.timeouts import Timeouts
 from tests.runs.light_runs import COME_UP, await_text, free_range, make_plan, reach_of, text_of
 from tests.runs.pipe_hosts import PipeReach, cut_file, host_at, living_jobs, plan_on, relays, seats_on
 from tests.waiting import until
@@ -359,10 +359,10 @@ sys.path[:0] = [sys.argv[1]]
 from tests.runs.pipe_hosts import PipeReach, host_at, plan_on
 from ignite_tf_magic.runs.logs import mirror_state
 from ignite_tf_magic.runs.supervision import manager
-from ignite_tf_magic.runs.timeouts import Timings
+from ignite_tf_magic.runs.timeouts import Timeouts
 place, runs_dir, script = Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
-timings = Timings(lease_s=float(sys.argv[5]), grace_s=0.5)
-plan = plan_on([host_at(place, "a"), host_at(place, "b")], script, timings=timings)
+timeouts = Timeouts(lease_s=float(sys.argv[5]), grace_s=0.5)
+plan = plan_on([host_at(place, "a"), host_at(place, "b")], script, timeouts=timeouts)
 run = manager.start_run(plan, runs_dir, PipeReach(runs_dir.parent))
 print(run.id, flush=True)
 time.sleep(100)
@@ -445,7 +445,7 @@ def test_a_lost_run_can_be_stopped_before_its_lease_is_over(owner, place):
     assert run.stop().kind is StopKind.ALREADY_ENDED
 
 
-SHORT = Timings(lease_s=2.0, grace_s=0.5, margin_s=0.5, first_backoff_s=0.1)
+SHORT = Timeouts(lease_s=2.0, grace_s=0.5, margin_s=0.5, first_backoff_s=0.1)
 
 
 @pytest.fixture
@@ -456,7 +456,7 @@ def leaving(start_on, place):
         "import os, time\nprint('up', flush=True)\n"
         f"if os.environ['IGNITE_TF_RUN_DIR'].startswith({b.root!r}): time.sleep(100)\n"
     )
-    plan = plan_on([a, b], script, used=[b], max_restarts=1, timings=SHORT)
+    plan = plan_on([a, b], script, used=[b], max_restarts=1, timeouts=SHORT)
     later = Plan(seats_on([a]), (a, b))
     run = start_on(plan, lambda run_id: RunHooks(planner=lambda *_: later))
     await_text(run, "up")
@@ -500,7 +500,7 @@ def test_a_host_that_was_lost_is_waited_for_once_more_when_the_run_has_ended(
         f"if os.environ['IGNITE_TF_RUN_DIR'].startswith({b.root!r}): time.sleep(100)\n"
         f"while not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.02)\n"
     )
-    plan = plan_on([a, b], script, used=[b], max_restarts=1, timings=SHORT)
+    plan = plan_on([a, b], script, used=[b], max_restarts=1, timeouts=SHORT)
     later = Plan(seats_on([a]), (a, b))
     run = start_on(plan, lambda run_id: RunHooks(planner=lambda *_: later))
     await_text(run, "up")
