@@ -1,6 +1,6 @@
 """Variant `drain`: the bytes of all pages into one buffer per connection, and nothing done with them.
 
-The ceiling for any reader of these pages. The requests are those of `client.scan`: partition by partition
+The ceiling for any reader of these pages. The requests are those of `client.owner_scan`: partition by partition
 at their owners, in pages of the sizes that a reader uses once it knows the partitions, with the same
 limits for what is under way; one connection and one thread per owner. Connections stay open.
 """
@@ -17,9 +17,9 @@ from typing import Any
 
 from benchmarks.process import Stopwatch, serve, task_of_this_process
 from ignite_tf_magic.client.client import Cache, connect
+from ignite_tf_magic.client.owner_scan import MAX_CURSORS
 from ignite_tf_magic.client.page_sizes import IN_FLIGHT_BYTES, PageSizes
 from ignite_tf_magic.client.router import Node
-from ignite_tf_magic.client.scan import MAX_CURSORS
 from ignite_tf_magic.config.options import ConnectOptions, Endpoint
 from ignite_tf_magic.protocol import messages
 from ignite_tf_magic.protocol.connection import Connection

@@ -31,8 +31,8 @@ from ignite_tf_magic.protocol.crc32c import tables
 from ignite_tf_magic.protocol.layout import RowLayout
 from ignite_tf_magic.protocol.messages import Page
 from ignite_tf_magic.protocol.objects import BinaryObject
-from ignite_tf_magic.protocol.page_run import PageRun, address_of, page_table
-from ignite_tf_magic.protocol.sweep import Expected, Sweep, SweptRun
+from ignite_tf_magic.protocol.page_series import PageSeries, address_of, page_table
+from ignite_tf_magic.protocol.sweep import Expected, Sweep, SweptSeries
 from ignite_tf_magic.protocol.walk_compiled import CompiledWalker
 from tests.protocol.pages import make_pages
 
@@ -109,7 +109,7 @@ def _measure(library: ctypes.CDLL, view: memoryview, num_rows: int) -> None:
 
 def _decode(decoder: PageDecoder, view: memoryview, num_rows: int, layout: RowLayout) -> bool:
     try:
-        decoder.decode(PageRun([Page(None, num_rows, view, False)]), ColumnChunk(layout, max(num_rows, 1)))
+        decoder.decode(PageSeries([Page(None, num_rows, view, False)]), ColumnChunk(layout, max(num_rows, 1)))
     except (RemoteProtocolError, SchemaError):
         return False
     return True
@@ -135,7 +135,7 @@ def _sweep(library: ctypes.CDLL, draw: random.Random) -> None:
         sweep.received(len(piece))
         stream = stream[len(piece) :]
         try:
-            while isinstance(sweep.take(), SweptRun):
+            while isinstance(sweep.take(), SweptSeries):
                 sweep.requests()
         except RemoteProtocolError:
             return

@@ -27,7 +27,7 @@ ROOMS: list[dict[str, str]] = [
     {
         "protocol": """
             lazy_numpy ops buffer times objects affinity messages key_value sql metrics connection layout walk
-            walk_python page_run walk_compiled crc32c sweep columns encode
+            walk_python page_series walk_compiled crc32c sweep columns encode
         """,
         "tfplugin": "handler codes table registration local_guard",
         "serialization": "terminal_text function_source values",
@@ -35,8 +35,8 @@ ROOMS: list[dict[str, str]] = [
     },
     {
         "client": """
-            transport channel router transaction type_registry page_sizes scanned scan cache_scan client
-            cache_facts regions row_counts load pipeline row_scan control sql
+            transport channel router transaction type_registry page_sizes scanned_pages owner_scan cache_scan client
+            cache_facts regions row_counts load pipeline all_rows control sql
         """,
         "launch": """
             files log_files groups lock spawner entries archives parcels jobs loop pipe ssh_settings ssh_errors
@@ -57,9 +57,9 @@ ROOMS: list[dict[str, str]] = [
             guardian lifecycle
         """,
         "dataset": """
-            options pool kept_client snapshot record_address record_page kept_secrets generator
+            options pool kept_client snapshot tfrecord_address tfrecord_encoding kept_secrets generator
             tf_private graph_devices structure reading_process batches page_map deal passes lineage source reader
-            record_files paged record_pages ignite
+            tfrecord_files paged tfrecord_pages ignite
         """,
         "runs": """
             timeouts states directory seals task type_checks orders record verdicts decisions spec reach
@@ -281,7 +281,7 @@ HEAVY = [
 
 
 @pytest.mark.parametrize(
-    "module", ["", ".session.facade", ".client.client", ".ui.shell.cli", ".dataset.record_files"]
+    "module", ["", ".session.facade", ".client.client", ".ui.shell.cli", ".dataset.tfrecord_files"]
 )
 def test_importing_loads_no_heavy_library(module):
     code = f"import sys, {NAME}{module}; print([m for m in {HEAVY!r} if m in sys.modules])"

@@ -11,10 +11,10 @@ from itertools import islice, takewhile
 from typing import Protocol
 
 from ignite_tf_magic.client.channel import Channel
+from ignite_tf_magic.client.owner_scan import OwnerScan, PartitionProgress
 from ignite_tf_magic.client.page_sizes import PageSizes
 from ignite_tf_magic.client.router import Node, Router, wait_for
-from ignite_tf_magic.client.scan import OwnerScan, PartitionProgress
-from ignite_tf_magic.client.scanned import ScannedPage, ScannedRun
+from ignite_tf_magic.client.scanned_pages import ScannedPage, ScannedSeries
 from ignite_tf_magic.errors import (
     CacheNotFound,
     ConnectionFailed,
@@ -88,7 +88,7 @@ class CacheLike(Protocol):
 class CacheScan:
     """Reads partitions in one thread, over a connection of its own to each owner in turn.
 
-    Iterate `runs` or `pages` once; `close` from any thread ends the reading at once.
+    Iterate `series` or `pages` once; `close` from any thread ends the reading at once.
     """
 
     def __init__(
@@ -121,12 +121,12 @@ class CacheScan:
         return self._closed
 
     def pages(self) -> Iterator[ScannedPage]:
-        """Yield what `runs` does, page by page."""
-        for run in self.runs():
-            yield from run.pages()
+        """Yield what `series` does, page by page."""
+        for series in self.series():
+            yield from series.pages()
 
-    def runs(self) -> Iterator[ScannedRun]:
-        """Yield runs of pages until all partitions were read; each is valid until the next is asked for.
+    def series(self) -> Iterator[ScannedSeries]:
+        """Yield series of pages until all partitions were read; each is valid until the next is asked for.
 
         Partitions come in the order asked for; those of one owner in a row are read several at a time.
         Blocks. A lost node is waited for and replaced by the new owners of its partitions.
@@ -139,9 +139,9 @@ class CacheScan:
         while self._pending and not self._is_closed():
             failure: IgniteTfError | None = None
             try:
-                for run in self._read_first_owner(owners):
+                for series in self._read_first_owner(owners):
                     self._attempts = 0
-                    yield run
+                    yield series
                     if self._is_closed():
                         return
             except (ConnectionLost, ConnectionFailed, ServerError) as error:
@@ -151,7 +151,7 @@ class CacheScan:
             if failure:
                 owners = self._recover(failure)
 
-    def _read_first_owner(self, owners: Mapping[int, uuid.UUID]) -> Iterator[ScannedRun]:
+    def _read_first_owner(self, owners: Mapping[int, uuid.UUID]) -> Iterator[ScannedSeries]:
         node_id = owners[self._pending[0]]
         # Up to the next owner only: the order asked for holds wherever the partitions lie.
         mine = deque(takewhile(lambda partition: owners[partition] == node_id, self._pending))
@@ -159,7 +159,7 @@ class CacheScan:
         channel = self._open(node_id)
         scan = OwnerScan(channel, self._cache.cache_id, mine, self._progress, self._sizes)
         try:
-            yield from scan.runs()
+            yield from scan.series()
         except BaseException:
             channel.close()
             raise

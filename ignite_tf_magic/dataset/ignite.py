@@ -24,10 +24,10 @@ from ignite_tf_magic.dataset.reading_process import (
     reading_process,
     warn_if_connected,
 )
-from ignite_tf_magic.dataset.record_address import ALL, ASSIGNED, THIS_PROCESS, RecordAddress, part_text
-from ignite_tf_magic.dataset.record_pages import record_pages
 from ignite_tf_magic.dataset.source import Source, open_source
 from ignite_tf_magic.dataset.structure import arranged, no_pages, page_spec, row_spec, with_ragged
+from ignite_tf_magic.dataset.tfrecord_address import ALL, ASSIGNED, THIS_PROCESS, RecordAddress, part_text
+from ignite_tf_magic.dataset.tfrecord_pages import tfrecord_pages
 from ignite_tf_magic.errors import ConfigError, EmptyCache
 from ignite_tf_magic.protocol.columns import Column, RaggedColumn
 
@@ -240,7 +240,7 @@ def _recorded(source: Source, spec: Any, address: RecordAddress, order: ShuffleO
     """Return pages that are read in the process where the dataset lives."""
     if address.secrets is not None:
         check_secrets_stay()
-    return no_pages(spec) if source.layout is None else record_pages(address.uri(), source.layout, order)
+    return no_pages(spec) if source.layout is None else tfrecord_pages(address.uri(), source.layout, order)
 
 
 def _finished(pages: Pages, spec: Any, *, is_share: bool) -> Pages:

@@ -23,7 +23,7 @@ from ignite_tf_magic.dataset.source import Source, check_complete
 from ignite_tf_magic.errors import EmptyCache
 from ignite_tf_magic.protocol.columns import ColumnChunk, PageDecoder, UnknownSchema
 from ignite_tf_magic.protocol.layout import Leaf, Node, ObjectNode, RowLayout
-from ignite_tf_magic.protocol.page_run import PageRun
+from ignite_tf_magic.protocol.page_series import PageSeries
 
 QUEUED_CHUNKS = 2
 
@@ -167,9 +167,9 @@ class _OwnerThread:
 
     def _read(self) -> None:
         chunk = self._new_chunk()
-        for scanned in self._scan.runs():
-            while scanned.run.num_rows:
-                self._decode(scanned.run, chunk)
+        for scanned in self._scan.series():
+            while scanned.series.num_rows:
+                self._decode(scanned.series, chunk)
                 if not chunk.free_rows:
                     self._put(chunk)
                     chunk = self._new_chunk()
@@ -181,13 +181,13 @@ class _OwnerThread:
     def _new_chunk(self) -> ColumnChunk:
         return ColumnChunk(self._layout, next(self._chunk_rows), self._pool.allocate)
 
-    def _decode(self, run: PageRun, chunk: ColumnChunk) -> None:
+    def _decode(self, series: PageSeries, chunk: ColumnChunk) -> None:
         try:
-            self._decoder.decode(run, chunk)
+            self._decoder.decode(series, chunk)
         except UnknownSchema:
             self._layout = _with_current_types(self._layout, self._client)
             self._decoder = PageDecoder(self._layout)
-            self._decoder.decode(run, chunk)
+            self._decoder.decode(series, chunk)
 
 
 def _with_current_types(layout: RowLayout, client: Client) -> RowLayout:

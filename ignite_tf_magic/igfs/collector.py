@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from ignite_tf_magic.client.row_scan import scan_rows
+from ignite_tf_magic.client.all_rows import all_rows
 from ignite_tf_magic.igfs import journal
 from ignite_tf_magic.igfs.journal import Garbage, Intent, JournalRecord, Lease
 from ignite_tf_magic.igfs.layout import ROOT_ID, DirectoryNode, Extent, FileNode, entry_key
@@ -32,7 +32,7 @@ class Collector:
 
     def records(self) -> dict[str, JournalRecord]:
         """Read the journal."""
-        return {key: journal.decode(key, value) for key, value in scan_rows(self._store.journal)}
+        return {key: journal.decode(key, value) for key, value in all_rows(self._store.journal)}
 
     def sweep(self, max_records: int) -> int:
         """Remove what is garbage by now, up to a number of records; gives how many records are left.

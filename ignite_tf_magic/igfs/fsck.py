@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 
-from ignite_tf_magic.client.row_scan import scan_rows
+from ignite_tf_magic.client.all_rows import all_rows
 from ignite_tf_magic.errors import CorruptRecord
 from ignite_tf_magic.igfs import journal, layout
 from ignite_tf_magic.igfs.journal import Garbage, Intent, JournalRecord, Lease
@@ -235,7 +235,7 @@ class _Check:
 
     def _find_unreachable(self) -> None:
         self._report("reading all metadata")
-        for key, _ in scan_rows(self._store.meta):
+        for key, _ in all_rows(self._store.meta):
             if key not in self._rows:
                 self._found(f"row {key!r} that no directory leads to", partial(self._store.meta.remove, key))
 
@@ -254,6 +254,6 @@ class _Check:
         if surplus <= 0:
             return
         self._report(f"looking for {surplus:,} blocks that no file uses; this reads all blocks")
-        for key, _ in scan_rows(blocks, _BLOCKS_PER_PAGE):
+        for key, _ in all_rows(blocks, _BLOCKS_PER_PAGE):
             if not self._in_files.has(key) and not self._in_journal.has(key):
                 self._found(f"block {key} that no file uses", partial(blocks.remove, key))

@@ -15,7 +15,7 @@ from ignite_tf_magic.protocol.buffer import Reader
 from ignite_tf_magic.protocol.layout import Leaf, RowLayout
 from ignite_tf_magic.protocol.objects import decimal_from_wire, read_value, skip_value, uuid_from_wire
 from ignite_tf_magic.protocol.ops import TypeCode
-from ignite_tf_magic.protocol.page_run import PageRun
+from ignite_tf_magic.protocol.page_series import PageSeries
 from ignite_tf_magic.protocol.walk import RowFault, Rule, Walker
 from ignite_tf_magic.protocol.walk_compiled import CompiledWalker, make_walker
 
@@ -108,8 +108,8 @@ class PageDecoder:
         self._room_rows = -1
         self._chunk: ColumnChunk | None = None
 
-    def decode(self, run: PageRun, chunk: ColumnChunk) -> None:
-        """Take rows from a run of pages into a chunk, until the run is empty or the chunk full.
+    def decode(self, series: PageSeries, chunk: ColumnChunk) -> None:
+        """Take rows from a series of pages into a chunk, until the series is empty or the chunk full.
 
         Raises:
             SchemaError: A row does not fit the layout; the message names the field and the way out.
@@ -119,34 +119,34 @@ class PageDecoder:
         try:
             if isinstance(self._walker, CompiledWalker) and not self._has_spans:
                 self._prepare(chunk, 0)
-                chunk.num_rows += self._walker.decode_run(run, chunk.free_rows, chunk.num_rows)
+                chunk.num_rows += self._walker.decode_series(series, chunk.free_rows, chunk.num_rows)
             else:
-                while run.num_rows and chunk.free_rows:
-                    self._decode_page(run, chunk)
+                while series.num_rows and chunk.free_rows:
+                    self._decode_page(series, chunk)
         except RowFault as fault:
             if fault.rule in (Rule.BYTES, Rule.SCHEMA):
                 raise _explain(fault, self._leaves, f"row {fault.row} of a page") from None
-            raise self._located(fault, run, chunk) from None
+            raise self._located(fault, series, chunk) from None
 
-    def _located(self, fault: RowFault, run: PageRun, chunk: ColumnChunk) -> Exception:
+    def _located(self, fault: RowFault, series: PageSeries, chunk: ColumnChunk) -> Exception:
         """Name the row by its key; `chunk` is spoilt afterwards."""
         where = "a row"
         try:
-            while run.num_rows and chunk.free_rows:
-                self._decode_page(run, chunk)
+            while series.num_rows and chunk.free_rows:
+                self._decode_page(series, chunk)
         except RowFault as found:
-            fault, where = found, _described(run.first().rows, found.row)
+            fault, where = found, _described(series.first().rows, found.row)
         return _explain(fault, self._leaves, where)
 
-    def _decode_page(self, run: PageRun, chunk: ColumnChunk) -> None:
-        page = run.first()
+    def _decode_page(self, series: PageSeries, chunk: ColumnChunk) -> None:
+        page = series.first()
         num_rows = min(page.num_rows, chunk.free_rows)
         self._prepare(chunk, num_rows)
         end = self._walker.decode(page, num_rows, chunk.num_rows)
         if self._has_spans:
             self._take_spans(page.rows, num_rows, chunk)
         chunk.num_rows += num_rows
-        run.drop(num_rows, end)
+        series.drop(num_rows, end)
 
     def _prepare(self, chunk: ColumnChunk, num_rows: int) -> None:
         if chunk is not self._chunk or num_rows > self._room_rows:

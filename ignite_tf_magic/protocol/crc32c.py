@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ignite_tf_magic.protocol.page_run import address_of
+from ignite_tf_magic.protocol.page_series import address_of
 from ignite_tf_magic.protocol.walk_compiled import library
 
 _POLYNOMIAL = 0x82F63B78  # bits reversed

@@ -11,7 +11,7 @@ them in order, whatever the order of the answers. Pages stay in the receive buff
         outcome = sweep.take()
 
 Knows no socket. What does not fit, such as a partition that has grown, ends the sweep; the general way of
-reading, `client.scan`, goes on from there. Both give the same rows; a test compares.
+reading, `client.owner_scan`, goes on from there. Both give the same rows; a test compares.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ignite_tf_magic.errors import RemoteProtocolError
 from ignite_tf_magic.protocol import messages
 from ignite_tf_magic.protocol.connection import Fault, Notification, encode_request, parse_frame
 from ignite_tf_magic.protocol.lazy_numpy import np
-from ignite_tf_magic.protocol.page_run import PageEntry, PageRun
+from ignite_tf_magic.protocol.page_series import PageEntry, PageSeries
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -70,8 +70,8 @@ class _Sweep(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("capacity", "parsed", "end", "first_id")),
         *((name, ctypes.c_int64) for name in ("num_partitions", "num_taken", "num_asked", "num_here")),
         *((name, ctypes.c_int64) for name in ("max_asked", "max_bytes")),
-        *((name, ctypes.c_void_p) for name in ("rows", "bytes", "slots", "run")),
-        *((name, ctypes.c_int64) for name in ("run_rows", "num_changed")),
+        *((name, ctypes.c_void_p) for name in ("rows", "bytes", "slots", "series")),
+        *((name, ctypes.c_int64) for name in ("series_rows", "num_changed")),
     ]
 
 
@@ -92,17 +92,17 @@ class Expected:
 
 
 @dataclass(frozen=True, slots=True)
-class SweptRun:
+class SweptSeries:
     """Pages whose turn it was.
 
     Attributes:
         first: Index of the first one's partition in `Expected.partitions`.
-        run: The pages; valid until the next `Sweep.space`.
+        series: The pages; valid until the next `Sweep.space`.
         as_expected: Whether all have the rows expected, and no more bytes.
     """
 
     first: int
-    run: PageRun
+    series: PageSeries
     as_expected: bool
 
 
@@ -137,7 +137,7 @@ class Sweep:
         self._library = library
         self._expected = expected
         self._slots = (_Slot * max_asked)()
-        self._run = (PageEntry * max_asked)()
+        self._series = (PageEntry * max_asked)()
         self._requests = _encode(cache, expected, first_id)
         self._get_buffer = buffer
         self._state = _Sweep(
@@ -148,7 +148,7 @@ class Sweep:
             rows=expected.rows.ctypes.data,
             bytes=expected.num_bytes.ctypes.data,
             slots=ctypes.addressof(self._slots),
-            run=ctypes.addressof(self._run),
+            series=ctypes.addressof(self._series),
         )
         self._address = ctypes.addressof(self._state)
         under_way_bytes = min(max_bytes, max_asked * int(expected.num_bytes.max(initial=0)))
@@ -161,7 +161,7 @@ class Sweep:
 
     @property
     def num_taken(self) -> int:
-        """How many partitions were given in runs."""
+        """How many partitions were given in series."""
         return int(self._state.num_taken)
 
     @property
@@ -183,7 +183,7 @@ class Sweep:
         ]
 
     def space(self) -> memoryview:
-        """Return free space to receive into; call `received` afterwards. Invalidates the runs given so far."""
+        """Return free space to receive into; call `received` afterwards. Invalidates the series given so far."""
         wanted = max(_MIN_READ_BYTES, self._missing_bytes())
         free = self._library.itm_sweep_room(self._address, wanted)
         if free < 0:
@@ -211,7 +211,7 @@ class Sweep:
         """Tell how many bytes were written into the space."""
         self._state.end += num_bytes
 
-    def take(self) -> SweptRun | Grown | Fault | None:
+    def take(self) -> SweptSeries | Grown | Fault | None:
         """Return the pages whose turn it is; None when bytes are needed first.
 
         Raises:
@@ -221,13 +221,13 @@ class Sweep:
         outcome = self._library.itm_sweep_take(self._address)
         state = self._state
         if outcome == _RUN:
-            run = PageRun((), self._run, state.num_taken - first, state.run_rows)
-            return SweptRun(first, run, not state.num_changed)
+            series = PageSeries((), self._series, state.num_taken - first, state.series_rows)
+            return SweptSeries(first, series, not state.num_changed)
         if outcome == _GROWN:
             return Grown()
         return self._take_odd() if outcome == _ODD else None
 
-    def _take_odd(self) -> SweptRun | Grown | Fault | None:
+    def _take_odd(self) -> SweptSeries | Grown | Fault | None:
         state = self._state
         (length,) = _LENGTH.unpack_from(self._buffer, state.parsed)
         start = state.parsed + _LENGTH.size

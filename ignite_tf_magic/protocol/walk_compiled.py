@@ -14,7 +14,7 @@ from ignite_tf_magic.protocol import walk_python
 from ignite_tf_magic.protocol.layout import VARIABLE, Leaf, Node, ObjectNode, RowLayout
 from ignite_tf_magic.protocol.lazy_numpy import np
 from ignite_tf_magic.protocol.messages import Page
-from ignite_tf_magic.protocol.page_run import PageRun, address_of, page_table
+from ignite_tf_magic.protocol.page_series import PageSeries, address_of, page_table
 from ignite_tf_magic.protocol.walk import RowFault, Walker, item_bytes, kind_of, row_bytes
 
 if TYPE_CHECKING:
@@ -239,14 +239,14 @@ class CompiledWalker:
         self._decode(table, 1, num_rows, first_row)
         return len(page.rows) - int(table[0].num_bytes)
 
-    def decode_run(self, run: PageRun, most_rows: int, first_row: int) -> int:
-        """Take rows from a run, for a layout of fixed columns only; gives how many.
+    def decode_series(self, series: PageSeries, most_rows: int, first_row: int) -> int:
+        """Take rows from a series, for a layout of fixed columns only; gives how many.
 
         Raises:
-            RowFault: A row does not fit. The run is as it was.
+            RowFault: A row does not fit. The series is as it was.
         """
-        num_rows = self._decode(run.table(), run.num_pages, most_rows, first_row)
-        run.took(num_rows)
+        num_rows = self._decode(series.table(), series.num_pages, most_rows, first_row)
+        series.took(num_rows)
         return num_rows
 
     def _decode(self, table: Any, num_pages: int, most_rows: int, first_row: int) -> int:

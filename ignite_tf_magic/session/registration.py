@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 
 from ignite_tf_magic.after_import import after_import
-from ignite_tf_magic.dataset.record_files import record_file_system
+from ignite_tf_magic.dataset.tfrecord_files import record_file_system
 from ignite_tf_magic.errors import PluginUnavailable
 from ignite_tf_magic.igfs.tensorflow_files import TensorFlowFiles
 from ignite_tf_magic.tfplugin.handler import FileSystem

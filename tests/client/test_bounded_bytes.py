@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from ignite_tf_magic.client.client import WHOLE_CACHE, connect
+from ignite_tf_magic.client.owner_scan import OwnerScan
 from ignite_tf_magic.client.page_sizes import PageSizes
-from ignite_tf_magic.client.scan import OwnerScan
 from ignite_tf_magic.embedded import status
 from ignite_tf_magic.protocol.buffer import Reader
 from ignite_tf_magic.protocol.messages import CacheConfig
@@ -95,7 +95,7 @@ def test_an_oversized_page_closes_the_cursor_and_goes_on_smaller(client):
     found = []
     with client.router.open_to(node) as channel:
         scan = OwnerScan(channel, cache.cache_id, deque([partition]), {}, sizes)
-        for scanned in chain.from_iterable(run.pages() for run in scan.runs()):
+        for scanned in chain.from_iterable(series.pages() for series in scan.series()):
             pages.append(scanned.page.num_rows)
             found += [read_value(Reader(scanned.page.rows, s)) for s in scanned.row_starts()[:-1].tolist()]
     assert sorted(found) == keys

@@ -10,10 +10,10 @@ import uuid
 import pytest
 
 from ignite_tf_magic.client import pipeline as pipeline_module
+from ignite_tf_magic.client.all_rows import all_rows
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.client.pipeline import Pipeline, Routes
 from ignite_tf_magic.client.regions import region_use
-from ignite_tf_magic.client.row_scan import scan_rows
 from ignite_tf_magic.errors import RemoteProtocolError, ServerError
 from ignite_tf_magic.protocol.messages import CacheConfig
 
@@ -54,7 +54,7 @@ def test_rows_go_to_and_come_from_all_nodes(cache, pipeline):
     assert read_all(pipeline, written) == written
     assert cache.size() == 40
     assert len(pipeline._channels) == 3
-    assert dict(scan_rows(cache, 7)) == written
+    assert dict(all_rows(cache, 7)) == written
 
 
 def test_what_is_not_there_is_not_found(pipeline):

@@ -7,9 +7,9 @@ import itertools
 import numpy as np
 import pytest
 
-from ignite_tf_magic.client import scan as scan_module
+from ignite_tf_magic.client import owner_scan as scan_module
+from ignite_tf_magic.client.owner_scan import OwnerScan
 from ignite_tf_magic.client.page_sizes import PageSizes, PartitionStats
-from ignite_tf_magic.client.scan import OwnerScan
 from ignite_tf_magic.protocol.messages import CacheConfig
 from tests.client.rows import put_all
 
@@ -46,7 +46,7 @@ def known(cache):
 
 @pytest.fixture
 def sweeps(monkeypatch):
-    """Counts the runs that came by a sweep."""
+    """Counts the series that came by a sweep."""
     counted = []
     original = OwnerScan._swept
     monkeypatch.setattr(OwnerScan, "_swept", lambda *args: counted.append(1) or original(*args))

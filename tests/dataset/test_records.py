@@ -24,12 +24,12 @@ from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.client.sql import SqlClient
 from ignite_tf_magic.config.options import ConnectOptions, Endpoint
 from ignite_tf_magic.dataset.options import parse_partitions, read_options
-from ignite_tf_magic.dataset.record_address import RecordAddress, part_text
-from ignite_tf_magic.dataset.record_files import RecordFile, record_file_system
-from ignite_tf_magic.dataset.record_page import masked, page_record
-from ignite_tf_magic.dataset.record_pages import decode
 from ignite_tf_magic.dataset.snapshot import Snapshot
 from ignite_tf_magic.dataset.source import open_source
+from ignite_tf_magic.dataset.tfrecord_address import RecordAddress, part_text
+from ignite_tf_magic.dataset.tfrecord_encoding import masked, page_record
+from ignite_tf_magic.dataset.tfrecord_files import RecordFile, record_file_system
+from ignite_tf_magic.dataset.tfrecord_pages import decode
 from ignite_tf_magic.errors import CacheNotFound, ConfigError, ConnectionLost, IgniteTfError, PartitionsLost
 from ignite_tf_magic.protocol import crc32c as crc_module
 from ignite_tf_magic.protocol.columns import ColumnChunk

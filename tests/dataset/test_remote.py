@@ -24,7 +24,7 @@ SHARES = ["0-511", "512-1023"]
 SERVER = """
 import json, os, sys
 import tensorflow as tf
-from ignite_tf_magic.dataset.record_files import record_file_system
+from ignite_tf_magic.dataset.tfrecord_files import record_file_system
 from ignite_tf_magic.tfplugin.registration import register_schemes
 
 spec, job, index, log = json.loads(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
@@ -72,7 +72,7 @@ def worker(number):
 CHIEF = (
     MODEL
     + """
-from ignite_tf_magic.dataset.record_files import record_file_system
+from ignite_tf_magic.dataset.tfrecord_files import record_file_system
 from ignite_tf_magic.tfplugin.registration import register_schemes
 
 def refusal(function):

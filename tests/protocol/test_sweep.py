@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ignite_tf_magic.errors import RemoteProtocolError
 from ignite_tf_magic.protocol.connection import Fault
 from ignite_tf_magic.protocol.ops import ResponseFlag
-from ignite_tf_magic.protocol.sweep import Expected, Grown, Sweep, SweptRun
+from ignite_tf_magic.protocol.sweep import Expected, Grown, Sweep, SweptSeries
 from ignite_tf_magic.protocol.walk_compiled import library
 
 REQUEST_BYTES = 29
@@ -51,7 +51,7 @@ def feed(sweep, data):
         data = data[len(part) :]
         while (outcome := sweep.take()) is not None:
             outcomes.append(outcome)
-            if not isinstance(outcome, SweptRun):
+            if not isinstance(outcome, SweptSeries):
                 break
     return outcomes
 
@@ -75,9 +75,9 @@ def test_pages_come_in_order_however_the_answers_come(sizes, data):
             stream += page(answered, sizes[answered - FIRST_ID], topology=data.draw(st.booleans()))
         part = data.draw(st.integers(0, len(stream))) if under_way else len(stream)
         for outcome in feed(sweep, stream[:part]):
-            assert isinstance(outcome, SweptRun) and outcome.as_expected
+            assert isinstance(outcome, SweptSeries) and outcome.as_expected
             assert outcome.first == len(given_rows)
-            for each in outcome.run.pages():
+            for each in outcome.series.pages():
                 assert bytes(each.rows) == ROW * each.num_rows
                 given_rows.append(each.num_rows)
         stream = stream[part:]
@@ -103,7 +103,7 @@ def test_a_partition_with_other_rows_than_expected_is_noticed(num_rows):
     sweep.requests()
     outcomes = feed(sweep, page(7, num_rows) + page(8, 4))
     assert [outcome.as_expected for outcome in outcomes] == [False]
-    assert outcomes[0].run.num_rows == num_rows + 4
+    assert outcomes[0].series.num_rows == num_rows + 4
 
 
 def test_a_page_larger_than_the_buffer_makes_it_grow_and_keeps_what_waits():
@@ -111,15 +111,15 @@ def test_a_page_larger_than_the_buffer_makes_it_grow_and_keeps_what_waits():
     sweep.requests()
     assert feed(sweep, page(8, 4)) == []
     (outcome,) = feed(sweep, page(7, 100_000))
-    assert [each.num_rows for each in outcome.run.pages()] == [100_000, 4]
-    assert bytes(outcome.run.pages()[1].rows) == ROW * 4
+    assert [each.num_rows for each in outcome.series.pages()] == [100_000, 4]
+    assert bytes(outcome.series.pages()[1].rows) == ROW * 4
 
 
 def test_a_partition_that_has_grown_to_several_pages_ends_the_sweep_with_its_cursors_named():
     sweep = sweep_of([4, 4, 4])
     sweep.requests()
     first, grown = feed(sweep, page(7, 4) + page(8, 16, has_more=True))
-    assert first.run.num_pages == 1 and isinstance(grown, Grown)
+    assert first.series.num_pages == 1 and isinstance(grown, Grown)
     assert not sweep.is_quiet
     assert isinstance(feed(sweep, page(9, 4))[-1], Grown)
     assert sweep.is_quiet and sweep.num_taken == 1

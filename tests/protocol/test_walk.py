@@ -13,7 +13,7 @@ from ignite_tf_magic.protocol.buffer import Reader
 from ignite_tf_magic.protocol.columns import ColumnChunk, PageDecoder, RaggedColumn, UnknownSchema
 from ignite_tf_magic.protocol.messages import Page
 from ignite_tf_magic.protocol.objects import BinaryObject, read_value
-from ignite_tf_magic.protocol.page_run import PageRun
+from ignite_tf_magic.protocol.page_series import PageSeries
 from ignite_tf_magic.protocol.walk_compiled import (
     CompiledWalker,
     index_rows,
@@ -33,9 +33,9 @@ def test_the_library_was_built():
 
 def decode(pages, layout, walker, chunk=None):
     chunk = chunk or ColumnChunk(layout, 64)
-    run = PageRun([whole_page(pages)])
-    PageDecoder(layout, walker).decode(run, chunk)
-    assert not run.num_rows
+    series = PageSeries([whole_page(pages)])
+    PageDecoder(layout, walker).decode(series, chunk)
+    assert not series.num_rows
     return chunk.columns()
 
 
@@ -163,13 +163,13 @@ def test_runs_of_pages_and_chunks_that_cut_them_give_the_rows_of_one_page(rows, 
     whole = make_pages(rows)
     layout = full_layout(whole)
     parts = (rows[:cut], rows[cut:], rows)
-    run = PageRun([whole_page(make_pages(part, whole.types)) for part in parts if part])
+    series = PageSeries([whole_page(make_pages(part, whole.types)) for part in parts if part])
     decoder = PageDecoder(layout, make_walker(layout) if compiled else PythonWalker(layout))
     chunks = [ColumnChunk(layout, chunk_rows)]
-    while run.num_rows:
+    while series.num_rows:
         if not chunks[-1].free_rows:
             chunks.append(ColumnChunk(layout, chunk_rows))
-        decoder.decode(run, chunks[-1])
+        decoder.decode(series, chunks[-1])
     expected = outcome(make_pages([*rows, *rows], whole.types), layout, PythonWalker(layout))
     found = [rows_of_chunk(chunk) for chunk in chunks]
     for number, column in enumerate(expected):

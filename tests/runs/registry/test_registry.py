@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 
+from ignite_tf_magic.client.all_rows import all_rows
 from ignite_tf_magic.client.client import Cache, connect
-from ignite_tf_magic.client.row_scan import scan_rows
 from ignite_tf_magic.config.options import ConnectOptions, Endpoint
 from ignite_tf_magic.errors import (
     ConfigError,
@@ -37,7 +37,7 @@ def registry(client):
     """An empty registry."""
     if CACHE in client.cache_names():
         cache = Cache(client, CACHE)
-        cache.remove_all([key for key, _ in scan_rows(cache)])
+        cache.remove_all([key for key, _ in all_rows(cache)])
     return Registry(client)
 
 

@@ -6,7 +6,7 @@ Rows come partition after partition in the order asked for, within a partition i
 When a node is lost, or a page turns out too large, a partition is read again from its start, on its new
 owner or in smaller pages; rows already delivered are recognised by the hash of their encoded key.
 
-Pages come in runs: whatever one receive brought that is next in order. A partition of a small cache is
+Pages come in series: whatever one receive brought that is next in order. A partition of a small cache is
 one short page, and what Python does for each page would otherwise take longer than moving its rows.
 """
 
@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING
 
 from ignite_tf_magic.client.channel import Channel, payload_of, server_error
 from ignite_tf_magic.client.page_sizes import IN_FLIGHT_BYTES, PageSizes, PartitionStats
-from ignite_tf_magic.client.scanned import ScannedRun, index
+from ignite_tf_magic.client.scanned_pages import ScannedSeries, index
 from ignite_tf_magic.errors import ConnectionLost
 from ignite_tf_magic.protocol import messages
 from ignite_tf_magic.protocol.connection import Fault
 from ignite_tf_magic.protocol.lazy_numpy import np
 from ignite_tf_magic.protocol.messages import Page, Request
 from ignite_tf_magic.protocol.ops import Operation
-from ignite_tf_magic.protocol.page_run import PageRun
-from ignite_tf_magic.protocol.sweep import Grown, Sweep, SweptRun
+from ignite_tf_magic.protocol.page_series import PageSeries
+from ignite_tf_magic.protocol.sweep import Grown, Sweep, SweptSeries
 from ignite_tf_magic.protocol.walk_compiled import library, measure_pages
 
 if TYPE_CHECKING:
@@ -116,8 +116,8 @@ class OwnerScan:
         self._asked: dict[int, tuple[_Cursor | None, Request]] = {}
         self._reserved_bytes = 0
 
-    def runs(self) -> Iterator[ScannedRun]:
-        """Yield the pages in order, as many at once as there are; valid until the next run is asked for.
+    def series(self) -> Iterator[ScannedSeries]:
+        """Yield the pages in order, as many at once as there are; valid until the next series is asked for.
 
         Raises:
             ConnectionLost: The node went away.
@@ -130,20 +130,22 @@ class OwnerScan:
             if not self._cursors[0].waiting:  # reopening may have received what was left
                 self._ask_on(self._cursors[0])  # does nothing when it is asked; never wait for what is not
                 self._receive()
-            run = self._next_run()
-            if run:
-                yield from self._sent_before(run)
+            series = self._next_series()
+            if series:
+                yield from self._sent_before(series)
             if self._cursors and self._cursors[0].is_oversized:
                 self._reopen(self._cursors[0])
 
-    def _sent_before(self, run: ScannedRun, requests: bytes | memoryview = b"") -> Iterator[ScannedRun]:
-        """Let the node work on the next requests while the run is used, which is complete in any case."""
+    def _sent_before(
+        self, series: ScannedSeries, requests: bytes | memoryview = b""
+    ) -> Iterator[ScannedSeries]:
+        """Let the node work on the next requests while the series is used, which is complete in any case."""
         failure = None
         try:
             self._channel.flush(requests)
         except ConnectionLost as error:
             failure = error
-        yield run
+        yield series
         if failure:
             raise failure
 
@@ -152,7 +154,7 @@ class OwnerScan:
         """Whether no answer is under way: the channel can serve somebody else."""
         return not self._asked
 
-    def _sweep(self) -> Iterator[ScannedRun]:
+    def _sweep(self) -> Iterator[ScannedSeries]:
         """Read the partitions in the quick way, if there is one for them and as far as it goes."""
         compiled = library()
         partitions = list(self._pending)
@@ -166,7 +168,7 @@ class OwnerScan:
         self._channel.flush(sweep.requests())
         while not sweep.is_done:
             outcome = sweep.take()
-            if isinstance(outcome, SweptRun):
+            if isinstance(outcome, SweptSeries):
                 yield from self._sent_before(self._swept(outcome, partitions), sweep.requests())
             elif isinstance(outcome, Fault):
                 raise server_error(outcome, Operation.QUERY_SCAN)
@@ -177,17 +179,17 @@ class OwnerScan:
             else:
                 sweep.received(self._channel.receive_into(sweep.space()))
 
-    def _swept(self, swept: SweptRun, partitions: list[int]) -> ScannedRun:
-        """Note what a run of a sweep brought."""
-        mine = partitions[swept.first : swept.first + swept.run.num_pages]
+    def _swept(self, swept: SweptSeries, partitions: list[int]) -> ScannedSeries:
+        """Note what a series of a sweep brought."""
+        mine = partitions[swept.first : swept.first + swept.series.num_pages]
         if not swept.as_expected:
-            pages = swept.run.pages()
+            pages = swept.series.pages()
             for partition, page, row_bytes in zip(mine, pages, measure_pages(pages), strict=True):
                 self._sizes.finished(partition, PartitionStats(page.num_rows, row_bytes))
-            swept = replace(swept, run=PageRun(pages))
+            swept = replace(swept, series=PageSeries(pages))
         for _ in mine:
             self._pending.popleft()
-        return ScannedRun(mine, swept.run)
+        return ScannedSeries(mine, swept.series)
 
     def _open_more(self) -> None:
         for partition in list(islice(self._pending, len(self._cursors), MAX_CURSORS + 1)):
@@ -230,7 +232,7 @@ class OwnerScan:
         for cursor in islice(self._cursors, 1, None):
             self._ask_on(cursor)  # the head is asked on when its rows have been measured
 
-    def _next_run(self) -> ScannedRun | None:
+    def _next_series(self) -> ScannedSeries | None:
         """Take the pages whose turn it is, and go on to the next partitions."""
         taken = self._take_waiting()
         if not taken:
@@ -241,7 +243,7 @@ class OwnerScan:
         self._open_more()
         if self._cursors and not self._cursors[0].is_oversized:
             self._ask_on(self._cursors[0])
-        return ScannedRun([cursor.partition for cursor, _ in taken], PageRun(pages))
+        return ScannedSeries([cursor.partition for cursor, _ in taken], PageSeries(pages))
 
     def _take_waiting(self) -> list[tuple[_Cursor, Page]]:
         taken = []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ignite_tf_magic.protocol.lazy_numpy import np
 from ignite_tf_magic.protocol.messages import Page
-from ignite_tf_magic.protocol.page_run import PageRun
+from ignite_tf_magic.protocol.page_series import PageSeries
 from ignite_tf_magic.protocol.walk_compiled import index_rows
 
 if TYPE_CHECKING:
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class ScannedRun:
-    """Pages in order, and the partition of each. Valid until the next run is asked for."""
+class ScannedSeries:
+    """Pages in order, and the partition of each. Valid until the next series is asked for."""
 
     partitions: Sequence[int]
-    run: PageRun
+    series: PageSeries
 
     def pages(self) -> list[ScannedPage]:
         """Return the pages one by one, those with rows."""
-        pairs = zip(self.partitions, self.run.pages(), strict=True)
+        pairs = zip(self.partitions, self.series.pages(), strict=True)
         return [ScannedPage(partition, page) for partition, page in pairs if page.num_rows]
 
 
 @dataclass(frozen=True, slots=True)
 class ScannedPage:
-    """Rows of one partition. Valid until the next run is asked for."""
+    """Rows of one partition. Valid until the next series is asked for."""
 
     partition: int
     page: Page

@@ -17,15 +17,15 @@ class PageEntry(ctypes.Structure):
     _fields_ = [("rows", ctypes.c_void_p), ("num_bytes", ctypes.c_int64), ("num_rows", ctypes.c_int64)]
 
 
-class PageRun:
-    """A run of pages, from which a decoder takes rows until none are left.
+class PageSeries:
+    """A series of pages, from which a decoder takes rows until none are left.
 
     Taken either page by page (`first`, `drop`) or by the table (`table`, `took`), never both ways.
 
     Args:
         pages: The pages, in order; or else
         table: An array of `PageEntry`, whose memory somebody else keeps, and
-        num_pages: how many of its entries belong to the run,
+        num_pages: how many of its entries belong to the series,
         num_rows: and how many rows they have.
     """
 
@@ -65,7 +65,7 @@ class PageRun:
         self.num_rows -= num_rows
 
     def pages(self) -> list[Page]:
-        """Return all pages of a run of which nothing was taken."""
+        """Return all pages of a series of which nothing was taken."""
         self._materialise()
         return list(self._pages)
 

@@ -11,15 +11,15 @@ import tensorflow as tf
 from ignite_tf_magic.dataset.graph_devices import mark
 from ignite_tf_magic.dataset.paged import Pages, ShuffleOrder
 from ignite_tf_magic.dataset.reading_process import is_graph_mode
-from ignite_tf_magic.dataset.record_page import num_header_items
 from ignite_tf_magic.dataset.structure import arranged
+from ignite_tf_magic.dataset.tfrecord_encoding import num_header_items
 from ignite_tf_magic.protocol.layout import Leaf, RowLayout
 
 # Each record is asked for in one piece, which goes where TensorFlow wants it without a buffer in between.
 _UNBUFFERED = 0
 
 
-def record_pages(uri: str, layout: RowLayout, order: ShuffleOrder | None) -> Pages:
+def tfrecord_pages(uri: str, layout: RowLayout, order: ShuffleOrder | None) -> Pages:
     """Return the pages of a record file.
 
     Args:
@@ -38,7 +38,7 @@ def record_pages(uri: str, layout: RowLayout, order: ShuffleOrder | None) -> Pag
 
 
 def decode(record: Any, layout: RowLayout) -> Any:
-    """Turn a record's payload into columns; see `record_page`. They share the memory of the decoded payload.
+    """Turn a record's payload into columns; see `tfrecord_encoding`. They share the memory of the decoded payload.
 
     With few operations: each costs some microseconds per record.
     """

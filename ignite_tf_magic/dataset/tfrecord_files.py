@@ -2,7 +2,7 @@
 
 These are what a stock TFRecordDataset reads in a TensorFlow server, where no Python of a graph runs. A file
 is a stream of one pass over partitions: written by nobody, of a length nobody knows, one record per chunk of
-rows (`record_page`). It is the same bytes each time as long as the data and the owners are the same.
+rows (`tfrecord_encoding`). It is the same bytes each time as long as the data and the owners are the same.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.dataset import kept_secrets
 from ignite_tf_magic.dataset.options import ReadOptions, read_options
 from ignite_tf_magic.dataset.reader import ChunkReader, PartitionOrder
-from ignite_tf_magic.dataset.record_address import (
+from ignite_tf_magic.dataset.snapshot import Snapshot
+from ignite_tf_magic.dataset.source import Source, open_source
+from ignite_tf_magic.dataset.tfrecord_address import (
     ALL,
     ASSIGNED,
     PARTITION_PREFIX,
     THIS_PROCESS,
     RecordAddress,
 )
-from ignite_tf_magic.dataset.record_page import FramedRecord, page_record
-from ignite_tf_magic.dataset.snapshot import Snapshot
-from ignite_tf_magic.dataset.source import Source, open_source
+from ignite_tf_magic.dataset.tfrecord_encoding import FramedRecord, page_record
 from ignite_tf_magic.errors import AuthenticationError, ConfigError, IgniteTfError
 from ignite_tf_magic.tfplugin.handler import FileSystem, ReadFile, Stat, WriteFile
 

@@ -13,7 +13,7 @@ from ignite_tf_magic.protocol.objects import read_value
 _ALL_PARTITIONS = -1
 
 
-def scan_rows(cache: Cache, page_rows: int = 1024) -> Iterator[tuple[Any, Any]]:
+def all_rows(cache: Cache, page_rows: int = 1024) -> Iterator[tuple[Any, Any]]:
     """Read the rows of a cache, each once, in no order, through one node. Rows that change meanwhile may be missed.
 
     Raises:
