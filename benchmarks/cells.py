@@ -69,7 +69,7 @@ def run(num_rounds: int, num_stamps: int, megabytes: int, report: Report) -> lis
 @contextmanager
 def _desk(disk_mb: int, report: Report) -> Iterator[tuple[Stage, Kernel]]:
     """Three hosts, and a notebook beside their configuration."""
-    with tempfile.TemporaryDirectory(prefix="cells-") as name:
+    with tempfile.TemporaryDirectory(prefix="cells-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         stage = Stage(folder, report, disk_mb=disk_mb)
         kernel = None

@@ -34,6 +34,7 @@ _TAKEN_S = 5.0
 _PAUSE_S = 0.5  # a shorter one between two steps is none
 _LAST_MOMENT = 0.9  # of the time that the training takes by itself
 _STARTING_S = 2.0
+_VOID = ", before any host had the run"
 _ENDED = ("succeeded", "failed", "stopped", "lost")
 
 
@@ -220,7 +221,7 @@ class Round:
                 break
             time.sleep(0.05)
         record = observer.record
-        if record is None:
+        if record is None or self._was_refused():
             self._judge_never_begun()
             return
         self._outcome.restarts = record["order"]["generation"] - 1
@@ -245,10 +246,14 @@ class Round:
         self._judge_orphans(_GONE_S)
 
     def _judge_never_begun(self) -> None:
-        """Nobody knows of the run: right only if its owner was killed before it could tell anybody."""
+        """Nobody knows of the run: right if its owner was killed before it could tell anybody, or said so itself."""
         self._note_void()
         self._note_away()
-        if not self._fault.ends_owner:
+        if self._was_refused():
+            kept = {name for name, path in self._directories(self._run_id or "?").items() if path.exists()}
+            if kept := kept - self._away:
+                self._outcome.problems.append(f"the run was not started, and something of it is on {kept}")
+        elif not self._fault.ends_owner:
             text = (self._folder / "owner.txt").read_text(errors="replace")
             self._outcome.problems.append(f"the run never began: {text[-500:]}")
         self._judge_orphans(_GONE_S)
@@ -263,7 +268,13 @@ class Round:
 
     def _note_void(self) -> None:
         self._outcome.is_void = True
-        self._outcome.struck += ", before any host had the run"
+        self._outcome.struck += _VOID
+
+    def _was_refused(self) -> bool:
+        """Whether a host was lost before it had the run, which was then not started, naming the host."""
+        text = (self._folder / "owner.txt").read_text(errors="replace")
+        host = self._outcome.struck.removesuffix(_VOID).rsplit(" ", 1)[-1]
+        return "was not started, and nothing of it is left" in text and f"host '{host}'" in text
 
     def _was_told(self) -> bool:
         """Whether the owner has said that the run is there."""

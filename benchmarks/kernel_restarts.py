@@ -144,7 +144,11 @@ def main() -> int:
     options = parser.parse_args()
     draw, rounds = random.Random(options.seed), []
     with ExitStack() as ends:
-        place = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="ignite-tf-restarts-")))
+        place = Path(
+            ends.enter_context(
+                tempfile.TemporaryDirectory(prefix="ignite-tf-restarts-", ignore_cleanup_errors=True)
+            )
+        )
         place.chmod(0o700)
         ends.callback(down, place / "nodes", delete_data=True)
         (place / "nodes").mkdir(mode=0o700)

@@ -107,7 +107,7 @@ def _fan_out(number: int, report: Report) -> dict[str, Any]:
 
 @contextmanager
 def _one_host() -> Iterator[Host]:
-    with tempfile.TemporaryDirectory(prefix="sshd-") as name:
+    with tempfile.TemporaryDirectory(prefix="sshd-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         with (
             Sshd(folder / "sshd", env={"IGNITE_TF_HOME": str(folder / "home")}) as server,

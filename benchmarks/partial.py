@@ -299,7 +299,7 @@ def main() -> None:
     given = parser.parse_args()
     kinds = given.only or list(KINDS)
     rounds = [each for each in tables.read(given.results, NAME) if not (given.anew and each["kind"] in kinds)]
-    with tempfile.TemporaryDirectory(prefix="partial-") as folder:
+    with tempfile.TemporaryDirectory(prefix="partial-", ignore_cleanup_errors=True) as folder:
         os.environ["IGNITE_TF_HOME"] = f"{folder}/home"
         os.environ.setdefault("IGNITE_TF_TIMINGS_DIVISOR", "4")
         for kind in kinds:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ignite_tf_magic.training.consistency import Firsts
 from ignite_tf_magic.training.frameworks import Framework
-from ignite_tf_magic.training.group import WorkerGroup
+from ignite_tf_magic.training.group import WorkerGroup, as_array
 from ignite_tf_magic.training.reporting import Reporter, check_loss
 from ignite_tf_magic.training.resume import FitProgress, GracefulShutdown
 from ignite_tf_magic.training.step import REPORT, SAVE, STOP
@@ -85,7 +85,7 @@ class _SameLogs:
 
 def as_number(value: Any) -> Any:
     """Return a result as Keras shows it: a float, or an array of several."""
-    array = np.asarray(value)
+    array = as_array(value)
     return float(array) if array.ndim == 0 else array
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from ignite_tf_magic.errors import WorkersDiffer
-from ignite_tf_magic.training.group import WorkerGroup
+from ignite_tf_magic.training.group import WorkerGroup, as_array
 
 _NUM_NAMED = 5
 _TEXT_SHOWN = 300
@@ -23,7 +23,7 @@ def are_same(arrays: Any, group: WorkerGroup) -> bool:
     flat = tf.nest.flatten(arrays, expand_composites=True)
     total = 0
     for each in flat:
-        total = _checksum(np.asarray(each), total)
+        total = _checksum(as_array(each), total)
     return bool(group.are_equal(np.array([len(flat), total], np.int64)).all())
 
 
@@ -111,7 +111,7 @@ def check_weights(variables: Iterable[tuple[str, Any]], group: WorkerGroup, when
         return
     # Small ones first, single numbers above all: where a learning rate differs, all else does because of it.
     arrays = sorted(
-        ((name, np.asarray(value)) for name, value in variables),
+        ((name, as_array(value)) for name, value in variables),
         key=lambda each: (each[1].size, each[1].ndim),
     )
     are_equal = group.are_equal(np.array([_checksum(array) for _, array in arrays], np.int64))

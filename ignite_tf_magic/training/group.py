@@ -189,6 +189,14 @@ def _enable(place: Place) -> None:
         raise ConfigError(_TOO_LATE) from None
 
 
+def as_array(value: Any) -> np.ndarray:
+    """Return a tensor, variable, array or number as an array.
+
+    NumPy by itself cannot: a bfloat16 tensor without dimensions gives it a number that it does not know.
+    """
+    return np.asarray(value.numpy() if hasattr(value, "numpy") else value)
+
+
 _groups: dict[str, WorkerGroup] = {}
 
 

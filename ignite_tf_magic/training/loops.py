@@ -14,7 +14,7 @@ from ignite_tf_magic.dataset.batches import num_batches
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.training.checkpoints import Checkpoint, directory_in_run
 from ignite_tf_magic.training.claim import CLAIM, name_in_run, why_not
-from ignite_tf_magic.training.group import WorkerGroup, worker_group
+from ignite_tf_magic.training.group import WorkerGroup, as_array, worker_group
 from ignite_tf_magic.training.reading import begin_at, is_record, record_sources
 from ignite_tf_magic.training.reporting import Reporter, check_loss, writer_of_run
 from ignite_tf_magic.training.resume import CheckpointPolicy, GracefulShutdown
@@ -167,7 +167,7 @@ class Loop:
             variables[name].assign(value)
 
     def _arrays(self) -> dict[str, np.ndarray]:
-        return {name: np.asarray(variable) for name, variable in self._variables()}
+        return {name: as_array(variable) for name, variable in self._variables()}
 
     def _variables(self) -> Iterator[tuple[str, Any]]:
         for name, thing in self._objects.items():

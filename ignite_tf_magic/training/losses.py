@@ -20,6 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from ignite_tf_magic.training.frameworks import Framework, layers_of
+from ignite_tf_magic.training.group import as_array
 from ignite_tf_magic.training.hooking import hook, leave_alone
 from ignite_tf_magic.training.reductions import tell_of_rounding
 from ignite_tf_magic.training.step import KERAS_MASK, Step, current_step
@@ -217,7 +218,7 @@ def _called(loss: Any, given: tuple[Any, Any], made: list[list[Any]], rows: slic
         tf.nest.pack_sequence_as(structure, [tf.constant(each[rows]) for each in parts])
         for structure, parts in zip(given, made, strict=True)
     ]
-    return np.asarray(loss.call(*arguments))
+    return as_array(loss.call(*arguments))
 
 
 def _probe(tensor: Any, random: np.random.Generator) -> np.ndarray:

@@ -21,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from ignite_tf_magic.errors import IgniteTfError, TrainingDiverged
-from ignite_tf_magic.training.group import WorkerGroup
+from ignite_tf_magic.training.group import WorkerGroup, as_array
 from ignite_tf_magic.training.measures import NUM_NUMBERS, Meter, Sample
 from ignite_tf_magic.training.records import FILE_NAME, TrainingRecord, WorkerMeasures
 from ignite_tf_magic.training.waiting import timed
@@ -164,8 +164,9 @@ def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
     """Keep what is one number."""
     found = {}
     for name, value in values.items():
-        number = np.asarray(value)
-        if number.ndim == 0 and np.issubdtype(number.dtype, np.number):
+        number = as_array(value)
+        is_number = np.issubdtype(number.dtype, np.number) or number.dtype == tf.bfloat16.as_numpy_dtype
+        if number.ndim == 0 and is_number:
             found[str(name)] = float(number)
     return found
 

@@ -25,7 +25,7 @@ import tensorflow as tf
 from ignite_tf_magic.errors import IgniteTfError
 from ignite_tf_magic.training.checkpoints import Checkpoint, CheckpointDirectory
 from ignite_tf_magic.training.frameworks import Framework
-from ignite_tf_magic.training.group import WorkerGroup
+from ignite_tf_magic.training.group import WorkerGroup, as_array
 from ignite_tf_magic.training.optimizers import optimizers_of
 from ignite_tf_magic.training.reading import begin_at, record_sources
 
@@ -212,7 +212,7 @@ class FitProgress:
             "epoch": epoch,
             "batches": num_batches,
             "is_done": is_done,
-            "logs": {name: np.asarray(value).tolist() for name, value in (logs or {}).items()},
+            "logs": {name: as_array(value).tolist() for name, value in (logs or {}).items()},
             "sources": sources,
         }
         self._saving.save(lambda: self._checkpoint(step, counts, read, facts))

@@ -89,7 +89,8 @@ def show_output(
     say = output.say if stream.is_rewritable else screen.note
     try:
         for chunk in telling(run, chunks, say):
-            output.feed(places[chunk.worker], chunk.text)
+            if chunk.text:  # those of pauses are of no worker
+                output.feed(places[chunk.worker], chunk.text)
             now = time.monotonic()
             if tail and tail.num_records > num_known and now - looked >= _LOOK_INTERVAL_S:
                 looked, num_known, records = now, tail.num_records, tail.records()

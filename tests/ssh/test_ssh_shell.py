@@ -37,7 +37,7 @@ def job(elsewhere):
 def test_the_exit_code_is_the_runs(here, job):
     out, err = here("start", "--workers", "3", "NUMBERS", "job", "python", "-c", SHOW)
     assert by_worker(out) == {n: f"{n} ['count.py', 'data']\n" for n in range(3)}
-    assert "is in the hands of its hosts: bed1, bed2, bed3" in err
+    assert ": 3 workers on bed1, bed2, bed3, reading NUMBERS\n  its hosts answer for it" in err
     assert "succeeded" in err
     subprocess.run(["tar", "czf", "job.tar.gz", "-C", "job", "."], check=True)
     words = ("--workers", "1", "--hosts", "bed2", "NUMBERS", "job.tar.gz")
@@ -115,7 +115,7 @@ def test_via_a_host(only_the_first, elsewhere, here, job, bed):
     words = ("start", "--via", "bed1", "--workers", "3", "NUMBERS", "job", "python", "-c", SHOW)
     out, err = here(*words)
     assert by_worker(out) == {n: f"{n} ['count.py', 'data']\n" for n in range(3)}
-    run = err.partition("run ")[2].split()[0]
+    run = err.partition("run ")[2].partition(":")[0]
     assert here("ps", "--all", "--via", "bed1", "--json")[0][-1]["id"] == run
     described = here("describe", run, "--via", "bed1", "--json")[0]
     assert [(each["host"], each["rows"]) for each in described["workers"]] == [

@@ -9,10 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ignite_tf_magic.training import measures, reporting
+from ignite_tf_magic.training.callbacks import as_number
 from ignite_tf_magic.training.records import (
     FILE_NAME,
     RecordReader,
@@ -36,6 +38,14 @@ def train(folder: Path, num_workers: int, wait_s: float, **environment: str) -> 
     workers = Workers(folder, num_workers, SCRIPT, arguments=(str(wait_s),))
     workers.run(**environment)
     return records_of(folder)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64", "int32"])
+def test_numbers_of_every_width_are_taken(dtype):
+    """NumPy alone makes no array of a bfloat16 tensor without dimensions."""
+    value = tf.cast(tf.constant(2), dtype)
+    assert reporting._numbers({"loss": value, "several": tf.stack([value, value])}) == {"loss": 2.0}
+    assert as_number(value) == 2.0
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])

@@ -11,6 +11,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 
 from ignite_tf_magic.errors import ConfigError, PathNotFound
 from ignite_tf_magic.session.files import Files
@@ -291,7 +292,7 @@ def test_without_a_configured_cluster_the_embedded_one_is_meant(fs, cluster, top
 
 
 def test_in_a_notebook(top, cluster, capsys):
-    magics = IgniteMagics(None)
+    magics = IgniteMagics(InteractiveShell())
     Path("a b.txt").write_text("ü" * 5)
     magics.ignite_tf(f"fs put 'a b.txt' {top}")
     assert "1 file, 10 B, copied" in capsys.readouterr().out

@@ -89,11 +89,11 @@ def test_a_run_that_succeeds(start, runs_dir):
 def test_a_run_whose_processes_run_is_running_though_no_server_of_tensorflow_ever_listens(start, work_dir):
     """As preprocessing, or a plain loop: it takes longer than starting may, and no limit has passed."""
     script = (
-        "import os, time\nfor step in range(20):\n    print('step', step, flush=True)\n    time.sleep(0.25)\n"
+        "import os, time\nfor step in range(80):\n    print('step', step, flush=True)\n    time.sleep(0.25)\n"
         "while not os.path.exists('go'): time.sleep(0.02)"
     )
-    run = start(script, 2, start_timeout_s=4)
-    await_text(run, "step 19")
+    run = start(script, 2, start_timeout_s=15)
+    await_text(run, "step 79")
     assert run.info().state is RunState.RUNNING
     (work_dir / "go").touch()
     assert run.wait(300).state is RunState.SUCCEEDED
@@ -138,16 +138,16 @@ def test_a_killed_worker_is_the_failure(start):
 
 def test_a_run_whose_workers_do_not_all_join_is_ended(start):
     script = COME_UP.replace("server.listen()", "if index == 0: server.listen()") + (
-        "print('loading data')\ntime.sleep(60)"
+        "print('loading data')\ntime.sleep(600)"
     )
-    run = start(script, 3, start_timeout_s=2.0)
+    run = start(script, 3, start_timeout_s=20.0)
     info = run.wait(300)
     failure = run.failure()
     assert (info.state, info.exit_code) == (RunState.FAILED, 124)
     assert failure.worker == 1
     assert failure.exit_text is None
     assert failure.last_lines == ("loading data",)
-    assert "within 2 s: worker 1 (its last line: loading data), worker 2" in failure.summary
+    assert "within 20 s: worker 1 (its last line: loading data), worker 2" in failure.summary
     assert "Worker 0 waits for it" in failure.summary
     assert "importing keras" in failure.summary
     assert "ignite_tf_magic.strategy()" in failure.summary

@@ -199,7 +199,7 @@ def test_explain_needs_no_cell(kernel, digits):
         ("%ignite_tf frob", ["invalid choice", "'start'"]),
         ("%ignite_tf stop", ["required: RUN", "usage:"]),
         ("%ignite_tf stop no-such-run", ["no run 'no-such-run'"]),
-        ("%ignite_tf start DIGITS_NB", ["needs a cell"]),
+        ("%ignite_tf start DIGITS_NB", ["in a notebook a cell: %%ignite_tf start CACHE"]),
         ("%%ignite_tf ps\nprint(1)", ["takes no cell"]),
         ("%%ignite_tf start DIGIT_NB\nprint(1)", ["no cache 'DIGIT_NB'", "'DIGITS_NB'"]),
         ("%%ignite_tf start DIGITS_NB --workers 0\nprint(1)", ["'0' is not a whole number from 1 up"]),

@@ -209,6 +209,26 @@ def test_runs_from_a_shell(configured, client):
         run.stop()
 
 
+def test_one_of_two_workers_is_followed(configured, client):
+    from ignite_tf_magic.protocol.messages import CacheConfig
+
+    cache = client.get_or_create_cache(CacheConfig(name="CLI_RUN_OF_2", backups=1))
+    for key in range(100):
+        cache.put(key, key)
+    script = "import time\nprint('here', flush=True)\ntime.sleep(600)\n"
+    with open_session(configured.connect_options, report=print) as session:
+        run = session.start_run(RunRequest("CLI_RUN_OF_2", script, 2))
+    try:
+        words = command("logs", run.id, "--follow", "--worker", "1")
+        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as follower:
+            assert (follower.stdout.readline() or follower.stderr.read()) == "here\n"
+            ignite_tf("stop", run.id)
+            assert follower.communicate(timeout=300)[1] == ""
+            assert follower.returncode == 0
+    finally:
+        run.stop()
+
+
 def test_interrupt_has_code_130(configured, client):
     from ignite_tf_magic.protocol.messages import CacheConfig
 
