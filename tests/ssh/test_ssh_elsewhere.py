@@ -138,7 +138,8 @@ def test_while_ignite_is_down(session, elsewhere, bed):
         watching.until("line 40\n")
         with no_node_answers(bed):
             listed = elsewhere("ps", "--json")
-            assert [each["id"] for each in json.loads(listed.out)] == [run.id]
+            # Hosts do not know how another test's run ended when only the registry was told.
+            assert {each["id"]: each["state"] for each in json.loads(listed.out)}[run.id] == "running"
             assert "no node of Ignite answers; the hosts were asked instead" in listed.err
             assert check_lines_so_far(elsewhere("logs", run.id, "--worker", "0").out) > 40
             checks = elsewhere.json("doctor", "NUMBERS", code=1)["checks"]
