@@ -118,7 +118,7 @@ import time; time.sleep(600)
     until(lambda: relay.job()["log_bytes"] - relay.job()["log_start"] <= MIB)
     start = relay.job()["log_start"]
     assert start % 4096 == 0
-    until(lambda: (home / "runs/r" / LOG).stat().st_blocks * 512 <= MIB + 8192)  # it is told before it is freed
+    until(lambda: (home / "runs/r" / LOG).stat().st_blocks * 512 <= MIB + 8192)  # told first, then freed
     reply = relay.poll(logs={LOG: 32})
     assert reply["gaps"] == [[LOG, 32, start]]
     (piece,) = reply["logs"]
