@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from ignite_tf_magic.config.options import Endpoint
-from ignite_tf_magic.errors import IgniteTfError, LaunchError, RecordDamaged
+from ignite_tf_magic.errors import HostUnreachable, IgniteTfError, LaunchError, RecordDamaged
 from ignite_tf_magic.launch.files import write_private
 from ignite_tf_magic.launch.hosts import Host, call_all
 from ignite_tf_magic.launch.jobs import Job
@@ -30,9 +30,10 @@ from ignite_tf_magic.runs.supervision.manager import RunPlan, first_record, payl
 from ignite_tf_magic.runs.supervision.reconciler_instructions import INSTRUCTIONS, Instructions
 
 _JOB = "reconciler"
+_NOTHING = "Nothing of it is left"
 _TAKEN_OVER_S = 30.0
 _TAKEN_BACK_S = 5.0
-_POLL_S = 0.05
+_POLL_S, _ASK_AGAIN_S = 0.05, 0.5
 
 
 def submit(
@@ -86,22 +87,48 @@ def _check_hosts(run_id: str, record: RunRecord, failed: Mapping[str, IgniteTfEr
     needed = record.order.hosts or tuple(host.name for host in record.hosts)
     lacking = [str(failed[name]) for name in needed if name in failed]
     if lacking and (record.order.hosts or len(lacking) == len(needed)):
-        raise LaunchError(f"run {run_id} was not started, and nothing of it is left: {'; '.join(lacking)}")
+        raise LaunchError(f"run {run_id} was not started: {'; '.join(lacking)}")
 
 
 @contextmanager
 def _taken_back(
     index: Registry, run_id: str, directory: RunDirectory, hosts: Iterable[Host]
 ) -> Iterator[None]:
-    """Leave nothing of a run that was not handed over: no host works for it, and nobody lists it."""
+    """Leave nothing of a run that was not handed over: no host works for it, and nobody lists it.
+
+    Where a host cannot be asked, its row stays and says `lost` soon, and prune removes the rest.
+
+    Raises:
+        LaunchError: As in the block, with what is left.
+    """
     try:
         yield
-    except BaseException:
-        call_all(hosts, partial(_remove, run_id))
-        with suppress(IgniteTfError):  # then its row says `lost`, and prune removes it
-            index.remove(run_id)
+    except BaseException as error:
+        left = _errors(call_all(hosts, partial(_try_to_remove, run_id)))
+        if not left:
+            with suppress(IgniteTfError):  # as where a host cannot be asked
+                index.remove(run_id)
         shutil.rmtree(directory.path, ignore_errors=True)
-        raise
+        if type(error) is not LaunchError:
+            raise
+        rest = (
+            f"What {', '.join(sorted(left))} may have of it, ignite-tf prune removes later"
+            if left
+            else _NOTHING
+        )
+        raise LaunchError(f"{error}. {rest}") from error
+
+
+def _try_to_remove(run_id: str, host: Host) -> None:
+    """Remove what there is of a run on a host, whose connection may have broken a moment ago."""
+    deadline = time.monotonic() + _TAKEN_BACK_S
+    while True:
+        try:
+            return _remove(run_id, host)
+        except HostUnreachable:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(_ASK_AGAIN_S)
 
 
 def _remove(run_id: str, host: Host) -> None:

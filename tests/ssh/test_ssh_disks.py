@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from ignite_tf_magic.errors import IgniteTfError
-from ignite_tf_magic.session import RunRequest, RunState, list_runs
+from ignite_tf_magic.session import RunRequest, RunState, list_runs, submission
 
 
 @pytest.mark.parametrize("detach", [True, False])
@@ -19,7 +21,7 @@ def test_a_start_on_a_full_host_is_refused_and_leaves_nothing(session, bed, name
             with pytest.raises(IgniteTfError) as caught:
                 session.start_run(request)
             told = str(caught.value)
-            assert "nothing of it is left" in told
+            assert "Nothing of it is left" in told
             assert {run.id for run in list_runs(include_ended=True)} == before
         else:
             run = session.start_run(request)
@@ -66,3 +68,37 @@ def test_the_doctor_tries_to_write(here, bed, namespaces):
         assert "make it writable" in disk["fix"]
     finally:
         host.run(["umount", "-l", state])
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_a_host_that_is_lost_while_it_is_given_a_run(session, bed, namespaces, monkeypatch, comes_back):
+    """What it has got is removed when it is back within seconds; else it is said, and the run is listed."""
+    victim, install = bed.hosts[1], submission._install
+
+    def install_and_lose(*arguments) -> None:
+        host = arguments[-1]
+        install(*arguments)
+        if host.name == victim.name:
+            victim.kill_sshd()
+            if comes_back:
+                threading.Timer(1.5, victim.start_sshd).start()
+            host.hello()
+
+    monkeypatch.setattr(submission, "_install", install_and_lose)
+    before = {run.id for run in list_runs(include_ended=True)}
+    try:
+        with pytest.raises(IgniteTfError, match="was not started") as caught:
+            session.start_run(RunRequest("NUMBERS", "print('here')", 3, max_restarts=0, detach=True))
+        told, listed = str(caught.value), {run.id for run in list_runs(include_ended=True)} - before
+        run_id = told.split()[1]
+        folder = f"{victim.home}/.local/state/ignite_tf_magic/runs/{run_id}"
+        if comes_back:
+            assert "Nothing of it is left" in told
+            assert not listed
+            assert victim.run(["ls", folder], check=False).returncode
+        else:
+            assert f"What {victim.name} may have of it" in told
+            assert listed == {run_id}
+    finally:
+        if not comes_back:
+            victim.start_sshd()
