@@ -69,7 +69,7 @@ ROOMS: list[dict[str, str]] = [
     {
         "training": """
             task seeding group claim tensorflow_seeds frameworks step advice reductions hooking losses
-            tapes metric_updates optimizers consistency together shares fit_data adapting checkpoints
+            tapes metric_updates optimizers consistency together shares strategies fit_data adapting checkpoints
             reading resume waiting measures records reporting untrusted_models models saving callbacks
             keras_hooks loops
         """,

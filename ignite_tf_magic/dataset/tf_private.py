@@ -15,6 +15,7 @@ import tensorflow as tf
 from tensorflow.python.data.ops import iterator_ops
 from tensorflow.python.distribute.collective_all_reduce_strategy import CollectiveAllReduceExtended
 from tensorflow.python.eager import context as eager
+from tensorflow.python.framework import config
 
 # To derive an iterator from, which counts what it waits: no public class can be.
 OwnedIterator = iterator_ops.OwnedIterator
@@ -68,6 +69,11 @@ def global_seed() -> int | None:
     """Return what tf.random.set_seed was given."""
     found: int | None = eager.global_seed()
     return found
+
+
+def is_deterministic() -> bool:
+    """Whether operations must come to the same each time, which forbids some: `enable_op_determinism` has no getter."""
+    return bool(config.is_op_determinism_enabled())
 
 
 def seed_generator() -> Any:
@@ -192,4 +198,5 @@ _CHECKS: dict[str, Callable[[], str]] = {
         *("_collective_device_filters", "get_server_def", "host_address_space"),
     ),
     "CollectiveAllReduceExtended": _changed_strategy,
+    "determinism": lambda: _lacking(config, "is_op_determinism_enabled"),
 }

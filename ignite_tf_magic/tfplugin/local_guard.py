@@ -19,6 +19,7 @@ class LocalGuard:
 
     def __init__(self) -> None:
         self._schemes: tuple[str, ...] = ()
+        self._events = _EVENTS  # a module's names are gone before its process has ended
 
     def add(self, schemes: Iterable[str]) -> None:
         """Guard these schemes, too."""
@@ -27,7 +28,7 @@ class LocalGuard:
         self._schemes = tuple(sorted({*self._schemes, *(f"{scheme}:" for scheme in schemes)}))
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event not in _EVENTS:
+        if event not in self._events:
             return
         path = arguments[0]
         if isinstance(path, str) and path.startswith(self._schemes):

@@ -17,17 +17,24 @@ from ignite_tf_magic.training.group import WorkerGroup
 
 
 def training_data(
-    given: dict[str, Any], framework: Framework, group: WorkerGroup
+    given: dict[str, Any], framework: Framework, group: WorkerGroup, order: int
 ) -> tuple[dict[str, Any], Firsts]:
-    """Take the data out of the arguments of `fit`, and return this worker's part of it."""
+    """Take the data out of the arguments of `fit`, and return this worker's part of it.
+
+    Args:
+        given: The arguments.
+        framework: The model's.
+        group: The workers.
+        order: Seed of the orders in which arrays are read, if they are to be shuffled; the same on all workers.
+    """
     firsts = Firsts()
     x, y, weights = (given.pop(name, None) for name in ("x", "y", "sample_weight"))
     validation, split = given.pop("validation_data", None), given.pop("validation_split", 0.0)
-    batch_rows, shuffle = given.pop("batch_size", None), given.pop("shuffle", True)
+    batch_rows, shuffle = given.pop("batch_size", None), order if given.pop("shuffle", True) else None
     validation_rows = given.pop("validation_batch_size", None) or batch_rows
     if split and validation is None and not _is_source(x):
         (x, y, weights), validation = _split(x, y, weights, split)
-    part = _share((x, y, weights), batch_rows, bool(shuffle), framework, group, firsts.of_training)
+    part = _share((x, y, weights), batch_rows, shuffle, framework, group, firsts.of_training)
     found = {"x": part, "shuffle": False}
     if isinstance(part, tf.data.Dataset):
         found["x"] = shares.in_step(part, group)
@@ -36,7 +43,7 @@ def training_data(
     if validation is not None:
         parts = validation if isinstance(validation, (tuple, list)) else (validation,)
         data = (*parts, None, None)[:3]
-        part = _share(data, validation_rows, False, framework, group, firsts.of_validation)
+        part = _share(data, validation_rows, None, framework, group, firsts.of_validation)
         found["validation_data"] = _to_evaluate(part, group)
     return found, firsts
 
@@ -51,7 +58,7 @@ def evaluation_data(
     whole = {"x": x, "y": y, "sample_weight": weights, "batch_size": batch_rows}
     if given.get("_use_cached_eval_dataset"):
         return whole, firsts
-    part = _share((x, y, weights), batch_rows, False, framework, group, firsts.of_validation)
+    part = _share((x, y, weights), batch_rows, None, framework, group, firsts.of_validation)
     if not isinstance(part, tf.data.Dataset):
         return {**whole, "x": part}, firsts
     return {"x": _to_evaluate(part, group)}, firsts
@@ -71,7 +78,7 @@ def _is_source(x: Any) -> bool:
 def _share(
     data: tuple[Any, Any, Any],
     batch_rows: int | None,
-    shuffle: bool,
+    order: int | None,
     framework: Framework,
     group: WorkerGroup,
     firsts: list[FirstBatches],
@@ -89,9 +96,9 @@ def _share(
         if group.place.is_chief:
             _tell_of_own_rows(rows_by_worker)
         return shares.of_own_arrays(
-            tensors, rows_by_worker, batch_rows, shuffle=shuffle, worker=group.place.index
+            tensors, rows_by_worker, batch_rows, order=order, worker=group.place.index
         )
-    return shares.share_of(shares.of_arrays(tensors, batch_rows, shuffle=shuffle, group=group), group, [])
+    return shares.share_of(shares.of_arrays(tensors, batch_rows, order=order, group=group), group, [])
 
 
 def _tell_of_own_rows(by_worker: Sequence[int]) -> None:

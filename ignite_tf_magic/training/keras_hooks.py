@@ -39,8 +39,9 @@ from ignite_tf_magic.training.reporting import Reporter, writer_of_run
 from ignite_tf_magic.training.resume import CheckpointPolicy, FitProgress, GracefulShutdown, skipping
 from ignite_tf_magic.training.saving import hook_saving
 from ignite_tf_magic.training.seeding import own_random_numbers
+from ignite_tf_magic.training.strategies import hook_strategies
 from ignite_tf_magic.training.tapes import hook_tapes
-from ignite_tf_magic.training.tensorflow_seeds import own_numbers, seed_tensorflow
+from ignite_tf_magic.training.tensorflow_seeds import order_seed, own_numbers, seed_tensorflow
 from ignite_tf_magic.training.together import DataParallelFit
 
 _NO_STRATEGY = type(tf.distribute.get_strategy())  # that of a process in which nobody has asked for one
@@ -89,6 +90,8 @@ def _install(name: str) -> None:
         return
     group.connect()
     seed_tensorflow()
+    if group.place.size > 1:
+        hook_strategies()
     if group.place.size > 1 and not is_too_old:  # `fit` says so then; who imports Keras only needs no word
         framework = framework_named(name)
         hook_optimizers(framework, _tell_of_a_loop)
@@ -204,10 +207,11 @@ def _fit(model: Any, original: Callable[..., Any], given: dict[str, Any]) -> Any
     framework, group = framework_of(model), worker_group()
     together, asked = _together(model, framework, group), GracefulShutdown()
     check_elements(model, given.get("x"))
-    name = name_in_run(f"fit-{next(_fits)}", group)
+    fit = f"fit-{next(_fits)}"
+    name = name_in_run(fit, group)
     progress = FitProgress(model, framework, group, CheckpointPolicy(directory_in_run(name), group))
     progress.find()
-    data, firsts = training_data(given, framework, group)
+    data, firsts = training_data(given, framework, group, order_seed(group, fit))
     reporter = _reporter(name, group, given, data["x"])
     callbacks = for_worker(given.pop("callbacks", None), framework, group)
     history = framework.module.callbacks.History()

@@ -29,8 +29,9 @@ def strategy() -> Any:
     """Return the strategy for a loop of one's own: over all workers of the run, or that of one process alone.
 
     Call it at the top of the script, before the first tensor, variable or dataset is made. Batches of `IgniteDataset`
-    are this worker's parts of global ones, of different sizes: divide the sum of a batch's losses by the global batch
-    size, as `tf.nn.compute_average_loss` does.
+    are this worker's parts of global ones, of different sizes: divide the sum of a batch's losses by the rows of all
+    workers, as `tf.nn.compute_average_loss(losses, global_batch_size=n)` does. `experimental_distribute_dataset` takes
+    them as they are.
     """
     group = worker_group()
     if group.place.size == 1:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import tensorflow as tf
+
 from ignite_tf_magic.training.frameworks import Framework
-from ignite_tf_magic.training.hooking import hook_family
+from ignite_tf_magic.training.hooking import hook_family, leave_alone
 from ignite_tf_magic.training.step import Step
 
+# By which an optimizer of Keras 3 adds rows to a variable; those of tf_keras have each row once by then.
+_ADDING = {"assign_add", "assign_sub"}
 # Those that a model's steps have used, beside those that it has: of closures, say. In the order of their first use.
 _used: weakref.WeakKeyDictionary[Any, dict[int, Any]] = weakref.WeakKeyDictionary()
 
@@ -36,6 +41,34 @@ def hook_optimizers(framework: Framework, outside: Callable[[], None]) -> None:
 
     for base in framework.optimizer_classes:
         hook_family(base, framework.apply_name, apply, outside)
+        for kind in base.__mro__:
+            for name in _ADDING & vars(kind).keys():
+                setattr(kind, name, _adding_alike(getattr(kind, name)))
+
+
+def _adding_alike(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Let an optimizer add rows to a variable, some of them several times, in one order.
+
+    TensorFlow's scatter operations do so in threads (1,024 rows or more, TensorFlow 2.21), in another order each time:
+    weights of workers would come apart by their last bits.
+    """
+
+    @functools.wraps(original)
+    def method(optimizer: Any, variable: Any, value: Any) -> Any:
+        return original(
+            optimizer, variable, _each_once(value) if isinstance(value, tf.IndexedSlices) else value
+        )
+
+    leave_alone(method)
+    return method
+
+
+def _each_once(rows: Any) -> Any:
+    """Add up rows of the same index, in their order."""
+    indices, places = tf.unique(rows.indices)
+    order = tf.argsort(places, stable=True)
+    sums = tf.math.segment_sum(tf.gather(rows.values, order), tf.gather(places, order))
+    return tf.IndexedSlices(sums, indices, rows.dense_shape)
 
 
 def optimizers_of(model: Any, framework: Framework) -> list[Any]:

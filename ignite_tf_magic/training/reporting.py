@@ -143,7 +143,7 @@ def check_loss(values: Mapping[str, Any], epoch: int, step: int) -> None:
 
 
 def _ratio(part: float, whole: float) -> float | None:
-    return part / whole if whole > 0 else None
+    return _known(part / whole) if whole > 0 else None
 
 
 def _known(number: float) -> float | None:

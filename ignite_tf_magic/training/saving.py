@@ -21,6 +21,8 @@ def hook_saving(module: Any, worker: int) -> None:
     ways += [(module.saving, "save_model"), (module.models, "save_model")]
     for owner, name in ways:
         setattr(owner, name, _whole(getattr(owner, name), worker))
+    for owner in (module.saving, module.models) if worker else ():
+        owner.load_model = _with_advice(owner.load_model)
 
 
 def _whole(original: Callable[..., Any], worker: int) -> Callable[..., Any]:
@@ -39,6 +41,24 @@ def _whole(original: Callable[..., Any], worker: int) -> Callable[..., Any]:
         return found
 
     return save
+
+
+def _with_advice(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that says of a file which is not there why it may not be, as far as Python can (3.11)."""
+
+    @functools.wraps(original)
+    def load_model(filepath: Any, *arguments: Any, **options: Any) -> Any:
+        try:
+            return original(filepath, *arguments, **options)
+        except (ValueError, OSError) as error:
+            if hasattr(error, "add_note") and "://" not in str(filepath) and not Path(filepath).exists():
+                error.add_note(
+                    f"{filepath} is not on this worker: ModelCheckpoint writes in the first worker only. Where all are "
+                    "to read it, name a place that all of them reach: os.environ['IGNITE_TF_RUN_URI'] + '/best.keras'"
+                )
+            raise
+
+    return load_model
 
 
 def _is_local_file(filepath: Any) -> bool:

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,8 +51,14 @@ def is_share(dataset: Any) -> bool:
     return bool(policy == tf.data.experimental.AutoShardPolicy.OFF)
 
 
-def of_arrays(arrays: Any, batch_rows: int | None, *, shuffle: bool, group: WorkerGroup) -> Any:
+def of_arrays(arrays: Any, batch_rows: int | None, *, order: int | None, group: WorkerGroup) -> Any:
     """Return the global batches of tensors as Keras makes them; shuffled the same on all workers.
+
+    Args:
+        arrays: The tensors.
+        batch_rows: Of a global batch.
+        order: Seed of the orders of passes, each another one; None leaves the rows as they are.
+        group: The workers.
 
     Raises:
         ConfigError: A batch has fewer rows than there are workers.
@@ -62,11 +68,13 @@ def of_arrays(arrays: Any, batch_rows: int | None, *, shuffle: bool, group: Work
     total = int(num_rows(arrays))
     sizes = np.full(-(-total // batch_rows), batch_rows, np.int64)
     sizes[-1:] += total - sizes.sum()
-    return _of_sizes(arrays, sizes, shuffle=shuffle)
+    # As Keras' own say: kernels chosen for a known shape round otherwise than those for any.
+    is_known = group.place.size == 1 and total % batch_rows == 0
+    return _of_sizes(arrays, sizes, order, shape=[batch_rows if is_known else None])
 
 
 def of_own_arrays(
-    arrays: Any, rows_by_worker: tuple[int, ...], batch_rows: int | None, *, shuffle: bool, worker: int
+    arrays: Any, rows_by_worker: tuple[int, ...], batch_rows: int | None, *, order: int | None, worker: int
 ) -> Any:
     """Return a worker's parts of global batches, where each worker has arrays of its own.
 
@@ -76,7 +84,7 @@ def of_own_arrays(
     if not sum(rows_by_worker):
         raise ConfigError("the arrays have no rows on any worker")
     deal = GlobalBatchPlan(rows_by_worker, batch_rows or _KERAS_BATCH_ROWS)
-    dataset = _of_sizes(arrays, deal.sizes(worker), shuffle=shuffle)
+    dataset = _of_sizes(arrays, deal.sizes(worker), order)
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     shared = dataset.with_options(options)
@@ -84,23 +92,26 @@ def of_own_arrays(
     return shared
 
 
-def _of_sizes(arrays: Any, sizes: np.ndarray, *, shuffle: bool) -> Any:
+def _of_sizes(
+    arrays: Any, sizes: np.ndarray, order: int | None, shape: Sequence[int | None] = (None,)
+) -> Any:
     """Return batches of so many rows, those of each pass in another order."""
     total = int(sizes.sum())
     passes = EpochTracker()
-    draw = PassSeed(None, passes, "order")
+    draw = PassSeed(order or 0, passes, "order")
 
-    def order(seed: Any) -> Any:
+    def in_order(seed: Any) -> Any:
         numbers = tf.range(total, dtype=tf.int64)
-        if shuffle:
+        if order is not None:
             numbers = tf.random.experimental.stateless_shuffle(numbers, tf.stack([seed, 0]))
         rows = tf.RaggedTensor.from_row_lengths(numbers, sizes)
         return tf.data.Dataset.from_tensor_slices(rows)
 
     def batch(numbers: Any) -> Any:
+        numbers = tf.ensure_shape(numbers, shape)
         return tf.nest.map_structure(lambda tensor: tf.gather(tensor, numbers), arrays)
 
-    batches = anew_each_pass(draw, order).map(batch, tf.data.AUTOTUNE)
+    batches = anew_each_pass(draw, in_order).map(batch, tf.data.AUTOTUNE)
     batches = batches.apply(tf.data.experimental.assert_cardinality(len(sizes)))
     batches.passes = passes
     return batches

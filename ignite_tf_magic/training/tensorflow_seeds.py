@@ -25,6 +25,16 @@ def seed_tensorflow() -> None:
         tf.random.set_seed(seed)
 
 
+def order_seed(group: WorkerGroup, *parts: object) -> int:
+    """Return a number that follows from the script's global seed, or from the run, and from some parts.
+
+    It is that of the chief on every worker; all of them call.
+    """
+    seed = mixed(global_seed(), *parts)
+    (of_chief,) = group.from_chief([np.int64(seed)])
+    return int(of_chief)
+
+
 @contextmanager
 def other_numbers(group: WorkerGroup) -> Iterator[None]:
     """Yield operations that are made in a block other numbers on each worker but the chief.

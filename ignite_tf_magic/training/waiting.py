@@ -8,13 +8,14 @@ what comes after.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from ignite_tf_magic.dataset.batches import num_rows
-from ignite_tf_magic.dataset.tf_private import OwnedIterator, variant_of
+from ignite_tf_magic.dataset.tf_private import OwnedIterator, is_deterministic, variant_of
 
 _counters: list[Any] = []
 
@@ -25,7 +26,10 @@ def timed(dataset: Any) -> Any:
 
 
 def counted() -> tuple[float, float]:
-    """Return the seconds that were waited in this process so far, and the rows that came."""
+    """Return the seconds that were waited in this process so far, and the rows that came.
+
+    Where operations must be deterministic there is no clock in a graph: then nobody knows the seconds, which are NaN.
+    """
     if not _counters:
         return 0.0, 0.0
     waited_s, rows = _counters[0].numpy()
@@ -67,15 +71,20 @@ class _TimedIterator(OwnedIterator):  # type: ignore[misc]
         return _TimedSpec(self.element_spec)
 
     def _timed(self, get: Callable[[], Any], rows_of: Callable[[Any], Any]) -> Any:
-        began = tf.timestamp()
+        now = _nowhen if is_deterministic() else tf.timestamp
+        began = now()
         with tf.control_dependencies([began]):
             found = get()
         parts = tf.nest.flatten(found, expand_composites=True)
         with tf.control_dependencies([part for part in parts if isinstance(part, tf.Tensor)]):
-            waited_s = tf.timestamp() - began
+            waited_s = now() - began
         with tf.device("CPU:0"):
             _counter().assign_add(tf.stack([waited_s, tf.cast(rows_of(found), tf.float64)]))
         return found
+
+
+def _nowhen() -> Any:
+    return tf.constant(math.nan, tf.float64)
 
 
 class _TimedSpec(tf.data.IteratorSpec):  # type: ignore[misc]

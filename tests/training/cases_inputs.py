@@ -131,6 +131,16 @@ def backed_up(s: Setting) -> dict[str, Any]:
 
 
 @case
+def arrays_shuffled_by_a_seed(s: Setting) -> dict[str, Any]:
+    """Each epoch, and each `fit` of a loop, has another order: the same one on all workers."""
+    s.keras.utils.set_random_seed(3)
+    model = s.dense()
+    for _ in range(2):
+        history = model.fit(s.flat, s.labels, batch_size=50, epochs=2, verbose=0)
+    return result(model, history)
+
+
+@case
 def chosen_at_random(s: Setting) -> dict[str, Any]:
     """A script that splits and shuffles without a seed does it alike on all workers, later too."""
     import random

@@ -107,6 +107,22 @@ def lookups_of_positions(s: Setting) -> dict[str, Any]:
 
 
 @case
+def rows_looked_up_many_times(s: Setting) -> dict[str, Any]:
+    """Thousands of lookups of few rows, by optimizers that keep them apart: added up alike on all workers."""
+    layers, found = s.keras.layers, {}
+    for optimizer in (s.keras.optimizers.RMSprop(0.001), s.keras.optimizers.SGD(0.1)):
+        s.seeded()
+        looked_up = layers.Embedding(20, 64)
+        model = s.keras.Sequential(
+            [s.keras.Input([12]), looked_up, layers.GlobalAveragePooling1D(), layers.Dense(10)]
+        )
+        model = s.compiled(model, optimizer=optimizer)
+        history = model.fit(s.dealt(250, data=(s.tokens, s.labels)), epochs=3, verbose=0)
+        found |= {f"{optimizer.name} {part}": value for part, value in result(model, history).items()}
+    return found
+
+
+@case
 def probabilities_taken_for_logits(s: Setting) -> dict[str, Any]:
     """A slip that Keras forgives, as it looks for the logits behind a softmax; in a loss that reduces by itself."""
     s.seeded()

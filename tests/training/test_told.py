@@ -68,6 +68,14 @@ def test_one_file_that_all_workers_save(told):
         assert of_worker["saved_under_one_name"]["result"] == [*[True] * 10, []]
 
 
+def test_a_file_that_only_the_first_worker_has(told):
+    (of_chief, _), (of_other, can_say) = (each["not_saved_here"]["result"] for each in told)
+    assert of_chief == []
+    assert ["ModelCheckpoint writes in the first worker only" in each for each in of_other] == [
+        True
+    ] * can_say
+
+
 def test_a_variable_that_is_a_mean(told):
     assert not any("rows of a batch" in each for each in told[0]["a_moving_mean"]["warnings"])
 

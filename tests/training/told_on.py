@@ -117,6 +117,14 @@ def saved_under_one_name():
     return [*loaded, sorted(each.name for each in Path(sys.argv[1]).glob(".worker*"))]
 
 
+def not_saved_here():
+    """What is said of a file that only the first worker has written, where Python can say more of an error."""
+    try:
+        keras.saving.load_model("of-the-first-worker.keras")
+    except ValueError as error:
+        return getattr(error, "__notes__", []), hasattr(error, "add_note")
+
+
 def several_values():
     """A metric with a value for each class, also in a checkpoint."""
     one = keras.Sequential([keras.Input([16]), keras.layers.Dense(3, "sigmoid")])
@@ -337,7 +345,14 @@ for each in (
         changed_at_random,
         rate_by_the_clock,
     ),
-    *(weights_without_an_optimizer, several_values, saved_under_one_name, unsavable, means_of_rows),
+    *(
+        weights_without_an_optimizer,
+        several_values,
+        saved_under_one_name,
+        not_saved_here,
+        unsavable,
+        means_of_rows,
+    ),
     *(another_rate_on_each, another_size_on_each),
     *(a_root_of_a_mean, measured_by_quotients, a_codebook, a_queue, a_moving_mean),
     *(rows_counted_in_a_variable, eager_steps),
