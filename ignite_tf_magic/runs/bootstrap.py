@@ -25,6 +25,7 @@ from types import FrameType, ModuleType, TracebackType
 from ignite_tf_magic.after_import import after_import, call_named
 from ignite_tf_magic.launch.groups import kill_group
 from ignite_tf_magic.launch.lock import wait_until_gone
+from ignite_tf_magic.runs.deferred_imports import defer_imports
 from ignite_tf_magic.runs.task import GRACE_S, ExitReport, WorkerTask, is_python_script
 from ignite_tf_magic.runs.unhooked import UnhookedWatch
 
@@ -145,6 +146,7 @@ def _prepare(task: WorkerTask) -> None:
 
 def _hook_imports(task: WorkerTask) -> None:
     """Have modules followed by their calls, in this process and in all that it starts, which may be the worker."""
+    defer_imports()
     for module, function in task.after_import.items():
         after_import(module, partial(call_named, function))
     known = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]

@@ -12,10 +12,12 @@ from functools import partial
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 if os.environ.get("KERAS_BACKEND", "tensorflow") == "tensorflow":
-    sys.modules.update(dict.fromkeys(("pandas", "scipy", "sklearn")))
+    sys.modules.update(dict.fromkeys(("jax", "pandas", "scipy")))
 
 from ignite_tf_magic.after_import import after_import, call_named
+from ignite_tf_magic.runs.deferred_imports import defer_imports
 
+defer_imports()
 after_import("random", partial(call_named, "ignite_tf_magic.training.seeding:seed_random"))
 after_import("numpy", partial(call_named, "ignite_tf_magic.training.seeding:seed_numpy"))
 for framework in ("keras", "tf_keras"):

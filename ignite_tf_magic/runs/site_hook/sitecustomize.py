@@ -67,6 +67,7 @@ def _set_up(calls: Mapping[str, str]) -> None:
     sys.meta_path.append(_PackageFinder())
     try:
         after_import = import_module(f"{_PACKAGE}.after_import").after_import
+        import_module(f"{_PACKAGE}.runs.deferred_imports").defer_imports()
     except _UNUSABLE as error:
         _warn(error)
         return
