@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INPUTS := setup.cfg setup.py pyproject.toml ignite_tf_magic/protocol/_rows.c \
 	ignite_tf_magic/tfplugin/_filesystem.c ignite_tf_magic/tfplugin/_filesystem.h
 
-.PHONY: demo test lint bench faults faults-short matrix versions sanitize golden browser fuse sshd pictures clean
+.PHONY: demo test lint bench faults faults-short matrix versions sanitize golden browser fuse sshd torch pictures clean
 
 demo: $(VENV)/.all
 	$(BIN)/ignite-tf demo
@@ -14,6 +14,7 @@ test: $(VENV)/.dev
 	-@$(MAKE) --no-print-directory browser
 	-@$(MAKE) --no-print-directory fuse
 	-@$(MAKE) --no-print-directory sshd
+	-@$(MAKE) --no-print-directory torch
 	$(BIN)/python tests/side_by_side.py
 
 lint: $(VENV)/.dev
@@ -79,6 +80,12 @@ sshd:
 	  sudo=$$(test "$$(id -u)" = 0 || echo sudo -n); \
 	  $$sudo apt-get update -qq && $$sudo apt-get install -y -qq --no-install-recommends \
 	    openssh-server openssh-client iproute2 util-linux procps dash tcsh fish zsh; }
+
+# PyTorch without CUDA, for tests/training/test_other_frameworks.py: of Debian, for its own Python; PyPI's brings 3 GB.
+torch:
+	@/usr/bin/python3 -c 'import torch' 2>/dev/null || { \
+	  sudo=$$(test "$$(id -u)" = 0 || echo sudo -n); \
+	  $$sudo apt-get update -qq && $$sudo apt-get install -y -qq --no-install-recommends python3-torch; }
 
 # docs/rooms.svg, from the imports; docs/quickstart.png and docs/panel.png, from nodes, a JupyterLab and a browser
 # started for them.

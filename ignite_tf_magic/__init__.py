@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ignite_tf_magic.version import __version__
 
 if TYPE_CHECKING:
+    from ignite_tf_magic.dataset.array_batches import batches as batches
     from ignite_tf_magic.dataset.ignite import IgniteDataset as IgniteDataset
     from ignite_tf_magic.errors import IgniteTfError as IgniteTfError
     from ignite_tf_magic.session import load as load
@@ -36,6 +37,7 @@ _HOME_OF_NAME = {
     "Session": "ignite_tf_magic.session.facade",
     "connect": "ignite_tf_magic.session.facade:open_session",
     "all_rows": "ignite_tf_magic.training.step",
+    "batches": "ignite_tf_magic.dataset.array_batches",
     "checkpoint": "ignite_tf_magic.training.loops",
     "independent": "ignite_tf_magic.training.keras_hooks",
     "load": "ignite_tf_magic.session",
@@ -54,6 +56,7 @@ __all__ = [
     "Session",
     "__version__",
     "all_rows",
+    "batches",
     "checkpoint",
     "connect",
     "independent",

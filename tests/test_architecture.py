@@ -59,7 +59,7 @@ ROOMS: list[dict[str, str]] = [
         "dataset": """
             options pool kept_client snapshot tfrecord_address tfrecord_encoding kept_secrets generator
             tf_private graph_devices structure reading_process batches page_map deal passes lineage source reader
-            tfrecord_files paged tfrecord_pages ignite
+            array_batches tfrecord_files paged tfrecord_pages ignite
         """,
         "runs": """
             timeouts states directory seals task type_checks orders record verdicts decisions spec reach
@@ -68,7 +68,7 @@ ROOMS: list[dict[str, str]] = [
     },
     {
         "training": """
-            task seeding group claim tensorflow_seeds frameworks step advice reductions hooking losses
+            rendezvous task seeding group claim tensorflow_seeds frameworks step advice reductions hooking losses
             tapes metric_updates optimizers consistency together shares strategies fit_data adapting checkpoints
             reading resume waiting measures records reporting untrusted_models models saving callbacks
             keras_hooks loops

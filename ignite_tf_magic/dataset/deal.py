@@ -26,6 +26,19 @@ class EqualSteps(str, Enum):
     DROP = "drop"
     REPEAT = "repeat"
 
+    @classmethod
+    def parse(cls, text: str) -> EqualSteps:
+        """Read what `equal_steps` was given.
+
+        Raises:
+            ConfigError: It is none of them.
+        """
+        try:
+            return cls(text)
+        except ValueError:
+            names = ", ".join(repr(policy.value) for policy in cls)
+            raise ConfigError(f"equal_steps={text!r}: choose one of {names}") from None
+
 
 @dataclass(frozen=True, slots=True)
 class GlobalBatchPlan:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from ignite_tf_magic.config.options import DEFAULT_PORT, Endpoint
@@ -15,8 +14,8 @@ from ignite_tf_magic.dataset.generator import ArrayDataset
 from ignite_tf_magic.dataset.kept_secrets import Given, keep
 from ignite_tf_magic.dataset.options import ReadOptions, parse_partitions, read_options
 from ignite_tf_magic.dataset.paged import PagedDataset, Pages, Recipe, ShuffleOrder
-from ignite_tf_magic.dataset.passes import EpochTracker, PassSeed, RowShard, Stream
-from ignite_tf_magic.dataset.reader import ChunkReader, PartitionOrder
+from ignite_tf_magic.dataset.passes import EpochTracker, PassSeed
+from ignite_tf_magic.dataset.reader import ChunkReader, PartitionOrder, random_order
 from ignite_tf_magic.dataset.reading_process import (
     ReadBy,
     check_secrets_stay,
@@ -25,10 +24,10 @@ from ignite_tf_magic.dataset.reading_process import (
     warn_if_connected,
 )
 from ignite_tf_magic.dataset.source import Source, open_source
-from ignite_tf_magic.dataset.structure import arranged, no_pages, page_spec, row_spec, with_ragged
+from ignite_tf_magic.dataset.structure import no_pages, page_spec, row_spec, with_ragged
 from ignite_tf_magic.dataset.tfrecord_address import ALL, ASSIGNED, THIS_PROCESS, RecordAddress, part_text
 from ignite_tf_magic.dataset.tfrecord_pages import tfrecord_pages
-from ignite_tf_magic.errors import ConfigError, EmptyCache
+from ignite_tf_magic.errors import EmptyCache
 from ignite_tf_magic.protocol.columns import Column, RaggedColumn
 
 
@@ -135,7 +134,7 @@ class IgniteDataset(PagedDataset):
         )
         kept = None if fields is None else tuple(fields)
         options = replace(options, fields=kept, fill=dict(fill or {}), variable=tuple(variable))
-        policy, reader = _policy(equal_steps), reading_process(read_by)
+        policy, reader = EqualSteps.parse(equal_steps), reading_process(read_by)
         source = open_source(options)
         spec = _row_spec(source, element_spec)
         everything = replace(options, partitions=parse_partitions(part), assignment=None)
@@ -156,7 +155,7 @@ class IgniteDataset(PagedDataset):
                     spec,
                     is_share=is_share,
                 ),
-                share=_share(options, source),
+                share=source.shard(options.assignment),
                 equal_steps=policy,
                 whole=whole if assigned else None,
             )
@@ -187,23 +186,6 @@ def _kept(options: ReadOptions, given: Given) -> str | None:
     return keep(given) if used & set(filter(None, given)) else None
 
 
-def _share(options: ReadOptions, source: Source) -> RowShard | None:
-    assignment = options.assignment
-    if assignment is None:
-        return None
-    stream = Stream((source.partitions,), source.chunk_rows)
-    num_partitions = max(source.baseline.owners) + 1  # a replicated cache has but -1, the whole of it
-    return RowShard(assignment.worker, assignment.rows_by_worker, num_partitions, stream, source.measured)
-
-
-def _policy(text: str) -> EqualSteps:
-    try:
-        return EqualSteps(text)
-    except ValueError:
-        names = ", ".join(repr(policy.value) for policy in EqualSteps)
-        raise ConfigError(f"equal_steps={text!r}: choose one of {names}") from None
-
-
 def _row_spec(source: Source, given: Any) -> Any:
     if source.layout is not None:
         return row_spec(source.layout)
@@ -231,7 +213,7 @@ def _generated(
         with ChunkReader(source, draw(), passes.stream()) as reader:
             passes.note(reader.stream)
             for chunk in reader.chunks():
-                yield tf.nest.flatten(arranged(layout, [_arrays(column) for column in chunk.columns()]))
+                yield tf.nest.flatten(layout.arranged(_arrays(column) for column in chunk.columns()))
 
     return ArrayDataset(read, page_spec(spec))
 
@@ -267,9 +249,4 @@ def _partition_order(order: ShuffleOrder | None, passes: EpochTracker) -> Callab
     if order is None:
         return lambda: None
     seed = PassSeed(order.seed, passes, "partitions", reshuffle=order.reshuffle)
-
-    def draw() -> PartitionOrder:
-        generator = np.random.default_rng(int(seed()))
-        return lambda partitions: [int(p) for p in generator.permutation(np.asarray(partitions))]
-
-    return draw
+    return lambda: random_order(int(seed()))

@@ -15,6 +15,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
+import numpy as np
+
 from ignite_tf_magic.client.cache_scan import CacheScan
 from ignite_tf_magic.client.client import Cache, Client
 from ignite_tf_magic.closing import Closing
@@ -28,6 +30,12 @@ from ignite_tf_magic.protocol.page_series import PageSeries
 QUEUED_CHUNKS = 2
 
 PartitionOrder = Callable[[Sequence[int]], Sequence[int]]
+
+
+def random_order(seed: int) -> PartitionOrder:
+    """Return an order of partitions that follows from a seed, another one each time it is asked for."""
+    generator = np.random.default_rng(seed)
+    return lambda partitions: [int(p) for p in generator.permutation(np.asarray(partitions))]
 
 
 class ChunkReader(Closing):

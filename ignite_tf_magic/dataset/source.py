@@ -14,8 +14,8 @@ from ignite_tf_magic.client.page_sizes import PageSizes, PartitionStats
 from ignite_tf_magic.client.router import wait_for
 from ignite_tf_magic.client.row_counts import check_rows
 from ignite_tf_magic.dataset.kept_client import KeptClient
-from ignite_tf_magic.dataset.options import ReadOptions
-from ignite_tf_magic.dataset.passes import Stream
+from ignite_tf_magic.dataset.options import AssignedShard, ReadOptions
+from ignite_tf_magic.dataset.passes import RowShard, Stream
 from ignite_tf_magic.dataset.pool import BufferPool
 from ignite_tf_magic.dataset.snapshot import Snapshot
 from ignite_tf_magic.errors import ConfigError, PartitionsLost, format_ranges
@@ -75,6 +75,14 @@ class Source:
         """Take over what others have measured of the partitions of a stream."""
         if stream.measured:
             self.sizes.learn({p: PartitionStats(*measures) for p, measures in stream.measured.items()})
+
+    def shard(self, assignment: AssignedShard | None) -> RowShard | None:
+        """Say what a worker's share of it is; None where no launcher has assigned one."""
+        if assignment is None:
+            return None
+        stream = Stream((self.partitions,), self.chunk_rows)
+        num_partitions = max(self.baseline.owners) + 1  # a replicated cache has but -1, the whole of it
+        return RowShard(assignment.worker, assignment.rows_by_worker, num_partitions, stream, self.measured)
 
     @property
     def snapshot(self) -> Snapshot | None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from ignite_tf_magic.protocol.layout import Leaf, Node, RowLayout
+from ignite_tf_magic.protocol.layout import Leaf, RowLayout
 
 
 def row_spec(layout: RowLayout) -> Any:
     """Return the structure of a row."""
-    return arranged(layout, [_leaf_spec(leaf) for leaf in layout.leaves()])
+    return layout.arranged(map(_leaf_spec, layout.leaves()))
 
 
 def _leaf_spec(leaf: Leaf) -> Any:
@@ -54,16 +53,3 @@ def no_pages(spec: Any) -> Any:
         return tf.zeros([size or 0 for size in item.shape.as_list()], item.dtype)
 
     return tf.data.Dataset.from_tensors(tf.nest.map_structure(nothing, page_spec(spec))).take(0)
-
-
-def arranged(layout: RowLayout, items: Sequence[Any]) -> dict[str, Any]:
-    """Arrange one item per leaf as {"key": ..., "val": ...}."""
-    supply = iter(items)
-    return {"key": _arrange(layout.key, supply), "val": _arrange(layout.value, supply)}
-
-
-def _arrange(node: Node, supply: Iterator[Any]) -> Any:
-    # Not a closure: one that refers to itself keeps the arrays alive until the garbage collector runs.
-    if isinstance(node, Leaf):
-        return next(supply)
-    return {child.path[len(node.path)]: _arrange(child, supply) for _, child in node.fields}

@@ -11,7 +11,6 @@ import tensorflow as tf
 from ignite_tf_magic.dataset.graph_devices import mark
 from ignite_tf_magic.dataset.paged import Pages, ShuffleOrder
 from ignite_tf_magic.dataset.reading_process import is_graph_mode
-from ignite_tf_magic.dataset.structure import arranged
 from ignite_tf_magic.dataset.tfrecord_encoding import num_header_items
 from ignite_tf_magic.protocol.layout import Leaf, RowLayout
 
@@ -48,7 +47,7 @@ def decode(record: Any, layout: RowLayout) -> Any:
     numbers = tf.bitcast(tf.reshape(tf.slice(payload, [0], [8 * num_items]), [num_items, 8]), tf.int64)
     num_rows, *spans = tf.split(numbers, num_items)
     supply = iter([_Buffer(record, payload, *span) for span in zip(spans[::2], spans[1::2], strict=True)])
-    return arranged(layout, [_column(leaf, num_rows, supply) for leaf in leaves])
+    return layout.arranged([_column(leaf, num_rows, supply) for leaf in leaves])
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,6 +120,18 @@ class RowLayout:
         """All columns, keys first, in the order of the decoders."""
         return (*_leaves(self.key), *_leaves(self.value))
 
+    def arranged(self, items: Iterable[Any]) -> dict[str, Any]:
+        """Arrange one item per leaf as {"key": ..., "val": ...}, objects as dicts of their fields."""
+        supply = iter(items)
+        return {"key": _arrange(self.key, supply), "val": _arrange(self.value, supply)}
+
+
+def _arrange(node: Node, supply: Iterator[Any]) -> Any:
+    # Not a closure: one that refers to itself keeps the arrays alive until the garbage collector runs.
+    if isinstance(node, Leaf):
+        return next(supply)
+    return {child.path[len(node.path)]: _arrange(child, supply) for _, child in node.fields}
+
 
 def _leaves(node: Node) -> Iterator[Leaf]:
     if isinstance(node, Leaf):

@@ -33,6 +33,22 @@ def tf_config(addresses: tuple[str, ...], worker: int) -> str | None:
     return json.dumps({"cluster": {"worker": list(addresses)}, "task": {"type": "worker", "index": worker}})
 
 
+def rendezvous(record: RunRecord, seat: TaskSlot) -> dict[str, str | None]:
+    """Return the variables by which PyTorch's and JAX's processes find each other, named as `torchrun` names them."""
+    addresses = record.order.addresses
+    here = [each.worker for each in record.order.on(seat.host)]
+    host, _, port = addresses[0].rpartition(":") if len(addresses) > 1 else ("127.0.0.1", "", "")
+    return {
+        "RANK": str(seat.worker),
+        "WORLD_SIZE": str(record.spec.num_workers),
+        "LOCAL_RANK": str(here.index(seat.worker)),
+        "LOCAL_WORLD_SIZE": str(len(here)),
+        "MASTER_ADDR": host.strip("[]"),
+        "MASTER_PORT": port or None,
+        "IGNITE_TF_ADDRESS": addresses[seat.worker] if port else None,
+    }
+
+
 def assignment(record: RunRecord, seat: TaskSlot) -> dict[str, Any]:
     """Tell a worker the size of its partitions, and the rows of all workers, which make steps equal."""
     return {
@@ -66,6 +82,7 @@ def worker_environment(
     node = Endpoint.parse(seat.node)
     config = tf_config(record.order.addresses, seat.worker)
     return {
+        **rendezvous(record, seat),
         **record.spec.environment,
         "TF_CONFIG": config,
         # Lets TensorFlow's server share a port with the socket that keeps it free for this run.

@@ -39,6 +39,8 @@ _AFTER_IMPORT = {
     "numpy": "ignite_tf_magic.training.seeding:seed_numpy",
     "tensorflow": "ignite_tf_magic.session.registration:register_or_warn",
     "fsspec": "ignite_tf_magic.session.registration:register_fsspec",
+    "jax": "ignite_tf_magic.training.rendezvous:install_jax",
+    "torch.distributed": "ignite_tf_magic.training.rendezvous:install_torch",
     "keras": "ignite_tf_magic.training.keras_hooks:install_keras",
     "tf_keras": "ignite_tf_magic.training.keras_hooks:install_tf_keras",
 }

@@ -1,0 +1,104 @@
+"""JAX and PyTorch in runs: the examples of docs/training.md, with one worker and with two, come to the same."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+from ignite_tf_magic.session import RunRequest, load, open_session
+from tests.tfplugin.versions import PACKAGES
+from tests.training.processes import ROOT
+
+EXAMPLES = ROOT / "docs" / "examples"
+DEBIANS_PYTHON = "/usr/bin/python3"  # for which Debian has PyTorch without CUDA; PyPI's brings 3 GB of it
+
+
+@pytest.fixture(scope="module")
+def session(ignite, tmp_path_factory):
+    """A session beside a cache of digits."""
+    digits = load_digits()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("IGNITE_TF_HOME", str(tmp_path_factory.mktemp("home")))
+        patch.setenv("IGNITE_TF_CLUSTER", ",".join(map(str, ignite.connect_options.endpoints)))
+        columns = {"pixels": digits.data.astype(np.uint8), "label": digits.target.astype(np.int32)}
+        load("DIGITS", columns, replace=True, report=str)
+        with open_session(report=str) as opened:
+            yield opened
+
+
+@pytest.fixture(scope="module")
+def python_with_torch() -> str:
+    """An interpreter with PyTorch, and with what this package needs."""
+    if subprocess.run([DEBIANS_PYTHON, "-c", "import torch"], capture_output=True, check=False).returncode:
+        pytest.skip("PyTorch is not there: make torch")
+    uv, where = Path(sys.executable).with_name("uv"), ROOT / ".venv" / "versions" / "torch"
+    if not (where / "bin/python").exists():
+        made = [uv, "venv", "--quiet", "--system-site-packages", "--python", DEBIANS_PYTHON, where]
+        subprocess.run(made, check=True)
+    # NumPy 1: that of Debian's PyTorch.
+    wanted = [*(each for each in PACKAGES if each != "numpy"), "numpy>=1.26,<2"]
+    subprocess.run([uv, "pip", "install", "--quiet", "--python", where / "bin/python", *wanted], check=True)
+    return str(where / "bin/python")
+
+
+def trained(session, name: str, num_workers: int, python: str | None = None) -> tuple[dict, list[str]]:
+    """What an example comes to, with all rows in one batch: the same ones in it, whoever reads them."""
+    script = (EXAMPLES / name).read_text(encoding="utf-8").replace('"DIGITS", 256', '"DIGITS", 2000')
+    assert '"DIGITS", 2000' in script
+    run = session.start_run(
+        RunRequest("DIGITS", script, num_workers=num_workers, python=python, script_name=name)
+    )
+    text = "".join(chunk.text for chunk in run.follow())
+    run.wait(600)
+    assert run.failure() is None, text
+    return run.result, [line for line in text.splitlines() if line.startswith("epoch")]
+
+
+def check(session, name: str, python: str | None = None) -> None:
+    alone, told = trained(session, name, 1, python)
+    together, told_together = trained(session, name, 2, python)
+    assert alone.keys() == together.keys()
+    for part, value in alone.items():
+        np.testing.assert_allclose(value, together[part], rtol=0, atol=1e-5)
+    losses = [[float(line.split("loss ")[1].split()[0]) for line in lines] for lines in (told, told_together)]
+    assert len(losses[0]) == 5
+    assert losses[0] == sorted(losses[0], reverse=True)
+    np.testing.assert_allclose(*losses, rtol=0, atol=1e-4)
+
+
+@pytest.mark.timeout(1200)
+def test_jax_needs_no_address(session):
+    check(session, "jax_digits.py")
+
+
+@pytest.mark.timeout(1200)
+def test_torch_needs_no_address(session, python_with_torch):
+    check(session, "torch_digits.py", python_with_torch)
+
+
+def test_variables_of_torchrun(session):
+    script = """
+import os
+names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "MINE")
+print(*(os.environ.get(name) for name in names))
+"""
+    for num_workers in (1, 2):
+        request = RunRequest(
+            "DIGITS", script, num_workers=num_workers, env={"MINE": "1", "LOCAL_WORLD_SIZE": "7"}
+        )
+        run = session.start_run(request)
+        text = "".join(chunk.text for chunk in run.follow())
+        assert run.failure() is None, text
+        said = sorted(line.split() for line in text.splitlines())
+        assert [each[0] for each in said] == [str(rank) for rank in range(num_workers)]
+        assert {each[1] for each in said} == {str(num_workers)}
+        assert {(each[3], each[6]) for each in said} == {("7", "1")}  # the user's own win
+        assert len({(each[4], each[5]) for each in said}) == 1
+        assert (said[0][5] == "None") == (num_workers == 1)
+    assert "RANK" not in os.environ
