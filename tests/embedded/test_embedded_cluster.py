@@ -179,7 +179,7 @@ def test_a_killed_node_is_noticed_with_its_log_and_started_again_without_loss(ne
         EmbeddedOptions(num_nodes=2, heap="256m"), Lifetime.UNTIL_IDLE, told.append, cluster.home
     )
     assert isinstance(mended, ClusterReused) and mended.restarted == (1,)
-    assert "node 1" in told[0]
+    assert any("node 1" in line for line in told)
     assert mended.cluster.nodes[1].pid != victim.pid
     with connect(mended.cluster.connect_options) as client:
         assert len(client.nodes()) == 2
@@ -213,7 +213,7 @@ def test_when_all_nodes_died_the_next_start_says_so_and_begins_anew(new_cluster)
     told: list[str] = []
     outcome = ensure_up(ONE, Lifetime.UNTIL_DOWN, told.append, cluster.home)
     assert isinstance(outcome, ClusterStarted)
-    assert "all nodes of the previous embedded cluster have ended" in told[0]
+    assert any("all nodes of the previous embedded cluster have ended" in line for line in told)
 
 
 @pytest.mark.faults

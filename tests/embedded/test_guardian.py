@@ -150,8 +150,8 @@ def test_the_guardian_writes_down_that_a_node_died_and_the_next_start_tells_why_
     until(lambda: status(cluster.home) is None)
     told: list[str] = []
     ensure_up(EmbeddedOptions(num_nodes=1, heap="256m"), Lifetime.UNTIL_DOWN, told.append, cluster.home)
-    assert told[0].startswith("the previous embedded cluster ended on 20")
-    assert "no client was connected" in told[0]
+    ended = next(line for line in told if line.startswith("the previous embedded cluster ended on 20"))
+    assert "no client was connected" in ended
 
 
 def test_connections_are_counted_at_the_ports_given_only():

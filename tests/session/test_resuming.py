@@ -43,7 +43,9 @@ survives_s, num_runs = float(sys.argv[2]), int(sys.argv[3])
 for _ in range(num_runs):
     run = session.start_run(RunRequest("RESUMED", sys.argv[1], 1, args=("--rate", "0.1"), survives_s=survives_s))
     print("run", run.id, flush=True)
-time.sleep(600)
+# Not one long sleep: a signal that comes between its call and the kernel's would wait for its end.
+while True:
+    time.sleep(0.1)
 """
 
 

@@ -16,7 +16,8 @@ from ignite_tf_magic.session import RunRequest, open_session
 session = open_session(report=print)
 run = session.start_run(RunRequest("NUMBERS", sys.argv[1], 3, start_timeout_s=None, survives_s=500.0))
 print("run", run.id, flush=True)
-time.sleep(600)
+while True:  # a signal that comes just before one long sleep would wait for its end
+    time.sleep(0.1)
 """
 
 
