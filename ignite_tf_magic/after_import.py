@@ -58,19 +58,35 @@ class _Finder(MetaPathFinder):
             self._call()
 
 
-class _NotifyingLoader(Loader):
+class StandInLoader(Loader):
+    """Makes a module in place of its own loader, which the module has from then on.
+
+    Attributes:
+        loader: Its own.
+    """
+
+    def __init__(self, loader: Loader) -> None:
+        self.loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """Make the module as its own loader does."""
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Give the module its own loader back, which has not executed it yet."""
+        if module.__spec__ is not None:
+            module.__spec__.loader = self.loader
+        module.__loader__ = self.loader
+
+
+class _NotifyingLoader(StandInLoader):
     """Loads a module as its own loader does, and then calls a function."""
 
     def __init__(self, loader: Loader, call: Callable[[], None]) -> None:
-        self._loader = loader
+        super().__init__(loader)
         self._call = call
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
     def exec_module(self, module: ModuleType) -> None:
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        module.__loader__ = self._loader
-        self._loader.exec_module(module)
+        super().exec_module(module)
+        self.loader.exec_module(module)
         self._call()

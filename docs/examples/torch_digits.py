@@ -27,9 +27,8 @@ for epoch in range(5):
         num_rows = torch.tensor([float(len(pixels))])
         dist.all_reduce(num_rows)
         optimizer.zero_grad()
-        (
-            loss * num_workers / num_rows
-        ).backward()  # DDP takes the mean over workers: this makes it that over rows
+        # DDP takes the mean over workers: this makes it that over rows.
+        (loss * num_workers / num_rows).backward()
         optimizer.step()
         total += loss.detach()
     dist.all_reduce(total)

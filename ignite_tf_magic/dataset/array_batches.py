@@ -302,7 +302,8 @@ def batches(
         cert_password=cert_password,
         assigned=assigned,
         allow_partial=allow_partial,
+        fields=fields,
+        fill=fill,
+        variable=variable,
     )
-    kept = None if fields is None else tuple(fields)
-    options = replace(options, fields=kept, fill=dict(fill or {}), variable=tuple(variable))
     return Batches(options, batch_size, shuffle, seed, EqualSteps.parse(equal_steps))

@@ -131,9 +131,10 @@ class IgniteDataset(PagedDataset):
             cert_password=cert_password,
             assigned=assigned,
             allow_partial=allow_partial,
+            fields=fields,
+            fill=fill,
+            variable=variable,
         )
-        kept = None if fields is None else tuple(fields)
-        options = replace(options, fields=kept, fill=dict(fill or {}), variable=tuple(variable))
         policy, reader = EqualSteps.parse(equal_steps), reading_process(read_by)
         source = open_source(options)
         spec = _row_spec(source, element_spec)

@@ -136,6 +136,9 @@ def read_options(
     cert_password: str | None = None,
     assigned: bool = True,
     allow_partial: bool = False,
+    fields: Iterable[str] | None = None,
+    fill: Mapping[str, object] | None = None,
+    variable: Iterable[str] = (),
     env: Mapping[str, str] | None = None,
 ) -> ReadOptions:
     """Merge a constructor's arguments with the environment.
@@ -164,7 +167,13 @@ def read_options(
     )
     if "allow_partial" in found:
         allow_partial = allow_partial or _flag("IGNITE_DATASET_ALLOW_PARTIAL", found["allow_partial"])
-    options = replace(options, allow_partial=allow_partial)
+    options = replace(
+        options,
+        allow_partial=allow_partial,
+        fields=None if fields is None else tuple(fields),
+        fill=dict(fill or {}),
+        variable=tuple(variable),
+    )
     if is_assigned and "assignment_file" in found:
         return replace(options, assignment=_read_assignment(Path(found["assignment_file"]), cache))
     return options

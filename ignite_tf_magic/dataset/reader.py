@@ -33,9 +33,8 @@ PartitionOrder = Callable[[Sequence[int]], Sequence[int]]
 
 
 def random_order(seed: int) -> PartitionOrder:
-    """Return an order of partitions that follows from a seed, another one each time it is asked for."""
-    generator = np.random.default_rng(seed)
-    return lambda partitions: [int(p) for p in generator.permutation(np.asarray(partitions))]
+    """Return an order of partitions that follows from a seed, the same one each time."""
+    return lambda partitions: np.random.default_rng(seed).permutation(np.asarray(partitions)).tolist()
 
 
 class ChunkReader(Closing):

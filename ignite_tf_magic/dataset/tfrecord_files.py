@@ -11,7 +11,7 @@ import errno
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import NoReturn
@@ -21,7 +21,7 @@ import numpy as np
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.dataset import kept_secrets
 from ignite_tf_magic.dataset.options import ReadOptions, read_options
-from ignite_tf_magic.dataset.reader import ChunkReader, PartitionOrder
+from ignite_tf_magic.dataset.reader import ChunkReader, random_order
 from ignite_tf_magic.dataset.snapshot import Snapshot
 from ignite_tf_magic.dataset.source import Source, open_source
 from ignite_tf_magic.dataset.tfrecord_address import (
@@ -139,7 +139,7 @@ class _RecordFileSystem:
             )
         with _understood(has_secrets=not address.secrets or kept_secrets.find(address.secrets) is not None):
             source = self._source(address)
-        order = _order(address.order)
+        order = None if address.order is None else random_order(address.order)
         return RecordFile(lambda: ChunkReader(source, order))
 
     def _source(self, address: RecordAddress) -> Source:
@@ -243,17 +243,6 @@ def _partitions(address: RecordAddress) -> list[int]:
     options = _read_options(replace(address, name=ALL, part=None))
     with connect(options.connect) as client:
         return sorted(client.cache(options.cache).baseline().owners)
-
-
-def _order(seed: int | None) -> PartitionOrder:
-    if seed is None:
-        return lambda partitions: partitions
-
-    def permute(partitions: Sequence[int]) -> list[int]:
-        generator = np.random.default_rng(seed)
-        return [int(p) for p in generator.permutation(np.asarray(partitions))]
-
-    return permute
 
 
 @contextmanager

@@ -18,6 +18,8 @@ from threading import RLock
 from types import ModuleType
 from typing import Any
 
+from ignite_tf_magic.after_import import StandInLoader
+
 DEFERRED = (
     "tensorflow._api.v2.lite",
     "tensorflow._api.v2.compat.v1.lite",
@@ -55,20 +57,12 @@ class _Finder(MetaPathFinder):
         return spec
 
 
-class _DeferringLoader(Loader):
+class _DeferringLoader(StandInLoader):
     """Makes a module that is executed by its own loader when an attribute is asked for that it does not have."""
 
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
     def exec_module(self, module: ModuleType) -> None:
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        module.__loader__ = self._loader
-        module.__dict__["__deferred__"] = _Execution(self._loader)
+        super().exec_module(module)
+        module.__dict__["__deferred__"] = _Execution(self.loader)
         module.__class__ = _DeferredModule
 
 

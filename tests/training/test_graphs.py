@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import numpy as np
-import pytest
 
-from ignite_tf_magic.session import RunRequest, load, open_session
+from ignite_tf_magic.session import RunRequest, load
+from tests.training.runs import succeeded
 
 # Every task computes on its own rows, over one session; a server of TensorFlow for each, as TF_CONFIG says.
 SCRIPT = """
@@ -44,20 +44,10 @@ else:
 """
 
 
-@pytest.fixture
-def cluster(ignite, tmp_path, monkeypatch):
-    monkeypatch.setenv("IGNITE_TF_HOME", str(tmp_path))
-    monkeypatch.setenv("IGNITE_TF_CLUSTER", ",".join(map(str, ignite.connect_options.endpoints)))
+def test_the_in_graph_program_of_the_articles(session):
     load("GRAPHS", {"label": np.arange(60)}, replace=True, report=str)
-
-
-def test_the_in_graph_program_of_the_articles(cluster):
-    with open_session(report=str) as session:
-        run = session.start_run(RunRequest("GRAPHS", SCRIPT, num_workers=2))
-        text = "".join(chunk.text for chunk in run.follow())
-        run.wait(300)
-        assert run.failure() is None, text
-        rows = [worker.rows for worker in run.info().workers]
+    run, text = succeeded(session, RunRequest("GRAPHS", SCRIPT, num_workers=2))
+    rows = [worker.rows for worker in run.info().workers]
     found = json.loads(text.partition("FOUND")[2].splitlines()[0])
     assert list(map(len, found)) == rows
     assert sorted([*found[0], *found[1]]) == list(range(60))

@@ -11,36 +11,21 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from ignite_tf_magic.session import RunRequest, load, open_session
+from ignite_tf_magic.session import RunRequest, load
 from tests.training.migrations import FOLDER, NAMES, difference, script
+from tests.training.runs import succeeded
 
 DIGITS = load_digits()
 
 
 @pytest.fixture(scope="module")
-def environment(ignite, tmp_path_factory):
-    """The caches of the guides, and the variables by which their scripts find the cluster."""
-    home = tmp_path_factory.mktemp("home")
-    endpoints = ",".join(map(str, ignite.connect_options.endpoints))
-    found = {"IGNITE_TF_HOME": str(home), "IGNITE_TF_CLUSTER": endpoints}
+def caches(session):
+    """The caches of the guides."""
     random = np.random.default_rng(3)
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in found.items():
-            patch.setenv(name, value)
-        columns = {"pixels": DIGITS.data.astype(np.float32), "label": DIGITS.target.astype(np.int64)}
-        load("DIGITS", columns, replace=True, report=str)
-        images = random.integers(0, 255, (1000, 28, 28)).astype(np.uint8)
-        load("MNIST", {"pixels": images, "label": random.integers(0, 10, 1000)}, replace=True, report=str)
-        yield found
-
-
-def output_of_run(name: str, cache: str) -> list[str]:
-    with open_session(report=str) as session:
-        run = session.start_run(RunRequest(cache, script(name, "after"), num_workers=2, script_name=name))
-        text = "".join(chunk.text for chunk in run.follow())
-        run.wait(300)
-        assert run.failure() is None, text
-        return text.splitlines()
+    columns = {"pixels": DIGITS.data.astype(np.float32), "label": DIGITS.target.astype(np.int64)}
+    load("DIGITS", columns, replace=True, report=str)
+    images = random.integers(0, 255, (1000, 28, 28)).astype(np.uint8)
+    load("MNIST", {"pixels": images, "label": random.integers(0, 10, 1000)}, replace=True, report=str)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -51,19 +36,22 @@ def test_less_than_ten_lines_change(name):
     assert "```diff\n" + "\n".join(found) + "\n```" in shown
 
 
-def test_from_tensorflow_io_as_a_plain_script(environment):
+def test_from_tensorflow_io_as_a_plain_script(caches):
     argv = [sys.executable, str(FOLDER / "tensorflow_io_after.py")]
     done = subprocess.run(argv, env=os.environ, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert float(done.stdout.rpartition("accuracy ")[2]) > 0.7
 
 
-def test_from_the_tutorial_of_keras(environment):
-    lines = output_of_run("keras_tutorial", "MNIST")
+def test_from_the_tutorial_of_keras(session, caches):
+    name = "keras_tutorial"
+    request = RunRequest("MNIST", script(name, "after"), num_workers=2, script_name=name)
+    _, text = succeeded(session, request)
+    lines = text.splitlines()
     assert sum(line.startswith("Epoch 3/3") for line in lines) == 1  # two that know of each other
 
 
-def test_from_spark(environment):
+def test_from_spark(caches):
     argv = [sys.executable, str(FOLDER / "tensorflowonspark_after.py"), "--data", "DIGITS"]
     argv += ["--model", "igfs:///models/digits.keras", "--output", "igfs:///predictions"]
     done = subprocess.run(argv, env=os.environ, capture_output=True, text=True, timeout=300, check=False)

@@ -11,25 +11,20 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from ignite_tf_magic.session import RunRequest, load, open_session
+from ignite_tf_magic.session import RunRequest, load
 from tests.tfplugin.versions import PACKAGES
 from tests.training.processes import ROOT
+from tests.training.runs import succeeded
 
 EXAMPLES = ROOT / "docs" / "examples"
 DEBIANS_PYTHON = "/usr/bin/python3"  # for which Debian has PyTorch without CUDA; PyPI's brings 3 GB of it
 
 
-@pytest.fixture(scope="module")
-def session(ignite, tmp_path_factory):
-    """A session beside a cache of digits."""
-    digits = load_digits()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("IGNITE_TF_HOME", str(tmp_path_factory.mktemp("home")))
-        patch.setenv("IGNITE_TF_CLUSTER", ",".join(map(str, ignite.connect_options.endpoints)))
-        columns = {"pixels": digits.data.astype(np.uint8), "label": digits.target.astype(np.int32)}
-        load("DIGITS", columns, replace=True, report=str)
-        with open_session(report=str) as opened:
-            yield opened
+@pytest.fixture(scope="module", autouse=True)
+def digits(session):
+    found = load_digits()
+    columns = {"pixels": found.data.astype(np.uint8), "label": found.target.astype(np.int32)}
+    load("DIGITS", columns, replace=True, report=str)
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +46,8 @@ def trained(session, name: str, num_workers: int, python: str | None = None) -> 
     """What an example comes to, with all rows in one batch: the same ones in it, whoever reads them."""
     script = (EXAMPLES / name).read_text(encoding="utf-8").replace('"DIGITS", 256', '"DIGITS", 2000')
     assert '"DIGITS", 2000' in script
-    run = session.start_run(
-        RunRequest("DIGITS", script, num_workers=num_workers, python=python, script_name=name)
-    )
-    text = "".join(chunk.text for chunk in run.follow())
-    run.wait(600)
-    assert run.failure() is None, text
+    request = RunRequest("DIGITS", script, num_workers=num_workers, python=python, script_name=name)
+    run, text = succeeded(session, request)
     return run.result, [line for line in text.splitlines() if line.startswith("epoch")]
 
 
@@ -89,12 +80,8 @@ names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", 
 print(*(os.environ.get(name) for name in names))
 """
     for num_workers in (1, 2):
-        request = RunRequest(
-            "DIGITS", script, num_workers=num_workers, env={"MINE": "1", "LOCAL_WORLD_SIZE": "7"}
-        )
-        run = session.start_run(request)
-        text = "".join(chunk.text for chunk in run.follow())
-        assert run.failure() is None, text
+        own = {"MINE": "1", "LOCAL_WORLD_SIZE": "7"}
+        _, text = succeeded(session, RunRequest("DIGITS", script, num_workers=num_workers, env=own))
         said = sorted(line.split() for line in text.splitlines())
         assert [each[0] for each in said] == [str(rank) for rank in range(num_workers)]
         assert {each[1] for each in said} == {str(num_workers)}

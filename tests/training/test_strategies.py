@@ -7,31 +7,22 @@ import json
 import numpy as np
 import pytest
 
-from ignite_tf_magic.session import RunRequest, load, open_session
+from ignite_tf_magic.session import RunRequest, load
+from tests.training.runs import succeeded
 
 NUM_ROWS = 1000
 
 
-@pytest.fixture(scope="module")
-def session(ignite, tmp_path_factory):
-    """A session beside a cache of points."""
+@pytest.fixture(scope="module", autouse=True)
+def points(session):
     x = np.random.default_rng(1).normal(size=(NUM_ROWS, 4)).astype(np.float32)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("IGNITE_TF_HOME", str(tmp_path_factory.mktemp("home")))
-        patch.setenv("IGNITE_TF_CLUSTER", ",".join(map(str, ignite.connect_options.endpoints)))
-        load(
-            "DEALT_POINTS", {"x": x, "label": (x.sum(axis=1) > 0).astype(np.int32)}, replace=True, report=str
-        )
-        with open_session(report=str) as opened:
-            yield opened
+    columns = {"x": x, "label": (x.sum(axis=1) > 0).astype(np.int32)}
+    load("DEALT_POINTS", columns, replace=True, report=str)
 
 
 def said(session, script: str, num_workers: int) -> tuple[list, str]:
     """What workers print as JSON, and all that is printed."""
-    run = session.start_run(RunRequest("DEALT_POINTS", script, num_workers=num_workers))
-    text = "".join(chunk.text for chunk in run.follow())
-    run.wait(600)
-    assert run.failure() is None, text
+    _, text = succeeded(session, RunRequest("DEALT_POINTS", script, num_workers=num_workers))
     return [json.loads(line) for line in text.splitlines() if line.startswith("{")], text
 
 

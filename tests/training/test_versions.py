@@ -10,10 +10,11 @@ import fsspec
 import numpy as np
 import pytest
 
-from ignite_tf_magic.session import RunRequest, load, open_session
+from ignite_tf_magic.session import RunRequest, load
 from tests.tfplugin.versions import KERAS, PACKAGES, venv
 from tests.training.migrations import FOLDER
 from tests.training.processes import ROOT, Workers, compare, run_cases
+from tests.training.runs import succeeded
 
 OLDEST, OF_ESTIMATORS = "2.16", "2.15"
 CASES = ("dense", "synchronised_batch_normalization", "own_train_step", "unbuilt_sequential")
@@ -47,21 +48,15 @@ def test_two_workers_with_the_oldest_tensorflow(oldest, framework, tmp_path):
         assert found.largest < 1e-5, (case, found.differences)
 
 
-def test_estimators_on_two_workers(of_estimators, ignite, monkeypatch, tmp_path):
-    monkeypatch.setenv("IGNITE_TF_HOME", str(tmp_path))
-    monkeypatch.setenv("IGNITE_TF_CLUSTER", ",".join(map(str, ignite.connect_options.endpoints)))
+def test_estimators_on_two_workers(of_estimators, session):
     x = np.random.default_rng(1).normal(size=(1000, 16)).astype(np.float32)
     load("POINTS", {"x": x, "label": (x.sum(axis=1) > 0).astype(np.int32)}, replace=True, report=str)
     source = (FOLDER / "estimator.py").read_text(encoding="utf-8")
     request = RunRequest("POINTS", source, num_workers=2, script_name="estimator", python=of_estimators)
-    with open_session(report=str) as session:
-        run = session.start_run(request)
-        text = "".join(chunk.text for chunk in run.follow())
-        run.wait(300)
-        assert run.failure() is None, text
-        assert run.result["global_step"] == 40
-        assert run.result["accuracy"] > 0.9
-        files = fsspec.filesystem("igfs").ls(f"igfs:///runs/{run.id}/estimator", detail=False)
+    run, _ = succeeded(session, request)
+    assert run.result["global_step"] == 40
+    assert run.result["accuracy"] > 0.9
+    files = fsspec.filesystem("igfs").ls(f"igfs:///runs/{run.id}/estimator", detail=False)
     assert any(path.endswith("model.ckpt-40.index") for path in files)
 
 
