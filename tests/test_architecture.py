@@ -63,7 +63,7 @@ ROOMS: list[dict[str, str]] = [
         """,
         "runs": """
             timeouts states directory seals task type_checks orders record verdicts decisions spec reach
-            unhooked deferred_imports bootstrap site_hook.sitecustomize
+            unhooked deferred_imports leaving bootstrap site_hook.sitecustomize
         """,
     },
     {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import logging
@@ -10,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path as LocalPath
 from types import SimpleNamespace
 from typing import Any
@@ -20,9 +21,12 @@ from ignite_tf_magic.igfs.mounted_files import OPERATIONS, TRUST_S, MountedFiles
 from ignite_tf_magic.igfs.paths import Path
 from ignite_tf_magic.igfs.volume import Volume
 
-FILE_SYSTEM_TYPE = "fuse.igfs"
+_SUBTYPE = "igfs"
+_FILE_SYSTEM_TYPE = f"fuse.{_SUBTYPE}"
 _DEVICE = LocalPath("/dev/fuse")
 _THREADS = 16
+# Reads until the mounting process has ended, and unmounts what is dead then: directory $0, by the command $@.
+_WATCH = 'cat; until [ -d "$0" ] || [ $((n += 1)) -gt 100 ]; do "$@"; sleep 0.1; done'
 # Errors that a program sees as a number only, and a person would not understand by that.
 _TOLD = (errno.EIO, errno.ENOSPC, errno.EOPNOTSUPP, getattr(errno, "ESTALE", errno.EIO))
 _LOG = logging.getLogger(__name__)
@@ -45,11 +49,9 @@ def mount(
     """
     fuse = library(directory)
     volume.directory(path)
-    told: dict[str, Any] = {"fsname": name, "subtype": "igfs", "direct_io": True}
+    told: dict[str, Any] = {"fsname": name, "subtype": _SUBTYPE, "direct_io": True}
     # Names are trusted for a moment, sizes never: Linux reads no more of a file than it takes its size to be.
     trusted = {"attr_timeout": 0.0, "entry_timeout": TRUST_S}
-    if shutil.which("fusermount3" if fuse.fuse_version_major > 2 else "fusermount"):
-        told["auto_unmount"] = True  # also when this process is killed
     if fuse.fuse_version_major == 2:
         told["big_writes"] = True
     else:
@@ -60,7 +62,7 @@ def mount(
         mounted.set()
         ready()
 
-    with volume.in_use(), MountedFiles(volume, path) as files:
+    with _gone_with_this_process(directory), volume.in_use(), MountedFiles(volume, path) as files:
         # Connected now: a file of options in the working directory is not found later, for libfuse leaves it.
         volume.store.client()
         operations = SimpleNamespace(
@@ -80,12 +82,31 @@ def mount(
             ) from None
 
 
+@contextlib.contextmanager
+def _gone_with_this_process(directory: LocalPath) -> Iterator[None]:
+    """Leave no dead mount when this process is killed.
+
+    libfuse's auto_unmount leaves one now and then (6 of 60 on a busy machine, libfuse 3.14): it looks once, and may
+    look before Linux has ended the connection.
+    """
+    command = ["sh", "-c", _WATCH, str(directory), *_unmounting("-uz", "-f"), str(directory)]
+    nowhere = subprocess.DEVNULL
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, start_new_session=True
+    ):
+        yield
+
+
 def library(directory: LocalPath) -> Any:
     """Load mfusepy and libfuse, when everything is there that a mount in a directory needs.
+
+    What a killed process has left mounted there is unmounted.
 
     Raises:
         MountError: Something is not.
     """
+    if _is_dead(directory):
+        unmount(directory)
     if not directory.is_dir():
         raise MountError(f"there is no directory {directory}; create it first")
     if os.path.ismount(directory):
@@ -149,16 +170,32 @@ def unmount(directory: LocalPath) -> None:
     Raises:
         MountError: igfs is not mounted there, or somebody uses it.
     """
+    is_dead = _is_dead(directory)
     if not is_mounted(directory):
-        raise MountError(f"igfs is not mounted in {directory}")
-    program = shutil.which("fusermount3") or shutil.which("fusermount")
-    command = [program, "-u"] if program else ["umount"]
+        other = ", but another file system whose process has ended" if is_dead else ""
+        raise MountError(f"igfs is not mounted in {directory}{other}")
+    command = _unmounting("-uz", "-f") if is_dead else _unmounting("-u")
     done = subprocess.run([*command, str(directory)], capture_output=True, text=True, check=False)
     if done.returncode:
         raise MountError(
             f"igfs in {directory} could not be unmounted: {done.stderr.strip()}. Close the files that are open "
             "there, leave it with every shell, and try again"
         )
+
+
+def _unmounting(option: str, otherwise: str = "") -> list[str]:
+    """Return the command that unmounts the directory that follows: fusermount's option, or the one of umount."""
+    program = shutil.which("fusermount3") or shutil.which("fusermount")
+    return [program, option] if program else ["umount", *filter(None, [otherwise])]
+
+
+def _is_dead(directory: LocalPath) -> bool:
+    """Whether the process has ended that showed the files of this directory."""
+    try:
+        directory.stat()
+    except OSError as error:
+        return error.errno == errno.ENOTCONN
+    return False
 
 
 def is_mounted(directory: LocalPath) -> bool:
@@ -169,6 +206,6 @@ def is_mounted(directory: LocalPath) -> bool:
     wanted = os.path.realpath(directory)
     for line in mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
         _, where, kind, *_rest = line.split(" ")
-        if kind == FILE_SYSTEM_TYPE and where.encode().decode("unicode_escape") == wanted:
+        if kind == _FILE_SYSTEM_TYPE and where.encode().decode("unicode_escape") == wanted:
             return True
     return False

@@ -6,27 +6,23 @@ process runs the user's script within some 100 ms, and under any interpreter tha
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import errno
 import faulthandler
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import threading
 import time
 import traceback
 from functools import partial
 from pathlib import Path
-from types import FrameType, ModuleType, TracebackType
+from types import ModuleType, TracebackType
 
 from ignite_tf_magic.after_import import after_import, call_named
-from ignite_tf_magic.launch.groups import kill_group
-from ignite_tf_magic.launch.lock import wait_until_gone
 from ignite_tf_magic.runs.deferred_imports import defer_imports
-from ignite_tf_magic.runs.task import GRACE_S, ExitReport, WorkerTask, is_python_script
+from ignite_tf_magic.runs.leaving import Leaving
+from ignite_tf_magic.runs.task import ExitReport, WorkerTask, is_python_script
 from ignite_tf_magic.runs.unhooked import UnhookedWatch
 
 # Less noise from TensorFlow's libraries, unless the user has chosen.
@@ -40,17 +36,18 @@ def main() -> None:
     started_at, pid = time.time(), os.getpid()
     task = WorkerTask.read(Path(sys.argv[1]))
     faulthandler.enable()
-    leaving = _Leaving()
+    leaving = Leaving()
     if task.owner_lock:
         leaving.watch_owner(Path(task.owner_lock))
     _prepare(task)
     if task.after_import:
         _hook_imports(task)
     script = _script_of(task)
-    if script is None:
-        code, error = _run_command(task.command)
-    else:
-        code, error = _run_script(script, task.variables_from)
+    with leaving.insisting():
+        if script is None:
+            code, error = _run_command(task.command)
+        else:
+            code, error = _run_script(script, task.variables_from)
     if code and _lacks_room(error):
         code = _EXIT_TEMPORARY
     if os.getpid() == pid:  # a child that the script forked may come here, too
@@ -69,61 +66,6 @@ def _lacks_room(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
-
-
-class _Leaving:
-    """Ends the process when it is asked to, or when the run's owner has ended."""
-
-    def __init__(self) -> None:
-        self.asked = False
-        self._owner_gone = False
-        self._forking = threading.local()
-        atexit.register(self._sweep)  # the first to be registered is the last to be called
-        signal.signal(signal.SIGTERM, self._on_sigterm)
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(
-                before=self._before_fork, after_in_parent=self._after_fork, after_in_child=self._in_child
-            )
-
-    def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
-        del frame
-        if not self.asked:  # once: a second SIGTERM must not disturb a script that is saving
-            self.asked = True
-            raise SystemExit(128 + number)
-
-    def _before_fork(self) -> None:
-        """Hold SIGTERM back: Python forgets what a forked child receives before its signals are set up."""
-        self._forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-
-    def _after_fork(self) -> None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, self._forking.mask)
-
-    def _in_child(self) -> None:
-        """Let SIGTERM end the script's own children at once, as multiprocessing expects."""
-        if signal.getsignal(signal.SIGTERM) == self._on_sigterm:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        self._after_fork()
-
-    def watch_owner(self, owner_lock: Path) -> None:
-        threading.Thread(
-            target=self._wait_for_owner, args=(owner_lock,), name="owner-watch", daemon=True
-        ).start()
-
-    def _wait_for_owner(self, owner_lock: Path) -> None:
-        wait_until_gone(owner_lock)
-        self._owner_gone = True
-        with contextlib.suppress(OSError):  # a full disk must not keep the worker alive
-            os.write(2, b"\nThe process that owned this run has ended; this worker ends too.\n")
-        if sys.platform == "win32":
-            signal.raise_signal(signal.SIGTERM)  # os.kill would end the process without its handlers
-        else:
-            os.kill(os.getpid(), signal.SIGTERM)  # goes to the main thread, and interrupts its waiting
-        time.sleep(GRACE_S)
-        kill_group(os.getpid())
-
-    def _sweep(self) -> None:
-        if self._owner_gone:  # nobody else is left to do it
-            kill_group(os.getpid())
 
 
 def _prepare(task: WorkerTask) -> None:

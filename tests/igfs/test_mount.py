@@ -16,6 +16,7 @@ import time
 import uuid
 import zipfile
 
+import psutil
 import pytest
 
 from ignite_tf_magic.config.options import ConnectOptions
@@ -497,14 +498,54 @@ def test_in_the_foreground_until_interrupted(here, home, mounted, tmp_path):
         process.wait()
 
 
+@contextlib.contextmanager
+def mount_process(directory):
+    """A process that shows igfs in a directory; nothing stays mounted there."""
+    command = [sys.executable, "-m", "ignite_tf_magic", "fs", "mount", "igfs:///", str(directory)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            while LOG_SAYS not in process.stderr.readline():
+                assert process.poll() is None
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+            subprocess.run(["fusermount3", "-uz", directory], check=False, capture_output=True)
+
+
 @on_a_mount
 def test_killed_leaves_no_dead_mount(here, home, tmp_path):
-    command = [sys.executable, "-m", "ignite_tf_magic", "fs", "mount", "igfs:///", str(tmp_path)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    while LOG_SAYS not in process.stderr.readline():
-        assert process.poll() is None
-    process.kill()
-    process.wait()
-    process.stderr.close()
-    until(lambda: not is_mounted(tmp_path), what="the mount to go")
-    assert names_in(tmp_path) == []
+    with mount_process(tmp_path) as process:
+        process.kill()
+        process.wait()
+        until(lambda: not is_mounted(tmp_path), what="the mount to go")
+        assert names_in(tmp_path) == []
+
+
+@on_a_mount
+def test_a_dead_mount_is_mounted_over(here, home, tmp_path):
+    with dead_mount(tmp_path):
+        start_mount("igfs:///", str(tmp_path), report=print)
+        names_in(tmp_path)
+        unmount(str(tmp_path))
+        assert names_in(tmp_path) == []
+
+
+@on_a_mount
+def test_a_dead_mount_is_unmounted(here, home, tmp_path):
+    with dead_mount(tmp_path):
+        unmount(str(tmp_path))
+        assert names_in(tmp_path) == []
+
+
+@contextlib.contextmanager
+def dead_mount(directory):
+    """What is left when all processes of a mount are killed at once, as systemd does."""
+    with mount_process(directory) as process:
+        for child in psutil.Process(process.pid).children():
+            child.kill()
+        process.kill()
+        process.wait()
+        with pytest.raises(OSError, match="not connected"):
+            directory.stat()
+        yield
