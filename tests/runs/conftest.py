@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from ignite_tf_magic.launch import lock
 from ignite_tf_magic.runs.handles.run import Run
 from ignite_tf_magic.runs.registry import registry_host_pool
 from ignite_tf_magic.runs.supervision import manager
 from tests.runs.light_runs import make_plan, reach_of
+from tests.runs.pipe_hosts import assert_nothing_lives
 
 
 @pytest.fixture
@@ -38,8 +38,7 @@ def start(runs_dir, work_dir):
     yield start
     for run in started:
         run.stop()
-        for path in run.directory.path.glob("jobs/*/lock"):
-            assert not lock.is_held(path)
+        assert_nothing_lives(runs_dir.parent, run=run.id)
 
 
 class Clock:

@@ -19,6 +19,7 @@ from ignite_tf_magic.runs.record import HostRecord, RunSpec
 from ignite_tf_magic.runs.supervision.manager import RunPlan
 from ignite_tf_magic.runs.supervision.planning import Plan
 from tests.runs.light_runs import TIMEOUTS
+from tests.waiting import until
 
 _PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
 
@@ -74,9 +75,15 @@ def plan_on(hosts, script: str | None, *, used=None, **options) -> RunPlan:
     return RunPlan(spec, plan, script, **{"connect": ConnectOptions(), "timeouts": TIMEOUTS, **of_plan})
 
 
-def living_jobs(root: Path) -> list[Path]:
-    """The jobs below a root that a shim looks after."""
-    return [path.parent for path in root.glob("runs/*/jobs/g*/lock") if lock.is_held(path)]
+def living_jobs(root: Path, run: str = "*") -> list[Path]:
+    """The jobs below a root that a shim looks after: of all runs, or of one."""
+    return [path.parent for path in root.glob(f"runs/{run}/jobs/g*/lock") if lock.is_held(path)]
+
+
+def assert_nothing_lives(*roots: Path, run: str = "*") -> None:
+    """A shim lets go of its lock a moment after it has written that its job has ended, hence the seconds."""
+    for root in roots:
+        until(lambda root=root: not living_jobs(root, run), 30, lambda root=root: living_jobs(root, run))
 
 
 def relays(root: str = "") -> list[psutil.Process]:

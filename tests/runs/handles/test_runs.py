@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 
 from ignite_tf_magic.errors import DeadlineExceeded, LaunchError, ScriptError
-from ignite_tf_magic.launch import lock
 from ignite_tf_magic.runs.directory import RunDirectory
 from ignite_tf_magic.runs.handles.run import Run, StopKind, list_runs, local_run
 from ignite_tf_magic.runs.states import RunState
 from tests.alive import is_alive
 from tests.runs.light_runs import COME_UP, MEET, await_text, reach_of, text_of
+from tests.runs.pipe_hosts import assert_nothing_lives
 
 OWNER = """
 import os, sys, time
@@ -65,7 +65,7 @@ def indented(script: str) -> str:
 
 
 def assert_nothing_left(run: Run) -> None:
-    assert not any(lock.is_held(path) for path in run.directory.path.glob("jobs/*/lock"))
+    assert_nothing_lives(run.directory.path.parents[1], run=run.id)
     for worker in run.info().workers:
         assert worker.pid is None or not is_alive(worker.pid)
 

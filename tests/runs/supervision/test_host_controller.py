@@ -17,7 +17,14 @@ from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.runs.supervision import manager
 from ignite_tf_magic.runs.supervision.host_controller import address_of, last_lines
 from tests.runs.light_runs import COME_UP, await_text, text_of
-from tests.runs.pipe_hosts import PipeReach, cut_file, host_at, living_jobs, plan_on, relays
+from tests.runs.pipe_hosts import (
+    PipeReach,
+    assert_nothing_lives,
+    cut_file,
+    host_at,
+    plan_on,
+    relays,
+)
 from tests.waiting import until
 
 
@@ -43,7 +50,7 @@ def start_on(runs_dir, place):
     for run in started:
         run.stop()
     for root in place.iterdir():
-        assert living_jobs(root) == []
+        assert_nothing_lives(root)
 
 
 @pytest.fixture

@@ -28,7 +28,16 @@ from ignite_tf_magic.runs.supervision.manager import RunHooks
 from ignite_tf_magic.runs.supervision.planning import Plan
 from ignite_tf_magic.runs.timeouts import Timeouts
 from tests.runs.light_runs import COME_UP, await_text, free_range, make_plan, reach_of, text_of
-from tests.runs.pipe_hosts import PipeReach, cut_file, host_at, living_jobs, plan_on, relays, seats_on
+from tests.runs.pipe_hosts import (
+    PipeReach,
+    assert_nothing_lives,
+    cut_file,
+    host_at,
+    living_jobs,
+    plan_on,
+    relays,
+    seats_on,
+)
 from tests.waiting import until
 
 # Says which generation this is, and sleeps in the first.
@@ -142,7 +151,7 @@ def test_an_interrupt_of_the_start_stops_the_run(runs_dir, work_dir, monkeypatch
     (info,) = list_runs(runs_dir, include_ended=True)
     run = local_run(RunDirectory(info.directory), reach_of(runs_dir))
     assert run.wait(300).state is RunState.STOPPED
-    assert living_jobs(runs_dir.parent) == []
+    assert_nothing_lives(runs_dir.parent)
 
 
 def test_a_stop_while_a_worker_is_being_started_leaves_nothing(runs_dir, work_dir, monkeypatch):
@@ -168,7 +177,7 @@ def test_a_stop_while_a_worker_is_being_started_leaves_nothing(runs_dir, work_di
     )
     stopper.join()
     assert run.wait(300).state is RunState.STOPPED
-    assert living_jobs(runs_dir.parent) == []
+    assert_nothing_lives(runs_dir.parent)
 
 
 def test_a_run_for_which_there_is_no_place_any_more_says_what_it_waits_for(start, runs_dir, work_dir):
@@ -291,7 +300,7 @@ def start_on(runs_dir, place):
     for run in started:
         run.stop()
     for root in place.iterdir() if place.is_dir() else ():
-        assert living_jobs(root) == []
+        assert_nothing_lives(root)
 
 
 def record_on(root: str, run) -> RunRecord:
@@ -332,7 +341,7 @@ def test_a_host_without_an_interpreter_is_named_at_once(start_on, place):
     good, bad = host_at(place, "good"), host_at(place, "bad", agent_python="/no-such-python")
     with pytest.raises(LaunchError, match="(?s)bad.*no-such-python"):
         start_on(plan_on([good, bad], "pass", max_restarts=5))
-    assert living_jobs(Path(good.root)) == []
+    assert_nothing_lives(Path(good.root))
 
 
 def test_the_next_generation_may_have_other_hosts_and_addresses(start_on, place):
@@ -356,7 +365,7 @@ OWNER = """
 import sys, time
 from pathlib import Path
 sys.path[:0] = [sys.argv[1]]
-from tests.runs.pipe_hosts import PipeReach, host_at, plan_on
+from tests.runs.pipe_hosts import PipeReach, assert_nothing_lives, host_at, plan_on
 from ignite_tf_magic.runs.logs import mirror_state
 from ignite_tf_magic.runs.supervision import manager
 from ignite_tf_magic.runs.timeouts import Timeouts
@@ -439,7 +448,7 @@ def test_a_lost_run_can_be_stopped_before_its_lease_is_over(owner, place):
     process.wait()
     assert run.info().state is RunState.LOST
     assert run.stop().kind is StopKind.OWNER_WAS_GONE
-    assert living_jobs(place / "a") + living_jobs(place / "b") == []
+    assert_nothing_lives(place / "a", place / "b")
     assert not any(map(psutil.pid_exists, children))
     assert run.info().state is RunState.STOPPED
     assert run.stop().kind is StopKind.ALREADY_ENDED
