@@ -291,7 +291,7 @@ def settled(volume: Volume, timeout_s: float = 90.0) -> FsckReport:
             if name.startswith("scratch"):
                 volume.remove_directory((name,), with_contents=True)
     deadline = time.monotonic() + timeout_s
-    while volume.collector.sweep(100_000) and time.monotonic() < deadline:
+    while volume.sweep(100_000) and time.monotonic() < deadline:
         time.sleep(0.5)
     return fsck(volume)
 

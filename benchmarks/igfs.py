@@ -138,7 +138,7 @@ def _read_tensorflow(uri: str) -> None:
 
 def _let_garbage_go(fs: IgfsFileSystem) -> None:
     while any(key.startswith("g/") for key in fs.volume.collector.records()):
-        fs.volume.collector.sweep(10_000)
+        fs.volume.sweep(10_000)
         time.sleep(0.5)
 
 

@@ -56,10 +56,12 @@ class Router:
         self._topology_version = -1
         self._known_good: dict[uuid.UUID, Endpoint] = {}
         self._idle: dict[uuid.UUID, Channel] = {}
+        self._is_closed = False
 
     def close(self) -> None:
         """Close the control channel and idle ones. Channels given by `open_to` belong to their openers."""
         with self._lock:
+            self._is_closed = True
             for channel in (self._control, *self._idle.values()):
                 if channel:
                     channel.close()
@@ -162,13 +164,17 @@ class Router:
     def give_back(self, channel: Channel) -> None:
         """Keep a channel without requests under way for the next `open_to`; one for each node is kept."""
         with self._lock:
-            surplus = self._idle.pop(channel.node_id, None)
-            self._idle[channel.node_id] = channel
+            surplus: Channel | None = channel  # nobody would close it any more
+            if not self._is_closed:
+                surplus = self._idle.pop(channel.node_id, None)
+                self._idle[channel.node_id] = channel
         if surplus:
             surplus.close()
 
     def _control_channel(self) -> Channel:
         with self._lock:
+            if self._is_closed:
+                raise ConnectionFailed("this client of Ignite has been closed; connect anew")
             if self._control is None:
                 self._control = self._connect_any()
             return self._control

@@ -60,9 +60,11 @@ def fsck(volume: Volume, *, repair: bool = False, report: Report = lambda _: Non
         repair: Remove what is unreachable, and names that lead nowhere. Lost content stays lost.
         report: Told one line at a time what is being done.
     """
-    store = volume.store
-    if not store.exists():
-        return FsckReport()
+    with volume.in_use():
+        return _checked(volume, repair, report) if volume.store.exists() else FsckReport()
+
+
+def _checked(volume: Volume, repair: bool, report: Report) -> FsckReport:
     if repair:
         _sweep(volume, report)
     first = _Check(volume, report).run()
@@ -82,7 +84,7 @@ def fsck(volume: Volume, *, repair: bool = False, report: Report = lambda _: Non
 def _sweep(volume: Volume, report: Report) -> None:
     report("removing what writers left behind and what nobody reads any more")
     deadline = time.monotonic() + _SWEEP_S
-    while volume.collector.sweep(_SWEPT) and time.monotonic() < deadline:
+    while volume.sweep(_SWEPT) and time.monotonic() < deadline:
         time.sleep(0.5)
 
 

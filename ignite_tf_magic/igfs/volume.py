@@ -201,6 +201,11 @@ class Volume(Closing):
                 if self.store.compare_and_set(key, found.record, changed) is Swap.DONE:
                     return
 
+    def sweep(self, max_records: int) -> int:
+        """Remove what nobody reads any more; see `Collector.sweep`."""
+        with self._leases.use():
+            return self.collector.sweep(max_records)
+
     def in_use(self) -> AbstractContextManager[None]:
         """Stay connected until the end of the `with` block, also while nothing is asked."""
         return self._leases.use()

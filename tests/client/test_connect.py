@@ -13,7 +13,14 @@ from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.client.sql import SqlClient
 from ignite_tf_magic.config.options import ConnectOptions, Endpoint, TlsOptions
 from ignite_tf_magic.embedded import EmbeddedOptions, Lifetime, NodeTls, down, ensure_up
-from ignite_tf_magic.errors import AuthenticationError, CacheNotFound, ConfigError, ConnectionFailed
+from ignite_tf_magic.errors import (
+    AuthenticationError,
+    CacheNotFound,
+    ConfigError,
+    ConnectionFailed,
+    ConnectionLost,
+)
+from ignite_tf_magic.protocol import messages
 from ignite_tf_magic.protocol.messages import CacheConfig, QueryEntity, QueryField
 from tests.client.certificates import Certificates
 
@@ -83,6 +90,18 @@ def test_every_endpoint_is_tried_and_named(ignite):
         bad = Endpoint("127.0.0.1", server.getsockname()[1])
     with connect(ConnectOptions((bad, good))) as client:
         assert len(client.nodes()) == 3
+
+
+def test_a_closed_client_keeps_no_connection(ignite):
+    """One that comes back late, as of a scan that is collected after its client, is closed; no other is opened."""
+    client = connect(ignite.connect_options)
+    channel = client.router.open_to(client.router.nodes()[0])
+    client.close()
+    client.router.give_back(channel)
+    with pytest.raises(ConnectionLost):
+        channel.call(messages.heartbeat(), messages.parse_nothing)
+    with pytest.raises(ConnectionFailed, match="has been closed"):
+        client.cache_names()
 
 
 def test_caches(client):

@@ -82,7 +82,7 @@ def quick_leases(monkeypatch: pytest.MonkeyPatch) -> None:
 def sweep_until_clean(volume: Volume) -> None:
     """Sweep until the journal holds nothing that waits."""
     until(
-        lambda: not volume.collector.sweep(100_000),
+        lambda: not volume.sweep(100_000),
         what=lambda: f"the garbage to go: {volume.collector.records()}",
     )
 

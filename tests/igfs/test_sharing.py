@@ -72,7 +72,7 @@ def sweeps(volume, num_renewals=6):
     start = lease_counter(volume)
 
     def sweep() -> bool:
-        volume.collector.sweep(1000)
+        volume.sweep(1000)
         return lease_counter(volume) >= start + num_renewals
 
     until(sweep, what=f"{num_renewals} renewals of the lease")
@@ -123,7 +123,7 @@ def test_a_reader_that_opens_while_others_replace_and_sweep_reads_whole(
                 number += 1
                 volume.write_file(("f",), b"%d" % (number % 10) * 40_000)
                 volume.collector._first_seen.clear()
-                volume.collector.sweep(1000)
+                volume.sweep(1000)
 
     thread = threading.Thread(target=replace)
     thread.start()
@@ -449,7 +449,7 @@ def test_a_writer_taken_for_dead_cannot_publish(own_volume, other_volume):
     writer.write(os.urandom(100_000))
     client = next(key for key in own_volume.collector.records() if key.startswith(LEASE))
     own_volume.store.journal.remove(client)
-    other_volume.collector.sweep(10)
+    other_volume.sweep(10)
     with pytest.raises(StaleFile, match="dead"):
         writer.close()
     assert read_all(other_volume, ("f",)) == b"old"

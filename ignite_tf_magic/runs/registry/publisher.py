@@ -96,11 +96,12 @@ class Publisher(Closing):
 
     def _write(self, record: RunRecord) -> None:
         content = {**record.to_json(), "told": record.version}
-        try:
-            if self._stored is None:
-                self._stored = self._registry.create(content)
-            else:
-                self._stored = self._registry.replace(self._stored, content)
-        except RecordChanged:  # somebody rebuilt the registry meanwhile; what the owner says counts
-            self._stored = self._registry.get(self._run_id)
-            self._wake.set()
+        while True:
+            try:
+                if self._stored is None:
+                    self._stored = self._registry.create(content)
+                else:
+                    self._stored = self._registry.replace(self._stored, content)
+                return
+            except RecordChanged:  # by an earlier owner, or who rebuilt the registry; this one counts
+                self._stored = self._registry.get(self._run_id)

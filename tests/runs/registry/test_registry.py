@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -25,7 +26,10 @@ from ignite_tf_magic.errors import (
 from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.protocol.ops import AtomicityMode, CacheMode, Status
 from ignite_tf_magic.runs.hosts.topology import topology_of
+from ignite_tf_magic.runs.record import RunRecord, RunSpec
+from ignite_tf_magic.runs.registry.publisher import Publisher
 from ignite_tf_magic.runs.registry.registry import CACHE, FailureDetector, Owner, Registry
+from ignite_tf_magic.runs.states import RunEvent, RunState
 from ignite_tf_magic.runs.timeouts import Timeouts
 from tests.waiting import until
 
@@ -401,3 +405,15 @@ def test_who_answers_has_a_standing_only_where_most_nodes_are(registry, client):
     standing = registry.standing(nodes)
     assert standing == client.router.control_node_id() == registry.standing(())
     assert registry.standing([nodes[0], "10.1.1.1:10800", "10.1.1.2:10800"]) is None
+
+
+def test_an_owner_that_takes_over_and_ends_at_once_publishes_the_end(registry, client, ignite):
+    """The row is there, and not its own: a run that ends as soon as it is taken over would be listed as running."""
+    left = RunRecord("r", RunSpec("C"), RunState.RUNNING, time.time(), left_until=time.time() + 600)
+    registry.create({**left.to_json(), "told": left.version})
+    ended = replace(
+        left.happened(RunEvent.ALL_SUCCEEDED, exit_code=0), left_until=None, version=left.version + 1
+    )
+    with Publisher(Registry(lambda: connect(ignite.connect_options)), "r", Timeouts()) as publisher:
+        publisher.publish(ended)
+    assert registry.get("r").record["state"] == "succeeded"
