@@ -62,15 +62,15 @@ ROOMS: list[dict[str, str]] = [
             array_batches tfrecord_files paged tfrecord_pages ignite
         """,
         "runs": """
-            timeouts states directory seals task type_checks orders record verdicts decisions spec reach
+            timeouts states directory seals task type_checks roles orders record verdicts decisions spec reach
             unhooked deferred_imports leaving bootstrap site_hook.sitecustomize
         """,
     },
     {
         "training": """
-            rendezvous task seeding group claim tensorflow_seeds frameworks step advice reductions hooking losses
-            tapes metric_updates optimizers consistency together shares strategies fit_data adapting checkpoints
-            reading resume waiting measures records reporting untrusted_models models saving callbacks
+            rendezvous task task_server standalone_client seeding group claim tensorflow_seeds frameworks step advice
+            reductions hooking losses tapes metric_updates optimizers consistency together shares strategies fit_data adapting
+            checkpoints reading resume waiting measures records reporting untrusted_models models saving callbacks
             keras_hooks loops
         """,
         "runs.hosts": "capacity host_names run_hosts topology wholeness counting placement",

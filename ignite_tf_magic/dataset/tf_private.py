@@ -117,6 +117,15 @@ def connecting(leader: str, filters: tuple[str, ...]) -> Iterator[Any]:
     CollectiveAllReduceExtended._initialize_multi_worker = initialize_later
 
 
+def set_server(server: Any) -> None:
+    """Say which server this process is among others, before its first eager operation starts it.
+
+    The public way, `tf.config.experimental_connect_to_cluster`, starts TensorFlow at once: no option of it could be
+    set afterwards, and no eager execution be left out.
+    """
+    eager.context().set_server_def(server)
+
+
 def changed() -> dict[str, str]:
     """Find what this TensorFlow has changed of all that; says by name what came instead, empty where nothing has.
 

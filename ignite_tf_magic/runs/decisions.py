@@ -20,7 +20,7 @@ STOP_ASKED = "it was asked to stop"
 _MAX_PORT_TRIES = 3
 _PORT_BACKOFF_S = 0.1
 _BUSY = (RunState.STARTING, RunState.RUNNING)
-_ENDING = (RunState.FAILING, RunState.RESTARTING, RunState.STOPPING)
+_ENDING = (RunState.FAILING, RunState.RESTARTING, RunState.FINISHING, RunState.STOPPING)
 
 Reports = Mapping[str, HostReport]
 
@@ -95,6 +95,8 @@ def mark_stopped(record: RunRecord, now: float) -> RunRecord:
     """End a run that was stopped while nobody supervised it, and of which nothing is left."""
     if record.state.has_ended:
         return record
+    if record.state is RunState.FINISHING:
+        return replace(_succeeded(record, RunEvent.ALL_GONE, now), version=record.version + 1)
     if record.state is not RunState.STOPPING:
         record = record.happened(RunEvent.STOP_ASKED)
     ended = record.happened(RunEvent.ALL_GONE, ended_at=now, exit_code=EXIT_STOPPED)
@@ -167,9 +169,9 @@ def _while_busy(
     record: RunRecord, reports: Reports, observation: Observation, timeouts: Timeouts
 ) -> RunRecord:
     if record.workers and all(worker.exit_code == 0 for worker in record.workers):
-        return record.happened(
-            RunEvent.ALL_SUCCEEDED, ended_at=observation.time, exit_code=0, waiting_for=None
-        )
+        return _succeeded(record, RunEvent.ALL_SUCCEEDED, observation.time)
+    if has_done_its_work(record):
+        return _while_others_finish(record, observation)
     if any(worker.exit_code for worker in record.workers):
         return _end(record, RunEvent.WORKER_FAILED)
     if lost := _lost_host(record, reports, timeouts):
@@ -205,6 +207,28 @@ def _while_busy(
     if record.state is RunState.STARTING:
         return _while_starting(record, reports, observation)
     return record if waiting_for else _while_running(record, reports, observation)
+
+
+def _succeeded(record: RunRecord, event: RunEvent, now: float) -> RunRecord:
+    reason = None if record.state is RunState.FINISHING else record.reason
+    return record.happened(event, ended_at=now, exit_code=0, reason=reason, waiting_for=None)
+
+
+def has_done_its_work(record: RunRecord) -> bool:
+    """Tell whether all tasks have succeeded that decide on the run."""
+    deciding = [worker for worker in record.workers if record.role(worker.worker).decides]
+    return bool(deciding) and all(worker.exit_code == 0 for worker in deciding)
+
+
+def _while_others_finish(record: RunRecord, observation: Observation) -> RunRecord:
+    """End servers when the script has succeeded; an evaluator has its time for what was saved last."""
+    ended_at = max(each.ended_at or 0.0 for each in record.workers if record.role(each.worker).decides)
+    evaluates = any(
+        each.exit_code is None and record.role(each.worker).job == "evaluator" for each in record.workers
+    )
+    if evaluates and observation.time - ended_at <= record.spec.finish_timeout_s:
+        return replace(record, waiting_for="the evaluator, which may finish its work")
+    return _end(record, RunEvent.SCRIPT_SUCCEEDED, "the script has succeeded")
 
 
 def _lost_host(record: RunRecord, reports: Reports, timeouts: Timeouts) -> str | None:
@@ -256,7 +280,7 @@ def _describe_late(record: RunRecord, reports: Reports, missing: list[WorkerReco
         late = [name for name in record.order.hosts if not reports.get(name) or not reports[name].ports]
         what = f"not prepared within {timeout_s:g} s: {', '.join(late)}"
     else:
-        late = [f"worker {worker.worker} on {worker.host}" for worker in missing]
+        late = [f"{record.role(worker.worker).name} on {worker.host}" for worker in missing]
         what = f"not started within {timeout_s:g} s: {', '.join(late)}"
     return f"{what}; ask what is wrong with: ignite-tf doctor"
 
@@ -266,7 +290,11 @@ def _while_running(record: RunRecord, reports: Reports, observation: Observation
 
     Nobody else would: an operation of all workers that one does not come by keeps the rest for ever.
     """
-    alive = [worker for worker in record.workers if worker.exit_code is None]
+    alive = [
+        worker
+        for worker in record.workers
+        if worker.exit_code is None and record.role(worker.worker).must_join
+    ]
     joined = [worker.joined_at for worker in alive if worker.joined_at is not None]
     missing = [worker for worker in alive if worker.joined_at is None]
     timeout_s = record.spec.start_timeout_s
@@ -346,6 +374,8 @@ def _while_ending(
             reason=reason,
             waiting_for=None,
         )
+    if record.state is RunState.FINISHING:
+        return _succeeded(record, RunEvent.ALL_GONE, observation.time)
     if record.state is RunState.FAILING:
         return _after_failure(record, reports, observation)
     return _with_past(record, observation)
@@ -387,11 +417,11 @@ def _obstacles(record: RunRecord, reports: Reports) -> set[str]:
 def _cause(record: RunRecord) -> str:
     if record.reason is not None or record.failed_worker is None:
         return record.reason or "its workers were ended from outside"
-    worker = record.workers[record.failed_worker]
+    worker, name = record.workers[record.failed_worker], record.role(record.failed_worker).name
     if _took_a_port(record):
-        return f"worker {worker.worker} on {worker.host} found its port taken"
+        return f"{name} on {worker.host} found its port taken"
     told = verdicts.describe_end(worker.exit_code or 0, record.end)
-    return f"worker {worker.worker} on {worker.host}: {told}"
+    return f"{name} on {worker.host}: {told}"
 
 
 def _took_a_port(record: RunRecord) -> bool:

@@ -30,12 +30,13 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TaskSlot:
-    """The place of one worker in one generation.
+    """The place of one task in one generation.
 
     Attributes:
+        worker: The task's number; those of workers come first.
         host: Name of the host on which it runs.
         node: Ignite's node there, "host:port" as that host reaches it; the worker knocks there first.
-        partitions: Ascending; None reads the cache whole.
+        partitions: Ascending; none for a task that is no worker; None reads the cache whole.
         sizes: (rows, bytes of the largest row) of each partition, by its number as text.
         local_rows: Rows that a node of its own host holds.
     """
@@ -59,7 +60,7 @@ class Order:
 
     Attributes:
         generation: Counts the launches of all workers, from 1.
-        addresses: "host:port" of each worker's TensorFlow server, in the order of the workers; known from RUN on.
+        addresses: "host:port" of each task's TensorFlow server, in the order of the tasks; known from RUN on.
         reason: Why workers are ended, in words, in the phase END.
     """
 

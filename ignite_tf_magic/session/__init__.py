@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ignite_tf_magic.runs.record import RunInfo as RunInfo
     from ignite_tf_magic.runs.record import RunRecord as RunRecord
     from ignite_tf_magic.runs.record import WorkerRecord as WorkerRecord
+    from ignite_tf_magic.runs.roles import Strategy as Strategy
     from ignite_tf_magic.runs.states import RunState as RunState
     from ignite_tf_magic.runs.supervision.planning import Plan as Plan
     from ignite_tf_magic.serialization.function_source import source_of as source_of
@@ -66,6 +67,7 @@ _NAMES_IN = {
     "runs.hosts.placement": "PlacementRow",
     "runs.logs.output": "OutputChunk",
     "runs.record": "RunInfo RunRecord WorkerRecord",
+    "runs.roles": "Strategy",
     "runs.states": "RunState",
     "runs.supervision.planning": "Plan",
     "serialization.function_source": "source_of",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 
 from ignite_tf_magic.after_import import after_import
@@ -51,6 +52,15 @@ def register_or_warn() -> None:
         register()
     except PluginUnavailable as error:
         warnings.warn(f"igfs:// and ignite:// are unknown to TensorFlow here: {error}", stacklevel=2)
+
+
+def prepare_tensorflow() -> None:
+    """Prepare a task's TensorFlow, which has just been imported: files of ours, and servers that the task drives."""
+    register_or_warn()
+    if os.environ.get("IGNITE_TF_STRATEGY") == "standalone":
+        from ignite_tf_magic.training.standalone_client import know_servers
+
+        know_servers()
 
 
 def register_fsspec() -> None:

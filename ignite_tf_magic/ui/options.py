@@ -83,6 +83,9 @@ def seconds(text: str) -> float:
     return found
 
 
+_STRATEGIES = ["auto", *(each.value for each in session.Strategy)]
+
+
 def add_config_options(parser: argparse.ArgumentParser) -> None:
     """Add what says which cluster is meant, and which way leads to it."""
     parser.add_argument(
@@ -101,16 +104,20 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="its id (CLUSTER_ID), or the beginning of it")
 
 
-def chosen_workers(run: Run, worker: int | None) -> Sequence[int]:
-    """Return the worker that was asked for, or all.
+def chosen_workers(run: Run, wanted: str | None) -> Sequence[int]:
+    """Return the numbers of the tasks that were asked for: all, a number, or a name as "ps 0".
 
     Raises:
-        ConfigError: The run has no such worker.
+        ConfigError: The run has no such task.
     """
-    workers = range(run.info().num_workers)
-    if worker is not None and worker not in workers:
-        raise ConfigError(f"run {run.id} has no worker {worker}; it has 0 to {workers[-1]}")
-    return workers if worker is None else [worker]
+    names = run.info().tasks
+    if wanted is None:
+        return range(len(names))
+    known = {name.replace(" ", ""): number for number, name in enumerate(names)}
+    known |= {str(number): number for number in range(run.info().num_workers)}
+    if (number := known.get(wanted.replace(" ", ""))) is None:
+        raise ConfigError(f"run {run.id} has no worker {wanted[:40]}; it has {', '.join(names)}")
+    return [number]
 
 
 def add_run_options(start: argparse.ArgumentParser) -> None:
@@ -126,6 +133,14 @@ def add_run_options(start: argparse.ArgumentParser) -> None:
         metavar="S",
         help="seconds for several to start, and to join each other (180)",
     )
+    add("--strategy", choices=_STRATEGIES, default="auto", help="how workers work together (auto)")
+    add("--ps", type=whole, default=0, metavar="N", help="parameter servers beside them (0)")
+    add(
+        "--chief",
+        metavar="HOST",
+        help="with async, standalone: where the script runs; here, random (worker 0's)",
+    )
+    add("--evaluator", action="store_true", help="one more task runs the script, to evaluate what is saved")
     add("--max-restarts", type=whole, metavar="N", help="failures in a row that are retried (10)")
     add("--deadline", type=seconds, metavar="S", help="seconds that the run may take in all (no limit)")
     choices = [each.value for each in OnRebalance]
@@ -161,6 +176,10 @@ def given_options(options: argparse.Namespace) -> dict[str, Any]:
         "wheels": options.wheels,
         "wait": options.wait,
         "priority": options.priority,
+        "strategy": options.strategy,
+        "num_ps": options.ps,
+        "chief": options.chief,
+        "has_evaluator": options.evaluator,
         "stop_on_nan": options.stop_on_nan,
         "allow_partial": options.allow_partial,
         "start_timeout_s": options.start_timeout,

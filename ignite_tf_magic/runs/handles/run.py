@@ -121,7 +121,7 @@ class Run:
     def _missing(self, copying: Copying) -> tuple[UnreadOutput, ...]:
         """List what cannot be read, of hosts that had workers."""
         record = self.record()
-        used = {host for worker in range(record.spec.num_workers) for _, host in record.hosts_of(worker)}
+        used = {host for worker in range(len(record.spec.roles)) for _, host in record.hosts_of(worker)}
         return tuple(lost for lost in copying.unreachable() if lost.log is not None or lost.host in used)
 
     def wait(self, timeout_s: float | None = None) -> RunInfo:
@@ -218,7 +218,7 @@ class _Segments:
         causes = {past.generation + 1: past.cause for past in record.past}
         found = []
         for generation in range(1, record.generation + 1):
-            for worker in range(record.spec.num_workers) if self._worker is None else [self._worker]:
+            for worker in range(len(record.spec.roles)) if self._worker is None else [self._worker]:
                 title = ""
                 if generation > 1 and worker == (self._worker or 0):
                     title = (

@@ -118,7 +118,7 @@ def run(
 
 
 def _show(started: TrainingRun) -> None:
-    workers = range(started.info().num_workers)
+    workers = range(len(started.info().tasks))
     with started.tail() as tail, closing(started.follow(with_pauses=True)) as chunks:
         show_output(started, chunks, workers, ShellScreen("ignite-tf"), tail)
 
