@@ -69,9 +69,9 @@ ROOMS: list[dict[str, str]] = [
     {
         "training": """
             rendezvous task task_server standalone_client seeding group claim tensorflow_seeds frameworks step advice
-            reductions hooking losses tapes metric_updates optimizers consistency together shares strategies fit_data adapting
-            checkpoints reading resume waiting measures records reporting untrusted_models models saving callbacks
-            keras_hooks loops
+            reductions hooking losses tapes metric_updates optimizers consistency together shares strategies fit_data
+            adapting checkpoints reading resume waiting measures records reporting untrusted_models models saving
+            callbacks keras_hooks loops
         """,
         "runs.hosts": "capacity host_names run_hosts topology wholeness counting placement",
         "runs.logs": "gaps output mirrored_logs mirror_state mirror",
@@ -107,6 +107,7 @@ ROOMS: list[dict[str, str]] = [
     },
     {
         "ui.shell": "screen completion cli",
+        "contrib": "old_names",
     },
     {
         "ui.notebook": "arguments completion sql panel chart screen run_function magics",

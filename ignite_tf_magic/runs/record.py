@@ -56,6 +56,7 @@ class RunOptions:
         chief: Where the script runs that drives the workers: a host, "here" for this machine, "random" for any host
             that the run may use; empty for worker 0's.
         has_evaluator: Whether one more task runs the script, to evaluate what the others save.
+        compat: Whether workers may import `tensorflow.contrib.ignite`, which TensorFlow had until 1.15.
         finish_timeout_s: So long an evaluator may go on when the script has succeeded.
     """
 
@@ -72,6 +73,7 @@ class RunOptions:
     num_ps: int = 0
     chief: str = ""
     has_evaluator: bool = False
+    compat: bool = False
     finish_timeout_s: float = 60.0
 
     def options(self) -> dict[str, Any]:

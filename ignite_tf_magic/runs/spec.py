@@ -95,6 +95,7 @@ def worker_environment(
         **_share(record, seat, home),
         "IGNITE_DATASET_CREDENTIALS_FILE": f"{home}/{CREDENTIALS}" if has_credentials else None,
         "IGNITE_DATASET_ALLOW_PARTIAL": "true" if record.spec.allow_partial else None,
+        "IGNITE_TF_COMPAT": "1" if spec.compat else None,
         "IGNITE_TF_RUN_ID": record.run_id,
         "IGNITE_TF_RUN_DIR": f"{home}/files",
         "IGNITE_TF_RUN_URI": f"igfs:///runs/{record.run_id}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 
-from ignite_tf_magic.after_import import after_import
+from ignite_tf_magic.after_import import after_import, call_named
 from ignite_tf_magic.dataset.tfrecord_files import record_file_system
 from ignite_tf_magic.errors import PluginUnavailable
 from ignite_tf_magic.igfs.tensorflow_files import TensorFlowFiles
@@ -58,9 +58,9 @@ def prepare_tensorflow() -> None:
     """Prepare a task's TensorFlow, which has just been imported: files of ours, and servers that the task drives."""
     register_or_warn()
     if os.environ.get("IGNITE_TF_STRATEGY") == "standalone":
-        from ignite_tf_magic.training.standalone_client import know_servers
-
-        know_servers()
+        call_named("ignite_tf_magic.training.standalone_client:know_servers")
+    if os.environ.get("IGNITE_TF_COMPAT"):
+        call_named("ignite_tf_magic.contrib.old_names:install")
 
 
 def register_fsspec() -> None:

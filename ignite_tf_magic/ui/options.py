@@ -141,6 +141,7 @@ def add_run_options(start: argparse.ArgumentParser) -> None:
         help="with async, standalone: where the script runs; here, random (worker 0's)",
     )
     add("--evaluator", action="store_true", help="one more task runs the script, to evaluate what is saved")
+    add("--compat", action="store_true", help="let them import tensorflow.contrib.ignite, as TensorFlow 1")
     add("--max-restarts", type=whole, metavar="N", help="failures in a row that are retried (10)")
     add("--deadline", type=seconds, metavar="S", help="seconds that the run may take in all (no limit)")
     choices = [each.value for each in OnRebalance]
@@ -180,6 +181,7 @@ def given_options(options: argparse.Namespace) -> dict[str, Any]:
         "num_ps": options.ps,
         "chief": options.chief,
         "has_evaluator": options.evaluator,
+        "compat": options.compat,
         "stop_on_nan": options.stop_on_nan,
         "allow_partial": options.allow_partial,
         "start_timeout_s": options.start_timeout,

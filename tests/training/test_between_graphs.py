@@ -1,4 +1,4 @@
-"""Scripts that are started once for each worker and parameter server, as TensorFlow 1 has them: between-graph replication."""
+"""Between-graph replication: scripts that are started once for each worker and parameter server, as in TensorFlow 1."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def main(_):
         optimizer = tf.train.GradientDescentOptimizer(0.3)
         SYNC
         train = optimizer.minimize(loss, global_step=step)
-    num_rows = 0
+    num_rows, found = 0, []
     SESSION
     print("FOUND" + json.dumps([index, num_rows, *map(float, found), slope.device]), flush=True)
 
@@ -111,8 +111,9 @@ def test_a_trainer_of_the_articles_learns_from_all_rows(session, cache, source, 
     run, text = succeeded(session, RunRequest(cache, source, num_workers=2, num_ps=1, args=args))
     found = sorted(json.loads(part.splitlines()[0]) for part in text.split("FOUND")[1:])
     assert [each[0] for each in found] == [0, 1]
-    assert all(each[5] == "/job:ps/task:0" for each in found)
-    for each in found:
+    assert all(each[-1] == "/job:ps/task:0" for each in found)
+    # A worker looks for the chief every 30 s; with TensorFlow's synchronous optimizer it may come when all is done.
+    for each in found if "SyncReplicas" not in source else found[:1]:
         np.testing.assert_allclose(each[2:4], [3, 1], atol=0.02)
     seats = run.record().order.seats
     assert sum(seat.rows for seat in seats[:2]) == NUM_ROWS
