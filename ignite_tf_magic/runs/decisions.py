@@ -129,7 +129,11 @@ def _observe(record: RunRecord, reports: Reports, observation: Observation) -> R
         report = reports.get(worker.host)
         if report is None or report.generation != record.generation or worker.exit_code is not None:
             continue
-        seen = replace(worker, pid=report.pids.get(worker.worker, worker.pid))
+        seen = replace(
+            worker,
+            pid=report.pids.get(worker.worker, worker.pid),
+            respawns=report.respawns.get(worker.worker, worker.respawns),
+        )
         if worker.worker in report.up and worker.joined_at is None:
             seen = replace(seen, joined_at=observation.time)
         if (end := report.ends.get(worker.worker)) is not None:

@@ -185,6 +185,7 @@ class HostReport:
         address: By which other hosts reach it.
         up: Workers whose servers listen.
         pids: Process of each worker of this generation.
+        respawns: How often the processes of workers were started again in this generation; none is 0.
         ends: How workers of this generation ended.
         last_lines: What workers that others wait for have said last.
         living: Jobs of any generation of this run that have not ended there, or whose end is not among `ends` yet.
@@ -202,6 +203,7 @@ class HostReport:
     address: str | None = None
     up: frozenset[int] = frozenset()
     pids: Mapping[int, int] = field(default_factory=dict)
+    respawns: Mapping[int, int] = field(default_factory=dict)
     ends: Mapping[int, WorkerEnd] = field(default_factory=dict)
     last_lines: Mapping[int, str] = field(default_factory=dict)
     living: tuple[str, ...] = ()
@@ -231,6 +233,7 @@ class HostReport:
                 "silent_s": silent_s,
                 "ports": _by_worker(found.get("ports", {})),
                 "pids": _by_worker(found.get("pids", {})),
+                "respawns": _by_worker(found.get("respawns", {})),
                 "last_lines": _by_worker(found.get("last_lines", {})),
                 "up": frozenset(found.get("up", ())),
                 "ends": ends,

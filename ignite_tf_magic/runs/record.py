@@ -172,6 +172,7 @@ class WorkerRecord:
         signal: Name of the signal that ended it.
         ended_at: When the script ended where it told so, else the process; seconds since the epoch.
         ended_by_owner: Whether it was ended for the run's sake, not by its own fault.
+        respawns: How often its process was started again while the others went on.
     """
 
     worker: int
@@ -183,6 +184,7 @@ class WorkerRecord:
     ended_at: float | None = None
     ended_by_owner: bool = False
     joined_at: float | None = None
+    respawns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ class Role:
         has_share: Whether it reads a part of the cache's partitions, and has what workers have: GPUs, memory.
         decides: Whether the run waits for its success; the others are ended when all who decide have succeeded.
         must_join: Whether the other tasks may wait for its server for ever.
+        respawns: Whether the others go on without it while its process, which a signal has ended, is started again.
     """
 
     job: str
@@ -47,6 +48,7 @@ class Role:
     has_share: bool = False
     decides: bool = False
     must_join: bool = False
+    respawns: bool = False
 
 
 @cache
@@ -64,6 +66,7 @@ def roles_of(
             True,
             not has_chief,
             is_sync and num_workers > 1,
+            strategy is Strategy.ASYNC,
         )
         for index in range(num_workers)
     ]

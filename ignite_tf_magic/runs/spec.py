@@ -25,6 +25,7 @@ from ignite_tf_magic.runs.roles import Role, Strategy, filled, template_values, 
 from ignite_tf_magic.runs.task import WorkerTask
 from ignite_tf_magic.runs.timeouts import Timeouts
 
+_RESPAWNS = 100
 _SERVER = "ignite_tf_magic.training.task_server:serve"
 _SHARE = ("IGNITE_DATASET_PART", "IGNITE_DATASET_ASSIGNED_CACHE", "IGNITE_DATASET_ASSIGNMENT_FILE")
 _RENDEZVOUS = (
@@ -181,7 +182,7 @@ def worker_job(
     """Return the job of one worker: what its host starts and watches."""
     run, generation, home = record.run_id, record.generation, f"{root}/runs/{record.run_id}"
     path = {"PYTHONPATH": python_path} if python_path else {}
-    has_share = record.role(seat.worker).has_share
+    role = record.role(seat.worker)
     return Job(
         run=run,
         name=job_name(generation, seat.worker),
@@ -199,8 +200,9 @@ def worker_job(
         lease_s=timeouts.lease_s,
         grace_s=timeouts.grace_s,
         ports=(port,) if port else (),
-        num_gpus=record.spec.num_gpus if has_share else 0,
-        memory_bytes=record.spec.memory_bytes if has_share else 0,
+        num_gpus=record.spec.num_gpus if role.has_share else 0,
+        memory_bytes=record.spec.memory_bytes if role.has_share else 0,
+        respawns=_RESPAWNS if role.respawns else 0,
         log_limit_bytes=record.spec.log_limit_bytes,
     )
 

@@ -27,7 +27,7 @@ from ignite_tf_magic.training.adapting import hook_adapt
 from ignite_tf_magic.training.advice import check_elements, warn_of_own_statistics
 from ignite_tf_magic.training.callbacks import for_worker, leading, same_logs
 from ignite_tf_magic.training.checkpoints import directory_in_run
-from ignite_tf_magic.training.claim import CLAIM, name_in_run, stay_out
+from ignite_tf_magic.training.claim import CLAIM, name_in_run, stay_alone, stay_out
 from ignite_tf_magic.training.fit_data import evaluation_data, training_data
 from ignite_tf_magic.training.frameworks import Framework, framework_named, framework_of, too_old
 from ignite_tf_magic.training.group import WorkerGroup, worker_group
@@ -41,6 +41,7 @@ from ignite_tf_magic.training.saving import hook_saving
 from ignite_tf_magic.training.seeding import own_random_numbers
 from ignite_tf_magic.training.strategies import hook_strategies
 from ignite_tf_magic.training.tapes import hook_tapes
+from ignite_tf_magic.training.task import task, why_alone
 from ignite_tf_magic.training.tensorflow_seeds import order_seed, own_numbers, seed_tensorflow
 from ignite_tf_magic.training.together import DataParallelFit
 
@@ -76,6 +77,9 @@ def _install(name: str) -> None:
             )
         return
     _installed.add(name)
+    if reason := why_alone(task()):
+        stay_alone(module.Model, reason, _has_strategy)
+        return
     if not CLAIM.take():
         if group.place.size > 1:
             stay_out(module.Model)

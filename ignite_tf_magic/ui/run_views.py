@@ -67,6 +67,7 @@ def record_as_json(run: RunInfo, record: RunRecord, latest: TrainingRecord | Non
                 "host": worker.host,
                 "pid": None if run.state is RunState.LOST else worker.pid,
                 "exit_code": worker.exit_code,
+                "respawns": worker.respawns,
                 "joined_at": _iso(worker.joined_at),
                 "rows": worker.rows,
                 "local_rows": local_rows.get(worker.worker, 0),
@@ -142,6 +143,8 @@ def _worker_rows(record: RunRecord, *, is_lost: bool) -> list[list[str]]:
             state = "unknown" if record.detached else "gone with its owner"
         if worker.exit_code is not None:
             state = f"exit code {worker.exit_code}"
+        if worker.respawns:
+            state += f", started again {worker.respawns}x"
         seat = seats.get(worker.worker)
         share = f"{seat.local_rows / seat.rows:.0%}" if seat and seat.rows else ""
         address = addresses[worker.worker] if worker.worker < len(addresses) else ""

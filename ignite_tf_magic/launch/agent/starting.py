@@ -89,6 +89,7 @@ class Starter:
             "ports": [int(port) for port in request.get("ports") or ()],
             "gpus": int(request.get("gpus") or 0),
             "memory_bytes": int(request.get("memory_bytes") or 0),
+            "respawns": int(request.get("respawns") or 0),
             "keep": keep,
             "log_limit_bytes": request.get("log_limit_bytes"),
             "stdin": _digest_of(stdin) if stdin else None,

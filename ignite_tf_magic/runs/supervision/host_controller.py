@@ -363,10 +363,10 @@ class HostController:
     def _report(self, record: RunRecord) -> HostReport:
         view = self._view
         places = {name: place_of(job) for name, job in view.jobs.items()}
-        pids = {
-            place[1]: job.pid
+        jobs = {
+            place[1]: job
             for name, job in view.jobs.items()
-            if (place := places[name]) and place[0] == record.generation and job.pid is not None
+            if (place := places[name]) and place[0] == record.generation
         }
         return HostReport(
             host=self._host.name,
@@ -376,7 +376,8 @@ class HostController:
             ports=dict(self._ports),
             address=self._address,
             up=frozenset(self._up),
-            pids=pids,
+            pids={worker: job.pid for worker, job in jobs.items() if job.pid is not None},
+            respawns={worker: job.restarts for worker, job in jobs.items() if job.restarts},
             ends=dict(self._ends),
             last_lines=dict(self._last_lines),
             living=tuple(self._living(record.generation)),
