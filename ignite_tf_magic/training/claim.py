@@ -99,9 +99,7 @@ def stay_out(model_class: Any) -> None:
         warnings.warn(text, stacklevel=2)
 
 
-def stay_alone(
-    model_class: Any, reason: str, has_strategy: Callable[[Any], bool] = lambda model: False
-) -> None:
+def stay_alone(model_class: Any, reason: str, has_strategy: Callable[[Any], bool] = lambda _: False) -> None:
     """Warn in `fit` that it trains this process's model alone, but of models that have a strategy of their own."""
     original = model_class.fit
 

@@ -107,6 +107,6 @@ def why_alone(task: Task) -> str | None:
             "and no --ps, fit trains one model on all workers"
         )
     return (
-        f"this fit trains a model of worker {task.index} alone, on its own rows. With --strategy sync, and no --ps, fit "
-        "trains one model on all workers"
+        f"this fit trains a model of worker {task.index} alone, on its own rows. With --strategy sync, and no --ps, "
+        "fit trains one model on all workers"
     )
