@@ -265,6 +265,32 @@ def test_sizes():
         assert len(path.read_text().splitlines()) <= 600, path
 
 
+def test_no_two_classes_share_a_name():
+    """Also where only an underscore tells them apart."""
+    files: dict[str, list[str]] = {}
+    for module, tree in MODULES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                files.setdefault(node.name.lstrip("_"), []).append(module)
+    assert {name: found for name, found in files.items() if len(found) > 1} == {}
+
+
+# These do return something: when, or to whom.
+RETURNS_WITHOUT_A_VALUE = {("tfplugin.handler", "sync"), ("session.run_values", "result")}
+
+
+def test_what_returns_nothing_does_not_claim_to():
+    claims = set()
+    for module, tree in MODULES.items():
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            gives_none = isinstance(node.returns, ast.Constant) and node.returns.value is None
+            if gives_none and (ast.get_docstring(node) or "").startswith("Return"):
+                claims.add((module, node.name))
+    assert claims == RETURNS_WITHOUT_A_VALUE
+
+
 HEAVY = [
     "tensorflow",
     "pyignite",

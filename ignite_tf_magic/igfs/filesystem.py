@@ -1,9 +1,11 @@
 """igfs for Python: an fsspec file system.
 
-fs = fsspec.filesystem("igfs")
-with fs.open("/runs/42/notes.txt", "w") as file:
-file.write("...")
-pandas.read_csv("igfs:///data/train.csv")
+    fs = fsspec.filesystem("igfs")
+    with fs.open("/runs/42/notes.txt", "w") as file:
+        file.write("...")
+    pandas.read_csv("igfs:///data/train.csv")
+
+Whatever asks fsspec, as pandas does, finds it by the scheme alone.
 """
 
 from __future__ import annotations

@@ -238,7 +238,7 @@ class Tree:
         self._forget(path)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Return a file, or a directory with all its contents, another path. A file that is there is replaced.
+        """Move a file, or a directory with all its contents, to another path. A file that is there is replaced.
 
         Raises:
             PathNotFound: The source, or the target's directory, does not exist.

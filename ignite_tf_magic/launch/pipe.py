@@ -21,7 +21,7 @@ class PipeTransport:
     """Starts relays on this machine."""
 
     def __init__(self, env: Mapping[str, str] | None = None) -> None:
-        """Return variables on top of this process's own."""
+        """Take variables for the relays, on top of this process's own."""
         self._env = dict(env or {})
 
     def describe(self) -> str:

@@ -35,10 +35,10 @@ def defer_imports(modules: Iterable[str] = DEFERRED) -> None:
 
     An error in a module reaches whoever asks it for something, each time, as importing it again would.
     """
-    sys.meta_path.insert(0, _Finder(modules))
+    sys.meta_path.insert(0, _DeferringFinder(modules))
 
 
-class _Finder(MetaPathFinder):
+class _DeferringFinder(MetaPathFinder):
     """Finds modules by the finders that come after it, and has them executed later."""
 
     def __init__(self, modules: Iterable[str]) -> None:

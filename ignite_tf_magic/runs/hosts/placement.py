@@ -281,7 +281,7 @@ def _apportion(rows: Mapping[_Place, int], limits: Mapping[_Place, int], num_sea
 
 
 def _deal(workers: list[_Worker], cluster: _Cluster, share: float) -> None:
-    """Return each partition to a worker where it is, while its share is not full; then the rest to any."""
+    """Deal each partition to a worker where it is, while its share is not full; then the rest to any."""
     rest = []
     for partition in sorted(cluster.owner, key=lambda p: (-cluster.rows(p), p)):
         worker = _at_home(workers, cluster, partition, share)

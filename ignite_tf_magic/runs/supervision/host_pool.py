@@ -58,7 +58,7 @@ class HostWorker(Closing):
         self._thread.start()
 
     def follow(self, record: RunRecord) -> None:
-        """Return the controller the newest record."""
+        """Hand the controller the newest record."""
         self._record = record
         self._wake.set()
 

@@ -287,7 +287,7 @@ class Reconciler:
             self._record,
             pool=self._pool,
             plan=self._plan,
-            store=_Store(self._save),
+            store=_RecordFileStore(self._save),
             timeouts=self._timeouts,
             snapshot=lambda: topology.snapshot,
             is_stop_asked=lambda: bool(self._registry.requests(self._directory.run_id).get("stop")),
@@ -334,7 +334,7 @@ def _record_of(directory: RunDirectory) -> RunRecord | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Store:
+class _RecordFileStore:
     save: Any
 
 
