@@ -71,6 +71,7 @@ class Run:
         return self._look()[0]
 
     def _look(self) -> tuple[RunInfo, RunRecord]:
+        self.origin.look(RunRecord.read(self.directory))
         return read_info(self.directory, self.origin.has_owner)
 
     def record(self) -> RunRecord:
