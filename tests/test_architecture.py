@@ -39,8 +39,8 @@ ROOMS: list[dict[str, str]] = [
             cache_facts regions row_counts load pipeline all_rows control sql
         """,
         "launch": """
-            files log_files groups lock spawner entries archives parcels jobs loop pipe ssh_settings ssh_errors
-            ssh tunnels agent.frames link hosts watch agent.disk agent.processes agent.job_files
+            files log_files groups lock spawner lazy_asyncio entries archives parcels jobs loop pipe ssh_settings
+            ssh_errors ssh tunnels agent.frames link hosts watch agent.disk agent.processes agent.job_files
             agent.spawning agent.process_shim agent.runs agent.devices agent.starting agent.polling
             agent.network agent.facts agent.unpacking agent.tidying agent.relay
         """,

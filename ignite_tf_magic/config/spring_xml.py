@@ -7,12 +7,14 @@ A document type is refused before anything is expanded, as entities are declared
 from __future__ import annotations
 
 import re
-import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from dataclasses import dataclass
-from xml.parsers import expat
+from typing import TYPE_CHECKING
 
 from ignite_tf_magic.errors import ConfigError
+
+if TYPE_CHECKING:
+    import xml.etree.ElementTree as ET
 
 _CLIENT_PORT = 10800
 _INSTEAD = 'write the addresses in ignite-tf.toml instead: [cluster] addresses = ["HOST:10800"]'
@@ -74,6 +76,9 @@ def read_spring_xml(data: bytes, name: str) -> IgniteXml:
 
 
 def _parse(data: bytes, name: str) -> ET.Element:
+    import xml.etree.ElementTree as ET
+    from xml.parsers import expat
+
     def refuse(*_: object) -> None:
         raise ConfigError(
             f"{name} has a document type (<!DOCTYPE ...>), which can make a reader expand or fetch anything; "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import subprocess
@@ -11,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ignite_tf_magic.launch.jobs import LinkTimeouts
+from ignite_tf_magic.launch.lazy_asyncio import asyncio
 
 _WORDS_BYTES = 4096
 _READ_BYTES = 64 << 10
