@@ -20,6 +20,8 @@ from typing import Any
 
 from ignite_tf_magic.after_import import StandInLoader
 
+# What TensorFlow's and Keras' own `__init__` import and ask for nothing, as seen in TensorFlow 2.21 and Keras 3.15. A
+# version that has none of a name never imports it: nothing is deferred then, and all else is as before.
 DEFERRED = (
     "tensorflow._api.v2.lite",
     "tensorflow._api.v2.compat.v1.lite",
