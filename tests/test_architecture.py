@@ -101,7 +101,7 @@ ROOMS: list[dict[str, str]] = [
     {
         "ui": """
             live_output stall_notices render metrics_views run_views pictures options screen following demo
-            commands.command commands.listing commands.nodes commands.runs commands.starting commands.boards
+            commands.command commands.listing commands.nodes commands.runs commands.starting commands.tensorboards
             commands.data commands.files commands.table completion
         """,
     },

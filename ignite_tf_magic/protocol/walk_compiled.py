@@ -102,22 +102,22 @@ def library() -> ctypes.CDLL | None:
 
 def load(path: Path) -> ctypes.CDLL | None:
     """Load a build of _rows.c; None when it is of another version."""
-    found = ctypes.CDLL(str(path))
-    if found.itm_abi() != _ABI:
+    library = ctypes.CDLL(str(path))
+    if library.itm_abi() != _ABI:
         return None
     pointer, number = ctypes.c_void_p, ctypes.c_int64
-    found.itm_decode.argtypes = [pointer, pointer, number, number, number, pointer, pointer]
-    found.itm_decode.restype = number
-    found.itm_index.argtypes = [pointer, number, number, pointer, pointer]
-    found.itm_measure.argtypes = [pointer, number, pointer]
-    found.itm_hash_rows.argtypes = [pointer, *(number,) * 5]
-    found.itm_hash_rows.restype = None
-    found.itm_sweep_take.argtypes = [pointer]
-    found.itm_sweep_ask.argtypes, found.itm_sweep_ask.restype = [pointer], number
-    found.itm_sweep_room.argtypes, found.itm_sweep_room.restype = [pointer, number], number
-    found.itm_crc32c.argtypes = [ctypes.c_uint32, pointer, number, pointer, ctypes.c_int]
-    found.itm_crc32c.restype = ctypes.c_uint32
-    return found
+    library.itm_decode.argtypes = [pointer, pointer, number, number, number, pointer, pointer]
+    library.itm_decode.restype = number
+    library.itm_index.argtypes = [pointer, number, number, pointer, pointer]
+    library.itm_measure.argtypes = [pointer, number, pointer]
+    library.itm_hash_rows.argtypes = [pointer, *(number,) * 5]
+    library.itm_hash_rows.restype = None
+    library.itm_sweep_take.argtypes = [pointer]
+    library.itm_sweep_ask.argtypes, library.itm_sweep_ask.restype = [pointer], number
+    library.itm_sweep_room.argtypes, library.itm_sweep_room.restype = [pointer, number], number
+    library.itm_crc32c.argtypes = [ctypes.c_uint32, pointer, number, pointer, ctypes.c_int]
+    library.itm_crc32c.restype = ctypes.c_uint32
+    return library
 
 
 class _CNode(ctypes.Structure):

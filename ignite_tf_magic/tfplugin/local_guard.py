@@ -1,4 +1,4 @@
-"""Where a library does not ask TensorFlow for files: an error instead of a directory named "igfs:"."""
+"""A guard for libraries that do not ask TensorFlow for files: an error instead of a directory named "igfs:"."""
 
 from __future__ import annotations
 

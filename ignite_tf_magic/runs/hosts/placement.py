@@ -1,4 +1,4 @@
-"""Which worker reads which partitions, and where it runs. Pure: values in, values out.
+"""Placement of workers: on which host each runs, and which partitions it reads. Pure: values in, values out.
 
 Every partition is read by exactly one worker. Workers are balanced by rows; within that, a worker is
 given partitions of its own nodes first, then of its host, then of any. Hosts on which no worker may run

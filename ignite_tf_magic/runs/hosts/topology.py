@@ -1,4 +1,4 @@
-"""Whether the data has moved, and whether this side of the cluster is the one that may act.
+"""The cluster's topology, watched: has the data moved, and may this side of the cluster act?
 
 Asked in a thread of its own: a cluster that changes may take long to answer.
 """
@@ -110,14 +110,14 @@ def topology_of(nodes: Collection[Node]) -> tuple[str, ...]:
         kind, text = rank(plain_address(endpoint.host))
         return max(kind, _LAST_IP_KIND), machines[endpoint.host], endpoint != best_guess, kind, text
 
-    found = []
+    endpoints = []
     for node, listed in zip(nodes, candidates, strict=True):
         own = [endpoint for endpoint in listed if listers[endpoint] == 1]
         # Where all are shared, those who share the commonest all choose it, so that it is seen to be shared.
         commonest = min(listed, key=lambda each: (-listers[each], str(each)))
-        found.append(min(own, key=partial(order, node.endpoints[0]), default=commonest))
-    times = Counter(found)
-    return tuple(map(str, sorted(found, key=lambda each: (listers[each] > 1, -times[each], str(each)))))
+        endpoints.append(min(own, key=partial(order, node.endpoints[0]), default=commonest))
+    times = Counter(endpoints)
+    return tuple(map(str, sorted(endpoints, key=lambda each: (listers[each] > 1, -times[each], str(each)))))
 
 
 def _outward(node: Node) -> list[Endpoint]:
@@ -170,8 +170,8 @@ def connect_to_most(options: ConnectOptions) -> Client:
     Raises:
         ConnectionFailed: No node answers.
     """
-    found = thin_client.connect(options)
-    num_seen = len(found.nodes())
+    best = thin_client.connect(options)
+    num_seen = len(best.nodes())
     for endpoint in options.endpoints if 2 * num_seen <= len(options.endpoints) else ():
         if (other := _connect_to(endpoint, options)) is None:
             continue
@@ -179,9 +179,9 @@ def connect_to_most(options: ConnectOptions) -> Client:
             closing.callback(other.close)
             if (num_nodes := len(other.nodes())) > num_seen:
                 closing.pop_all()
-                found.close()
-                found, num_seen = other, num_nodes
-    return found
+                best.close()
+                best, num_seen = other, num_nodes
+    return best
 
 
 def _connect_to(endpoint: Endpoint, options: ConnectOptions) -> Client | None:

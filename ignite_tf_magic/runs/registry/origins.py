@@ -1,4 +1,4 @@
-"""Where a run is from this process's point of view: here, or elsewhere and copied here while it is looked at."""
+"""Origins of runs, from this process's point of view: here, or elsewhere and copied here while it is looked at."""
 
 from __future__ import annotations
 
