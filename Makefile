@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INPUTS := setup.cfg setup.py pyproject.toml ignite_tf_magic/protocol/_rows.c \
 	ignite_tf_magic/tfplugin/_filesystem.c ignite_tf_magic/tfplugin/_filesystem.h
 
-.PHONY: demo test lint bench faults faults-short matrix versions sanitize golden browser fuse sshd torch pictures clean
+.PHONY: demo test lint bench compare faults faults-short matrix versions sanitize golden browser fuse sshd torch pictures clean
 
 demo: $(VENV)/.all
 	$(BIN)/ignite-tf demo
@@ -24,6 +24,10 @@ lint: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks
+
+# An old commit and the working tree, benchmark by benchmark in turns: make compare REV=main ONLY=scan,igfs
+compare: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.compare $(REV) $(if $(ONLY),--only $(ONLY))
 
 # Clients of igfs in 1,000 random orders with lost answers, writers and nodes killed while it is written to, and many
 # writers at once for a minute: twenty minutes. Then faults that hit runs on real hosts, kernels that are restarted, and

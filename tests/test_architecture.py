@@ -39,8 +39,8 @@ ROOMS: list[dict[str, str]] = [
             cache_facts regions row_counts load pipeline all_rows control sql
         """,
         "launch": """
-            files log_files groups lock spawner entries archives parcels jobs loop pipe ssh_settings ssh_errors
-            ssh tunnels agent.frames link hosts watch agent.disk agent.processes agent.job_files
+            files log_files groups lock spawner lazy_asyncio entries archives parcels jobs loop pipe ssh_settings
+            ssh_errors ssh tunnels agent.frames link hosts watch agent.disk agent.processes agent.job_files
             agent.spawning agent.process_shim agent.runs agent.devices agent.starting agent.polling
             agent.network agent.facts agent.unpacking agent.tidying agent.relay
         """,
@@ -101,7 +101,7 @@ ROOMS: list[dict[str, str]] = [
     {
         "ui": """
             live_output stall_notices render metrics_views run_views pictures options screen following demo
-            commands.command commands.listing commands.nodes commands.runs commands.starting commands.boards
+            commands.command commands.listing commands.nodes commands.runs commands.starting commands.tensorboards
             commands.data commands.files commands.table completion
         """,
     },
@@ -264,6 +264,32 @@ def test_what_runs_while_a_step_is_traced_is_understood_by_autograph(name):
 def test_sizes():
     for path in PACKAGE.rglob("*.py"):
         assert len(path.read_text().splitlines()) <= 600, path
+
+
+def test_no_two_classes_share_a_name():
+    """Also where only an underscore tells them apart."""
+    files: dict[str, list[str]] = {}
+    for module, tree in MODULES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                files.setdefault(node.name.lstrip("_"), []).append(module)
+    assert {name: found for name, found in files.items() if len(found) > 1} == {}
+
+
+# These do return something: when, or to whom.
+RETURNS_WITHOUT_A_VALUE = {("tfplugin.handler", "sync"), ("session.run_values", "result")}
+
+
+def test_what_returns_nothing_does_not_claim_to():
+    claims = set()
+    for module, tree in MODULES.items():
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            gives_none = isinstance(node.returns, ast.Constant) and node.returns.value is None
+            if gives_none and (ast.get_docstring(node) or "").startswith("Return"):
+                claims.add((module, node.name))
+    assert claims == RETURNS_WITHOUT_A_VALUE
 
 
 HEAVY = [

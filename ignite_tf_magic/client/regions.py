@@ -1,4 +1,4 @@
-"""How full the memory for data is, on each node."""
+"""Fill levels of the nodes' data regions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """All that this package uses of TensorFlow beside its public API: each with its reason, and a check of its own.
 
-Seen in TensorFlow 2.15 to 2.21. Another version may change any of it: `changed` then says what by name, and so do a
-test and `make versions`, which asks every supported one.
+Each was seen in TensorFlow 2.15 to 2.21. Another version may change any of it: `changed` then says what by name, and so
+do a test and `make versions`, which asks every supported one. Private modules that are only named, never used, stand
+elsewhere: in `runs.deferred_imports`, which loads no TensorFlow, and `training.untrusted_models`.
 """
 
 from __future__ import annotations
@@ -79,6 +80,16 @@ def is_deterministic() -> bool:
 def seed_generator() -> Any:
     """Return the generator of seeds for operations without one, to keep and restore its state."""
     return eager.context()._rng
+
+
+def converted(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what AutoGraph makes of a function, where it is at work: Keras has `call` of a loss converted so.
+
+    The public `tf.autograph.to_graph` converts always, also what runs eagerly or is marked not to be.
+    """
+    autograph = tf.__internal__.autograph
+    made: Callable[..., Any] = autograph.tf_convert(function, autograph.control_status_ctx())
+    return made
 
 
 @contextmanager
@@ -207,5 +218,6 @@ _CHECKS: dict[str, Callable[[], str]] = {
         *("_collective_device_filters", "get_server_def", "host_address_space"),
     ),
     "CollectiveAllReduceExtended": _changed_strategy,
+    "autograph": lambda: _lacking(tf.__internal__.autograph, "tf_convert", "control_status_ctx"),
     "determinism": lambda: _lacking(config, "is_op_determinism_enabled"),
 }

@@ -1,4 +1,4 @@
-"""What the doctor found, and what it makes of it. Pure: facts in, checks with their fixes out."""
+"""The doctor's judgement. Pure: facts in, checks with their fixes out."""
 
 from __future__ import annotations
 

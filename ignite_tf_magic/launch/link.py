@@ -5,7 +5,6 @@ Lives on the loop's thread. A link that broke stays broken; `Host` opens another
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import shlex
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from ignite_tf_magic.errors import HostError, HostRefused, HostUnreachable, NoIn
 from ignite_tf_magic.launch.agent import agent_digest, agent_source
 from ignite_tf_magic.launch.agent.frames import MAGIC, FrameDecoder, encode_frame, loader_arguments
 from ignite_tf_magic.launch.jobs import HostFacts, LinkTimeouts
+from ignite_tf_magic.launch.lazy_asyncio import asyncio
 from ignite_tf_magic.launch.loop import end_task, loop_thread
 
 _NOISE_BYTES = 64 << 10

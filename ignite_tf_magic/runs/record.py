@@ -38,6 +38,9 @@ class RunOptions:
     """What a person asks for and its hosts go by as it stands.
 
     Attributes:
+        python: Interpreter of the workers: a path on their hosts, or a name in the PATH there. None is each host's
+            configured one, on the machine where the run was started that of its starter.
+        deadline_s: How long the run may take in all; None takes the configured time, and has no limit where none is.
         script_name: What tracebacks call the script.
         command: Program and arguments that each worker runs, in a copy of the job's directory, instead of a script;
             "python" is the workers' interpreter.
@@ -60,6 +63,8 @@ class RunOptions:
         finish_timeout_s: So long an evaluator may go on when the script has succeeded.
     """
 
+    python: str | None = None
+    deadline_s: float | None = None
     script_name: str = "cell"
     command: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
@@ -88,14 +93,12 @@ class RunSpec(RunOptions):
     Attributes:
         strategy: How its tasks work together.
         cwd: Directory of workers on the machine where the run was started; elsewhere they have one of their own.
-        python: Interpreter of the workers; None is each host's configured one.
         package: Digest of the parcel with this package for hosts of other machines.
         job_parcel: Digest of the parcel with the job's directory.
         after_import: Functions, as "package.module:function", that workers call when a module has been imported.
         variables_from: A function, named likewise, whose dict a script finds as variables; empty for none.
         environment: More variables of the workers' processes.
         max_restarts: So many failures in a row lead to a restart.
-        deadline_s: How long the run may take in all.
         restarts_on_rebalance: Whether a change of the cache's primary owners restarts the workers.
         port_range: Where TensorFlow's servers listen, both ends included; None takes any free port.
         log_limit_bytes: Of each worker's output so much is kept at least half; None keeps all.
@@ -107,14 +110,12 @@ class RunSpec(RunOptions):
     num_workers: int = 1
     strategy: Strategy = Strategy.SYNC
     cwd: str | None = None
-    python: str | None = None
     package: str | None = None
     job_parcel: str | None = None
     after_import: Mapping[str, str] = field(default_factory=dict)
     variables_from: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     max_restarts: int = 10
-    deadline_s: float | None = None
     restarts_on_rebalance: bool = True
     port_range: tuple[int, int] | None = None
     log_limit_bytes: int | None = 1 << 30

@@ -1,4 +1,4 @@
-"""Which failure explains a run's, and whether another attempt may fare better. Pure."""
+"""Verdicts on failures: which of several explains the run's, and may another attempt fare better? Pure."""
 
 from __future__ import annotations
 

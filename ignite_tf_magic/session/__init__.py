@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     from ignite_tf_magic.training.records import TrainingRecord as TrainingRecord
     from ignite_tf_magic.training.records import mean_data_wait as mean_data_wait
 
+    Planned, Record = Plan, TrainingRecord
+
 _NAMES_IN = {
     "client.sql": "QueryResult",
     "config.options": "OnRebalance",
@@ -82,10 +84,13 @@ _NAMES_IN = {
     "training.records": "TrainingRecord mean_data_wait",
 }
 _HOME_OF_NAME = {name: module for module, names in _NAMES_IN.items() for name in names.split()}
-__all__ = sorted(_HOME_OF_NAME)
+# Names by which programs may still know some.
+_FORMER_NAMES = {"Planned": "Plan", "Record": "TrainingRecord"}
+__all__ = sorted((*_HOME_OF_NAME, *_FORMER_NAMES))
 
 
 def __getattr__(name: str) -> Any:
+    name = _FORMER_NAMES.get(name, name)
     if name not in _HOME_OF_NAME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"ignite_tf_magic.{_HOME_OF_NAME[name]}"), name)

@@ -60,10 +60,7 @@ class RunRequest(RunOptions):
         script: Source of the script that every worker runs; empty when there is a command.
         job_dir: Directory or archive that the command needs.
         name: First part of the run's id; the cache's name by default.
-        python: Interpreter of the workers: a path on their hosts, or a name in the PATH there. By default the host's
-            configured one, on this machine this process's.
         max_restarts: So many failures in a row lead to a restart; None takes the configured number.
-        deadline_s: How long the run may take in all; None takes the configured time.
         on_rebalance: What a change of the cache's primary owners leads to; None takes what is configured.
         requirements: File of what the workers' interpreter is to have; it is then that of a virtual environment, built
             once on each host by uv or pip on `python`, and used again for the same words.
@@ -82,9 +79,7 @@ class RunRequest(RunOptions):
     num_workers: int = 1
     job_dir: Path | None = None
     name: str | None = None
-    python: str | None = None
     max_restarts: int | None = None
-    deadline_s: float | None = None
     on_rebalance: OnRebalance | None = None
     requirements: Path | None = None
     wheels: Path | None = None
@@ -218,18 +213,21 @@ def _spec(config: Config, request: RunRequest) -> RunSpec:
     if strategy is Strategy.BETWEEN:
         check_templates(arguments)
     on_rebalance = request.on_rebalance or launch.on_rebalance
+    request = replace(
+        request,
+        python=_interpreter(request.python),
+        deadline_s=launch.deadline_s if request.deadline_s is None else request.deadline_s,
+    )
     return RunSpec(
         request.cache,
         request.num_workers,
         strategy=strategy,
         **request.options(),
         cwd=str(working_directory()),
-        python=_interpreter(request.python),
         after_import=_AFTER_IMPORT,
         variables_from=_PUSHED if request.push else "",
         environment={**request.env, **({"IGNITE_TF_STOP_ON_NAN": "1"} if request.stop_on_nan else {})},
         max_restarts=launch.max_restarts if request.max_restarts is None else request.max_restarts,
-        deadline_s=launch.deadline_s if request.deadline_s is None else request.deadline_s,
         restarts_on_rebalance=on_rebalance is OnRebalance.RESTART,
         port_range=launch.ports,
         log_limit_bytes=launch.log_limit_bytes,

@@ -1,4 +1,4 @@
-"""Hands a run over to its own hosts: each gets a reconciler, which obeys the registry from then on."""
+"""Hands a run over to its own hosts: each gets a reconciler, which goes by the registry from then on."""
 
 from __future__ import annotations
 

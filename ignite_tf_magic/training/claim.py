@@ -1,4 +1,4 @@
-"""Which process takes part for a worker: the first of those of its command that imports Keras, while it lives.
+"""A claim to take part for a worker: by the first of those of its command that imports Keras, while it lives.
 
 Another one may when it has ended, as in a shell script that trains twice.
 """

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from ignite_tf_magic.dataset import tf_private
 from ignite_tf_magic.training.frameworks import Framework, layers_of
 from ignite_tf_magic.training.group import as_array
 from ignite_tf_magic.training.hooking import hook, leave_alone
@@ -149,8 +150,7 @@ def _of_everything(
 def _watched(loss: Any) -> Iterator[list[Any]]:
     """Note what a loss's `call` returns."""
     values: list[Any] = []
-    autograph = tf.__internal__.autograph
-    inner = autograph.tf_convert(loss.call, autograph.control_status_ctx())
+    inner = tf_private.converted(loss.call)
 
     def call(*arguments: Any, **options: Any) -> Any:
         values.append(inner(*arguments, **options))

@@ -1,4 +1,4 @@
-"""Which task of the cluster spec this process is, as TF_CONFIG says. Knows no TensorFlow."""
+"""This process's task in the cluster spec, as TF_CONFIG says. Knows no TensorFlow."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class DataParallelFit:
                 setattr(model, name, value)
 
     def start(self) -> None:
-        """Return every worker the chief's variables; the model and its optimizers are built by then."""
+        """Give every worker the chief's variables; the model and its optimizers are built by then."""
         self._flags.wishes.assign(tf.zeros([NUM_FLAGS]))
         self._flags.agreed.assign(tf.zeros([NUM_FLAGS]))
         if self._group.place.size == 1:

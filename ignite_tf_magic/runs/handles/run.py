@@ -71,6 +71,7 @@ class Run:
         return self._look()[0]
 
     def _look(self) -> tuple[RunInfo, RunRecord]:
+        self.origin.look(RunRecord.read(self.directory))
         return read_info(self.directory, self.origin.has_owner)
 
     def record(self) -> RunRecord:
@@ -161,7 +162,7 @@ class Run:
             end_on_hosts(self.record(), self.reach, GRACE_S, is_verified=self.directory.is_verified)
         self._await_shims()
         if kind is StopKind.OWNER_WAS_GONE:
-            self._close_books()
+            self._mark_stopped()
         return StopOutcome(kind, self.info())
 
     def _await_owner(self, record: RunRecord) -> StopKind:
@@ -185,7 +186,7 @@ class Run:
         while self._has_living_jobs() and time.monotonic() < deadline:
             time.sleep(_POLL_S)
 
-    def _close_books(self) -> None:
+    def _mark_stopped(self) -> None:
         """Write the end of a run down that nobody answers for."""
         record = self.record()
         if (ended := mark_stopped(record, time.time())) is not record:  # else its owner had just gone

@@ -1,4 +1,4 @@
-"""Where a run is from this process's point of view: here, or elsewhere and copied here while it is looked at."""
+"""Origins of runs, from this process's point of view: here, or elsewhere and copied here while it is looked at."""
 
 from __future__ import annotations
 
@@ -42,8 +42,12 @@ class Copying(Protocol):
 class Origin(Protocol):
     """What of a run depends on where it is."""
 
+    def look(self, record: RunRecord) -> None:
+        """Learn what is new of the run, where somebody has to be asked for it."""
+        ...
+
     def has_owner(self, record: RunRecord) -> bool:
-        """Whether somebody answers for the run."""
+        """Whether somebody answers for the run, by what the last look told; asks nobody."""
         ...
 
     def ask_to_stop(self, record: RunRecord) -> None:
@@ -75,6 +79,9 @@ class LocalRun:
 
     directory: RunDirectory
     reach: Reach
+
+    def look(self, record: RunRecord) -> None:
+        """Do nothing: all that is known of it is here."""
 
     def has_owner(self, record: RunRecord) -> bool:
         """Whether its lock is held."""
@@ -118,21 +125,25 @@ class RemoteRun:
     _seen_at: float = field(default=float("-inf"))
     _has_owner: bool = True
 
+    def look(self, record: RunRecord) -> None:
+        """Ask the registry whether its owner lives, and for a newer record; once in a second at most."""
+        if self.registry is None or time.monotonic() - self._asked_at <= _ASK_S:
+            return
+        self._asked_at = time.monotonic()
+        try:
+            with self.registry(seal=Seal.read(self.directory)) as registry:
+                self._has_owner = registry.owner(record.run_id) is not None
+                self._take_newer(registry, record)
+        except IgniteTfError:
+            self._has_owner = True
+        if self._has_owner:
+            self._seen_at = time.monotonic()
+
     def has_owner(self, record: RunRecord) -> bool:
-        """Whether its owner has said lately that it lives; when the cluster cannot be asked, it is believed to.
+        """Whether its owner has said lately that it lives; when the cluster could not be asked, it is believed to.
 
         Who has seen that one of the hosts of a detached run answers for it gives the others time to succeed it.
         """
-        if self.registry is not None and time.monotonic() - self._asked_at > _ASK_S:
-            self._asked_at = time.monotonic()
-            try:
-                with self.registry(seal=Seal.read(self.directory)) as registry:
-                    self._has_owner = registry.owner(record.run_id) is not None
-                    self._take_newer(registry, record)
-            except IgniteTfError:
-                self._has_owner = True
-            if self._has_owner:
-                self._seen_at = time.monotonic()
         patience_s = _DETACHED_PATIENCE_S if record.detached else 0.0
         return self._has_owner or time.monotonic() - self._seen_at < patience_s
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -208,7 +209,7 @@ def test_explain_needs_no_cell(kernel, digits):
         ("%ignite_tf stop 'x", ["cannot be read", "quotation"]),
         ("%ignite_sql SELECT * FROM NOPE", ['"NOPE" not found']),
         ("%ignite_sql SELECT :undefined_name", ["no variable 'undefined_name'"]),
-        ("%ignite_sql --limit many SELECT 1", ["--limit many"]),
+        ("%ignite_sql --limit many SELECT 1", ["--limit", "'many' is not a whole number"]),
         ("%ignite_sql --frob 1 SELECT 1", ["--frob"]),
         ("%ignite_sql -o 1x SELECT 1", ["1x"]),
         ("%ignite_sql", ["no SQL statement"]),
@@ -258,6 +259,12 @@ def test_sql_announces_truncation(kernel, digits):
     assert "<table" in result.shown[0]["text/html"]
     whole = kernel.run("%ignite_sql -o whole --limit 0 SELECT id FROM DIGITS_NB")
     assert whole.stdout == "whole: 359 rows of ID\n"
+
+
+def test_sql_as_json(kernel, digits):
+    result = kernel.run("%ignite_sql --json --limit 1 SELECT 7 AS id, 'a' AS b")
+    assert json.loads(result.stdout) == [{"ID": 7, "B": "a"}]
+    assert result.text == ""
 
 
 def test_braces_and_dollars_in_sql_are_left_alone(kernel):
