@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +26,7 @@ from ignite_tf_magic.igfs.fsck import FsckReport
 from ignite_tf_magic.igfs.layout import FileNode, Node
 from ignite_tf_magic.igfs.places import CopyLocation, IgfsPlace, LocalPlace, Tree
 from ignite_tf_magic.igfs.volume import Volume
+from ignite_tf_magic.launch.spawner import own_python
 from ignite_tf_magic.session import start_embedded
 
 __all__ = [
@@ -459,7 +459,7 @@ def start_mount(address: str, directory: str, *, report: Report) -> Path:
     logs = state_dir() / "mounts"
     logs.mkdir(mode=0o700, parents=True, exist_ok=True)
     log = logs / f"{where.name}-{hashlib.sha256(os.fsencode(where)).hexdigest()[:8]}.log"
-    command = [sys.executable, "-m", "ignite_tf_magic", "fs", "mount", address, str(where)]
+    command = own_python("ignite_tf_magic", "fs", "mount", address, str(where))
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True

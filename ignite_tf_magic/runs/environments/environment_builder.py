@@ -96,8 +96,8 @@ def build(order: dict[str, Any]) -> None:
         _run([uv, "venv", "--quiet", "--python", sys.executable, part])
         install = [uv, "pip", "install", "--python", f"{part}/bin/python"]
     else:
-        _run([sys.executable, "-m", "venv", part])
-        install = [f"{part}/bin/python", "-m", "pip", "install", "--quiet"]
+        _run([sys.executable, "-I", "-m", "venv", part])
+        install = [f"{part}/bin/python", "-I", "-m", "pip", "install", "--quiet"]
         install += ["--disable-pip-version-check", "--no-input"]
     if order["wheels"]:
         install += ["--no-index", "--find-links", order["wheels"]]
