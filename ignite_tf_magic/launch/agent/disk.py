@@ -284,6 +284,25 @@ def _brought_up(path: str, to: str) -> str:
     return to
 
 
+def find_foreign(tree: str) -> str | None:
+    """Return something in a tree, or the tree, that is neither this user's nor root's; None when there is nothing.
+
+    Who could write into a directory of ours once may have left programs in it. Links are not followed.
+    """
+    trusted = (0, os.getuid())
+    if os.lstat(tree).st_uid not in trusted:
+        return tree
+    directories = [tree]
+    for directory in directories:  # which grows
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if entry.stat(follow_symlinks=False).st_uid not in trusted:
+                    return entry.path
+                if entry.is_dir(follow_symlinks=False):
+                    directories.append(entry.path)
+    return None
+
+
 def names_in(directory: str) -> Iterator[str]:
     """Return the names in a directory that are not hidden, in order; none when it does not exist."""
     try:

@@ -8,7 +8,7 @@ import sys
 import time
 
 from ignite_tf_magic.launch.agent.devices import host_memory_bytes, list_gpus
-from ignite_tf_magic.launch.agent.disk import Refused, disk_of, names_in, write_fault
+from ignite_tf_magic.launch.agent.disk import Refused, disk_of, find_foreign, names_in, write_fault
 from ignite_tf_magic.launch.agent.runs import Runs
 
 TYPE_CHECKING = False
@@ -131,6 +131,20 @@ def _found(program: str, more: list[str]) -> str | None:
     return None
 
 
+def _check_environment(environments: str, interpreter: str) -> None:
+    """Refuse an environment of ours in which another account has left something."""
+    if not interpreter.startswith(f"{environments}/"):
+        return
+    name = interpreter[len(environments) + 1 :].partition("/")[0]
+    foreign = find_foreign(f"{environments}/{name}")
+    if foreign:
+        raise Refused(
+            "foreign",
+            f"{foreign!r} is another account's, and workers are started from there; see what it is, and remove "
+            f"{f'{environments}/{name}'!r}, which is built again",
+        )
+
+
 def _interpreter_facts(root: str, interpreter: str, modules: list[str]) -> dict[str, Any]:
     import subprocess
 
@@ -138,6 +152,7 @@ def _interpreter_facts(root: str, interpreter: str, modules: list[str]) -> dict[
     if path is None or not os.access(path, os.X_OK):
         raise Refused("no_program", f"there is no interpreter {interpreter!r} on {os.uname().nodename}")
     path = os.path.abspath(path)
+    _check_environment(f"{root}/venvs", path)
     try:
         done = subprocess.run(
             [path, "-c", _ASK_VERSIONS, *modules],
