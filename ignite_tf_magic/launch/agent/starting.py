@@ -306,4 +306,8 @@ def _discard(path: str) -> None:
 
 def as_refusal(error: OSError) -> Refused:
     """Tell an error of the system that no operation foresaw."""
-    return refusal(error, f"cannot use {error.filename!r}" if error.filename else "the system refused")
+    told = refusal(error, f"cannot use {error.filename!r}" if error.filename else "the system refused")
+    if error.errno in (errno.EROFS, errno.EACCES):
+        advice = "make it writable, or have root of [hosts.NAME] name another place"
+        return Refused(told.kind, f"{told}; {advice}", **told.facts)
+    return told
