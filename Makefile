@@ -40,7 +40,7 @@ faults: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.faults --tensorflow-rounds 3
 	$(BIN)/python -m benchmarks.partial
 	$(BIN)/python -m benchmarks.kernel_restarts
-	LINK_ROUNDS=10 $(BIN)/python -m pytest tests/launch/test_slow_links.py
+	$(BIN)/python -m benchmarks.slow_links
 
 # A round of some faults that hit runs, with timings divided by 4: two minutes; part of `make test`.
 faults-short: $(VENV)/.dev

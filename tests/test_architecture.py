@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import runpy
 import subprocess
@@ -259,6 +260,21 @@ def test_what_runs_while_a_step_is_traced_is_understood_by_autograph(name):
     """That of TensorFlow 2.16 cannot convert a function with `:=`, and says so in the user's output."""
     tree = ast.parse((PACKAGE / "training" / f"{name}.py").read_text())
     assert [node.lineno for node in ast.walk(tree) if isinstance(node, ast.NamedExpr)] == []
+
+
+# They start in a directory that only we fill.
+STARTED_IN_OUR_OWN = {"embedded.starting", "tensorboard.lifecycle", "tensorboard.server", "ui.demo"}
+
+
+@pytest.mark.parametrize("module", sorted(set(MODULES) - STARTED_IN_OUR_OWN))
+def test_pythons_of_ours_import_nothing_from_where_somebody_works(module):
+    """`launch.spawner.own_python` starts them; or they are isolated."""
+    for node in ast.walk(MODULES[module]):
+        words = node.elts if isinstance(node, ast.List | ast.Tuple) else []
+        for program, option in itertools.pairwise(words):
+            is_python = isinstance(program, ast.Attribute) and program.attr == "executable"
+            if is_python and isinstance(option, ast.Constant):
+                assert option.value == "-I", f"{module} starts {ast.unparse(node)}"
 
 
 def test_sizes():

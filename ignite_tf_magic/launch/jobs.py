@@ -98,7 +98,7 @@ class JobStatus:
         code: As `subprocess.Popen.returncode`; None while it runs, and when nobody knows it.
         reason: Why it ended: "exited" by itself, "ended", "fenced", "lease", "memory", "agent_lost", ...
         oom: The system killed it for want of memory.
-        full_disk: A place of its host whose disk was full when it failed, with what was left there.
+        full_disk: A place of its host whose disk was full, or could only be read, when it failed; with what was left.
         log_bytes: Where its log ends.
         log_start: Where its log begins; what was before is deleted.
         restarts: How often its process was started again.

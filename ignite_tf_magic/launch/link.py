@@ -247,10 +247,11 @@ async def _find_magic(host: str, python: str, transport: Transport, pipe: Pipe) 
     raise HostUnreachable(host, f"its login shell prints without end: {seen[:200]!r}...; {quiet}")
 
 
-def _open_to_others(directory: str) -> str:
+def _open_to_others(path: str) -> str:
     return (
-        f"others may write into {directory!r}, from where the agent is started there; make it yours alone: "
-        f"chmod go-w {shlex.quote(directory)}, or name another directory: [hosts.NAME] root, here IGNITE_TF_HOME"
+        f"others may write into {path!r}, or own it, and programs of yours are started from there. See whether they "
+        "have left anything, and remove it (agents, parcels and venvs are made again); then make it yours alone: "
+        f"chmod go-w {shlex.quote(path)}. Or name another directory: [hosts.NAME] root, here IGNITE_TF_HOME"
     )
 
 

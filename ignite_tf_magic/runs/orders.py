@@ -112,7 +112,7 @@ class WorkerEnd:
         code: As Popen gives it; negative is a signal. None: nobody saw it end.
         reason: "exited" by itself, or why its shim ended it.
         oom: Whether the system killed it for want of memory.
-        full_disk: A place of its host whose disk was full then.
+        full_disk: A place of its host whose disk was full, or could only be read, then.
         ended_at: When the script ended where it told so, else the process; seconds since the epoch.
         asked_to_end: Whether the script ended because it was sent SIGTERM.
         exception: Name of the exception's class.

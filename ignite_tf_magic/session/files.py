@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +25,7 @@ from ignite_tf_magic.igfs.filesystem import IgfsFileSystem
 from ignite_tf_magic.igfs.fsck import FsckReport
 from ignite_tf_magic.igfs.places import CopyLocation, IgfsPlace, LocalPlace, Transfer
 from ignite_tf_magic.igfs.volume import Volume
-from ignite_tf_magic.launch.spawner import spawn
+from ignite_tf_magic.launch.spawner import own_python, spawn
 from ignite_tf_magic.session import start_embedded
 
 __all__ = [
@@ -426,7 +425,7 @@ def start_mount(address: str, directory: str, *, report: Report) -> Path:
     logs.mkdir(mode=0o700, parents=True, exist_ok=True)
     log = logs / f"{where.name}-{hashlib.sha256(os.fsencode(where)).hexdigest()[:8]}.log"
     log.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "ignite_tf_magic", "fs", "mount", address, str(where)]
+    command = own_python("ignite_tf_magic", "fs", "mount", address, str(where))
     process = spawn(command, cwd=Path.cwd(), env=os.environ, output=log)
     threading.Thread(target=process.wait, daemon=True).start()  # or it would stay a zombie when it has ended
     deadline = time.monotonic() + _MOUNT_S

@@ -19,6 +19,7 @@ from ignite_tf_magic.launch.agent.disk import (
     full_disk_of,
     host_clock,
     open_below,
+    read_only_disk_of,
 )
 from ignite_tf_magic.launch.agent.job_files import JobFiles, first_status
 from ignite_tf_magic.launch.agent.processes import (
@@ -186,8 +187,12 @@ class ProcessShim:
         while self._step():
             self._wait()
         if self._status["code"]:
-            places = [self._files.run_path, self._request["cwd"], os.environ.get("TMPDIR", "/tmp")]  # noqa: S108 - asked for its room only
-            self._status["full_disk"] = full_disk_of(places)
+            own, cwd = self._files.run_path, self._request["cwd"]
+            temporary = self._request["env"].get("TMPDIR") or os.environ.get("TMPDIR", "/tmp")  # noqa: S108 - asked for its room only
+            # Where a user works, it may be meant to be read only.
+            self._status["full_disk"] = full_disk_of([own, cwd, temporary]) or read_only_disk_of(
+                [own, temporary]
+            )
         self._files.finish(self._status)
 
     def _report(self, answer: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from ignite_tf_magic.runs.directory import RunDirectory
 from ignite_tf_magic.runs.orders import WorkerEnd
 from ignite_tf_magic.runs.record import RunRecord, WorkerRecord
 from ignite_tf_magic.runs.states import RunState
-from ignite_tf_magic.runs.verdicts import describe_end
+from ignite_tf_magic.runs.verdicts import describe_end, is_read_only
 
 NUM_LAST_LINES = 30
 
@@ -112,7 +112,12 @@ _HINTS: tuple[tuple[re.Pattern[str], str], ...] = (
 
 def _hint(worker: WorkerRecord, record: RunRecord, end: WorkerEnd | None) -> str | None:
     if end and end.full_disk:
-        return f"free some of the disk of {end.full_disk.partition(' (')[0]} on {worker.host}"
+        place = f"the disk of {end.full_disk.rpartition(' (')[0]} on {worker.host}"
+        return (
+            f"make {place} writable; see what its kernel says of it"
+            if is_read_only(end)
+            else f"free some of {place}"
+        )
     python = record.spec.python or record.host(worker.host).python
     for pattern, hint in _HINTS:
         if end and (match := pattern.search(end.words)):

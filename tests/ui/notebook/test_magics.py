@@ -7,6 +7,8 @@ import re
 
 import pytest
 
+from ignite_tf_magic.protocol.messages import CacheConfig
+
 # A worker that is up as one with a TensorFlow server is: it listens at its address.
 COME_UP = """
 import json, os, socket, time
@@ -287,3 +289,18 @@ def test_tab_completes_commands_options_and_caches(kernel, digits):
     assert "resume" in completed("%ignite_tf res")
     assert "--stop-on-nan" in completed("%%ignite_tf start --stop")
     assert digits in completed(f"%%ignite_tf start {digits[:4]}")
+
+
+def test_tab_offers_no_name_that_ipython_would_run(kernel, client):
+    plain, hostile = (
+        "OFFERED_plain",
+        ['OFFERED_{open("hit","w")}', "OFFERED_$HOME", "OFFERED_a b", "OFFERED_\x1b[2J"],
+    )
+    for name in (plain, *hostile):
+        client.get_or_create_cache(CacheConfig(name))
+    try:
+        reply = kernel.client.complete("%%ignite_tf start OFFERED_", reply=True, timeout=300)
+        assert [each for each in reply["content"]["matches"] if "OFFERED" in each] == [plain]
+    finally:
+        for name in (plain, *hostile):
+            client.destroy_cache(name)
