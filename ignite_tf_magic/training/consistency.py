@@ -84,12 +84,14 @@ class FirstBatches:
         self._has_warned = self._has_warned or not is_same
 
 
-@dataclass(frozen=True)
+@dataclass
 class Firsts:
-    """What compares the data of a training, and that of its validation."""
+    """What compares the data of a training, and that of its validation; whether all workers have it, and divide it."""
 
     of_training: list[FirstBatches] = field(default_factory=list)
     of_validation: list[FirstBatches] = field(default_factory=list)
+    is_training_divided: bool = False
+    is_validation_divided: bool = False
 
 
 def _can_be_read(part: Any) -> bool:

@@ -35,6 +35,7 @@ def training_data(
     if split and validation is None and not _is_source(x):
         (x, y, weights), validation = _split(x, y, weights, split)
     part = _share((x, y, weights), batch_rows, shuffle, framework, group, firsts.of_training)
+    firsts.is_training_divided = shares.is_divided(part)
     found = {"x": part, "shuffle": False}
     if isinstance(part, tf.data.Dataset):
         found["x"] = shares.in_step(part, group)
@@ -44,6 +45,7 @@ def training_data(
         parts = validation if isinstance(validation, (tuple, list)) else (validation,)
         data = (*parts, None, None)[:3]
         part = _share(data, validation_rows, None, framework, group, firsts.of_validation)
+        firsts.is_validation_divided = shares.is_divided(part)
         found["validation_data"] = _to_evaluate(part, group)
     return found, firsts
 
@@ -59,6 +61,7 @@ def evaluation_data(
     if given.get("_use_cached_eval_dataset"):
         return whole, firsts
     part = _share((x, y, weights), batch_rows, None, framework, group, firsts.of_validation)
+    firsts.is_validation_divided = shares.is_divided(part)
     if not isinstance(part, tf.data.Dataset):
         return {**whole, "x": part}, firsts
     return {"x": _to_evaluate(part, group)}, firsts

@@ -212,6 +212,8 @@ def _fit(model: Any, original: Callable[..., Any], given: dict[str, Any]) -> Any
     progress = FitProgress(model, framework, group, CheckpointPolicy(directory_in_run(name), group))
     progress.find()
     data, firsts = training_data(given, framework, group, order_seed(group, fit))
+    together.note_divided(firsts.is_training_divided, is_training=True)
+    together.note_divided(firsts.is_validation_divided, is_training=False)
     reporter = _reporter(name, group, given, data["x"])
     callbacks = for_worker(given.pop("callbacks", None), framework, group)
     history = framework.module.callbacks.History()
@@ -280,7 +282,9 @@ def _evaluate(model: Any, original: Callable[..., Any], given: dict[str, Any]) -
     data, firsts = evaluation_data(given, framework, group)
     if not group.place.is_chief:
         given["verbose"] = 0
-    with _together(model, framework, group).installed():
+    together = _together(model, framework, group)
+    together.note_divided(firsts.is_validation_divided, is_training=False)
+    with together.installed():
         found = original(**given, **data)
     for first in firsts.of_validation:
         first.check(group)

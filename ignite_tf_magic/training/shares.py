@@ -39,10 +39,17 @@ def share_of(dataset: Any, group: WorkerGroup, firsts: list[FirstBatches]) -> An
     place = group.place
     first = FirstBatches()
     firsts.append(first)
-    return dataset.enumerate().map(
+    part = dataset.enumerate().map(
         lambda number, element: part_of(first.noted(number, element), place.index, place.size),
         tf.data.AUTOTUNE,
     )
+    part.is_divided = True
+    return part
+
+
+def is_divided(part: Any) -> bool:
+    """Whether a part of data, just made, is every n-th row of batches that all workers have."""
+    return bool(getattr(part, "is_divided", False))
 
 
 def is_share(dataset: Any) -> bool:

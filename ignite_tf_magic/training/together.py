@@ -47,6 +47,10 @@ class DataParallelFit:
         self._functions: dict[str, Any] = {}
         self._compiled: tuple[int, ...] = ()
         self._flags = Flags(_no_flags("wishes"), _no_flags("agreed"))
+        # Of the batches of training, and of others.
+        self._are_divided = {
+            is_training: tf.Variable(False, trainable=False, name="divided") for is_training in (True, False)
+        }
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -97,6 +101,10 @@ class DataParallelFit:
         for variable, value in zip(unique, values, strict=True):
             variable.assign(value)
         self._spread_seeds()
+
+    def note_divided(self, is_divided: bool, *, is_training: bool) -> None:
+        """Note whether this worker has every n-th row of batches that all workers have."""
+        self._are_divided[is_training].assign(is_divided)
 
     def wish(self, what: int, *, wanted: bool = True) -> None:
         """Ask all workers to do something with the next step, or not any more."""
@@ -157,7 +165,13 @@ class DataParallelFit:
         rows = num_rows(x)
         statistics = self._framework.other_variables(self._model) if is_training else []
         self._step = step = Step(
-            self._group, self._model, rows, self._flags, statistics, self._framework.tensor
+            self._group,
+            self._model,
+            rows,
+            self._flags,
+            statistics,
+            self._framework.tensor,
+            self._are_divided[is_training],
         )
         try:
             with step.under_way():

@@ -50,6 +50,12 @@ def told(folder):
         ("rounded_by_a_script", "the loss is computed in bfloat16"),
         ("mixed_by_the_model", "the model makes something of all rows of a batch together"),
         ("compared_row_by_row", "the loss compares the rows of a batch with each other"),
+        ("compared_by_differences", "the loss compares the rows of a batch with each other"),
+        ("halves_that_are_views", "the loss views goes by the places of rows in a batch"),
+        (
+            "losses_of_what_a_step_knows",
+            "nobody knows whether it compares the rows of a batch with each other",
+        ),
         ("compared_with_each_other", "the loss compares the rows of a batch with each other"),
     ],
 )
@@ -80,7 +86,15 @@ def test_a_variable_that_is_a_mean(told):
     assert not any("rows of a batch" in each for each in told[0]["a_moving_mean"]["warnings"])
 
 
-@pytest.mark.parametrize("name", ["independent", "changed_at_random", "means_of_rows", "rounded_by_keras"])
+def test_a_warning_comes_once(told):
+    """Also of a model that is fitted again."""
+    said = told[0]["halves_that_are_views"]["warnings"]
+    assert len([each for each in said if "the places of rows" in each]) == 1
+
+
+@pytest.mark.parametrize(
+    "name", ["independent", "changed_at_random", "means_of_rows", "rounded_by_keras", "compared_within_rows"]
+)
 def test_nothing_to_say(told, name):
     assert told[0][name] == {"warnings": [], "error": None, "result": None}
 

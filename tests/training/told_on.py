@@ -1,4 +1,7 @@
-"""Trainings that are not what they look like: told_on.py FOLDER leaves what was said in FOLDER/told-WORKER.json."""
+"""Trainings that are not what they look like.
+
+told_on.py FOLDER [NAME...] leaves what was said of all of them, or of some, in FOLDER/told-WORKER.json.
+"""
 
 from __future__ import annotations
 
@@ -211,6 +214,63 @@ def compared_row_by_row():
     fitted(contrast)
 
 
+def compared_by_differences():
+    def ranks(b, out):
+        labels = tf.cast(b, tf.float32) + out[:, 0]
+        return tf.reduce_mean(tf.square(labels[:, None] - labels[None, :]))
+
+    fitted(ranks)
+
+
+def compared_within_rows():
+    def steps(b, out):
+        of_steps = tf.reshape(tf.concat([out, out, b[:, None]], 1), [tf.shape(out)[0], -1])
+        return tf.reduce_mean(tf.square(of_steps[:, :, None] - of_steps[:, None, :]))
+
+    fitted(steps)
+
+
+def of_own_rows(inputs, labels):
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return tf.data.Dataset.from_tensor_slices((inputs, labels)).batch(10).with_options(options)
+
+
+def halves_that_are_views():
+    def views(_, out):
+        one, other = tf.split(out, 2)
+        return tf.repeat(tf.square(one - other)[:, 0], 2)
+
+    one = model()
+    one.compile("sgd", views)
+    one.fit(of_own_rows(x, y), verbose=0)
+    one.fit(of_own_rows(x, y), verbose=0)
+
+
+def losses_of_what_a_step_knows():
+    """A loss that is made anew in each step, of rows that are none of its arguments."""
+
+    class Net(keras.Model):
+        def train_step(self, data):
+            a, b = data
+            weights = 1.0 + a[:, 0] ** 2
+
+            class Weighed(keras.losses.Loss):
+                def call(self, y_true, y_pred):
+                    return tf.square(y_true - y_pred[:, 0]) * weights
+
+            with tf.GradientTape() as tape:
+                loss = Weighed()(b, self(a))
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            return {"loss": loss}
+
+    inputs = keras.Input([16])
+    net = Net(inputs, keras.layers.Dense(1)(inputs))
+    net.compile("sgd")
+    net.fit(x, y, batch_size=10, verbose=0)
+
+
 def a_root_of_a_mean():
     fitted(lambda b, out: tf.sqrt(tf.reduce_mean(tf.square(out - b[:, None]))))
 
@@ -335,7 +395,7 @@ def means_of_rows():
 
 
 told = {}
-for each in (
+everything = (
     *(
         independent,
         a_loop,
@@ -357,8 +417,10 @@ for each in (
     *(a_root_of_a_mean, measured_by_quotients, a_codebook, a_queue, a_moving_mean),
     *(rows_counted_in_a_variable, eager_steps),
     *(rounded_by_keras, rounded_by_tf_keras, rounded_by_a_script),
+    *(compared_by_differences, compared_within_rows, halves_that_are_views, losses_of_what_a_step_knows),
     *(added_up, a_mean_of_what_is_left, compared_row_by_row, compared_with_each_other, mixed_by_the_model),
-):
+)
+for each in [one for one in everything if one.__name__ in sys.argv[2:] or not sys.argv[2:]]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
