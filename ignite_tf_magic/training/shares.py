@@ -18,8 +18,9 @@ from ignite_tf_magic.dataset.batches import anew_each_pass, empty_like, num_batc
 from ignite_tf_magic.dataset.deal import GlobalBatchPlan
 from ignite_tf_magic.dataset.lineage import passes_of
 from ignite_tf_magic.dataset.passes import EpochTracker, PassSeed
+from ignite_tf_magic.dataset.tf_private import source_tensors
 from ignite_tf_magic.errors import ConfigError
-from ignite_tf_magic.training.consistency import FirstBatches
+from ignite_tf_magic.training.consistency import FirstBatches, are_same
 from ignite_tf_magic.training.group import WorkerGroup
 
 _KERAS_BATCH_ROWS = 32
@@ -37,7 +38,7 @@ def share_of(dataset: Any, group: WorkerGroup, firsts: list[FirstBatches]) -> An
     if group.place.size == 1 or is_share(dataset):
         return dataset
     place = group.place
-    first = FirstBatches()
+    first = FirstBatches(has_own_sources=not are_same(_sources(dataset), group))
     firsts.append(first)
     part = dataset.enumerate().map(
         lambda number, element: part_of(first.noted(number, element), place.index, place.size),
@@ -45,6 +46,13 @@ def share_of(dataset: Any, group: WorkerGroup, firsts: list[FirstBatches]) -> An
     )
     part.is_divided = True
     return part
+
+
+def _sources(dataset: Any) -> list[Any]:
+    found = source_tensors(dataset)
+    return [
+        each for each in found if isinstance(each, tf.Tensor) and each.dtype not in (tf.variant, tf.resource)
+    ]
 
 
 def is_divided(part: Any) -> bool:

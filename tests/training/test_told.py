@@ -35,6 +35,11 @@ def told(folder):
         ("batch_by_batch", "train_on_batch is a matter of this worker alone"),
         ("mirrored", f"made for MirroredStrategy, so Keras trains it as ever: {ALONE}"),
         ("shuffled_differently", "rows may be trained twice or left out"),
+        ("own_rows_of_one_label", "rows may be trained twice or left out"),
+        ("own_rows_sorted_by_labels", "rows may be trained twice or left out"),
+        ("own_rows_of_labels_in_turns", "rows may be trained twice or left out"),
+        ("own_rows_of_rare_labels", "rows may be trained twice or left out"),
+        ("own_rows_of_like_labels", "rows may be trained twice or left out"),
         ("unsavable", "only the weights are left"),
         ("added_up", "the loss is a sum over the rows of a batch"),
         ("a_mean_of_what_is_left", "the loss is a quotient of sums over the rows of a batch"),
@@ -93,7 +98,16 @@ def test_a_warning_comes_once(told):
 
 
 @pytest.mark.parametrize(
-    "name", ["independent", "changed_at_random", "means_of_rows", "rounded_by_keras", "compared_within_rows"]
+    "name",
+    [
+        "independent",
+        "changed_at_random",
+        "means_of_rows",
+        "rounded_by_keras",
+        "compared_within_rows",
+        "changed_at_random_with_few_labels",
+        "same_rows_of_one_label",
+    ],
 )
 def test_nothing_to_say(told, name):
     assert told[0][name] == {"warnings": [], "error": None, "result": None}

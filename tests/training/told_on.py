@@ -64,6 +64,52 @@ def shuffled_differently():
     model().fit(data.batch(10), epochs=2, verbose=0)
 
 
+def own_rows(labels, *, are_generated=True):
+    """Rows of each worker's own as a dataset that does not say so."""
+    mine = x[place.index :: place.size], labels[: len(x[place.index :: place.size])]
+    data = tf.data.Dataset.from_tensor_slices(mine)
+    if are_generated:
+        data = tf.data.Dataset.from_generator(
+            lambda: zip(*mine, strict=True), output_signature=data.element_spec
+        )
+    model().fit(data.batch(10), epochs=2, verbose=0)
+
+
+def own_rows_of_one_label():
+    own_rows(np.zeros(60, np.int32))
+
+
+def own_rows_sorted_by_labels():
+    own_rows(np.arange(60) // 4)
+
+
+def own_rows_of_labels_in_turns():
+    own_rows(np.arange(60) % 3)
+
+
+def own_rows_of_rare_labels():
+    own_rows((np.arange(60) == 7).astype(np.int32))
+
+
+def own_rows_of_like_labels():
+    own_rows(np.random.default_rng(3).integers(0, 4, 60), are_generated=False)
+
+
+def changed_at_random_with_few_labels():
+    random = tf.random.Generator.from_seed(place.index)
+    labels = np.random.default_rng(7).integers(0, 4, 60)
+    data = tf.data.Dataset.from_tensor_slices((x, labels)).batch(30)
+    model().fit(data.map(lambda a, b: (a + random.normal(tf.shape(a)), b)), verbose=0)
+
+
+def same_rows_of_one_label():
+    data = tf.data.Dataset.from_tensor_slices(({"a": x}, y)).batch(10)
+    inputs = keras.Input([16], name="a")
+    one = keras.Model({"a": inputs}, keras.layers.Dense(1)(inputs))
+    one.compile("sgd", "mse")
+    one.fit(data, epochs=2, verbose=0)
+
+
 def changed_at_random():
     random = tf.random.Generator.from_seed(place.index)
     data = tf.data.Dataset.from_tensor_slices((x, np.arange(60.0))).batch(10)
@@ -403,6 +449,13 @@ everything = (
         mirrored,
         shuffled_differently,
         changed_at_random,
+        changed_at_random_with_few_labels,
+        same_rows_of_one_label,
+        own_rows_of_one_label,
+        own_rows_sorted_by_labels,
+        own_rows_of_labels_in_turns,
+        own_rows_of_rare_labels,
+        own_rows_of_like_labels,
         rate_by_the_clock,
     ),
     *(
