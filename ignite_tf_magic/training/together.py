@@ -24,7 +24,7 @@ import tensorflow as tf
 
 from ignite_tf_magic.dataset.batches import num_rows, or_one_row
 from ignite_tf_magic.training.consistency import check_models, check_weights
-from ignite_tf_magic.training.frameworks import Framework
+from ignite_tf_magic.training.frameworks import Framework, layers_of
 from ignite_tf_magic.training.group import WorkerGroup
 from ignite_tf_magic.training.losses import whole_activities
 from ignite_tf_magic.training.optimizers import optimizers_of
@@ -264,7 +264,17 @@ def _descriptions(model: Any, optimizers: Sequence[Any], framework: Framework) -
     yield "the shapes of the model's variables", str([str(each.shape) for each in model.variables])
     variables = [[str(one.shape) for one in framework.optimizer_variables(each)] for each in optimizers]
     yield "the variables of the optimizers", str(variables)
+    yield "what layers have been adapted to", "; ".join(_adapted(model))
     yield "the optimizers", str([(type(each).__name__, _options(each)) for each in optimizers])
+
+
+def _adapted(model: Any) -> Iterator[str]:
+    """Describe vocabularies and bins, which are no variables, of the layers that have some."""
+    for layer in layers_of(model):
+        if hasattr(layer, "get_vocabulary"):
+            yield f"{layer.name}: {[str(word) for word in layer.get_vocabulary()]}"
+        elif getattr(layer, "bin_boundaries", None) is not None:
+            yield f"{layer.name}: {np.asarray(layer.bin_boundaries).tolist()}"
 
 
 def _options(optimizer: Any) -> Any:

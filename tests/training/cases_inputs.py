@@ -93,6 +93,68 @@ def texts(s: Setting) -> dict[str, Any]:
 
 
 @case
+def adapted_to_own_rows(s: Setting) -> dict[str, Any]:
+    """Arrays, dictionaries of them and datasets that do not say that each worker has other rows than the rest."""
+    keras, tf = s.keras, s.tf
+    layers = keras.layers
+    at = slice(None) if s.place.size == 1 else slice(*s.bounds(len(s.labels))[s.place.index :][:2])
+    random = np.random.default_rng(9)
+    texts = np.array([" ".join(random.choice(_WORDS, random.integers(2, 9))) for _ in s.labels])
+    words, numbers = np.array(_WORDS)[s.labels], s.flat[:, :1]
+    words[:10] = "seldom"  # which the first worker alone has
+
+    def sliced(array: Any) -> Any:
+        return tf.data.Dataset.from_tensor_slices(array[at]).batch(16)
+
+    found = {}
+    for name, given in (("arrays", lambda array: array[at]), ("datasets", sliced)):
+        normal, binned = layers.Normalization(), layers.Discretization(num_bins=4, epsilon=0.001)
+        lookup, text = layers.StringLookup(), layers.TextVectorization(max_tokens=10)
+        weighed = layers.TextVectorization(max_tokens=10, output_mode="tf_idf")
+        normal.adapt(given(s.flat))
+        binned.adapt(given(numbers))
+        lookup.adapt(given(words[:, None]))
+        text.adapt(given(texts))
+        weighed.adapt(given(texts))
+        known = [*_WORDS, "seldom"]
+        found |= {
+            f"normal {name}": np.asarray(normal(s.flat[:9])),
+            f"bins {name}": np.asarray(binned(numbers[:50])),
+            f"words {name}": np.array([known.index(word) for word in lookup.get_vocabulary()[1:]]),
+            f"text {name}": np.array([known.index(word) for word in text.get_vocabulary()[2:]]),
+            f"weights {name}": np.asarray(weighed(texts[:9])),
+        }
+    return found
+
+
+@case
+def feature_spaces(s: Setting) -> dict[str, Any]:
+    """Features adapted to a dictionary of a worker's own arrays, and to a dataset of the run."""
+    keras, tf = s.keras, s.tf
+    space = keras.utils.FeatureSpace
+    at = slice(None) if s.place.size == 1 else slice(*s.bounds(len(s.labels))[s.place.index :][:2])
+    words = np.array(_WORDS)[s.labels]
+    words[:10] = "seldom"  # which the first worker alone has
+    rows = s.dealt(data=(s.flat[:, 0], np.arange(len(words), dtype=np.int32)))
+    features = {"number": s.flat[:, 0], "word": words}
+    own: Any = {key: array[at] for key, array in features.items()}
+    if s.framework == "tf_keras" or int(keras.__version__.split(".")[1]) < 15:  # they take no dictionary
+        own = tf.data.Dataset.from_tensor_slices(own)
+    found = {}
+    for name, given in (
+        ("arrays", own),
+        ("dataset", rows.map(lambda number, row: {"number": number, "word": tf.gather(words, row)})),
+    ):
+        made = space(
+            {"number": space.float_normalized(), "word": space.string_categorical(num_oov_indices=1)},
+            output_mode="concat",
+        )
+        made.adapt(given)
+        found[name] = np.asarray(made({key: array[:40] for key, array in features.items()}))
+    return found
+
+
+@case
 def a_rate_by_batch_logs(s: Setting) -> dict[str, Any]:
     keras = s.keras
 

@@ -35,6 +35,7 @@ def told(folder):
         ("batch_by_batch", "train_on_batch is a matter of this worker alone"),
         ("mirrored", f"made for MirroredStrategy, so Keras trains it as ever: {ALONE}"),
         ("shuffled_differently", "rows may be trained twice or left out"),
+        ("adapted_to_own_rows_of_a_dataset", "string_lookup: adapt was given other rows on each worker"),
         ("own_rows_of_one_label", "rows may be trained twice or left out"),
         ("own_rows_sorted_by_labels", "rows may be trained twice or left out"),
         ("own_rows_of_labels_in_turns", "rows may be trained twice or left out"),
@@ -147,6 +148,7 @@ def test_weights_of_a_model_that_cannot_be_saved_whole(told, folder):
     ("name", "words"),
     [
         ("another_rate_on_each", "differ in the optimizers, here [('SGD', {'learning_rate': 0.0"),
+        ("other_words_on_each", "differ in what layers have been adapted to, here words: ["),
         ("another_size_on_each", "differ in the shapes of the model's variables, here ["),
     ],
 )
@@ -156,6 +158,17 @@ def test_models_that_differ_from_the_beginning(told, name, words):
         assert kind == "WorkersDiffer"
         assert words.partition(", here ")[0] in said
     assert words in told[0][name]["error"][1]
+
+
+def test_words_of_all_workers_are_known_to_each(told):
+    for of_worker in told:
+        assert of_worker["adapted_to_own_rows_of_a_dataset"]["result"] == ["[UNK]", "b", "d", "c", "a"]
+
+
+def test_layers_that_differ_after_adapt_are_named(told):
+    for of_worker in told:
+        kind, words = of_worker["adapted_to_own_batches"]["error"]
+        assert (kind, "the layer bins has been adapted to" in words) == ("WorkersDiffer", True)
 
 
 def test_another_backend_trains_alone(tmp_path):

@@ -64,6 +64,28 @@ def shuffled_differently():
     model().fit(data.batch(10), epochs=2, verbose=0)
 
 
+WORDS = (["a", "b"], ["b", "c", "d"])[place.index]
+
+
+def adapted_to_own_rows_of_a_dataset():
+    layer = keras.layers.StringLookup()
+    layer.adapt(tf.data.Dataset.from_tensor_slices(WORDS * 4).batch(4))
+    return layer.get_vocabulary()
+
+
+def adapted_to_own_batches():
+    layer = keras.layers.Discretization(num_bins=3, name="bins")
+    layer.adapt(iter([x[place.index :: 2, :1]]))
+
+
+def other_words_on_each():
+    words = keras.Input([1], dtype="string")
+    looked_up = keras.layers.StringLookup(vocabulary=WORDS + ["e"] * (place.index == 0), name="words")(words)
+    one = keras.Model(words, keras.layers.Dense(1)(keras.layers.Embedding(5, 2)(looked_up)))
+    one.compile("sgd", "mse")
+    one.fit(tf.constant([["a"], ["b"]] * 10), np.zeros([20, 1, 1]), verbose=0)
+
+
 def own_rows(labels, *, are_generated=True):
     """Rows of each worker's own as a dataset that does not say so."""
     mine = x[place.index :: place.size], labels[: len(x[place.index :: place.size])]
@@ -451,6 +473,9 @@ everything = (
         changed_at_random,
         changed_at_random_with_few_labels,
         same_rows_of_one_label,
+        adapted_to_own_rows_of_a_dataset,
+        adapted_to_own_batches,
+        other_words_on_each,
         own_rows_of_one_label,
         own_rows_sorted_by_labels,
         own_rows_of_labels_in_turns,
