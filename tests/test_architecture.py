@@ -69,9 +69,9 @@ ROOMS: list[dict[str, str]] = [
     {
         "training": """
             rendezvous task seeding group claim tensorflow_seeds frameworks step advice reductions hooking trials
-            losses tapes metric_updates optimizers consistency together shares strategies fit_data adapting checkpoints
-            reading resume waiting measures records reporting untrusted_models models saving callbacks
-            keras_hooks loops
+            losses tapes metric_updates optimizers consistency together shares strategies batch_sources fit_data
+            adapting checkpoints reading resume waiting measures records reporting untrusted_models models
+            saving callbacks keras_hooks loops
         """,
         "runs.hosts": "capacity host_names run_hosts topology wholeness counting placement",
         "runs.logs": "gaps output mirrored_logs mirror_state mirror",

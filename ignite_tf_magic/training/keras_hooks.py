@@ -28,7 +28,8 @@ from ignite_tf_magic.training.advice import check_elements, warn_of_own_statisti
 from ignite_tf_magic.training.callbacks import for_worker, leading, same_logs
 from ignite_tf_magic.training.checkpoints import directory_in_run
 from ignite_tf_magic.training.claim import CLAIM, name_in_run, stay_out
-from ignite_tf_magic.training.fit_data import evaluation_data, training_data
+from ignite_tf_magic.training.consistency import check_models
+from ignite_tf_magic.training.fit_data import described, evaluation_data, training_data
 from ignite_tf_magic.training.frameworks import Framework, framework_named, framework_of, too_old
 from ignite_tf_magic.training.group import WorkerGroup, worker_group
 from ignite_tf_magic.training.losses import hook_losses
@@ -207,6 +208,7 @@ def _fit(model: Any, original: Callable[..., Any], given: dict[str, Any]) -> Any
     framework, group = framework_of(model), worker_group()
     together, asked = _together(model, framework, group), GracefulShutdown()
     check_elements(model, given.get("x"))
+    check_models([("the arguments of `fit`", described(given))], group)
     fit = f"fit-{next(_fits)}"
     name = name_in_run(fit, group)
     progress = FitProgress(model, framework, group, CheckpointPolicy(directory_in_run(name), group))

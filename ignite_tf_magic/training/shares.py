@@ -149,17 +149,9 @@ def in_step(dataset: Any, group: WorkerGroup) -> Any:
     """
     if group.place.size == 1:
         return dataset
-    cardinality = int(dataset.cardinality())
-    known = cardinality >= 0
-    numbers = [
-        tf.constant([int(known), cardinality if known else 0, cardinality**2 if known else 0], tf.int64)
-    ]
-    num_known, total, squares = (int(number) for number in group.sum(numbers)[0])
-    size = group.place.size
-    if num_known == size and squares * size == total**2:
-        return dataset
-    if cardinality == tf.data.INFINITE_CARDINALITY:
-        return dataset
+    cardinalities = set(group.side_by_side(int(dataset.cardinality())))
+    if len(cardinalities) == 1 and cardinalities != {tf.data.UNKNOWN_CARDINALITY}:
+        return dataset  # or all are without end
     return _agreed(dataset, group.channel())
 
 

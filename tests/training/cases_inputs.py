@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from typing import Any
 
@@ -45,6 +46,59 @@ def python_dataset(s: Setting) -> dict[str, Any]:
 
     model = s.dense()
     return result(model, model.fit(Batches(), epochs=2, shuffle=False, verbose=0))
+
+
+def own_batches(s: Setting) -> list[tuple[Any, Any]]:
+    """Batches of 20 rows of each worker's own, of which there are more on one than on another; one process has all."""
+    bounds, steps = s.bounds(len(s.flat)), []
+    workers = range(len(s.shares)) if s.place.size == 1 else [s.place.index]
+    for first in range(0, len(s.flat), 20):
+        rows = [np.arange(*ends)[first : first + 20] for ends in itertools.pairwise(bounds)]
+        chosen = np.concatenate([rows[worker] for worker in workers])
+        if len(chosen):
+            steps.append((s.flat[chosen], s.labels[chosen]))
+    return steps
+
+
+@case
+def generators_of_own_rows(s: Setting) -> dict[str, Any]:
+    """Of different lengths, also for validation, and one without end that gives weights that are None."""
+
+    def batches() -> Any:
+        yield from own_batches(s)
+
+    def endless() -> Any:
+        while True:
+            yield from ((x, y, None) for x, y in own_batches(s)[:2])
+
+    model = s.dense()
+    model.fit(batches(), validation_data=batches(), epochs=1, verbose=0)
+    history = model.fit(endless(), steps_per_epoch=7, epochs=2, verbose=0)
+    whole = model.evaluate(batches(), return_dict=True, verbose=0)
+    return result(model, history, whole=[whole["loss"], whole["accuracy"]])
+
+
+@case
+def python_datasets_of_own_rows(s: Setting) -> dict[str, Any]:
+    """Of different lengths, also for validation."""
+    base = s.keras.utils.PyDataset if s.framework == "keras" else s.keras.utils.Sequence
+    steps, ends = own_batches(s), []
+
+    class Batches(base):
+        def __len__(self) -> int:
+            return len(steps)
+
+        def __getitem__(self, at: int) -> Any:
+            return steps[at]
+
+        def on_epoch_end(self) -> None:
+            ends.append(1)
+
+    model = s.dense()
+    history = model.fit(Batches(), validation_data=Batches(), epochs=2, shuffle=False, verbose=0)
+    whole = model.evaluate(Batches(), return_dict=True, verbose=0)
+    assert ends
+    return result(model, history, whole=[whole["loss"], whole["accuracy"]])
 
 
 @case

@@ -149,6 +149,8 @@ def test_weights_of_a_model_that_cannot_be_saved_whole(told, folder):
     [
         ("another_rate_on_each", "differ in the optimizers, here [('SGD', {'learning_rate': 0.0"),
         ("other_words_on_each", "differ in what layers have been adapted to, here words: ["),
+        ("other_epochs_on_each", "differ in the arguments of `fit`, here x is arrays or more, "),
+        ("other_class_weights_on_each", "differ in the arguments of `fit`, here x is arrays or more, "),
         ("another_size_on_each", "differ in the shapes of the model's variables, here ["),
     ],
 )
@@ -169,6 +171,23 @@ def test_layers_that_differ_after_adapt_are_named(told):
     for of_worker in told:
         kind, words = of_worker["adapted_to_own_batches"]["error"]
         assert (kind, "the layer bins has been adapted to" in words) == ("WorkersDiffer", True)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("no_batch_on_one", "gives no batch (those of all workers: 0, 1, of which"),
+        ("batches_without_end_on_one", "do not go together: without end, 3. Let each"),
+    ],
+)
+def test_batches_that_do_not_go_together(told, name, words):
+    for of_worker in told:
+        kind, said = of_worker[name]["error"]
+        assert (kind, words in said) == ("ConfigError", True)
+
+
+def test_a_dataset_that_ends_beside_one_that_does_not(told):
+    assert [each["a_dataset_without_end_on_one"]["result"] for each in told] == [20, 20]
 
 
 def test_another_backend_trains_alone(tmp_path):

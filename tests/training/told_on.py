@@ -86,6 +86,41 @@ def other_words_on_each():
     one.fit(tf.constant([["a"], ["b"]] * 10), np.zeros([20, 1, 1]), verbose=0)
 
 
+def no_batch_on_one():
+    model().fit((each for each in [(x, y)] * place.index), verbose=0)
+
+
+class Endless(keras.utils.PyDataset):
+    @property
+    def num_batches(self):
+        return 3 if place.index else None
+
+    def __getitem__(self, at):
+        return x, y
+
+
+def batches_without_end_on_one():
+    model().fit(Endless(), steps_per_epoch=3, verbose=0)
+
+
+def other_epochs_on_each():
+    model().fit(x, y, epochs=1 + place.index, verbose=0)
+
+
+def other_class_weights_on_each():
+    model().fit(x, y, class_weight={0: 1.0 + place.index, 1: 2.0}, verbose=0)
+
+
+def a_dataset_without_end_on_one():
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(10)
+    data = data.repeat() if place.index else data.repeat(2)
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    one = model()
+    one.fit(data.with_options(options), steps_per_epoch=20, verbose=0)
+    return int(one.optimizer.iterations)
+
+
 def own_rows(labels, *, are_generated=True):
     """Rows of each worker's own as a dataset that does not say so."""
     mine = x[place.index :: place.size], labels[: len(x[place.index :: place.size])]
@@ -476,6 +511,7 @@ everything = (
         adapted_to_own_rows_of_a_dataset,
         adapted_to_own_batches,
         other_words_on_each,
+        a_dataset_without_end_on_one,
         own_rows_of_one_label,
         own_rows_sorted_by_labels,
         own_rows_of_labels_in_turns,
@@ -491,7 +527,8 @@ everything = (
         unsavable,
         means_of_rows,
     ),
-    *(another_rate_on_each, another_size_on_each),
+    *(another_rate_on_each, another_size_on_each, other_epochs_on_each, other_class_weights_on_each),
+    *(no_batch_on_one, batches_without_end_on_one),
     *(a_root_of_a_mean, measured_by_quotients, a_codebook, a_queue, a_moving_mean),
     *(rows_counted_in_a_variable, eager_steps),
     *(rounded_by_keras, rounded_by_tf_keras, rounded_by_a_script),
