@@ -124,7 +124,7 @@ def add_run_options(start: argparse.ArgumentParser) -> None:
         "--start-timeout",
         type=seconds,
         metavar="S",
-        help="seconds for several to start, and to join each other (180)",
+        help="seconds for several to start; who joins later is told of (180)",
     )
     add("--max-restarts", type=whole, metavar="N", help="failures in a row that are retried (10)")
     add("--deadline", type=seconds, metavar="S", help="seconds that the run may take in all (no limit)")
