@@ -105,6 +105,7 @@ class Step:
         self._statistics = [each for each in statistics if tf.as_dtype(each.dtype).is_floating]
         self._before = [tf.identity(value_of(each)) for each in self._statistics]
         self._num_meetings = 0
+        self._graph = tf.compat.v1.get_default_graph()
         # By graph: a tensor of one cannot be used in another, as that of a branch.
         self._totals: dict[int, tuple[Any, Any]] = {}
 
@@ -180,8 +181,13 @@ class Step:
         """
         dense = [at for at, each in enumerate(gradients) if _is_dense(each)]
         sent = [self._weighted(tf.convert_to_tensor(gradients[at])) for at in dense]
-        self._num_meetings += 1
-        sums = self._meet_first(sent) if self._num_meetings == 1 else self.group.sum(sent)
+        # Of a branch nobody knows, while it is traced, whether a step goes there: `finish` does what each step must.
+        is_in_branch = tf.compat.v1.get_default_graph() is not self._graph
+        self._num_meetings += not is_in_branch
+        if is_in_branch:
+            sums = self.totals(sent)
+        else:
+            sums = self._meet_first(sent) if self._num_meetings == 1 else self.group.sum(sent)
         means = [
             self._sparse_mean(each) if isinstance(each, tf.IndexedSlices) else each for each in gradients
         ]

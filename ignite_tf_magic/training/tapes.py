@@ -79,7 +79,13 @@ def _gradient(
         for each in targets:
             tell_of_rounding(step, each)
             _tell_of_rows(step, each)
-    return original(target, sources, output_gradients, *arguments, **options)
+    found = original(target, sources, output_gradients, *arguments, **options)
+    if is_last:
+        # Of a mean over rows they are means over rows, wherever a script puts them.
+        for gradient in tf.nest.flatten(found):
+            if isinstance(gradient, tf.Tensor):
+                step.note_reduced(gradient)
+    return found
 
 
 def _add_loss(step: Step, original: Callable[..., Any], layer: Any, *arguments: Any, **options: Any) -> Any:
