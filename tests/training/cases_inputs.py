@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import itertools
 import warnings
 from typing import Any
@@ -238,12 +240,41 @@ def rates_by_plateaus(s: Setting) -> dict[str, Any]:
 
 @case
 def backed_up(s: Setting) -> dict[str, Any]:
+    """Interrupted in its third epoch, and gone on with by a model of other weights from the files of Keras' own."""
     import tempfile
 
-    model = s.dense()
-    folder = tempfile.mkdtemp()
-    callbacks = [s.keras.callbacks.BackupAndRestore(folder)]
-    return result(model, model.fit(s.dealt(flat=True), epochs=2, callbacks=callbacks, verbose=0))
+    keras, folder = s.keras, tempfile.mkdtemp()
+
+    class Interrupted(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            if epoch == 2:
+                raise InterruptedError
+
+    fits = {"epochs": 4, "verbose": 0}
+    with contextlib.suppress(InterruptedError):
+        callbacks = [keras.callbacks.BackupAndRestore(folder), Interrupted()]
+        s.dense().fit(s.dealt(flat=True), callbacks=callbacks, **fits)
+    again = s.dense()
+    again.set_weights([np.zeros_like(each) for each in again.get_weights()])
+    history = again.fit(s.dealt(flat=True), callbacks=[keras.callbacks.BackupAndRestore(folder)], **fits)
+    assert history.epoch == [2, 3]
+    return result(again, history)
+
+
+@case
+def ragged_rows(s: Setting) -> dict[str, Any]:
+    """Sequences of their own length, which no padding fills up."""
+    keras, tf = s.keras, s.tf
+    layers = keras.layers
+    if "ragged" not in inspect.signature(keras.Input).parameters:
+        return {}
+    s.seeded()
+    tokens = tf.RaggedTensor.from_tensor(s.tokens, padding=0)
+    data = tf.data.Dataset.from_tensor_slices((tokens, s.labels)).batch(50)
+    x = keras.Input([None], dtype="int32", ragged=True)
+    embedded = layers.GlobalAveragePooling1D()(layers.Embedding(20, 8)(x))
+    model = s.compiled(keras.Model(x, layers.Dense(10)(embedded)))
+    return result(model, model.fit(data, epochs=2, verbose=0))
 
 
 @case

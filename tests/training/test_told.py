@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import sys
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import keras
 import numpy as np
 import pytest
 
+from ignite_tf_magic.training import keras_hooks
+from ignite_tf_magic.training.group import WorkerGroup
 from ignite_tf_magic.training.models import as_built
+from ignite_tf_magic.training.task import Place
 from tests.training.processes import Workers
 
 SCRIPT = Path(__file__).with_name("told_on.py")
@@ -34,6 +40,7 @@ def told(folder):
         ("a_loop", "an optimizer takes the gradients of this worker alone"),
         ("batch_by_batch", "train_on_batch is a matter of this worker alone"),
         ("mirrored", f"made for MirroredStrategy, so Keras trains it as ever: {ALONE}"),
+        ("mirrored_by_tf_keras", f"made for MirroredStrategy, so Keras trains it as ever: {ALONE}"),
         ("shuffled_differently", "rows may be trained twice or left out"),
         ("adapted_to_own_rows_of_a_dataset", "string_lookup: adapt was given other rows on each worker"),
         ("own_rows_of_one_label", "rows may be trained twice or left out"),
@@ -72,6 +79,20 @@ def test_a_warning(told, name, words):
 
 def test_a_metric_of_several_values(told):
     assert told[0]["several_values"] == {"warnings": [], "error": None, "result": [2, 3]}
+
+
+def test_one_worker_is_told_of_its_strategy_and_keeps_a_metric_of_several_values(tmp_path):
+    names = ["mirrored", "mirrored_by_tf_keras", "several_values"]
+    Workers(tmp_path, 1, SCRIPT, arguments=names).run()
+    told = json.loads((tmp_path / "told-0.json").read_text())
+    assert told["several_values"] == {"warnings": [], "error": None, "result": [2, 3]}
+    assert list((tmp_path / "igfs" / "training").glob("*/step-*.npz")), "it was saved"
+    for name in names[:2]:
+        assert told[name]["error"] is None
+        (words,) = told[name]["warnings"]
+        assert words.startswith(
+            "the model was made for MirroredStrategy, so Keras trains it as ever. It begins anew"
+        )
 
 
 def test_one_file_that_all_workers_save(told):
@@ -190,8 +211,31 @@ def test_a_dataset_that_ends_beside_one_that_does_not(told):
     assert [each["a_dataset_without_end_on_one"]["result"] for each in told] == [20, 20]
 
 
+def test_keras_on_pytorch_is_told_of(monkeypatch):
+    """As it is imported, whatever of PyTorch is there."""
+    module = ModuleType("keras")
+    module.backend = SimpleNamespace(backend=lambda: "torch")
+    monkeypatch.setitem(sys.modules, "keras", module)
+    monkeypatch.setattr(keras_hooks, "_installed", set())
+    group = WorkerGroup(Place(addresses=("a:1", "b:1")))
+    monkeypatch.setattr(keras_hooks, "worker_group", lambda: group)
+    with pytest.warns(UserWarning, match="Keras computes with torch here, .*Set KERAS_BACKEND=tensorflow"):
+        keras_hooks.install_keras()
+    assert vars(module).keys() >= {"backend"}
+    assert "Model" not in vars(module)
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not beside TensorFlow here")
+def test_keras_on_pytorch_trains_alone(tmp_path):
+    check_alone(tmp_path, "torch")
+
+
 def test_another_backend_trains_alone(tmp_path):
-    Workers(tmp_path, 2, SCRIPT.with_name("plain_on.py")).run(KERAS_BACKEND="jax")
+    check_alone(tmp_path, "jax")
+
+
+def check_alone(tmp_path, backend):
+    Workers(tmp_path, 2, SCRIPT.with_name("plain_on.py")).run(KERAS_BACKEND=backend)
     for index in range(2):
         said = json.loads((tmp_path / f"said-{index}.json").read_text())
         assert said["raised"] is None

@@ -54,6 +54,17 @@ def independent():
 def mirrored():
     with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
         one = model()
+    trained_as_ever(one)
+
+
+def mirrored_by_tf_keras():
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        one = tf_keras.Sequential([tf_keras.Input([16]), tf_keras.layers.Dense(1)])
+        one.compile("sgd", "mse")
+    trained_as_ever(one)
+
+
+def trained_as_ever(one):
     history = one.fit(x, y, epochs=2, verbose=0)
     assert len(history.history["loss"]) == 2
     one.evaluate(x, y, verbose=0)
@@ -504,6 +515,7 @@ everything = (
         a_loop,
         batch_by_batch,
         mirrored,
+        mirrored_by_tf_keras,
         shuffled_differently,
         changed_at_random,
         changed_at_random_with_few_labels,
