@@ -70,9 +70,9 @@ ROOMS: list[dict[str, str]] = [
     {
         "training": """
             rendezvous task task_server standalone_client seeding group claim tensorflow_seeds frameworks step advice
-            reductions hooking losses tapes metric_updates optimizers consistency together shares strategies fit_data
-            adapting checkpoints reading resume waiting measures records reporting untrusted_models models saving
-            callbacks keras_hooks loops
+            reductions hooking trials losses tapes metric_updates optimizers consistency together shares strategies
+            batch_sources fit_data adapting checkpoints reading resume waiting measures records reporting
+            untrusted_models models saving callbacks keras_hooks loops
         """,
         "runs.hosts": "capacity host_names run_hosts topology wholeness counting placement",
         "runs.logs": "gaps output mirrored_logs mirror_state mirror",
@@ -255,7 +255,7 @@ def test_the_tree_of_the_document_has_every_room():
     assert {each for each in rooms if not {f"{each}.py", f"{each}/"} & named} == set()
 
 
-@pytest.mark.parametrize("name", ["losses", "metric_updates", "optimizers", "step", "tapes"])
+@pytest.mark.parametrize("name", ["losses", "metric_updates", "optimizers", "step", "tapes", "trials"])
 def test_what_runs_while_a_step_is_traced_is_understood_by_autograph(name):
     """That of TensorFlow 2.16 cannot convert a function with `:=`, and says so in the user's output."""
     tree = ast.parse((PACKAGE / "training" / f"{name}.py").read_text())

@@ -46,6 +46,19 @@ def inputs_of(dataset: Any) -> list[Any]:
     return list(dataset._inputs())
 
 
+def source_tensors(dataset: Any) -> list[Any]:
+    """Return the tensors that a dataset slices, names of files, too, at its beginnings; not those of generators."""
+    found: list[Any] = []
+    waiting, seen = [dataset], set()
+    while waiting:
+        one = waiting.pop()
+        if id(one) not in seen:
+            seen.add(id(one))
+            found += getattr(one, "_tensors", [])
+            waiting += inputs_of(one)
+    return found
+
+
 def keeps_order(dataset: Any) -> bool:
     """Whether a dataset's elements come in the order of its input; `map` may be told that they need not."""
     return getattr(dataset, "_deterministic", "") != "false"
@@ -173,6 +186,9 @@ def _changed_kinds() -> str:
     odd = kinds ^ ONE_FOR_ONE
     inputs = all(numbers is inputs_of(each)[0] for each in made.values())
     unordered = numbers.map(tf.identity, num_parallel_calls=2, deterministic=False)
+    sliced = tf.data.Dataset.from_tensor_slices({"a": [1, 2], "b": [3, 4]}).batch(2).map(lambda each: each)
+    if [each.numpy().tolist() for each in source_tensors(sliced)] != [[1, 2], [3, 4]]:
+        return "what a dataset slices cannot be told"
     if keeps_order(unordered) or not keeps_order(made["ParallelMap"]):
         return "whether a map keeps the order cannot be told"
     return f"other kinds: {sorted(odd)}" if odd else "" if inputs else "inputs are others"

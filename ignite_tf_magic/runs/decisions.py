@@ -206,11 +206,13 @@ def _while_busy(
     waiting_for = _silent_hosts(record, reports)
     if waiting_for is None and observation.owners_changing and record.spec.restarts_on_rebalance:
         waiting_for = "the primary owners of the cache's partitions are changing"
+    if waiting_for is None and record.state is RunState.RUNNING:
+        waiting_for = _not_joined(record, observation)
     if waiting_for != record.waiting_for:
         record = replace(record, waiting_for=waiting_for)
     if record.state is RunState.STARTING:
         return _while_starting(record, reports, observation)
-    return record if waiting_for else _while_running(record, reports, observation)
+    return record
 
 
 def _succeeded(record: RunRecord, event: RunEvent, now: float) -> RunRecord:
@@ -289,38 +291,32 @@ def _describe_late(record: RunRecord, reports: Reports, missing: list[WorkerReco
     return f"{what}; ask what is wrong with: ignite-tf doctor"
 
 
-def _while_running(record: RunRecord, reports: Reports, observation: Observation) -> RunRecord:
-    """End a run of which some workers wait for others that do not join them; where none joins, none waits.
+def _not_joined(record: RunRecord, observation: Observation) -> str | None:
+    """Say whom workers that have joined have long waited for; where none has, or all have, nobody waits.
 
-    Nobody else would: an operation of all workers that one does not come by keeps the rest for ever.
+    A process that runs is running: it may read or compute for long before it joins. Nobody can tell whether it will,
+    so it is told of and not ended; what ends a run in any case is its deadline.
     """
     alive = [
         worker
         for worker in record.workers
         if worker.exit_code is None and record.role(worker.worker).must_join
     ]
-    joined = [worker.joined_at for worker in alive if worker.joined_at is not None]
-    missing = [worker for worker in alive if worker.joined_at is None]
-    timeout_s = record.spec.start_timeout_s
-    if not joined or not missing or timeout_s is None or observation.time - min(joined) <= timeout_s:
-        return record
-    return _too_late(record, _describe_missing(record, reports, missing, timeout_s), missing[0].worker)
-
-
-def _describe_missing(
-    record: RunRecord, reports: Reports, missing: list[WorkerRecord], timeout_s: float
-) -> str:
-    said = []
-    for worker in missing:
-        report = reports.get(worker.host)
-        line = (report.last_lines.get(worker.worker) if report else None) or "nothing"
-        said.append(f"worker {worker.worker} (its last line: {line})")
-    there = [str(each.worker) for each in record.workers if each.joined_at is not None]
+    joined = [worker for worker in alive if worker.joined_at is not None]
+    missing = [worker.worker for worker in alive if worker.joined_at is None]
+    timeout_s, began = (
+        record.spec.start_timeout_s,
+        min((each.joined_at or 0.0 for each in joined), default=0.0),
+    )
+    if not joined or not missing or timeout_s is None or observation.time - began <= timeout_s:
+        return None
+    there = ", ".join(str(each.worker) for each in joined)
     return (
-        f"not joined within {timeout_s:g} s: {', '.join(said)}. Worker {', '.join(there)} waits for it: who trains "
-        "together reaches the others by TensorFlow servers, which importing keras brings, or for a loop of one's own "
-        "ignite_tf_magic.strategy(), and which start with TensorFlow's first operation. Let every worker come to that "
-        "early, or none; a longer limit: --start-timeout"
+        f"worker {', '.join(map(str, missing))} runs, but has not joined within {timeout_s:g} s; worker {there} is "
+        "there, and waits for it when they train together. Who does reaches the others by TensorFlow servers, which "
+        "importing keras brings, or for a loop of one's own ignite_tf_magic.strategy(), and which start with "
+        "TensorFlow's first operation. If it never comes to that, stop the run; --deadline ends runs by themselves, "
+        "and --start-timeout says after how long this is told"
     )
 
 

@@ -45,8 +45,8 @@ class RunOptions:
         command: Program and arguments that each worker runs, in a copy of the job's directory, instead of a script;
             "python" is the workers' interpreter.
         args: The script's arguments.
-        start_timeout_s: How long hosts may take to start the workers' processes, and then workers to join the first of
-            them that has, in a run with several; a run for which that is not enough fails. None has no limit.
+        start_timeout_s: How long hosts may take to start the workers' processes; a run for which that is not enough
+            fails. Workers of several that have not joined the first of them for as long are told of. None has no limit.
         hosts: Only these get workers; empty allows all that hold partitions.
         num_gpus: Of each worker, for itself alone. With 0 workers see all GPUs of their host, as any program does.
         memory_bytes: Of each worker with all that it starts, at most: a worker that has more is ended, and its host has

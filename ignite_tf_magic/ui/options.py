@@ -140,7 +140,7 @@ def add_run_options(start: argparse.ArgumentParser) -> None:
         dest="start_timeout_s",
         type=seconds,
         metavar="S",
-        help="seconds for several to start, and to join each other (180)",
+        help="seconds for several to start; who joins later is told of (180)",
     )
     add("--strategy", choices=_STRATEGIES, default="auto", help="how workers work together (auto)")
     add("--ps", dest="num_ps", type=whole, default=0, metavar="N", help="parameter servers beside them (0)")

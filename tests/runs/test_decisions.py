@@ -210,18 +210,26 @@ def test_a_taken_port_is_tried_again_even_when_no_restarts_are_allowed():
     assert last.state is RunState.FAILED
 
 
-def test_an_exception_is_final_and_so_is_a_worker_that_others_wait_for_in_vain():
+def test_an_exception_is_final():
     mine = WorkerEnd(1, "exited", exception="ValueError", traceback="ValueError: x")
     final = settled(seated_record("a"), {"a": gone("a", ends={0: mine})})
     assert (final.state, final.exit_code, final.end) == (RunState.FAILED, 1, mine)
+
+
+def test_a_worker_that_computes_long_before_it_joins_is_told_of_and_goes_on():
     reports = {"a": report_of("a", up=frozenset({0})), "b": report_of("b", last_lines={1: "loading"})}
     joined = decide(seated_record(), reports, Observation(100.0), TIMEOUTS)
     assert (joined.state, joined.workers[0].joined_at) == (RunState.RUNNING, 100.0)
     assert decide(joined, reports, Observation(280.0), TIMEOUTS) == joined
     late = decide(joined, reports, Observation(281.0), TIMEOUTS)
-    assert (late.state, late.exit_code, late.failed_worker) == (RunState.FAILING, EXIT_DEADLINE, 1)
-    assert "worker 1 (its last line: loading)" in late.reason
-    assert "--start-timeout" in late.reason
+    assert late.state is RunState.RUNNING
+    assert "worker 1 runs, but has not joined within 180 s; worker 0 is there, and waits" in late.waiting_for
+    assert decide(late, reports, Observation(9000.0), TIMEOUTS) == late, "nothing is written again"
+    both = {**reports, "b": report_of("b", up=frozenset({1}))}
+    assert settled(late, both, Observation(9001.0)).waiting_for is None
+    bounded = replace(late, spec=replace(late.spec, deadline_s=300.0))
+    ended = decide(bounded, reports, Observation(301.0), TIMEOUTS)
+    assert (ended.state, ended.exit_code) == (RunState.FAILING, EXIT_DEADLINE)
 
 
 def test_processes_that_run_are_a_run_that_runs():
@@ -256,7 +264,9 @@ def test_nobody_waits_for_a_worker_that_has_done_its_work_or_is_out_of_sight():
     alone = {"a": report_of("a", ends={0: WorkerEnd(0, "exited")}), "b": report_of("b")}
     assert decide(joined, alone, late, TIMEOUTS).state is RunState.RUNNING
     silent = {"a": up, "b": report_of("b", reachable=False, silent_s=10.0)}
-    assert decide(joined, silent, late, TIMEOUTS).state is RunState.RUNNING
+    assert decide(joined, silent, late, TIMEOUTS).waiting_for == "b: out of reach, trying to reconnect"
+    for nobody_waits in (done, alone):
+        assert decide(joined, nobody_waits, late, TIMEOUTS).waiting_for is None
     patient = replace(joined, spec=replace(joined.spec, start_timeout_s=None))
     assert decide(patient, {"a": up, "b": report_of("b")}, late, TIMEOUTS) == patient
 

@@ -62,7 +62,7 @@ def run(
         env: More variables of the workers' environment.
         requirements: File of what the workers' interpreter is to have.
         wheels: Directory with all wheels for that.
-        start_timeout_s: How long the workers may take to start, and to join each other.
+        start_timeout_s: How long the workers may take to start; those that join each other later are told of.
         max_restarts: So many failures in a row lead to a restart.
         deadline_s: How long the run may take in all.
         on_rebalance: What a change of the cache's primary owners leads to.
