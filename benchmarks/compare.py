@@ -159,6 +159,8 @@ def _rows(measured: Mapping[str, Figures], commit: str) -> list[dict[str, Any]]:
         if better is None or not measured["old"].get(key):
             continue
         old, new = (better(measured[side][key]) for side in ("old", "new"))
+        if old == new == 1.0 and "ratio" in key[3]:
+            continue  # the variant that others are compared with
         ratio = new / old if old else None
         as_good = ratio if better is max or not ratio else 1 / ratio
         rows.append(
@@ -169,7 +171,7 @@ def _rows(measured: Mapping[str, Figures], commit: str) -> list[dict[str, Any]]:
                 "new": new,
                 "ratio": ratio and round(ratio, 3),
                 "as_good": as_good and round(as_good, 3),
-                "old_commit": commit,
+                "commits": {"old": commit},
             }
         )
     return json.loads(json.dumps(rows))

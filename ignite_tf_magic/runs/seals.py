@@ -52,11 +52,11 @@ class Seal:
         text = json.dumps([row_key, read_back], sort_keys=True, separators=(",", ":"))
         return hmac.new(self.key, text.encode(), "sha256").hexdigest()
 
-    def fits(self, row_key: str, content: Any, seal: Any) -> bool:
+    def fits(self, row_key: str, content: Any, found: Any) -> bool:
         """Tell whether a seal that was found with a row is the row's."""
         try:
-            return isinstance(seal, str) and hmac.compare_digest(
-                self.of(row_key, content).encode(), seal.encode()
+            return isinstance(found, str) and hmac.compare_digest(
+                self.of(row_key, content).encode(), found.encode()
             )
         except (
             RecursionError,
@@ -65,22 +65,22 @@ class Seal:
             return False
 
 
-def differences(theirs: Mapping[str, Any], own: Mapping[str, Any]) -> str:
+def differences(found: Mapping[str, Any], own: Mapping[str, Any]) -> str:
     """Tell in words where a record that was refused differs from the run's own; the first few places."""
-    told = list(islice(_differences(theirs, json.loads(json.dumps(own)), ""), _MAX_TOLD))
+    told = list(islice(_differences(found, json.loads(json.dumps(own)), ""), _MAX_TOLD))
     return "; ".join(told) or "it says the same as the run's own"
 
 
-def _differences(theirs: Any, own: Any, place: str) -> Iterator[str]:
-    if isinstance(theirs, Mapping) and isinstance(own, Mapping):
-        for name in sorted({*theirs, *own} - _NOT_TOLD if not place else {*theirs, *own}):
+def _differences(found: Any, own: Any, place: str) -> Iterator[str]:
+    if isinstance(found, Mapping) and isinstance(own, Mapping):
+        for name in sorted({*found, *own} - _NOT_TOLD if not place else {*found, *own}):
             way = f"{place}.{name}" if place else str(name)
-            yield from _differences(theirs.get(name, _NOTHING), own.get(name, _NOTHING), way)
-    elif _is_list(theirs) and _is_list(own) and len(theirs) == len(own):
-        for number, (each, mine) in enumerate(zip(theirs, own, strict=True)):
+            yield from _differences(found.get(name, _NOTHING), own.get(name, _NOTHING), way)
+    elif _is_list(found) and _is_list(own) and len(found) == len(own):
+        for number, (each, mine) in enumerate(zip(found, own, strict=True)):
             yield from _differences(each, mine, f"{place}[{number}]")
-    elif theirs != own:
-        yield f"{place} is {_shown(theirs)} instead of {_shown(own)}"
+    elif found != own:
+        yield f"{place} is {_shown(found)} instead of {_shown(own)}"
 
 
 def _is_list(value: Any) -> bool:

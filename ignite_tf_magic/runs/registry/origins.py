@@ -17,6 +17,7 @@ from ignite_tf_magic.runs.logs.mirror_state import MirrorState, UnreadOutput
 from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import RunRecord
 from ignite_tf_magic.runs.registry.registry import Registry
+from ignite_tf_magic.runs.registry.registry_rows import Stored
 from ignite_tf_magic.runs.seals import Seal
 
 _ASK_S = 1.0
@@ -124,14 +125,18 @@ class RemoteRun:
     _asked_at: float = field(default=float("-inf"))
     _seen_at: float = field(default=float("-inf"))
     _has_owner: bool = True
+    _stored: Stored | None = None
+    _seal: Seal | None = None
 
     def look(self, record: RunRecord) -> None:
         """Ask the registry whether its owner lives, and for a newer record; once in a second at most."""
         if self.registry is None or time.monotonic() - self._asked_at <= _ASK_S:
             return
         self._asked_at = time.monotonic()
+        if (seal := Seal.read(self.directory)) != self._seal:
+            self._seal, self._stored = seal, None  # what was read before was not checked with this key
         try:
-            with self.registry(seal=Seal.read(self.directory)) as registry:
+            with self.registry(seal=seal) as registry:
                 self._has_owner = registry.owner(record.run_id) is not None
                 self._take_newer(registry, record)
         except IgniteTfError:
@@ -154,10 +159,10 @@ class RemoteRun:
         """
         if self.directory.is_verified and not self.directory.seal_key.exists():
             return
-        stored = registry.get(record.run_id)
-        if stored is not None and stored.version > record.version:
+        self._stored = registry.get(record.run_id, self._stored)
+        if self._stored is not None and self._stored.version > record.version:
             with suppress(ValueError):
-                RunRecord.from_others(stored.record).write(self.directory)
+                RunRecord.from_others(self._stored.record).write(self.directory)
 
     def ask_to_stop(self, record: RunRecord) -> None:
         """Ask on every host that can be reached, and in the registry.

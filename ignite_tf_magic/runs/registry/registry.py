@@ -172,8 +172,8 @@ class Registry(Closing):
             entries.append(RegistryEntry(stored.record, read_owner(rows.get(f"owner/{run}")), read_seal(row)))
         return Listing(tuple(entries), tuple(warnings))
 
-    def get(self, run: str) -> Stored | None:
-        """Read a run's record; None when the registry has none.
+    def get(self, run: str, known: Stored | None = None) -> Stored | None:
+        """Read a run's record; None when the registry has none. A row that is as in `known` is not taken apart again.
 
         Raises:
             RecordDamaged: The row is not a record, or, as RecordForged, has not the run's seal; `rebuild` replaces it.
@@ -181,9 +181,11 @@ class Registry(Closing):
         row = self._get(key_of("record", run))
         if row is None:
             return None
-        if self._newest is None or self._newest.row != row:  # read again and again, and mostly the same
-            self._newest = read_stored(run, row, self._seal)
-        return self._newest
+        newest = self._newest or known
+        if newest is None or newest.row != row:  # read again and again, and mostly the same
+            newest = read_stored(run, row, self._seal)
+        self._newest = newest
+        return newest
 
     def create(self, record: Mapping[str, Any]) -> Stored:
         """Write the first record of a run; its version becomes 1 unless it has one.

@@ -35,7 +35,7 @@ class ToldRegistry:
     def owner(self, run_id: str):
         return "somebody" if self.owner_lives else None
 
-    def get(self, run_id: str):
+    def get(self, run_id: str, known):
         return SimpleNamespace(version=self.record.version, record=self.record.to_json())
 
 

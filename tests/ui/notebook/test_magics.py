@@ -266,7 +266,7 @@ def test_sql_announces_truncation(kernel, digits):
 def test_sql_as_json(kernel, digits):
     result = kernel.run("%ignite_sql --json --limit 1 SELECT 7 AS id, 'a' AS b")
     assert json.loads(result.stdout) == [{"ID": 7, "B": "a"}]
-    assert result.text == ""
+    assert not result.shown
 
 
 def test_braces_and_dollars_in_sql_are_left_alone(kernel):
