@@ -18,12 +18,13 @@ OF_BOTH = {
     "cache": "the first argument of both",
     "num_workers": "the second argument of both",
     "max_restarts": "None asks for the configured number; a run has one",
+    "strategy": "auto may be asked for; a run has one",
     "requirements": "a file here; in the record what it says",
 }
 # How `start` shows the run, and whether it starts one.
 OF_THE_COMMAND = {"explain", "detach"}
 # Not said by a person, or by `start` itself.
-WITHOUT_AN_OPTION = {"script_name", "command", "args", "survives_s"}
+WITHOUT_AN_OPTION = {"script_name", "command", "args", "survives_s", "finish_timeout_s"}
 
 
 def names_of(kind: type) -> set[str]:
@@ -52,6 +53,7 @@ def test_a_value_that_is_given_is_in_the_request():
     )
     given = given_options(options)
     assert given.pop("survives_s") > 0
+    assert (given.pop("strategy"), given.pop("num_ps")) == ("auto", 0)
     assert {name: value for name, value in given.items() if value is not False} == {
         "memory_bytes": 1 << 30,
         "num_gpus": 2,
@@ -65,7 +67,10 @@ def test_a_value_that_is_given_is_in_the_request():
 
 
 def test_what_is_asked_for_stands_in_the_record():
-    asked = {each.name: f"the {each.name}" for each in fields(RunOptions)}
+    asked = {each.name: f"the {each.name}" for each in fields(RunOptions)} | {
+        "num_ps": 1,
+        "has_evaluator": True,
+    }
     spec = run_plans._spec(
         Config(), replace(RunRequest("C", python="/a/python"), **{**asked, "python": "/a/python"})
     )

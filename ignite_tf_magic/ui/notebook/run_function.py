@@ -41,6 +41,11 @@ def run(
     allow_partial: bool = False,
     wait: bool = False,
     priority: int = 0,
+    strategy: str = "auto",
+    num_ps: int = 0,
+    chief: str = "",
+    has_evaluator: bool = False,
+    compat: bool = False,
     report: Callable[[str], None] = print,
 ) -> Any:
     """Run a function on workers, each with partitions of a cache of its own, and give what it returns.
@@ -70,10 +75,15 @@ def run(
         allow_partial: Train on what is left of a cache that lost rows.
         wait: Queue the run until there is room for it.
         priority: Among queued runs those with a higher one come first.
+        strategy: How the run's tasks work together; with "async" and "standalone" the chief alone calls the function.
+        num_ps: Parameter servers beside the workers.
+        chief: Where the chief runs.
+        has_evaluator: One more task calls the function, to evaluate what the others save.
+        compat: Let `tensorflow.contrib.ignite` be imported.
         report: Called with one line at a time about what takes long.
 
     Returns:
-        What the function has returned in the first worker: a model of Keras, or values as above.
+        What the function has returned in the first worker, or the chief: a model of Keras, or values as above.
 
     Raises:
         ConfigError: The function, or something that it uses, cannot be sent.
@@ -103,6 +113,11 @@ def run(
         allow_partial=allow_partial,
         wait=wait,
         priority=priority,
+        strategy=strategy,
+        num_ps=num_ps,
+        chief=chief,
+        has_evaluator=has_evaluator,
+        compat=compat,
     )
     with open_session(report=report) as session:
         started = session.start_run(request)
