@@ -22,6 +22,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 
 from ignite_tf_magic.after_import import after_import, call_named
+from ignite_tf_magic.launch.files import sync_disk
 from ignite_tf_magic.runs.deferred_imports import defer_imports
 from ignite_tf_magic.runs.leaving import Leaving
 from ignite_tf_magic.runs.task import ExitReport, WorkerTask, is_python_script
@@ -150,6 +151,7 @@ def _make_cwd(cwd: Path, copy_from: str) -> None:
     part = cwd.with_name(f"{cwd.name}.{os.getpid()}.part")
     shutil.copytree(copy_from, part, symlinks=True)
     part.chmod(0o700)
+    sync_disk(part)  # a power cut must not leave empty files under the name that a restart goes by
     part.rename(cwd)
 
 

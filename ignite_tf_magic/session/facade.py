@@ -39,7 +39,7 @@ from ignite_tf_magic.runs.registry.registry import Registry
 from ignite_tf_magic.runs.supervision import manager
 from ignite_tf_magic.runs.supervision.manager import RunHooks, RunPlan
 from ignite_tf_magic.runs.supervision.planning import Plan
-from ignite_tf_magic.serialization.terminal_text import visible
+from ignite_tf_magic.serialization.terminal_text import echo, visible
 from ignite_tf_magic.serialization.values import encode
 from ignite_tf_magic.session.known_runs import get_run
 from ignite_tf_magic.session.pruning import Pruned, Pruner
@@ -86,7 +86,7 @@ class CacheInfo:
 def open_session(
     options: ConnectOptions | None = None,
     *,
-    report: Report = print,
+    report: Report = echo,
     config: Path | None = None,
     via: str | None = None,
 ) -> Session:
@@ -486,7 +486,7 @@ def load(
     backups: int | None = None,
     replace: bool = False,
     options: ConnectOptions | None = None,
-    report: Report = print,
+    report: Report = echo,
 ) -> LoadOutcome:
     """Create a cache from data, in the given, the configured or the embedded cluster.
 

@@ -114,8 +114,23 @@ def build(order: dict[str, Any]) -> None:
     _run([*install, *order["added"]])  # nothing is done for those that are there
     _rename_inside(part, order["target"])
     shutil.rmtree(order["target"], ignore_errors=True)  # one that does not work any more
+    _sync(part)  # a power cut must not leave the name of an environment with empty files
     os.rename(part, order["target"])
     _say(f"the environment is ready after {time.monotonic() - began:.1f} s")
+
+
+def _sync(path: str) -> None:
+    """Have what was written to the disk of a directory reach it; an agent's `sync_disk` is not here."""
+    import ctypes
+
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        if ctypes.CDLL(None, use_errno=True).syncfs(descriptor) != 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
+    except AttributeError:  # not on macOS
+        os.sync()
+    finally:
+        os.close(descriptor)
 
 
 def _works(command: list[str]) -> bool:

@@ -47,6 +47,7 @@ from ignite_tf_magic.runs.supervision.reconciler_instructions import (
 )
 from ignite_tf_magic.runs.supervision.supervisor import Supervisor
 from ignite_tf_magic.runs.timeouts import Timeouts
+from ignite_tf_magic.serialization.terminal_text import echo
 
 _BEAT_S, _BUSY_BEAT_S, _LOOK_S = 0.5, 0.2, 0.1
 _CALM = (RunState.QUEUED, RunState.RUNNING)
@@ -350,7 +351,7 @@ class _NoSink:
 
 def _log(line: str) -> None:
     with suppress(OSError):  # a full disk
-        print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)  # noqa: T201
+        echo(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
 
 
 def _ignore(*_: object) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ignite_tf_magic.errors import PathNotFound, RunFailed
+from ignite_tf_magic.serialization.terminal_text import echo
 from ignite_tf_magic.session import OnRebalance, RunRequest, RunState, TrainingRun, open_session, source_of
 from ignite_tf_magic.ui.following import follow, show_output
 from ignite_tf_magic.ui.notebook.screen import NotebookScreen
@@ -46,7 +47,7 @@ def run(
     chief: str = "",
     has_evaluator: bool = False,
     compat: bool = False,
-    report: Callable[[str], None] = print,
+    report: Callable[[str], None] = echo,
 ) -> Any:
     """Run a function on workers, each with partitions of a cache of its own, and give what it returns.
 
