@@ -69,10 +69,10 @@ ROOMS: list[dict[str, str]] = [
     },
     {
         "training": """
-            rendezvous task task_server standalone_client seeding group claim tensorflow_seeds frameworks step advice
-            reductions hooking trials losses tapes metric_updates optimizers consistency together shares strategies
-            batch_sources fit_data adapting checkpoints reading resume waiting measures records reporting
-            untrusted_models models saving callbacks keras_hooks loops
+            rendezvous task task_server standalone_client session_devices seeding group claim tensorflow_seeds
+            frameworks step advice reductions hooking trials losses tapes metric_updates optimizers consistency
+            together shares strategies batch_sources fit_data adapting checkpoints reading resume waiting measures
+            records reporting untrusted_models models saving callbacks keras_hooks loops
         """,
         "runs.hosts": "capacity host_names run_hosts topology wholeness counting placement",
         "runs.logs": "gaps output mirrored_logs mirror_state mirror",

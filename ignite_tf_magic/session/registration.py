@@ -28,6 +28,10 @@ class _Handlers:
 
 
 _HANDLERS = _Handlers()
+_BY_STRATEGY = {
+    "standalone": "ignite_tf_magic.training.standalone_client:know_servers",
+    "between": "ignite_tf_magic.training.session_devices:reach_own_devices",
+}
 
 
 def register() -> None:
@@ -57,8 +61,8 @@ def register_or_warn() -> None:
 def prepare_tensorflow() -> None:
     """Prepare a task's TensorFlow, which has just been imported: files of ours, and servers that the task drives."""
     register_or_warn()
-    if os.environ.get("IGNITE_TF_STRATEGY") == "standalone":
-        call_named("ignite_tf_magic.training.standalone_client:know_servers")
+    if prepare := _BY_STRATEGY.get(os.environ.get("IGNITE_TF_STRATEGY", "")):
+        call_named(prepare)
     if os.environ.get("IGNITE_TF_COMPAT"):
         call_named("ignite_tf_magic.contrib.old_names:install")
 

@@ -79,6 +79,8 @@ MONITORED = """
             _, rows, *found = session.run([train, x, slope, offset, loss])
             num_rows += len(rows)
 """
+# Each step needs two gradients, whoever makes them: so it ends by steps, not by rows.
+HOOKS = "[together, tf.train.StopAtStepHook(last_step=300)]"
 SYNC = """
         optimizer = tf.train.SyncReplicasOptimizer(optimizer, num_workers, total_num_replicas=num_workers)
         together = optimizer.make_session_run_hook(index == 0)
@@ -102,7 +104,7 @@ def cache(session):
     [
         trainer(SUPERVISOR),
         trainer(MONITORED),
-        trainer(MONITORED, hooks="[together]", sync=SYNC),
+        trainer(MONITORED, hooks=HOOKS, sync=SYNC).replace("repeat(40)", "repeat()"),
     ],
     ids=["supervisor", "monitored", "synchronous"],
 )
@@ -112,8 +114,8 @@ def test_a_trainer_of_the_articles_learns_from_all_rows(session, cache, source, 
     found = sorted(json.loads(part.splitlines()[0]) for part in text.split("FOUND")[1:])
     assert [each[0] for each in found] == [0, 1]
     assert all(each[-1] == "/job:ps/task:0" for each in found)
-    # A worker looks for the chief every 30 s; with TensorFlow's synchronous optimizer it may come when all is done.
-    for each in found if "SyncReplicas" not in source else found[:1]:
+    # A worker looks for the chief every 30 s, so it may come when all is done.
+    for each in (each for each in found if len(each) > 3):
         np.testing.assert_allclose(each[2:4], [3, 1], atol=0.02)
     seats = run.record().order.seats
     assert sum(seat.rows for seat in seats[:2]) == NUM_ROWS

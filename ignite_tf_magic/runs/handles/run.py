@@ -153,7 +153,7 @@ class Run:
         """
         before = self.info()
         record = self.record()
-        if before.state.has_ended and self.is_over() and not self._may_live_elsewhere(record):
+        if before.state.has_ended and self.is_over() and not self._is_lost():
             return StopOutcome(StopKind.ALREADY_ENDED, before)
         self.origin.ask_to_stop(record)
         with self.origin.copying(record):
@@ -167,7 +167,7 @@ class Run:
 
     def _await_owner(self, record: RunRecord) -> StopKind:
         deadline = time.monotonic() + _OWNER_PATIENCE_S
-        while self._may_live_elsewhere(record) or not self.is_over():
+        while self._is_lost() or not self.is_over():
             if not self.origin.has_owner(record):
                 # It may have gone after its work was done, a moment before its workers' shims.
                 return StopKind.STOPPED if self.record().state.has_ended else StopKind.OWNER_WAS_GONE
@@ -176,9 +176,9 @@ class Run:
             time.sleep(_POLL_S)
         return StopKind.STOPPED
 
-    def _may_live_elsewhere(self, record: RunRecord) -> bool:
-        """Whether it is lost and nothing here tells of workers on other hosts; their leases may be long."""
-        return self.info().state is RunState.LOST and any(host.ssh is not None for host in record.hosts)
+    def _is_lost(self) -> bool:
+        """Whether nobody answers for it: something of it may live here or on other hosts, whose leases may be long."""
+        return self.info().state is RunState.LOST
 
     def _await_shims(self) -> None:
         """Wait for those of this machine, which end just after they have told of their workers' end."""

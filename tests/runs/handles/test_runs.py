@@ -325,6 +325,8 @@ def test_workers_end_when_their_owner_is_killed(other_process, runs_dir):
     assert_nothing_left(run)
     assert [info.id for info in list_runs(runs_dir, include_ended=True)] == [run.id]
     assert list_runs(runs_dir) == []
+    assert run.stop().kind is StopKind.OWNER_WAS_GONE
+    assert run.info().state is RunState.STOPPED
     assert run.stop().kind is StopKind.ALREADY_ENDED
 
 
