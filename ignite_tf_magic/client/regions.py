@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 
 from ignite_tf_magic.client.client import Client
 from ignite_tf_magic.client.router import Node
-from ignite_tf_magic.errors import ConnectionFailed, ConnectionLost, RegionFull, ServerError
+from ignite_tf_magic.errors import ConnectionFailed, ConnectionLost, IgniteTfError, RegionFull, ServerError
 from ignite_tf_magic.protocol import metrics
 
 _DEFAULT_REGION = "default"
@@ -53,9 +54,10 @@ def region_use(client: Client, nodes: Iterable[Node] | None = None) -> list[Regi
     return _asked(client, client.nodes() if nodes is None else nodes)[0]
 
 
-def _asked(client: Client, nodes: Iterable[Node]) -> tuple[list[RegionUse], dict[Node, str]]:
+def _asked(client: Client, nodes: Iterable[Node]) -> tuple[list[RegionUse], dict[Node, IgniteTfError]]:
     """Ask nodes; returns what they tell, and of those that do not answer why."""
-    found, silent = [], {}
+    found: list[RegionUse] = []
+    silent: dict[Node, IgniteTfError] = {}
     for node in nodes:
         try:
             with ExitStack() as on_error:
@@ -63,7 +65,7 @@ def _asked(client: Client, nodes: Iterable[Node]) -> tuple[list[RegionUse], dict
                 regions = channel.call(metrics.data_regions(), metrics.parse_regions)
                 on_error.pop_all()
         except (ServerError, ConnectionFailed, ConnectionLost) as error:
-            silent[node] = str(error)
+            silent[node] = error
             continue
         client.router.give_back(channel)
         if _DEFAULT_REGION in regions:
@@ -97,6 +99,7 @@ class RegionWatch:
         self._allowed_bytes = 0.0
         self._until = 0.0
         self._has_warned = False
+        self._unreached: set[uuid.UUID] = set()
 
     def check(self, num_bytes: int) -> None:
         """Ask whether there is room for bytes on each node, and claim none.
@@ -120,8 +123,7 @@ class RegionWatch:
 
     def _ask(self, num_bytes: int, at_least: int) -> None:
         uses, silent = _asked(self._client, self._client.nodes())
-        if silent and not self._has_warned:
-            self._tell_of(silent)
+        self._tell_of(silent)
         fullest = min(uses, key=self._free_bytes, default=None)
         free = self._free_bytes(fullest) if fullest else float("inf")
         if fullest and free < num_bytes:
@@ -129,10 +131,15 @@ class RegionWatch:
         self._until = time.monotonic() + _TRUST_S
         self._allowed_bytes = max(free * _SPENT_SHARE, at_least)
 
-    def _tell_of(self, silent: Mapping[Node, str]) -> None:
-        """Warn, once, of nodes that are there and cannot be asked: nothing keeps them from running out of memory."""
-        there = {node.node_id for node in self._client.nodes()}
-        left = {_where(node): why for node, why in silent.items() if node.node_id in there}
+    def _tell_of(self, silent: Mapping[Node, IgniteTfError]) -> None:
+        """Warn, once, of nodes that are there and do not tell: nothing keeps them from running out of memory.
+
+        One that is out of reach may just have died, and is still listed then: it is told of when it stays so.
+        """
+        stays = {node: error for node, error in silent.items() if self._does_not_tell(node, error)}
+        self._unreached = {node.node_id for node in silent}
+        there = {node.node_id for node in self._client.nodes()} if stays and not self._has_warned else set()
+        left = {_where(node): str(error) for node, error in stays.items() if node.node_id in there}
         if left:
             self._has_warned = True
             warnings.warn(
@@ -142,6 +149,9 @@ class RegionWatch:
                 "Ignite's module ignite-indexing, on its port for clients",
                 stacklevel=5,
             )
+
+    def _does_not_tell(self, node: Node, error: IgniteTfError) -> bool:
+        return isinstance(error, ServerError) or node.node_id in self._unreached
 
     def _free_bytes(self, use: RegionUse) -> float:
         return use.max_bytes - use.used_bytes - max(use.max_bytes * (1 - MAX_SHARE), self._reserve_bytes)

@@ -9,7 +9,7 @@ import pytest
 
 from ignite_tf_magic.client import regions
 from ignite_tf_magic.client.load import region_watch
-from ignite_tf_magic.errors import ServerError
+from ignite_tf_magic.errors import ConnectionLost, ServerError
 from ignite_tf_magic.session import open_session
 
 
@@ -47,3 +47,18 @@ def test_nodes_that_answer_are_not_told_of(client):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         region_watch(client).check(1)
+
+
+def test_a_node_that_is_out_of_reach_is_told_of_when_it_stays_so(client, monkeypatch):
+    """It may just have died, and is listed for a moment yet."""
+
+    def lost(payload):
+        raise ConnectionLost("127.0.0.1:1", "the node closed it")
+
+    monkeypatch.setattr(regions.metrics, "parse_regions", lost)
+    watch = region_watch(client)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        watch.check(1)
+    with pytest.warns(UserWarning, match=r"the node closed it.*goes on unguarded"):
+        watch.check(1)

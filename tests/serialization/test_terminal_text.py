@@ -85,7 +85,7 @@ def test_values_of_sql(shell):
 
 
 def test_output_of_workers_keeps_its_colours_and_no_other_order():
-    output = LiveOutput(1)
+    output = LiveOutput(["worker 0"])
     output.feed(0, f"\x1b[1;31mred\x1b[0m {TITLE}{CLEAR}{CLIPBOARD}\x1b[5Aup\x1bcreset\x1bP1$tx\x1b\\done\n")
     output.feed(0, "\x1b[31mleft red\n")
     output.say(HOSTILE)

@@ -46,7 +46,7 @@ def test_what_is_not_given_is_left_to_the_defaults():
     [
         ("stop", "required: RUN\nusage: %ignite_tf stop"),
         ("frob", "invalid choice: 'frob'"),
-        ("logs run --worker -1", "'-1' is not a whole number"),
+        ("logs run --lines -1", "'-1' is not a whole number"),
         (
             "prune --older-than 99999999999",
             "'99999999999' is not a number of days from 0 up (1000000 at most)",

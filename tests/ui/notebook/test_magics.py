@@ -185,7 +185,7 @@ def test_logs_shows_the_last_lines(kernel, digits):
     lines = kernel.run(f"%ignite_tf logs {identity} --lines 3").stdout.splitlines()
     assert lines[1:] == ["line 47", "line 48", "line 49"]
     assert (
-        "no worker 7; it has 0 to 0" in kernel.run(f"%ignite_tf logs {identity} --worker 7").error["evalue"]
+        "no worker 7; it has worker 0" in kernel.run(f"%ignite_tf logs {identity} --worker 7").error["evalue"]
     )
 
 
