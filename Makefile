@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INPUTS := setup.cfg setup.py pyproject.toml ignite_tf_magic/protocol/_rows.c \
 	ignite_tf_magic/tfplugin/_filesystem.c ignite_tf_magic/tfplugin/_filesystem.h
 
-.PHONY: demo test lint bench faults faults-short matrix versions sanitize golden browser fuse sshd torch pictures clean
+.PHONY: demo test lint bench compare faults faults-short matrix versions sanitize golden browser fuse sshd torch pictures clean
 
 demo: $(VENV)/.all
 	$(BIN)/ignite-tf demo
@@ -25,6 +25,10 @@ lint: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks
 
+# An old commit and the working tree, benchmark by benchmark in turns: make compare REV=main ONLY=scan,igfs
+compare: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.compare $(REV) $(if $(ONLY),--only $(ONLY))
+
 # Clients of igfs in 1,000 random orders with lost answers, writers and nodes killed while it is written to, and many
 # writers at once for a minute: twenty minutes. Then faults that hit runs on real hosts, kernels that are restarted, and
 # links that lose packets: hours. Rounds that are done count: stopped, it goes on where it was. Root may make real hosts.
@@ -35,8 +39,10 @@ faults: $(VENV)/.dev
 	SHARING_S=60 $(BIN)/python -m pytest tests/igfs/test_sharing.py -k eight_writers
 	$(BIN)/python -m benchmarks.faults --tensorflow-rounds 3
 	$(BIN)/python -m benchmarks.partial
+	LOAD_KILLS=20 $(BIN)/python -m pytest tests/data/test_loading.py -k killed_loads
+	$(BIN)/python -m benchmarks.killed_loads
 	$(BIN)/python -m benchmarks.kernel_restarts
-	LINK_ROUNDS=10 $(BIN)/python -m pytest tests/launch/test_slow_links.py
+	$(BIN)/python -m benchmarks.slow_links
 
 # A round of some faults that hit runs, with timings divided by 4: two minutes; part of `make test`.
 faults-short: $(VENV)/.dev

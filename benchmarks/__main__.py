@@ -1,4 +1,4 @@
-"""`python -m benchmarks [--only scan,load,memory,first_step,igfs,launch,resume,skew,training] [--quick] [--show]`."""
+"""`python -m benchmarks [--only NAME,...] [--quick] [--show] [--results DIR]`; the names are `NAMES`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,26 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import cells, first_step, igfs, launch, load, memory, resume, scan, skew, tables, training
+from benchmarks import (
+    cells,
+    first_step,
+    follow,
+    igfs,
+    launch,
+    load,
+    memory,
+    resume,
+    scan,
+    skew,
+    tables,
+    training,
+)
 from benchmarks.cases import Case
 from benchmarks.plan import FULL, QUICK, Plan, Report
 from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.embedded import EmbeddedOptions, Lifetime, down, ensure_up
 
-NAMES = ("scan", "load", "memory", "first_step", "igfs", "launch", "resume", "skew", "training")
+NAMES = ("scan", "load", "memory", "first_step", "igfs", "launch", "follow", "resume", "skew", "training")
 _SMALL = EmbeddedOptions(heap="512m", region="1g")
 _LARGE = EmbeddedOptions(heap="1g", region="1g")
 _ROOMY = EmbeddedOptions(heap="1g", region="2g")
@@ -103,6 +116,9 @@ def _results(
         if "training" in names:
             with _nodes(home, _SMALL, report) as options:
                 yield "training", training.run(options, plan.train_rows, plan.train_rounds, report)
+        if "follow" in names:
+            with _nodes(home, _SMALL, report) as options:
+                yield "follow", follow.run(options, plan.follow_s, report)
         if "launch" in names:
             yield (
                 "launch",

@@ -104,7 +104,7 @@ def _is_worker(process: HostProcess) -> bool:
 
 
 def _is_shim(process: HostProcess) -> bool:
-    return any(".keep(" in word for word in process.argv)
+    return any("g['keep'](" in word for word in process.argv)
 
 
 def _is_reconciler(process: HostProcess) -> bool:

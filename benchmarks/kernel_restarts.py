@@ -17,14 +17,20 @@ import re
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from benchmarks import tables
+from benchmarks.code_hash import hash_of_rooms
 from ignite_tf_magic.embedded import EmbeddedOptions, Lifetime, down, ensure_up
 from ignite_tf_magic.session import load
 from tests.ui.notebook.kernels import Kernel
 
+NAME = "restarts"
+ROOMS = ("launch", "runs", "session", "training", "ui")
 CACHE, EPOCHS, STEPS_PER_EPOCH, BATCH = "RESTARTED", 6, 12, 32
 KILLED, RESTARTED = "killed", "restarted"
 NUM_STEPS = EPOCHS * STEPS_PER_EPOCH
@@ -136,11 +142,28 @@ def _described(kernel: Kernel, run_id: str) -> str:
             return told
 
 
+def summary(rounds: Sequence[Round]) -> list[dict[str, Any]]:
+    """Count what came of the restarts, by their kind."""
+    return [
+        {
+            "case": kind,
+            "rounds": len(played),
+            "exact_steps": sum(each.steps == NUM_STEPS for each in played),
+            "good": sum(each.is_good for each in played),
+            "at_steps": [each.at_step for each in played],
+            "code": hash_of_rooms(rooms=ROOMS),
+        }
+        for kind in (RESTARTED, KILLED)
+        if (played := [each for each in rounds if each.kind == kind])
+    ]
+
+
 def main() -> int:
     """Play the rounds; the exit code is 0 when all were good."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--results", type=Path, default=tables.RESULTS, metavar="DIR")
     options = parser.parse_args()
     draw, rounds = random.Random(options.seed), []
     with ExitStack() as ends:
@@ -159,6 +182,7 @@ def main() -> int:
         for number in range(options.rounds):
             rounds.append(play(number, env, place, draw, KILLED if number % 2 else RESTARTED))
             print(rounds[-1], "good" if rounds[-1].is_good else "BAD", flush=True)
+            tables.write(options.results, NAME, summary(rounds))
     num_good = sum(each.is_good for each in rounds)
     print(f"{num_good} of {len(rounds)} runs went on to exactly {NUM_STEPS} steps")
     return 0 if num_good == len(rounds) else 1

@@ -43,6 +43,7 @@ class Plan:
         num_lines: Lines whose age is measured when they arrive.
         num_kills: Trainings of which a worker is killed.
         num_skewed: Trainings on two workers with very different numbers of rows.
+        follow_s: How long each run is followed.
         train_rows: Rows of a small net's training.
         train_rounds: Epochs by each way.
     """
@@ -59,6 +60,7 @@ class Plan:
     num_lines: int
     num_kills: int
     num_skewed: int
+    follow_s: float
     train_rows: int
     train_rounds: int
 
@@ -76,6 +78,7 @@ FULL = Plan(
     num_lines=200,
     num_kills=20,
     num_skewed=50,
+    follow_s=15.0,
     train_rows=20_000,
     train_rounds=7,
 )
@@ -92,6 +95,7 @@ QUICK = Plan(
     num_lines=20,
     num_kills=1,
     num_skewed=1,
+    follow_s=1.0,
     train_rows=1_000,
     train_rounds=2,
 )

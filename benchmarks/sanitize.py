@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import hashlib
 import os
 import random
 import struct
@@ -24,10 +25,12 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import tables
+from benchmarks.code_hash import hash_of_rooms
 from ignite_tf_magic.errors import RemoteProtocolError, SchemaError
 from ignite_tf_magic.protocol import walk_compiled
 from ignite_tf_magic.protocol.columns import ColumnChunk, PageDecoder
-from ignite_tf_magic.protocol.crc32c import tables
+from ignite_tf_magic.protocol.crc32c import tables as crc_tables
 from ignite_tf_magic.protocol.layout import RowLayout
 from ignite_tf_magic.protocol.messages import Page
 from ignite_tf_magic.protocol.objects import BinaryObject
@@ -36,6 +39,7 @@ from ignite_tf_magic.protocol.sweep import Expected, Sweep, SweptSeries
 from ignite_tf_magic.protocol.walk_compiled import CompiledWalker
 from tests.protocol.pages import make_pages
 
+NAME = "sanitize"
 SOURCE = Path(walk_compiled.__file__).with_name("_rows.c")
 FLAGS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-O1", "-g")
 _INSIDE = "IGNITE_TF_SANITIZED"  # names the library in the process that has the sanitizers
@@ -47,9 +51,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pages", type=int, default=200_000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--results", type=Path, default=tables.RESULTS, metavar="DIR")
     options = parser.parse_args()
     if _INSIDE in os.environ:
-        return _decode_all(options.pages, options.seed)
+        row = _decode_all(options.pages, options.seed)
+        tables.write(options.results, NAME, row)
+        print(f"{row['pages']:,} pages, {row['refused']:,} refused, seed {row['seed']}; nothing was seen")
+        return 0
     with tempfile.TemporaryDirectory() as place:
         library = Path(place, "_rows.so")
         subprocess.run(["cc", *FLAGS, "-shared", "-fPIC", "-o", library, SOURCE], check=True)
@@ -63,7 +71,18 @@ def main() -> int:
             "UBSAN_OPTIONS": "print_stacktrace=1",
         }
         words = [sys.executable, "-m", "benchmarks.sanitize", "--pages", str(options.pages)]
-        return subprocess.run([*words, "--seed", str(options.seed)], env=env, check=False).returncode
+        words += ["--seed", str(options.seed), "--results", str(options.results)]
+        code = subprocess.run(words, env=env, check=False).returncode
+    if code:  # what was seen stands above
+        row = {"pages": options.pages, "refused": None, "seed": options.seed, "clean": False, "seconds": None}
+        tables.write(options.results, NAME, {**row, "code": _code()})
+    return code
+
+
+def _code() -> str:
+    """Name the code that decodes, in C and around it."""
+    source = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
+    return f"{source}-{hash_of_rooms(rooms=('protocol',))}"
 
 
 def _runtime(name: str) -> str:
@@ -71,7 +90,7 @@ def _runtime(name: str) -> str:
     return found.stdout.strip()
 
 
-def _decode_all(num_pages: int, seed: int) -> int:
+def _decode_all(num_pages: int, seed: int) -> dict[str, Any]:
     library = walk_compiled.load(Path(os.environ[_INSIDE]))
     if library is None:
         raise SystemExit("the library that was built is of another version")
@@ -86,10 +105,9 @@ def _decode_all(num_pages: int, seed: int) -> int:
         num_refused += not _decode(decoder, view, claimed, layout)
         if number % _PAGES_PER_SWEEP == 0:
             _sweep(library, draw)
-    print(
-        f"{num_pages:,} pages, {num_refused:,} refused, seed {seed}, {time.monotonic() - began:.0f} s; nothing was seen"
-    )
-    return 0
+    seconds = round(time.monotonic() - began)
+    found = {"pages": num_pages, "refused": num_refused, "seed": seed, "clean": True, "seconds": seconds}
+    return {**found, "code": _code()}
 
 
 def _exactly(data: bytes) -> memoryview:
@@ -104,7 +122,7 @@ def _measure(library: ctypes.CDLL, view: memoryview, num_rows: int) -> None:
     starts, hashes = np.empty(num_rows + 1, np.int64), np.empty(num_rows, np.uint64)
     library.itm_index(address_of(view), len(view), num_rows, starts.ctypes.data, hashes.ctypes.data)
     library.itm_measure(page_table([Page(None, num_rows, view, False)]), 1, starts.ctypes.data)
-    library.itm_crc32c(0, address_of(view), len(view), tables().ctypes.data, len(view) % 2)
+    library.itm_crc32c(0, address_of(view), len(view), crc_tables().ctypes.data, len(view) % 2)
 
 
 def _decode(decoder: PageDecoder, view: memoryview, num_rows: int, layout: RowLayout) -> bool:

@@ -20,7 +20,7 @@ def after_import(module: str, call: Callable[[], None]) -> None:
     if module in sys.modules:
         call()
     else:
-        sys.meta_path.insert(0, _Finder(module, call))
+        sys.meta_path.insert(0, _NotifyingFinder(module, call))
 
 
 def call_named(name: str) -> Any:
@@ -29,7 +29,7 @@ def call_named(name: str) -> Any:
     return getattr(importlib.import_module(module), function)()
 
 
-class _Finder(MetaPathFinder):
+class _NotifyingFinder(MetaPathFinder):
     """Finds one module, by the finders that come after it. To look for a module is not to import it."""
 
     def __init__(self, module: str, call: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""What is closed when a `with` block ends, however it ends."""
+"""A base class of things that are closed when their `with` block ends, however it ends."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import runpy
 import subprocess
@@ -39,8 +40,8 @@ ROOMS: list[dict[str, str]] = [
             cache_facts regions row_counts load pipeline all_rows control sql
         """,
         "launch": """
-            files log_files groups lock spawner entries archives parcels jobs loop pipe ssh_settings ssh_errors
-            ssh tunnels agent.frames link hosts watch agent.disk agent.processes agent.job_files
+            files log_files groups lock spawner lazy_asyncio entries archives parcels jobs loop pipe ssh_settings
+            ssh_errors ssh tunnels agent.frames link hosts watch agent.disk agent.processes agent.job_files
             agent.spawning agent.process_shim agent.runs agent.devices agent.starting agent.polling
             agent.network agent.facts agent.unpacking agent.tidying agent.relay
         """,
@@ -62,16 +63,16 @@ ROOMS: list[dict[str, str]] = [
             array_batches tfrecord_files paged tfrecord_pages ignite
         """,
         "runs": """
-            timeouts states directory seals task type_checks orders record verdicts decisions spec reach
+            timeouts states directory seals task type_checks roles orders record verdicts decisions spec reach
             unhooked deferred_imports leaving bootstrap site_hook.sitecustomize
         """,
     },
     {
         "training": """
-            rendezvous task seeding group claim tensorflow_seeds frameworks step advice reductions hooking losses
-            tapes metric_updates optimizers consistency together shares strategies fit_data adapting checkpoints
-            reading resume waiting measures records reporting untrusted_models models saving callbacks
-            keras_hooks loops
+            rendezvous task task_server standalone_client session_devices seeding group claim tensorflow_seeds
+            frameworks step advice reductions hooking trials losses tapes metric_updates optimizers consistency
+            together shares strategies batch_sources fit_data adapting checkpoints reading resume waiting measures
+            records reporting untrusted_models models saving callbacks keras_hooks loops
         """,
         "runs.hosts": "capacity host_names run_hosts topology wholeness counting placement",
         "runs.logs": "gaps output mirrored_logs mirror_state mirror",
@@ -101,12 +102,13 @@ ROOMS: list[dict[str, str]] = [
     {
         "ui": """
             live_output stall_notices render metrics_views run_views pictures options screen following demo
-            commands.command commands.listing commands.nodes commands.runs commands.starting commands.boards
+            commands.command commands.listing commands.nodes commands.runs commands.starting commands.tensorboards
             commands.data commands.files commands.table completion
         """,
     },
     {
         "ui.shell": "screen completion cli",
+        "contrib": "old_names",
     },
     {
         "ui.notebook": "arguments completion sql panel chart screen run_function magics",
@@ -253,16 +255,57 @@ def test_the_tree_of_the_document_has_every_room():
     assert {each for each in rooms if not {f"{each}.py", f"{each}/"} & named} == set()
 
 
-@pytest.mark.parametrize("name", ["losses", "metric_updates", "optimizers", "step", "tapes"])
+@pytest.mark.parametrize("name", ["losses", "metric_updates", "optimizers", "step", "tapes", "trials"])
 def test_what_runs_while_a_step_is_traced_is_understood_by_autograph(name):
     """That of TensorFlow 2.16 cannot convert a function with `:=`, and says so in the user's output."""
     tree = ast.parse((PACKAGE / "training" / f"{name}.py").read_text())
     assert [node.lineno for node in ast.walk(tree) if isinstance(node, ast.NamedExpr)] == []
 
 
+# They start in a directory that only we fill.
+STARTED_IN_OUR_OWN = {"embedded.starting", "tensorboard.lifecycle", "tensorboard.server", "ui.demo"}
+
+
+@pytest.mark.parametrize("module", sorted(set(MODULES) - STARTED_IN_OUR_OWN))
+def test_pythons_of_ours_import_nothing_from_where_somebody_works(module):
+    """`launch.spawner.own_python` starts them; or they are isolated."""
+    for node in ast.walk(MODULES[module]):
+        words = node.elts if isinstance(node, ast.List | ast.Tuple) else []
+        for program, option in itertools.pairwise(words):
+            is_python = isinstance(program, ast.Attribute) and program.attr == "executable"
+            if is_python and isinstance(option, ast.Constant):
+                assert option.value == "-I", f"{module} starts {ast.unparse(node)}"
+
+
 def test_sizes():
     for path in PACKAGE.rglob("*.py"):
         assert len(path.read_text().splitlines()) <= 600, path
+
+
+def test_no_two_classes_share_a_name():
+    """Also where only an underscore tells them apart."""
+    files: dict[str, list[str]] = {}
+    for module, tree in MODULES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                files.setdefault(node.name.lstrip("_"), []).append(module)
+    assert {name: found for name, found in files.items() if len(found) > 1} == {}
+
+
+# These do return something: when, or to whom.
+RETURNS_WITHOUT_A_VALUE = {("tfplugin.handler", "sync"), ("session.run_values", "result")}
+
+
+def test_what_returns_nothing_does_not_claim_to():
+    claims = set()
+    for module, tree in MODULES.items():
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            gives_none = isinstance(node.returns, ast.Constant) and node.returns.value is None
+            if gives_none and (ast.get_docstring(node) or "").startswith("Return"):
+                claims.add((module, node.name))
+    assert claims == RETURNS_WITHOUT_A_VALUE
 
 
 HEAVY = [

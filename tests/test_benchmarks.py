@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import defaultdict
 from dataclasses import replace
 
 import pytest
 
-from benchmarks import cells, igfs, launch, load, scan, skew, tables
+from benchmarks import cells, compare, follow, igfs, launch, load, scan, skew, tables
 from benchmarks.cases import Case, fill, mib, mnist
 from benchmarks.plan import Effort
 from benchmarks.process import Variant, VariantFailed, python_variant
@@ -111,3 +112,36 @@ def test_launching_is_measured_on_fake_hosts_and_in_a_cell():
 def test_a_worker_without_rows_trains_with_the_other(ignite):
     found = skew.run(ignite.connect_options, 1, unheard, ((1, 0),))
     assert found == [{"case": "skew", "rows": "1:0", "runs": 1, "ended": 1, "exact": 1}]
+
+
+def test_following_is_measured_attached_and_detached(ignite):
+    rows = follow.run(ignite.connect_options, 0.2, unheard)
+    assert [(row["case"], row["variant"], row["lines_per_s"]) for row in rows] == [
+        (case, *variant) for case in ("attached", "detached") for variant in (("idle", 0), ("lines", 30))
+    ]
+    assert all(0 < row["cpu_percent"] < 100 for row in rows)
+
+
+def test_two_commits_are_compared_by_the_best_of_their_turns():
+    turns = {
+        "old": [
+            {"case": "c", "variant": "v, run 1", "rows_per_s": 50.0, "first_step_s": 4.0, "page_rows": 8}
+        ],
+        "new": [
+            {"case": "c", "variant": "v, run 1", "rows_per_s": 80.0, "first_step_s": 8.0, "peak_rss_mb": 1.0},
+            {"case": "c", "variant": "v, run 2", "rows_per_s": 100.0, "first_step_s": 5.0, "ok": True},
+        ],
+    }
+    measured: dict[str, compare.Figures] = {side: defaultdict(list) for side in turns}
+    for side, rows in turns.items():
+        compare._collect(measured[side], "scan", rows)
+    told = {
+        row["figure"]: (row["old"], row["new"], row["ratio"], row["as_good"])
+        for row in compare._rows(measured, "x")
+    }
+    assert told == {"rows_per_s": (50.0, 100.0, 2.0, 2.0), "first_step_s": (4.0, 5.0, 1.25, 0.8)}
+
+
+def test_each_tree_is_asked_by_its_own_package():
+    compare._check_imports(compare.ROOT)
+    assert set(compare.NAMES) <= compare._benchmarks_of(compare.ROOT)

@@ -1,1 +1,29 @@
-"""The thin client: sockets, topology, page streams, bulk load. `client.connect` is the way in."""
+"""The thin client: sockets, topology, page streams, bulk load. `connect` is the way in.
+
+The names below are found on first use: who may need a cluster, and in most cases does not, loads no client.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ignite_tf_magic.client.client import Cache as Cache
+    from ignite_tf_magic.client.client import Client as Client
+    from ignite_tf_magic.client.client import connect as connect
+    from ignite_tf_magic.protocol.messages import CacheConfig as CacheConfig
+
+_HOME_OF_NAME = {
+    "Cache": "client.client",
+    "CacheConfig": "protocol.messages",
+    "Client": "client.client",
+    "connect": "client.client",
+}
+__all__ = ["Cache", "CacheConfig", "Client", "connect"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF_NAME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"ignite_tf_magic.{_HOME_OF_NAME[name]}"), name)

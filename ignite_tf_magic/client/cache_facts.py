@@ -1,4 +1,4 @@
-"""What is known of caches beside their rows: one small cache that every node holds whole, one JSON text per cache.
+"""Notes on caches beside their rows: one small cache that every node holds whole, one JSON text per cache.
 
     {"cache_id": ..., "load": {"state": "loading", "rows": ..., "expected_rows": ..., "started_at": ..., "by": ...}}
 

@@ -1,4 +1,4 @@
-"""What a user of the thin client calls: a cluster and its caches.
+"""The thin client as its users call it: a cluster and its caches.
 
     with connect(ConnectOptions(endpoints=(Endpoint("db1"),))) as client:
         cache = client.cache("MNIST")

@@ -111,7 +111,7 @@ def region_watch(client: Client) -> RegionWatch:
 
 
 @dataclass(slots=True)
-class _Block:
+class _RowBlock:
     """Rows of one request."""
 
     index: NDArray[np.intp]
@@ -175,7 +175,7 @@ class _RowSender:
 
     def _send_to(self, node: Node, index: NDArray[np.intp]) -> NDArray[np.intp]:
         """Send rows to one node; gives those it did not confirm."""
-        under_way: dict[int, _Block] = {}
+        under_way: dict[int, _RowBlock] = {}
         blocks = self._blocks(index)
         unsent: deque[NDArray[np.intp]] = deque()
         try:
@@ -194,7 +194,7 @@ class _RowSender:
         rest = [block.index for block in under_way.values()]
         return np.concatenate([np.empty(0, np.intp), *rest, *unsent, *(block.index for block in blocks)])
 
-    def _confirm(self, channel: Channel, under_way: dict[int, _Block]) -> None:
+    def _confirm(self, channel: Channel, under_way: dict[int, _RowBlock]) -> None:
         answer = channel.next_answer()
         block = under_way[answer.request_id]
         payload_of(answer, block.request)
@@ -203,10 +203,10 @@ class _RowSender:
             with self._lock:
                 self._progress(len(block.index))
 
-    def _blocks(self, index: NDArray[np.intp]) -> Iterator[_Block]:
+    def _blocks(self, index: NDArray[np.intp]) -> Iterator[_RowBlock]:
         for first in range(0, len(index), self._rows_per_request):
             part = index[first : first + self._rows_per_request]
             rows = self._encoder.encode(part)
             if self._watch:
                 self._watch.claim(len(rows) + STORED_ROW_BYTES * len(part))
-            yield _Block(part, key_value.put_encoded(self._cache.cache_id, len(part), rows))
+            yield _RowBlock(part, key_value.put_encoded(self._cache.cache_id, len(part), rows))

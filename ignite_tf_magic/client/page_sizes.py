@@ -1,4 +1,4 @@
-"""How many rows to ask for at once, so that bytes stay bounded although Ignite counts only rows.
+"""Page sizes in rows, chosen so that bytes stay bounded although Ignite counts only rows.
 
 A node builds a page on its Java heap, with rows of any size; 32 MiB under way halted a node with a heap
 of 512 MB, 16 MiB did not. The rule:

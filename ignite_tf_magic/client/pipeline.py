@@ -80,7 +80,7 @@ class Pipeline(Closing):
         self._under_way: dict[Channel, dict[int, Ticket]] = {}
 
     def close(self) -> None:
-        """Return the connections back; those with requests under way are closed."""
+        """Hand the connections back; those with requests under way are closed."""
         for channel, tickets in self._under_way.items():
             if tickets:
                 channel.close()

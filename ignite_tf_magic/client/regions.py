@@ -1,16 +1,18 @@
-"""How full the memory for data is, on each node."""
+"""Fill levels of the nodes' data regions."""
 
 from __future__ import annotations
 
 import threading
 import time
+import uuid
+import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 
 from ignite_tf_magic.client.client import Client
 from ignite_tf_magic.client.router import Node
-from ignite_tf_magic.errors import ConnectionFailed, ConnectionLost, RegionFull, ServerError
+from ignite_tf_magic.errors import ConnectionFailed, ConnectionLost, IgniteTfError, RegionFull, ServerError
 from ignite_tf_magic.protocol import metrics
 
 _DEFAULT_REGION = "default"
@@ -20,6 +22,7 @@ _TRUST_S = 5.0
 # written before asking again.
 _SPENT_SHARE = 0.25
 _MIB = 1 << 20
+_ERROR_SHOWN = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,21 +51,28 @@ def region_use(client: Client, nodes: Iterable[Node] | None = None) -> list[Regi
     are left out: without Ignite's indexing module nobody can ask them, and where data is kept on disk, memory does not
     run out.
     """
-    found = []
-    for node in nodes if nodes is not None else client.nodes():
+    return _asked(client, client.nodes() if nodes is None else nodes)[0]
+
+
+def _asked(client: Client, nodes: Iterable[Node]) -> tuple[list[RegionUse], dict[Node, IgniteTfError]]:
+    """Ask nodes; returns what they tell, and of those that do not answer why."""
+    found: list[RegionUse] = []
+    silent: dict[Node, IgniteTfError] = {}
+    for node in nodes:
         try:
             with ExitStack() as on_error:
                 channel = on_error.enter_context(client.router.open_to(node))
                 regions = channel.call(metrics.data_regions(), metrics.parse_regions)
                 on_error.pop_all()
-        except (ServerError, ConnectionFailed, ConnectionLost):
+        except (ServerError, ConnectionFailed, ConnectionLost) as error:
+            silent[node] = error
             continue
         client.router.give_back(channel)
         if _DEFAULT_REGION in regions:
             regions = {_DEFAULT_REGION: regions[_DEFAULT_REGION]}
         uses = [use for use in (_use(node, values) for values in regions.values()) if use]
         found += sorted(uses, key=lambda use: use.share)[-1:]
-    return found
+    return found, silent
 
 
 def _use(node: Node, values: Mapping[str, int]) -> RegionUse | None:
@@ -88,6 +98,8 @@ class RegionWatch:
         self._lock = threading.Lock()
         self._allowed_bytes = 0.0
         self._until = 0.0
+        self._has_warned = False
+        self._unreached: set[uuid.UUID] = set()
 
     def check(self, num_bytes: int) -> None:
         """Ask whether there is room for bytes on each node, and claim none.
@@ -110,23 +122,50 @@ class RegionWatch:
             self._allowed_bytes -= num_bytes
 
     def _ask(self, num_bytes: int, at_least: int) -> None:
-        fullest = min(region_use(self._client), key=self._free_bytes, default=None)
+        uses, silent = _asked(self._client, self._client.nodes())
+        self._tell_of(silent)
+        fullest = min(uses, key=self._free_bytes, default=None)
         free = self._free_bytes(fullest) if fullest else float("inf")
         if fullest and free < num_bytes:
             raise RegionFull(_described(fullest, num_bytes, max(free, 0)))
         self._until = time.monotonic() + _TRUST_S
         self._allowed_bytes = max(free * _SPENT_SHARE, at_least)
 
+    def _tell_of(self, silent: Mapping[Node, IgniteTfError]) -> None:
+        """Warn, once, of nodes that are there and do not tell: nothing keeps them from running out of memory.
+
+        One that is out of reach may just have died, and is still listed then: it is told of when it stays so.
+        """
+        stays = {node: error for node, error in silent.items() if self._does_not_tell(node, error)}
+        self._unreached = {node.node_id for node in silent}
+        there = {node.node_id for node in self._client.nodes()} if stays and not self._has_warned else set()
+        left = {_where(node): str(error) for node, error in stays.items() if node.node_id in there}
+        if left:
+            self._has_warned = True
+            warnings.warn(
+                f"{', '.join(left)}: it was asked how full its data region is, and answered: "
+                f"{next(iter(left.values()))[:_ERROR_SHOWN]}. The load goes on unguarded there: a node whose region is "
+                "full ends, with all its caches. Look at its metrics yourself, or let it be asked: by SQL, which needs "
+                "Ignite's module ignite-indexing, on its port for clients",
+                stacklevel=5,
+            )
+
+    def _does_not_tell(self, node: Node, error: IgniteTfError) -> bool:
+        return isinstance(error, ServerError) or node.node_id in self._unreached
+
     def _free_bytes(self, use: RegionUse) -> float:
         return use.max_bytes - use.used_bytes - max(use.max_bytes * (1 - MAX_SHARE), self._reserve_bytes)
 
 
+def _where(node: Node) -> str:
+    return str(node.endpoints[0] if node.endpoints else node.node_id)
+
+
 def _described(use: RegionUse, num_bytes: int, free: float) -> str:
-    where = use.node.endpoints[0] if use.node.endpoints else use.node.node_id
     return (
-        f"the Ignite node at {where} has filled {use.used_bytes / _MIB:,.0f} of the {use.max_bytes / _MIB:,.0f} MiB of "
-        f"its data region; {num_bytes / _MIB:,.1f} MiB more were to be written, and {free / _MIB:,.1f} may be, as a "
-        "node whose region is full ends, with all its caches. Remove caches or files (ignite-tf sql 'DROP TABLE ...'; "
-        "ignite-tf fs rm; ignite-tf prune), add nodes, or give them a larger data region (maxSize; ignite-tf local up "
-        "--region)"
+        f"the Ignite node at {_where(use.node)} has filled {use.used_bytes / _MIB:,.0f} of the "
+        f"{use.max_bytes / _MIB:,.0f} MiB of its data region; {num_bytes / _MIB:,.1f} MiB more were to be written, and "
+        f"{free / _MIB:,.1f} may be, as a node whose region is full ends, with all its caches. Remove caches or files "
+        "(ignite-tf sql 'DROP TABLE ...'; ignite-tf fs rm; ignite-tf prune), add nodes, or give them a larger data "
+        "region (maxSize; ignite-tf local up --region)"
     )

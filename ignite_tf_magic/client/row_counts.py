@@ -1,4 +1,4 @@
-"""How many rows a cache had when they were last counted, on which nodes, and what it means when there are fewer.
+"""Counts of a cache's rows as last taken, by nodes, and lost rows told from them.
 
 Ignite keeps no trace of a partition whose only copy went with a node: under its default policy it is there again,
 empty, on another node or on the same one started anew. What tells of it is kept beside the facts of the cache, under
@@ -83,9 +83,9 @@ def counted_now(
 
 def last_count(facts: Facts) -> RowCount | None:
     """Return the last count of a cache's facts; None where there is none, or one of a later version."""
-    found = facts.get(_KEY)
+    text = facts.get(_KEY)
     try:
-        return _from_json(found) if isinstance(found, dict) else None
+        return _from_json(text) if isinstance(text, dict) else None
     except (KeyError, TypeError, ValueError):
         return None
 
@@ -114,16 +114,16 @@ def _to_json(count: RowCount) -> dict[str, Any]:
     }
 
 
-def _from_json(found: Mapping[str, Any]) -> RowCount:
-    bits = None if found["filled"] is None else int(found["filled"], 16)
+def _from_json(content: Mapping[str, Any]) -> RowCount:
+    bits = None if content["filled"] is None else int(content["filled"], 16)
     return RowCount(
-        int(found["rows"]),
-        frozenset(uuid.UUID(hex=text) for text in found["nodes"]),
-        str(found["by"]),
-        float(found["time"]),
-        tuple(map(str, found["endpoints"])),
+        int(content["rows"]),
+        frozenset(uuid.UUID(hex=text) for text in content["nodes"]),
+        str(content["by"]),
+        float(content["time"]),
+        tuple(map(str, content["endpoints"])),
         None if bits is None else frozenset(p for p in range(bits.bit_length()) if bits >> p & 1),
-        int(found.get("lost_from", 0)),
+        int(content.get("lost_from", 0)),
     )
 
 
@@ -199,10 +199,10 @@ def _bare_node(baseline: Baseline, rows_of: Mapping[int, int]) -> str:
 
 
 def _partitions_of(baseline: Baseline) -> dict[uuid.UUID, list[int]]:
-    found: dict[uuid.UUID, list[int]] = {}
+    partitions: dict[uuid.UUID, list[int]] = {}
     for partition, node in baseline.owners.items():
-        found.setdefault(node, []).append(partition)
-    return found
+        partitions.setdefault(node, []).append(partition)
+    return partitions
 
 
 def _sparse(cache: str, rows_of: Mapping[int, int]) -> list[str]:

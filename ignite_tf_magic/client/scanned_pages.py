@@ -1,4 +1,4 @@
-"""What a scan gives: pages in order, and the partition of each."""
+"""Pages of a scan in order, and the partition of each."""
 
 from __future__ import annotations
 

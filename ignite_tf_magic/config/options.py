@@ -200,8 +200,8 @@ class Config:
 def environment(prefix: str, names: Sequence[str], env: Mapping[str, str] | None = None) -> dict[str, str]:
     """Collect PREFIX + NAME variables that are set and not empty, keyed by lower-case name."""
     source = os.environ if env is None else env
-    found = {name.lower(): source.get(prefix + name.upper(), "") for name in names}
-    return {name: value for name, value in found.items() if value}
+    values = {name.lower(): source.get(prefix + name.upper(), "") for name in names}
+    return {name: value for name, value in values.items() if value}
 
 
 def cache_dir() -> Path:
@@ -334,9 +334,9 @@ def load_config_file(path: Path, env: Mapping[str, str] | None = None) -> Config
     data = _read(path)
     if not looks_like_xml(data):
         return _config(parse_toml(data, path), _named_cluster(env), is_found=False)
-    found = read_spring_xml(data, str(path))
-    endpoints = tuple(Endpoint(host, port) for host, port in found.endpoints)
-    return replace(_config(_found_file(), endpoints, is_found=True), notes=found.notes)
+    ignite_xml = read_spring_xml(data, str(path))
+    endpoints = tuple(Endpoint(host, port) for host, port in ignite_xml.endpoints)
+    return replace(_config(_found_file(), endpoints, is_found=True), notes=ignite_xml.notes)
 
 
 def _config(file: TomlTable, given: Sequence[Endpoint], *, is_found: bool) -> Config:
@@ -466,12 +466,12 @@ def read_credentials(path: Path) -> dict[str, str]:
     """
     try:
         check_private(path)
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read the credentials file {path}: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise ConfigError(f"the credentials file {path} must hold a JSON object")
-    return {name: value for name, value in found.items() if isinstance(value, str) and value}
+    return {name: value for name, value in content.items() if isinstance(value, str) and value}
 
 
 def embedded_endpoints() -> tuple[Endpoint, ...]:

@@ -1,4 +1,4 @@
-"""What Ignite's own Spring XML says about where thin clients may knock. Pure: bytes in, values out.
+"""Addresses for thin clients, read from Ignite's own Spring XML. Pure: bytes in, values out.
 
 Only what stands in the file is read: nothing is imported, no bean is made, no placeholder is filled in.
 A document type is refused before anything is expanded, as entities are declared there.
@@ -7,12 +7,14 @@ A document type is refused before anything is expanded, as entities are declared
 from __future__ import annotations
 
 import re
-import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from dataclasses import dataclass
-from xml.parsers import expat
+from typing import TYPE_CHECKING
 
 from ignite_tf_magic.errors import ConfigError
+
+if TYPE_CHECKING:
+    import xml.etree.ElementTree as ET
 
 _CLIENT_PORT = 10800
 _INSTEAD = 'write the addresses in ignite-tf.toml instead: [cluster] addresses = ["HOST:10800"]'
@@ -57,23 +59,26 @@ def read_spring_xml(data: bytes, name: str) -> IgniteXml:
     root = _parse(data, name)
     beans = list(_beans(root))
     notes = tuple(_notes(beans, name))
-    found = [
+    addresses = [
         endpoint
         for bean in _of_class(beans, "ClientConfiguration")
         for text in _texts(bean, "addresses")
         for endpoint in _client_endpoints(text, name)
     ]
-    if not found:
+    if not addresses:
         port = _client_port(beans, name)
         finders = [bean for each in sorted(_FINDERS) for bean in _of_class(beans, each)]
         texts = [text for bean in finders for text in _texts(bean, "addresses")]
-        found = [(_address(text, name)[0], port) for text in texts]
-    if not found:
+        addresses = [(_address(text, name)[0], port) for text in texts]
+    if not addresses:
         raise ConfigError(f"{name} names no discovery address{_other_finders(beans)}; {_INSTEAD}")
-    return IgniteXml(tuple(dict.fromkeys(found)), notes)
+    return IgniteXml(tuple(dict.fromkeys(addresses)), notes)
 
 
 def _parse(data: bytes, name: str) -> ET.Element:
+    import xml.etree.ElementTree as ET
+    from xml.parsers import expat
+
     def refuse(*_: object) -> None:
         raise ConfigError(
             f"{name} has a document type (<!DOCTYPE ...>), which can make a reader expand or fetch anything; "
@@ -120,12 +125,12 @@ def _texts(bean: ET.Element, name: str) -> list[str]:
     short = next((value for key, value in bean.attrib.items() if key.endswith(f"/p}}{name}")), None)
     if short is not None:
         return [short.strip()]
-    found = _property(bean, name)
-    if found is None:
+    element = _property(bean, name)
+    if element is None:
         return []
-    if (value := found.get("value")) is not None:
+    if (value := element.get("value")) is not None:
         return [value.strip()]
-    return [(each.text or "").strip() for each in found.iter() if _local(each.tag) == "value"]
+    return [(each.text or "").strip() for each in element.iter() if _local(each.tag) == "value"]
 
 
 def _text(bean: ET.Element, name: str) -> str:
@@ -140,13 +145,13 @@ def _address(text: str, name: str) -> tuple[str, int | None, int | None]:
     """Read "host", "host:47500" or "host:47500..47509"."""
     if "${" in text or "#{" in text:
         raise ConfigError(f"{name}: what {text!r} stands for is known only where the node runs; {_INSTEAD}")
-    found = _ADDRESS.fullmatch(text)
-    if found is None:
+    match = _ADDRESS.fullmatch(text)
+    if match is None:
         raise ConfigError(
             f"{name}: {text!r} is not an address; HOST, HOST:PORT or HOST:FIRST..LAST is needed, one in each <value>"
         )
-    first, last = (int(found[each]) if found[each] else None for each in ("first", "last"))
-    return found["host"].strip("[]"), first, last
+    first, last = (int(match[each]) if match[each] else None for each in ("first", "last"))
+    return match["host"].strip("[]"), first, last
 
 
 def _client_endpoints(text: str, name: str) -> list[tuple[str, int]]:
@@ -157,8 +162,8 @@ def _client_endpoints(text: str, name: str) -> list[tuple[str, int]]:
 
 def _client_port(beans: list[ET.Element], name: str) -> int:
     for bean in beans:
-        found = _property(bean, "clientConnectorConfiguration")
-        if found is not None and any(_local(child.tag) == "null" for child in found):
+        element = _property(bean, "clientConnectorConfiguration")
+        if element is not None and any(_local(child.tag) == "null" for child in element):
             raise ConfigError(
                 f"{name} turns thin clients off (clientConnectorConfiguration is null); turn them on"
             )

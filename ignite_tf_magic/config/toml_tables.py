@@ -26,8 +26,8 @@ _UNITS |= {f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)}
 
 def parse_bytes(text: str) -> int | None:
     """Read a size, as "500MB", "1.5 GiB" or a number of bytes; None when it is not one."""
-    found = re.fullmatch(r"(\d{1,20}(?:\.\d{1,20})?)\s*([kmgt]?i?b|)", text.strip().lower())
-    size = float(found[1]) * _UNITS.get(found[2], 0) if found else 0.0
+    match = re.fullmatch(r"(\d{1,20}(?:\.\d{1,20})?)\s*([kmgt]?i?b|)", text.strip().lower())
+    size = float(match[1]) * _UNITS.get(match[2], 0) if match else 0.0
     return int(size) if 1 <= size <= _MOST_BYTES else None
 
 
@@ -75,10 +75,10 @@ class TomlTable:
 
     def words(self, key: str) -> tuple[str, ...]:
         """Read a list of such texts; none when the key is not there."""
-        found = self._take(
+        taken = self._take(
             key, list, 'a list of names, as in ["a", "b"]', lambda value: all(map(is_word, value))
         )
-        return tuple(found or ())
+        return tuple(taken or ())
 
     def path(self, key: str) -> Path | None:
         """Read the name of a file."""
@@ -114,8 +114,8 @@ class TomlTable:
         """Read "FIRST-LAST"."""
         if (value := self.values.get(key)) is None:
             return None
-        found = re.fullmatch(r"\s*(\d{1,5})\s*-\s*(\d{1,5})\s*", value) if isinstance(value, str) else None
-        first, last = (int(found[1]), int(found[2])) if found else (0, 0)
+        match = re.fullmatch(r"\s*(\d{1,5})\s*-\s*(\d{1,5})\s*", value) if isinstance(value, str) else None
+        first, last = (int(match[1]), int(match[2])) if match else (0, 0)
         if not 1 <= first <= last <= 65535:
             self.refuse(key, 'two port numbers, the lower first, as "40000-40999"')
         return first, last

@@ -1,4 +1,4 @@
-"""How the rows of all workers become global batches: who brings how many rows to each step. Pure.
+"""A plan of global batches: how many rows each worker brings to each step. Pure.
 
 A batch of B rows is one batch of the whole run. To each step every worker brings rows of its own, in proportion to how
 many it has, so that all come to their end in the same step. With R rows in all an epoch has R / B steps, as it has in

@@ -1,4 +1,4 @@
-"""What a tf.data dataset was made of."""
+"""The datasets of ours that a tf.data dataset was made of."""
 
 from __future__ import annotations
 

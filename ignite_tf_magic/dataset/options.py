@@ -1,4 +1,4 @@
-"""What to read and from where: the constructor's arguments, overridden by IGNITE_DATASET_* variables.
+"""Options of a dataset: the constructor's arguments, overridden by IGNITE_DATASET_* variables.
 
 The variables win over the arguments, as they did in tensorflow-io: one script then runs on every worker,
 and each worker's environment says which part it reads.
@@ -180,12 +180,12 @@ def read_options(
 
 
 def _connect_options(
-    found: Mapping[str, str], host: str | None, port: int | None, secrets: Mapping[str, str | None]
+    given: Mapping[str, str], host: str | None, port: int | None, secrets: Mapping[str, str | None]
 ) -> ConnectOptions:
     base = None
-    if "host" in found or "port" in found or host or port:
-        number = _positive("port", found.get("port", port), DEFAULT_PORT)
-        endpoints: tuple[Endpoint, ...] = (Endpoint(found.get("host") or host or "localhost", number),)
+    if "host" in given or "port" in given or host or port:
+        number = _positive("port", given.get("port", port), DEFAULT_PORT)
+        endpoints: tuple[Endpoint, ...] = (Endpoint(given.get("host") or host or "localhost", number),)
     else:
         base = configured_cluster()
         endpoints = base.endpoints if base else embedded_endpoints() or (Endpoint("localhost"),)

@@ -1,4 +1,4 @@
-"""Which pass over a dataset is the next one, and which partitions are read in it, in which order.
+"""Passes over a dataset: which is the next one, and the order of the partitions read in it.
 
 What is random in a pass depends on its number, so that a training that was interrupted goes on in the order in which it
 had begun. What else the order depends on is who reads which partitions with which others. That may be different after

@@ -1,4 +1,4 @@
-"""Which process reads a dataset's rows: the one that makes it, or whichever its operations run in."""
+"""The choice of the process that reads a dataset's rows: the one that makes it, or whichever its operations run in."""
 
 from __future__ import annotations
 

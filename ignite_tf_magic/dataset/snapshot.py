@@ -1,4 +1,4 @@
-"""What the maker of a dataset knows of its cache, as text that travels to the processes that read it.
+"""Knowledge of a dataset's cache, as text that travels from its maker to the processes that read it.
 
 A reader that worked from its own look at the rows could find another layout than the one that the graph was
 built for, and would not know which nodes have left since the dataset was made.
@@ -39,14 +39,14 @@ class Snapshot:
 
     def to_text(self) -> str:
         """Return it as letters, digits, "-" and "_"; the same text for the same cache."""
-        found = {
+        content = {
             "version": _VERSION,
             "key": _node_to_json(self.layout.key),
             "val": _node_to_json(self.layout.value),
             "baseline": _baseline_to_json(self.baseline),
             "row_bytes": self.row_bytes,
         }
-        packed = zlib.compress(json.dumps(found, sort_keys=True, separators=(",", ":")).encode(), 9)
+        packed = zlib.compress(json.dumps(content, sort_keys=True, separators=(",", ":")).encode(), 9)
         return base64.urlsafe_b64encode(packed).decode().rstrip("=")
 
     @classmethod
@@ -58,11 +58,11 @@ class Snapshot:
         """
         try:
             packed = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-            found = json.loads(zlib.decompressobj().decompress(packed, _MOST_BYTES))
-            if found["version"] != _VERSION:
-                raise ValueError(f"version {found['version']} where {_VERSION} was expected")
-            layout = RowLayout(_node(found["key"], ("key",)), _node(found["val"], ("val",)))
-            return cls(layout, _baseline(found["baseline"]), int(found["row_bytes"]))
+            content = json.loads(zlib.decompressobj().decompress(packed, _MOST_BYTES))
+            if content["version"] != _VERSION:
+                raise ValueError(f"version {content['version']} where {_VERSION} was expected")
+            layout = RowLayout(_node(content["key"], ("key",)), _node(content["val"], ("val",)))
+            return cls(layout, _baseline(content["baseline"]), int(content["row_bytes"]))
         except (ValueError, KeyError, TypeError, IndexError, zlib.error, binascii.Error) as error:
             raise ConfigError(
                 f"the dataset's description in a file name cannot be read ({error}); use the same version of "
@@ -74,24 +74,24 @@ def _node_to_json(node: Node) -> Any:
     if isinstance(node, Leaf):
         fill = None if node.fill is None else base64.b64encode(node.fill).decode()
         return [node.code, node.length, fill]
-    found = node.binary_type
+    binary_type = node.binary_type
     return {
-        "id": found.type_id,
-        "name": found.name,
-        "fields": [[name, code, field_id] for name, (code, field_id) in found.fields.items()],
-        "schemas": [[schema, list(field_ids)] for schema, field_ids in found.schemas.items()],
+        "id": binary_type.type_id,
+        "name": binary_type.name,
+        "fields": [[name, code, field_id] for name, (code, field_id) in binary_type.fields.items()],
+        "schemas": [[schema, list(field_ids)] for schema, field_ids in binary_type.schemas.items()],
         "kept": [[field_id, child.path[-1], _node_to_json(child)] for field_id, child in node.fields],
     }
 
 
-def _node(found: Any, path: tuple[str, ...]) -> Node:
-    if isinstance(found, list):
-        code, length, fill = found
+def _node(content: Any, path: tuple[str, ...]) -> Node:
+    if isinstance(content, list):
+        code, length, fill = content
         return Leaf(path, int(code), int(length), None if fill is None else base64.b64decode(fill))
-    fields = {name: (code, field_id) for name, code, field_id in found["fields"]}
-    schemas = {schema: tuple(field_ids) for schema, field_ids in found["schemas"]}
-    binary_type = BinaryType(found["id"], found["name"], fields, schemas)
-    kept = tuple((field_id, _node(child, (*path, name))) for field_id, name, child in found["kept"])
+    fields = {name: (code, field_id) for name, code, field_id in content["fields"]}
+    schemas = {schema: tuple(field_ids) for schema, field_ids in content["schemas"]}
+    binary_type = BinaryType(content["id"], content["name"], fields, schemas)
+    kept = tuple((field_id, _node(child, (*path, name))) for field_id, name, child in content["kept"])
     return ObjectNode(path, binary_type, kept)
 
 
@@ -110,13 +110,13 @@ def _baseline_to_json(baseline: Baseline) -> Any:
     }
 
 
-def _baseline(found: Any) -> Baseline:
-    nodes = [uuid.UUID(hex=text) for text in found["nodes"]]
-    partitions = found["partitions"] or range(len(found["owners"]))
+def _baseline(content: Any) -> Baseline:
+    nodes = [uuid.UUID(hex=text) for text in content["nodes"]]
+    partitions = content["partitions"] or range(len(content["owners"]))
     return Baseline(
-        found["cache"],
-        {int(p): nodes[owner] for p, owner in zip(partitions, found["owners"], strict=True)},
-        frozenset(nodes[number] for number in found["alive"]),
-        int(found["backups"]),
-        int(found["size"]),
+        content["cache"],
+        {int(p): nodes[owner] for p, owner in zip(partitions, content["owners"], strict=True)},
+        frozenset(nodes[number] for number in content["alive"]),
+        int(content["backups"]),
+        int(content["size"]),
     )

@@ -1,4 +1,4 @@
-"""How the columns of a row are arranged for tf.data: {"key": ..., "val": {...}}, as rows and as pages."""
+"""The structure of elements for tf.data: {"key": ..., "val": {...}}, as rows and as pages."""
 
 from __future__ import annotations
 

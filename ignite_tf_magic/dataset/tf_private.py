@@ -1,7 +1,8 @@
 """All that this package uses of TensorFlow beside its public API: each with its reason, and a check of its own.
 
-Seen in TensorFlow 2.15 to 2.21. Another version may change any of it: `changed` then says what by name, and so do a
-test and `make versions`, which asks every supported one.
+Each was seen in TensorFlow 2.15 to 2.21. Another version may change any of it: `changed` then says what by name, and so
+do a test and `make versions`, which asks every supported one. Private modules that are only named, never used, stand
+elsewhere: in `runs.deferred_imports`, which loads no TensorFlow, and `training.untrusted_models`.
 """
 
 from __future__ import annotations
@@ -45,6 +46,19 @@ def inputs_of(dataset: Any) -> list[Any]:
     return list(dataset._inputs())
 
 
+def source_tensors(dataset: Any) -> list[Any]:
+    """Return the tensors that a dataset slices, names of files, too, at its beginnings; not those of generators."""
+    found: list[Any] = []
+    waiting, seen = [dataset], set()
+    while waiting:
+        one = waiting.pop()
+        if id(one) not in seen:
+            seen.add(id(one))
+            found += getattr(one, "_tensors", [])
+            waiting += inputs_of(one)
+    return found
+
+
 def keeps_order(dataset: Any) -> bool:
     """Whether a dataset's elements come in the order of its input; `map` may be told that they need not."""
     return getattr(dataset, "_deterministic", "") != "false"
@@ -79,6 +93,16 @@ def is_deterministic() -> bool:
 def seed_generator() -> Any:
     """Return the generator of seeds for operations without one, to keep and restore its state."""
     return eager.context()._rng
+
+
+def converted(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what AutoGraph makes of a function, where it is at work: Keras has `call` of a loss converted so.
+
+    The public `tf.autograph.to_graph` converts always, also what runs eagerly or is marked not to be.
+    """
+    autograph = tf.__internal__.autograph
+    made: Callable[..., Any] = autograph.tf_convert(function, autograph.control_status_ctx())
+    return made
 
 
 @contextmanager
@@ -117,6 +141,15 @@ def connecting(leader: str, filters: tuple[str, ...]) -> Iterator[Any]:
     CollectiveAllReduceExtended._initialize_multi_worker = initialize_later
 
 
+def set_server(server: Any) -> None:
+    """Say which server this process is among others, before its first eager operation starts it.
+
+    The public way, `tf.config.experimental_connect_to_cluster`, starts TensorFlow at once: no option of it could be
+    set afterwards, and no eager execution be left out.
+    """
+    eager.context().set_server_def(server)
+
+
 def changed() -> dict[str, str]:
     """Find what this TensorFlow has changed of all that; says by name what came instead, empty where nothing has.
 
@@ -153,6 +186,9 @@ def _changed_kinds() -> str:
     odd = kinds ^ ONE_FOR_ONE
     inputs = all(numbers is inputs_of(each)[0] for each in made.values())
     unordered = numbers.map(tf.identity, num_parallel_calls=2, deterministic=False)
+    sliced = tf.data.Dataset.from_tensor_slices({"a": [1, 2], "b": [3, 4]}).batch(2).map(lambda each: each)
+    if [each.numpy().tolist() for each in source_tensors(sliced)] != [[1, 2], [3, 4]]:
+        return "what a dataset slices cannot be told"
     if keeps_order(unordered) or not keeps_order(made["ParallelMap"]):
         return "whether a map keeps the order cannot be told"
     return f"other kinds: {sorted(odd)}" if odd else "" if inputs else "inputs are others"
@@ -198,5 +234,6 @@ _CHECKS: dict[str, Callable[[], str]] = {
         *("_collective_device_filters", "get_server_def", "host_address_space"),
     ),
     "CollectiveAllReduceExtended": _changed_strategy,
+    "autograph": lambda: _lacking(tf.__internal__.autograph, "tf_convert", "control_status_ctx"),
     "determinism": lambda: _lacking(config, "is_op_determinism_enabled"),
 }

@@ -1,4 +1,4 @@
-"""What Ignite says of itself, for the doctor: its nodes, their hosts, and nodes that are missing or on their own."""
+"""Facts that Ignite tells the doctor: its nodes, their hosts, and nodes that are missing or on their own."""
 
 from __future__ import annotations
 
@@ -119,22 +119,22 @@ def _first_line(text: str) -> tuple[str, str]:
 def _look_at_data(client: Client, cache: str | None) -> tuple[list[Check], dict[uuid.UUID, int], int]:
     """Return a check of the whole, the primary partitions of each node, and all rows."""
     nodes = client.nodes()
-    found = f"{len(nodes)} node{'s' * (len(nodes) != 1)}"
+    summary = f"{len(nodes)} node{'s' * (len(nodes) != 1)}"
     if cache is None:
-        return [good("", "ignite", found)], {}, 0
+        return [good("", "ignite", summary)], {}, 0
     opened = client.cache(cache)
     losses = _look_for_losses(opened)  # waits until all nodes count their rows
     rows, partition_map = opened.size(), opened.partition_map()
     if not partition_map.partitioned:
-        whole = good("", "ignite", f"{found}; {cache}: {rows:,} rows, all of them on every node")
+        whole = good("", "ignite", f"{summary}; {cache}: {rows:,} rows, all of them on every node")
         return [whole, *losses], {}, rows
     backups = opened.config().backups
     data = {node: len(partitions) for node, partitions in partition_map.owners.items()}
-    found += f"; {cache}: {rows:,} rows in {partition_map.num_partitions:,} partitions"
+    summary += f"; {cache}: {rows:,} rows in {partition_map.num_partitions:,} partitions"
     if backups or len(nodes) == 1:
-        return [good("", "ignite", f"{found}, {backups} backup{'s' * (backups != 1)}"), *losses], data, rows
+        return [good("", "ignite", f"{summary}, {backups} backup{'s' * (backups != 1)}"), *losses], data, rows
     fix = "the loss of any node loses rows; load with --backups 1"
-    return [doubtful("", "ignite", f"{found}, no backups", fix), *losses], data, rows
+    return [doubtful("", "ignite", f"{summary}, no backups", fix), *losses], data, rows
 
 
 def _look_for_losses(cache: Cache) -> list[Check]:
@@ -142,11 +142,11 @@ def _look_for_losses(cache: Cache) -> list[Check]:
     try:
         facts = read_facts(cache.client, cache.name)
         check_complete(cache.client, cache.name, facts)
-        found = check_rows(cache, cache.baseline(), facts)
+        reasons = check_rows(cache, cache.baseline(), facts)
     except (RowsLost, LoadIncomplete) as error:
         return [bad("", "rows", *_first_sentence(str(error)))]
     advice = "nothing needs to be done if that is intended; else load again with --replace"
-    return [doubtful("", "rows", each, advice) for each in found]
+    return [doubtful("", "rows", each, advice) for each in reasons]
 
 
 def _first_sentence(text: str) -> tuple[str, str]:
@@ -201,10 +201,10 @@ def _host_of(answer: Answer, hosts: Iterable[HostRecord], config: Config) -> Hos
 def _host_at(endpoint: Endpoint, hosts: Iterable[HostRecord]) -> HostRecord | None:
     """Find the host that has an address, as it is written or as it resolves."""
     try:
-        found = {info[4][0] for info in socket.getaddrinfo(endpoint.host, None, type=socket.SOCK_STREAM)}
+        numbers = {info[4][0] for info in socket.getaddrinfo(endpoint.host, None, type=socket.SOCK_STREAM)}
     except OSError:
-        found = set()
-    names = {endpoint.host, *found}
+        numbers = set()
+    names = {endpoint.host, *numbers}
     return next((host for host in hosts if names & {host.name, host.ssh, *host.addresses}), None)
 
 

@@ -1,4 +1,4 @@
-"""What the doctor found, and what it makes of it. Pure: facts in, checks with their fixes out."""
+"""The doctor's judgement. Pure: facts in, checks with their fixes out."""
 
 from __future__ import annotations
 
@@ -229,18 +229,34 @@ def judge_ways(host: str, reasons: Mapping[str, str | None] | IgniteTfError) -> 
     return good(host, "network", f"reaches {', '.join(reasons)}")
 
 
+_OPEN_SERVERS = (
+    "servers of TensorFlow, JAX and PyTorch listen on all interfaces, and TensorFlow's run what anybody sends who "
+    "reaches them"
+)
+_SHUT = "set [launch] ports and let a firewall open them between the hosts only; docs/security.md"
+
+
 def judge_outside(host: str, *, is_reached: bool) -> Check:
     """Say whether a machine that runs no worker reaches what workers listen at."""
     if not is_reached:
         return good(
             host, "exposure", "this machine, which runs no worker, does not reach the ports of workers there"
         )
+    found = f"this machine, which runs no worker, reaches the ports of workers there: {_OPEN_SERVERS}"
+    return doubtful(host, "exposure", found, _SHUT)
+
+
+def judge_here(host: str, addresses: Sequence[str]) -> Check:
+    """Say whether others may reach what workers on this machine listen at; a firewall cannot be seen from within."""
+    if not addresses:
+        return good(
+            host, "exposure", "this machine has no address by which others could reach the ports of workers"
+        )
     found = (
-        "this machine, which runs no worker, reaches the ports of workers there: TensorFlow's servers listen on all "
-        "interfaces, and run what anybody sends who reaches them"
+        f"this machine is {', '.join(addresses)} to others. Where no firewall is before it, they reach the ports of "
+        f"its workers when a run has several: {_OPEN_SERVERS}"
     )
-    fix = "set [launch] ports and let a firewall open them between the hosts only; docs/security.md"
-    return doubtful(host, "exposure", found, fix)
+    return doubtful(host, "exposure", found, _SHUT)
 
 
 def judge_data(host: str, cache: str | None, num_partitions: int, rows: str) -> Check:

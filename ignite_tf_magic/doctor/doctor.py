@@ -10,8 +10,9 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import TypeVar
 
 from ignite_tf_magic.config.options import Config, ConnectOptions
@@ -22,6 +23,7 @@ from ignite_tf_magic.doctor.diagnosis import (
     Diagnosis,
     judge_arrival,
     judge_failure,
+    judge_here,
     judge_logout,
     judge_missing_node,
     judge_outside,
@@ -160,8 +162,8 @@ def _listening(host: Host | None, record: HostRecord, answer: Answer) -> list[st
 
 
 def _look_at_ways(hosts: Mapping[str, Host], records: Mapping[str, HostRecord]) -> list[Check]:
-    """Try every way from host to host."""
-    if len(hosts) < 2:
+    """Try every way from host to host, and those that should be closed to others."""
+    if not hosts:
         return []
     ports = call_all(hosts.values(), Host.listen)
     targets = {
@@ -176,8 +178,10 @@ def _look_at_ways(hosts: Mapping[str, Host], records: Mapping[str, HostRecord]) 
         return dict(zip(others, reasons, strict=True))
 
     try:
-        found = [judge_ways(name, reasons) for name, reasons in call_all(hosts.values(), try_all).items()]
-        return [*found, *_look_from_outside(targets.values(), records)]
+        tried = call_all(hosts.values(), try_all) if len(hosts) > 1 else {}
+        found = [judge_ways(name, reasons) for name, reasons in tried.items()]
+        here = [judge_here(name, _outward_addresses()) for name in hosts if records[name].ssh is None]
+        return [*found, *_look_from_outside(targets.values(), records), *here]
     finally:
         call_all(hosts.values(), lambda host: _unlisten(host, ports[host.name]))
 
@@ -198,6 +202,16 @@ def _accepts(address: str, port: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def _outward_addresses() -> list[str]:
+    """List the addresses by which other machines know this one: those from which it would speak to them."""
+    found = []
+    for family, somewhere in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
+        with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as asking:
+            asking.connect((somewhere, 9))  # which sends nothing
+            found.append(str(asking.getsockname()[0]))
+    return [each for each in found if not ip_address(each.partition("%")[0]).is_loopback]
 
 
 def _address(host: Host, record: HostRecord) -> str | None:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
         down,
         ensure_up,
         status,
-        use,
     )
     from ignite_tf_magic.embedded.options import EmbeddedOptions, Lifetime, NodeTls
     from ignite_tf_magic.embedded.record import EmbeddedCluster, EmbeddedNode
@@ -31,7 +30,6 @@ _HOMES = {
         "down",
         "ensure_up",
         "status",
-        "use",
     ),
     "options": ("EmbeddedOptions", "Lifetime", "NodeTls"),
     "record": ("EmbeddedCluster", "EmbeddedNode"),
@@ -50,7 +48,6 @@ __all__ = [
     "down",
     "ensure_up",
     "status",
-    "use",
 ]
 
 

@@ -151,13 +151,6 @@ def down(
     return ClusterStopped(running, killed, data if data.exists() else None)
 
 
-def use(home: Path | None = None) -> None:
-    """Tell that the cluster is in use, which puts off its idle end. An open connection tells so by itself."""
-    home = home or default_home()
-    if (home / "cluster.json").exists():
-        touch_used(home)
-
-
 def _changing(home: Path, report: Report) -> AbstractContextManager[None]:
     return locked(home / "lock", lambda: report("waiting: another process is changing the embedded cluster"))
 

@@ -1,4 +1,4 @@
-"""What an embedded cluster is asked to be. Values only: nothing is started, read or written here."""
+"""Options of an embedded cluster. Values only: nothing is started, read or written here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether nodes that have started can be used, as a client sees it."""
+"""Readiness of nodes that have started, as a client sees it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of an embedded cluster: the values shown to others, and their record on disk.
+"""The record of an embedded cluster: values shown to others, and their form on disk.
 
 A home holds one cluster:
 

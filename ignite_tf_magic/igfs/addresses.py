@@ -1,4 +1,4 @@
-"""Which cluster an igfs address means: its authority, else the environment, else what is configured or runs here."""
+"""The cluster that an igfs address means: its authority, else the environment, else what is configured or runs here."""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ class IgfsOutput(io.RawIOBase):
         self._writer.close()
 
     def discard(self) -> None:
-        """Return the file up: what writes it has failed."""
+        """Abandon the file: what writes it has failed."""
         self._is_given_up = True
         self._writer.discard()
 
@@ -248,7 +248,7 @@ class CompressedOutput(io.BufferedIOBase):
                 self._output.close()
 
     def discard(self) -> None:
-        """Return the file up."""
+        """Abandon the file."""
         self._output.discard()
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:

@@ -1,9 +1,11 @@
 """igfs for Python: an fsspec file system.
 
-fs = fsspec.filesystem("igfs")
-with fs.open("/runs/42/notes.txt", "w") as file:
-file.write("...")
-pandas.read_csv("igfs:///data/train.csv")
+    fs = fsspec.filesystem("igfs")
+    with fs.open("/runs/42/notes.txt", "w") as file:
+        file.write("...")
+    pandas.read_csv("igfs:///data/train.csv")
+
+Whatever asks fsspec, as pandas does, finds it by the scheme alone.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from fsspec.core import get_compression
 from fsspec.spec import AbstractFileSystem
 
 from ignite_tf_magic.config.options import ConnectOptions, Endpoint
-from ignite_tf_magic.errors import IgniteTfError, InvalidPath, PathExists, PathNotFound
+from ignite_tf_magic.errors import CorruptRecord, IgniteTfError, InvalidPath, PathExists, PathNotFound
 from ignite_tf_magic.igfs import paths
 from ignite_tf_magic.igfs.addresses import cluster_of, name_of_file_system
 from ignite_tf_magic.igfs.file_objects import CompressedOutput, IgfsInput, IgfsOutput, IgfsText, read_between
@@ -107,6 +109,10 @@ class IgfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
             return False
         return True
 
+    def isdir(self, path: str) -> bool:
+        """Whether a directory has that path. A cluster that does not answer is an error, not False."""
+        return self.exists(path) and self.info(path)["type"] == "directory"
+
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
         """List a directory, sorted by name; of a file, the file itself."""
         where = self._parse(path)
@@ -125,11 +131,38 @@ class IgfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         maxdepth: int | None = None,
         topdown: bool = True,
         on_error: Any = "omit",
+        above: frozenset[int] = frozenset(),
         **options: Any,
     ) -> Iterator[Any]:
-        """List all below a path. Left out is only what is gone; a cluster that does not answer is an error."""
+        """List all below a path. Left out is only what is gone; a cluster that does not answer is an error.
+
+        Args:
+            path: Where to begin.
+            maxdepth: How many levels, at most.
+            topdown: Whether a directory comes before those in it.
+            on_error: See fsspec.
+            above: Ids of the directories that led here, by which fsspec's own recursion hands them down.
+            options: See fsspec.
+
+        Raises:
+            CorruptRecord: A directory leads back to one above it.
+        """
         report = _unless_gone if on_error == "omit" else on_error
+        options["above"] = above | self._ids_of_directory(self._parse(path), above)
         return super().walk(path, maxdepth=maxdepth, topdown=topdown, on_error=report, **options)  # type: ignore[no-any-return]
+
+    def _ids_of_directory(self, path: paths.Path, above: frozenset[int]) -> set[int]:
+        try:
+            node = self.volume.stat(path)
+        except OSError:
+            return set()  # to list it fails, too, and `on_error` says what is done then
+        if isinstance(node, DirectoryNode) and node.id in above:
+            raise CorruptRecord(
+                f"the entry {path[-1]!r} of this directory leads back to a directory above it; another program has "
+                "written it. See ignite-tf fs fsck",
+                paths.render(path[:-1]),
+            )
+        return {node.id} if isinstance(node, DirectoryNode) else set()
 
     def iter_pages(self, path: str) -> Iterator[list[dict[str, Any]]]:
         """List a directory of any size by pages of up to 1,000 entries, in no order."""
@@ -164,20 +197,29 @@ class IgfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
             super().rm(path, recursive=recursive, maxdepth=maxdepth)
             return
         for item in [path] if isinstance(path, str | os.PathLike) else list(path):
-            for name in self._matches(self._strip_protocol(item)):
+            names = self.matches(self._strip_protocol(item))
+            for name in names:
+                if any(name.startswith(f"{other}/") for other in names):
+                    continue  # it goes with that directory
                 if isinstance(self.volume.stat(self._parse(name)), DirectoryNode):
                     self.volume.remove_directory(self._parse(name), with_contents=recursive)
                 else:
                     self.rm_file(name)
 
-    def _matches(self, path: str) -> list[str]:
-        """Return the paths that a pattern means; a path that exists as it stands is no pattern."""
+    def matches(self, path: str) -> list[str]:
+        """Return the paths that a pattern means: * and ? and [a-z] in names, ** for directories at any depth.
+
+        A path that exists as it stands is no pattern, and one without such signs means itself, existing or not.
+
+        Raises:
+            PathNotFound: Nothing matches.
+        """
         if not any(sign in path for sign in "*?[") or self.exists(path):
             return [path]
-        found = sorted(self.glob(path))
-        if not found:
+        matching: list[str] = sorted(self.glob(path))
+        if not matching:
             raise PathNotFound("nothing in igfs matches", path)
-        return [name for name in found if not any(name.startswith(f"{other}/") for other in found)]
+        return matching
 
     def mv(
         self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, **options: Any
@@ -187,7 +229,7 @@ class IgfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
             super().mv(path1, path2, recursive=recursive, maxdepth=maxdepth, **options)
             return
         source, target = self._parse(path1), self._parse(path2)
-        into = str(path2).endswith("/") or (source != target and self.isdir(path2))
+        into = str(path2).endswith("/") or (source != target and self.isdir(os.fspath(path2)))
         self.volume.rename(source, (*target, source[-1]) if into and source else target)
 
     mv_file = mv

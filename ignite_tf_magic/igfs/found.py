@@ -1,4 +1,4 @@
-"""What a look at a path found. Pure."""
+"""Answers of a look at a path. Pure."""
 
 from __future__ import annotations
 

@@ -67,18 +67,18 @@ def fsck(volume: Volume, *, repair: bool = False, report: Report = lambda _: Non
 def _checked(volume: Volume, repair: bool, report: Report) -> FsckReport:
     if repair:
         _sweep(volume, report)
-    first = _Check(volume, report).run()
+    first = _Inspection(volume, report).run()
     if not first.problems:
         return first.summary()
     report("checking a second time what seems wrong")
-    second = _Check(volume, report).run()
+    second = _Inspection(volume, report).run()
     for problem in second.problems.keys() - first.problems.keys():
         del second.problems[problem]
     if not repair or not second.problems:
         return second.summary()
     repaired = second.repair()
     _sweep(volume, report)
-    return replace(_Check(volume, report).run().summary(), repaired=repaired)
+    return replace(_Inspection(volume, report).run().summary(), repaired=repaired)
 
 
 def _sweep(volume: Volume, report: Report) -> None:
@@ -120,7 +120,7 @@ class _Ranges:
         return sum(1 for _ in self.all_keys())
 
 
-class _Check:
+class _Inspection:
     """One look at everything."""
 
     def __init__(self, volume: Volume, report: Report) -> None:
@@ -134,7 +134,7 @@ class _Check:
         self._in_files = _Ranges()
         self._in_journal = _Ranges()
 
-    def run(self) -> _Check:
+    def run(self) -> _Inspection:
         """Look; blocks until done."""
         records = self._volume.collector.records()
         self._num_waiting = sum(not isinstance(record, Lease) for record in records.values())

@@ -1,4 +1,4 @@
-"""How a file lies in rows: its node (metadata), and the extents that name its blocks. Pure.
+"""Layout of a file in rows: its node (metadata), and the extents that name its blocks. Pure.
 
 A file's content is its extents, in order, and then its tail, a few bytes kept in the node itself. An extent is a
 run of equally large blocks written by one writer; blocks are never written a second time. A file that grows by

@@ -1,4 +1,4 @@
-"""Trees of files in igfs and on local disks, copied from one to the other: whole files only, with their times."""
+"""Files in igfs and on local disks, copied from one to the other: whole files only, with their times."""
 
 from __future__ import annotations
 
@@ -7,21 +7,16 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from dataclasses import dataclass, replace
 from pathlib import Path as LocalPath
-from typing import Protocol
+from typing import Any
 
-from ignite_tf_magic.errors import CorruptRecord, IgniteTfError, PathNotFound, TransferError
-from ignite_tf_magic.igfs.layout import DirectoryNode, FileNode, Node
-from ignite_tf_magic.igfs.paths import Path, check, render
-from ignite_tf_magic.igfs.volume import Volume
+from ignite_tf_magic.errors import IgniteTfError, TransferError
+from ignite_tf_magic.igfs.filesystem import IgfsFileSystem
+from ignite_tf_magic.igfs.paths import Path, check, parse, render
 
 _CHUNK_BYTES = 4 * 1024 * 1024
 _UNFINISHED = (".igfs-", ".part")
-_SIGNS = "*?["
-
-Advance = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,117 +41,135 @@ class FileEntry:
 Tree = dict[Path, FileEntry]
 
 
-class CopyLocation(Protocol):
-    """A file or directory, in igfs or on a disk, from which or to which files are copied."""
+@dataclass(frozen=True, slots=True)
+class IgfsPlace:
+    """A file or directory in igfs, from which or to which files are copied.
+
+    `names` lead from it to what is below it; without any it is meant itself.
+
+    Attributes:
+        authority: HOST:PORT of its addresses; empty for the configured cluster.
+    """
+
+    files: IgfsFileSystem
+    path: Path
+    authority: str = ""
+
+    def is_directory(self) -> bool:
+        """Whether it is there and holds others."""
+        return self.files.isdir(render(self.path))
+
+    def check(self) -> None:
+        """Refuse to read from it.
+
+        Raises:
+            PathNotFound: Nothing is there.
+        """
+        self.files.info(render(self.path))
+
+    def last_name(self) -> Path:
+        """Return its name, as a path; empty for the root."""
+        return self.path[-1:]
+
+    def below(self, names: Path) -> IgfsPlace:
+        """Return a place below it."""
+        return replace(self, path=(*self.path, *names))
 
     def tree(self) -> Tree:
         """List what is there, the place itself first; empty when nothing is."""
+        listed = self.files.find(render(self.path), withdirs=True, detail=True)
+        return {parse(name)[len(self.path) :]: _entry(info) for name, info in listed.items()}
 
-    def read(self, names: Path) -> Iterator[memoryview]:
-        """Return a file's content; a chunk is good until the next one is asked for."""
-
-    def write(self, names: Path, chunks: Iterable[memoryview], mtime_ns: int) -> None:
-        """Create or replace a file, when all its content has come."""
-
-    def make_directory(self, names: Path) -> None:
-        """Create a directory unless it is there."""
-
-    def remove(self, names: Path) -> None:
-        """Remove a file, or a directory with its contents."""
-
-    def name(self, names: Path) -> str:
-        """Say where something is."""
-
-
-class IgfsPlace:
-    """A place in igfs."""
-
-    def __init__(self, volume: Volume, top: Path, authority: str = "") -> None:
-        self._volume = volume
-        self._top = top
-        self._authority = authority
-
-    def tree(self) -> Tree:
-        """List what is there."""
-        try:
-            return {names: entry_of(node) for names, node in walk(self._volume, self._top)}
-        except PathNotFound:
-            return {}
-
-    def read(self, names: Path) -> Iterator[memoryview]:
-        """Yield a file's content, as it is now."""
+    def read(self, names: Path = ()) -> Iterator[memoryview]:
+        """Yield a file's content, as it is now; a chunk is good until the next one is asked for."""
         buffer, offset = memoryview(bytearray(_CHUNK_BYTES)), 0
-        with self._volume.open_read((*self._top, *names)) as reader:
+        with self.files.volume.open_read((*self.path, *names)) as reader:
             while num_bytes := reader.read_into(offset, buffer):
                 yield buffer[:num_bytes]
                 offset += num_bytes
 
     def write(self, names: Path, chunks: Iterable[memoryview], mtime_ns: int) -> None:
-        """Create or replace a file."""
+        """Create or replace a file, when all its content has come."""
         path = self._path_to_write(names)
-        with self._volume.open_write(path) as writer:
+        with self.files.volume.open_write(path) as writer:
             for chunk in chunks:
                 writer.write(chunk)
-        self._volume.set_mtime(path, mtime_ns)
+        self.files.volume.set_mtime(path, mtime_ns)
 
     def make_directory(self, names: Path) -> None:
         """Create a directory unless it is there."""
-        self._volume.make_directory(self._path_to_write(names), exist_ok=True)
+        self.files.volume.make_directory(self._path_to_write(names), exist_ok=True)
 
     def remove(self, names: Path) -> None:
         """Remove a file, or a directory with its contents."""
-        path = (*self._top, *names)
-        if isinstance(self._volume.stat(path), FileNode):
-            self._volume.remove_file(path)
-        else:
-            self._volume.remove_directory(path, with_contents=True)
+        self.files.rm(render((*self.path, *names)), recursive=True)
 
-    def name(self, names: Path) -> str:
+    def name(self, names: Path = ()) -> str:
         """Return its address."""
-        return f"igfs://{self._authority}{render((*self._top, *names))}"
+        return f"igfs://{self.authority}{render((*self.path, *names))}"
 
     def _path_to_write(self, names: Path) -> Path:
         for name in names:
             check(name, self.name(names))  # a disk has names that igfs has not, as those that are no Unicode
-        return (*self._top, *names)
+        return (*self.path, *names)
 
 
+@dataclass(frozen=True, slots=True)
 class LocalPlace:
-    """A place on a disk of this machine.
+    """A file or directory on a disk of this machine, as `IgfsPlace` is one in igfs.
 
-    Args:
-        top: The file or directory.
+    Attributes:
         leave_out: Told what is neither file nor directory, and links to directories: they are left out.
     """
 
-    def __init__(self, top: LocalPath, leave_out: Callable[[str], None]) -> None:
-        self._top = top
-        self._leave_out = leave_out
+    path: LocalPath
+    leave_out: Callable[[str], None]
+
+    def is_directory(self) -> bool:
+        """Whether it is there and holds others."""
+        return self.path.is_dir()
+
+    def check(self) -> None:
+        """Refuse to read from it.
+
+        Raises:
+            TransferError: Nothing is there, or nothing that can be copied.
+        """
+        if not self.path.is_file() and not self.path.is_dir():
+            raise TransferError(f"there is no file {self.path} on this machine")
+
+    def last_name(self) -> Path:
+        """Return its name, as a path."""
+        return parse(self.path.name or self.path.resolve().name)
+
+    def below(self, names: Path) -> LocalPlace:
+        """Return a place below it."""
+        return replace(self, path=self.path.joinpath(*names))
 
     def tree(self) -> Tree:
         """List what is there; of links to files, the files."""
-        found: Tree = {}
-        with _local("read", self._top):
-            if os.path.lexists(self._top):
-                self._add(found, ())
-        return found
+        tree: Tree = {}
+        with _local("read", self.path):
+            if os.path.lexists(self.path):
+                self._add(tree, ())
+        return tree
 
-    def _add(self, found: Tree, names: Path) -> None:
-        path = self._top.joinpath(*names)
+    def _add(self, tree: Tree, names: Path) -> None:
+        path = self.path.joinpath(*names)
         if path.is_file():
             status = path.stat()
-            found[names] = FileEntry(status.st_size, status.st_mtime_ns)
+            tree[names] = FileEntry(status.st_size, status.st_mtime_ns)
         elif path.is_dir() and (not names or not path.is_symlink()):
-            found[names] = FileEntry(None, path.stat().st_mtime_ns)
+            tree[names] = FileEntry(None, path.stat().st_mtime_ns)
             for name in sorted(below.name for below in path.iterdir()):
                 if not (name.startswith(_UNFINISHED[0]) and name.endswith(_UNFINISHED[1])):
-                    self._add(found, (*names, name))
+                    self._add(tree, (*names, name))
         else:
-            self._leave_out(f"left out: {path} (a link to a directory, or no file)")
+            self.leave_out(f"left out: {path} (a link to a directory, or no file)")
 
-    def read(self, names: Path) -> Iterator[memoryview]:
+    def read(self, names: Path = ()) -> Iterator[memoryview]:
         """Yield a file's content."""
-        path, buffer = self._top.joinpath(*names), memoryview(bytearray(_CHUNK_BYTES))
+        path, buffer = self.path.joinpath(*names), memoryview(bytearray(_CHUNK_BYTES))
         with _local("read", path), path.open("rb", buffering=0) as file:
             while num_bytes := file.readinto(buffer):
                 yield buffer[:num_bytes]
@@ -184,48 +197,69 @@ class LocalPlace:
 
     def remove(self, names: Path) -> None:
         """Remove a file, or a directory with its contents."""
-        path = self._top.joinpath(*names)
+        path = self.path.joinpath(*names)
         with _local("remove", path):
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
                 path.unlink()
 
-    def name(self, names: Path) -> str:
+    def name(self, names: Path = ()) -> str:
         """Return its path."""
-        return str(self._top.joinpath(*names))
+        return str(self.path.joinpath(*names))
 
     def _path_to_write(self, names: Path) -> LocalPath:
         """Return where to write what has these names, which others may have chosen.
 
         Raises:
-            TransferError: That is not below the top, or no path of this machine.
+            TransferError: That is not below the place, or no path of this machine.
         """
         for name in names:  # as ".."; and as "a\\b" or "c:" on Windows, which lead elsewhere
             if name in ("", ".", "..") or "\0" in name or LocalPath(name).name != name:
                 raise TransferError(
                     f"this machine cannot have a file named {name!r} ({self.name(names[:-1])}); it was not written"
                 )
-        path = self._top.joinpath(*names)
+        path = self.path.joinpath(*names)
         with _local("write", path):
-            where, top = path.parent.resolve(), self._top.resolve()
+            where, top = path.parent.resolve(), self.path.resolve()
         if names and not where.is_relative_to(top):
             raise TransferError(
-                f"{path} was not written: a link leads from {self._top} to {where}, which is not below it"
+                f"{path} was not written: a link leads from {self.path} to {where}, which is not below it"
             )
         return path
 
 
-def copy(source: CopyLocation, target: CopyLocation, tree: Tree, advance: Advance) -> None:
-    """Copy files and directories of a tree; `advance` is told of bytes as they are copied."""
-    for names, entry in tree.items():
-        if entry.is_directory:
-            target.make_directory(names)
-        else:
-            target.write(names, _counted(source.read(names), advance), entry.mtime_ns)
+CopyLocation = IgfsPlace | LocalPlace
 
 
-def _counted(chunks: Iterator[memoryview], advance: Advance) -> Iterator[memoryview]:
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Files and directories of a source that are to come to a target."""
+
+    source: CopyLocation
+    target: CopyLocation
+    tree: Tree
+
+    @property
+    def num_bytes(self) -> int:
+        """How much is to be copied."""
+        return sum(entry.num_bytes or 0 for entry in self.tree.values())
+
+    @property
+    def num_files(self) -> int:
+        """How many files are."""
+        return sum(not entry.is_directory for entry in self.tree.values())
+
+    def carry_out(self, advance: Callable[[int], None]) -> None:
+        """Copy; `advance` is told of bytes as they are copied."""
+        for names, entry in self.tree.items():
+            if entry.is_directory:
+                self.target.make_directory(names)
+            else:
+                self.target.write(names, _counted(self.source.read(names), advance), entry.mtime_ns)
+
+
+def _counted(chunks: Iterator[memoryview], advance: Callable[[int], None]) -> Iterator[memoryview]:
     for chunk in chunks:
         yield chunk
         advance(len(chunk))
@@ -254,83 +288,8 @@ def surplus(source: Mapping[Path, FileEntry], target: Tree) -> list[Path]:
     return [names for names in target if names not in source and (not names or names[:-1] in source)]
 
 
-def walk(volume: Volume, top: Path) -> Iterator[tuple[Path, Node]]:
-    """Yield what is at a path, and all that is below it; the names begin below the path.
-
-    Raises:
-        PathNotFound: Nothing is there.
-        CorruptRecord: A name is none that a file can have, or leads back.
-    """
-    node = volume.stat(top)
-    yield (), node
-    waiting: list[tuple[Path, frozenset[int]]] = []
-    if isinstance(node, DirectoryNode):
-        waiting.append(((), frozenset([node.id])))
-    while waiting:
-        here, above = waiting.pop()
-        for page in volume.entries((*top, *here)):
-            for name, node in sorted(page, key=lambda entry: entry[0]):
-                if isinstance(node, DirectoryNode):
-                    if node.id in above:
-                        raise CorruptRecord(
-                            f"the entry {name!r} of this directory leads back to a directory above it; another program "
-                            "has written it. See ignite-tf fs fsck",
-                            render((*top, *here)),
-                        )
-                    waiting.append(((*here, name), above | {node.id}))
-                yield (*here, name), node
-
-
-def entry_of(node: Node) -> FileEntry:
-    """Describe a node."""
-    return FileEntry(node.size if isinstance(node, FileNode) else None, node.mtime_ns)
-
-
-def matches(volume: Volume, pattern: Path) -> list[Path]:
-    """Return the paths that a pattern means: * and ? and [a-z] in names, ** for directories at any depth.
-
-    A path that exists as it stands is no pattern, and one without such signs means itself, existing or not.
-
-    Raises:
-        PathNotFound: Nothing matches.
-    """
-    if not any(sign in name for name in pattern for sign in _SIGNS) or _exists(volume, pattern):
-        return [pattern]
-    found = sorted(set(_match(volume, (), pattern)))
-    if not found:
-        raise PathNotFound("nothing in igfs matches", render(pattern))
-    return found
-
-
-def _match(volume: Volume, base: Path, patterns: Path) -> Iterator[Path]:
-    if not patterns:
-        yield base
-        return
-    first, rest = patterns[0], patterns[1:]
-    if not any(sign in first for sign in _SIGNS):
-        if _exists(volume, (*base, first)):
-            yield from _match(volume, (*base, first), rest)
-        return
-    if first == "**":
-        yield from _match(volume, base, rest)
-    try:
-        names = [(name, node) for page in volume.entries(base) for name, node in page]
-    except NotADirectoryError:
-        return
-    for name, node in names:
-        is_directory = not isinstance(node, FileNode)
-        if first == "**" and is_directory:
-            yield from _match(volume, (*base, name), patterns)
-        elif first != "**" and fnmatchcase(name, first) and (is_directory or not rest):
-            yield from _match(volume, (*base, name), rest)
-
-
-def _exists(volume: Volume, path: Path) -> bool:
-    try:
-        volume.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    return True
+def _entry(info: Mapping[str, Any]) -> FileEntry:
+    return FileEntry(info["size"] if info["type"] == "file" else None, info["mtime_ns"])
 
 
 @contextmanager

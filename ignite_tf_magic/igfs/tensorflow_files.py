@@ -27,10 +27,10 @@ class TensorFlowFiles:
         volume, path = self._resolve(uri)
         return volume.open_read(path)
 
-    def open_write(self, uri: str, *, append: bool) -> _WriteFile:
+    def open_write(self, uri: str, *, append: bool) -> _AppendedFile:
         """Open a file that is replaced when it is flushed or closed, or appended to."""
         volume, path = self._resolve(uri)
-        return _WriteFile(volume.open_write(path, OpenMode.APPEND if append else OpenMode.REPLACE))
+        return _AppendedFile(volume.open_write(path, OpenMode.APPEND if append else OpenMode.REPLACE))
 
     def stat(self, uri: str) -> Stat:
         """Describe a file or directory."""
@@ -96,7 +96,7 @@ class TensorFlowFiles:
             return self._volumes[key], path
 
 
-class _WriteFile:
+class _AppendedFile:
     """What TensorFlow calls a writable file."""
 
     def __init__(self, writer: FileWriter) -> None:

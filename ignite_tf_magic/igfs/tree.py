@@ -120,8 +120,8 @@ class Tree:
         tried: set[int] = set()
 
         def act(changes: Changes) -> DirectoryNode:
-            found = self.find_to_change(changes, path)
-            parent, there = found.parent(), found.node
+            resolved = self.find_to_change(changes, path)
+            parent, there = resolved.parent(), resolved.node
             if isinstance(there, DirectoryNode) and (exist_ok or there.id in tried):
                 return there
             if there is not None:
@@ -142,13 +142,13 @@ class Tree:
             PathExists: It exists, and not `exist_ok`.
             PathNotDirectory: A file is in the way.
         """
-        found = self.find(path)
-        if found.node is not None:
+        resolved = self.find(path)
+        if resolved.node is not None:
             if exist_ok:
-                found.directory()
+                resolved.directory()
                 return
             raise PathExists("there is something of that name already", render(path))
-        for length in range(len(found.nodes), len(path) + 1):
+        for length in range(len(resolved.nodes), len(path) + 1):
             self.make_directory(path[:length], exist_ok=exist_ok or length < len(path))
 
     def make_file(self, path: Path) -> None:
@@ -164,27 +164,27 @@ class Tree:
         made = FileNode(layout.new_id(), now_ns, now_ns)
 
         def act(changes: Changes) -> None:
-            found = self.find_to_change(changes, path)
-            if not (changes.uncertain and is_same(found.node, made)):
-                self.put_file(changes, found, made)
+            resolved = self.find_to_change(changes, path)
+            if not (changes.uncertain and is_same(resolved.node, made)):
+                self.put_file(changes, resolved, made)
 
         self._store.transact(act)
 
-    def put_file(self, changes: Changes, found: ResolvedPath, node: FileNode) -> None:
+    def put_file(self, changes: Changes, resolved: ResolvedPath, node: FileNode) -> None:
         """Write a file's entry in a transaction that has looked its path up; what it replaces is garbage then.
 
         Raises:
             PathIsDirectory: A directory is there.
             PathNotFound: Its directory does not exist.
         """
-        if isinstance(found.node, DirectoryNode):
-            raise PathIsDirectory("a directory is there", render(found.path))
-        parent = found.parent()
-        changes.write({entry_key(parent.id, found.path[-1]): layout.encode(node)})
-        if found.node is None:
-            self.add_name(changes, parent.id, found.path[-1])
-        elif found.node.version != node.version:
-            self._free(changes, layout.without(found.node.extents, node.extents))
+        if isinstance(resolved.node, DirectoryNode):
+            raise PathIsDirectory("a directory is there", render(resolved.path))
+        parent = resolved.parent()
+        changes.write({entry_key(parent.id, resolved.path[-1]): layout.encode(node)})
+        if resolved.node is None:
+            self.add_name(changes, parent.id, resolved.path[-1])
+        elif resolved.node.version != node.version:
+            self._free(changes, layout.without(resolved.node.extents, node.extents))
 
     def remove_file(self, path: Path) -> None:
         """Remove a file; those who read it can go on.
@@ -196,14 +196,14 @@ class Tree:
         meant: list[Node] = []
 
         def act(changes: Changes) -> None:
-            found = self.find_to_change(changes, path)
-            if changes.uncertain and not is_same(found.node, *meant):
+            resolved = self.find_to_change(changes, path)
+            if changes.uncertain and not is_same(resolved.node, *meant):
                 return  # what was meant is gone; what is there now is another's
-            node = found.must()
+            node = resolved.must()
             meant[:] = [node]
             if isinstance(node, DirectoryNode):
                 raise PathIsDirectory("this is a directory", render(path))
-            self._remove_entry(changes, found)
+            self._remove_entry(changes, resolved)
             self._free(changes, node.extents)
 
         self._store.transact(act)
@@ -223,22 +223,22 @@ class Tree:
         meant: list[Node] = []
 
         def act(changes: Changes) -> None:
-            found = self.find_to_change(changes, path)
-            if changes.uncertain and not is_same(found.node, *meant):
+            resolved = self.find_to_change(changes, path)
+            if changes.uncertain and not is_same(resolved.node, *meant):
                 return  # what was meant is gone; what is there now is another's
-            node = found.directory()
+            node = resolved.directory()
             meant[:] = [node]
             if with_contents:
                 changes.write_journal(journal.garbage_row(Garbage(directories=(node.id,))))
             else:
                 self._must_be_empty(changes, node, path)
-            self._remove_entry(changes, found)
+            self._remove_entry(changes, resolved)
 
         self._store.transact(act)
         self._forget(path)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Return a file, or a directory with all its contents, another path. A file that is there is replaced.
+        """Move a file, or a directory with all its contents, to another path. A file that is there is replaced.
 
         Raises:
             PathNotFound: The source, or the target's directory, does not exist.
@@ -308,8 +308,8 @@ class Tree:
         all_names = self.names_in(directory)
         while page := list(islice(all_names, PAGE_NAMES)):
             rows = self._store.read(entry_key(directory, name) for name in page)
-            found = ((name, rows.get(entry_key(directory, name))) for name in page)
-            yield [(name, layout.decode(record)) for name, record in found if record is not None]
+            named = ((name, rows.get(entry_key(directory, name))) for name in page)
+            yield [(name, layout.decode(record)) for name, record in named if record is not None]
 
     def name_rows(self, directory: int) -> Iterator[str]:
         """Return the keys of the rows that hold a directory's names, children before their parents."""
@@ -331,8 +331,8 @@ class Tree:
         left = {place: node for place, node in {**nodes, **written}.items() if node is not None}
         self._write_names(changes, directory, {**written, **names.add(left, new)})
 
-    def _remove_entry(self, changes: Changes, found: ResolvedPath) -> None:
-        parent, name = found.parent(), found.path[-1]
+    def _remove_entry(self, changes: Changes, resolved: ResolvedPath) -> None:
+        parent, name = resolved.parent(), resolved.path[-1]
         changes.write({entry_key(parent.id, name): None})
         self.remove_name(changes, parent.id, name)
 
@@ -351,7 +351,7 @@ class Tree:
 
     def _way(self, changes: Changes, directory: int, name: str) -> dict[str, names.NamesNode]:
         """Read the nodes on the way to a name; one request when the depth is known from before."""
-        found: dict[str, names.NamesNode] = {}
+        nodes: dict[str, names.NamesNode] = {}
         depth, start = self._depths.get(directory, 0), 0
         while True:
             places = names.route(name, depth)[start:]
@@ -360,13 +360,13 @@ class Tree:
                 row = rows.get(names.row_key(directory, place))
                 if row is None:
                     break
-                found[place] = names.decode(row)
+                nodes[place] = names.decode(row)
             last = places[-1]
-            if not isinstance(found.get(last), names.Branch):
+            if not isinstance(nodes.get(last), names.Branch):
                 if len(self._depths) >= _MAX_KNOWN:
                     self._depths.clear()
-                self._depths[directory] = len(max(found, key=len, default=""))
-                return found
+                self._depths[directory] = len(max(nodes, key=len, default=""))
+                return nodes
             depth, start = depth + 1, depth + 1
 
     def _must_be_empty(self, changes: Changes, node: DirectoryNode, path: Path) -> None:

@@ -201,15 +201,15 @@ class FileWriter(Closing):
             raise
 
     def _check(self) -> ResolvedPath:
-        found = self._tree.find(self.path)
-        if not self.path or isinstance(found.node, DirectoryNode):
+        resolved = self._tree.find(self.path)
+        if not self.path or isinstance(resolved.node, DirectoryNode):
             raise PathIsDirectory("this is a directory", render(self.path))
-        found.parent()
-        if found.node is not None and self._mode is OpenMode.CREATE:
+        resolved.parent()
+        if resolved.node is not None and self._mode is OpenMode.CREATE:
             raise PathExists("the file exists already", render(self.path))
-        if self._mode is OpenMode.APPEND and found.node is not None:
-            self._size = found.node.size
-        return found
+        if self._mode is OpenMode.APPEND and resolved.node is not None:
+            self._size = resolved.node.size
+        return resolved
 
     def _publish(self, *, keep: bool) -> None:
         if self._attempt is not None:
@@ -354,11 +354,11 @@ class FileWriter(Closing):
             self._blocks.leave_trace()
             keep = True
         self._attempt = attempt = _CommitAttempt(base, node, keep, in_transaction=True)
-        found = self._store.transact(lambda changes: self._act(changes, attempt, merged))
-        if found is None:
+        outcome = self._store.transact(lambda changes: self._act(changes, attempt, merged))
+        if outcome is None:
             self._attempt = None  # decided in the transaction
             return False
-        self._found = ResolvedPath(self.path, (*found.nodes[: len(self.path)], node), record)
+        self._found = ResolvedPath(self.path, (*outcome.nodes[: len(self.path)], node), record)
         self._note_made(attempt)
         return True
 
@@ -367,10 +367,10 @@ class FileWriter(Closing):
     ) -> ResolvedPath | None:
         """In a transaction: make the file be what was drafted; None when it is not what that began with any more."""
         base, node = attempt.base, attempt.node
-        found = self._tree.find_to_change(changes, self.path)
-        there = found.node
+        resolved = self._tree.find_to_change(changes, self.path)
+        there = resolved.node
         if changes.uncertain and self._is_made(attempt, there, changes.read_journal):
-            return found
+            return resolved
         if there is not None and there != base:
             if base is not None or self._mode is OpenMode.APPEND:
                 return None
@@ -380,11 +380,11 @@ class FileWriter(Closing):
             return None
         if self._kept_of and not self._published and there != self._kept_of:
             raise StaleFile("another changed this file while it was cut", render(self.path))
-        self._tree.put_file(changes, found, node)
+        self._tree.put_file(changes, resolved, node)
         if freed := (*merged, *self._wasted):
             changes.write_journal(journal.garbage_row(Garbage(freed, superseded=True)))
         self._blocks.settle(changes, keep=attempt.keep)
-        return found
+        return resolved
 
 
 class _CommitAttempt(NamedTuple):

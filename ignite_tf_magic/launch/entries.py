@@ -1,4 +1,4 @@
-"""What is to be unpacked on a host: safe names, links that stay inside, bounded size and number.
+"""Entries of archives that hosts unpack: safe names, links that stay inside, bounded size and number.
 
 Knows neither directories nor archives; `archives` and `parcels` fill it.
 """

@@ -1,7 +1,8 @@
-"""Private files that a reader sees whole or not at all. Standard library only."""
+"""Files that a reader sees whole or not at all. Standard library only."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import secrets
 from pathlib import Path
@@ -18,6 +19,25 @@ def write_private(path: Path, text: str) -> None:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+def sync_disk(path: Path) -> None:
+    """Have all that was written to the disk of a directory reach it, before a tree there gets its name.
+
+    Agents have their own (`launch.agent.disk`).
+    """
+    try:
+        call = ctypes.CDLL(None, use_errno=True).syncfs
+    except (OSError, AttributeError, TypeError):  # no Linux
+        if hasattr(os, "sync"):
+            os.sync()
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        if call(descriptor) != 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(path))
+    finally:
+        os.close(descriptor)
 
 
 def stamp_of(path: Path) -> tuple[int, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -20,6 +19,7 @@ from ignite_tf_magic.launch.jobs import (
     ProbeFacts,
     RunOnHost,
 )
+from ignite_tf_magic.launch.lazy_asyncio import asyncio
 from ignite_tf_magic.launch.link import Pipe, RelayLink, RelayReply, Transport
 from ignite_tf_magic.launch.loop import loop_thread
 

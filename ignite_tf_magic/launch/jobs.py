@@ -43,6 +43,7 @@ class Job:
         ports: Ports of the host that its shim holds for it.
         num_gpus: How many GPUs it gets for itself.
         memory_bytes: It is ended when its processes have more memory of their own together; 0 is no limit.
+        respawns: So often its process is started again, in the same generation, when a signal has ended it.
         keep: It is started again when it ends with another code than 0, and no generation fences it.
         log_limit_bytes: The older half of a longer log is deleted, visibly; None keeps everything.
         create_cwd: The working directory is made when it is missing.
@@ -61,6 +62,7 @@ class Job:
     ports: tuple[int, ...] = ()
     num_gpus: int = 0
     memory_bytes: int = 0
+    respawns: int = 0
     keep: bool = False
     log_limit_bytes: int | None = LOG_LIMIT_BYTES
     create_cwd: bool = False
@@ -80,6 +82,7 @@ class Job:
             "ports": list(self.ports),
             "gpus": self.num_gpus,
             "memory_bytes": self.memory_bytes,
+            "respawns": self.respawns,
             "keep": self.keep,
             "log_limit_bytes": self.log_limit_bytes,
         }
@@ -95,10 +98,10 @@ class JobStatus:
         code: As `subprocess.Popen.returncode`; None while it runs, and when nobody knows it.
         reason: Why it ended: "exited" by itself, "ended", "fenced", "lease", "memory", "agent_lost", ...
         oom: The system killed it for want of memory.
-        full_disk: A place of its host whose disk was full when it failed, with what was left there.
+        full_disk: A place of its host whose disk was full, or could only be read, when it failed; with what was left.
         log_bytes: Where its log ends.
         log_start: Where its log begins; what was before is deleted.
-        restarts: How often a `keep` job was started again.
+        restarts: How often its process was started again.
     """
 
     name: str

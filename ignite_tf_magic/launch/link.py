@@ -5,7 +5,6 @@ Lives on the loop's thread. A link that broke stays broken; `Host` opens another
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import shlex
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from ignite_tf_magic.errors import HostError, HostRefused, HostUnreachable, NoIn
 from ignite_tf_magic.launch.agent import agent_digest, agent_source
 from ignite_tf_magic.launch.agent.frames import MAGIC, FrameDecoder, encode_frame, loader_arguments
 from ignite_tf_magic.launch.jobs import HostFacts, LinkTimeouts
+from ignite_tf_magic.launch.lazy_asyncio import asyncio
 from ignite_tf_magic.launch.loop import end_task, loop_thread
 
 _NOISE_BYTES = 64 << 10
@@ -247,10 +247,11 @@ async def _find_magic(host: str, python: str, transport: Transport, pipe: Pipe) 
     raise HostUnreachable(host, f"its login shell prints without end: {seen[:200]!r}...; {quiet}")
 
 
-def _open_to_others(directory: str) -> str:
+def _open_to_others(path: str) -> str:
     return (
-        f"others may write into {directory!r}, from where the agent is started there; make it yours alone: "
-        f"chmod go-w {shlex.quote(directory)}, or name another directory: [hosts.NAME] root, here IGNITE_TF_HOME"
+        f"others may write into {path!r}, or own it, and programs of yours are started from there. See whether they "
+        "have left anything, and remove it (agents, parcels and venvs are made again); then make it yours alone: "
+        f"chmod go-w {shlex.quote(path)}. Or name another directory: [hosts.NAME] root, here IGNITE_TF_HOME"
     )
 
 

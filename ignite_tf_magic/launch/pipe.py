@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import subprocess
@@ -11,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ignite_tf_magic.launch.jobs import LinkTimeouts
+from ignite_tf_magic.launch.lazy_asyncio import asyncio
 
 _WORDS_BYTES = 4096
 _READ_BYTES = 64 << 10
@@ -21,7 +21,7 @@ class PipeTransport:
     """Starts relays on this machine."""
 
     def __init__(self, env: Mapping[str, str] | None = None) -> None:
-        """Return variables on top of this process's own."""
+        """Take variables for the relays, on top of this process's own."""
         self._env = dict(env or {})
 
     def describe(self) -> str:

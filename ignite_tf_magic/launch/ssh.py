@@ -6,7 +6,6 @@ and certificates are honoured as `ssh` does.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import random
 import shlex
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ignite_tf_magic.errors import HostError, HostUnreachable
 from ignite_tf_magic.launch.jobs import LinkTimeouts
+from ignite_tf_magic.launch.lazy_asyncio import asyncio
 from ignite_tf_magic.launch.loop import loop_thread
 from ignite_tf_magic.launch.ssh_errors import OfferedKey, explain, key_watcher
 from ignite_tf_magic.launch.ssh_settings import (

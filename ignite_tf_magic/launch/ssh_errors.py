@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ignite_tf_magic.errors import HostError, HostKeyRejected, HostUnreachable, SshAuthFailed
+from ignite_tf_magic.launch.lazy_asyncio import asyncio
 from ignite_tf_magic.launch.ssh_settings import SSH_PORT, Hop, Settings
 
 if TYPE_CHECKING:

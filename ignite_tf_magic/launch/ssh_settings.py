@@ -1,4 +1,4 @@
-"""How a host is reached over ssh: our options, and what the user's ssh configuration says of it."""
+"""Settings by which a host is reached over ssh: our options, and the user's ssh configuration."""
 
 from __future__ import annotations
 

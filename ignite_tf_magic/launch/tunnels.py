@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import socket
 from typing import TYPE_CHECKING
 
 from ignite_tf_magic.errors import HostError
 from ignite_tf_magic.launch.jobs import LinkTimeouts
+from ignite_tf_magic.launch.lazy_asyncio import asyncio
 from ignite_tf_magic.launch.loop import loop_thread
 from ignite_tf_magic.launch.ssh import SharedConnection, SshOptions, shared_connection
 from ignite_tf_magic.launch.ssh_settings import Hop, jump_hop

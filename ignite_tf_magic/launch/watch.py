@@ -5,21 +5,23 @@ What the host last said stays known while it cannot be reached; nothing is concl
 
 from __future__ import annotations
 
-import asyncio
 import random
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ignite_tf_magic.errors import HostError, HostRefused, HostUnreachable, IgniteTfError
 from ignite_tf_magic.launch.hosts import Host
 from ignite_tf_magic.launch.jobs import HostFacts, JobStatus, Renewal
+from ignite_tf_magic.launch.lazy_asyncio import asyncio
 from ignite_tf_magic.launch.link import RelayLink, RelayReply
 from ignite_tf_magic.launch.loop import end_task, loop_thread
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 MAX_CHUNK_BYTES = 1 << 20
 

@@ -1,4 +1,4 @@
-"""Which partition a key belongs to, and which node holds a partition's primary copy.
+"""Affinity: a key's partition, and the node that holds a partition's primary copy.
 
 Source: Ignite's RendezvousAffinityFunction (partition of a hash) and Java's own hash codes.
 """

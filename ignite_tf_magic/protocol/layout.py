@@ -1,4 +1,4 @@
-"""What the rows of a cache look like: a tree of fields, found by looking at some rows.
+"""The layout of a cache's rows: a tree of fields, found by looking at some rows.
 
 A `RowLayout` is what the decoders work from and what an element spec is made of. It is found once,
 from sampled rows and the cluster's own metadata of binary types; rows that do not fit it later are an

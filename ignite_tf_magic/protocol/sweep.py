@@ -64,7 +64,7 @@ class _Slot(ctypes.Structure):
     ]
 
 
-class _Sweep(ctypes.Structure):
+class _CSweep(ctypes.Structure):
     _fields_ = [
         ("buffer", ctypes.c_void_p),
         *((name, ctypes.c_int64) for name in ("capacity", "parsed", "end", "first_id")),
@@ -140,7 +140,7 @@ class Sweep:
         self._series = (PageEntry * max_asked)()
         self._requests = _encode(cache, expected, first_id)
         self._get_buffer = buffer
-        self._state = _Sweep(
+        self._state = _CSweep(
             first_id=first_id,
             num_partitions=len(expected.partitions),
             max_asked=max_asked,

@@ -102,25 +102,25 @@ def library() -> ctypes.CDLL | None:
 
 def load(path: Path) -> ctypes.CDLL | None:
     """Load a build of _rows.c; None when it is of another version."""
-    found = ctypes.CDLL(str(path))
-    if found.itm_abi() != _ABI:
+    library = ctypes.CDLL(str(path))
+    if library.itm_abi() != _ABI:
         return None
     pointer, number = ctypes.c_void_p, ctypes.c_int64
-    found.itm_decode.argtypes = [pointer, pointer, number, number, number, pointer, pointer]
-    found.itm_decode.restype = number
-    found.itm_index.argtypes = [pointer, number, number, pointer, pointer]
-    found.itm_measure.argtypes = [pointer, number, pointer]
-    found.itm_hash_rows.argtypes = [pointer, *(number,) * 5]
-    found.itm_hash_rows.restype = None
-    found.itm_sweep_take.argtypes = [pointer]
-    found.itm_sweep_ask.argtypes, found.itm_sweep_ask.restype = [pointer], number
-    found.itm_sweep_room.argtypes, found.itm_sweep_room.restype = [pointer, number], number
-    found.itm_crc32c.argtypes = [ctypes.c_uint32, pointer, number, pointer, ctypes.c_int]
-    found.itm_crc32c.restype = ctypes.c_uint32
-    return found
+    library.itm_decode.argtypes = [pointer, pointer, number, number, number, pointer, pointer]
+    library.itm_decode.restype = number
+    library.itm_index.argtypes = [pointer, number, number, pointer, pointer]
+    library.itm_measure.argtypes = [pointer, number, pointer]
+    library.itm_hash_rows.argtypes = [pointer, *(number,) * 5]
+    library.itm_hash_rows.restype = None
+    library.itm_sweep_take.argtypes = [pointer]
+    library.itm_sweep_ask.argtypes, library.itm_sweep_ask.restype = [pointer], number
+    library.itm_sweep_room.argtypes, library.itm_sweep_room.restype = [pointer, number], number
+    library.itm_crc32c.argtypes = [ctypes.c_uint32, pointer, number, pointer, ctypes.c_int]
+    library.itm_crc32c.restype = ctypes.c_uint32
+    return library
 
 
-class _Node(ctypes.Structure):
+class _CNode(ctypes.Structure):
     _fields_ = [(name, ctypes.c_int32) for name in ("leaf", "type_id", "first_child", "num_children")]
 
 
@@ -132,7 +132,7 @@ class _Schema(ctypes.Structure):
     _fields_ = [(name, ctypes.c_int32) for name in ("type_id", "schema_id", "first_field", "num_fields")]
 
 
-class _Leaf(ctypes.Structure):
+class _CLeaf(ctypes.Structure):
     _fields_ = [
         *(
             (name, ctypes.c_int32)
@@ -142,7 +142,7 @@ class _Leaf(ctypes.Structure):
     ]
 
 
-class _Fault(ctypes.Structure):
+class _CFault(ctypes.Structure):
     _fields_ = [
         ("code", ctypes.c_int32),
         ("leaf", ctypes.c_int32),
@@ -151,7 +151,7 @@ class _Fault(ctypes.Structure):
     ]
 
 
-class _Plan(ctypes.Structure):
+class _CPlan(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int32) for name in ("num_leaves", "num_schemas", "key_node", "value_node")),
         *((name, ctypes.c_void_p) for name in ("nodes", "children", "leaves", "schemas", "schema_fields")),
@@ -166,21 +166,21 @@ class CompiledWalker:
 
     def __init__(self, layout: RowLayout, library: ctypes.CDLL) -> None:
         self._library = library
-        self._fault = _Fault()
+        self._fault = _CFault()
         self._kept: list[Any] = []
         self._bound: Sequence[NDArray[Any]] = ()
-        self._nodes: list[_Node] = []
+        self._nodes: list[_CNode] = []
         self._children: list[_Child] = []
         self._num_leaves = 0
         schemas, schema_fields = _schema_table(layout)
         key_node, value_node = self._add_node(layout.key), self._add_node(layout.value)
         num_nodes, num_children = len(self._nodes), len(self._children)
-        self._plan = _Plan(
+        self._plan = _CPlan(
             num_leaves=self._num_leaves,
             num_schemas=len(schemas),
             key_node=key_node,
             value_node=value_node,
-            nodes=self._keep((_Node * num_nodes)(*self._nodes)),
+            nodes=self._keep((_CNode * num_nodes)(*self._nodes)),
             children=self._keep((_Child * num_children)(*self._children)),
             leaves=self._keep(self._leaf_table(layout.leaves())),
             schemas=self._keep((_Schema * len(schemas))(*schemas)),
@@ -204,7 +204,7 @@ class CompiledWalker:
         return ctypes.addressof(table)
 
     def _leaf_table(self, leaves: Sequence[Leaf]) -> Any:
-        table = (_Leaf * len(leaves))()
+        table = (_CLeaf * len(leaves))()
         for entry, leaf in zip(table, leaves, strict=True):
             fill = leaf.fill or b""
             entry.code, entry.kind = leaf.code, kind_of(leaf)
@@ -217,13 +217,13 @@ class CompiledWalker:
     def _add_node(self, node: Node) -> int:
         number = len(self._nodes)
         if isinstance(node, Leaf):
-            self._nodes.append(_Node(self._num_leaves, 0, 0, 0))
+            self._nodes.append(_CNode(self._num_leaves, 0, 0, 0))
             self._num_leaves += 1
             return number
         # The place is taken before the children, so that leaves keep the order of RowLayout.leaves().
-        self._nodes.append(_Node())
+        self._nodes.append(_CNode())
         children = [_Child(field_id, self._add_node(child)) for field_id, child in node.fields]
-        self._nodes[number] = _Node(-1, node.binary_type.type_id, len(self._children), len(children))
+        self._nodes[number] = _CNode(-1, node.binary_type.type_id, len(self._children), len(children))
         self._children += children
         return number
 

@@ -11,15 +11,18 @@ import errno
 import faulthandler
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from types import ModuleType, TracebackType
 
 from ignite_tf_magic.after_import import after_import, call_named
+from ignite_tf_magic.launch.files import sync_disk
 from ignite_tf_magic.runs.deferred_imports import defer_imports
 from ignite_tf_magic.runs.leaving import Leaving
 from ignite_tf_magic.runs.task import ExitReport, WorkerTask, is_python_script
@@ -28,6 +31,7 @@ from ignite_tf_magic.runs.unhooked import UnhookedWatch
 # Less noise from TensorFlow's libraries, unless the user has chosen.
 _DEFAULTS = {"TF_CPP_MIN_LOG_LEVEL": "2", "GRPC_VERBOSITY": "ERROR"}
 _SITE_HOOK = str(Path(__file__).resolve().with_name("site_hook"))
+_SILENT_S = 2.0
 _EXIT_TEMPORARY = 75  # as in `verdicts`: another attempt may fare better
 
 
@@ -42,12 +46,8 @@ def main() -> None:
     _prepare(task)
     if task.after_import:
         _hook_imports(task)
-    script = _script_of(task)
     with leaving.insisting():
-        if script is None:
-            code, error = _run_command(task.command)
-        else:
-            code, error = _run_script(script, task.variables_from)
+        code, error = _run(task)
     if code and _lacks_room(error):
         code = _EXIT_TEMPORARY
     if os.getpid() == pid:  # a child that the script forked may come here, too
@@ -55,6 +55,43 @@ def main() -> None:
         code = code if has_room or not code else _EXIT_TEMPORARY
     _flush()
     sys.exit(code)
+
+
+def _run(task: WorkerTask) -> tuple[int, BaseException | None]:
+    if task.call:
+        return _outcome_of(partial(call_named, task.call))
+    if task.awaited:
+        code, error = _outcome_of(partial(_await_servers, task.awaited, task.await_timeout_s))
+        if error is not None:
+            return code, error
+    script = _script_of(task)
+    if script is None:
+        return _run_command(task.command)
+    return _outcome_of(partial(_run_script, script, task.variables_from))
+
+
+def _await_servers(addresses: Mapping[str, str], timeout_s: float | None) -> None:
+    """Wait until all servers listen; says after some seconds for which it waits."""
+    began_at = time.monotonic()
+    tells_at, missing = began_at + _SILENT_S, dict(addresses)
+    while missing:
+        missing = {name: address for name, address in missing.items() if not _listens(address)}
+        now, names = time.monotonic(), ", ".join(f"{name} ({address})" for name, address in missing.items())
+        if missing and timeout_s is not None and now - began_at > timeout_s:
+            sys.exit(f"no TensorFlow server within {timeout_s:g} s: {names}; a longer limit: --start-timeout")
+        if missing and now > tells_at:
+            _say(f"waiting for the TensorFlow servers of {names}")
+            tells_at = now + 10 * _SILENT_S
+        time.sleep(0.05 if missing else 0)
+
+
+def _listens(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), 1.0).close()
+    except OSError:
+        return False
+    return True
 
 
 def _lacks_room(error: BaseException | None) -> bool:
@@ -95,7 +132,7 @@ def _hook_imports(task: WorkerTask) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join([_SITE_HOOK, *known])
     os.environ["IGNITE_TF_AFTER_IMPORT"] = ",".join(map("=".join, task.after_import.items()))
     os.environ["IGNITE_TF_CLAIM_FILE"] = task.claim_file
-    if task.environment.get("TF_CONFIG"):
+    if task.has_peers:
         UnhookedWatch(_SITE_HOOK, _say).start()
 
 
@@ -114,6 +151,7 @@ def _make_cwd(cwd: Path, copy_from: str) -> None:
     part = cwd.with_name(f"{cwd.name}.{os.getpid()}.part")
     shutil.copytree(copy_from, part, symlinks=True)
     part.chmod(0o700)
+    sync_disk(part)  # a power cut must not leave empty files under the name that a restart goes by
     part.rename(cwd)
 
 
@@ -147,17 +185,22 @@ def _run_command(command: tuple[str, ...]) -> tuple[int, BaseException | None]:
     return (code if code >= 0 else 128 - code), None
 
 
-def _run_script(script: Path, variables_from: str) -> tuple[int, BaseException | None]:
+def _run_script(script: Path, variables_from: str) -> None:
     """Run the script as the main module, and keep that module: threads and atexit handlers need it."""
     module = ModuleType("__main__")
     module.__file__ = str(script)
     module.__dict__["__builtins__"] = __builtins__
     sys.modules["__main__"] = module
+    if variables_from:
+        module.__dict__.update(call_named(variables_from))
+    code = compile(script.read_text(encoding="utf-8"), str(script), "exec", dont_inherit=True)
+    exec(code, module.__dict__)  # noqa: S102 - what this program is for
+
+
+def _outcome_of(work: Callable[[], object]) -> tuple[int, BaseException | None]:
+    """Return with which exit code this process is to end when the work is over, and why it is not 0."""
     try:
-        if variables_from:
-            module.__dict__.update(call_named(variables_from))
-        code = compile(script.read_text(encoding="utf-8"), str(script), "exec", dont_inherit=True)
-        exec(code, module.__dict__)  # noqa: S102 - what this program is for
+        work()
     except SystemExit as error:
         return _exit_code_of(error), error if error.code else None
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is the script's, and reported

@@ -20,7 +20,7 @@ STOP_ASKED = "it was asked to stop"
 _MAX_PORT_TRIES = 3
 _PORT_BACKOFF_S = 0.1
 _BUSY = (RunState.STARTING, RunState.RUNNING)
-_ENDING = (RunState.FAILING, RunState.RESTARTING, RunState.STOPPING)
+_ENDING = (RunState.FAILING, RunState.RESTARTING, RunState.FINISHING, RunState.STOPPING)
 
 Reports = Mapping[str, HostReport]
 
@@ -95,6 +95,8 @@ def mark_stopped(record: RunRecord, now: float) -> RunRecord:
     """End a run that was stopped while nobody supervised it, and of which nothing is left."""
     if record.state.has_ended:
         return record
+    if record.state is RunState.FINISHING:
+        return replace(_succeeded(record, RunEvent.ALL_GONE, now), version=record.version + 1)
     if record.state is not RunState.STOPPING:
         record = record.happened(RunEvent.STOP_ASKED)
     ended = record.happened(RunEvent.ALL_GONE, ended_at=now, exit_code=EXIT_STOPPED)
@@ -127,7 +129,11 @@ def _observe(record: RunRecord, reports: Reports, observation: Observation) -> R
         report = reports.get(worker.host)
         if report is None or report.generation != record.generation or worker.exit_code is not None:
             continue
-        seen = replace(worker, pid=report.pids.get(worker.worker, worker.pid))
+        seen = replace(
+            worker,
+            pid=report.pids.get(worker.worker, worker.pid),
+            respawns=report.respawns.get(worker.worker, worker.respawns),
+        )
         if worker.worker in report.up and worker.joined_at is None:
             seen = replace(seen, joined_at=observation.time)
         if (end := report.ends.get(worker.worker)) is not None:
@@ -167,9 +173,9 @@ def _while_busy(
     record: RunRecord, reports: Reports, observation: Observation, timeouts: Timeouts
 ) -> RunRecord:
     if record.workers and all(worker.exit_code == 0 for worker in record.workers):
-        return record.happened(
-            RunEvent.ALL_SUCCEEDED, ended_at=observation.time, exit_code=0, waiting_for=None
-        )
+        return _succeeded(record, RunEvent.ALL_SUCCEEDED, observation.time)
+    if has_done_its_work(record):
+        return _while_others_finish(record, observation)
     if any(worker.exit_code for worker in record.workers):
         return _end(record, RunEvent.WORKER_FAILED)
     if lost := _lost_host(record, reports, timeouts):
@@ -200,11 +206,35 @@ def _while_busy(
     waiting_for = _silent_hosts(record, reports)
     if waiting_for is None and observation.owners_changing and record.spec.restarts_on_rebalance:
         waiting_for = "the primary owners of the cache's partitions are changing"
+    if waiting_for is None and record.state is RunState.RUNNING:
+        waiting_for = _not_joined(record, observation)
     if waiting_for != record.waiting_for:
         record = replace(record, waiting_for=waiting_for)
     if record.state is RunState.STARTING:
         return _while_starting(record, reports, observation)
-    return record if waiting_for else _while_running(record, reports, observation)
+    return record
+
+
+def _succeeded(record: RunRecord, event: RunEvent, now: float) -> RunRecord:
+    reason = None if record.state is RunState.FINISHING else record.reason
+    return record.happened(event, ended_at=now, exit_code=0, reason=reason, waiting_for=None)
+
+
+def has_done_its_work(record: RunRecord) -> bool:
+    """Tell whether all tasks have succeeded that decide on the run."""
+    deciding = [worker for worker in record.workers if record.role(worker.worker).decides]
+    return bool(deciding) and all(worker.exit_code == 0 for worker in deciding)
+
+
+def _while_others_finish(record: RunRecord, observation: Observation) -> RunRecord:
+    """End servers when the script has succeeded; an evaluator has its time for what was saved last."""
+    ended_at = max(each.ended_at or 0.0 for each in record.workers if record.role(each.worker).decides)
+    evaluates = any(
+        each.exit_code is None and record.role(each.worker).job == "evaluator" for each in record.workers
+    )
+    if evaluates and observation.time - ended_at <= record.spec.finish_timeout_s:
+        return replace(record, waiting_for="the evaluator, which may finish its work")
+    return _end(record, RunEvent.SCRIPT_SUCCEEDED, "the script has succeeded")
 
 
 def _lost_host(record: RunRecord, reports: Reports, timeouts: Timeouts) -> str | None:
@@ -256,39 +286,37 @@ def _describe_late(record: RunRecord, reports: Reports, missing: list[WorkerReco
         late = [name for name in record.order.hosts if not reports.get(name) or not reports[name].ports]
         what = f"not prepared within {timeout_s:g} s: {', '.join(late)}"
     else:
-        late = [f"worker {worker.worker} on {worker.host}" for worker in missing]
+        late = [f"{record.role(worker.worker).name} on {worker.host}" for worker in missing]
         what = f"not started within {timeout_s:g} s: {', '.join(late)}"
     return f"{what}; ask what is wrong with: ignite-tf doctor"
 
 
-def _while_running(record: RunRecord, reports: Reports, observation: Observation) -> RunRecord:
-    """End a run of which some workers wait for others that do not join them; where none joins, none waits.
+def _not_joined(record: RunRecord, observation: Observation) -> str | None:
+    """Say whom workers that have joined have long waited for; where none has, or all have, nobody waits.
 
-    Nobody else would: an operation of all workers that one does not come by keeps the rest for ever.
+    A process that runs is running: it may read or compute for long before it joins. Nobody can tell whether it will,
+    so it is told of and not ended; what ends a run in any case is its deadline.
     """
-    alive = [worker for worker in record.workers if worker.exit_code is None]
-    joined = [worker.joined_at for worker in alive if worker.joined_at is not None]
-    missing = [worker for worker in alive if worker.joined_at is None]
-    timeout_s = record.spec.start_timeout_s
-    if not joined or not missing or timeout_s is None or observation.time - min(joined) <= timeout_s:
-        return record
-    return _too_late(record, _describe_missing(record, reports, missing, timeout_s), missing[0].worker)
-
-
-def _describe_missing(
-    record: RunRecord, reports: Reports, missing: list[WorkerRecord], timeout_s: float
-) -> str:
-    said = []
-    for worker in missing:
-        report = reports.get(worker.host)
-        line = (report.last_lines.get(worker.worker) if report else None) or "nothing"
-        said.append(f"worker {worker.worker} (its last line: {line})")
-    there = [str(each.worker) for each in record.workers if each.joined_at is not None]
+    alive = [
+        worker
+        for worker in record.workers
+        if worker.exit_code is None and record.role(worker.worker).must_join
+    ]
+    joined = [worker for worker in alive if worker.joined_at is not None]
+    missing = [worker.worker for worker in alive if worker.joined_at is None]
+    timeout_s, began = (
+        record.spec.start_timeout_s,
+        min((each.joined_at or 0.0 for each in joined), default=0.0),
+    )
+    if not joined or not missing or timeout_s is None or observation.time - began <= timeout_s:
+        return None
+    there = ", ".join(str(each.worker) for each in joined)
     return (
-        f"not joined within {timeout_s:g} s: {', '.join(said)}. Worker {', '.join(there)} waits for it: who trains "
-        "together reaches the others by TensorFlow servers, which importing keras brings, or for a loop of one's own "
-        "ignite_tf_magic.strategy(), and which start with TensorFlow's first operation. Let every worker come to that "
-        "early, or none; a longer limit: --start-timeout"
+        f"worker {', '.join(map(str, missing))} runs, but has not joined within {timeout_s:g} s; worker {there} is "
+        "there, and waits for it when they train together. Who does reaches the others by TensorFlow servers, which "
+        "importing keras brings, or for a loop of one's own ignite_tf_magic.strategy(), and which start with "
+        "TensorFlow's first operation. If it never comes to that, stop the run; --deadline ends runs by themselves, "
+        "and --start-timeout says after how long this is told"
     )
 
 
@@ -346,6 +374,8 @@ def _while_ending(
             reason=reason,
             waiting_for=None,
         )
+    if record.state is RunState.FINISHING:
+        return _succeeded(record, RunEvent.ALL_GONE, observation.time)
     if record.state is RunState.FAILING:
         return _after_failure(record, reports, observation)
     return _with_past(record, observation)
@@ -387,11 +417,11 @@ def _obstacles(record: RunRecord, reports: Reports) -> set[str]:
 def _cause(record: RunRecord) -> str:
     if record.reason is not None or record.failed_worker is None:
         return record.reason or "its workers were ended from outside"
-    worker = record.workers[record.failed_worker]
+    worker, name = record.workers[record.failed_worker], record.role(record.failed_worker).name
     if _took_a_port(record):
-        return f"worker {worker.worker} on {worker.host} found its port taken"
+        return f"{name} on {worker.host} found its port taken"
     told = verdicts.describe_end(worker.exit_code or 0, record.end)
-    return f"worker {worker.worker} on {worker.host}: {told}"
+    return f"{name} on {worker.host}: {told}"
 
 
 def _took_a_port(record: RunRecord) -> bool:

@@ -20,6 +20,8 @@ from typing import Any
 
 from ignite_tf_magic.after_import import StandInLoader
 
+# What TensorFlow's and Keras' own `__init__` import and ask for nothing, as seen in TensorFlow 2.21 and Keras 3.15. A
+# version that has none of a name never imports it: nothing is deferred then, and all else is as before.
 DEFERRED = (
     "tensorflow._api.v2.lite",
     "tensorflow._api.v2.compat.v1.lite",
@@ -35,10 +37,10 @@ def defer_imports(modules: Iterable[str] = DEFERRED) -> None:
 
     An error in a module reaches whoever asks it for something, each time, as importing it again would.
     """
-    sys.meta_path.insert(0, _Finder(modules))
+    sys.meta_path.insert(0, _DeferringFinder(modules))
 
 
-class _Finder(MetaPathFinder):
+class _DeferringFinder(MetaPathFinder):
     """Finds modules by the finders that come after it, and has them executed later."""
 
     def __init__(self, modules: Iterable[str]) -> None:

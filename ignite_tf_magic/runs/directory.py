@@ -127,9 +127,16 @@ def _of_generation(stem: str, generation: int, suffix: str) -> str:
     return f"{stem}.{suffix}" if generation <= 1 else f"{stem}.g{generation}.{suffix}"
 
 
+def make_private(path: Path) -> None:
+    """Make a directory, and those that are missing above it, for this user alone, whatever the umask lets others do."""
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    for each in reversed(missing):
+        each.mkdir(mode=0o700, exist_ok=True)
+
+
 def create_directory(runs_dir: Path, name: str) -> RunDirectory:
     """Make the directory of a new run, named like mnist-1121-0412-k3f."""
-    runs_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(runs_dir)
     while True:
         directory = RunDirectory(runs_dir / new_run_id(name))
         try:

@@ -1,4 +1,4 @@
-"""How a worker's process ends when it is asked to, or when nobody is left who could ask."""
+"""The end of a worker's process that is asked to leave, or that nobody is left to ask."""
 
 from __future__ import annotations
 

@@ -30,12 +30,13 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TaskSlot:
-    """The place of one worker in one generation.
+    """The place of one task in one generation.
 
     Attributes:
+        worker: The task's number; those of workers come first.
         host: Name of the host on which it runs.
         node: Ignite's node there, "host:port" as that host reaches it; the worker knocks there first.
-        partitions: Ascending; None reads the cache whole.
+        partitions: Ascending; none for a task that is no worker; None reads the cache whole.
         sizes: (rows, bytes of the largest row) of each partition, by its number as text.
         local_rows: Rows that a node of its own host holds.
     """
@@ -59,7 +60,7 @@ class Order:
 
     Attributes:
         generation: Counts the launches of all workers, from 1.
-        addresses: "host:port" of each worker's TensorFlow server, in the order of the workers; known from RUN on.
+        addresses: "host:port" of each task's TensorFlow server, in the order of the tasks; known from RUN on.
         reason: Why workers are ended, in words, in the phase END.
     """
 
@@ -111,7 +112,7 @@ class WorkerEnd:
         code: As Popen gives it; negative is a signal. None: nobody saw it end.
         reason: "exited" by itself, or why its shim ended it.
         oom: Whether the system killed it for want of memory.
-        full_disk: A place of its host whose disk was full then.
+        full_disk: A place of its host whose disk was full, or could only be read, then.
         ended_at: When the script ended where it told so, else the process; seconds since the epoch.
         asked_to_end: Whether the script ended because it was sent SIGTERM.
         exception: Name of the exception's class.
@@ -184,6 +185,7 @@ class HostReport:
         address: By which other hosts reach it.
         up: Workers whose servers listen.
         pids: Process of each worker of this generation.
+        respawns: How often the processes of workers were started again in this generation; none is 0.
         ends: How workers of this generation ended.
         last_lines: What workers that others wait for have said last.
         living: Jobs of any generation of this run that have not ended there, or whose end is not among `ends` yet.
@@ -201,6 +203,7 @@ class HostReport:
     address: str | None = None
     up: frozenset[int] = frozenset()
     pids: Mapping[int, int] = field(default_factory=dict)
+    respawns: Mapping[int, int] = field(default_factory=dict)
     ends: Mapping[int, WorkerEnd] = field(default_factory=dict)
     last_lines: Mapping[int, str] = field(default_factory=dict)
     living: tuple[str, ...] = ()
@@ -230,6 +233,7 @@ class HostReport:
                 "silent_s": silent_s,
                 "ports": _by_worker(found.get("ports", {})),
                 "pids": _by_worker(found.get("pids", {})),
+                "respawns": _by_worker(found.get("respawns", {})),
                 "last_lines": _by_worker(found.get("last_lines", {})),
                 "up": frozenset(found.get("up", ())),
                 "ends": ends,

@@ -1,4 +1,4 @@
-"""How hosts are reached from here: this machine through a pipe, others by SSH."""
+"""Ways to hosts from here: to this machine through a pipe, others by SSH."""
 
 from __future__ import annotations
 

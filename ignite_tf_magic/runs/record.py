@@ -23,6 +23,7 @@ from ignite_tf_magic.launch import lock
 from ignite_tf_magic.launch.files import stamp_of, write_private
 from ignite_tf_magic.runs.directory import RunDirectory
 from ignite_tf_magic.runs.orders import Order, WorkerEnd, known_fields
+from ignite_tf_magic.runs.roles import Role, Strategy, cluster_spec, roles_of
 from ignite_tf_magic.runs.states import RunEvent, RunState, after
 from ignite_tf_magic.runs.task import is_python_script
 from ignite_tf_magic.runs.type_checks import misfits
@@ -37,12 +38,15 @@ class RunOptions:
     """What a person asks for and its hosts go by as it stands.
 
     Attributes:
+        python: Interpreter of the workers: a path on their hosts, or a name in the PATH there. None is each host's
+            configured one, on the machine where the run was started that of its starter.
+        deadline_s: How long the run may take in all; None takes the configured time, and has no limit where none is.
         script_name: What tracebacks call the script.
         command: Program and arguments that each worker runs, in a copy of the job's directory, instead of a script;
             "python" is the workers' interpreter.
         args: The script's arguments.
-        start_timeout_s: How long hosts may take to start the workers' processes, and then workers to join the first of
-            them that has, in a run with several; a run for which that is not enough fails. None has no limit.
+        start_timeout_s: How long hosts may take to start the workers' processes; a run for which that is not enough
+            fails. Workers of several that have not joined the first of them for as long are told of. None has no limit.
         hosts: Only these get workers; empty allows all that hold partitions.
         num_gpus: Of each worker, for itself alone. With 0 workers see all GPUs of their host, as any program does.
         memory_bytes: Of each worker with all that it starts, at most: a worker that has more is ended, and its host has
@@ -51,8 +55,16 @@ class RunOptions:
         priority: Among runs that wait for room those with a higher one come first, then those that wait longer.
         survives_s: For how long its workers live on when the process that owns it ends in good order, as a kernel does
             that is restarted, so that another one may take it over. With 0 they end with it.
+        num_ps: Parameter servers beside the workers.
+        chief: Where the script runs that drives the workers: a host, "here" for this machine, "random" for any host
+            that the run may use; empty for worker 0's.
+        has_evaluator: Whether one more task runs the script, to evaluate what the others save.
+        compat: Whether workers may import `tensorflow.contrib.ignite`, which TensorFlow had until 1.15.
+        finish_timeout_s: So long an evaluator may go on when the script has succeeded.
     """
 
+    python: str | None = None
+    deadline_s: float | None = None
     script_name: str = "cell"
     command: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
@@ -63,6 +75,11 @@ class RunOptions:
     allow_partial: bool = False
     priority: int = 0
     survives_s: float = 0.0
+    num_ps: int = 0
+    chief: str = ""
+    has_evaluator: bool = False
+    compat: bool = False
+    finish_timeout_s: float = 60.0
 
     def options(self) -> dict[str, Any]:
         """Return these alone, by their names."""
@@ -74,15 +91,14 @@ class RunSpec(RunOptions):
     """What a run was asked for; the same for its whole life.
 
     Attributes:
+        strategy: How its tasks work together.
         cwd: Directory of workers on the machine where the run was started; elsewhere they have one of their own.
-        python: Interpreter of the workers; None is each host's configured one.
         package: Digest of the parcel with this package for hosts of other machines.
         job_parcel: Digest of the parcel with the job's directory.
         after_import: Functions, as "package.module:function", that workers call when a module has been imported.
         variables_from: A function, named likewise, whose dict a script finds as variables; empty for none.
         environment: More variables of the workers' processes.
         max_restarts: So many failures in a row lead to a restart.
-        deadline_s: How long the run may take in all.
         restarts_on_rebalance: Whether a change of the cache's primary owners restarts the workers.
         port_range: Where TensorFlow's servers listen, both ends included; None takes any free port.
         log_limit_bytes: Of each worker's output so much is kept at least half; None keeps all.
@@ -92,15 +108,14 @@ class RunSpec(RunOptions):
 
     cache: str
     num_workers: int = 1
+    strategy: Strategy = Strategy.SYNC
     cwd: str | None = None
-    python: str | None = None
     package: str | None = None
     job_parcel: str | None = None
     after_import: Mapping[str, str] = field(default_factory=dict)
     variables_from: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     max_restarts: int = 10
-    deadline_s: float | None = None
     restarts_on_rebalance: bool = True
     port_range: tuple[int, int] | None = None
     log_limit_bytes: int | None = 1 << 30
@@ -111,6 +126,11 @@ class RunSpec(RunOptions):
     def runs_script(self) -> bool:
         """Whether its workers run Python code in their own process, not a program beside it."""
         return not self.command or is_python_script(self.command)
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """What each of its tasks does, in their order."""
+        return roles_of(self.strategy, self.num_workers, self.num_ps, self.has_evaluator)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +161,10 @@ class HostRecord:
 
 @dataclass(frozen=True, slots=True)
 class WorkerRecord:
-    """One worker of a run, in its latest generation.
+    """One task of a run, in its latest generation.
 
     Attributes:
+        worker: Its number among all tasks, of which the workers are the first.
         rows: Rows of its partitions.
         pid: Its process on its host, None before it was started.
         joined_at: When its TensorFlow server was first seen to listen; seconds since the epoch. None before, and in
@@ -152,6 +173,7 @@ class WorkerRecord:
         signal: Name of the signal that ended it.
         ended_at: When the script ended where it told so, else the process; seconds since the epoch.
         ended_by_owner: Whether it was ended for the run's sake, not by its own fault.
+        respawns: How often its process was started again while the others went on.
     """
 
     worker: int
@@ -163,6 +185,7 @@ class WorkerRecord:
     ended_at: float | None = None
     ended_by_owner: bool = False
     joined_at: float | None = None
+    respawns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +275,16 @@ class RunRecord:
         host = self.host(name)
         return f"{host.environment}/bin/python" if host.environment else self.spec.python or host.python
 
+    def role(self, worker: int) -> Role:
+        """Return what a task does, by its number."""
+        return self.spec.roles[worker]
+
+    @property
+    def cluster_spec(self) -> dict[str, list[str]]:
+        """Where TensorFlow's servers listen, by their jobs; empty before that is known."""
+        addresses = self.order.addresses
+        return cluster_spec(self.spec.strategy, self.spec.roles, addresses) if addresses else {}
+
     def hosts_of(self, worker: int) -> tuple[tuple[int, str], ...]:
         """Generation and host of each launch of a worker, oldest first."""
         before = [(each.generation, each.hosts[worker]) for each in self.past if worker < len(each.hosts)]
@@ -261,6 +294,7 @@ class RunRecord:
     def to_json(self) -> dict[str, Any]:
         """Return a form that `json` writes."""
         content = asdict(self) | {"state": self.state.value, "order": self.order.to_json()}
+        content["spec"]["strategy"] = self.spec.strategy.value
         content["may_pass"] = content.pop("is_retryable")  # its key on disk and in the registry
         return {"format": FORMAT, **content}
 
@@ -303,10 +337,15 @@ class RunRecord:
         """
         record = cls.from_json(found)
         wrong = list(islice(misfits(record), 5))
-        if not wrong and (record.spec.num_workers < 1 or record.generation < 0):
+        if not wrong and (min(record.spec.num_workers - 1, record.spec.num_ps, record.generation) < 0):
             wrong = ["a number below the least"]
-        if not wrong and record.spec.num_workers * max(record.generation, 1) > _MOST_LAUNCHES:
+        if (
+            not wrong
+            and (record.spec.num_workers + record.spec.num_ps) * max(record.generation, 1) > _MOST_LAUNCHES
+        ):
             wrong = ["more workers than any run has had"]
+        if not wrong and any(not 0 <= each.worker < len(record.spec.roles) for each in record.workers):
+            wrong = ["workers"]
         if not wrong and record.failed_worker not in (None, *range(len(record.workers))):
             wrong = ["failed_worker"]
         if wrong:
@@ -346,7 +385,9 @@ _known_records: dict[Path, tuple[tuple[int, ...], RunRecord]] = {}
 def _spec(found: Mapping[str, Any]) -> RunSpec:
     listed = {name: tuple(found[name]) for name in ("command", "args", "hosts") if name in found}
     ports = found.get("port_range")
-    return RunSpec(**{**known_fields(RunSpec, found), **listed, "port_range": ports and tuple(ports)})
+    strategy = Strategy(found.get("strategy", "sync"))
+    plain = {**known_fields(RunSpec, found), **listed}
+    return RunSpec(**{**plain, "port_range": ports and tuple(ports), "strategy": strategy})
 
 
 def _host(found: Mapping[str, Any]) -> HostRecord:
@@ -377,6 +418,8 @@ class RunInfo:
         detached: Whether its hosts answer for it, not the notebook.
         seen_at: Of a lost run, when something of it was last written here; None when nothing is here.
         left_until: Of a run whose owner has left it, until when its workers live on: who attaches takes it over.
+        workers: All tasks, also those that are no workers, by their numbers.
+        tasks: Their names: "worker 0", "ps 0", "chief".
     """
 
     id: str
@@ -395,6 +438,7 @@ class RunInfo:
     detached: bool = False
     seen_at: datetime | None = None
     left_until: datetime | None = None
+    tasks: tuple[str, ...] = ()
 
 
 def read_info(
@@ -435,6 +479,7 @@ def info_of(record: RunRecord, path: Path, *, has_owner: bool) -> RunInfo:
         started_at=_moment(record.started_at),
         ended_at=None if record.ended_at is None else _moment(record.ended_at),
         num_workers=record.spec.num_workers,
+        tasks=tuple(role.name for role in record.spec.roles),
         directory=path,
         workers=record.workers,
         reason=_why_lost(record) if state is RunState.LOST else record.reason,

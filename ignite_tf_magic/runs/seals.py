@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Any
 
 from ignite_tf_magic.runs.directory import RunDirectory
+from ignite_tf_magic.serialization.terminal_text import visible_line
 
 _KEY_BYTES = 32
 _NOT_TOLD = frozenset({"version"})
@@ -74,7 +75,8 @@ def differences(found: Mapping[str, Any], own: Mapping[str, Any]) -> str:
 def _differences(found: Any, own: Any, place: str) -> Iterator[str]:
     if isinstance(found, Mapping) and isinstance(own, Mapping):
         for name in sorted({*found, *own} - _NOT_TOLD if not place else {*found, *own}):
-            way = f"{place}.{name}" if place else str(name)
+            key = visible_line(str(name))
+            way = f"{place}.{key}" if place else key
             yield from _differences(found.get(name, _NOTHING), own.get(name, _NOTHING), way)
     elif _is_list(found) and _is_list(own) and len(found) == len(own):
         for number, (each, mine) in enumerate(zip(found, own, strict=True)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import traceback
 import warnings
@@ -22,25 +21,30 @@ from ignite_tf_magic.runs.directory import (
 )
 from ignite_tf_magic.runs.orders import TaskSlot, job_name
 from ignite_tf_magic.runs.record import RunRecord
+from ignite_tf_magic.runs.roles import Role, Strategy, filled, template_values, tf_config
 from ignite_tf_magic.runs.task import WorkerTask
 from ignite_tf_magic.runs.timeouts import Timeouts
 
-
-def tf_config(addresses: tuple[str, ...], worker: int) -> str | None:
-    """Write TF_CONFIG for one worker; a single worker has none, and trains without a cluster."""
-    if len(addresses) < 2:
-        return None
-    return json.dumps({"cluster": {"worker": list(addresses)}, "task": {"type": "worker", "index": worker}})
+_RESPAWNS = 100
+_SERVER = "ignite_tf_magic.training.task_server:serve"
+_SHARE = ("IGNITE_DATASET_PART", "IGNITE_DATASET_ASSIGNED_CACHE", "IGNITE_DATASET_ASSIGNMENT_FILE")
+_RENDEZVOUS = (
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+    "IGNITE_TF_ADDRESS",
+)
 
 
 def rendezvous(record: RunRecord, seat: TaskSlot) -> dict[str, str | None]:
     """Return the variables by which PyTorch's and JAX's processes find each other, named as `torchrun` names them."""
+    roles, num_workers = record.spec.roles, record.spec.num_workers
+    if not (record.spec.strategy is Strategy.SYNC and roles[seat.worker].has_share):
+        return dict.fromkeys(_RENDEZVOUS)
     addresses = record.order.addresses
-    here = [each.worker for each in record.order.on(seat.host)]
-    host, _, port = addresses[0].rpartition(":") if len(addresses) > 1 else ("127.0.0.1", "", "")
+    here = [each.worker for each in record.order.on(seat.host) if roles[each.worker].has_share]
+    host, _, port = addresses[0].rpartition(":") if num_workers > 1 else ("127.0.0.1", "", "")
     return {
         "RANK": str(seat.worker),
-        "WORLD_SIZE": str(record.spec.num_workers),
+        "WORLD_SIZE": str(num_workers),
         "LOCAL_RANK": str(here.index(seat.worker)),
         "LOCAL_WORLD_SIZE": str(len(here)),
         "MASTER_ADDR": host.strip("[]"),
@@ -54,7 +58,7 @@ def assignment(record: RunRecord, seat: TaskSlot) -> dict[str, Any]:
     return {
         "cache": record.spec.cache,
         "worker": seat.worker,
-        "rows_by_worker": [each.rows for each in record.order.seats],
+        "rows_by_worker": [each.rows for each in record.order.seats[: record.spec.num_workers]],
         "partitions": {number: list(seat.sizes[number]) for number in sorted(seat.sizes, key=int)},
     }
 
@@ -79,25 +83,41 @@ def worker_environment(
     record: RunRecord, seat: TaskSlot, home: str, *, has_credentials: bool
 ) -> dict[str, str | None]:
     """Return the variables of one worker, whose run's directory is `home`; None takes away what it would inherit."""
-    node = Endpoint.parse(seat.node)
-    config = tf_config(record.order.addresses, seat.worker)
+    node, spec, role = Endpoint.parse(seat.node), record.spec, record.role(seat.worker)
     return {
         **rendezvous(record, seat),
-        **record.spec.environment,
-        "TF_CONFIG": config,
+        **_coordination(record, role),
+        **spec.environment,
+        "TF_CONFIG": tf_config(spec.strategy, spec.roles, record.order.addresses, seat.worker),
         # Lets TensorFlow's server share a port with the socket that keeps it free for this run.
-        "TF_GRPC_REUSE_PORT": "1" if config else None,
+        "TF_GRPC_REUSE_PORT": "1",
         "IGNITE_DATASET_HOST": node.host,
         "IGNITE_DATASET_PORT": str(node.port),
-        "IGNITE_DATASET_PART": None if seat.partitions is None else format_ranges(seat.partitions),
-        "IGNITE_DATASET_ASSIGNED_CACHE": record.spec.cache,
-        "IGNITE_DATASET_ASSIGNMENT_FILE": f"{home}/{assignment_name(seat.worker, record.generation)}",
+        **_share(record, seat, home),
         "IGNITE_DATASET_CREDENTIALS_FILE": f"{home}/{CREDENTIALS}" if has_credentials else None,
         "IGNITE_DATASET_ALLOW_PARTIAL": "true" if record.spec.allow_partial else None,
+        "IGNITE_TF_COMPAT": "1" if spec.compat else None,
         "IGNITE_TF_RUN_ID": record.run_id,
         "IGNITE_TF_RUN_DIR": f"{home}/files",
         "IGNITE_TF_RUN_URI": f"igfs:///runs/{record.run_id}",
     }
+
+
+def _share(record: RunRecord, seat: TaskSlot, home: str) -> dict[str, str | None]:
+    """Say which rows are a task's own; one that has no share reads whole caches, as a process outside of runs."""
+    if not record.role(seat.worker).has_share:
+        return dict.fromkeys(_SHARE)
+    part = None if seat.partitions is None else format_ranges(seat.partitions)
+    assigned = f"{home}/{assignment_name(seat.worker, record.generation)}"
+    return dict(zip(_SHARE, (part, record.spec.cache, assigned), strict=True))
+
+
+def _coordination(record: RunRecord, role: Role) -> dict[str, str | None]:
+    spec = record.spec
+    # Of operations on a worker that has gone, those who wait for it learn at once, as TensorFlow's guide has it.
+    fails_fast = {"GRPC_FAIL_FAST": "use_caller"} if spec.strategy is Strategy.ASYNC else {}
+    hides_gpus = {"CUDA_VISIBLE_DEVICES": "-1"} if spec.num_gpus and not role.has_share else {}
+    return {"IGNITE_TF_STRATEGY": spec.strategy.value, **fails_fast, **hides_gpus}
 
 
 def worker_task(
@@ -113,25 +133,41 @@ def worker_task(
         owner_lock: Lock of the run's owner, where it is on the same machine; else empty.
         is_here: Whether that host is the machine on which the run was started, and has its directories.
     """
-    spec, home = record.spec, f"{root}/runs/{record.run_id}"
+    spec, role, home = record.spec, record.role(seat.worker), f"{root}/runs/{record.run_id}"
     copy_from = f"{root}/parcels/{spec.job_parcel}" if spec.job_parcel else ""
     stays = spec.cwd is not None and is_here and not copy_from
     own_cwd = f"{home}/work-{seat.worker}" if copy_from else f"{home}/files"
     return WorkerTask(
         worker=seat.worker,
         script="" if spec.command else f"{home}/{script_path(spec.script_name)}",
-        args=spec.args,
+        args=_filled(record, seat, spec.args),
         cwd=str(spec.cwd) if stays else own_cwd,
         environment=worker_environment(record, seat, home, has_credentials=has_credentials),
         exit_file=f"{home}/{exit_name(seat.worker, record.generation)}",
         files=f"{home}/files",
         owner_lock=owner_lock,
-        command=spec.command,
+        command=_filled(record, seat, spec.command),
         copy_from=copy_from,
         after_import=spec.after_import,
         variables_from=spec.variables_from,
         claim_file=f"{home}/{claim_name(seat.worker, record.generation)}",
+        call="" if role.runs_script else _SERVER,
+        awaited=_servers(record) if role.job == "chief" else {},
+        await_timeout_s=spec.start_timeout_s,
+        has_peers=role.must_join,
     )
+
+
+def _filled(record: RunRecord, seat: TaskSlot, texts: tuple[str, ...]) -> tuple[str, ...]:
+    if record.spec.strategy is not Strategy.BETWEEN:
+        return texts
+    values = template_values(record.spec.roles, record.order.addresses, seat.worker)
+    return tuple(filled(text, values) for text in texts)
+
+
+def _servers(record: RunRecord) -> dict[str, str]:
+    pairs = zip(record.spec.roles, record.order.addresses, strict=True)
+    return {role.name: address for role, address in pairs if not role.runs_script}
 
 
 def worker_job(
@@ -146,6 +182,7 @@ def worker_job(
     """Return the job of one worker: what its host starts and watches."""
     run, generation, home = record.run_id, record.generation, f"{root}/runs/{record.run_id}"
     path = {"PYTHONPATH": python_path} if python_path else {}
+    role = record.role(seat.worker)
     return Job(
         run=run,
         name=job_name(generation, seat.worker),
@@ -163,8 +200,9 @@ def worker_job(
         lease_s=timeouts.lease_s,
         grace_s=timeouts.grace_s,
         ports=(port,) if port else (),
-        num_gpus=record.spec.num_gpus,
-        memory_bytes=record.spec.memory_bytes,
+        num_gpus=record.spec.num_gpus if role.has_share else 0,
+        memory_bytes=record.spec.memory_bytes if role.has_share else 0,
+        respawns=_RESPAWNS if role.respawns else 0,
         log_limit_bytes=record.spec.log_limit_bytes,
     )
 

@@ -13,6 +13,7 @@ class RunState(Enum):
     RUNNING = "running"  # the process of every worker runs, or has done its work
     FAILING = "failing"  # a worker or a host has failed; the other workers are being ended
     RESTARTING = "restarting"  # all workers are ended, or being ended, to be started again
+    FINISHING = "finishing"  # the script has succeeded; servers are being ended
     STOPPING = "stopping"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -31,6 +32,7 @@ class RunEvent(Enum):
     ROOM_FOUND = "the hosts have room for it"
     ALL_STARTED = "the processes of all workers run"
     ALL_SUCCEEDED = "every worker ended with exit code 0"
+    SCRIPT_SUCCEEDED = "whoever runs the script ended with exit code 0, and others still run"
     WORKER_FAILED = "a worker ended with another exit code, or could not be started"
     HOST_LOST = "a host has not been heard of for longer than its workers live alone"
     DEADLINE_PASSED = "it took longer than it may"
@@ -43,7 +45,8 @@ class RunEvent(Enum):
 
 
 _BUSY = (RunState.STARTING, RunState.RUNNING)
-_ALIVE = (RunState.QUEUED, *_BUSY, RunState.FAILING, RunState.RESTARTING, RunState.STOPPING)
+_ENDING = (RunState.FAILING, RunState.RESTARTING, RunState.FINISHING, RunState.STOPPING)
+_ALIVE = (RunState.QUEUED, *_BUSY, *_ENDING)
 
 TRANSITIONS: dict[tuple[RunState, RunEvent], RunState] = {
     (RunState.QUEUED, RunEvent.ROOM_FOUND): RunState.STARTING,
@@ -51,6 +54,7 @@ TRANSITIONS: dict[tuple[RunState, RunEvent], RunState] = {
     (RunState.QUEUED, RunEvent.DEADLINE_PASSED): RunState.FAILING,
     (RunState.STARTING, RunEvent.ALL_STARTED): RunState.RUNNING,
     **{(state, RunEvent.ALL_SUCCEEDED): RunState.SUCCEEDED for state in _BUSY},
+    **{(state, RunEvent.SCRIPT_SUCCEEDED): RunState.FINISHING for state in _BUSY},
     **{(state, RunEvent.WORKER_FAILED): RunState.FAILING for state in _BUSY},
     **{(state, RunEvent.HOST_LOST): RunState.FAILING for state in _BUSY},
     **{(state, RunEvent.DEADLINE_PASSED): RunState.FAILING for state in _BUSY},
@@ -62,6 +66,7 @@ TRANSITIONS: dict[tuple[RunState, RunEvent], RunState] = {
     (RunState.RESTARTING, RunEvent.STARTED_AGAIN): RunState.STARTING,
     (RunState.RESTARTING, RunEvent.DEADLINE_PASSED): RunState.FAILING,
     (RunState.RESTARTING, RunEvent.STOP_ASKED): RunState.STOPPING,
+    (RunState.FINISHING, RunEvent.ALL_GONE): RunState.SUCCEEDED,
     (RunState.STOPPING, RunEvent.ALL_GONE): RunState.STOPPED,
     **{(state, RunEvent.OWNER_GONE): RunState.LOST for state in _ALIVE},
 }

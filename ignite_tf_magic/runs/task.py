@@ -38,6 +38,10 @@ class WorkerTask:
         after_import: Functions, as "package.module:function", to be called when a module has been imported.
         claim_file: Lock of the process that takes part for this worker, of all that it starts; empty for none.
         variables_from: A function, named likewise, whose dict the script finds as variables; empty for none.
+        call: A function, named likewise, that this process calls instead of running a script; empty for none.
+        awaited: "host:port" of the servers, by the names of their tasks, without which the script cannot begin.
+        await_timeout_s: How long it waits for them; None has no limit.
+        has_peers: Whether other processes train the same model together with this one.
     """
 
     worker: int
@@ -53,6 +57,10 @@ class WorkerTask:
     after_import: Mapping[str, str] = field(default_factory=dict)
     variables_from: str = ""
     claim_file: str = ""
+    call: str = ""
+    awaited: Mapping[str, str] = field(default_factory=dict)
+    await_timeout_s: float | None = None
+    has_peers: bool = False
 
     def to_text(self) -> str:
         """Return what `read` reads."""

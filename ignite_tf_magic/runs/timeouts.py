@@ -1,4 +1,4 @@
-"""How long a run waits for what. Pure values, all of one scale, so that fault campaigns can run faster."""
+"""Timeouts of runs. Pure values, all of one scale, so that fault campaigns can run faster."""
 
 from __future__ import annotations
 

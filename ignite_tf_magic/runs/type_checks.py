@@ -1,4 +1,4 @@
-"""Whether objects that were made from other people's JSON have the types that their classes say. Pure."""
+"""Type checks of objects that were made from other people's JSON, by their classes' annotations. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which failure explains a run's, and whether another attempt may fare better. Pure."""
+"""Verdicts on failures: which of several explains the run's, and may another attempt fare better? Pure."""
 
 from __future__ import annotations
 
@@ -54,11 +54,19 @@ def normal_exit(return_code: int) -> tuple[int, str | None]:
 
 
 def describe_end(exit_code: int, end: WorkerEnd | None) -> str:
-    """Say in words how a worker ended, and which disk of its host was full then."""
+    """Say in words how a worker ended, and which disk of its host was full, or could only be read, then."""
     if end and end.reason == TOO_MUCH_MEMORY:
         return "it was ended, as it had more memory than its limit (--memory)"
     told = describe_exit(exit_code, oom=end.oom if end else None)
-    return f"{told}; the disk is full: {end.full_disk}" if end and end.full_disk else told
+    if not (end and end.full_disk):
+        return told
+    state = "can only be read" if is_read_only(end) else "is full"
+    return f"{told}; the disk {state}: {end.full_disk}"
+
+
+def is_read_only(end: WorkerEnd) -> bool:
+    """Tell whether the disk that its host names could not be written, rather than being full."""
+    return bool(end.full_disk and end.full_disk.endswith("(read-only)"))
 
 
 def describe_exit(exit_code: int, *, oom: bool | None = None) -> str:

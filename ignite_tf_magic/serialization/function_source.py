@@ -61,12 +61,12 @@ def source_of(function: Any) -> FunctionSource:
         raise ConfigError(
             f"{function!r} cannot be sent to workers: give a function that was made with `def`, outside of a class"
         )
-    collector = _Collector(FunctionSource(function.__name__))
+    collector = _SourceCollector(FunctionSource(function.__name__))
     collector.define(function.__name__, function)
     return collector.found
 
 
-class _Collector:
+class _SourceCollector:
     def __init__(self, found: FunctionSource) -> None:
         self.found = found
         self._names: dict[str, int] = {}  # what each name stands for, by id

@@ -65,7 +65,7 @@ def encode(values: Mapping[str, Any], *, max_bytes: int = MAX_BYTES) -> bytes:
     """
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        writer = _Writer(archive, min(max_bytes, MAX_BYTES))
+        writer = _ValueWriter(archive, min(max_bytes, MAX_BYTES))
         writer.write(values)
     writer.check(buffer.tell())
     return buffer.getvalue()
@@ -79,12 +79,12 @@ def decode(data: bytes) -> dict[str, Any]:
     """
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            return _Reader(archive).read()
+            return _ValueReader(archive).read()
     except Exception as error:
         raise ConfigError(f"cannot read the values that were sent: {_reason(error)}") from error
 
 
-class _Refused(Exception):
+class _RefusedValue(Exception):
     """A value has no safe form. The containers that it is in put their steps before its path."""
 
     path = ""
@@ -94,7 +94,7 @@ class _TooLarge(Exception):
     """A variable is larger than the bound by itself."""
 
 
-class _Writer:
+class _ValueWriter:
     """Collects variables in an archive. What no longer fits is measured only, so that the largest is known."""
 
     def __init__(self, archive: zipfile.ZipFile, bound: int) -> None:
@@ -126,7 +126,7 @@ class _Writer:
         self._size, nodes = 0, []
         try:
             nodes = [self._node(name, 0), self._node(value, 0)]
-        except _Refused as refused:
+        except _RefusedValue as refused:
             raise ConfigError(f"cannot send {name}{refused.path[:200]}: {refused}") from refused.__cause__
         except _TooLarge:
             pass
@@ -140,13 +140,13 @@ class _Writer:
         if type(value) is bytes and len(value) > _LARGE:
             return ["blob", self._member(value)]
         if depth == MAX_DEPTH:
-            raise _Refused(f"it contains itself, or has more than {MAX_DEPTH} levels; send it flat")
+            raise _RefusedValue(f"it contains itself, or has more than {MAX_DEPTH} levels; send it flat")
         tag = _tag(value)
         node: list[Any] = [tag]
         for number, part in enumerate(self._parts(tag, value)):
             try:
                 node.append(self._node(part, depth + 1))
-            except _Refused as refused:
+            except _RefusedValue as refused:
                 refused.path = _step(value, number) + refused.path
                 raise
         return node
@@ -157,7 +157,7 @@ class _Writer:
         try:
             return _KINDS[tag][0](value)
         except Exception as error:
-            raise _Refused(f"{_reason(error)}; convert it (astype), or send it as lists") from error
+            raise _RefusedValue(f"{_reason(error)}; convert it (astype), or send it as lists") from error
         finally:
             self._size -= size  # its bytes are counted when they come
 
@@ -174,7 +174,7 @@ class _Writer:
             raise _TooLarge
 
 
-class _Reader:
+class _ValueReader:
     """Reads an archive, each member once, so that small archives have no large values."""
 
     def __init__(self, archive: zipfile.ZipFile) -> None:
@@ -226,7 +226,7 @@ def _tag(value: Any) -> str:
         return "tensor"
     tag = "pandas.Index" if root == "pandas" and name.endswith("Index") else f"{root}.{name}"
     if tag not in _KINDS:
-        raise _Refused(
+        raise _RefusedValue(
             f"it is of type {tag.removeprefix('builtins.')}, not a plain Python value, array or table; send what it is "
             "made of, but write functions and classes into the script, and save models to igfs://"
         )

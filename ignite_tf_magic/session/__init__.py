@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ignite_tf_magic.runs.record import RunInfo as RunInfo
     from ignite_tf_magic.runs.record import RunRecord as RunRecord
     from ignite_tf_magic.runs.record import WorkerRecord as WorkerRecord
+    from ignite_tf_magic.runs.roles import Strategy as Strategy
     from ignite_tf_magic.runs.states import RunState as RunState
     from ignite_tf_magic.runs.supervision.planning import Plan as Plan
     from ignite_tf_magic.serialization.function_source import source_of as source_of
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
     from ignite_tf_magic.training.records import TrainingRecord as TrainingRecord
     from ignite_tf_magic.training.records import mean_data_wait as mean_data_wait
 
+    Planned, Record = Plan, TrainingRecord
+
 _NAMES_IN = {
     "client.sql": "QueryResult",
     "config.options": "OnRebalance",
@@ -66,6 +69,7 @@ _NAMES_IN = {
     "runs.hosts.placement": "PlacementRow",
     "runs.logs.output": "OutputChunk",
     "runs.record": "RunInfo RunRecord WorkerRecord",
+    "runs.roles": "Strategy",
     "runs.states": "RunState",
     "runs.supervision.planning": "Plan",
     "serialization.function_source": "source_of",
@@ -80,10 +84,13 @@ _NAMES_IN = {
     "training.records": "TrainingRecord mean_data_wait",
 }
 _HOME_OF_NAME = {name: module for module, names in _NAMES_IN.items() for name in names.split()}
-__all__ = sorted(_HOME_OF_NAME)
+# Names by which programs may still know some.
+_FORMER_NAMES = {"Planned": "Plan", "Record": "TrainingRecord"}
+__all__ = sorted((*_HOME_OF_NAME, *_FORMER_NAMES))
 
 
 def __getattr__(name: str) -> Any:
+    name = _FORMER_NAMES.get(name, name)
     if name not in _HOME_OF_NAME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"ignite_tf_magic.{_HOME_OF_NAME[name]}"), name)

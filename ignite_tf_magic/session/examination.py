@@ -1,4 +1,4 @@
-"""What a run needs, looked at without a session, also while Ignite is down."""
+"""The doctor's look at all that runs need, without a session, also while Ignite is down."""
 
 from __future__ import annotations
 

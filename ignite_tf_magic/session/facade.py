@@ -1,4 +1,4 @@
-"""What a person does: connect, start a script beside the data, watch it, stop it.
+"""The session, by which a person acts: connect, start a script beside the data, watch it, stop it.
 
 The notebook and the shell are thin views of this module; they take no decisions of their own.
 """
@@ -39,7 +39,7 @@ from ignite_tf_magic.runs.registry.registry import Registry
 from ignite_tf_magic.runs.supervision import manager
 from ignite_tf_magic.runs.supervision.manager import RunHooks, RunPlan
 from ignite_tf_magic.runs.supervision.planning import Plan
-from ignite_tf_magic.serialization.terminal_text import visible
+from ignite_tf_magic.serialization.terminal_text import echo, visible
 from ignite_tf_magic.serialization.values import encode
 from ignite_tf_magic.session.known_runs import get_run
 from ignite_tf_magic.session.pruning import Pruned, Pruner
@@ -86,7 +86,7 @@ class CacheInfo:
 def open_session(
     options: ConnectOptions | None = None,
     *,
-    report: Report = print,
+    report: Report = echo,
     config: Path | None = None,
     via: str | None = None,
 ) -> Session:
@@ -109,11 +109,11 @@ def open_session(
         HostError: The host to go through cannot be used.
         EmbeddedError: No cluster is configured and the embedded one cannot be started.
     """
-    found = configuration(config, via)
-    for note in found.notes:
+    configured = configuration(config, via)
+    for note in configured.notes:
         report(note)
-    options = through(found, options or named_cluster(found) or start_embedded(report))
-    return Session(options, connect_to_most(options), report, found)
+    options = through(configured, options or named_cluster(configured) or start_embedded(report))
+    return Session(options, connect_to_most(options), report, configured)
 
 
 def start_embedded(report: Report) -> ConnectOptions:
@@ -160,7 +160,7 @@ class Session(Closing):
         listed = self.query("SELECT CACHE_NAME, SCHEMA_NAME, TABLE_NAME FROM SYS.TABLES ORDER BY TABLE_NAME")
         for cache_name, schema, table in listed.rows:
             tables.setdefault(cache_name, []).append(f"{_sql_name(schema)}.{_sql_name(table)}")
-        found = []
+        infos = []
         for name in self.client.cache_names():
             if name.startswith(NOTES_PREFIX):
                 continue
@@ -170,8 +170,8 @@ class Session(Closing):
             mark = load_mark(read_facts(self.client, name))
             expected = mark.expected_rows if mark and mark.state is not LoadState.COMPLETE else None
             info = CacheInfo(name, cache.size(), mode, config.backups, tuple(tables.get(name, ())), expected)
-            found.append(info)
-        return found
+            infos.append(info)
+        return infos
 
     def query(self, statement: str, args: Sequence[Any] = (), limit: int | None = None) -> QueryResult:
         """Run one SQL statement.
@@ -275,12 +275,12 @@ class Session(Closing):
         num_seen = len(self.client.nodes())
         if 2 * num_seen > len(self.options.endpoints):
             return False
-        found = connect_to_most(self.options)
-        if len(found.nodes()) <= num_seen:
-            found.close()
+        client = connect_to_most(self.options)
+        if len(client.nodes()) <= num_seen:
+            client.close()
             return False
         self.client.close()
-        self.client = found
+        self.client = client
         return True
 
     def start_run(self, request: RunRequest) -> TrainingRun:
@@ -486,7 +486,7 @@ def load(
     backups: int | None = None,
     replace: bool = False,
     options: ConnectOptions | None = None,
-    report: Report = print,
+    report: Report = echo,
 ) -> LoadOutcome:
     """Create a cache from data, in the given, the configured or the embedded cluster.
 

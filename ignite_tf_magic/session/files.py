@@ -1,4 +1,4 @@
-"""What a person does with files in igfs: list, copy, move, remove, check, keep in step with a directory, mount.
+"""Commands on files in igfs: list, copy, move, remove, check, keep in step with a directory, mount.
 
 An address is igfs:///path or /path (the configured or the embedded cluster) or igfs://HOST:PORT/path. The notebook
 and the shell are thin views of this module, as of `session`; they take no decisions of their own.
@@ -8,25 +8,24 @@ from __future__ import annotations
 
 import hashlib
 import os
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ignite_tf_magic.closing import Closing
-from ignite_tf_magic.config.options import ConnectOptions, state_dir
+from ignite_tf_magic.config.options import state_dir
 from ignite_tf_magic.errors import InvalidPath, MountError, PathIsDirectory, PathNotDirectory, TransferError
 from ignite_tf_magic.igfs import fsck, mount, paths, places
-from ignite_tf_magic.igfs.addresses import cluster_of, given_cluster, name_of_file_system
+from ignite_tf_magic.igfs.addresses import cluster_of, given_cluster
+from ignite_tf_magic.igfs.filesystem import IgfsFileSystem
 from ignite_tf_magic.igfs.fsck import FsckReport
-from ignite_tf_magic.igfs.layout import FileNode, Node
-from ignite_tf_magic.igfs.places import CopyLocation, IgfsPlace, LocalPlace, Tree
+from ignite_tf_magic.igfs.places import CopyLocation, IgfsPlace, LocalPlace, Transfer
 from ignite_tf_magic.igfs.volume import Volume
+from ignite_tf_magic.launch.spawner import own_python, spawn
 from ignite_tf_magic.session import start_embedded
 
 __all__ = [
@@ -41,7 +40,6 @@ __all__ = [
     "unmount",
 ]
 
-_READ_BYTES = 4 * 1024 * 1024
 _MOUNT_S = 60.0
 _POLL_S = 0.05
 
@@ -111,52 +109,6 @@ class SyncOutcome:
     num_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Spot:
-    """Where an address leads."""
-
-    volume: Volume
-    authority: str
-    path: paths.Path
-
-    def info(self, names: paths.Path, node: Node) -> FileInfo:
-        entry = places.entry_of(node)
-        return FileInfo(self.address(names), entry.num_bytes, entry.mtime_ns)
-
-    def address(self, names: paths.Path = ()) -> str:
-        start = f"{paths.SCHEME}://{self.authority}" if self.authority else ""
-        return start + paths.render((*self.path, *names))
-
-    def tree(self) -> Tree:
-        return {names: places.entry_of(node) for names, node in places.walk(self.volume, self.path)}
-
-    def place(self) -> IgfsPlace:
-        return IgfsPlace(self.volume, self.path, self.authority)
-
-    def is_directory(self) -> bool:
-        try:
-            return not isinstance(self.volume.stat(self.path), FileNode)
-        except FileNotFoundError:
-            return False
-
-
-@dataclass(frozen=True, slots=True)
-class _Copy:
-    """One source of a copying, and where it goes."""
-
-    source: CopyLocation
-    target: CopyLocation
-    tree: Tree
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(entry.num_bytes or 0 for entry in self.tree.values())
-
-    @property
-    def num_files(self) -> int:
-        return sum(not entry.is_directory for entry in self.tree.values())
-
-
 class Files(Closing):
     """The files of the clusters that addresses name. Close it, or use it as a context manager.
 
@@ -169,47 +121,46 @@ class Files(Closing):
 
     def __init__(self, *, report: Report) -> None:
         self._report = report
-        self._volumes: dict[str, Volume] = {}
+        self._clusters: dict[str, IgfsFileSystem] = {}
 
     def close(self) -> None:
         """Hang up."""
-        for volume in self._volumes.values():
-            volume.close()
+        for files in self._clusters.values():
+            files.volume.close()
 
     def listing(self, address: str, *, recursive: bool = False) -> list[FileInfo]:
         """List a directory, sorted by name; of a file, the file itself."""
-        found = []
-        for spot in self._expand(address):
-            if recursive:
-                found += [
-                    spot.info(names, node) for names, node in places.walk(spot.volume, spot.path) if names
-                ]
-            elif spot.is_directory():
-                entries = (entry for page in spot.volume.entries(spot.path) for entry in page)
-                found += [spot.info((name,), node) for name, node in entries]
-            if not found or not spot.is_directory():
-                node = spot.volume.stat(spot.path)
-                found += [spot.info((), node)] if isinstance(node, FileNode) else []
-        return sorted(found, key=lambda info: info.path)
+        listed = []
+        for place in self._expand(address):
+            files, path = place.files, paths.render(place.path)
+            infos = [files.info(path)]
+            if infos[0]["type"] == "directory":
+                infos = (
+                    list(files.find(path, withdirs=True, detail=True).values())[1:]
+                    if recursive
+                    else files.ls(path)
+                )
+            listed += [_file_info(place, info) for info in infos]
+        return sorted(listed, key=lambda info: info.path)
 
     def usage(self, address: str) -> list[Usage]:
         """Add up what lies in a directory: one answer for each entry, and the last for the whole."""
         answers = []
-        for spot in self._expand(address):
+        for place in self._expand(address):
+            place.check()
             sums: dict[paths.Path, tuple[int, int]] = {}
-            for names, node in places.walk(spot.volume, spot.path):
-                size = node.size if isinstance(node, FileNode) else 0
+            for names, entry in place.tree().items():
                 for top in {names[:1], ()}:
                     num_bytes, num_files = sums.get(top, (0, 0))
-                    sums[top] = num_bytes + size, num_files + isinstance(node, FileNode)
+                    sums[top] = num_bytes + (entry.num_bytes or 0), num_files + (not entry.is_directory)
             for top in [*sorted(sums.keys() - {()}), ()]:
-                answers.append(Usage(spot.address(top), *sums[top]))
+                answers.append(Usage(_address(place.below(top)), *sums[top]))
         return answers
 
     def read(self, address: str) -> Iterator[memoryview]:
         """Yield the content of files, one after the other; a chunk is good until the next one is asked for."""
-        for spot in self._expand(address):
-            yield from spot.place().read(())
+        for place in self._expand(address):
+            yield from place.read()
 
     def get(
         self,
@@ -225,15 +176,9 @@ class Files(Closing):
             PathIsDirectory: A source is a directory, and not `recursive`.
             TransferError: A local file cannot be written.
         """
-        spots = [spot for address in addresses for spot in self._expand(address)]
-        into = _is_into(target, Path(target).is_dir(), len(spots))
-        copies = []
-        for spot in spots:
-            top = Path(target, *spot.path[-1:]) if into else Path(target)
-            _check_kind(spot.is_directory(), spot.address(), recursive=recursive, verb="get")
-            tree = spot.tree()
-            copies.append(_Copy(spot.place(), LocalPlace(top, self._report), tree))
-        return _carry_out(copies, progress)
+        sources = [place for address in addresses for place in self._expand(address)]
+        pairs = _pairs(sources, self._local(target), target)
+        return _copy(pairs, "get", recursive, progress)
 
     def put(
         self,
@@ -250,18 +195,8 @@ class Files(Closing):
             PathNotFound: There is no directory to copy into.
             TransferError: A local file cannot be read.
         """
-        spot = self._at(address)
-        into = _is_into(address, spot.is_directory(), len(sources))
-        copies = []
-        for source in map(Path, sources):
-            _check_kind(source.is_dir(), str(source), recursive=recursive, verb="put")
-            place = LocalPlace(source, self._report)
-            tree = place.tree()
-            if not tree:
-                raise TransferError(f"there is no file {source} on this machine")
-            name = () if not into else paths.parse(source.name or source.resolve().name)
-            copies.append(_Copy(place, _below(spot, name).place(), tree))
-        return _carry_out(copies, progress)
+        pairs = _pairs([self._local(source) for source in sources], self._at(address), address)
+        return _copy(pairs, "put", recursive, progress)
 
     def copy(
         self,
@@ -272,23 +207,20 @@ class Files(Closing):
         progress: CopyProgress | None = None,
     ) -> CopyOutcome:
         """Copy files within igfs, or to that of another cluster, into `address` if that is a directory."""
-        copies = []
-        for spot, target in self._pairs(sources, address):
-            _check_kind(spot.is_directory(), spot.address(), recursive=recursive, verb="cp")
-            if spot.volume is target.volume and spot.path == target.path[: len(spot.path)]:
-                raise InvalidPath("this cannot be copied to itself or below itself", spot.address())
-            tree = spot.tree()
-            copies.append(_Copy(spot.place(), target.place(), tree))
-        return _carry_out(copies, progress)
+        pairs = self._pairs_in_igfs(sources, address)
+        for source, target in pairs:
+            if source.files is target.files and source.path == target.path[: len(source.path)]:
+                raise InvalidPath("this cannot be copied to itself or below itself", _address(source))
+        return _copy(pairs, "cp", recursive, progress)
 
     def move(self, sources: Sequence[str], address: str) -> None:
         """Move files, or directories with all their contents, each as one step; into `address` if a directory."""
-        for spot, target in self._pairs(sources, address):
-            if spot.volume is not target.volume:
+        for source, target in self._pairs_in_igfs(sources, address):
+            if source.files is not target.files:
                 raise InvalidPath(
-                    "files cannot be moved to another cluster; cp them, then rm", target.address()
+                    "files cannot be moved to another cluster; cp them, then rm", _address(target)
                 )
-            spot.volume.rename(spot.path, target.path)
+            source.files.volume.rename(source.path, target.path)
 
     def remove(self, address: str, *, recursive: bool = False) -> list[str]:
         """Remove files; with `recursive` directories, each with all its contents as one step.
@@ -300,19 +232,19 @@ class Files(Closing):
             PathIsDirectory: It is a directory, and not `recursive`.
         """
         removed = []
-        for spot in self._expand(address):
-            if spot.is_directory():
-                _check_kind(is_directory=True, name=spot.address(), recursive=recursive, verb="rm")
-                spot.volume.remove_directory(spot.path, with_contents=True)
+        for place in self._expand(address):
+            if place.is_directory():
+                _check_kind(place, "rm", recursive=recursive)
+                place.files.volume.remove_directory(place.path, with_contents=True)
             else:
-                spot.volume.remove_file(spot.path)
-            removed.append(spot.address())
+                place.files.volume.remove_file(place.path)
+            removed.append(_address(place))
         return removed
 
     def make_directory(self, address: str, *, parents: bool = False) -> None:
         """Create a directory; with `parents` also those above it, and none of them needs to be new."""
-        spot = self._at(address)
-        spot.volume.make_directory(spot.path, parents=parents, exist_ok=parents)
+        place = self._at(address)
+        place.files.volume.make_directory(place.path, parents=parents, exist_ok=parents)
 
     def check_directory(self, address: str) -> None:
         """Make sure that a directory is there.
@@ -321,16 +253,17 @@ class Files(Closing):
             PathNotFound: Nothing is.
             PathNotDirectory: A file is.
         """
-        spot = self._at(address)
-        spot.volume.directory(spot.path)
+        place = self._at(address)
+        place.files.volume.directory(place.path)
 
     def check(self, address: str, *, repair: bool = False) -> FsckReport:
         """Check a cluster's file system while it is in use; see `igfs.fsck`."""
-        return fsck.fsck(self._at(address).volume, repair=repair, report=self._report)
+        return fsck.fsck(self._at(address).files.volume, repair=repair, report=self._report)
 
     def create(self, name: str, address: str) -> None:
         """Create another file system beside "igfs"; IGFS_FS_NAME=NAME then chooses it."""
-        with Volume(self._options(paths.split_uri(address)[0]), name, create=True) as volume:
+        authority = self._at(address).authority
+        with Volume(partial(cluster_of, authority), name, create=True) as volume:
             volume.store.prepare_to_write()
 
     def sync(
@@ -362,7 +295,7 @@ class Files(Closing):
                 f"{source} is empty: nothing was removed from {target}; if that is meant, remove it yourself"
             )
         chosen = places.newer(tree, known)
-        outcome = _carry_out([_Copy(here, there, chosen)], progress)
+        outcome = _carry_out([Transfer(here, there, chosen)], progress)
         removed = places.surplus(tree, known) if delete else []
         for names in removed:
             there.remove(names)
@@ -377,70 +310,102 @@ class Files(Closing):
         Raises:
             MountError: FUSE is not there, or refused.
         """
-        spot = self._at(address)
+        place = self._at(address)
         mount.mount(
-            spot.volume,
-            spot.path,
+            place.files.volume,
+            place.path,
             Path(directory).absolute(),
-            f"{paths.SCHEME}://{spot.authority}{paths.render(spot.path)}",
+            place.name(),
             lambda: self._report(
                 f"{address} is shown in {directory} until it is unmounted or this is interrupted"
             ),
         )
 
     def _place(self, given: str) -> CopyLocation:
-        return self._at(given).place() if paths.is_uri(given) else LocalPlace(Path(given), self._report)
+        return self._at(given) if paths.is_uri(given) else self._local(given)
 
-    def _pairs(self, sources: Sequence[str], address: str) -> list[tuple[_Spot, _Spot]]:
+    def _local(self, given: str) -> LocalPlace:
+        return LocalPlace(Path(given), self._report)
+
+    def _pairs_in_igfs(self, sources: Sequence[str], address: str) -> list[tuple[IgfsPlace, IgfsPlace]]:
         target = self._at(address)
-        spots = [spot for source in sources for spot in self._expand(source)]
-        into = _is_into(address, target.is_directory(), len(spots))
-        return [(spot, _below(target, spot.path[-1:] if into else ())) for spot in spots]
+        return _pairs([place for source in sources for place in self._expand(source)], target, address)
 
-    def _expand(self, address: str) -> list[_Spot]:
-        spot = self._at(address)
-        return [_Spot(spot.volume, spot.authority, path) for path in places.matches(spot.volume, spot.path)]
+    def _expand(self, address: str) -> list[IgfsPlace]:
+        place = self._at(address)
+        return [
+            replace(place, path=paths.parse(name)) for name in place.files.matches(paths.render(place.path))
+        ]
 
-    def _at(self, address: str) -> _Spot:
+    def _at(self, address: str) -> IgfsPlace:
         authority = paths.split_uri(address)[0]
         path = paths.parse(address)
-        if authority not in self._volumes:
-            self._volumes[authority] = Volume(self._options(authority), name_of_file_system())
-        return _Spot(self._volumes[authority], authority, path)
-
-    def _options(self, authority: str) -> Callable[[], ConnectOptions]:
-        if not authority and given_cluster() is None:
-            start_embedded(self._report)
-        return partial(cluster_of, authority)
-
-
-def _below(spot: _Spot, names: paths.Path) -> _Spot:
-    return _Spot(spot.volume, spot.authority, (*spot.path, *names))
+        if authority not in self._clusters:
+            if not authority and given_cluster() is None:
+                start_embedded(self._report)
+            node = paths.endpoint_of(authority) if authority else None
+            host, port = (node.host, node.port) if node else (None, None)
+            self._clusters[authority] = IgfsFileSystem(host, port, auto_mkdir=False, skip_instance_cache=True)
+        return IgfsPlace(self._clusters[authority], path, authority)
 
 
-def _is_into(target: str, is_directory: bool, num_sources: int) -> bool:
-    if num_sources > 1 and not is_directory:
-        raise PathNotDirectory("several files need a directory that exists to go into", target)
-    return is_directory or target.endswith("/")
+_Source = TypeVar("_Source", IgfsPlace, LocalPlace)
+_Target = TypeVar("_Target", IgfsPlace, LocalPlace)
 
 
-def _check_kind(is_directory: bool, name: str, *, recursive: bool, verb: str) -> None:
-    if is_directory and not recursive:
+def _pairs(sources: Sequence[_Source], target: _Target, given: str) -> list[tuple[_Source, _Target]]:
+    """Say where each source goes: into the target if that is a directory, else that is what it becomes."""
+    is_directory = target.is_directory()
+    if len(sources) > 1 and not is_directory:
+        raise PathNotDirectory("several files need a directory that exists to go into", given)
+    if is_directory or given.endswith("/"):
+        return [(source, target.below(source.last_name())) for source in sources]
+    return [(source, target) for source in sources]
+
+
+def _copy(
+    pairs: Sequence[tuple[CopyLocation, CopyLocation]],
+    verb: str,
+    recursive: bool,
+    progress: CopyProgress | None,
+) -> CopyOutcome:
+    transfers = []
+    for source, target in pairs:
+        source.check()
+        _check_kind(source, verb, recursive=recursive)
+        transfers.append(Transfer(source, target, source.tree()))
+    return _carry_out(transfers, progress)
+
+
+def _check_kind(place: CopyLocation, verb: str, *, recursive: bool) -> None:
+    if place.is_directory() and not recursive:
+        name = _address(place) if isinstance(place, IgfsPlace) else place.name()
         raise PathIsDirectory(f"this is a directory; with all that is in it: {verb} -r", name)
 
 
-def _carry_out(copies: Sequence[_Copy], progress: CopyProgress | None) -> CopyOutcome:
-    began, done, total = time.monotonic(), 0, sum(each.num_bytes for each in copies)
-    for each in copies:
+def _carry_out(transfers: Sequence[Transfer], progress: CopyProgress | None) -> CopyOutcome:
+    began, done, total = time.monotonic(), 0, sum(each.num_bytes for each in transfers)
+    for each in transfers:
 
-        def advance(more: int, name: str = each.target.name(())) -> None:
+        def advance(more: int, name: str = each.target.name()) -> None:
             nonlocal done
             done += more
             if progress:
                 progress(name, done, total)
 
-        places.copy(each.source, each.target, each.tree, advance)
-    return CopyOutcome(sum(each.num_files for each in copies), done, time.monotonic() - began)
+        each.carry_out(advance)
+    return CopyOutcome(sum(each.num_files for each in transfers), done, time.monotonic() - began)
+
+
+def _address(place: IgfsPlace) -> str:
+    """Return what leads there in the next command: a path alone where the configured cluster is meant."""
+    return place.name() if place.authority else paths.render(place.path)
+
+
+def _file_info(place: IgfsPlace, info: Mapping[str, Any]) -> FileInfo:
+    num_bytes = info["size"] if info["type"] == "file" else None
+    address = _address(replace(place, path=paths.parse(info["name"])))
+    return FileInfo(address, num_bytes, info["mtime_ns"])
 
 
 def start_mount(address: str, directory: str, *, report: Report) -> Path:
@@ -459,11 +424,9 @@ def start_mount(address: str, directory: str, *, report: Report) -> Path:
     logs = state_dir() / "mounts"
     logs.mkdir(mode=0o700, parents=True, exist_ok=True)
     log = logs / f"{where.name}-{hashlib.sha256(os.fsencode(where)).hexdigest()[:8]}.log"
-    command = [sys.executable, "-m", "ignite_tf_magic", "fs", "mount", address, str(where)]
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
-        )
+    log.unlink(missing_ok=True)
+    command = own_python("ignite_tf_magic", "fs", "mount", address, str(where))
+    process = spawn(command, cwd=Path.cwd(), env=os.environ, output=log)
     threading.Thread(target=process.wait, daemon=True).start()  # or it would stay a zombie when it has ended
     deadline = time.monotonic() + _MOUNT_S
     while not mount.is_mounted(where):

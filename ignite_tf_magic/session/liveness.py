@@ -22,7 +22,7 @@ def why_it_may_live(run: Run, registry: Registry, *, is_of_this_home: bool) -> s
         is_of_this_home: Whether its owner was of this user here; its lock is known to be free then.
     """
     record = run.record()
-    must_tell = {host for worker in range(record.spec.num_workers) for _, host in record.hosts_of(worker)}
+    must_tell = {host for worker in range(len(record.spec.roles)) for _, host in record.hosts_of(worker)}
     must_tell |= set(registry.reports(record.run_id)) if record.detached else set()
     with run.reach.visiting(run.hosts()) as opened:
         answers = call_all(opened, lambda host: host.jobs_of(record.run_id))

@@ -184,12 +184,21 @@ class Pruner:
     # Removing
 
     def _remove_from_hosts(self, run: Run) -> str | None:
-        """Remove a run's files on its hosts, but for those that cannot be reached; gives who has what lives."""
+        """Remove a run's files on its hosts, but for those that cannot be reached; gives who has what lives.
+
+        All hosts are asked before anything is removed on one of them: what goes on needs its files on the others.
+        """
         hosts = run.hosts()
         is_here = self._index.is_of_this_home(run)
         wanted = [host for host in hosts if self._can_ask(host) and (is_here or host.ssh is not None)]
         with self._reach.visiting(wanted) as opened:
-            answers = call_all(opened, lambda host: _remove_when_quiet(host, run.id))
+            told = call_all(opened, lambda host: _living(host, run.id))
+            for name, living in told.items():
+                if isinstance(living, list) and living:
+                    return f"{', '.join(living)} of it lives on {name}, though it is said to have ended"
+            silent = {name: answer for name, answer in told.items() if isinstance(answer, IgniteTfError)}
+            quiet = [host for host in opened if host.name not in silent]
+            answers = {**silent, **call_all(quiet, lambda host: _remove_when_quiet(host, run.id))}
         failed = {name: answer for name, answer in answers.items() if isinstance(answer, IgniteTfError)}
         for error in failed.values():
             if isinstance(error, HostRefused) and error.kind == "alive":
@@ -229,6 +238,16 @@ class Pruner:
             return RunRecord.from_others(json.loads(data)).state.has_ended
         except (PathNotFound, ValueError, RecursionError):
             return False
+
+
+def _living(host: Host, run_id: str) -> list[str]:
+    """Name what lives of a run on a host; it gets a moment to end."""
+    deadline = time.monotonic() + _LAST_JOBS_S
+    while True:
+        living = [job.name for job in host.jobs_of(run_id) or () if not job.has_ended]
+        if not living or time.monotonic() > deadline:
+            return living
+        time.sleep(_POLL_S)
 
 
 def _remove_when_quiet(host: Host, run_id: str) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 
-from ignite_tf_magic.after_import import after_import
+from ignite_tf_magic.after_import import after_import, call_named
 from ignite_tf_magic.dataset.tfrecord_files import record_file_system
 from ignite_tf_magic.errors import PluginUnavailable
 from ignite_tf_magic.igfs.tensorflow_files import TensorFlowFiles
@@ -27,6 +28,10 @@ class _Handlers:
 
 
 _HANDLERS = _Handlers()
+_BY_STRATEGY = {
+    "standalone": "ignite_tf_magic.training.standalone_client:know_servers",
+    "between": "ignite_tf_magic.training.session_devices:reach_own_devices",
+}
 
 
 def register() -> None:
@@ -51,6 +56,15 @@ def register_or_warn() -> None:
         register()
     except PluginUnavailable as error:
         warnings.warn(f"igfs:// and ignite:// are unknown to TensorFlow here: {error}", stacklevel=2)
+
+
+def prepare_tensorflow() -> None:
+    """Prepare a task's TensorFlow, which has just been imported: files of ours, and servers that the task drives."""
+    register_or_warn()
+    if prepare := _BY_STRATEGY.get(os.environ.get("IGNITE_TF_STRATEGY", "")):
+        call_named(prepare)
+    if os.environ.get("IGNITE_TF_COMPAT"):
+        call_named("ignite_tf_magic.contrib.old_names:install")
 
 
 def register_fsspec() -> None:

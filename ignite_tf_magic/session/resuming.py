@@ -11,7 +11,7 @@ from ignite_tf_magic.config.options import ConnectOptions, timeouts_divisor
 from ignite_tf_magic.errors import ConfigError, IgniteTfError
 from ignite_tf_magic.launch.hosts import Host, call_all
 from ignite_tf_magic.launch.parcels import pack_package
-from ignite_tf_magic.runs.directory import RunDirectory, script_path
+from ignite_tf_magic.runs.directory import RunDirectory, make_private, script_path
 from ignite_tf_magic.runs.handles.run import Run
 from ignite_tf_magic.runs.record import RunRecord
 from ignite_tf_magic.runs.registry.registry import Registry
@@ -91,7 +91,7 @@ def plan_to_take_over(record: RunRecord, options: ConnectOptions) -> RunPlan:
 def directory_to_resume(run: Run, runs_dir: Path) -> RunDirectory:
     """Return the run's directory here, made for one that another machine has started, ready for another owner."""
     directory = RunDirectory(runs_dir / run.id)
-    directory.files.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(directory.files)
     directory.stop_request.unlink(missing_ok=True)
     # Its hosts' reconcilers wrote with the key; this process owns the run from now on.
     for known in (directory, run.directory):

@@ -90,14 +90,14 @@ class RunIndex:
         """List runs, oldest first."""
         native = {info.id: info for info in list_local(self._runs_dir, include_ended=True)}
         others, warnings = self._others()
-        found = {info.id: info for info in others}
+        infos = {info.id: info for info in others}
         # Of a detached run this machine is one of several hosts, and others may go on without it.
-        found |= {
+        infos |= {
             name: info
             for name, info in native.items()
-            if name not in found or not (_is_lost(info) and info.detached)
+            if name not in infos or not (_is_lost(info) and info.detached)
         }
-        chosen = [info for info in found.values() if include_ended or is_live(info)]
+        chosen = [info for info in infos.values() if include_ended or is_live(info)]
         return Listed(tuple(sorted(chosen, key=lambda info: (info.started_at, info.id))), warnings)
 
     def find(self, run_id: str) -> Run:
@@ -186,18 +186,18 @@ class RunIndex:
         with ExitStack() as opened:
             hosts = [opened.enter_context(self._reach.open(host)) for host in self.known_hosts()]
             answers = call_all(hosts, Host.list_runs)
-        found: dict[str, tuple[RunRecord, bool]] = {}
+        records: dict[str, tuple[RunRecord, bool]] = {}
         for answer in answers.values():
             for on_host in () if isinstance(answer, IgniteTfError) else answer:
                 record = _read(on_host.record) if on_host.record else None
                 if record is None:
                     continue
                 lives = any(not job.has_ended for job in on_host.jobs)
-                before = found.get(record.run_id)
+                before = records.get(record.run_id)
                 newest = record if before is None or before[0].version < record.version else before[0]
-                found[record.run_id] = newest, lives or (before is not None and before[1])
+                records[record.run_id] = newest, lives or (before is not None and before[1])
         warnings = [str(answer) for answer in answers.values() if isinstance(answer, IgniteTfError)]
-        return found, tuple(warnings)
+        return records, tuple(warnings)
 
     def known_hosts(self) -> list[HostRecord]:
         """List the other machines that are configured, or that runs of this cluster had."""
@@ -220,11 +220,11 @@ class RunIndex:
     def _remembered(self) -> dict[str, list[tuple[str, str, str | None]]]:
         """Read the hosts that earlier runs had, by cluster."""
         try:
-            found = json.loads((self._state_dir / _KNOWN_HOSTS).read_text())
+            content = json.loads((self._state_dir / _KNOWN_HOSTS).read_text())
         except (OSError, ValueError):
             return {}
         # Until lately all clusters' hosts were in one list.
-        by_cluster = found if isinstance(found, dict) else {self._cluster_name: found}
+        by_cluster = content if isinstance(content, dict) else {self._cluster_name: content}
         return {
             cluster: [(name, ssh, root) for name, ssh, root in rows] for cluster, rows in by_cluster.items()
         }

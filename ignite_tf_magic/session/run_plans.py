@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,7 @@ from ignite_tf_magic.runs.hosts.run_hosts import capacities_of, hosts_of_nodes, 
 from ignite_tf_magic.runs.orders import Capacity
 from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import HostRecord, RunOptions, RunRecord, RunSpec
+from ignite_tf_magic.runs.roles import Strategy, check_roles, check_templates, choose_strategy
 from ignite_tf_magic.runs.spec import check_script
 from ignite_tf_magic.runs.supervision.manager import RunPlan
 from ignite_tf_magic.runs.supervision.planning import LaunchFacts, Plan, plan_launch
@@ -37,7 +39,7 @@ from ignite_tf_magic.runs.timeouts import Timeouts
 _AFTER_IMPORT = {
     "random": "ignite_tf_magic.training.seeding:seed_random",
     "numpy": "ignite_tf_magic.training.seeding:seed_numpy",
-    "tensorflow": "ignite_tf_magic.session.registration:register_or_warn",
+    "tensorflow": "ignite_tf_magic.session.registration:prepare_tensorflow",
     "fsspec": "ignite_tf_magic.session.registration:register_fsspec",
     "jax": "ignite_tf_magic.training.rendezvous:install_jax",
     "torch.distributed": "ignite_tf_magic.training.rendezvous:install_torch",
@@ -58,10 +60,7 @@ class RunRequest(RunOptions):
         script: Source of the script that every worker runs; empty when there is a command.
         job_dir: Directory or archive that the command needs.
         name: First part of the run's id; the cache's name by default.
-        python: Interpreter of the workers: a path on their hosts, or a name in the PATH there. By default the host's
-            configured one, on this machine this process's.
         max_restarts: So many failures in a row lead to a restart; None takes the configured number.
-        deadline_s: How long the run may take in all; None takes the configured time.
         on_rebalance: What a change of the cache's primary owners leads to; None takes what is configured.
         requirements: File of what the workers' interpreter is to have; it is then that of a virtual environment, built
             once on each host by uv or pip on `python`, and used again for the same words.
@@ -70,6 +69,8 @@ class RunRequest(RunOptions):
         stop_on_nan: Whether a training whose loss is not a number any more fails, instead of going on.
         wait: Whether the run waits, queued, for GPUs and ports that other runs hold; else it is refused.
         detach: Whether the run's hosts answer for it, so that it outlives this process. It then needs no `survives_s`.
+        strategy: "auto", or how the run's tasks work together: "sync", "async", "standalone" or "between". Automatic is
+            "between" for arguments with its templates, as {ps_hosts}, else "async" with parameter servers, else "sync".
         env: More variables of the workers' environment. They stand in the run's record, which others read: no secrets.
     """
 
@@ -78,9 +79,7 @@ class RunRequest(RunOptions):
     num_workers: int = 1
     job_dir: Path | None = None
     name: str | None = None
-    python: str | None = None
     max_restarts: int | None = None
-    deadline_s: float | None = None
     on_rebalance: OnRebalance | None = None
     requirements: Path | None = None
     wheels: Path | None = None
@@ -88,6 +87,7 @@ class RunRequest(RunOptions):
     stop_on_nan: bool = False
     wait: bool = False
     detach: bool = False
+    strategy: str = "auto"
     env: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -190,6 +190,8 @@ def _facts(
         by_node={node: equipped(host) for node, host in named.items()},
         # Workers do not go through an ssh host to the cluster: where that is needed, none can run here.
         fallback=equipped(_HERE) if config.ssh.via is None else None,
+        here=equipped(_HERE),
+        draw=random.random(),  # noqa: S311 - which host is no secret
     )
     asked = facts.candidates(spec)
     if known and spec.package is None:
@@ -205,19 +207,27 @@ def _facts(
 
 
 def _spec(config: Config, request: RunRequest) -> RunSpec:
-    launch = config.launch
+    launch, arguments = config.launch, (*request.command, *request.args)
+    strategy = choose_strategy(request.strategy, request.num_ps, arguments)
+    check_roles(strategy, request.num_ps, request.has_evaluator, request.chief)
+    if strategy is Strategy.BETWEEN:
+        check_templates(arguments)
     on_rebalance = request.on_rebalance or launch.on_rebalance
+    request = replace(
+        request,
+        python=_interpreter(request.python),
+        deadline_s=launch.deadline_s if request.deadline_s is None else request.deadline_s,
+    )
     return RunSpec(
         request.cache,
         request.num_workers,
+        strategy=strategy,
         **request.options(),
         cwd=str(working_directory()),
-        python=_interpreter(request.python),
         after_import=_AFTER_IMPORT,
         variables_from=_PUSHED if request.push else "",
         environment={**request.env, **({"IGNITE_TF_STOP_ON_NAN": "1"} if request.stop_on_nan else {})},
         max_restarts=launch.max_restarts if request.max_restarts is None else request.max_restarts,
-        deadline_s=launch.deadline_s if request.deadline_s is None else request.deadline_s,
         restarts_on_rebalance=on_rebalance is OnRebalance.RESTART,
         port_range=launch.ports,
         log_limit_bytes=launch.log_limit_bytes,

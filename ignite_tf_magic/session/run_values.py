@@ -5,10 +5,8 @@ Everything is in formats that run no code when they are read: see `values`.
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.serialization.values import decode, encode
 from ignite_tf_magic.training.models import WEIGHTS, WHOLE, as_built, leave_model
 from ignite_tf_magic.training.task import task
-from ignite_tf_magic.training.untrusted_models import check_model, check_weights
+from ignite_tf_magic.training.untrusted_models import check_model, check_weights, keras_version
 
 _INPUTS, _RESULT = "inputs.zip", "result.zip"
 _MODELS = "model"
@@ -183,12 +181,7 @@ def _with_weights(model: Any, path: Path, what: str) -> Any:
 
 def _keras_of(path: Path) -> Any:
     """Import the Keras that has written a file."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            version = str(json.loads(archive.read("metadata.json")).get("keras_version", "3"))
-    except (ValueError, KeyError, AttributeError, zipfile.BadZipFile) as error:
-        raise ConfigError(f"what a run has left as its model is no .keras file: {error}") from error
-    if version.startswith("2"):
+    if keras_version(path).startswith("2"):
         import tf_keras
 
         return tf_keras

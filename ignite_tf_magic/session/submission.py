@@ -1,4 +1,4 @@
-"""Hands a run over to its own hosts: each gets a reconciler, which obeys the registry from then on."""
+"""Hands a run over to its own hosts: each gets a reconciler, which goes by the registry from then on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ignite_tf_magic.errors import HostUnreachable, IgniteTfError, LaunchError, 
 from ignite_tf_magic.launch.files import write_private
 from ignite_tf_magic.launch.hosts import Host, call_all
 from ignite_tf_magic.launch.jobs import Job
-from ignite_tf_magic.runs.directory import SEAL_KEY, RunDirectory, new_run_id
+from ignite_tf_magic.runs.directory import SEAL_KEY, RunDirectory, make_private, new_run_id
 from ignite_tf_magic.runs.handles.run import Run
 from ignite_tf_magic.runs.hosts.host_names import plain_address
 from ignite_tf_magic.runs.logs.mirror import seen_directory
@@ -65,7 +65,7 @@ def submit(
         record = replace(record, hosts=tuple(_with_root(host, hosts[host.name]) for host in record.hosts))
         owner = new_owner()
         with _taken_back(index, run_id, directory, hosts.values()):
-            directory.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(directory.path)
             write_private(directory.seal_key, seal.to_text())
             write_private(directory.submitted, json.dumps(record.to_json()))
             if plan.script is not None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ignite_tf_magic.config.options import configured_cluster, state_dir, working_directory
+from ignite_tf_magic.serialization.terminal_text import echo
 from ignite_tf_magic.session import get_run
 from ignite_tf_magic.session.resolve import runs_dir
 from ignite_tf_magic.tensorboard.lifecycle import list_boards, open_board, stop_boards
@@ -34,7 +35,7 @@ def open_tensorboard(
     logdirs: Sequence[str] = (),
     host: str = LOOPBACK,
     port: int | None = None,
-    report: Report = print,
+    report: Report = echo,
 ) -> TensorBoardInfo:
     """Open a TensorBoard that shows and compares runs, or find the one that does; blocks until it answers.
 
@@ -75,7 +76,7 @@ def stop_tensorboard(
     *,
     logdirs: Sequence[str] = (),
     port: int | None = None,
-    report: Report = print,
+    report: Report = echo,
 ) -> list[TensorBoardInfo]:
     """End the TensorBoard that shows these runs and log directories, or that listens there; without any, all.
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _PART_BYTES, _TAIL_BYTES = 1 << 20, 1 << 16
 _POLL_S, _PAUSE_S = 0.5, 5.0
 _JOIN_S = 2.0
+# Columns of numbers that nobody may know.
+_MEASURES = ("examples_per_s", "data_wait", "memory_bytes", "gpu_share")
 
 Cluster = Callable[[], "ConnectOptions | None"]
 
@@ -73,9 +75,19 @@ class TrainingRun(Run):
 
     @property
     def history(self) -> pd.DataFrame:
-        """The epochs that are done, one in a row: loss and metrics, examples/s, the share of time waited for data.
+        """The epochs that are done, one in a row; without columns before the first.
 
-        Reads them from igfs; so it can be asked while the run goes on.
+        Reads them from igfs; so it can be asked while the run goes on. The columns, in this order:
+
+            training: str. Which of the script's: "fit-0" is its first `fit`, "loop-0" its first loop of its own.
+            epoch: int64. From 0.
+            step: int64. Steps done since the beginning of the training.
+            NAME: float64. One for each value told, as loss, accuracy, val_loss; NaN where it was not.
+            examples_per_s: float64. Of all workers together; NaN where nobody knows.
+            data_wait: float64. Share of time waited for data, from 0 to 1, of the worker that waited most.
+            memory_bytes: float64. Of the largest worker's process.
+            time: datetime64, UTC. By the chief's clock.
+            gpu_share: float64. How busy the GPUs were, from 0 to 1; only where workers have some.
 
         Raises:
             ConnectionFailed: No node of the cluster answers.
@@ -84,7 +96,7 @@ class TrainingRun(Run):
 
     @property
     def metrics(self) -> pd.DataFrame:
-        """All that was told, about once a second, like `history`."""
+        """All that was told, about once a second and at the end of epochs, with the columns of `history`."""
         return frame_of(self.records())
 
     @property
@@ -128,17 +140,18 @@ class TrainingRun(Run):
 
 
 def frame_of(records: list[TrainingRecord]) -> pd.DataFrame:
-    """Return records as rows, with a column for each value."""
+    """Return records as rows, with the columns of `TrainingRun.history`."""
     import pandas as pd
 
-    found: pd.DataFrame = pd.DataFrame([_row(record) for record in records])
-    return found
+    frame: pd.DataFrame = pd.DataFrame([_row(record) for record in records])
+    frame = frame.astype({name: "float64" for name in _MEASURES if name in frame})
+    return frame
 
 
 def _row(record: TrainingRecord) -> dict[str, Any]:
     memory = [each.memory_bytes for each in record.workers if each.memory_bytes is not None]
     gpus = [each.gpu_share for each in record.workers if each.gpu_share is not None]
-    found = {
+    row = {
         "training": record.training,
         "epoch": record.epoch,
         "step": record.step,
@@ -148,7 +161,7 @@ def _row(record: TrainingRecord) -> dict[str, Any]:
         "memory_bytes": max(memory, default=None),
         "time": datetime.fromtimestamp(record.time, timezone.utc),
     }
-    return found | ({"gpu_share": sum(gpus) / len(gpus)} if gpus else {})
+    return row | ({"gpu_share": sum(gpus) / len(gpus)} if gpus else {})
 
 
 def _open(volume: Volume, run_id: str) -> FileReader:

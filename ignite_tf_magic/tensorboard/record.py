@@ -1,4 +1,4 @@
-"""What is known of a TensorBoard: what it was asked to show, what others see of it, its files.
+"""The record of a TensorBoard: what it was asked to show, what others see of it, its files.
 
 One folder holds those of all TensorBoards of a user:
 

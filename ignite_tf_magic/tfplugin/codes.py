@@ -1,4 +1,4 @@
-"""What a Python error means to TensorFlow."""
+"""TensorFlow's status codes for Python errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a file system has to offer to TensorFlow.
+"""The protocol of a file system that is offered to TensorFlow.
 
 Every path is the whole URI as TensorFlow got it: "igfs:///a/b" or "igfs://host:10800/a". Handlers and
 their files are called from many threads at once, TensorFlow's own among them, and in forked children.

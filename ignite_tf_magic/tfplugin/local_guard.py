@@ -1,4 +1,4 @@
-"""Where a library does not ask TensorFlow for files: an error instead of a directory named "igfs:"."""
+"""A guard for libraries that do not ask TensorFlow for files: an error instead of a directory named "igfs:"."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class LocalGuard:
 
 
 def complete_gfile() -> None:
-    """Return TensorFlow's GFile the attribute `closed` that Keras' CSVLogger asks every file for.
+    """Give TensorFlow's GFile the attribute `closed` that Keras' CSVLogger asks every file for.
 
     Source: TensorFlow 2.21, `tf.io.gfile.GFile` opens its streams lazily and has no `closed`; Keras 3.15, csv_logger.
     """

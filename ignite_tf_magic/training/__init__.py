@@ -1,1 +1,1 @@
-"""What runs inside a worker: the group of workers, Keras on all of them, checkpoints, metrics."""
+"""Training inside a worker: the group of workers, Keras on all of them, checkpoints, metrics."""

@@ -1,21 +1,24 @@
 """`adapt` of preprocessing layers sees the rows of all workers, in the workers' order, and comes to the same on each.
 
 What it is given goes round batch by batch: whatever a layer makes of rows, it makes of all of them. So each worker
-reads as much as one process would. Data that all workers have whole is adapted to as ever.
+reads as much as one process would. Data that all workers have whole is adapted to as ever; where layers then differ,
+they had other rows each, and adapt again to those of all.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from ignite_tf_magic.errors import WorkersDiffer
 from ignite_tf_magic.training.consistency import are_same
-from ignite_tf_magic.training.frameworks import Framework
+from ignite_tf_magic.training.frameworks import Framework, adapted_state
 from ignite_tf_magic.training.group import WorkerGroup
 from ignite_tf_magic.training.shares import is_share
 
@@ -33,12 +36,13 @@ def hook_adapt(framework: Framework, group: WorkerGroup, is_alone: Callable[[], 
         is_alone: Whether a call is to be what it is in one process: within another one, or in `independent()`.
     """
     layers = [getattr(framework.module.layers, name) for name in _LAYERS]
+    is_first = framework.module.__name__ == "keras"  # in which a text of an array is a document
     for kind in {base for layer in layers for base in layer.__mro__ if "adapt" in vars(base)}:
-        kind.adapt = _adapting(vars(kind)["adapt"], group, is_alone)
+        kind.adapt = _adapting(vars(kind)["adapt"], group, is_alone, are_documents=is_first)
 
 
 def _adapting(
-    original: Callable[..., Any], group: WorkerGroup, is_alone: Callable[[], bool]
+    original: Callable[..., Any], group: WorkerGroup, is_alone: Callable[[], bool], *, are_documents: bool
 ) -> Callable[..., Any]:
     under_way: list[Any] = []
 
@@ -48,31 +52,67 @@ def _adapting(
             return original(layer, data, *arguments, **options)
         under_way.append(layer)
         try:
-            return original(layer, rows_of_all(data, group), *arguments, **options)
+            is_lookup = are_documents and hasattr(layer, "get_vocabulary")
+            given = rows_of_all(data, group, are_documents=is_lookup)
+            found = original(layer, given, *arguments, **options)
+            if given is data and isinstance(data, tf.data.Dataset) and not _is_alike(layer, group):
+                _tell_of_own_rows(layer, group)
+                found = original(layer, joined(data, group.channel()), *arguments, **options)
+            _check_alike(layer, group)
+            return found
         finally:
             under_way.remove(layer)
 
     return adapt
 
 
-def rows_of_all(data: Any, group: WorkerGroup) -> Any:
+def _is_alike(layer: Any, group: WorkerGroup) -> bool:
+    return are_same(adapted_state(layer), group)
+
+
+def _check_alike(layer: Any, group: WorkerGroup) -> None:
+    """Make sure that a layer is the same on all workers; all of them call."""
+    if not _is_alike(layer, group):
+        raise WorkersDiffer(
+            f"the layer {layer.name} has been adapted to other data on each worker, and is no longer the same on all "
+            "of them. Give `adapt` an array or a dataset, of which the rows of all workers are seen, or the same "
+            "batches on each worker; where each is to have a layer of its own, put "
+            "`with ignite_tf_magic.independent():` around it"
+        )
+
+
+def _tell_of_own_rows(layer: Any, group: WorkerGroup) -> None:
+    if group.place.is_chief:
+        warnings.warn(
+            f"{layer.name}: adapt was given other rows on each worker, by a dataset that does not say so, and has been "
+            "done again with the rows of all of them. To have it done once, say so with "
+            "options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF. Where each "
+            "worker is meant to have the same rows, seed what chooses or shuffles them",
+            stacklevel=3,
+        )
+
+
+def rows_of_all(data: Any, group: WorkerGroup, *, are_documents: bool = False) -> Any:
     """Return data with the rows of all workers, where each has rows of its own; all of them call.
 
     Args:
         data: A dataset of batches or of rows, or arrays.
         group: The workers.
+        are_documents: Whether each text or number of an array without other dimensions is a row.
 
     Returns:
-        The data itself where all workers have it whole; else a dataset of batches, which all of them read to its end.
+        The data itself where all workers have it whole, or nobody can tell; else a dataset of batches, which all of
+        them read to its end.
     """
     if isinstance(data, tf.data.Dataset):
         return joined(data, group.channel()) if is_share(data) else data
     if not hasattr(data, "__array__") and not isinstance(data, (list, tuple)):
-        return data  # what gives batches by itself is the same on all workers, or nobody can tell
+        return data
     tensor = tf.convert_to_tensor(data)
     if are_same(tensor, group):
         return data
-    return joined(tf.data.Dataset.from_tensor_slices(tensor).batch(_BATCH_ROWS), group.channel())
+    rows = tensor[:, None] if are_documents and tensor.shape.rank == 1 else tensor
+    return joined(tf.data.Dataset.from_tensor_slices(rows).batch(_BATCH_ROWS), group.channel())
 
 
 def joined(dataset: Any, channel: WorkerGroup) -> Any:

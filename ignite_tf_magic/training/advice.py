@@ -1,4 +1,4 @@
-"""What a person is told before a training begins."""
+"""Advice for a person before a training begins."""
 
 from __future__ import annotations
 

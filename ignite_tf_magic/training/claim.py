@@ -1,4 +1,4 @@
-"""Which process takes part for a worker: the first of those of its command that imports Keras, while it lives.
+"""A claim to take part for a worker: by the first of those of its command that imports Keras, while it lives.
 
 Another one may when it has ended, as in a shell script that trains twice.
 """
@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,15 +93,21 @@ def why_not() -> str:
 def stay_out(model_class: Any) -> None:
     """Warn that this process does not take part; of multiprocessing's children, which may only read, in `fit`."""
     text = why_not()
-    if not _is_child():
+    if _is_child():
+        stay_alone(model_class, text)
+    else:
         warnings.warn(text, stacklevel=2)
-        return
+
+
+def stay_alone(model_class: Any, reason: str, has_strategy: Callable[[Any], bool] = lambda _: False) -> None:
+    """Warn in `fit` that it trains this process's model alone, but of models that have a strategy of their own."""
     original = model_class.fit
 
     @functools.wraps(original)
-    def fit(*arguments: Any, **options: Any) -> Any:
-        warnings.warn(text, stacklevel=2)
-        return original(*arguments, **options)
+    def fit(model: Any, *arguments: Any, **options: Any) -> Any:
+        if not has_strategy(model):
+            warnings.warn(reason, stacklevel=2)
+        return original(model, *arguments, **options)
 
     model_class.fit = fit
 

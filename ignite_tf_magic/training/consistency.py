@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ from ignite_tf_magic.errors import WorkersDiffer
 from ignite_tf_magic.training.group import WorkerGroup, as_array
 
 _NUM_NAMED = 5
+_COINCIDENCE = 1e-4
 _TEXT_SHOWN = 300
 
 
@@ -32,7 +33,8 @@ def _checksum(array: np.ndarray, start: int = 0) -> int:
     head = f"{array.dtype.str} {array.shape}".encode()
     if array.dtype.hasobject:
         return zlib.crc32(b"\0".join(map(_bytes_of, array.ravel())), zlib.crc32(head, start))
-    return zlib.crc32(np.ascontiguousarray(array).data, zlib.crc32(head, start))
+    # As bytes: there are dtypes, as bfloat16, that no buffer knows.
+    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, zlib.crc32(head, start))
 
 
 def _bytes_of(thing: Any) -> bytes:
@@ -42,37 +44,40 @@ def _bytes_of(thing: Any) -> bytes:
 class FirstBatches:
     """Compares the first batches of passes over data of which all workers should have the same.
 
-    What is compared is labels, where there are any: inputs may have been changed at random.
+    What is compared is labels, where there are any: inputs may have been changed at random. Where labels tell little,
+    as those of one class do, all of the batch is compared.
+
+    Args:
+        has_own_sources: Whether workers are known to read other rows each.
     """
 
-    def __init__(self) -> None:
-        self._seen: list[int] = []
+    def __init__(self, *, has_own_sources: bool = False) -> None:
+        self._has_own_sources = has_own_sources
+        self._seen: list[tuple[int, int]] = []
         self._num_checked = 0
         self._has_warned = False
 
     def noted(self, number: Any, element: Any) -> Any:
         """Return an element, whose number in its pass is given, in a tf.data function; the first one is noted."""
-        compared = element[1] if isinstance(element, tuple) and len(element) > 1 else element
-        parts = [each for each in tf.nest.flatten(compared, expand_composites=True) if _can_be_read(each)]
+        has_labels = isinstance(element, tuple) and len(element) > 1
+        labels, parts = _parts(element[1]) if has_labels else [], _parts(element)
 
         def note() -> Any:
-            texts = tf.stack([tf.io.serialize_tensor(each) for each in parts]) if parts else tf.constant([""])
-            digest = tf.strings.to_hash_bucket_fast(tf.strings.reduce_join(texts), 2**62)
-            return tf.numpy_function(self._note, [digest], tf.int64)
+            return tf.numpy_function(self._note, [_digest(labels), _digest(parts), *labels], tf.int64)
 
         with tf.control_dependencies([tf.cond(number == 0, note, lambda: tf.constant(0, tf.int64))]):
             return tf.nest.map_structure(tf.identity, element, expand_composites=True)
 
-    def _note(self, digest: Any) -> Any:
-        self._seen.append(int(digest))
-        return digest
+    def _note(self, of_labels: Any, of_all: Any, *labels: np.ndarray) -> Any:
+        self._seen.append((int(of_labels), 0 if tell_rows_apart(labels) else int(of_all)))
+        return of_labels
 
     def check(self, group: WorkerGroup) -> None:
         """Warn, once, if the next pass began with other rows on another worker. All workers call."""
         at = self._num_checked
-        own = self._seen[at] if at < len(self._seen) else -1
+        own = self._seen[at] if at < len(self._seen) else (-1, -1)
         self._num_checked += 1
-        is_same = bool(group.are_equal(np.array([own], np.int64))[0])
+        is_same = bool(group.are_equal(np.array(own, np.int64)).all()) and not self._has_own_sources
         if not is_same and not self._has_warned and group.place.is_chief:
             warnings.warn(
                 "the workers do not have the same batches, and each takes every n-th row of them: rows may be trained "
@@ -84,12 +89,56 @@ class FirstBatches:
         self._has_warned = self._has_warned or not is_same
 
 
-@dataclass(frozen=True)
+def tell_rows_apart(labels: Sequence[np.ndarray]) -> bool:
+    """Return whether other rows would hardly have the labels that these have, one after the other.
+
+    Those of one class, or of few that are sorted or come in turns, are the same for other rows. So may be rare ones:
+    the chance that two rows have the same label, for all of them together, is to be small.
+    """
+    ids = _row_numbers(labels)
+    rows, counts = len(ids), np.bincount(ids)
+    if rows == 0 or float(np.square(counts / rows).sum()) ** rows > _COINCIDENCE:
+        return False
+    num_runs = 1 + np.count_nonzero(np.diff(ids))
+    is_sorted = num_runs == len(counts) < rows
+    is_in_turns = any(np.array_equal(ids[turn:], ids[:-turn]) for turn in range(1, rows // 2 + 1))
+    return not is_sorted and not is_in_turns
+
+
+def _row_numbers(labels: Sequence[np.ndarray]) -> np.ndarray:
+    """Number rows by what their labels are: the same number for the same labels."""
+    rows = len(labels[0]) if labels and labels[0].ndim else 0
+    of_rows = [part for part in labels if part.ndim and len(part) == rows]
+    numbers: dict[tuple[bytes, ...], int] = {}
+    found = [
+        numbers.setdefault(tuple(_row_bytes(part[row]) for part in of_rows), len(numbers))
+        for row in range(rows)
+    ]
+    return np.array(found, np.int64)
+
+
+def _row_bytes(row: Any) -> bytes:
+    array = np.asarray(row)
+    return str(array.tolist()).encode() if array.dtype.hasobject else array.tobytes()
+
+
+def _parts(structure: Any) -> list[Any]:
+    return [each for each in tf.nest.flatten(structure, expand_composites=True) if _can_be_read(each)]
+
+
+def _digest(parts: Sequence[Any]) -> Any:
+    texts = tf.stack([tf.io.serialize_tensor(each) for each in parts]) if parts else tf.constant([""])
+    return tf.strings.to_hash_bucket_fast(tf.strings.reduce_join(texts), 2**62)
+
+
+@dataclass
 class Firsts:
-    """What compares the data of a training, and that of its validation."""
+    """What compares the data of a training, and that of its validation; whether all workers have it, and divide it."""
 
     of_training: list[FirstBatches] = field(default_factory=list)
     of_validation: list[FirstBatches] = field(default_factory=list)
+    is_training_divided: bool = False
+    is_validation_divided: bool = False
 
 
 def _can_be_read(part: Any) -> bool:

@@ -11,9 +11,15 @@ import tensorflow as tf
 
 from ignite_tf_magic.dataset.batches import num_rows
 from ignite_tf_magic.training import shares
+from ignite_tf_magic.training.batch_sources import is_source, of_own_batches
 from ignite_tf_magic.training.consistency import FirstBatches, Firsts, are_same
 from ignite_tf_magic.training.frameworks import Framework
 from ignite_tf_magic.training.group import WorkerGroup
+
+_ALIKE = {
+    *("epochs", "initial_epoch", "batch_size", "validation_split", "validation_batch_size", "shuffle"),
+    *("steps_per_epoch", "validation_steps", "validation_freq", "class_weight"),
+}
 
 
 def training_data(
@@ -32,9 +38,10 @@ def training_data(
     validation, split = given.pop("validation_data", None), given.pop("validation_split", 0.0)
     batch_rows, shuffle = given.pop("batch_size", None), order if given.pop("shuffle", True) else None
     validation_rows = given.pop("validation_batch_size", None) or batch_rows
-    if split and validation is None and not _is_source(x):
+    if split and validation is None and not is_source(x):
         (x, y, weights), validation = _split(x, y, weights, split)
     part = _share((x, y, weights), batch_rows, shuffle, framework, group, firsts.of_training)
+    firsts.is_training_divided = shares.is_divided(part)
     found = {"x": part, "shuffle": False}
     if isinstance(part, tf.data.Dataset):
         found["x"] = shares.in_step(part, group)
@@ -44,6 +51,7 @@ def training_data(
         parts = validation if isinstance(validation, (tuple, list)) else (validation,)
         data = (*parts, None, None)[:3]
         part = _share(data, validation_rows, None, framework, group, firsts.of_validation)
+        firsts.is_validation_divided = shares.is_divided(part)
         found["validation_data"] = _to_evaluate(part, group)
     return found, firsts
 
@@ -59,6 +67,7 @@ def evaluation_data(
     if given.get("_use_cached_eval_dataset"):
         return whole, firsts
     part = _share((x, y, weights), batch_rows, None, framework, group, firsts.of_validation)
+    firsts.is_validation_divided = shares.is_divided(part)
     if not isinstance(part, tf.data.Dataset):
         return {**whole, "x": part}, firsts
     return {"x": _to_evaluate(part, group)}, firsts
@@ -68,11 +77,6 @@ def _to_evaluate(part: Any, group: WorkerGroup) -> Any:
     """Return data of which all workers have as many batches: losses and metrics of a step may be those of all."""
     is_dataset = isinstance(part, tf.data.Dataset)
     return shares.in_step(shares.with_a_batch(part), group) if is_dataset else part
-
-
-def _is_source(x: Any) -> bool:
-    """Whether something gives batches by itself, in contrast to arrays: a dataset, a generator, a PyDataset."""
-    return isinstance(x, tf.data.Dataset) or hasattr(x, "__next__") or hasattr(x, "on_epoch_end")
 
 
 def _share(
@@ -87,8 +91,8 @@ def _share(
     x = data[0]
     if isinstance(x, tf.data.Dataset):
         return shares.share_of(x, group, firsts)
-    if _is_source(x):
-        return x  # a generator's batches are this worker's own
+    if is_source(x):
+        return of_own_batches(x, framework, group)
     parts = framework.module.utils.pack_x_y_sample_weight(*map(_without_lists, data))
     tensors = tf.nest.map_structure(tf.convert_to_tensor, parts)
     if group.place.size > 1 and not are_same(tensors, group):
@@ -117,6 +121,29 @@ def _without_lists(arrays: Any) -> Any:
     return (
         {name: _without_lists(each) for name, each in arrays.items()} if isinstance(arrays, dict) else arrays
     )
+
+
+def described(given: dict[str, Any]) -> str:
+    """Describe what of the arguments of `fit` must be the same on all workers, who else would wait for each other."""
+    found = [f"x is {_kind(given.get('x'))}", f"validation_data is {_kind(given.get('validation_data'))}"]
+    found += [
+        f"{name}={_shown(given[name])}" for name in sorted(_ALIKE & given.keys()) if given[name] is not None
+    ]
+    return ", ".join(found)
+
+
+def _kind(data: Any) -> str:
+    if isinstance(data, tf.data.Dataset):
+        return "a dataset"
+    if data is None:
+        return "nothing"
+    return "a generator or PyDataset" if is_source(data) else "arrays or more"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return str({str(name): float(each) for name, each in sorted(value.items())})
+    return str(np.asarray(value).tolist())
 
 
 def _split(x: Any, y: Any, weights: Any, share: float) -> tuple[tuple[Any, Any, Any], tuple[Any, ...]]:

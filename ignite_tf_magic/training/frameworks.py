@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from ignite_tf_magic.errors import ConfigError
@@ -239,6 +240,17 @@ def framework_of(model: Any) -> Framework:
         if module is not None and isinstance(model, module.Model):
             return framework_named(name)
     raise ConfigError(f"{type(model).__name__} is neither a model of Keras 3 nor of tf_keras")
+
+
+def adapted_state(layer: Any) -> list[Any]:
+    """Return what `adapt` has made of a layer, as arrays: vocabularies and bins are no variables."""
+    found = [each.numpy() for each in layer.variables if hasattr(each, "numpy")]
+    for one in (layer, *vars(layer).values()):  # a layer of texts has one that looks up words
+        weights, bins = getattr(one, "idf_weights", None), getattr(one, "bin_boundaries", None)
+        found += [np.asarray(each) for each in (weights, bins) if each is not None]
+    if hasattr(layer, "get_vocabulary"):
+        found.append(np.array(layer.get_vocabulary(), object))
+    return found
 
 
 def layers_of(model: Any) -> Iterator[Any]:

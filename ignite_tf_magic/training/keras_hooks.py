@@ -27,8 +27,9 @@ from ignite_tf_magic.training.adapting import hook_adapt
 from ignite_tf_magic.training.advice import check_elements, warn_of_own_statistics
 from ignite_tf_magic.training.callbacks import for_worker, leading, same_logs
 from ignite_tf_magic.training.checkpoints import directory_in_run
-from ignite_tf_magic.training.claim import CLAIM, name_in_run, stay_out
-from ignite_tf_magic.training.fit_data import evaluation_data, training_data
+from ignite_tf_magic.training.claim import CLAIM, name_in_run, stay_alone, stay_out
+from ignite_tf_magic.training.consistency import check_models
+from ignite_tf_magic.training.fit_data import described, evaluation_data, training_data
 from ignite_tf_magic.training.frameworks import Framework, framework_named, framework_of, too_old
 from ignite_tf_magic.training.group import WorkerGroup, worker_group
 from ignite_tf_magic.training.losses import hook_losses
@@ -41,6 +42,7 @@ from ignite_tf_magic.training.saving import hook_saving
 from ignite_tf_magic.training.seeding import own_random_numbers
 from ignite_tf_magic.training.strategies import hook_strategies
 from ignite_tf_magic.training.tapes import hook_tapes
+from ignite_tf_magic.training.task import task, why_alone
 from ignite_tf_magic.training.tensorflow_seeds import order_seed, own_numbers, seed_tensorflow
 from ignite_tf_magic.training.together import DataParallelFit
 
@@ -76,6 +78,9 @@ def _install(name: str) -> None:
             )
         return
     _installed.add(name)
+    if reason := why_alone(task()):
+        stay_alone(module.Model, reason, _has_strategy)
+        return
     if not CLAIM.take():
         if group.place.size > 1:
             stay_out(module.Model)
@@ -207,11 +212,14 @@ def _fit(model: Any, original: Callable[..., Any], given: dict[str, Any]) -> Any
     framework, group = framework_of(model), worker_group()
     together, asked = _together(model, framework, group), GracefulShutdown()
     check_elements(model, given.get("x"))
+    check_models([("the arguments of `fit`", described(given))], group)
     fit = f"fit-{next(_fits)}"
     name = name_in_run(fit, group)
     progress = FitProgress(model, framework, group, CheckpointPolicy(directory_in_run(name), group))
     progress.find()
     data, firsts = training_data(given, framework, group, order_seed(group, fit))
+    together.note_divided(firsts.is_training_divided, is_training=True)
+    together.note_divided(firsts.is_validation_divided, is_training=False)
     reporter = _reporter(name, group, given, data["x"])
     callbacks = for_worker(given.pop("callbacks", None), framework, group)
     history = framework.module.callbacks.History()
@@ -280,7 +288,9 @@ def _evaluate(model: Any, original: Callable[..., Any], given: dict[str, Any]) -
     data, firsts = evaluation_data(given, framework, group)
     if not group.place.is_chief:
         given["verbose"] = 0
-    with _together(model, framework, group).installed():
+    together = _together(model, framework, group)
+    together.note_divided(firsts.is_validation_divided, is_training=False)
+    with together.installed():
         found = original(**given, **data)
     for first in firsts.of_validation:
         first.check(group)

@@ -87,12 +87,14 @@ class Loop:
         """
         name = name_in_run(self._name, self._group)
         self._saving = CheckpointPolicy(directory_in_run(name), self._group)
-        found = self._saving.find()
-        first, skipped = (int(found.facts["epoch"]), int(found.facts["batches"])) if found else (0, 0)
-        if found:
-            self._restore(found)
+        checkpoint = self._saving.find()
+        first, skipped = (
+            (int(checkpoint.facts["epoch"]), int(checkpoint.facts["batches"])) if checkpoint else (0, 0)
+        )
+        if checkpoint:
+            self._restore(checkpoint)
         self._dataset = dataset
-        begin_at(dataset, first, skipped, found, self._group)
+        begin_at(dataset, first, skipped, checkpoint, self._group)
         self._reporter = Reporter(
             name, self._group, writer_of_run(), epochs=epochs, batches=num_batches(dataset)
         )
@@ -155,10 +157,10 @@ class Loop:
         facts = {"epoch": epoch, "batches": num_batches, "sources": sources}
         self._saving.save(lambda: Checkpoint(self.step, {**self._arrays(), **read}, facts))
 
-    def _restore(self, found: Checkpoint) -> None:
-        self.step = found.step
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        self.step = checkpoint.step
         variables = dict(self._variables())
-        trained = {name: value for name, value in found.arrays.items() if not is_record(name)}
+        trained = {name: value for name, value in checkpoint.arrays.items() if not is_record(name)}
         if missing := sorted(trained.keys() - variables.keys()):
             raise ConfigError(
                 f"the checkpoint has {', '.join(missing[:5])}, which are not there yet: build models and optimizers "
@@ -175,8 +177,8 @@ class Loop:
             if not hasattr(thing, "variables"):
                 yield name, thing
                 continue
-            found = thing.variables() if callable(thing.variables) else thing.variables
-            yield from ((f"{name} {at}", variable) for at, variable in enumerate(found))
+            variables = thing.variables() if callable(thing.variables) else thing.variables
+            yield from ((f"{name} {at}", variable) for at, variable in enumerate(variables))
 
 
 class _Logged:

@@ -19,21 +19,18 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from ignite_tf_magic.dataset import tf_private
 from ignite_tf_magic.training.frameworks import Framework, layers_of
-from ignite_tf_magic.training.group import as_array
 from ignite_tf_magic.training.hooking import hook, leave_alone
-from ignite_tf_magic.training.reductions import tell_of_rounding
-from ignite_tf_magic.training.step import KERAS_MASK, Step, current_step
+from ignite_tf_magic.training.reductions import behind, tell_of_rounding, warn_once
+from ignite_tf_magic.training.step import KERAS_LOGITS, KERAS_MASK, Step, current_step
+from ignite_tf_magic.training.trials import Trial, tried
 
 _MEANS = ("sum_over_batch_size", "mean", "auto")
-_PROBE_ROWS = 5
 _BIG_BYTES_A_ROW = 1024 * 1024
-# What a loss may raise for numbers that mean nothing to it.
-_UNTRIED = (
-    *(ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RuntimeError, AssertionError),
-    tf.errors.OpError,
-)
-_coupling: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+_ERROR_SHOWN = 200
+_IS_ITS_OWN = Trial(compares=False, goes_by_places=False)
+_trials: weakref.WeakKeyDictionary[Any, Trial] = weakref.WeakKeyDictionary()
 
 
 def hook_losses(framework: Framework) -> None:
@@ -91,13 +88,20 @@ def _over_all_rows(
     sample_weight: Any = None,
 ) -> Any:
     reduction = loss.reduction
+    trial = _IS_ITS_OWN if reduction in (None, "none") else _trial(step, original, loss, y_true, y_pred)
+    if trial.compares:
+        _tell_of_places(step, loss, trial)
+        return _of_everything(step, original, loss, y_true, y_pred, sample_weight)
     with _watched(loss) as values, step.alone():
         plain = original(y_true, y_pred, sample_weight)
-    if reduction in (None, "none") or len(values) != 1 or not isinstance(values[0], tf.Tensor):
+    if trial is _IS_ITS_OWN or len(values) != 1 or not isinstance(values[0], tf.Tensor):
         return plain  # whoever called reduces
     (of_rows,) = values
-    if of_rows.shape.rank == 0 or _couples_rows(loss, y_true, y_pred):
-        return _of_everything(step, original, loss, y_true, y_pred, sample_weight)
+    if trial.compares is None:
+        if of_rows.shape.rank == 0 or _is_made_of(of_rows, (y_true, y_pred)):
+            _tell_of_places(step, loss, trial)
+            return _of_everything(step, original, loss, y_true, y_pred, sample_weight)
+        _tell_of_no_trial(step, loss, trial)
     has_mask = any(
         getattr(each, KERAS_MASK, None) is not None for each in (of_rows, *tf.nest.flatten(y_pred))
     )
@@ -149,8 +153,7 @@ def _of_everything(
 def _watched(loss: Any) -> Iterator[list[Any]]:
     """Note what a loss's `call` returns."""
     values: list[Any] = []
-    autograph = tf.__internal__.autograph
-    inner = autograph.tf_convert(loss.call, autograph.control_status_ctx())
+    inner = tf_private.converted(loss.call)
 
     def call(*arguments: Any, **options: Any) -> Any:
         values.append(inner(*arguments, **options))
@@ -190,45 +193,55 @@ def _with_call(loss: Any, call: Callable[..., Any]) -> Iterator[None]:
             loss.call = before
 
 
-def _couples_rows(loss: Any, y_true: Any, y_pred: Any) -> bool:
-    if loss not in _coupling:
-        _coupling[loss] = couples_rows(loss, y_true, y_pred)
-    return _coupling[loss]
-
-
-def couples_rows(loss: Any, y_true: Any, y_pred: Any) -> bool:
-    """Return whether a loss of rows depends on which other rows are in the batch, as contrastive ones do.
-
-    It is tried out with some rows of random numbers, together and one by one. A loss that cannot be tried out so is
-    taken for one that does not.
-    """
-    random = np.random.default_rng(0)
-    with tf.init_scope():
+def _trial(step: Step, original: Callable[..., Any], loss: Any, y_true: Any, y_pred: Any) -> Trial:
+    """Return what has been found out about a loss, once for each."""
+    if loss not in _trials:
+        before = loss.reduction
+        loss.reduction = "none"
         try:
-            made = [[_probe(each, random) for each in tf.nest.flatten(given)] for given in (y_true, y_pred)]
-            together = _called(loss, (y_true, y_pred), made, slice(None))
-            apart = [_called(loss, (y_true, y_pred), made, slice(row, row + 1)) for row in range(_PROBE_ROWS)]
-            return not np.allclose(together, np.concatenate(apart), rtol=1e-3, atol=1e-5, equal_nan=True)
-        except _UNTRIED:
-            return False
+            with step.alone():
+                _trials[loss] = tf.autograph.experimental.do_not_convert(tried)(original, y_true, y_pred)
+        finally:
+            loss.reduction = before
+    return _trials[loss]
 
 
-def _called(loss: Any, given: tuple[Any, Any], made: list[list[Any]], rows: slice) -> np.ndarray:
-    arguments = [
-        tf.nest.pack_sequence_as(structure, [tf.constant(each[rows]) for each in parts])
-        for structure, parts in zip(given, made, strict=True)
-    ]
-    return as_array(loss.call(*arguments))
+def _is_made_of(of_rows: Any, arguments: Any) -> bool:
+    """Return whether losses of rows are made of a loss's arguments and of variables, of nothing else with rows."""
+    if tf.executing_eagerly():
+        return False
+    given = tf.nest.flatten(arguments)
+    marks = [getattr(each, KERAS_LOGITS, None) for each in given]
+    seen = {id(each) for each in [*given, *marks]}
+    return not any(
+        each.op.type == "Placeholder" and each.dtype != tf.resource for each in behind([of_rows], seen)
+    )
 
 
-def _probe(tensor: Any, random: np.random.Generator) -> np.ndarray:
-    """Make rows of random numbers of a tensor's shape and dtype: from 0 to 1, or 0 and 1."""
-    tensor = tf.convert_to_tensor(tensor)
-    shape = [_PROBE_ROWS, *(3 if size is None else size for size in tensor.shape[1:])]
-    dtype = tensor.dtype.as_numpy_dtype
-    if tensor.dtype.is_floating:
-        return random.uniform(0.05, 0.95, shape).astype(dtype)
-    return random.integers(0, 2, shape).astype(dtype)
+def _tell_of_places(step: Step, loss: Any, trial: Trial) -> None:
+    """Warn where the order of rows matters, and is not that of one process."""
+    if (trial.goes_by_places or trial.compares is None) and not step.keeps_order():
+        unknown = "" if trial.goes_by_places else f" may go by them: {_untried(trial)}. It"
+        warn_once(
+            step,
+            f"the loss {loss.name}{unknown} goes by the places of rows in a batch, as one that takes its halves for "
+            "two views of the same rows. It is computed from the rows of all workers, one worker's after another's, "
+            "which is another order than that of one process. Let what belongs together be parts of one row, and "
+            "take them apart in the model or the loss",
+        )
+
+
+def _tell_of_no_trial(step: Step, loss: Any, trial: Trial) -> None:
+    warn_once(
+        step,
+        f"of the loss {loss.name} nobody knows whether it compares the rows of a batch with each other: "
+        f"{_untried(trial)}. It is taken for one that does not. If it does, the training depends on the number of "
+        "workers: let it have all rows by ignite_tf_magic.all_rows(...), or be a function of its arguments alone",
+    )
+
+
+def _untried(trial: Trial) -> str:
+    return f"tried out with made-up rows it raised {trial.error.partition(chr(10))[0][:_ERROR_SHOWN]}"
 
 
 def _tell_of_bytes(loss: Any, parts: list[Any]) -> None:

@@ -1,4 +1,4 @@
-"""What one worker measures of itself while it trains: rows, time, waiting, memory, GPUs."""
+"""Measures that one worker takes of itself while it trains: rows, time, waiting, memory, GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What metrics count in a step, so that the sum over the workers is what one process would have counted.
+"""Metrics' updates of a step, made so that the sum over the workers is what one process would have counted.
 
 Most metrics count rows: those of all workers add up. What does not is seen here: a mean of a number that belongs to the
 whole batch, as a loss that a `train_step` computes; a function that reduces its batch by itself; metrics of the

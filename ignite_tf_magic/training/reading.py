@@ -1,4 +1,4 @@
-"""What a training reads: saved with it, and read on, also where workers have other partitions after a restart.
+"""The reading of a training: saved with it, and gone on with, also where workers have other partitions after a restart.
 
 In the rest of the epoch under way each worker reads what it would have read, wherever that lies by now; from the next
 epoch on it reads what it has been assigned. So each epoch has every row once.

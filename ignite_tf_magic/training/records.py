@@ -1,4 +1,4 @@
-"""What a run tells of its training: one line of JSON for each record, in metrics.jsonl of its directory in igfs.
+"""Records of a training: one line of JSON for each record, in metrics.jsonl of its directory in igfs.
 
 The chief writes, for all workers; a chief that was started again goes on in the same file, and tells anew of what was
 done since the last checkpoint. Knows no TensorFlow: notebooks read this.
@@ -73,10 +73,10 @@ class TrainingRecord:
     def from_line(cls, line: bytes) -> TrainingRecord | None:
         """Read a line; None when it is not one of a record, or of another version of this package."""
         try:
-            found: dict[str, Any] = json.loads(line)
-            found["workers"] = tuple(WorkerMeasures(**each) for each in found["workers"])
-            found["values"] = {str(name): float(value) for name, value in found["values"].items()}
-            record = cls(**found)
+            content: dict[str, Any] = json.loads(line)
+            content["workers"] = tuple(WorkerMeasures(**each) for each in content["workers"])
+            content["values"] = {str(name): float(value) for name, value in content["values"].items()}
+            record = cls(**content)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
             return None
         return record if _is_sound(record) else None
@@ -113,13 +113,13 @@ class RecordReader:
 
 def without_repeats(records: Iterable[TrainingRecord]) -> list[TrainingRecord]:
     """Leave out what a training did, and did anew after it was started again."""
-    found: dict[str, list[TrainingRecord]] = {}
+    by_training: dict[str, list[TrainingRecord]] = {}
     for record in records:
-        earlier = found.setdefault(record.training, [])
+        earlier = by_training.setdefault(record.training, [])
         while earlier and _place(earlier[-1]) >= _place(record):
             earlier.pop()
         earlier.append(record)
-    return [record for of_training in found.values() for record in of_training]
+    return [record for of_training in by_training.values() for record in of_training]
 
 
 def _place(record: TrainingRecord) -> tuple[int, bool]:

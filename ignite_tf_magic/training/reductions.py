@@ -1,4 +1,4 @@
-"""What a step of the script's own makes of the rows of a batch, read from its graph.
+"""Reductions over a batch's rows in a step of the script's own, read from its graph.
 
 Each worker has a part of a batch. The mean of the workers' numbers, weighted by their rows, is that of one process
 where a number is a mean over rows, and where it has nothing to do with them. A sum over rows is added up. Of anything

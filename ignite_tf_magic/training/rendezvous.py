@@ -1,4 +1,4 @@
-"""How workers of JAX and PyTorch find each other: by the addresses that the run has given to its workers.
+"""The rendezvous of JAX's and PyTorch's workers, by the addresses that the run has given to its workers.
 
 Workers have the variables of `torchrun` (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT), by which
 `torch.distributed.init_process_group()` needs no arguments; here `jax.distributed.initialize()` learns to need none

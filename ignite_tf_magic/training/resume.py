@@ -153,13 +153,13 @@ class FitProgress:
         begin_at(data, epoch, self.num_batches_done, self._found, self._group)
 
     def restore(self) -> None:
-        """Return all variables the values that they had."""
+        """Set all variables to the values that they had."""
         if self._found is not None:
             for name, variable in self._variables():
                 variable.assign(self._found.arrays[name].astype(tf.as_dtype(variable.dtype).as_numpy_dtype))
 
     def restore_metrics(self) -> None:
-        """Return metrics what they had counted: to the chief, as later all workers' counts are added up."""
+        """Restore what metrics had counted: the chief's, as later all workers' counts are added up."""
         if self._found is None:
             return
         for at, variable in enumerate(self._framework.metric_variables(self._model)):
@@ -168,7 +168,7 @@ class FitProgress:
                 variable.assign(value)
 
     def restore_callbacks(self) -> None:
-        """Return callbacks what they remembered."""
+        """Restore what callbacks remembered."""
         if self._found is None:
             return
         for at, (callback, state) in enumerate(

@@ -18,8 +18,9 @@ from ignite_tf_magic.dataset.batches import anew_each_pass, empty_like, num_batc
 from ignite_tf_magic.dataset.deal import GlobalBatchPlan
 from ignite_tf_magic.dataset.lineage import passes_of
 from ignite_tf_magic.dataset.passes import EpochTracker, PassSeed
+from ignite_tf_magic.dataset.tf_private import source_tensors
 from ignite_tf_magic.errors import ConfigError
-from ignite_tf_magic.training.consistency import FirstBatches
+from ignite_tf_magic.training.consistency import FirstBatches, are_same
 from ignite_tf_magic.training.group import WorkerGroup
 
 _KERAS_BATCH_ROWS = 32
@@ -37,12 +38,26 @@ def share_of(dataset: Any, group: WorkerGroup, firsts: list[FirstBatches]) -> An
     if group.place.size == 1 or is_share(dataset):
         return dataset
     place = group.place
-    first = FirstBatches()
+    first = FirstBatches(has_own_sources=not are_same(_sources(dataset), group))
     firsts.append(first)
-    return dataset.enumerate().map(
+    part = dataset.enumerate().map(
         lambda number, element: part_of(first.noted(number, element), place.index, place.size),
         tf.data.AUTOTUNE,
     )
+    part.is_divided = True
+    return part
+
+
+def _sources(dataset: Any) -> list[Any]:
+    found = source_tensors(dataset)
+    return [
+        each for each in found if isinstance(each, tf.Tensor) and each.dtype not in (tf.variant, tf.resource)
+    ]
+
+
+def is_divided(part: Any) -> bool:
+    """Whether a part of data, just made, is every n-th row of batches that all workers have."""
+    return bool(getattr(part, "is_divided", False))
 
 
 def is_share(dataset: Any) -> bool:
@@ -134,17 +149,9 @@ def in_step(dataset: Any, group: WorkerGroup) -> Any:
     """
     if group.place.size == 1:
         return dataset
-    cardinality = int(dataset.cardinality())
-    known = cardinality >= 0
-    numbers = [
-        tf.constant([int(known), cardinality if known else 0, cardinality**2 if known else 0], tf.int64)
-    ]
-    num_known, total, squares = (int(number) for number in group.sum(numbers)[0])
-    size = group.place.size
-    if num_known == size and squares * size == total**2:
-        return dataset
-    if cardinality == tf.data.INFINITE_CARDINALITY:
-        return dataset
+    cardinalities = set(group.side_by_side(int(dataset.cardinality())))
+    if len(cardinalities) == 1 and cardinalities != {tf.data.UNKNOWN_CARDINALITY}:
+        return dataset  # or all are without end
     return _agreed(dataset, group.channel())
 
 

@@ -74,6 +74,7 @@ class Step:
         flags: Go round with the first gradients.
         statistics: Variables that are not trained but change in a step, such as those of BatchNormalization.
         value_of: Returns a variable's value.
+        is_divided: A boolean variable: whether this worker has every n-th row of a batch that all workers have.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Step:
         flags: Flags,
         statistics: Sequence[Any],
         value_of: Callable[[Any], Any],
+        is_divided: Any,
     ) -> None:
         self.group = group
         self.model = model
@@ -99,9 +101,11 @@ class Step:
         self.outputs: list[Any] = []
         self._flags = flags
         self._value_of = value_of
+        self._is_divided = is_divided
         self._statistics = [each for each in statistics if tf.as_dtype(each.dtype).is_floating]
         self._before = [tf.identity(value_of(each)) for each in self._statistics]
         self._num_meetings = 0
+        self._graph = tf.compat.v1.get_default_graph()
         # By graph: a tensor of one cannot be used in another, as that of a branch.
         self._totals: dict[int, tuple[Any, Any]] = {}
 
@@ -152,6 +156,11 @@ class Step:
         """Return a value, or zeros where this worker has no rows."""
         return tf.where(self.rows > 0, value, tf.zeros_like(value))
 
+    def keeps_order(self) -> bool:
+        """Return whether the rows of all workers come in the order of one process: where all have the same batches."""
+        with tf.init_scope():
+            return bool(self._is_divided.numpy())
+
     def note_reduced(self, loss: Any) -> Any:
         """Return a loss of which nobody needs to look how it was reduced."""
         self.reduced[id(loss)] = loss
@@ -172,8 +181,13 @@ class Step:
         """
         dense = [at for at, each in enumerate(gradients) if _is_dense(each)]
         sent = [self._weighted(tf.convert_to_tensor(gradients[at])) for at in dense]
-        self._num_meetings += 1
-        sums = self._meet_first(sent) if self._num_meetings == 1 else self.group.sum(sent)
+        # Of a branch nobody knows, while it is traced, whether a step goes there: `finish` does what each step must.
+        is_in_branch = tf.compat.v1.get_default_graph() is not self._graph
+        self._num_meetings += not is_in_branch
+        if is_in_branch:
+            sums = self.totals(sent)
+        else:
+            sums = self._meet_first(sent) if self._num_meetings == 1 else self.group.sum(sent)
         means = [
             self._sparse_mean(each) if isinstance(each, tf.IndexedSlices) else each for each in gradients
         ]
@@ -210,8 +224,8 @@ class Step:
 
     def _sparse_mean(self, gradient: Any) -> Any:
         values = gradient.values * tf.cast(self.weight(), gradient.values.dtype)
-        if _depends_on_rows(gradient.indices):
-            values, indices = self.gather([values, gradient.indices])
+        if depends_on_rows(gradient.indices):
+            values, indices = self._gathered([values, gradient.indices], is_divided=False)
         else:
             values, indices = self._one_lookup(values, gradient.indices)
         return tf.IndexedSlices(values, indices, gradient.dense_shape)
@@ -233,18 +247,22 @@ class Step:
     def gather(self, tensors: Sequence[Any]) -> list[Any]:
         """Return tensors with the rows of all workers, those of the first worker first.
 
-        What is computed from them is the same on all workers, and each passes the gradient of its own rows back. Where
-        other dimensions differ, rows are filled up with zeros.
+        Of batches that all workers have, and have divided, the rows come in the order that they had. What is computed
+        from them is the same on all workers, and each passes the gradient of its own rows back. Where other dimensions
+        differ, rows are filled up with zeros.
 
         Args:
             tensors: Of one dimension or more, the first being rows; of the same dtypes and ranks on all workers.
         """
+        return self._gathered(tensors, self._is_divided)
+
+    def _gathered(self, tensors: Sequence[Any], is_divided: Any) -> list[Any]:
         own = [tf.convert_to_tensor(each) for each in tensors]
-        layouts = self._layouts(own)
+        layouts = self._layouts(own, is_divided)
         parts = [layout.placed(tf.stop_gradient(each)) for layout, each in zip(layouts, own, strict=True)]
         wholes = self.group.join(parts)
         return [
-            self._linked(mine, whole, layout) if mine.dtype.is_floating else whole
+            self._linked(mine, whole, layout) if mine.dtype.is_floating else layout.in_order(whole)
             for mine, whole, layout in zip(own, wholes, layouts, strict=True)
         ]
 
@@ -270,7 +288,7 @@ class Step:
             found[at] = tf.cast(self.group.sum([weighed])[0], number.dtype)
         return tf.nest.pack_sequence_as(structure, [found.get(at, each) for at, each in enumerate(flat)])
 
-    def _layouts(self, tensors: Sequence[Any]) -> list[_Layout]:
+    def _layouts(self, tensors: Sequence[Any], is_divided: Any) -> list[_Layout]:
         shapes = [tf.shape(each) for each in tensors]
         # The row that stands in for none is left out.
         shapes = [tf.where(self.rows > 0, each, tf.concat([[0], each[1:]], 0)) for each in shapes]
@@ -278,7 +296,7 @@ class Step:
         place = self.group.place
         (table,) = self.group.sum([tf.scatter_nd([[place.index]], [own], [place.size, tf.size(own)])])
         by_tensor = tf.split(table, [each.shape.rank for each in tensors], axis=1)
-        return [_Layout(shapes, place.index) for shapes in by_tensor]
+        return [_Layout(shapes, place.index, tf.convert_to_tensor(is_divided)) for shapes in by_tensor]
 
     def _linked(self, mine: Any, whole: Any, layout: _Layout) -> Any:
         @tf.custom_gradient  # type: ignore[untyped-decorator]
@@ -287,7 +305,7 @@ class Step:
                 # Weighted by this worker's rows later: so by the share now.
                 return layout.taken(upstream * tf.cast(self.share(), upstream.dtype), tf.shape(own))
 
-            return tf.identity(whole), gradient
+            return layout.in_order(whole), gradient
 
         return link(mine)
 
@@ -311,7 +329,7 @@ def _is_dense(gradient: Any) -> bool:
     return gradient is not None and not isinstance(gradient, tf.IndexedSlices)
 
 
-def _depends_on_rows(tensor: Any) -> bool:
+def depends_on_rows(tensor: Any) -> bool:
     """Return whether a tensor is made of a batch's content, not only of its shape; where nobody can tell it is."""
     if tf.executing_eagerly():
         return True
@@ -346,10 +364,12 @@ class _Layout:
     Args:
         shapes: Of each worker's tensor, int32[workers, rank].
         index: This worker.
+        is_divided: Whether each worker has every n-th row of what all have: then rows are put in that order.
     """
 
-    def __init__(self, shapes: Any, index: int) -> None:
+    def __init__(self, shapes: Any, index: int, is_divided: Any) -> None:
         counts = shapes[:, 0]
+        self._order = _order_of(counts, is_divided)
         self._start, self._own_shape = tf.reduce_sum(counts[:index]), shapes[index]
         self._shape = tf.concat([[tf.reduce_sum(counts)], tf.reduce_max(shapes[:, 1:], axis=0)], 0)
 
@@ -360,11 +380,24 @@ class _Layout:
         padded = tf.pad(own[: self._own_shape[0]], tf.stack([before, rest - before], axis=1))
         return tf.ensure_shape(padded, [None, *own.shape[1:]])
 
+    def in_order(self, whole: Any) -> Any:
+        """Return the rows of all workers, placed one worker's after another's, in their order."""
+        return tf.ensure_shape(tf.gather(whole, self._order), whole.shape)
+
     def taken(self, whole: Any, shape: Any) -> Any:
-        """Return this worker's rows of a tensor for all, in the shape of its own, a row that stands in being zero."""
+        """Return this worker's rows of those in order, in the shape of its own, a row that stands in being zero."""
+        whole = tf.gather(whole, tf.argsort(self._order))
         begin = tf.concat([[self._start], tf.zeros_like(self._own_shape[1:])], 0)
         own = tf.slice(whole, begin, self._own_shape)
         return tf.pad(own, tf.stack([tf.zeros_like(shape), shape - self._own_shape], axis=1))
+
+
+def _order_of(counts: Any, is_divided: Any) -> Any:
+    """Return which rows come when, of those of all workers one after the other; each worker has so many."""
+    num_workers, total = tf.size(counts), tf.reduce_sum(counts)
+    workers = tf.repeat(tf.range(num_workers), counts)
+    places = tf.range(total) - tf.gather(tf.cumsum(counts, exclusive=True), workers)
+    return tf.where(is_divided, tf.argsort(places * num_workers + workers), tf.range(total))
 
 
 class _Context(tf.distribute.ReplicaContext):  # type: ignore[misc]

@@ -23,7 +23,7 @@ from ignite_tf_magic.training.reductions import (
     tell_of_rounding,
     warn_once,
 )
-from ignite_tf_magic.training.step import Step
+from ignite_tf_magic.training.step import Step, depends_on_rows
 
 _PRODUCTS = ("MatMul", "Einsum")
 
@@ -79,7 +79,13 @@ def _gradient(
         for each in targets:
             tell_of_rounding(step, each)
             _tell_of_rows(step, each)
-    return original(target, sources, output_gradients, *arguments, **options)
+    found = original(target, sources, output_gradients, *arguments, **options)
+    if is_last:
+        # Of a mean over rows they are means over rows, wherever a script puts them.
+        for gradient in tf.nest.flatten(found):
+            if isinstance(gradient, tf.Tensor):
+                step.note_reduced(gradient)
+    return found
 
 
 def _add_loss(step: Step, original: Callable[..., Any], layer: Any, *arguments: Any, **options: Any) -> Any:
@@ -148,11 +154,28 @@ def _tell_of_rows(step: Step, target: Any) -> None:
 
 
 def _compares_rows(target: Any, step: Step) -> bool:
-    """Find products of rows by rows behind a loss; not behind losses of Keras, which have the rows of all workers."""
-    return any(
-        tensor.op.type in _PRODUCTS and tensor.shape.rank == 2 and tuple(tensor.shape) == (None, None)
-        for tensor in behind([target], set(step.reduced))
+    """Find what each row makes with each other one; not behind losses of Keras, which have the rows of all workers."""
+    return any(_is_of_pairs(tensor) for tensor in behind([target], set(step.reduced)))
+
+
+def _is_of_pairs(tensor: Any) -> bool:
+    """Return whether a tensor is a product of rows by rows, or numbers for each pair of rows by broadcasting."""
+    if tensor.op.type in _PRODUCTS:
+        return bool(tensor.shape.rank == 2 and tuple(tensor.shape) == (None, None))
+    inputs = [each for each in tensor.op.inputs if each.shape.rank is not None and each.shape.rank > 1]
+    if len(inputs) != 2 or inputs[0].shape.rank != inputs[1].shape.rank:
+        return False
+    one, other = (tuple(each.shape) for each in inputs)
+    return (
+        any(_are_crossed(one, other, at) or _are_crossed(other, one, at) for at in range(1, len(one)))
+        and depends_on_rows(inputs[0])
+        and depends_on_rows(inputs[1])
     )
+
+
+def _are_crossed(one: tuple[int | None, ...], other: tuple[int | None, ...], at: int) -> bool:
+    """Return whether one has rows first where the other has one, and the other has rows where it has one."""
+    return (one[0], one[at], other[0], other[at]) == (None, 1, 1, None)
 
 
 def _mixing(step: Step) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Which task of the cluster spec this process is, as TF_CONFIG says. Knows no TensorFlow."""
+"""This process's task in the cluster spec, as TF_CONFIG says. Knows no TensorFlow."""
 
 from __future__ import annotations
 
@@ -86,8 +86,27 @@ class Place:
 
 
 def place_of(task: Task) -> Place:
-    """Tell where a task is; in a cluster with other tasks than workers, each is one alone."""
+    """Tell where a task is; an evaluator, and each of a cluster with other tasks than workers, is one alone."""
     workers = task.addresses.get("worker", ())
-    if set(task.addresses) != {"worker"} or len(workers) < 2:
+    if set(task.addresses) != {"worker"} or len(workers) < 2 or task.kind != "worker":
         return Place()
     return Place(workers, task.index)
+
+
+def why_alone(task: Task) -> str | None:
+    """Say who trains with this task what Keras' `fit` trains in it, where others might be expected to; else None."""
+    jobs = [job for job, addresses in task.addresses.items() if addresses and job != task.kind]
+    if task.kind == "evaluator":
+        return "this fit trains a model of the evaluator alone, which the others know nothing of"
+    if not jobs or task.kind == "ps":
+        return None
+    if task.kind == "chief":
+        return (
+            f"this fit trains in the chief alone, with all rows of the cache, and the {task.num_workers} workers do "
+            "nothing of it: a loop of the script's own hands steps to them (docs/strategies.md). With --strategy sync, "
+            "and no --ps, fit trains one model on all workers"
+        )
+    return (
+        f"this fit trains a model of worker {task.index} alone, on its own rows. With --strategy sync, and no --ps, "
+        "fit trains one model on all workers"
+    )

@@ -24,7 +24,7 @@ import tensorflow as tf
 
 from ignite_tf_magic.dataset.batches import num_rows, or_one_row
 from ignite_tf_magic.training.consistency import check_models, check_weights
-from ignite_tf_magic.training.frameworks import Framework
+from ignite_tf_magic.training.frameworks import Framework, layers_of
 from ignite_tf_magic.training.group import WorkerGroup
 from ignite_tf_magic.training.losses import whole_activities
 from ignite_tf_magic.training.optimizers import optimizers_of
@@ -47,6 +47,10 @@ class DataParallelFit:
         self._functions: dict[str, Any] = {}
         self._compiled: tuple[int, ...] = ()
         self._flags = Flags(_no_flags("wishes"), _no_flags("agreed"))
+        # Of the batches of training, and of others.
+        self._are_divided = {
+            is_training: tf.Variable(False, trainable=False, name="divided") for is_training in (True, False)
+        }
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -81,7 +85,7 @@ class DataParallelFit:
                 setattr(model, name, value)
 
     def start(self) -> None:
-        """Return every worker the chief's variables; the model and its optimizers are built by then."""
+        """Give every worker the chief's variables; the model and its optimizers are built by then."""
         self._flags.wishes.assign(tf.zeros([NUM_FLAGS]))
         self._flags.agreed.assign(tf.zeros([NUM_FLAGS]))
         if self._group.place.size == 1:
@@ -97,6 +101,10 @@ class DataParallelFit:
         for variable, value in zip(unique, values, strict=True):
             variable.assign(value)
         self._spread_seeds()
+
+    def note_divided(self, is_divided: bool, *, is_training: bool) -> None:
+        """Note whether this worker has every n-th row of batches that all workers have."""
+        self._are_divided[is_training].assign(is_divided)
 
     def wish(self, what: int, *, wanted: bool = True) -> None:
         """Ask all workers to do something with the next step, or not any more."""
@@ -157,7 +165,13 @@ class DataParallelFit:
         rows = num_rows(x)
         statistics = self._framework.other_variables(self._model) if is_training else []
         self._step = step = Step(
-            self._group, self._model, rows, self._flags, statistics, self._framework.tensor
+            self._group,
+            self._model,
+            rows,
+            self._flags,
+            statistics,
+            self._framework.tensor,
+            self._are_divided[is_training],
         )
         try:
             with step.under_way():
@@ -250,7 +264,17 @@ def _descriptions(model: Any, optimizers: Sequence[Any], framework: Framework) -
     yield "the shapes of the model's variables", str([str(each.shape) for each in model.variables])
     variables = [[str(one.shape) for one in framework.optimizer_variables(each)] for each in optimizers]
     yield "the variables of the optimizers", str(variables)
+    yield "what layers have been adapted to", "; ".join(_adapted(model))
     yield "the optimizers", str([(type(each).__name__, _options(each)) for each in optimizers])
+
+
+def _adapted(model: Any) -> Iterator[str]:
+    """Describe vocabularies and bins, which are no variables, of the layers that have some."""
+    for layer in layers_of(model):
+        if hasattr(layer, "get_vocabulary"):
+            yield f"{layer.name}: {[str(word) for word in layer.get_vocabulary()]}"
+        elif getattr(layer, "bin_boundaries", None) is not None:
+            yield f"{layer.name}: {np.asarray(layer.bin_boundaries).tolist()}"
 
 
 def _options(optimizer: Any) -> Any:

@@ -12,6 +12,7 @@ import json
 import re
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,21 @@ from typing import Any
 from ignite_tf_magic.errors import ConfigError
 
 _MEMBERS = re.compile(r"metadata\.json|config\.json|model(_\d+)?\.weights\.(h5|json)|assets/.*")
-_MAX_CONFIG_BYTES = 256 << 20
-_MAX_SIZES = 1000  # how often a file may have its own size; zeros alone are packed so small
+_MAX_JSON_BYTES = 64 << 20  # in memory it is twenty times as much at most
+_MAX_METADATA_BYTES = 1 << 20
+_MAX_SIZES = 1000  # how often weights may have the size of their file; zeros alone are packed so small
+# What reading comes to where a file is cut off, encrypted, nested deeper than Python goes, or no archive. RuntimeError
+# is zipfile's word for what needs a password, and what RecursionError and NotImplementedError are.
+_DAMAGED = (
+    KeyError,
+    ValueError,
+    OSError,
+    EOFError,
+    RuntimeError,
+    MemoryError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 _CLASS, _NAME = re.compile(r"[A-Z]\w*", re.ASCII), re.compile(r"[A-Za-z]\w*", re.ASCII)
 _VALUES = frozenset(
     {"__keras_tensor__", "__tensor__", "__numpy__", "__bytes__", "__ellipsis__", "__slice__", "__tuple__"}
@@ -69,19 +83,47 @@ def check_model(path: Path, known: Collection[str]) -> None:
             strange = [name for name in names if not _MEMBERS.fullmatch(name) or ".." in name]
             if strange or len(names) != len(set(names)):
                 raise ConfigError(f"it holds {strange[0]!r}" if strange else "it holds two files of one name")
-            if archive.getinfo("config.json").file_size > _MAX_CONFIG_BYTES:
-                raise ConfigError("its config.json is larger than that of any model")
+            # What is packed may be more than it says, and Keras, which packs nothing, unpacks it at once.
+            if any(each.compress_type or each.compress_size != each.file_size for each in archive.infolist()):
+                raise ConfigError("parts of it are compressed, which Keras does not do")
+            large = [
+                each.filename
+                for each in archive.infolist()
+                if each.filename.endswith(".json") and each.file_size > _MAX_JSON_BYTES
+            ]
+            if large:
+                raise ConfigError(f"its {large[0]} is larger than that of any model")
             for problem in _problems(json.loads(archive.read("config.json")), frozenset(known)):
                 raise ConfigError(problem)
-            if sum(member.file_size for member in archive.infolist()) > _MAX_SIZES * path.stat().st_size:
-                raise ConfigError("its weights take a thousand times its own size when they are unpacked")
             for name in names:
                 if name.endswith(".h5"):
                     check_weights(Path(archive.extract(name, folder)))
-    except (KeyError, ValueError, OSError, RecursionError, zipfile.BadZipFile, NotImplementedError) as error:
+    except _DAMAGED as error:
         if isinstance(error, ConfigError):
             raise
         raise ConfigError(f"it is no .keras file: {error}") from error
+
+
+def keras_version(path: Path) -> str:
+    """Return the version of the Keras that has written a .keras file, as its metadata says.
+
+    Raises:
+        ConfigError: It is no such file.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if archive.getinfo("metadata.json").compress_type not in (
+                zipfile.ZIP_STORED,
+                zipfile.ZIP_DEFLATED,
+            ):
+                raise ValueError("its metadata.json is packed in a way that Keras does not know")
+            with archive.open("metadata.json") as file:
+                text = file.read(_MAX_METADATA_BYTES + 1)
+        if len(text) > _MAX_METADATA_BYTES:
+            raise ValueError("its metadata.json is larger than that of any model")
+        return str(json.loads(text).get("keras_version", "3"))
+    except (*_DAMAGED, AttributeError) as error:
+        raise ConfigError(f"what a run has left as its model is no .keras file: {error}") from error
 
 
 def check_weights(path: Path) -> None:
@@ -93,14 +135,17 @@ def check_weights(path: Path) -> None:
     import h5py
 
     elsewhere: list[str] = []
+    sizes: list[int] = []
 
     def look(name: str, link: Any) -> None:
         if isinstance(link, h5py.ExternalLink):
             elsewhere.append(name)
 
     def look_inside(name: str, item: Any) -> None:
-        if isinstance(item, h5py.Dataset) and (item.external or item.is_virtual):
-            elsewhere.append(name)
+        if isinstance(item, h5py.Dataset):
+            sizes.append(item.nbytes)
+            if item.external or item.is_virtual:
+                elsewhere.append(name)
 
     try:
         with h5py.File(path, "r") as file:
@@ -110,6 +155,8 @@ def check_weights(path: Path) -> None:
         raise ConfigError(f"its weights cannot be read: {error}") from error
     if elsewhere:
         raise ConfigError(f"its weights {elsewhere[0]!r} are to be read from another file of this machine")
+    if sum(sizes) > _MAX_SIZES * path.stat().st_size:
+        raise ConfigError("its weights take a thousand times the size of their file when they are unpacked")
 
 
 def _problems(value: Any, known: frozenset[str]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""How long a training waits for its data, measured where it asks for it: inside its graph.
+"""Waiting for data, measured where it asks for it: inside its graph.
 
 Keras asks for batches inside of its train function, so nothing outside can tell waiting from computing. The iterators
 of a `timed` dataset are tf.data's own and note, beside each batch, the seconds until it came and its rows. That costs

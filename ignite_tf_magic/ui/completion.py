@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ignite_tf_magic import session
 from ignite_tf_magic.errors import IgniteTfError
+from ignite_tf_magic.serialization.terminal_text import visible_line
 from ignite_tf_magic.ui.commands.table import make_parser
 
 
@@ -71,7 +72,12 @@ def _next(parser: argparse.ArgumentParser, num_given: int, beginning: str) -> It
 def _values(action: argparse.Action) -> Iterable[str]:
     if action.choices:
         return [str(each) for each in action.choices]
-    return _THINGS.get(str(action.metavar), list)()
+    return [name for name in _THINGS.get(str(action.metavar), list)() if _is_plain(name)]
+
+
+def _is_plain(name: str) -> bool:
+    """Tell whether a name, which others may have given, is neither an option nor an order to a terminal."""
+    return not name.startswith("-") and visible_line(name) == name
 
 
 def _options(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:

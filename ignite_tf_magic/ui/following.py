@@ -44,11 +44,11 @@ def follow(
         RunFailed: It did not succeed.
         KeyboardInterrupt: The person stopped watching; the run goes on.
     """
-    workers = range(run.info().num_workers)
+    workers = range(len(run.info().tasks))
     with run.tail() as tail, closing(run.follow(with_pauses=True)) as chunks:
         try:
             if as_json:
-                print_as_json(telling(run, chunks, screen.note), screen)
+                print_as_json(run, telling(run, chunks, screen.note), screen)
             else:
                 show_output(run, chunks, workers, screen, tail, with_chart=with_chart)
         except KeyboardInterrupt:
@@ -82,7 +82,8 @@ def show_output(
         with_chart: Draw that, where the screen can.
     """
     stream, chart = screen.stream(), screen.chart() if with_chart and tail else None
-    output = LiveOutput(len(workers), is_screen=stream.is_rewritable)
+    names = run.info().tasks
+    output = LiveOutput([names[worker] for worker in workers], is_screen=stream.is_rewritable)
     places = {worker: place for place, worker in enumerate(workers)}
     looked = taken = rewritten = 0.0
     num_known = 0
@@ -109,11 +110,12 @@ def show_output(
         chart.draw(tail.records(), lambda: None)
 
 
-def print_as_json(chunks: Iterable[OutputChunk], screen: Screen) -> None:
+def print_as_json(run: Run, chunks: Iterable[OutputChunk], screen: Screen) -> None:
     """Print each piece of output for programs."""
+    names = run.info().tasks
     for chunk in chunks:
         if chunk.text:
-            screen.say(json.dumps({"worker": chunk.worker, "text": chunk.text}))
+            screen.say(json.dumps({"worker": chunk.worker, "task": names[chunk.worker], "text": chunk.text}))
 
 
 def _show_end(run: TrainingRun, screen: Screen, notes: Sequence[str], *, as_json: bool) -> None:

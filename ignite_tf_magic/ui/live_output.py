@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from ignite_tf_magic.serialization.terminal_text import coloured, plain, visible
 
@@ -24,12 +25,17 @@ class LiveOutput:
     is left out; the log files have that, too.
     """
 
-    def __init__(self, num_workers: int, *, is_screen: bool = True) -> None:
-        """Begin with an empty screen, or with a file, which gets whole lines alone."""
+    def __init__(self, tasks: Sequence[str], *, is_screen: bool = True) -> None:
+        """Begin with an empty screen, or with a file, which gets whole lines alone.
+
+        Args:
+            tasks: Names of those whose output it is, "worker 0"; one alone is not named.
+            is_screen: Whether lines can be rewritten.
+        """
         self._is_screen = is_screen
-        self._prefixes = [f"worker {i} | " if num_workers > 1 else "" for i in range(num_workers)]
-        self._unfinished = [""] * num_workers
-        self._returned = [False] * num_workers
+        self._prefixes = [f"{name} | " if len(tasks) > 1 else "" for name in tasks]
+        self._unfinished = [""] * len(tasks)
+        self._returned = [False] * len(tasks)
         self._waiting: list[str] = []
         self._note = ""
         self._on_screen = ""

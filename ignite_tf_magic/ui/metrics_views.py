@@ -1,4 +1,4 @@
-"""What a training has told of itself, in words and tables."""
+"""Views of a training's metrics, in words and tables."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from ignite_tf_magic.session import Run
 
 _LOOPBACK = "127.0.0.1"
+# Fields of a `RunRequest` that `start` makes out of several of its arguments.
+OTHERWISE_SAID = frozenset({"args", "cache", "command", "detach", "push", "script"})
 # More than any option can mean, and less than any clock, socket or date refuses.
 _MOST, _MOST_DAYS, _MOST_PORT = 10**9, 10**6, 65535
 
@@ -83,6 +86,9 @@ def seconds(text: str) -> float:
     return found
 
 
+_STRATEGIES = ["auto", *(each.value for each in session.Strategy)]
+
+
 def add_config_options(parser: argparse.ArgumentParser) -> None:
     """Add what says which cluster is meant, and which way leads to it."""
     parser.add_argument(
@@ -101,20 +107,29 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="its id (CLUSTER_ID), or the beginning of it")
 
 
-def chosen_workers(run: Run, worker: int | None) -> Sequence[int]:
-    """Return the worker that was asked for, or all.
+def chosen_workers(run: Run, wanted: str | None) -> Sequence[int]:
+    """Return the numbers of the tasks that were asked for: all, a number, or a name as "ps 0".
 
     Raises:
-        ConfigError: The run has no such worker.
+        ConfigError: The run has no such task.
     """
-    workers = range(run.info().num_workers)
-    if worker is not None and worker not in workers:
-        raise ConfigError(f"run {run.id} has no worker {worker}; it has 0 to {workers[-1]}")
-    return workers if worker is None else [worker]
+    names = run.info().tasks
+    if wanted is None:
+        return range(len(names))
+    known = {name.replace(" ", ""): number for number, name in enumerate(names)}
+    known |= {str(number): number for number in range(run.info().num_workers)}
+    if (number := known.get(wanted.replace(" ", ""))) is None:
+        raise ConfigError(f"run {run.id} has no worker {wanted[:40]}; it has {', '.join(names)}")
+    return [number]
+
+
+def host_names(text: str) -> tuple[str, ...]:
+    """Read A,B."""
+    return tuple(part for part in text.split(",") if part)
 
 
 def add_run_options(start: argparse.ArgumentParser) -> None:
-    """Add how a run is started."""
+    """Add how a run is started. What an option is called behind its words is the field of `RunRequest` that it says."""
     add = start.add_argument
     _add_place(start, "processes to train with (1; for JOB_CMD one for each node)")
     add("--env", action="append", type=assignment, metavar="K=V", help="a variable of theirs (no secrets)")
@@ -122,12 +137,33 @@ def add_run_options(start: argparse.ArgumentParser) -> None:
     add("--wheels", type=Path, metavar="DIR", help="where that comes from, for hosts without a package index")
     add(
         "--start-timeout",
+        dest="start_timeout_s",
         type=seconds,
         metavar="S",
-        help="seconds for several to start, and to join each other (180)",
+        help="seconds for several to start; who joins later is told of (180)",
     )
+    add("--strategy", choices=_STRATEGIES, default="auto", help="how workers work together (auto)")
+    add("--ps", dest="num_ps", type=whole, default=0, metavar="N", help="parameter servers beside them (0)")
+    add(
+        "--chief",
+        metavar="HOST",
+        help="with async, standalone: where the script runs; here, random (worker 0's)",
+    )
+    add(
+        "--evaluator",
+        dest="has_evaluator",
+        action="store_true",
+        help="one more task runs the script, to evaluate what is saved",
+    )
+    add("--compat", action="store_true", help="let them import tensorflow.contrib.ignite, as TensorFlow 1")
     add("--max-restarts", type=whole, metavar="N", help="failures in a row that are retried (10)")
-    add("--deadline", type=seconds, metavar="S", help="seconds that the run may take in all (no limit)")
+    add(
+        "--deadline",
+        dest="deadline_s",
+        type=seconds,
+        metavar="S",
+        help="seconds that the run may take in all (no limit)",
+    )
     choices = [each.value for each in OnRebalance]
     add("--on-rebalance", choices=choices, help="when partitions have moved (restart)")
     add("--stop-on-nan", action="store_true", help="fail when the loss is not a number any more")
@@ -140,36 +176,29 @@ def add_run_options(start: argparse.ArgumentParser) -> None:
 
 def _add_place(start: argparse.ArgumentParser, workers: str) -> None:
     add = start.add_argument
-    add("--workers", type=count, metavar="N", help=workers)
-    add("--hosts", metavar="A,B", help="only these get workers (all that hold partitions)")
-    add("--memory", type=size, default=0, metavar="SIZE", help="of each worker at most, as 4GiB (no limit)")
-    add("--gpus", type=whole, default=0, metavar="N", help="GPUs of each worker alone (0: all see all)")
+    add("--workers", dest="num_workers", type=count, metavar="N", help=workers)
+    add("--hosts", type=host_names, metavar="A,B", help="only these get workers (all that hold partitions)")
+    add(
+        "--memory",
+        dest="memory_bytes",
+        type=size,
+        metavar="SIZE",
+        help="of each worker at most, as 4GiB (no limit)",
+    )
+    add("--gpus", dest="num_gpus", type=whole, metavar="N", help="GPUs of each worker alone (0: all see all)")
     add("--python", metavar="PATH", help="interpreter of the workers, on their hosts")
     add("--name", metavar="NAME", help="the beginning of the run's id (the cache)")
 
 
 def given_options(options: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of a `RunRequest` that these options say; what was not given is left out."""
-    found = {
-        "num_workers": options.workers,
-        "hosts": tuple(part for part in (options.hosts or "").split(",") if part) or None,
-        "python": options.python,
-        "name": options.name,
-        "num_gpus": options.gpus,
-        "memory_bytes": options.memory,
-        "requirements": options.requirements,
-        "wheels": options.wheels,
-        "wait": options.wait,
-        "priority": options.priority,
-        "stop_on_nan": options.stop_on_nan,
-        "allow_partial": options.allow_partial,
-        "start_timeout_s": options.start_timeout,
-        "max_restarts": options.max_restarts,
-        "deadline_s": options.deadline,
-        "env": dict(options.env) if options.env else None,
-        "on_rebalance": OnRebalance(options.on_rebalance) if options.on_rebalance else None,
-    }
-    return {name: value for name, value in found.items() if value is not None}
+    fields_said = {each.name for each in fields(session.RunRequest)} - OTHERWISE_SAID
+    said = {name: value for name, value in vars(options).items() if name in fields_said and value is not None}
+    if "env" in said:
+        said["env"] = dict(said["env"])
+    if "on_rebalance" in said:
+        said["on_rebalance"] = OnRebalance(said["on_rebalance"])
+    return said
 
 
 def add_doctor_options(doctor: argparse.ArgumentParser) -> None:

@@ -303,7 +303,7 @@ def failure_view(run: RunInfo, failure: Failure) -> View:
     said = failure.traceback or "\n".join(failure.last_lines)
     said = plain(said).rstrip()
     notes = [f"hint: {failure.hint}"] if failure.hint else []
-    notes.append(f"all output of worker {failure.worker}: {failure.log}")
+    notes.append(f"all output of {failure.task}: {failure.log}")
     blocks = [f'<b style="color:{_RED}">{escape(title)}</b>']
     if said:
         style = "margin:6px 0;padding:0;max-height:24em;overflow:auto;white-space:pre-wrap;background:none"

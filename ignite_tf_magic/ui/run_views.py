@@ -35,6 +35,7 @@ def run_as_json(run: RunInfo) -> dict[str, Any]:
         "cache": run.cache,
         "hosts": run.hosts,
         "num_workers": run.num_workers,
+        "tasks": list(run.tasks),
         "restarts": run.restarts,
         "started_at": run.started_at.isoformat(),
         "ended_at": run.ended_at.isoformat() if run.ended_at else None,
@@ -57,13 +58,16 @@ def record_as_json(run: RunInfo, record: RunRecord, latest: TrainingRecord | Non
         },
         "reason": run.reason,
         "command": list(record.spec.command),
-        "cluster_spec": {"worker": list(_servers(record))} if _servers(record) else None,
+        "strategy": record.spec.strategy.value,
+        "cluster_spec": record.cluster_spec or None,
         "workers": [
             {
                 "worker": worker.worker,
+                "task": record.role(worker.worker).name,
                 "host": worker.host,
                 "pid": None if run.state is RunState.LOST else worker.pid,
                 "exit_code": worker.exit_code,
+                "respawns": worker.respawns,
                 "joined_at": _iso(worker.joined_at),
                 "rows": worker.rows,
                 "local_rows": local_rows.get(worker.worker, 0),
@@ -83,7 +87,7 @@ def describe_view(run: RunInfo, record: RunRecord, latest: TrainingRecord | None
     views = [
         table_view(["", ""], [row for row in facts if row[1]]),
         table_view(
-            ["Worker", "Host", "PID", "State", "TensorFlow", "Rows", "Local"],
+            ["Task", "Host", "PID", "State", "TensorFlow", "Rows", "Local"],
             _worker_rows(record, is_lost=run.state is RunState.LOST),
             right={2, 5, 6},
         ),
@@ -111,6 +115,7 @@ def _facts(run: RunInfo, record: RunRecord, now: datetime) -> list[list[str]]:
         ["waits for", run.waiting_for or ""],
         ["cache", run.cache],
         ["runs", " ".join(record.spec.command) or record.spec.script_name],
+        ["strategy", record.spec.strategy.value],
         ["owner", owner],
         ["started", _time(run.started_at)],
         end,
@@ -128,13 +133,9 @@ def _time(moment: datetime) -> str:
     return f"{moment.astimezone():%Y-%m-%d %H:%M:%S}"
 
 
-def _servers(record: RunRecord) -> tuple[str, ...]:
-    """Return where TensorFlow's servers listen; a worker that trains alone has none."""
-    return record.order.addresses if len(record.order.addresses) > 1 else ()
-
-
 def _worker_rows(record: RunRecord, *, is_lost: bool) -> list[list[str]]:
     seats = {seat.worker: seat for seat in record.order.seats}
+    addresses = record.order.addresses if len(record.workers) > 1 else ()
     rows = []
     for worker in record.workers:
         state = "running" if worker.exit_code is None and worker.pid else "not started"
@@ -142,13 +143,14 @@ def _worker_rows(record: RunRecord, *, is_lost: bool) -> list[list[str]]:
             state = "unknown" if record.detached else "gone with its owner"
         if worker.exit_code is not None:
             state = f"exit code {worker.exit_code}"
-        addresses = _servers(record)
+        if worker.respawns:
+            state += f", started again {worker.respawns}x"
         seat = seats.get(worker.worker)
         share = f"{seat.local_rows / seat.rows:.0%}" if seat and seat.rows else ""
         address = addresses[worker.worker] if worker.worker < len(addresses) else ""
         rows.append(
             [
-                str(worker.worker),
+                record.role(worker.worker).name,
                 worker.host,
                 str(worker.pid or "") if not is_lost else "",
                 state,

@@ -1,4 +1,4 @@
-"""Where commands show their answers: a shell's terminal or a notebook's cell. What both do alike is here."""
+"""Screens on which commands show their answers: a shell's terminal or a notebook's cell. What both do alike is here."""
 
 from __future__ import annotations
 

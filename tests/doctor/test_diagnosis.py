@@ -11,6 +11,7 @@ from ignite_tf_magic.doctor.diagnosis import (
     good,
     judge_arrival,
     judge_failure,
+    judge_here,
     judge_outside,
     judge_ports,
     judge_probe,
@@ -137,6 +138,14 @@ def test_ports_of_workers_that_are_open_to_others():
     check = judge_outside("db1", is_reached=True)
     assert check.health is Health.DOUBTFUL
     assert "run what anybody sends" in check.found
+    assert "firewall" in check.fix
+
+
+def test_ports_of_workers_on_this_machine():
+    assert judge_here("here", []).health is Health.GOOD
+    check = judge_here("here", ["192.168.1.7"])
+    assert check.health is Health.DOUBTFUL
+    assert "192.168.1.7" in check.found and "PyTorch" in check.found
     assert "firewall" in check.fix
 
 

@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 
 from ignite_tf_magic.client.client import connect
-from ignite_tf_magic.embedded import EmbeddedCluster, EmbeddedOptions, Lifetime, down, ensure_up, status, use
+from ignite_tf_magic.embedded import EmbeddedCluster, EmbeddedOptions, Lifetime, down, ensure_up, status
 from ignite_tf_magic.embedded import guardian as guardian_module
 from ignite_tf_magic.embedded.guardian import num_connections
 from ignite_tf_magic.embedded.processes import read_process
-from ignite_tf_magic.embedded.record import guardian_file
+from ignite_tf_magic.embedded.record import guardian_file, touch_used
 from tests.waiting import until
 
 START = """
@@ -99,7 +99,7 @@ def test_a_start_whose_process_was_killed_is_cleaned_up_by_the_guardian(tmp_path
 def test_a_promoted_cluster_loses_its_guardian_and_a_used_one_keeps_going(new_cluster):
     cluster: EmbeddedCluster = new_cluster(num_nodes=1, idle_timeout_s=5.0)
     for _ in range(40):
-        use(cluster.home)
+        touch_used(cluster.home)
         time.sleep(0.2)
     assert status(cluster.home) is not None
     told: list[str] = []

@@ -61,6 +61,58 @@ def test_a_job_that_fills_the_disk_says_so_at_its_end(home, disk):
         (home / "runs/r/work/filler").unlink()
 
 
+FILL_WITH_FILES = """
+import itertools, os
+try:
+    for number in itertools.count(): open(f"filler-{number}", "w").close()
+except OSError:
+    os._exit(75)
+"""
+
+
+def test_a_job_is_refused_where_there_is_room_for_no_more_files(home, disk):
+    disk(64, "nr_inodes=40")
+    with clean_host(home) as relay:
+        with pytest.raises(Refusal, match=r"the disk of .*/home on .* has room for \d+ more files") as caught:
+            relay.start("print('never')")
+        assert caught.value.kind == "disk_full"
+        assert relay.poll()["jobs"] == []
+
+
+def test_a_job_that_uses_the_last_inode_says_so_at_its_end(home, disk):
+    disk(64, "nr_inodes=200")
+    with clean_host(home) as relay:
+        relay.start(FILL_WITH_FILES, cwd="work", cwd_create=True)
+        ended = relay.until_ended()
+        assert (ended["code"], ended["full_disk"]) == (75, f"{home}/runs/r (no inode left for another file)")
+        for path in (home / "runs/r/work").iterdir():
+            path.unlink()
+
+
+def test_a_job_that_failed_beside_a_read_only_disk_says_so(home, tmp_path):
+    place = tmp_path / "read-only"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(place)], check=True)
+    try:
+        with clean_host(home) as relay:
+            relay.start(f"open({str(place / 'x')!r}, 'w')", env={"TMPDIR": str(place)})
+            ended = relay.until_ended()
+            assert ended["code"]
+            assert ended["full_disk"] == f"{place} (read-only)"
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_a_start_where_nothing_can_be_written_says_what_to_do(home, disk):
+    disk(64, "ro")
+    with clean_host(home) as relay:
+        with pytest.raises(
+            Refusal, match=r"denied: .*/home.*Read-only file system; make it writable"
+        ) as caught:
+            relay.start("print('never')")
+        assert caught.value.kind == "denied"
+
+
 def test_a_failure_on_a_disk_with_room_tells_of_none(home):
     with clean_host(home) as relay:
         relay.start("raise SystemExit(3)")

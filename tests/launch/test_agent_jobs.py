@@ -268,6 +268,31 @@ def test_a_kept_job_ends_when_it_is_named(relay):
     assert relay.until_ended("kept")["reason"] == "ended"
 
 
+# --- jobs that are started again ------------------------------------------------------------------------------
+
+
+def test_a_process_that_a_signal_ended_is_started_again_so_often(relay):
+    code = "import os; print('here', flush=True); os.kill(os.getpid(), 9)"
+    relay.start(code, respawns=2)
+    job = relay.until_ended()
+    assert (job["restarts"], job["code"], job["reason"], job["generation"]) == (2, -9, "exited", 1)
+    again = b"ignite_tf_magic: ended by signal 9; started again (%d)\n"
+    assert relay.output() == b"here\n" + again % 1 + b"here\n" + again % 2 + b"here\n"
+
+
+def test_a_process_that_ends_by_itself_is_not_started_again(relay):
+    relay.start("raise SystemExit(3)", respawns=2)
+    job = relay.until_ended()
+    assert (job["restarts"], job["code"]) == (0, 3)
+
+
+def test_a_later_generation_fences_a_job_that_waits_to_be_started_again(relay):
+    relay.start("import os; os.kill(os.getpid(), 9)", respawns=100)
+    until(lambda: relay.job()["restarts"])
+    relay.call("fence", run="r", generation=2)
+    assert relay.until_ended()["reason"] == "fenced"
+
+
 # --- devices ----------------------------------------------------------------------------------------------------
 
 

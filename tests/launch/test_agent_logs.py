@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import py_compile
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
+from py_compile import PycInvalidationMode
 
 import pytest
 
@@ -20,6 +23,8 @@ from tests.waiting import until
 
 LOG = "g1-worker-0.log"
 MIB = 1 << 20
+NEIGHBOUR_ID = 54321
+only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
 
 
 @pytest.fixture
@@ -234,15 +239,63 @@ def test_an_agent_of_the_right_size_that_is_another_is_not_run(relay, home, tmp_
     assert agent.read_bytes() == source
 
 
-@pytest.mark.parametrize("place", [".", "agents"])
+@pytest.mark.parametrize("place", [".", "agents", "agents/__pycache__", "parcels", "runs", "venvs"])
 def test_no_agent_is_started_from_where_others_may_write(home, place):
-    (home / "agents").mkdir(parents=True, exist_ok=True)
+    (home / place).mkdir(parents=True, exist_ok=True)
     (home / place).chmod(0o777)
+    assert refused_for(home) == (home / place).resolve()
+    assert list((home / place).glob("*.py")) == []
+
+
+@only_root
+@pytest.mark.parametrize("place", [".", "agents", "agents/__pycache__", "parcels", "runs", "venvs"])
+def test_nor_from_what_another_account_owns(home, place):
+    (home / place).mkdir(parents=True, exist_ok=True)
+    os.chown(home / place, NEIGHBOUR_ID, NEIGHBOUR_ID)
+    assert refused_for(home) == (home / place).resolve()
+
+
+def refused_for(home):
     argv = loader_arguments(DIGEST, len(SOURCE), str(home), sys.executable)
     answer = subprocess.run(argv, input=SOURCE, capture_output=True, check=False)
     assert answer.returncode == 6
-    assert f"{MAGIC} OPEN {(home / place).resolve()}" in answer.stdout.decode()
-    assert list((home / "agents").iterdir()) == []
+    return Path(answer.stdout.decode().strip().removeprefix(f"{MAGIC} OPEN "))
+
+
+def planted(trace):
+    return f"open({str(trace)!r}, 'w').close()\n"
+
+
+@only_root
+@pytest.mark.parametrize("changes", ["owner", "mode"])
+def test_a_compiled_agent_that_somebody_planted_is_not_run(relay, home, tmp_path, changes):
+    """Of the kind that Python never compares with its source."""
+    relay.start("pass")
+    relay.until_ended()
+    [compiled] = (home / "agents/__pycache__").glob(f"{DIGEST}.*.pyc")
+    trace, evil = tmp_path / "somebody-ran-it", tmp_path / "evil.py"
+    evil.write_text(planted(trace))
+    py_compile.compile(str(evil), str(compiled), invalidation_mode=PycInvalidationMode.UNCHECKED_HASH)
+    if changes == "owner":
+        os.chown(compiled, NEIGHBOUR_ID, NEIGHBOUR_ID)
+    else:
+        compiled.chmod(0o666)
+    assert refused_for(home) == compiled
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize("name", ["json.py", "struct.py", "{DIGEST}/__init__.py", "encodings/__init__.py"])
+def test_no_other_name_among_agents_is_imported(relay, home, tmp_path, name):
+    relay.call("hello")
+    trace = tmp_path / "somebody-ran-it"
+    path = home / "agents" / name.format(DIGEST=DIGEST)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(planted(trace))
+    with relay_at(home) as other:
+        assert other.word == "HAVE"
+        other.start("pass")
+        assert other.until_ended()["code"] == 0
+    assert not trace.exists()
 
 
 def test_an_old_interpreter_says_so(home, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import os
 import tarfile
 
 import pytest
@@ -167,3 +168,17 @@ def test_a_digest_is_a_digest(relay, digest):
     with pytest.raises(Refusal) as refused:
         relay.call("put", b"x", digest=digest, part=0, last=True, max_bytes=MAX_BYTES)
     assert refused.value.kind == "bad_request"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
+@pytest.mark.parametrize("place", [".", "deep", "deep/file", "deep/planted.py"])
+def test_a_tree_in_which_another_account_has_left_something_is_refused(relay, home, place):
+    digest = put(relay, archive(("deep/file", b"x")))
+    path = home / "parcels" / digest / place
+    if not path.exists():
+        path.write_text("import os")
+    os.chown(path, 54321, 54321)
+    with pytest.raises(Refusal, match=f"foreign: .*{path}.* another account's.*remove .*{digest}"):
+        relay.call("has", digests=[digest])
+    os.chown(path, 0, 0)
+    assert relay.call("has", digests=[digest])["have"] == [digest]

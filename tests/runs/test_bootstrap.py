@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import stat
@@ -39,6 +40,10 @@ def test_the_environment_of_a_worker(start):
     found.pop("IGNITE_TF_HOME", None)
     assert found.pop("IGNITE_TF_JOB")  # by which its host knows the job's processes
     assignment = json.loads(Path(found.pop("IGNITE_DATASET_ASSIGNMENT_FILE")).read_text())
+    config = json.loads(found.pop("TF_CONFIG"))
+    [address] = config["cluster"].pop("worker")
+    assert config == {"cluster": {}, "task": {"type": "worker", "index": 0}}
+    assert address.startswith("127.0.0.1:") and not address.endswith(":0")
     assert found == {
         "IGNITE_DATASET_HOST": "127.0.0.1",
         "IGNITE_DATASET_PORT": "10800",
@@ -47,6 +52,7 @@ def test_the_environment_of_a_worker(start):
         "IGNITE_TF_RUN_ID": run.id,
         "IGNITE_TF_RUN_DIR": str(run.directory.files),
         "IGNITE_TF_RUN_URI": f"igfs:///runs/{run.id}",
+        "IGNITE_TF_STRATEGY": "sync",
     }
     assert assignment == {
         "cache": "MNIST",
@@ -77,7 +83,9 @@ def test_what_a_worker_must_not_inherit(start, monkeypatch):
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "0")
     names = ["TF_CONFIG", "IGNITE_DATASET_CREDENTIALS_FILE", "MPLBACKEND", "TF_CPP_MIN_LOG_LEVEL"]
     run = start(f"import os; print([os.environ.get(name) for name in {names}])")
-    assert text_of(run) == "[None, None, 'Agg', '0']\n"
+    config, *others = ast.literal_eval(text_of(run))
+    assert others == [None, "Agg", "0"]
+    assert "notebook" not in config
 
 
 def test_credentials_travel_by_a_private_file_and_go_with_the_run(start):

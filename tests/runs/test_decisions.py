@@ -22,6 +22,7 @@ from ignite_tf_magic.runs.decisions import (
 )
 from ignite_tf_magic.runs.orders import HostProblem, HostReport, Order, Phase, TaskSlot, WorkerEnd
 from ignite_tf_magic.runs.record import RunRecord, RunSpec, WorkerRecord
+from ignite_tf_magic.runs.roles import Strategy
 from ignite_tf_magic.runs.states import TRANSITIONS, RunState
 from ignite_tf_magic.runs.timeouts import Timeouts
 from ignite_tf_magic.runs.verdicts import EXIT_HOST_LOST
@@ -60,7 +61,65 @@ def gone(host, **options):
     return report_of(host, fence=2, **options)
 
 
+def served_record(*, has_evaluator=False, **spec) -> RunRecord:
+    """A run of two workers and a parameter server, which a chief drives; all of them on the same host."""
+    record = seated_record("aaaaa" if has_evaluator else "aaaa")
+    spec = RunSpec("c", 2, strategy=Strategy.ASYNC, num_ps=1, has_evaluator=has_evaluator, **spec)
+    return replace(record, spec=spec)
+
+
 # Single cases
+
+
+def test_servers_are_ended_when_the_chief_has_succeeded():
+    record, done = served_record(), {3: WorkerEnd(0, "exited", ended_at=1.0)}
+    finishing = decide(record, {"a": report_of("a", ends=done)}, Observation(1.0), TIMEOUTS)
+    assert (finishing.state, finishing.order.phase) == (RunState.FINISHING, Phase.END)
+    stopped = decide(finishing, {"a": report_of("a", ends=done)}, Observation(1.0, stop_asked=True), TIMEOUTS)
+    assert stopped == finishing
+    ends = {number: WorkerEnd(-15, "fenced") for number in range(3)} | done
+    ended = settled(finishing, {"a": gone("a", ends=ends)})
+    assert (ended.state, ended.exit_code, ended.reason) == (RunState.SUCCEEDED, 0, None)
+
+
+def test_an_evaluator_may_finish_for_a_while():
+    record, done = (
+        served_record(has_evaluator=True, finish_timeout_s=60.0),
+        {3: WorkerEnd(0, "exited", ended_at=5.0)},
+    )
+    waits = settled(record, {"a": report_of("a", ends=done)}, Observation(60.0))
+    assert (waits.state, waits.waiting_for) == (RunState.RUNNING, "the evaluator, which may finish its work")
+    assert (
+        decide(waits, {"a": report_of("a", ends=done)}, Observation(66.0), TIMEOUTS).state
+        is RunState.FINISHING
+    )
+    both = done | {4: WorkerEnd(0, "exited", ended_at=7.0)}
+    assert (
+        decide(waits, {"a": report_of("a", ends=both)}, Observation(8.0), TIMEOUTS).state
+        is RunState.FINISHING
+    )
+
+
+def test_a_parameter_server_that_ends_fails_the_generation():
+    ends = {2: WorkerEnd(-9, "exited", ended_at=1.0)}
+    failing = decide(served_record(), {"a": report_of("a", ends=ends)}, Observation(1.0), TIMEOUTS)
+    assert failing.state is RunState.FAILING
+    again = settled(failing, {"a": gone("a", ends=ends)})
+    assert again.state is RunState.RESTARTING
+    assert again.reason == "ps 0 on a: exit code 137: killed by SIGKILL (out of memory?)"
+
+
+def test_a_process_that_was_started_again_is_noted():
+    record = decide(
+        served_record(), {"a": report_of("a", pids={0: 8}, respawns={0: 1})}, Observation(1.0), TIMEOUTS
+    )
+    assert (record.state, record.workers[0].pid, record.workers[0].respawns) == (RunState.RUNNING, 8, 1)
+
+
+def test_servers_need_not_be_seen_to_join():
+    record = served_record()
+    late = Observation(10_000.0, state_age_s=10_000.0)
+    assert settled(record, {"a": report_of("a", up=frozenset({0}))}, late).state is RunState.RUNNING
 
 
 def test_addresses_are_ordered_once_every_host_has_told_its_ports():
@@ -151,18 +210,26 @@ def test_a_taken_port_is_tried_again_even_when_no_restarts_are_allowed():
     assert last.state is RunState.FAILED
 
 
-def test_an_exception_is_final_and_so_is_a_worker_that_others_wait_for_in_vain():
+def test_an_exception_is_final():
     mine = WorkerEnd(1, "exited", exception="ValueError", traceback="ValueError: x")
     final = settled(seated_record("a"), {"a": gone("a", ends={0: mine})})
     assert (final.state, final.exit_code, final.end) == (RunState.FAILED, 1, mine)
+
+
+def test_a_worker_that_computes_long_before_it_joins_is_told_of_and_goes_on():
     reports = {"a": report_of("a", up=frozenset({0})), "b": report_of("b", last_lines={1: "loading"})}
     joined = decide(seated_record(), reports, Observation(100.0), TIMEOUTS)
     assert (joined.state, joined.workers[0].joined_at) == (RunState.RUNNING, 100.0)
     assert decide(joined, reports, Observation(280.0), TIMEOUTS) == joined
     late = decide(joined, reports, Observation(281.0), TIMEOUTS)
-    assert (late.state, late.exit_code, late.failed_worker) == (RunState.FAILING, EXIT_DEADLINE, 1)
-    assert "worker 1 (its last line: loading)" in late.reason
-    assert "--start-timeout" in late.reason
+    assert late.state is RunState.RUNNING
+    assert "worker 1 runs, but has not joined within 180 s; worker 0 is there, and waits" in late.waiting_for
+    assert decide(late, reports, Observation(9000.0), TIMEOUTS) == late, "nothing is written again"
+    both = {**reports, "b": report_of("b", up=frozenset({1}))}
+    assert settled(late, both, Observation(9001.0)).waiting_for is None
+    bounded = replace(late, spec=replace(late.spec, deadline_s=300.0))
+    ended = decide(bounded, reports, Observation(301.0), TIMEOUTS)
+    assert (ended.state, ended.exit_code) == (RunState.FAILING, EXIT_DEADLINE)
 
 
 def test_processes_that_run_are_a_run_that_runs():
@@ -197,7 +264,9 @@ def test_nobody_waits_for_a_worker_that_has_done_its_work_or_is_out_of_sight():
     alone = {"a": report_of("a", ends={0: WorkerEnd(0, "exited")}), "b": report_of("b")}
     assert decide(joined, alone, late, TIMEOUTS).state is RunState.RUNNING
     silent = {"a": up, "b": report_of("b", reachable=False, silent_s=10.0)}
-    assert decide(joined, silent, late, TIMEOUTS).state is RunState.RUNNING
+    assert decide(joined, silent, late, TIMEOUTS).waiting_for == "b: out of reach, trying to reconnect"
+    for nobody_waits in (done, alone):
+        assert decide(joined, nobody_waits, late, TIMEOUTS).waiting_for is None
     patient = replace(joined, spec=replace(joined.spec, start_timeout_s=None))
     assert decide(patient, {"a": up, "b": report_of("b")}, late, TIMEOUTS) == patient
 

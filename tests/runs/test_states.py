@@ -25,8 +25,8 @@ def test_every_event_means_something_and_every_run_may_lose_its_owner():
         assert after(state, RunEvent.OWNER_GONE) is RunState.LOST
 
 
-def test_a_stop_is_heard_until_the_run_ends():
-    for state in set(RunState) - ENDED - {RunState.STOPPING}:
+def test_a_stop_is_heard_until_the_run_has_nothing_to_do_but_to_end():
+    for state in set(RunState) - ENDED - {RunState.FINISHING, RunState.STOPPING}:
         assert after(state, RunEvent.STOP_ASKED) is RunState.STOPPING
     assert {to for (come, _), to in TRANSITIONS.items() if come is RunState.STOPPING} == {
         RunState.STOPPED,
@@ -34,11 +34,15 @@ def test_a_stop_is_heard_until_the_run_ends():
     }
 
 
-def test_success_comes_only_of_every_workers_success():
+def test_success_comes_only_of_the_success_of_all_who_decide():
     ways = {(come, event) for (come, event), to in TRANSITIONS.items() if to is RunState.SUCCEEDED}
     assert ways == {
         (RunState.STARTING, RunEvent.ALL_SUCCEEDED),
         (RunState.RUNNING, RunEvent.ALL_SUCCEEDED),
+        (RunState.FINISHING, RunEvent.ALL_GONE),
+    }
+    assert {event for (_, event), to in TRANSITIONS.items() if to is RunState.FINISHING} == {
+        RunEvent.SCRIPT_SUCCEEDED
     }
 
 

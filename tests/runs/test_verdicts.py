@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from ignite_tf_magic.runs import verdicts
 from ignite_tf_magic.runs.orders import WorkerEnd
 from ignite_tf_magic.runs.record import WorkerRecord
-from ignite_tf_magic.runs.verdicts import describe_exit, first_failing, is_retryable, normal_exit, took_a_port
+from ignite_tf_magic.runs.verdicts import (
+    describe_end,
+    describe_exit,
+    first_failing,
+    is_retryable,
+    normal_exit,
+    took_a_port,
+)
 
 LOST_PEER = "tensorflow.python.framework.errors_impl.UnavailableError: Socket closed"
 
@@ -173,3 +180,19 @@ def test_a_client_with_other_signals_sees_those_of_the_hosts(monkeypatch):
     assert normal_exit(-9) == normal_exit(137) == (137, "SIGKILL")
     assert normal_exit(-21) == (149, "SIGTTIN")
     assert describe_exit(0) == "exit code 0"
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        ("/run/r (12 bytes left)", "exit code 75; the disk is full: /run/r (12 bytes left)"),
+        (
+            "/run/r (no inode left for another file)",
+            "the disk is full: /run/r (no inode left for another file)",
+        ),
+        ("/tmp (read-only)", "the disk can only be read: /tmp (read-only)"),
+        (None, "exit code 75"),
+    ],
+)
+def test_the_disk_of_a_worker_that_failed_is_named(found, told):
+    assert describe_end(75, WorkerEnd(code=75, full_disk=found)).endswith(told)

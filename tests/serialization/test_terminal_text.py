@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import time
 
@@ -12,10 +13,14 @@ from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.runs.record import RunRecord, RunSpec
 from ignite_tf_magic.runs.registry.registry import Registry
+from ignite_tf_magic.runs.seals import differences
 from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.serialization.terminal_text import coloured, plain, visible, whole_lines
+from ignite_tf_magic.session import load, open_session
+from ignite_tf_magic.session.tensorboards import open_tensorboard, stop_tensorboard
 from ignite_tf_magic.ui.live_output import LiveOutput
 from ignite_tf_magic.ui.notebook import magics, screen
+from ignite_tf_magic.ui.notebook.run_function import run
 from ignite_tf_magic.ui.render import message_view, table_view
 from ignite_tf_magic.ui.shell.cli import main
 
@@ -80,7 +85,7 @@ def test_values_of_sql(shell):
 
 
 def test_output_of_workers_keeps_its_colours_and_no_other_order():
-    output = LiveOutput(1)
+    output = LiveOutput(["worker 0"])
     output.feed(0, f"\x1b[1;31mred\x1b[0m {TITLE}{CLEAR}{CLIPBOARD}\x1b[5Aup\x1bcreset\x1bP1$tx\x1b\\done\n")
     output.feed(0, "\x1b[31mleft red\n")
     output.say(HOSTILE)
@@ -110,6 +115,20 @@ def test_tables_and_messages():
     view = table_view(["N"], [[HOSTILE], ["two\nlines"]])
     assert is_harmless(view.text) and len(view.text.splitlines()) == 3
     assert is_harmless(message_view(HOSTILE).text)
+
+
+def test_what_the_python_api_tells_by_default(capsys):
+    for function in (open_session, load, open_tensorboard, stop_tensorboard, run):
+        inspect.signature(function).parameters["report"].default(HOSTILE)
+        told = capsys.readouterr().out
+        assert told and is_harmless(told), function
+
+
+def test_what_a_forged_record_says_otherwise():
+    """Its keys are told as well, in reconciler.log."""
+    told = differences({"spec": {HOSTILE: HOSTILE, "two\nlines": 1}}, {"spec": {}})
+    assert is_harmless(told) and "\n" not in told
+    assert "spec." in told
 
 
 def test_a_notebook(capsys):

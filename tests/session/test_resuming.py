@@ -119,6 +119,23 @@ def test_a_run_whose_owner_was_killed_is_told_of_and_resumed(run, session):
         session.resume_run(run.id)
 
 
+def test_attach_of_a_lost_run_says_how_long_it_ran_and_how_to_go_on(run, capsys):
+    run, owner = run
+    until(lambda: "step 15\n" in written(run))  # more than a second
+    owner.kill()
+    until(lambda: run.info().state is RunState.LOST)
+    main(["attach", run.id])
+    shown = capsys.readouterr()
+    told = shown.out + shown.err
+    took = re.search(rf"run {run.id}: lost after (\d+):(\d\d):(\d\d)", told)
+    assert took is not None, told
+    hours, minutes, seconds = map(int, took.groups())
+    asked_s = (datetime.now(timezone.utc) - run.info().started_at).total_seconds()
+    assert 1 <= 3600 * hours + 60 * minutes + seconds <= asked_s + 1  # rounded
+    assert "has ended without a word" in told
+    assert f"resume {run.id}" in told
+
+
 def test_a_run_that_ends_with_its_owner_says_so(run, capsys):
     """As a kernel does that is told to restart: nobody asked for the run to be stopped."""
     run, owner = run

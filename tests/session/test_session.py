@@ -11,12 +11,22 @@ from dataclasses import replace
 
 import pytest
 
+from ignite_tf_magic import session as session_package
 from ignite_tf_magic.config.options import Endpoint
 from ignite_tf_magic.errors import CacheNotFound, LaunchError, PlacementError, RunNotFound, ScriptError
 from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.protocol.ops import CacheMode
 from ignite_tf_magic.runs.supervision.reconciler_instructions import INSTRUCTIONS, Instructions
-from ignite_tf_magic.session import RunRequest, RunState, get_run, list_runs, open_session, stop_run
+from ignite_tf_magic.session import (
+    Plan,
+    RunRequest,
+    RunState,
+    TrainingRecord,
+    get_run,
+    list_runs,
+    open_session,
+    stop_run,
+)
 from tests.waiting import until
 
 # Reads what the environment says, with the client alone: no TensorFlow to import.
@@ -224,3 +234,8 @@ def test_importing_the_session_loads_no_heavy_library():
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     heavy = {"tensorflow", "pyignite", "asyncssh", "IPython", "ipywidgets", "pandas", "pyarrow", "matplotlib"}
     assert heavy & set(answer.stdout.split()) == set()
+
+
+def test_former_names_stand_for_those_of_today():
+    assert (session_package.Planned, session_package.Record) == (Plan, TrainingRecord)
+    assert {"Planned", "Record"} <= set(session_package.__all__)

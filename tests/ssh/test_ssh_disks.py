@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -33,6 +35,41 @@ def test_a_start_on_a_full_host_is_refused_and_leaves_nothing(session, bed, name
         full.free_disk()
 
 
+@contextmanager
+def read_only_state(host) -> Iterator[str]:
+    """Have what lies where our files are on a host be a disk that nobody can write; gives the directory."""
+    state = f"{host.home}/.local/state/ignite_tf_magic"
+    host.run(["mkdir", "-p", state])
+    host.run(["mount", "-t", "tmpfs", "-o", "ro,mode=700", "tmpfs", state], check=True)
+    try:
+        yield state
+    finally:
+        host.run(["umount", "-l", state])
+
+
+@pytest.mark.parametrize("detach", [True, False])
+def test_a_start_on_a_read_only_host_is_refused_and_leaves_nothing(session, bed, namespaces, detach):
+    host = bed.hosts[1]
+    request = RunRequest("NUMBERS", "print('here')", 3, max_restarts=0, detach=detach)
+    before = {run.id for run in list_runs(include_ended=True)}
+    with read_only_state(host) as state:
+        if detach:
+            with pytest.raises(IgniteTfError) as caught:
+                session.start_run(request)
+            told = str(caught.value)
+            assert "Nothing of it is left" in told
+            assert {run.id for run in list_runs(include_ended=True)} == before
+        else:
+            with pytest.raises(IgniteTfError) as caught:
+                session.start_run(request)
+            told = str(caught.value)
+            assert "No worker runs" in told
+    assert host.name in told
+    assert state in told
+    assert "Read-only file system" in told
+    assert "make it writable, or have root of [hosts.NAME] name another place" in told
+
+
 def test_a_worker_that_fills_its_host_says_which_disk(session, bed, namespaces):
     script = (
         "import os\n"
@@ -56,18 +93,13 @@ def test_a_worker_that_fills_its_host_says_which_disk(session, bed, namespaces):
 
 def test_the_doctor_tries_to_write(here, bed, namespaces):
     host = bed.hosts[0]
-    state = f"{host.home}/.local/state/ignite_tf_magic"
-    host.run(["mkdir", "-p", state])
-    host.run(["mount", "-t", "tmpfs", "-o", "ro,mode=700", "tmpfs", state])
-    try:
+    with read_only_state(host):
         (shown, _) = here("doctor", "--json", code=1)
-        (disk,) = [each for each in shown["checks"] if (each["host"], each["check"]) == (host.name, "disk")]
-        assert disk["status"] == "failed"
-        assert "nothing can be written below" in disk["found"]
-        assert "Read-only file system" in disk["found"]
-        assert "make it writable" in disk["fix"]
-    finally:
-        host.run(["umount", "-l", state])
+    (disk,) = [each for each in shown["checks"] if (each["host"], each["check"]) == (host.name, "disk")]
+    assert disk["status"] == "failed"
+    assert "nothing can be written below" in disk["found"]
+    assert "Read-only file system" in disk["found"]
+    assert "make it writable" in disk["fix"]
 
 
 @pytest.mark.parametrize("comes_back", [True, False])

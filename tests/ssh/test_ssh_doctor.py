@@ -57,6 +57,19 @@ def test_a_healthy_cluster(doctor, here, bed):
     assert "no cache 'NUMBRES': did you mean 'NUMBERS'?" in here("doctor", "NUMBRES", code=1)[1]
 
 
+def test_ports_of_workers_on_a_single_host_are_looked_at_from_outside(doctor, elsewhere, bed):
+    """Also while Ignite is down."""
+    first, *others = bed.hosts
+    elsewhere.configure(bed, cluster={"addresses": [f"{first.address}:9"]})
+    path = elsewhere.directory / "ignite-tf.toml"
+    for host in others:
+        path.write_text(re.sub(rf"\[hosts\.{host.name}\]\n(?:.+\n)*", "", path.read_text()))
+    checks = found_by(doctor(code=1), first.name)
+    assert "network" not in checks
+    assert checks["exposure"]["status"] == "warning"
+    assert "reaches the ports of workers there" in checks["exposure"]["found"]
+
+
 def test_ssh_that_does_not_let_us_in(doctor, here, elsewhere, bed):
     """A key that has changed, one that is not known, and a login that accepts no key of ours."""
     folder = elsewhere.directory

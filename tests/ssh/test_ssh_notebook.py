@@ -52,7 +52,7 @@ def test_a_cell_that_another_machine_stops(kernel, elsewhere):
     assert logs.rstrip().endswith(attached[1].splitlines()[-1])
     assert run in kernel.run("%ignite_tf ps --all").text
     described = kernel.run(f"%ignite_tf describe {run}")
-    assert re.search(r"^1 +bed2 ", described.text, re.M)
+    assert re.search(r"^worker 1 +bed2 ", described.text, re.M)
     assert "ago or long" not in described.text
 
 

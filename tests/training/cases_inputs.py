@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
+import itertools
 import warnings
 from typing import Any
 
@@ -45,6 +48,59 @@ def python_dataset(s: Setting) -> dict[str, Any]:
 
     model = s.dense()
     return result(model, model.fit(Batches(), epochs=2, shuffle=False, verbose=0))
+
+
+def own_batches(s: Setting) -> list[tuple[Any, Any]]:
+    """Batches of 20 rows of each worker's own, of which there are more on one than on another; one process has all."""
+    bounds, steps = s.bounds(len(s.flat)), []
+    workers = range(len(s.shares)) if s.place.size == 1 else [s.place.index]
+    for first in range(0, len(s.flat), 20):
+        rows = [np.arange(*ends)[first : first + 20] for ends in itertools.pairwise(bounds)]
+        chosen = np.concatenate([rows[worker] for worker in workers])
+        if len(chosen):
+            steps.append((s.flat[chosen], s.labels[chosen]))
+    return steps
+
+
+@case
+def generators_of_own_rows(s: Setting) -> dict[str, Any]:
+    """Of different lengths, also for validation, and one without end that gives weights that are None."""
+
+    def batches() -> Any:
+        yield from own_batches(s)
+
+    def endless() -> Any:
+        while True:
+            yield from ((x, y, None) for x, y in own_batches(s)[:2])
+
+    model = s.dense()
+    model.fit(batches(), validation_data=batches(), epochs=1, verbose=0)
+    history = model.fit(endless(), steps_per_epoch=7, epochs=2, verbose=0)
+    whole = model.evaluate(batches(), return_dict=True, verbose=0)
+    return result(model, history, whole=[whole["loss"], whole["accuracy"]])
+
+
+@case
+def python_datasets_of_own_rows(s: Setting) -> dict[str, Any]:
+    """Of different lengths, also for validation."""
+    base = s.keras.utils.PyDataset if s.framework == "keras" else s.keras.utils.Sequence
+    steps, ends = own_batches(s), []
+
+    class Batches(base):
+        def __len__(self) -> int:
+            return len(steps)
+
+        def __getitem__(self, at: int) -> Any:
+            return steps[at]
+
+        def on_epoch_end(self) -> None:
+            ends.append(1)
+
+    model = s.dense()
+    history = model.fit(Batches(), validation_data=Batches(), epochs=2, shuffle=False, verbose=0)
+    whole = model.evaluate(Batches(), return_dict=True, verbose=0)
+    assert ends
+    return result(model, history, whole=[whole["loss"], whole["accuracy"]])
 
 
 @case
@@ -93,6 +149,68 @@ def texts(s: Setting) -> dict[str, Any]:
 
 
 @case
+def adapted_to_own_rows(s: Setting) -> dict[str, Any]:
+    """Arrays, dictionaries of them and datasets that do not say that each worker has other rows than the rest."""
+    keras, tf = s.keras, s.tf
+    layers = keras.layers
+    at = slice(None) if s.place.size == 1 else slice(*s.bounds(len(s.labels))[s.place.index :][:2])
+    random = np.random.default_rng(9)
+    texts = np.array([" ".join(random.choice(_WORDS, random.integers(2, 9))) for _ in s.labels])
+    words, numbers = np.array(_WORDS)[s.labels], s.flat[:, :1]
+    words[:10] = "seldom"  # which the first worker alone has
+
+    def sliced(array: Any) -> Any:
+        return tf.data.Dataset.from_tensor_slices(array[at]).batch(16)
+
+    found = {}
+    for name, given in (("arrays", lambda array: array[at]), ("datasets", sliced)):
+        normal, binned = layers.Normalization(), layers.Discretization(num_bins=4, epsilon=0.001)
+        lookup, text = layers.StringLookup(), layers.TextVectorization(max_tokens=10)
+        weighed = layers.TextVectorization(max_tokens=10, output_mode="tf_idf")
+        normal.adapt(given(s.flat))
+        binned.adapt(given(numbers))
+        lookup.adapt(given(words[:, None]))
+        text.adapt(given(texts))
+        weighed.adapt(given(texts))
+        known = [*_WORDS, "seldom"]
+        found |= {
+            f"normal {name}": np.asarray(normal(s.flat[:9])),
+            f"bins {name}": np.asarray(binned(numbers[:50])),
+            f"words {name}": np.array([known.index(word) for word in lookup.get_vocabulary()[1:]]),
+            f"text {name}": np.array([known.index(word) for word in text.get_vocabulary()[2:]]),
+            f"weights {name}": np.asarray(weighed(texts[:9])),
+        }
+    return found
+
+
+@case
+def feature_spaces(s: Setting) -> dict[str, Any]:
+    """Features adapted to a dictionary of a worker's own arrays, and to a dataset of the run."""
+    keras, tf = s.keras, s.tf
+    space = keras.utils.FeatureSpace
+    at = slice(None) if s.place.size == 1 else slice(*s.bounds(len(s.labels))[s.place.index :][:2])
+    words = np.array(_WORDS)[s.labels]
+    words[:10] = "seldom"  # which the first worker alone has
+    rows = s.dealt(data=(s.flat[:, 0], np.arange(len(words), dtype=np.int32)))
+    features = {"number": s.flat[:, 0], "word": words}
+    own: Any = {key: array[at] for key, array in features.items()}
+    if s.framework == "tf_keras" or int(keras.__version__.split(".")[1]) < 15:  # they take no dictionary
+        own = tf.data.Dataset.from_tensor_slices(own)
+    found = {}
+    for name, given in (
+        ("arrays", own),
+        ("dataset", rows.map(lambda number, row: {"number": number, "word": tf.gather(words, row)})),
+    ):
+        made = space(
+            {"number": space.float_normalized(), "word": space.string_categorical(num_oov_indices=1)},
+            output_mode="concat",
+        )
+        made.adapt(given)
+        found[name] = np.asarray(made({key: array[:40] for key, array in features.items()}))
+    return found
+
+
+@case
 def a_rate_by_batch_logs(s: Setting) -> dict[str, Any]:
     keras = s.keras
 
@@ -122,12 +240,41 @@ def rates_by_plateaus(s: Setting) -> dict[str, Any]:
 
 @case
 def backed_up(s: Setting) -> dict[str, Any]:
+    """Interrupted in its third epoch, and gone on with by a model of other weights from the files of Keras' own."""
     import tempfile
 
-    model = s.dense()
-    folder = tempfile.mkdtemp()
-    callbacks = [s.keras.callbacks.BackupAndRestore(folder)]
-    return result(model, model.fit(s.dealt(flat=True), epochs=2, callbacks=callbacks, verbose=0))
+    keras, folder = s.keras, tempfile.mkdtemp()
+
+    class Interrupted(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            if epoch == 2:
+                raise InterruptedError
+
+    fits = {"epochs": 4, "verbose": 0}
+    with contextlib.suppress(InterruptedError):
+        callbacks = [keras.callbacks.BackupAndRestore(folder), Interrupted()]
+        s.dense().fit(s.dealt(flat=True), callbacks=callbacks, **fits)
+    again = s.dense()
+    again.set_weights([np.zeros_like(each) for each in again.get_weights()])
+    history = again.fit(s.dealt(flat=True), callbacks=[keras.callbacks.BackupAndRestore(folder)], **fits)
+    assert history.epoch == [2, 3]
+    return result(again, history)
+
+
+@case
+def ragged_rows(s: Setting) -> dict[str, Any]:
+    """Sequences of their own length, which no padding fills up."""
+    keras, tf = s.keras, s.tf
+    layers = keras.layers
+    if "ragged" not in inspect.signature(keras.Input).parameters:
+        return {}
+    s.seeded()
+    tokens = tf.RaggedTensor.from_tensor(s.tokens, padding=0)
+    data = tf.data.Dataset.from_tensor_slices((tokens, s.labels)).batch(50)
+    x = keras.Input([None], dtype="int32", ragged=True)
+    embedded = layers.GlobalAveragePooling1D()(layers.Embedding(20, 8)(x))
+    model = s.compiled(keras.Model(x, layers.Dense(10)(embedded)))
+    return result(model, model.fit(data, epochs=2, verbose=0))
 
 
 @case

@@ -127,6 +127,68 @@ def contrastive(s: Setting) -> dict[str, Any]:
 
 
 @case
+def ranked_pairs(s: Setting) -> dict[str, Any]:
+    """Differences of a row's label from those of all others, and of outputs; Keras 3 makes floats of whole labels."""
+    tf = s.tf
+
+    def ranks(y_true: Any, y_pred: Any) -> Any:
+        labels, made = tf.reshape(y_true, [-1]), y_pred[:, 0]
+        if s.framework == "tf_keras":
+            labels = tf.cast(labels, made.dtype)
+        wanted = labels[:, None] - labels[None, :]
+        return tf.reduce_mean(tf.square(wanted - (made[:, None] - made[None, :])), axis=1)
+
+    model = s.dense(loss=ranks, metrics=(), optimizer=s.keras.optimizers.SGD(0.001))
+    history = model.fit(s.dealt(flat=True), epochs=2, validation_data=s.tests(flat=True), verbose=0)
+    return result(model, history)
+
+
+def views_in_halves(s: Setting, num_values: int) -> Any:
+    """A loss that takes the halves of a batch for two views of the same rows, and gives so many values for each."""
+    keras, tf = s.keras, s.tf
+
+    def views(_: Any, y_pred: Any) -> Any:
+        one, other = tf.split(tf.math.l2_normalize(y_pred, 1), 2)
+        near = 5.0 * tf.matmul(one, other, transpose_b=True)
+        places = tf.range(tf.shape(one)[0])
+        return tf.repeat(
+            keras.losses.sparse_categorical_crossentropy(places, near, from_logits=True), num_values
+        )
+
+    return views
+
+
+@case
+def views_in_halves_of_a_batch(s: Setting) -> dict[str, Any]:
+    """Of arrays that all workers have: the rows of all workers come in the order of one process."""
+    model = s.dense(loss=views_in_halves(s, 2), metrics=())
+    validation = s.flat[:132], s.labels[:132]
+    history = model.fit(
+        s.flat, s.labels, batch_size=50, epochs=2, shuffle=False, validation_data=validation, verbose=0
+    )
+    return result(model, history)
+
+
+@case
+def views_that_are_fewer_than_rows(s: Setting) -> dict[str, Any]:
+    model = s.dense(loss=views_in_halves(s, 1), metrics=())
+    return result(model, model.fit(s.whole(50, flat=True), epochs=2, verbose=0))
+
+
+@case
+def losses_that_cannot_be_tried_out(s: Setting) -> dict[str, Any]:
+    """One that counts on as many rows as a batch has."""
+    tf = s.tf
+
+    def of_fifty(y_true: Any, y_pred: Any) -> Any:
+        made = tf.reshape(y_pred, [50, 10])
+        return tf.reduce_mean(tf.square(made - tf.reduce_mean(made, 0)), 1) + tf.square(made[:, 1] - 1.0)
+
+    model = s.dense(loss=of_fifty, metrics=(), optimizer=s.keras.optimizers.SGD(0.01))
+    return result(model, model.fit(s.dealt(50, flat=True), epochs=2, verbose=0))
+
+
+@case
 def several_outputs(s: Setting) -> dict[str, Any]:
     """Several inputs and outputs, losses of several kinds, and their weights."""
     s.seeded()

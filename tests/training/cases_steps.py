@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -58,6 +59,46 @@ def optimizer_in_a_closure(s: Setting) -> dict[str, Any]:
     found = result(model, model.fit(s.dealt(flat=True), epochs=2, verbose=0))
     variables = optimizer.variables() if callable(optimizer.variables) else optimizer.variables
     return found | {f"weight of optimizer {at}": np.asarray(each) for at, each in enumerate(variables)}
+
+
+@case
+def own_accumulation(s: Setting) -> dict[str, Any]:
+    """A step that adds up gradients in variables, and lets an optimizer take them now and then, in a branch."""
+    s.seeded()
+    keras, tf = s.keras, s.tf
+
+    class Net(keras.Model):
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            self.passed.assign_add(1)
+            with tf.GradientTape() as tape:
+                loss = crossentropy(s, y, self(x, training=True))
+            gradients = tape.gradient(loss, self.trainable_variables)
+            for total, gradient in zip(self.totals, gradients, strict=True):
+                total.assign_add(gradient)
+            tf.cond(self.passed % 3 == 0, self.take, lambda: None)
+            return {"loss": loss}
+
+        def take(self) -> None:
+            means = [total / 3.0 for total in self.totals]
+            self.optimizer.apply_gradients(zip(means, self.trainable_variables, strict=True))
+            for total in self.totals:
+                total.assign(tf.zeros_like(total))
+
+    layers = keras.layers
+    x = keras.Input([64])
+    normal = layers.BatchNormalization(synchronized=True)(layers.Dense(16)(x))
+    model = Net(x, layers.Dense(10)(normal))
+    model.passed = tf.Variable(0, trainable=False)
+    model.totals = [tf.Variable(tf.zeros(each.shape), trainable=False) for each in model.trainable_variables]
+    model.compile(keras.optimizers.SGD(0.1))
+    model.optimizer.build(model.trainable_variables)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        history = model.fit(s.dealt(flat=True), epochs=2, verbose=0)
+    assert not [str(each.message) for each in told if "rows of a batch" in str(each.message)]
+    totals = {f"weight of totals {at}": each.numpy() for at, each in enumerate(model.totals)}
+    return result(model, history, **totals)
 
 
 @case

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import io
 import json
+import resource
 import sys
 import zipfile
 from pathlib import Path
@@ -23,8 +24,11 @@ keras = importlib.import_module(sys.argv[1])
 directory = Path(sys.argv[2])
 options = configured_cluster()
 layers = keras.layers
+DEFLATED = zipfile.ZIP_DEFLATED
+LONG = b"[" + b"1," * (40 << 20) + b"1]"
 TRACE = directory / "somebody-ran-it"
 SECRET = directory / "secret.txt"
+MAX_KIB = 300 << 10  # Linux counts in KiB; what is packed comes to twice as much at least
 SECRET.write_text("one\ntwo\n")
 
 
@@ -34,10 +38,10 @@ def saved(model):
     return path.read_bytes()
 
 
-def changed(data, change=lambda config: None, **members):
+def changed(data, change=lambda config: None, *, packed=zipfile.ZIP_STORED, **members):
     """Write a .keras file anew, with another configuration or other members."""
     into = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(into, "w", zipfile.ZIP_DEFLATED) as new:
+    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(into, "w", packed) as new:
         for name in old.namelist():
             content = old.read(name)
             if name == "config.json":
@@ -48,6 +52,25 @@ def changed(data, change=lambda config: None, **members):
         for name, content in members.items():
             new.writestr(name, content)
     return into.getvalue()
+
+
+def packed_zeros():
+    return changed(saved(plain()), packed=DEFLATED, **{"assets/zeros": b"\0" * (16 << 20)})
+
+
+def understated(data):
+    """Let the last member say that it is as small as it is packed, and stored so."""
+    at = data.rindex(b"PK\1\2")
+    packed = data[at + 20 : at + 24]
+    return data[: at + 24] + packed + data[at + 28 :]
+
+
+def encrypted(data):
+    """Say of all members that they need a password."""
+    at, changed = -1, bytearray(data)
+    while (at := data.find(b"PK\1\2", at + 1)) >= 0:
+        changed[at + 8] |= 1
+    return bytes(changed)
 
 
 def plain(name="plain"):
@@ -101,6 +124,14 @@ def instead(**entry):
         config["config"]["layers"][-1] = entry
 
     return changed(saved(plain()), change)
+
+
+def weights_of_zeros():
+    """Weights of 8 GiB, of which none is written."""
+    path = directory / "zeros.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("w", (1 << 31,), "f4", chunks=(1 << 20,), compression="gzip")
+    return changed(saved(plain()), **{"model.weights.h5": path.read_bytes()})
 
 
 def elsewhere(how):
@@ -239,7 +270,18 @@ HOSTILE = {
     "an operation by a registered name": lambda: as_an_optimizer_of_keras(
         class_name="TFOpLambda", config={"function": "io.read_file"}
     ),
-    "weights that are all zeros": lambda: changed(saved(plain()), **{"assets/zeros": b"\0" * (200 << 20)}),
+    "parts that are all zeros": lambda: changed(
+        saved(plain()), packed=DEFLATED, **{"assets/zeros": b"\0" * (16 << 20)}
+    ),
+    "parts that are larger than they say": lambda: understated(packed_zeros()),
+    "weights that take no room": weights_of_zeros,
+    "long metadata": lambda: changed(saved(plain()), packed=DEFLATED, **{"metadata.json": LONG}),
+    "long metadata by another packing": lambda: changed(
+        saved(plain()), packed=zipfile.ZIP_LZMA, **{"metadata.json": LONG}
+    ),
+    "deep metadata": lambda: changed(saved(plain()), **{"metadata.json": b"[" * 100_000}),
+    "deep configuration": lambda: changed(saved(plain()), **{"config.json": b"[" * 100_000}),
+    "metadata with a password": lambda: encrypted(saved(plain())),
     "weights by a link": lambda: elsewhere("link"),
     "weights outside": lambda: elsewhere("external"),
     "virtual weights": lambda: elsewhere("virtual"),
@@ -255,6 +297,7 @@ def load(name, data, **given):
         volume.make_directory(("runs", "hostile", "model"), parents=True, exist_ok=True)
         volume.write_file(("runs", "hostile", "model", f"{name}.keras"), data)
     TRACE.unlink(missing_ok=True)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     try:
         model = load_model(options, "hostile", name, **given)
         outcome = "loaded"
@@ -262,6 +305,8 @@ def load(name, data, **given):
             model(np.zeros((2, *model.input_shape[1:]), "f4"))
     except Exception as error:  # noqa: BLE001 - the test says which it is to be
         outcome = f"{type(error).__name__}: {error}"
+    if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before > MAX_KIB:
+        outcome = f"took memory; {outcome}"
     return outcome, TRACE.exists()
 
 

@@ -24,7 +24,7 @@ LONG = {
     "subclassed",
     "predict",
     *("optimizers_in_a_list", "accumulated_gradients", "moving_average", "weight_decay", "mixed_precision"),
-    *("compiled_by_xla", "unfrozen_and_fitted_again", "fitted_in_a_loop", "rates_by_plateaus", "backed_up"),
+    *("compiled_by_xla", "unfrozen_and_fitted_again", "fitted_in_a_loop", "rates_by_plateaus"),
     *("weights_of_uneven_sums", "mean_by_weights", "unreduced_losses_with_a_mean"),
 }
 ALL = [name for name in CASES if name not in LONG]

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import sys
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import keras
 import numpy as np
 import pytest
 
+from ignite_tf_magic.training import keras_hooks
+from ignite_tf_magic.training.group import WorkerGroup
 from ignite_tf_magic.training.models import as_built
+from ignite_tf_magic.training.task import Place
 from tests.training.processes import Workers
 
 SCRIPT = Path(__file__).with_name("told_on.py")
@@ -34,7 +40,14 @@ def told(folder):
         ("a_loop", "an optimizer takes the gradients of this worker alone"),
         ("batch_by_batch", "train_on_batch is a matter of this worker alone"),
         ("mirrored", f"made for MirroredStrategy, so Keras trains it as ever: {ALONE}"),
+        ("mirrored_by_tf_keras", f"made for MirroredStrategy, so Keras trains it as ever: {ALONE}"),
         ("shuffled_differently", "rows may be trained twice or left out"),
+        ("adapted_to_own_rows_of_a_dataset", "string_lookup: adapt was given other rows on each worker"),
+        ("own_rows_of_one_label", "rows may be trained twice or left out"),
+        ("own_rows_sorted_by_labels", "rows may be trained twice or left out"),
+        ("own_rows_of_labels_in_turns", "rows may be trained twice or left out"),
+        ("own_rows_of_rare_labels", "rows may be trained twice or left out"),
+        ("own_rows_of_like_labels", "rows may be trained twice or left out"),
         ("unsavable", "only the weights are left"),
         ("added_up", "the loss is a sum over the rows of a batch"),
         ("a_mean_of_what_is_left", "the loss is a quotient of sums over the rows of a batch"),
@@ -50,6 +63,12 @@ def told(folder):
         ("rounded_by_a_script", "the loss is computed in bfloat16"),
         ("mixed_by_the_model", "the model makes something of all rows of a batch together"),
         ("compared_row_by_row", "the loss compares the rows of a batch with each other"),
+        ("compared_by_differences", "the loss compares the rows of a batch with each other"),
+        ("halves_that_are_views", "the loss views goes by the places of rows in a batch"),
+        (
+            "losses_of_what_a_step_knows",
+            "nobody knows whether it compares the rows of a batch with each other",
+        ),
         ("compared_with_each_other", "the loss compares the rows of a batch with each other"),
     ],
 )
@@ -60,6 +79,20 @@ def test_a_warning(told, name, words):
 
 def test_a_metric_of_several_values(told):
     assert told[0]["several_values"] == {"warnings": [], "error": None, "result": [2, 3]}
+
+
+def test_one_worker_is_told_of_its_strategy_and_keeps_a_metric_of_several_values(tmp_path):
+    names = ["mirrored", "mirrored_by_tf_keras", "several_values"]
+    Workers(tmp_path, 1, SCRIPT, arguments=names).run()
+    told = json.loads((tmp_path / "told-0.json").read_text())
+    assert told["several_values"] == {"warnings": [], "error": None, "result": [2, 3]}
+    assert list((tmp_path / "igfs" / "training").glob("*/step-*.npz")), "it was saved"
+    for name in names[:2]:
+        assert told[name]["error"] is None
+        (words,) = told[name]["warnings"]
+        assert words.startswith(
+            "the model was made for MirroredStrategy, so Keras trains it as ever. It begins anew"
+        )
 
 
 def test_one_file_that_all_workers_save(told):
@@ -80,7 +113,24 @@ def test_a_variable_that_is_a_mean(told):
     assert not any("rows of a batch" in each for each in told[0]["a_moving_mean"]["warnings"])
 
 
-@pytest.mark.parametrize("name", ["independent", "changed_at_random", "means_of_rows", "rounded_by_keras"])
+def test_a_warning_comes_once(told):
+    """Also of a model that is fitted again."""
+    said = told[0]["halves_that_are_views"]["warnings"]
+    assert len([each for each in said if "the places of rows" in each]) == 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "independent",
+        "changed_at_random",
+        "means_of_rows",
+        "rounded_by_keras",
+        "compared_within_rows",
+        "changed_at_random_with_few_labels",
+        "same_rows_of_one_label",
+    ],
+)
 def test_nothing_to_say(told, name):
     assert told[0][name] == {"warnings": [], "error": None, "result": None}
 
@@ -119,6 +169,9 @@ def test_weights_of_a_model_that_cannot_be_saved_whole(told, folder):
     ("name", "words"),
     [
         ("another_rate_on_each", "differ in the optimizers, here [('SGD', {'learning_rate': 0.0"),
+        ("other_words_on_each", "differ in what layers have been adapted to, here words: ["),
+        ("other_epochs_on_each", "differ in the arguments of `fit`, here x is arrays or more, "),
+        ("other_class_weights_on_each", "differ in the arguments of `fit`, here x is arrays or more, "),
         ("another_size_on_each", "differ in the shapes of the model's variables, here ["),
     ],
 )
@@ -130,8 +183,59 @@ def test_models_that_differ_from_the_beginning(told, name, words):
     assert words in told[0][name]["error"][1]
 
 
+def test_words_of_all_workers_are_known_to_each(told):
+    for of_worker in told:
+        assert of_worker["adapted_to_own_rows_of_a_dataset"]["result"] == ["[UNK]", "b", "d", "c", "a"]
+
+
+def test_layers_that_differ_after_adapt_are_named(told):
+    for of_worker in told:
+        kind, words = of_worker["adapted_to_own_batches"]["error"]
+        assert (kind, "the layer bins has been adapted to" in words) == ("WorkersDiffer", True)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("no_batch_on_one", "gives no batch (those of all workers: 0, 1, of which"),
+        ("batches_without_end_on_one", "do not go together: without end, 3. Let each"),
+    ],
+)
+def test_batches_that_do_not_go_together(told, name, words):
+    for of_worker in told:
+        kind, said = of_worker[name]["error"]
+        assert (kind, words in said) == ("ConfigError", True)
+
+
+def test_a_dataset_that_ends_beside_one_that_does_not(told):
+    assert [each["a_dataset_without_end_on_one"]["result"] for each in told] == [20, 20]
+
+
+def test_keras_on_pytorch_is_told_of(monkeypatch):
+    """As it is imported, whatever of PyTorch is there."""
+    module = ModuleType("keras")
+    module.backend = SimpleNamespace(backend=lambda: "torch")
+    monkeypatch.setitem(sys.modules, "keras", module)
+    monkeypatch.setattr(keras_hooks, "_installed", set())
+    group = WorkerGroup(Place(addresses=("a:1", "b:1")))
+    monkeypatch.setattr(keras_hooks, "worker_group", lambda: group)
+    with pytest.warns(UserWarning, match="Keras computes with torch here, .*Set KERAS_BACKEND=tensorflow"):
+        keras_hooks.install_keras()
+    assert vars(module).keys() >= {"backend"}
+    assert "Model" not in vars(module)
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not beside TensorFlow here")
+def test_keras_on_pytorch_trains_alone(tmp_path):
+    check_alone(tmp_path, "torch")
+
+
 def test_another_backend_trains_alone(tmp_path):
-    Workers(tmp_path, 2, SCRIPT.with_name("plain_on.py")).run(KERAS_BACKEND="jax")
+    check_alone(tmp_path, "jax")
+
+
+def check_alone(tmp_path, backend):
+    Workers(tmp_path, 2, SCRIPT.with_name("plain_on.py")).run(KERAS_BACKEND=backend)
     for index in range(2):
         said = json.loads((tmp_path / f"said-{index}.json").read_text())
         assert said["raised"] is None

@@ -1,4 +1,7 @@
-"""Trainings that are not what they look like: told_on.py FOLDER leaves what was said in FOLDER/told-WORKER.json."""
+"""Trainings that are not what they look like.
+
+told_on.py FOLDER [NAME...] leaves what was said of all of them, or of some, in FOLDER/told-WORKER.json.
+"""
 
 from __future__ import annotations
 
@@ -51,6 +54,17 @@ def independent():
 def mirrored():
     with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
         one = model()
+    trained_as_ever(one)
+
+
+def mirrored_by_tf_keras():
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        one = tf_keras.Sequential([tf_keras.Input([16]), tf_keras.layers.Dense(1)])
+        one.compile("sgd", "mse")
+    trained_as_ever(one)
+
+
+def trained_as_ever(one):
     history = one.fit(x, y, epochs=2, verbose=0)
     assert len(history.history["loss"]) == 2
     one.evaluate(x, y, verbose=0)
@@ -59,6 +73,109 @@ def mirrored():
 def shuffled_differently():
     data = tf.data.Dataset.from_tensor_slices((x, np.arange(60.0))).shuffle(60, seed=place.index)
     model().fit(data.batch(10), epochs=2, verbose=0)
+
+
+WORDS = (["a", "b"], ["b", "c", "d"])[place.index]
+
+
+def adapted_to_own_rows_of_a_dataset():
+    layer = keras.layers.StringLookup()
+    layer.adapt(tf.data.Dataset.from_tensor_slices(WORDS * 4).batch(4))
+    return layer.get_vocabulary()
+
+
+def adapted_to_own_batches():
+    layer = keras.layers.Discretization(num_bins=3, name="bins")
+    layer.adapt(iter([x[place.index :: 2, :1]]))
+
+
+def other_words_on_each():
+    words = keras.Input([1], dtype="string")
+    looked_up = keras.layers.StringLookup(vocabulary=WORDS + ["e"] * (place.index == 0), name="words")(words)
+    one = keras.Model(words, keras.layers.Dense(1)(keras.layers.Embedding(5, 2)(looked_up)))
+    one.compile("sgd", "mse")
+    one.fit(tf.constant([["a"], ["b"]] * 10), np.zeros([20, 1, 1]), verbose=0)
+
+
+def no_batch_on_one():
+    model().fit((each for each in [(x, y)] * place.index), verbose=0)
+
+
+class Endless(keras.utils.PyDataset):
+    @property
+    def num_batches(self):
+        return 3 if place.index else None
+
+    def __getitem__(self, at):
+        return x, y
+
+
+def batches_without_end_on_one():
+    model().fit(Endless(), steps_per_epoch=3, verbose=0)
+
+
+def other_epochs_on_each():
+    model().fit(x, y, epochs=1 + place.index, verbose=0)
+
+
+def other_class_weights_on_each():
+    model().fit(x, y, class_weight={0: 1.0 + place.index, 1: 2.0}, verbose=0)
+
+
+def a_dataset_without_end_on_one():
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(10)
+    data = data.repeat() if place.index else data.repeat(2)
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    one = model()
+    one.fit(data.with_options(options), steps_per_epoch=20, verbose=0)
+    return int(one.optimizer.iterations)
+
+
+def own_rows(labels, *, are_generated=True):
+    """Rows of each worker's own as a dataset that does not say so."""
+    mine = x[place.index :: place.size], labels[: len(x[place.index :: place.size])]
+    data = tf.data.Dataset.from_tensor_slices(mine)
+    if are_generated:
+        data = tf.data.Dataset.from_generator(
+            lambda: zip(*mine, strict=True), output_signature=data.element_spec
+        )
+    model().fit(data.batch(10), epochs=2, verbose=0)
+
+
+def own_rows_of_one_label():
+    own_rows(np.zeros(60, np.int32))
+
+
+def own_rows_sorted_by_labels():
+    own_rows(np.arange(60) // 4)
+
+
+def own_rows_of_labels_in_turns():
+    own_rows(np.arange(60) % 3)
+
+
+def own_rows_of_rare_labels():
+    own_rows((np.arange(60) == 7).astype(np.int32))
+
+
+def own_rows_of_like_labels():
+    own_rows(np.random.default_rng(3).integers(0, 4, 60), are_generated=False)
+
+
+def changed_at_random_with_few_labels():
+    random = tf.random.Generator.from_seed(place.index)
+    labels = np.random.default_rng(7).integers(0, 4, 60)
+    data = tf.data.Dataset.from_tensor_slices((x, labels)).batch(30)
+    model().fit(data.map(lambda a, b: (a + random.normal(tf.shape(a)), b)), verbose=0)
+
+
+def same_rows_of_one_label():
+    data = tf.data.Dataset.from_tensor_slices(({"a": x}, y)).batch(10)
+    inputs = keras.Input([16], name="a")
+    one = keras.Model({"a": inputs}, keras.layers.Dense(1)(inputs))
+    one.compile("sgd", "mse")
+    one.fit(data, epochs=2, verbose=0)
 
 
 def changed_at_random():
@@ -211,6 +328,63 @@ def compared_row_by_row():
     fitted(contrast)
 
 
+def compared_by_differences():
+    def ranks(b, out):
+        labels = tf.cast(b, tf.float32) + out[:, 0]
+        return tf.reduce_mean(tf.square(labels[:, None] - labels[None, :]))
+
+    fitted(ranks)
+
+
+def compared_within_rows():
+    def steps(b, out):
+        of_steps = tf.reshape(tf.concat([out, out, b[:, None]], 1), [tf.shape(out)[0], -1])
+        return tf.reduce_mean(tf.square(of_steps[:, :, None] - of_steps[:, None, :]))
+
+    fitted(steps)
+
+
+def of_own_rows(inputs, labels):
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return tf.data.Dataset.from_tensor_slices((inputs, labels)).batch(10).with_options(options)
+
+
+def halves_that_are_views():
+    def views(_, out):
+        one, other = tf.split(out, 2)
+        return tf.repeat(tf.square(one - other)[:, 0], 2)
+
+    one = model()
+    one.compile("sgd", views)
+    one.fit(of_own_rows(x, y), verbose=0)
+    one.fit(of_own_rows(x, y), verbose=0)
+
+
+def losses_of_what_a_step_knows():
+    """A loss that is made anew in each step, of rows that are none of its arguments."""
+
+    class Net(keras.Model):
+        def train_step(self, data):
+            a, b = data
+            weights = 1.0 + a[:, 0] ** 2
+
+            class Weighed(keras.losses.Loss):
+                def call(self, y_true, y_pred):
+                    return tf.square(y_true - y_pred[:, 0]) * weights
+
+            with tf.GradientTape() as tape:
+                loss = Weighed()(b, self(a))
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            return {"loss": loss}
+
+    inputs = keras.Input([16])
+    net = Net(inputs, keras.layers.Dense(1)(inputs))
+    net.compile("sgd")
+    net.fit(x, y, batch_size=10, verbose=0)
+
+
 def a_root_of_a_mean():
     fitted(lambda b, out: tf.sqrt(tf.reduce_mean(tf.square(out - b[:, None]))))
 
@@ -335,14 +509,26 @@ def means_of_rows():
 
 
 told = {}
-for each in (
+everything = (
     *(
         independent,
         a_loop,
         batch_by_batch,
         mirrored,
+        mirrored_by_tf_keras,
         shuffled_differently,
         changed_at_random,
+        changed_at_random_with_few_labels,
+        same_rows_of_one_label,
+        adapted_to_own_rows_of_a_dataset,
+        adapted_to_own_batches,
+        other_words_on_each,
+        a_dataset_without_end_on_one,
+        own_rows_of_one_label,
+        own_rows_sorted_by_labels,
+        own_rows_of_labels_in_turns,
+        own_rows_of_rare_labels,
+        own_rows_of_like_labels,
         rate_by_the_clock,
     ),
     *(
@@ -353,12 +539,15 @@ for each in (
         unsavable,
         means_of_rows,
     ),
-    *(another_rate_on_each, another_size_on_each),
+    *(another_rate_on_each, another_size_on_each, other_epochs_on_each, other_class_weights_on_each),
+    *(no_batch_on_one, batches_without_end_on_one),
     *(a_root_of_a_mean, measured_by_quotients, a_codebook, a_queue, a_moving_mean),
     *(rows_counted_in_a_variable, eager_steps),
     *(rounded_by_keras, rounded_by_tf_keras, rounded_by_a_script),
+    *(compared_by_differences, compared_within_rows, halves_that_are_views, losses_of_what_a_step_knows),
     *(added_up, a_mean_of_what_is_left, compared_row_by_row, compared_with_each_other, mixed_by_the_model),
-):
+)
+for each in [one for one in everything if one.__name__ in sys.argv[2:] or not sys.argv[2:]]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:

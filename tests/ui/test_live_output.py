@@ -10,8 +10,12 @@ from ignite_tf_magic.ui.live_output import LiveOutput
 from tests.ui.notebook.kernels import screen
 
 
+def names(num_workers):
+    return [f"worker {number}" for number in range(num_workers)]
+
+
 def shown(num_workers: int, *chunks: tuple[int, str]) -> list[str]:
-    output = LiveOutput(num_workers)
+    output = LiveOutput(names(num_workers))
     stream = ""
     for worker, text in chunks:
         output.feed(worker, text)
@@ -33,7 +37,7 @@ def test_lines_of_several_workers_never_mix():
 
 
 def test_progress_bars_rewrite_one_line():
-    output = LiveOutput(2)
+    output = LiveOutput(names(2))
     stream = ""
     for percent in (5, 50, 95):
         for worker in (0, 1):
@@ -50,7 +54,7 @@ def test_shorter_text_leaves_no_remains():
 
 
 def test_the_last_line_is_lifted_for_something_that_stands_below():
-    output = LiveOutput(1)
+    output = LiveOutput(names(1))
     output.feed(0, "one\nhalf")
     output.note("fast")
     assert output.take() == "one\nhalf   fast"
@@ -60,7 +64,7 @@ def test_the_last_line_is_lifted_for_something_that_stands_below():
     output.feed(0, "\nlast")
     assert output.lift().endswith("\rhalf a line\n")
     assert output.finish() == "last\n"
-    assert LiveOutput(1).lift() == ""
+    assert LiveOutput(names(1)).lift() == ""
 
 
 def test_keras_progress_bar_with_backspaces():
@@ -76,7 +80,7 @@ def test_blank_lines_stay():
 
 
 def test_nothing_new_is_nothing_to_write():
-    output = LiveOutput(1)
+    output = LiveOutput(names(1))
     output.feed(0, "\r10%")
     assert output.take()
     assert output.take() == ""
@@ -92,7 +96,7 @@ def test_native_start_up_messages_are_left_out():
 
 
 def test_of_a_flood_no_line_is_lost():
-    output = LiveOutput(1)
+    output = LiveOutput(names(1))
     for number in range(100_000):
         output.feed(0, f"line {number}\n")
     assert output.take() == "".join(f"line {number}\n" for number in range(100_000))
@@ -100,7 +104,7 @@ def test_of_a_flood_no_line_is_lost():
 
 
 def test_a_file_gets_whole_lines_alone():
-    output = LiveOutput(2, is_screen=False)
+    output = LiveOutput(names(2), is_screen=False)
     output.feed(0, "one\ntw")
     assert output.take() == "worker 0 | one\n"
     output.feed(1, "10 %\r20 %")
@@ -111,7 +115,7 @@ def test_a_file_gets_whole_lines_alone():
 
 
 def test_a_line_without_end_is_cut_into_pieces():
-    output = LiveOutput(1)
+    output = LiveOutput(names(1))
     output.feed(0, "x" * 1_000_000)
     assert max(map(len, output.take().splitlines())) == 8192
 
@@ -121,9 +125,9 @@ def test_chunk_borders_change_nothing(seed):
     """However the text is cut, and whenever it is taken, the same lines stand there in the end."""
     dice = random.Random(seed)
     text = "".join(dice.choice(["a", "bc", "\n", "\r", "\x1b[1m"]) for _ in range(200)) + "\n"
-    expected = LiveOutput(1)
+    expected = LiveOutput(names(1))
     expected.feed(0, text)
-    cut = LiveOutput(1)
+    cut = LiveOutput(names(1))
     stream, rest = "", text
     while rest:
         size = dice.randint(1, 9)

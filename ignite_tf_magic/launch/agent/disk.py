@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 PADDED_BYTES = 4096
 MIN_FREE_BYTES = 16 << 20  # a job's records and the beginning of its output
+_MIN_FREE_INODES = 64
 _FULL_BYTES = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
@@ -190,20 +191,42 @@ def disk_of(path: str) -> tuple[int, int]:
 def check_room(path: str) -> None:
     """Refuse what would fill a disk."""
     free, _ = disk_of(path)
+    files = _free_inodes(path) if os.path.exists(path) else None
+    if free >= MIN_FREE_BYTES and (files is None or files >= _MIN_FREE_INODES):
+        return
     if free < MIN_FREE_BYTES:
-        raise Refused(
-            "disk_full",
-            f"the disk of {path} on {os.uname().nodename} has {free / 2**20:.1f} MiB left, and a job needs "
-            f"{MIN_FREE_BYTES >> 20}; make room there, or have root of [hosts.NAME] name another place",
-        )
+        left = f"has {free / 2**20:.1f} MiB left, and a job needs {MIN_FREE_BYTES >> 20}"
+    else:
+        left = f"has room for {files} more files (inodes), and a job needs {_MIN_FREE_INODES}"
+    raise Refused(
+        "disk_full",
+        f"the disk of {path} on {os.uname().nodename} {left}; make room there, or have root of [hosts.NAME] name "
+        "another place",
+    )
+
+
+def _free_inodes(path: str) -> int | None:
+    """Return how many more files a disk takes; None where they are not counted."""
+    found = os.statvfs(path)
+    return found.f_favail if found.f_files else None
 
 
 def full_disk_of(paths: list[str]) -> str | None:
-    """Name the first of these places whose disk is full, with what is left there."""
+    """Name the first of these places on whose disk nothing more can be written, with what is left there, or why."""
     for path in paths:
         free, _ = disk_of(path)
         if free < _FULL_BYTES:
             return f"{path} ({free:,} bytes left)"
+        if os.path.exists(path) and _free_inodes(path) == 0:
+            return f"{path} (no inode left for another file)"
+    return None
+
+
+def read_only_disk_of(paths: list[str]) -> str | None:
+    """Name the first of these places whose disk is mounted for reading, as the kernel does after faults of it."""
+    for path in paths:
+        if os.path.exists(path) and os.statvfs(path).f_flag & os.ST_RDONLY:
+            return f"{path} (read-only)"
     return None
 
 
@@ -282,6 +305,25 @@ def _brought_up(path: str, to: str) -> str:
     except OSError:  # another user's
         return path
     return to
+
+
+def find_foreign(tree: str) -> str | None:
+    """Return something in a tree, or the tree, that is neither this user's nor root's; None when there is nothing.
+
+    Who could write into a directory of ours once may have left programs in it. Links are not followed.
+    """
+    trusted = (0, os.getuid())
+    if os.lstat(tree).st_uid not in trusted:
+        return tree
+    directories = [tree]
+    for directory in directories:  # which grows
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if entry.stat(follow_symlinks=False).st_uid not in trusted:
+                    return entry.path
+                if entry.is_dir(follow_symlinks=False):
+                    directories.append(entry.path)
+    return None
 
 
 def names_in(directory: str) -> Iterator[str]:

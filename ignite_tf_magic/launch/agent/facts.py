@@ -8,7 +8,7 @@ import sys
 import time
 
 from ignite_tf_magic.launch.agent.devices import host_memory_bytes, list_gpus
-from ignite_tf_magic.launch.agent.disk import Refused, disk_of, names_in, write_fault
+from ignite_tf_magic.launch.agent.disk import Refused, disk_of, find_foreign, names_in, write_fault
 from ignite_tf_magic.launch.agent.runs import Runs
 
 TYPE_CHECKING = False
@@ -16,10 +16,13 @@ if TYPE_CHECKING:
     from typing import Any
 
 _INTERPRETER_TIMEOUT_S = 20.0
-# Asks for versions without importing anything of what it is asked about: TensorFlow takes seconds.
+# Asks for versions without importing anything of what it is asked about: TensorFlow takes seconds. PYTHONPATH and the
+# user's own packages count as they do for workers, so this is not isolated; it begins in a directory of ours, and takes
+# that from the path before it imports what a file there could stand for.
 _ASK_VERSIONS = """\
-import json, sys
-del sys.path[0]
+import sys
+sys.path[:] = [place for place in sys.path if place]
+import json
 from importlib import metadata
 def version(name):
     for found in (name, name + "-cpu", name + "-rocm"):
@@ -65,7 +68,7 @@ def _user() -> str:
 def probe(runs: Runs, interpreter: str | None, modules: list[str]) -> dict[str, Any]:
     """Look at an interpreter, the disk, the memory and the GPUs. Takes up to some seconds."""
     return {
-        **_interpreter_facts(interpreter or sys.executable, modules),
+        **_interpreter_facts(runs.root, interpreter or sys.executable, modules),
         "disk_free_bytes": disk_of(runs.root)[0],
         "write_fault": write_fault(runs.root),
         "memory_bytes": host_memory_bytes(),
@@ -128,15 +131,32 @@ def _found(program: str, more: list[str]) -> str | None:
     return None
 
 
-def _interpreter_facts(interpreter: str, modules: list[str]) -> dict[str, Any]:
+def _check_environment(environments: str, interpreter: str) -> None:
+    """Refuse an environment of ours in which another account has left something."""
+    if not interpreter.startswith(f"{environments}/"):
+        return
+    name = interpreter[len(environments) + 1 :].partition("/")[0]
+    foreign = find_foreign(f"{environments}/{name}")
+    if foreign:
+        raise Refused(
+            "foreign",
+            f"{foreign!r} is another account's, and workers are started from there; see what it is, and remove "
+            f"{f'{environments}/{name}'!r}, which is built again",
+        )
+
+
+def _interpreter_facts(root: str, interpreter: str, modules: list[str]) -> dict[str, Any]:
     import subprocess
 
     path = _found(interpreter, [])
     if path is None or not os.access(path, os.X_OK):
         raise Refused("no_program", f"there is no interpreter {interpreter!r} on {os.uname().nodename}")
+    path = os.path.abspath(path)
+    _check_environment(f"{root}/venvs", path)
     try:
         done = subprocess.run(
             [path, "-c", _ASK_VERSIONS, *modules],
+            cwd=root,
             capture_output=True,
             stdin=subprocess.DEVNULL,
             timeout=_INTERPRETER_TIMEOUT_S,

@@ -20,8 +20,12 @@ MAGIC = "IGNITE-TF-AGENT 1"
 # Runs on the host before anything of ours is there. `-c` takes it in single quotes of whatever shell the user
 # has there: so no newline, no "!", no single quote and no double backslash (fish reads those). hashlib loads OpenSSL,
 # which takes a fifth of the time that Python needs to start.
+# What is not known by its hash is known by its owner: what Python keeps of the agent compiled, which it may take for
+# the source unseen, and where workers are started from. The agent's directory is not on the path, where a json.py in it
+# would stand for the standard library's.
 _LOADER_CODE = """\
 import os,sys
+import _frozen_importlib_external as z
 v=sys.version_info[:2]
 say=lambda w:os.write(1,("%c@MAGIC@ %s%c"%(10,w,10)).encode())
 if v<(3,8):
@@ -39,7 +43,8 @@ def h2(c):
    return __import__(m).sha256(c).hexdigest()
   except ImportError:
    pass
-for x in r,d:
+b=z.cache_from_source(p)
+for x in r,d,os.path.dirname(b),b,r+"/parcels",r+"/runs",r+"/venvs":
  try:
   s=os.stat(x)
  except OSError:
@@ -75,12 +80,8 @@ if c:
  except OSError:
   if os.path.exists(t):
    os.unlink(t)
-sys.path.insert(0,d)
 g={"__name__":k}
-if h:
- g=vars(__import__(k))
-else:
- exec(c,g)
+exec(z.SourceFileLoader(k,p).get_code(k)if h else c,g)
 g["serve"](r,k,u)
 """
 LOADER = "exec(" + json.dumps(_LOADER_CODE.replace("@MAGIC@", MAGIC)) + ")"
@@ -92,7 +93,7 @@ def loader_arguments(
     """Return the command that starts a relay; only its fifth argument, LOADER, needs quotes in a shell.
 
     It prints a line with MAGIC and one more word: HAVE; NEED (send the `num_bytes` of the agent now); OLD and
-    the version of the interpreter (and ends); OPEN and a directory of ours into which others may write (and ends); BAD
+    the version of the interpreter (and ends); OPEN and what of ours others own or may write into (and ends); BAD
     (what was sent has another hash; and ends). After HAVE, or after the bytes were sent, frames go both ways.
     """
     return [python, "-I", "-S", "-c", LOADER, digest, str(num_bytes), *([root] if root else [])]

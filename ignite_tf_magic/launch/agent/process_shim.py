@@ -19,6 +19,7 @@ from ignite_tf_magic.launch.agent.disk import (
     full_disk_of,
     host_clock,
     open_below,
+    read_only_disk_of,
 )
 from ignite_tf_magic.launch.agent.job_files import JobFiles, first_status
 from ignite_tf_magic.launch.agent.processes import (
@@ -166,7 +167,7 @@ class ProcessShim:
         self._kill_at: float | None = None
         self._beat_at = 0.0
         self._oom_kills = oom_kills()
-        self._start_at: float | None = None  # of a kept job: when to start its process again
+        self._start_at: float | None = None  # when to start the process again
         self._pause_s = _FIRST_PAUSE_S
         self._terminated = False
         self._has_too_much = False
@@ -186,8 +187,12 @@ class ProcessShim:
         while self._step():
             self._wait()
         if self._status["code"]:
-            places = [self._files.run_path, self._request["cwd"], os.environ.get("TMPDIR", "/tmp")]  # noqa: S108 - asked for its room only
-            self._status["full_disk"] = full_disk_of(places)
+            own, cwd = self._files.run_path, self._request["cwd"]
+            temporary = self._request["env"].get("TMPDIR") or os.environ.get("TMPDIR", "/tmp")  # noqa: S108 - asked for its room only
+            # Where a user works, it may be meant to be read only.
+            self._status["full_disk"] = full_disk_of([own, cwd, temporary]) or read_only_disk_of(
+                [own, temporary]
+            )
         self._files.finish(self._status)
 
     def _report(self, answer: dict[str, Any]) -> None:
@@ -220,7 +225,7 @@ class ProcessShim:
             raise StartFailed("stale_generation", "the run has a later generation", fence=self._files.fence())
 
     def _launch(self) -> None:
-        """Start the process, once more for a kept job."""
+        """Start the process, maybe once more."""
         self._killed = False
         self._process = self._group = spawn(self._request, self._log)
         self._status.update(pid=self._process, code=None)
@@ -262,8 +267,8 @@ class ProcessShim:
             self._status.update(pid=None, code=code, oom=is_oom)
 
     def _go_on_without_process(self, now: float) -> bool:
-        """Tell whether a kept job is to have another process; start it when its time has come."""
-        if not self._request["keep"] or self._kill_at is not None or self._status["code"] == 0:
+        """Tell whether the job is to have another process; start it when its time has come."""
+        if self._kill_at is not None or not (self._start_at or self._may_start_again()):
             self._status["reason"] = self._status["reason"] or "exited"
             return False
         if self._start_at is None:
@@ -274,6 +279,7 @@ class ProcessShim:
         elif now >= self._start_at:
             self._start_at = None
             self._status["restarts"] += 1
+            self._tell_of_respawn()
             try:
                 self._launch()
             except StartFailed as failure:
@@ -281,6 +287,20 @@ class ProcessShim:
                 self._launched_at = now
                 self._status["code"] = 127
         return True
+
+    def _may_start_again(self) -> bool:
+        if self._request["keep"]:
+            return bool(self._status["code"])
+        return bool(self._status["code"] < 0 and self._status["restarts"] < self._request.get("respawns", 0))
+
+    def _tell_of_respawn(self) -> None:
+        if self._request["keep"]:
+            return
+        words = f"ignite_tf_magic: ended by signal {-self._status['code']}; started again ({self._status['restarts']})"
+        try:
+            os.write(self._log, f"{words}\n".encode())
+        except OSError:
+            pass  # a full disk must not keep it from starting
 
     def _see_reasons(self, now: float) -> None:
         """Begin to end the job when there is a reason; a second request may only hasten the end."""

@@ -189,7 +189,7 @@ class Relay:
 
     def _quick(self) -> dict[str, Handler]:
         """Operations that are done at once, in the order in which they come."""
-        runs, ports, parcels = self._runs, self._ports, self._parcels
+        runs, ports = self._runs, self._ports
         return {
             "hello": lambda _, __: greeting(runs, self._digest),
             "end": lambda asked, _: self._end(asked),
@@ -201,7 +201,6 @@ class Relay:
             ),
             "read": lambda asked, _: self._read(asked),
             "write": self._write,
-            "has": lambda asked, _: {"have": parcels.has(asked["digests"])},
             "put": self._put,
             "unreserve": lambda asked, _: ports.unreserve(asked["ports"]),
             "listen": lambda asked, _: {"port": ports.listen(int(asked.get("port") or 0))},
@@ -220,6 +219,7 @@ class Relay:
             "reserve": lambda asked, _: {"ports": ports.reserve(int(asked["count"]), asked.get("range"))},
             "connect": lambda asked, _: {"results": connect_to(asked["targets"], float(asked["timeout_s"]))},
             "route": lambda asked, _: {"sources": route(asked["addresses"])},
+            "has": lambda asked, _: {"have": self._parcels.has(asked["digests"])},
             "tidy": lambda asked, _: tidy(runs, self._digest, float(asked["unused_s"])),
             "unpack": lambda asked, _: self._unpack(asked),
         }

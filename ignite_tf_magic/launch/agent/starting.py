@@ -36,7 +36,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 _FIRST_FREE_DESCRIPTOR = 10
-_KEEPER_CODE = "import sys;sys.path.insert(0,sys.argv[1]);__import__(sys.argv[2]).keep(sys.argv[3])"
+# The relay's loader has checked the file, and what Python keeps of it; no other name in its directory counts.
+_KEEPER_CODE = (
+    "import sys,_frozen_importlib_external as z;_,k,p,j=sys.argv;g={'__name__':k};"
+    "exec(z.SourceFileLoader(k,p).get_code(k),g);g['keep'](j)"
+)
 _OTHER_START_S = 10.0
 
 
@@ -89,6 +93,7 @@ class Starter:
             "ports": [int(port) for port in request.get("ports") or ()],
             "gpus": int(request.get("gpus") or 0),
             "memory_bytes": int(request.get("memory_bytes") or 0),
+            "respawns": int(request.get("respawns") or 0),
             "keep": keep,
             "log_limit_bytes": request.get("log_limit_bytes"),
             "stdin": _digest_of(stdin) if stdin else None,
@@ -210,12 +215,12 @@ class Starter:
 
     def _run_shim(self, path: str, lock: FileLock, stdin: bytes) -> dict[str, Any] | None:
         """Start the shim; give what it reports. None: it was killed before it could."""
-        agents = f"{self._runs.root}/agents"
-        if not os.path.exists(f"{agents}/{self._digest}.py"):
+        agent = f"{self._runs.root}/agents/{self._digest}.py"
+        if not os.path.exists(agent):
             raise Refused("disk_full", f"the disk of {self._runs.root} had no room for the agent")
         env = {name: value for name, value in os.environ.items() if name not in (JOB_MARK, KEEPER_MARK)}
         env[KEEPER_MARK] = JobFiles(path).request["nonce"]
-        argv = [sys.executable, "-I", "-S", "-c", _KEEPER_CODE, agents, self._digest, path]
+        argv = [sys.executable, "-I", "-S", "-c", _KEEPER_CODE, self._digest, agent, path]
         told, tell = os.pipe()
         given = [_input(path, stdin), tell, os.open(f"{path}/keeper.err", os.O_WRONLY | os.O_CREAT, 0o600)]
         given.append(lock.descriptor)
@@ -302,4 +307,8 @@ def _discard(path: str) -> None:
 
 def as_refusal(error: OSError) -> Refused:
     """Tell an error of the system that no operation foresaw."""
-    return refusal(error, f"cannot use {error.filename!r}" if error.filename else "the system refused")
+    told = refusal(error, f"cannot use {error.filename!r}" if error.filename else "the system refused")
+    if error.errno in (errno.EROFS, errno.EACCES):
+        advice = "make it writable, or have root of [hosts.NAME] name another place"
+        return Refused(told.kind, f"{told}; {advice}", **told.facts)
+    return told

@@ -9,6 +9,7 @@ import time
 
 from ignite_tf_magic.launch.agent.disk import (
     Refused,
+    find_foreign,
     open_below,
     open_directory,
     remove_tree,
@@ -36,14 +37,25 @@ class Parcels:
         self._next_part: dict[str, int] = {}
 
     def has(self, digests: list[str]) -> list[str]:
-        """Return those that are here; they are in use from now on."""
+        """Return those that are here; they are in use from now on.
+
+        One in which another account has left something is refused: workers import from it.
+        """
         found = []
         for each in digests:
+            path = f"{self._directory}/{_checked(each)}"
             try:
-                os.utime(f"{self._directory}/{_checked(each)}")
-                found.append(each)
+                os.utime(path)
+                foreign = find_foreign(path)
             except FileNotFoundError:
-                pass
+                continue
+            if foreign:
+                raise Refused(
+                    "foreign",
+                    f"{foreign!r} is another account's, and workers import from there; see what it is, and remove "
+                    f"{path!r}, which is sent again",
+                )
+            found.append(each)
         return found
 
     def put(self, digest: str, part: int, data: bytes, max_bytes: int) -> None:

@@ -82,8 +82,17 @@ def main() -> int:
 
 
 def is_there(target: str) -> bool:
-    """Tell whether an environment is complete, and its interpreter still starts."""
-    return _works([f"{target}/bin/python", "-I", "-c", ""])
+    """Tell whether an environment is complete, nobody else's, and its interpreter still starts."""
+    return _is_ours(target) and _works([f"{target}/bin/python", "-I", "-c", ""])
+
+
+def _is_ours(target: str) -> bool:
+    """Tell whether all of it is this user's or root's: another account may have left something in it."""
+    trusted = (0, os.getuid())
+    paths = [target]
+    for folder, folders, files in os.walk(target):
+        paths += [f"{folder}/{name}" for name in folders + files]
+    return os.path.isdir(target) and all(os.lstat(path).st_uid in trusted for path in paths)
 
 
 def build(order: dict[str, Any]) -> None:
@@ -96,8 +105,8 @@ def build(order: dict[str, Any]) -> None:
         _run([uv, "venv", "--quiet", "--python", sys.executable, part])
         install = [uv, "pip", "install", "--python", f"{part}/bin/python"]
     else:
-        _run([sys.executable, "-m", "venv", part])
-        install = [f"{part}/bin/python", "-m", "pip", "install", "--quiet"]
+        _run([sys.executable, "-I", "-m", "venv", part])
+        install = [f"{part}/bin/python", "-I", "-m", "pip", "install", "--quiet"]
         install += ["--disable-pip-version-check", "--no-input"]
     if order["wheels"]:
         install += ["--no-index", "--find-links", order["wheels"]]
@@ -105,8 +114,23 @@ def build(order: dict[str, Any]) -> None:
     _run([*install, *order["added"]])  # nothing is done for those that are there
     _rename_inside(part, order["target"])
     shutil.rmtree(order["target"], ignore_errors=True)  # one that does not work any more
+    _sync(part)  # a power cut must not leave the name of an environment with empty files
     os.rename(part, order["target"])
     _say(f"the environment is ready after {time.monotonic() - began:.1f} s")
+
+
+def _sync(path: str) -> None:
+    """Have what was written to the disk of a directory reach it; an agent's `sync_disk` is not here."""
+    import ctypes
+
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        if ctypes.CDLL(None, use_errno=True).syncfs(descriptor) != 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
+    except AttributeError:  # not on macOS
+        os.sync()
+    finally:
+        os.close(descriptor)
 
 
 def _works(command: list[str]) -> bool:

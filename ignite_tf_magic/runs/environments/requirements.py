@@ -1,4 +1,4 @@
-"""What a person wants the workers' interpreter to have."""
+"""Requirements that a person has of the workers' interpreter."""
 
 from __future__ import annotations
 

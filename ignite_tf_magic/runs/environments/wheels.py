@@ -16,6 +16,7 @@ from typing import Any
 from ignite_tf_magic.errors import LaunchError
 from ignite_tf_magic.launch.hosts import UNPACKED_LIMIT_BYTES
 from ignite_tf_magic.launch.parcels import Parcel, pack_tree
+from ignite_tf_magic.launch.spawner import own_python
 
 # The oldest C library that wheels of today are made for, by its minor version.
 _FIRST_GLIBC = 5
@@ -95,15 +96,7 @@ class Supplies:
         version = ".".join(str(part) for part in host["version"])
         tags = [word for tag in platform_tags(host) for word in ("--platform", tag)]
         command = [
-            *(
-                sys.executable,
-                "-m",
-                "pip",
-                "download",
-                "--quiet",
-                "--disable-pip-version-check",
-                "--no-input",
-            ),
+            *own_python("pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"),
             *("--only-binary=:all:", "--python-version", version, *tags, "-d", str(folder)),
         ]
         listed = folder.with_suffix(".txt")

@@ -10,7 +10,7 @@ from ignite_tf_magic.runs.directory import RunDirectory
 from ignite_tf_magic.runs.orders import WorkerEnd
 from ignite_tf_magic.runs.record import RunRecord, WorkerRecord
 from ignite_tf_magic.runs.states import RunState
-from ignite_tf_magic.runs.verdicts import describe_end
+from ignite_tf_magic.runs.verdicts import describe_end, is_read_only
 
 NUM_LAST_LINES = 30
 
@@ -21,7 +21,8 @@ class Failure:
 
     Attributes:
         summary: One sentence: what happened to whom.
-        worker: The worker that failed first, or the first that did not start, or join the others.
+        worker: Number of the task that failed first, or of the first that did not start, or join the others.
+        task: Its name.
         exit_text: How its process ended, in words; None when it was still running.
         last_lines: The end of its output, without the traceback.
         traceback: The Python traceback, None when there was none.
@@ -31,6 +32,7 @@ class Failure:
 
     summary: str
     worker: int
+    task: str
     exit_text: str | None
     last_lines: tuple[str, ...]
     traceback: str | None
@@ -43,7 +45,8 @@ def diagnose(directory: RunDirectory, record: RunRecord) -> Failure | None:
     if record.state is not RunState.FAILED:
         return None
     if record.failed_worker is None or record.failed_worker >= len(record.workers):
-        return Failure(record.reason or "it failed", 0, None, (), None, None, str(directory.log(0)))
+        log = directory.log(0)
+        return Failure(record.reason or "it failed", 0, record.role(0).name, None, (), None, None, str(log))
     worker, end = record.workers[record.failed_worker], record.end
     failed_itself = record.reason is None and worker.exit_code is not None
     exit_text = describe_end(worker.exit_code or 0, end) if failed_itself else None
@@ -51,8 +54,9 @@ def diagnose(directory: RunDirectory, record: RunRecord) -> Failure | None:
     lines = end.last_lines if end else tail(log, NUM_LAST_LINES)
     trace = end.traceback if end and failed_itself else None
     return Failure(
-        summary=record.reason or f"worker {worker.worker} on {worker.host} failed: {exit_text}",
+        summary=record.reason or f"{record.role(worker.worker).name} on {worker.host} failed: {exit_text}",
         worker=worker.worker,
+        task=record.role(worker.worker).name,
         exit_text=exit_text,
         last_lines=_lines_without(lines, trace),
         traceback=trace,
@@ -108,7 +112,12 @@ _HINTS: tuple[tuple[re.Pattern[str], str], ...] = (
 
 def _hint(worker: WorkerRecord, record: RunRecord, end: WorkerEnd | None) -> str | None:
     if end and end.full_disk:
-        return f"free some of the disk of {end.full_disk.partition(' (')[0]} on {worker.host}"
+        place = f"the disk of {end.full_disk.rpartition(' (')[0]} on {worker.host}"
+        return (
+            f"make {place} writable; see what its kernel says of it"
+            if is_read_only(end)
+            else f"free some of {place}"
+        )
     python = record.spec.python or record.host(worker.host).python
     for pattern, hint in _HINTS:
         if end and (match := pattern.search(end.words)):

@@ -71,6 +71,7 @@ class Run:
         return self._look()[0]
 
     def _look(self) -> tuple[RunInfo, RunRecord]:
+        self.origin.look(RunRecord.read(self.directory))
         return read_info(self.directory, self.origin.has_owner)
 
     def record(self) -> RunRecord:
@@ -121,7 +122,7 @@ class Run:
     def _missing(self, copying: Copying) -> tuple[UnreadOutput, ...]:
         """List what cannot be read, of hosts that had workers."""
         record = self.record()
-        used = {host for worker in range(record.spec.num_workers) for _, host in record.hosts_of(worker)}
+        used = {host for worker in range(len(record.spec.roles)) for _, host in record.hosts_of(worker)}
         return tuple(lost for lost in copying.unreachable() if lost.log is not None or lost.host in used)
 
     def wait(self, timeout_s: float | None = None) -> RunInfo:
@@ -152,7 +153,7 @@ class Run:
         """
         before = self.info()
         record = self.record()
-        if before.state.has_ended and self.is_over() and not self._may_live_elsewhere(record):
+        if before.state.has_ended and self.is_over() and not self._is_lost():
             return StopOutcome(StopKind.ALREADY_ENDED, before)
         self.origin.ask_to_stop(record)
         with self.origin.copying(record):
@@ -161,12 +162,12 @@ class Run:
             end_on_hosts(self.record(), self.reach, GRACE_S, is_verified=self.directory.is_verified)
         self._await_shims()
         if kind is StopKind.OWNER_WAS_GONE:
-            self._close_books()
+            self._mark_stopped()
         return StopOutcome(kind, self.info())
 
     def _await_owner(self, record: RunRecord) -> StopKind:
         deadline = time.monotonic() + _OWNER_PATIENCE_S
-        while self._may_live_elsewhere(record) or not self.is_over():
+        while self._is_lost() or not self.is_over():
             if not self.origin.has_owner(record):
                 # It may have gone after its work was done, a moment before its workers' shims.
                 return StopKind.STOPPED if self.record().state.has_ended else StopKind.OWNER_WAS_GONE
@@ -175,9 +176,9 @@ class Run:
             time.sleep(_POLL_S)
         return StopKind.STOPPED
 
-    def _may_live_elsewhere(self, record: RunRecord) -> bool:
-        """Whether it is lost and nothing here tells of workers on other hosts; their leases may be long."""
-        return self.info().state is RunState.LOST and any(host.ssh is not None for host in record.hosts)
+    def _is_lost(self) -> bool:
+        """Whether nobody answers for it: something of it may live here or on other hosts, whose leases may be long."""
+        return self.info().state is RunState.LOST
 
     def _await_shims(self) -> None:
         """Wait for those of this machine, which end just after they have told of their workers' end."""
@@ -185,7 +186,7 @@ class Run:
         while self._has_living_jobs() and time.monotonic() < deadline:
             time.sleep(_POLL_S)
 
-    def _close_books(self) -> None:
+    def _mark_stopped(self) -> None:
         """Write the end of a run down that nobody answers for."""
         record = self.record()
         if (ended := mark_stopped(record, time.time())) is not record:  # else its owner had just gone
@@ -218,7 +219,7 @@ class _Segments:
         causes = {past.generation + 1: past.cause for past in record.past}
         found = []
         for generation in range(1, record.generation + 1):
-            for worker in range(record.spec.num_workers) if self._worker is None else [self._worker]:
+            for worker in range(len(record.spec.roles)) if self._worker is None else [self._worker]:
                 title = ""
                 if generation > 1 and worker == (self._worker or 0):
                     title = (

@@ -79,7 +79,7 @@ class RunFiles(Closing):
             atexit.unregister(self.close)
 
     def _copy_logs(self) -> None:
-        for worker in range(self._run.info().num_workers):
+        for worker in range(len(self._run.info().tasks)):
             for path in self._own_logs(worker):
                 if path.name not in self._logs and path.stat().st_size > 0:
                     writer = self._volume.open_write((*self._path, "logs", path.name), OpenMode.APPEND)

@@ -16,14 +16,14 @@ _UNKNOWN = Capacity(error="it has not told yet what is free there")
 
 def needs_capacity(spec: RunSpec) -> bool:
     """Tell whether hosts may have too little for a run."""
-    return spec.num_gpus > 0 or spec.memory_bytes > 0 or _uses_range(spec)
+    return spec.num_gpus > 0 or spec.memory_bytes > 0 or spec.port_range is not None
 
 
 def look(host: Host, spec: RunSpec) -> Capacity:
     """Ask a host what it has for the workers of a run. Takes up to some seconds where there are GPUs."""
-    ports = spec.port_range if _uses_range(spec) else None
+    num_ports = len(spec.roles)
     try:
-        facts = host.devices(with_gpus=spec.num_gpus > 0, port_range=ports, num_ports=spec.num_workers)
+        facts = host.devices(with_gpus=spec.num_gpus > 0, port_range=spec.port_range, num_ports=num_ports)
     except HostError as error:
         return Capacity(error=error.reason)
     held = {gpu for lease in facts.leases for gpu in lease.gpus}
@@ -81,10 +81,6 @@ def check_capacity(client: Client, record: RunRecord, rooms: Mapping[str, Capaci
         raise NoRoom(reason)
 
 
-def _uses_range(spec: RunSpec) -> bool:
-    return spec.port_range is not None and spec.num_workers > 1
-
-
 def _free(spec: RunSpec, room: Capacity) -> int:
     by_ports = spec.num_workers if room.free_ports is None else room.free_ports
     return min(_fitting(spec, room.free_gpus, room.free_memory_bytes), by_ports)
@@ -92,7 +88,7 @@ def _free(spec: RunSpec, room: Capacity) -> int:
 
 def _largest(spec: RunSpec, room: Capacity) -> int:
     first, last = spec.port_range or (0, 0)
-    by_ports = last - first + 1 if _uses_range(spec) else spec.num_workers
+    by_ports = last - first + 1 if spec.port_range else spec.num_workers
     return min(_fitting(spec, room.num_gpus, room.memory_bytes), by_ports)
 
 
@@ -144,7 +140,7 @@ def _holders(facts: DeviceFacts, spec: RunSpec) -> tuple[str, ...]:
 
 
 def _held(lease: HeldDevices, spec: RunSpec) -> str:
-    first, last = spec.port_range if _uses_range(spec) and spec.port_range else (0, -1)
+    first, last = spec.port_range or (0, -1)
     gpus = [f"GPU {gpu}" for gpu in lease.gpus if spec.num_gpus]
     gpus += [f"{_gib(lease.memory_bytes)} of memory"] if spec.memory_bytes and lease.memory_bytes else []
     return ", ".join([*gpus, *(f"port {port}" for port in lease.ports if first <= port <= last)])

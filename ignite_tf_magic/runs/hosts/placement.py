@@ -1,4 +1,4 @@
-"""Which worker reads which partitions, and where it runs. Pure: values in, values out.
+"""Placement of workers: on which host each runs, and which partitions it reads. Pure: values in, values out.
 
 Every partition is read by exactly one worker. Workers are balanced by rows; within that, a worker is
 given partitions of its own nodes first, then of its host, then of any. Hosts on which no worker may run
@@ -281,7 +281,7 @@ def _apportion(rows: Mapping[_Place, int], limits: Mapping[_Place, int], num_sea
 
 
 def _deal(workers: list[_Worker], cluster: _Cluster, share: float) -> None:
-    """Return each partition to a worker where it is, while its share is not full; then the rest to any."""
+    """Deal each partition to a worker where it is, while its share is not full; then the rest to any."""
     rest = []
     for partition in sorted(cluster.owner, key=lambda p: (-cluster.rows(p), p)):
         worker = _at_home(workers, cluster, partition, share)

@@ -1,4 +1,4 @@
-"""Whether the data has moved, and whether this side of the cluster is the one that may act.
+"""The cluster's topology, watched: has the data moved, and may this side of the cluster act?
 
 Asked in a thread of its own: a cluster that changes may take long to answer.
 """
@@ -12,18 +12,21 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
-from ignite_tf_magic.client.client import Client, connect
-from ignite_tf_magic.client.router import Node
+from ignite_tf_magic import client as thin_client
 from ignite_tf_magic.closing import Closing
 from ignite_tf_magic.config.options import ConnectOptions, Endpoint
 from ignite_tf_magic.errors import AuthenticationError, ConnectionFailed, IgniteTfError
-from ignite_tf_magic.protocol.affinity import PartitionMap
 from ignite_tf_magic.runs.hosts.host_names import is_non_identifying, plain_address, rank
+
+if TYPE_CHECKING:
+    from ignite_tf_magic.client.client import Client
+    from ignite_tf_magic.client.router import Node
+    from ignite_tf_magic.protocol.affinity import PartitionMap
 
 _POLL_S = 0.1
 _CONNECT_S = 5.0
@@ -107,14 +110,14 @@ def topology_of(nodes: Collection[Node]) -> tuple[str, ...]:
         kind, text = rank(plain_address(endpoint.host))
         return max(kind, _LAST_IP_KIND), machines[endpoint.host], endpoint != best_guess, kind, text
 
-    found = []
+    endpoints = []
     for node, listed in zip(nodes, candidates, strict=True):
         own = [endpoint for endpoint in listed if listers[endpoint] == 1]
         # Where all are shared, those who share the commonest all choose it, so that it is seen to be shared.
         commonest = min(listed, key=lambda each: (-listers[each], str(each)))
-        found.append(min(own, key=partial(order, node.endpoints[0]), default=commonest))
-    times = Counter(found)
-    return tuple(map(str, sorted(found, key=lambda each: (listers[each] > 1, -times[each], str(each)))))
+        endpoints.append(min(own, key=partial(order, node.endpoints[0]), default=commonest))
+    times = Counter(endpoints)
+    return tuple(map(str, sorted(endpoints, key=lambda each: (listers[each] > 1, -times[each], str(each)))))
 
 
 def _outward(node: Node) -> list[Endpoint]:
@@ -167,8 +170,8 @@ def connect_to_most(options: ConnectOptions) -> Client:
     Raises:
         ConnectionFailed: No node answers.
     """
-    found = connect(options)
-    num_seen = len(found.nodes())
+    best = thin_client.connect(options)
+    num_seen = len(best.nodes())
     for endpoint in options.endpoints if 2 * num_seen <= len(options.endpoints) else ():
         if (other := _connect_to(endpoint, options)) is None:
             continue
@@ -176,15 +179,16 @@ def connect_to_most(options: ConnectOptions) -> Client:
             closing.callback(other.close)
             if (num_nodes := len(other.nodes())) > num_seen:
                 closing.pop_all()
-                found.close()
-                found, num_seen = other, num_nodes
-    return found
+                best.close()
+                best, num_seen = other, num_nodes
+    return best
 
 
 def _connect_to(endpoint: Endpoint, options: ConnectOptions) -> Client | None:
     """Connect to one node of several, without waiting long for it; None when it cannot be used."""
     try:
-        return connect(replace(options, endpoints=(endpoint,), timeout_s=min(options.timeout_s, _CONNECT_S)))
+        timeout_s = min(options.timeout_s, _CONNECT_S)
+        return thin_client.connect(replace(options, endpoints=(endpoint,), timeout_s=timeout_s))
     except IgniteTfError:
         return None
 
@@ -226,6 +230,8 @@ def ask_all(options: ConnectOptions, endpoints: Iterable[Endpoint]) -> list[Answ
     """Ask endpoints for the nodes that they see, all at once, without waiting long for any."""
     quick = replace(options, timeout_s=min(options.timeout_s, _ANSWER_S))
     asked = list(dict.fromkeys(endpoints))
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(max(len(asked), 1), "ask-nodes") as pool:
         return list(pool.map(partial(_ask, quick), asked))
 
@@ -237,7 +243,7 @@ def as_anybody(options: ConnectOptions) -> ConnectOptions:
 
 def _ask(options: ConnectOptions, endpoint: Endpoint) -> Answer:
     try:
-        with connect(replace(options, endpoints=(endpoint,))) as client:
+        with thin_client.connect(replace(options, endpoints=(endpoint,))) as client:
             return Answer(endpoint, client.router.control_node_id(), client.nodes())
     except AuthenticationError as error:
         return Answer(endpoint, error=str(error), asks_password=options.password is None)

@@ -1,4 +1,4 @@
-"""Whether a cluster is whole, and a cache in it, so that no run trains on a part of its rows unsaid.
+"""Checks that a cluster, and a cache in it, are whole, so that no run trains on a part of its rows unsaid.
 
 A side of a split answers as any cluster does, with the rows that it has. What tells are the nodes that should be there:
 those that are configured, and those that were there when the cache was last counted.

@@ -24,7 +24,7 @@ from ignite_tf_magic.launch.files import write_private
 from ignite_tf_magic.launch.hosts import Host
 from ignite_tf_magic.launch.jobs import JobStatus
 from ignite_tf_magic.launch.watch import Contact, HostView, HostWatch
-from ignite_tf_magic.runs.directory import SEEN, RunDirectory, exit_name, is_directory_name
+from ignite_tf_magic.runs.directory import SEEN, RunDirectory, exit_name, is_directory_name, make_private
 from ignite_tf_magic.runs.logs.mirror_state import (
     NOBODY,
     STATE_FILE,
@@ -59,7 +59,7 @@ def seen_directory(state_dir: Path, run_id: str) -> RunDirectory:
     if not is_directory_name(run_id):
         raise ConfigError(f"{run_id!r} cannot be the id of a run: it is no name of a directory")
     path = state_dir / SEEN / run_id
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(path)
     return RunDirectory(path)
 
 

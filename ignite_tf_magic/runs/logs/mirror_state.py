@@ -1,4 +1,4 @@
-"""What a mirror writes beside the logs: the run's record, and how complete the directory is, for other processes."""
+"""The state of a mirror, written beside the logs for other processes: the run's record, and what is not here yet."""
 
 from __future__ import annotations
 
@@ -109,9 +109,9 @@ class MirrorState:
     def read(cls, directory: RunDirectory) -> MirrorState:
         """Read what was written last; nothing is complete when there is none, or another version's."""
         try:
-            found = json.loads((directory.path / STATE_FILE).read_bytes())
-            lost = tuple(UnreadOutput(**each) for each in found.pop("unreachable"))
-            return cls(**{**found, "record": tuple(found["record"]), "unreachable": lost})
+            content = json.loads((directory.path / STATE_FILE).read_bytes())
+            lost = tuple(UnreadOutput(**each) for each in content.pop("unreachable"))
+            return cls(**{**content, "record": tuple(content["record"]), "unreachable": lost})
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             return cls()
 

@@ -1,4 +1,4 @@
-"""Where a run is from this process's point of view: here, or elsewhere and copied here while it is looked at."""
+"""Origins of runs, from this process's point of view: here, or elsewhere and copied here while it is looked at."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ignite_tf_magic.runs.logs.mirror_state import MirrorState, UnreadOutput
 from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import RunRecord
 from ignite_tf_magic.runs.registry.registry import Registry
+from ignite_tf_magic.runs.registry.registry_rows import Stored
 from ignite_tf_magic.runs.seals import Seal
 
 _ASK_S = 1.0
@@ -42,8 +43,12 @@ class Copying(Protocol):
 class Origin(Protocol):
     """What of a run depends on where it is."""
 
+    def look(self, record: RunRecord) -> None:
+        """Learn what is new of the run, where somebody has to be asked for it."""
+        ...
+
     def has_owner(self, record: RunRecord) -> bool:
-        """Whether somebody answers for the run."""
+        """Whether somebody answers for the run, by what the last look told; asks nobody."""
         ...
 
     def ask_to_stop(self, record: RunRecord) -> None:
@@ -75,6 +80,9 @@ class LocalRun:
 
     directory: RunDirectory
     reach: Reach
+
+    def look(self, record: RunRecord) -> None:
+        """Do nothing: all that is known of it is here."""
 
     def has_owner(self, record: RunRecord) -> bool:
         """Whether its lock is held."""
@@ -117,22 +125,30 @@ class RemoteRun:
     _asked_at: float = field(default=float("-inf"))
     _seen_at: float = field(default=float("-inf"))
     _has_owner: bool = True
+    _stored: Stored | None = None
+    _seal: Seal | None = None
+
+    def look(self, record: RunRecord) -> None:
+        """Ask the registry whether its owner lives, and for a newer record; once in a second at most."""
+        if self.registry is None or time.monotonic() - self._asked_at <= _ASK_S:
+            return
+        self._asked_at = time.monotonic()
+        if (seal := Seal.read(self.directory)) != self._seal:
+            self._seal, self._stored = seal, None  # what was read before was not checked with this key
+        try:
+            with self.registry(seal=seal) as registry:
+                self._has_owner = registry.owner(record.run_id) is not None
+                self._take_newer(registry, record)
+        except IgniteTfError:
+            self._has_owner = True
+        if self._has_owner:
+            self._seen_at = time.monotonic()
 
     def has_owner(self, record: RunRecord) -> bool:
-        """Whether its owner has said lately that it lives; when the cluster cannot be asked, it is believed to.
+        """Whether its owner has said lately that it lives; when the cluster could not be asked, it is believed to.
 
         Who has seen that one of the hosts of a detached run answers for it gives the others time to succeed it.
         """
-        if self.registry is not None and time.monotonic() - self._asked_at > _ASK_S:
-            self._asked_at = time.monotonic()
-            try:
-                with self.registry(seal=Seal.read(self.directory)) as registry:
-                    self._has_owner = registry.owner(record.run_id) is not None
-                    self._take_newer(registry, record)
-            except IgniteTfError:
-                self._has_owner = True
-            if self._has_owner:
-                self._seen_at = time.monotonic()
         patience_s = _DETACHED_PATIENCE_S if record.detached else 0.0
         return self._has_owner or time.monotonic() - self._seen_at < patience_s
 
@@ -143,10 +159,10 @@ class RemoteRun:
         """
         if self.directory.is_verified and not self.directory.seal_key.exists():
             return
-        stored = registry.get(record.run_id)
-        if stored is not None and stored.version > record.version:
+        self._stored = registry.get(record.run_id, self._stored)
+        if self._stored is not None and self._stored.version > record.version:
             with suppress(ValueError):
-                RunRecord.from_others(stored.record).write(self.directory)
+                RunRecord.from_others(self._stored.record).write(self.directory)
 
     def ask_to_stop(self, record: RunRecord) -> None:
         """Ask on every host that can be reached, and in the registry.

@@ -26,9 +26,9 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ignite_tf_magic.client.client import Cache, Client
+from ignite_tf_magic import client as thin_client
 from ignite_tf_magic.closing import Closing
 from ignite_tf_magic.errors import (
     CacheNotFound,
@@ -39,7 +39,6 @@ from ignite_tf_magic.errors import (
     RecordDamaged,
     ServerError,
 )
-from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.protocol.ops import AtomicityMode, CacheMode, Status
 from ignite_tf_magic.runs.hosts.topology import ClusterSnapshot, listed_by
 from ignite_tf_magic.runs.registry.registry_rows import (
@@ -62,6 +61,9 @@ from ignite_tf_magic.runs.registry.registry_rows import (
 )
 from ignite_tf_magic.runs.seals import Seal
 from ignite_tf_magic.runs.timeouts import Timeouts
+
+if TYPE_CHECKING:
+    from ignite_tf_magic.client.client import Cache, Client
 
 __all__ = ["CACHE", "FailureDetector", "Listing", "Owner", "Registry", "RegistryEntry", "Stored"]
 
@@ -121,7 +123,7 @@ class Registry(Closing):
         seal: Seal | None = None,
     ) -> None:
         self._source = client
-        self._client = client if isinstance(client, Client) else None
+        self._client = client if isinstance(client, thin_client.Client) else None
         self._timeouts = timeouts or Timeouts()
         self._patience_s = patience_s
         self._lock = threading.Lock()
@@ -135,7 +137,7 @@ class Registry(Closing):
 
     def close(self) -> None:
         """Close the client that was made here; the next call makes another."""
-        if isinstance(self._source, Client):
+        if isinstance(self._source, thin_client.Client):
             return
         with self._lock:
             client, self._client = self._client, None
@@ -170,8 +172,8 @@ class Registry(Closing):
             entries.append(RegistryEntry(stored.record, read_owner(rows.get(f"owner/{run}")), read_seal(row)))
         return Listing(tuple(entries), tuple(warnings))
 
-    def get(self, run: str) -> Stored | None:
-        """Read a run's record; None when the registry has none.
+    def get(self, run: str, known: Stored | None = None) -> Stored | None:
+        """Read a run's record; None when the registry has none. A row that is as in `known` is not taken apart again.
 
         Raises:
             RecordDamaged: The row is not a record, or, as RecordForged, has not the run's seal; `rebuild` replaces it.
@@ -179,9 +181,11 @@ class Registry(Closing):
         row = self._get(key_of("record", run))
         if row is None:
             return None
-        if self._newest is None or self._newest.row != row:  # read again and again, and mostly the same
-            self._newest = read_stored(run, row, self._seal)
-        return self._newest
+        newest = self._newest or known
+        if newest is None or newest.row != row:  # read again and again, and mostly the same
+            newest = read_stored(run, row, self._seal)
+        self._newest = newest
+        return newest
 
     def create(self, record: Mapping[str, Any]) -> Stored:
         """Write the first record of a run; its version becomes 1 unless it has one.
@@ -328,7 +332,9 @@ class Registry(Closing):
         if not wanted:
             return {}
         try:
-            return self._attempt(lambda: Cache(self._connected(), CACHE).get_all(wanted), is_reading=True)
+            return self._attempt(
+                lambda: thin_client.Cache(self._connected(), CACHE).get_all(wanted), is_reading=True
+            )
         except CacheNotFound:
             return {}
 
@@ -362,14 +368,16 @@ class Registry(Closing):
     def _connected(self) -> Client:
         with self._lock:
             if self._client is None:
-                self._client = self._source if isinstance(self._source, Client) else self._source()
+                self._client = (
+                    self._source if isinstance(self._source, thin_client.Client) else self._source()
+                )
             return self._client
 
     def _created(self) -> Cache:
         client = self._connected()
         if not self._exists:
             client.get_or_create_cache(
-                CacheConfig(
+                thin_client.CacheConfig(
                     CACHE,
                     mode=CacheMode.REPLICATED,
                     atomicity=AtomicityMode.TRANSACTIONAL,
@@ -377,7 +385,7 @@ class Registry(Closing):
                 )
             )
             self._exists = True
-        return Cache(client, CACHE)
+        return thin_client.Cache(client, CACHE)
 
 
 def _is_final(error: Exception, *, is_reading: bool) -> bool:

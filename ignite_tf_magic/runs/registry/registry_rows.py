@@ -129,10 +129,10 @@ def to_text(content: Mapping[str, Any]) -> str:
 def read_object(row: Any) -> dict[str, Any] | None:
     """Read a row; None when it is not a JSON object."""
     try:
-        found = json.loads(row) if isinstance(row, str) else None
+        content = json.loads(row) if isinstance(row, str) else None
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return content if isinstance(content, dict) else None
 
 
 def read_stored(run: str, row: Any, seal: Seal | None = None) -> Stored:
@@ -142,19 +142,19 @@ def read_stored(run: str, row: Any, seal: Seal | None = None) -> Stored:
         RecordDamaged: It is none of that run.
         RecordForged: A key is given and it has not been sealed with that.
     """
-    found, key = read_object(row) or {}, f"record/{run}"
-    record = found.get("record")
+    content, key = read_object(row) or {}, f"record/{run}"
+    record = content.get("record")
     if not isinstance(record, dict) or record.get("run_id") != run or type(record.get("version")) is not int:
         raise RecordDamaged(run, key, CACHE)
-    if seal is not None and not seal.fits(key, record, found.get("seal")):
+    if seal is not None and not seal.fits(key, record, content.get("seal")):
         raise RecordForged(run, key, CACHE, record)
     return Stored(record, row)
 
 
 def read_seal(row: Any) -> str:
     """Read the seal of a row; empty when it has none."""
-    found = (read_object(row) or {}).get("seal")
-    return found if isinstance(found, str) else ""
+    seal = (read_object(row) or {}).get("seal")
+    return seal if isinstance(seal, str) else ""
 
 
 def read_marks(row: Any) -> list[str]:
@@ -162,23 +162,25 @@ def read_marks(row: Any) -> list[str]:
     return read_strings((read_object(row) or {}).get("marks"))
 
 
-def read_strings(found: Any) -> list[str]:
+def read_strings(value: Any) -> list[str]:
     """Of a list, the texts in it."""
-    return [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
+    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
 
 
 def read_names(row: Any, key: str, warnings: list[str]) -> list[str]:
     """Read a row of names; a row that is none has no names and makes a warning."""
-    found = read_object(row)
-    if row is not None and (found is None or not isinstance(found.get("names"), list)):
+    content = read_object(row)
+    if row is not None and (content is None or not isinstance(content.get("names"), list)):
         warnings.append(f"row {key!r} of cache {CACHE} is not a list of names")
-    return read_strings((found or {}).get("names"))
+    return read_strings((content or {}).get("names"))
 
 
 def read_owner(row: Any) -> Owner | None:
     """Read an owner's sign of life."""
-    found = read_object(row) or {}
+    content = read_object(row) or {}
     try:
-        return Owner(str(found["host"]), int(found["pid"]), str(found["instance"]), int(found["counter"]))
+        return Owner(
+            str(content["host"]), int(content["pid"]), str(content["instance"]), int(content["counter"])
+        )
     except (KeyError, TypeError, ValueError):
         return None

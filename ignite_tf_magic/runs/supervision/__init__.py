@@ -1,1 +1,1 @@
-"""What makes a run happen: the plan, the hosts' controllers, the supervisor, the owner, the reconciler."""
+"""Supervision of runs: the plan, the hosts' controllers, the supervisor, the owner, the reconciler."""

@@ -179,9 +179,7 @@ class HostController:
         if not self._carried:
             self._carry(record.run_id)
         self._address = self._address or self._find_address(record)
-        if record.spec.num_workers == 1:
-            self._ports = {seats[0].worker: 0}  # no server, no port
-        elif record.order.phase is Phase.PREPARE:
+        if record.order.phase is Phase.PREPARE:
             self._free_ports()
             self._reserved = self._host.reserve_ports(len(seats), record.spec.port_range)
             self._ports = {seat.worker: port for seat, port in zip(seats, self._reserved, strict=True)}
@@ -293,7 +291,7 @@ class HostController:
             self._known_at[seat.worker] = time.monotonic()
             if job.has_ended:
                 self._ends[seat.worker] = self._end_of(record, seat.worker, job)
-            elif knocks and seat.worker not in self._up:
+            elif knocks and seat.worker not in self._up and record.role(seat.worker).must_join:
                 self._knock(record, seat.worker, job)
 
     def _miss(self, worker: int) -> None:
@@ -315,7 +313,7 @@ class HostController:
         is_time = record.order.phase is Phase.RUN and now - self._knocked_at >= pause_s
         if is_time:
             self._knocked_at = now
-        return is_time and len(record.order.seats) > 1
+        return is_time
 
     def _knock(self, record: RunRecord, worker: int, job: JobStatus) -> None:
         """Try whether a worker's server listens; while others wait for it, note what the worker says."""
@@ -365,10 +363,10 @@ class HostController:
     def _report(self, record: RunRecord) -> HostReport:
         view = self._view
         places = {name: place_of(job) for name, job in view.jobs.items()}
-        pids = {
-            place[1]: job.pid
+        jobs = {
+            place[1]: job
             for name, job in view.jobs.items()
-            if (place := places[name]) and place[0] == record.generation and job.pid is not None
+            if (place := places[name]) and place[0] == record.generation
         }
         return HostReport(
             host=self._host.name,
@@ -378,7 +376,8 @@ class HostController:
             ports=dict(self._ports),
             address=self._address,
             up=frozenset(self._up),
-            pids=pids,
+            pids={worker: job.pid for worker, job in jobs.items() if job.pid is not None},
+            respawns={worker: job.restarts for worker, job in jobs.items() if job.restarts},
             ends=dict(self._ends),
             last_lines=dict(self._last_lines),
             living=tuple(self._living(record.generation)),

@@ -36,7 +36,7 @@ class HostPool(Protocol):
 
 
 class HostWorker(Closing):
-    """A host controller at work: a thread that has it obey the newest record, and keeps its newest report."""
+    """A host controller at work: a thread that has it carry out the newest record, and keeps its newest report."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class HostWorker(Closing):
         self._thread.start()
 
     def follow(self, record: RunRecord) -> None:
-        """Return the controller the newest record."""
+        """Hand the controller the newest record."""
         self._record = record
         self._wake.set()
 
@@ -66,7 +66,7 @@ class HostWorker(Closing):
         while True:
             self._wake.wait(_STEP_S)
             self._wake.clear()
-            is_last = self._is_closing  # asked first: the last record is obeyed, too
+            is_last = self._is_closing  # asked first: the last record is carried out, too
             if self._record is not None:
                 self._reconcile(self._record)
             if is_last:

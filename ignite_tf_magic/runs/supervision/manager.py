@@ -115,7 +115,7 @@ def start_run(
     if plan.script is not None:
         specs.check_script(plan.script, plan.spec.script_name, plan.spec.python)
     directory = create_directory(runs_dir, plan.name or plan.spec.cache)
-    owner = _Owner(plan, directory, reach, hooks(directory.run_id))
+    owner = _RunOwner(plan, directory, reach, hooks(directory.run_id))
     owner.start()
     return local_run(directory, reach)
 
@@ -135,7 +135,9 @@ def resume_run(
         ConfigError: Another process owns it.
     """
     try:
-        owner = _Owner(plan, directory, reach, hooks(directory.run_id), _reopened(record, plan, time.time()))
+        owner = _RunOwner(
+            plan, directory, reach, hooks(directory.run_id), _reopened(record, plan, time.time())
+        )
     except BlockingIOError as error:
         raise ConfigError(f"run {record.run_id} lives: watch it with attach {record.run_id}") from error
     owner.start()
@@ -159,7 +161,7 @@ def take_over_run(
             Everything stays as it was.
     """
     taken = replace(record, left_until=None, version=record.version + 1, **this_process())
-    owner = _Owner(plan, directory, reach, hooks(directory.run_id), taken)
+    owner = _RunOwner(plan, directory, reach, hooks(directory.run_id), taken)
     try:
         _set_leases_back(record, reach, plan.timeouts.lease_s)
     except BaseException:
@@ -260,7 +262,7 @@ def payload_for(plan: RunPlan, host: HostRecord, directory: RunDirectory) -> Hos
     )
 
 
-class _Owner:
+class _RunOwner:
     """The run in this process: its lock, its hosts, the thread that supervises it."""
 
     def __init__(
@@ -454,7 +456,7 @@ class _Owner:
         self._hooks.close()
 
 
-_owners: set[_Owner] = set()
+_owners: set[_RunOwner] = set()
 
 
 def _let_go_of_all() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ignite_tf_magic.errors import NoRoom, PlacementError
@@ -13,6 +13,7 @@ from ignite_tf_magic.runs.hosts.placement import Assignment, PlacementRow, expla
 from ignite_tf_magic.runs.orders import Capacity, TaskSlot
 from ignite_tf_magic.runs.record import HostRecord, RunSpec
 
+CHIEF_HERE, CHIEF_RANDOM = "here", "random"
 _NOBODYS_NODE = uuid.UUID(int=0)  # stands for the node that a host without one does not have
 
 
@@ -26,6 +27,8 @@ class LaunchFacts:
         unusable: Why hosts cannot be used now, by their names; of all that `candidates` lists.
         capacities: What the hosts that `usable` lists have for workers; asked of those of runs that need room.
         fallback: Where all workers run when no host with a node can be used.
+        here: This machine, where a chief may be asked for.
+        draw: A number from 0 to 1 for a choice by chance.
     """
 
     cache: CountedCache
@@ -33,6 +36,8 @@ class LaunchFacts:
     unusable: Mapping[str, str] = field(default_factory=dict)
     capacities: Mapping[str, Capacity] = field(default_factory=dict)
     fallback: HostRecord | None = None
+    here: HostRecord | None = None
+    draw: float = 0.0
 
     def candidates(self, spec: RunSpec) -> list[HostRecord]:
         """List the hosts that a run asks for, which is all of them by default.
@@ -79,7 +84,7 @@ class Plan:
     """Where the workers of a generation are to run, and what a person may want to know of it.
 
     Attributes:
-        seats: One for each worker.
+        seats: One for each task.
         hosts: All hosts that the run knows from now on.
         owners: Fingerprint of the primary owners on which the plan stands; None where none are watched.
         topology: What tells each node from the others, as "host:port"; also those that are missing now.
@@ -130,9 +135,48 @@ def plan_launch(spec: RunSpec, facts: LaunchFacts) -> Plan:
         warnings=cache.warnings,
     )
     seats, rows = _seats(spec, cache, by_node, usable, {} if reason else limit_of)
+    chief = _chief_host(spec, facts, usable, seats[0].host)
     if reason is not None:  # the workers could be spread so, when there is room
         return plan
-    return replace(plan, seats=seats, rows=rows, owners=cache.owners, is_far=is_far)
+    known = {host.name: host for host in (*plan.hosts, chief)}
+    return replace(
+        plan,
+        seats=(*seats, *_seats_without_share(spec, seats, usable, chief.name)),
+        hosts=tuple(known.values()),
+        rows=rows,
+        owners=cache.owners,
+        is_far=is_far,
+    )
+
+
+def _chief_host(spec: RunSpec, facts: LaunchFacts, usable: Sequence[HostRecord], first: str) -> HostRecord:
+    """Return the host on which the chief runs, and an evaluator.
+
+    Raises:
+        PlacementError: It is none that the run may use.
+    """
+    by_name = {host.name: host for host in usable}
+    if spec.chief == CHIEF_HERE and facts.here is not None:
+        return facts.here
+    if spec.chief == CHIEF_RANDOM:
+        return usable[min(int(facts.draw * len(usable)), len(usable) - 1)]
+    if (name := spec.chief or first) in by_name:
+        return by_name[name]
+    reason = facts.refused(spec).get(name)
+    why = f"cannot be used: {reason}" if reason else f"is not one of the run's hosts: {', '.join(by_name)}"
+    raise PlacementError(f"--chief {name}: it {why}. Name one of them, here or random")
+
+
+def _seats_without_share(
+    spec: RunSpec, seats: Sequence[TaskSlot], usable: Sequence[HostRecord], chief: str
+) -> Iterator[TaskSlot]:
+    """Place the tasks that read nothing: parameter servers in turn on the hosts that have the fewest tasks."""
+    num_tasks = {host.name: sum(seat.host == host.name for seat in seats) for host in usable}
+    nodes = {seat.host: seat.node for seat in reversed(seats)}
+    for number, role in enumerate(spec.roles[len(seats) :], start=len(seats)):
+        host = min(num_tasks, key=num_tasks.__getitem__) if role.job == "ps" else chief
+        num_tasks[host] = num_tasks.get(host, 0) + 1
+        yield TaskSlot(number, host, nodes.get(host, seats[0].node), (), {})
 
 
 def _limits(

@@ -1,4 +1,4 @@
-"""A detached run's representative on one of its hosts: obeys the registry, reports to it, supervises in its turn.
+"""A detached run's representative on one of its hosts: acts by the registry, reports to it, supervises in its turn.
 
 Started by an agent as `python -m ignite_tf_magic.runs.supervision.reconciler RUN_DIRECTORY` on every host of the run,
 and started again when it ends before the run. It speaks to its own host's agent and to Ignite, and needs SSH to nobody.
@@ -47,6 +47,7 @@ from ignite_tf_magic.runs.supervision.reconciler_instructions import (
 )
 from ignite_tf_magic.runs.supervision.supervisor import Supervisor
 from ignite_tf_magic.runs.timeouts import Timeouts
+from ignite_tf_magic.serialization.terminal_text import echo
 
 _BEAT_S, _BUSY_BEAT_S, _LOOK_S = 0.5, 0.2, 0.1
 _CALM = (RunState.QUEUED, RunState.RUNNING)
@@ -118,7 +119,7 @@ class Reconciler:
             if self._record is None and time.monotonic() - began > _FIRST_RECORD_S:
                 return  # it was never submitted
             if self._is_given_up():
-                self._close_books()
+                self._write_last_record()
                 return
             self._rest()
         with suppress(IgniteTfError):  # then the run's files here tell it
@@ -130,7 +131,7 @@ class Reconciler:
             return False
         return not self._report.living and time.monotonic() - self._lost_at > self._timeouts.dead_after_s
 
-    def _close_books(self) -> None:
+    def _write_last_record(self) -> None:
         if self._record is not None:
             with suppress(OSError):
                 mark_stopped(self._record, time.time()).write(self._directory)
@@ -287,7 +288,7 @@ class Reconciler:
             self._record,
             pool=self._pool,
             plan=self._plan,
-            store=_Store(self._save),
+            store=_RecordFileStore(self._save),
             timeouts=self._timeouts,
             snapshot=lambda: topology.snapshot,
             is_stop_asked=lambda: bool(self._registry.requests(self._directory.run_id).get("stop")),
@@ -334,7 +335,7 @@ def _record_of(directory: RunDirectory) -> RunRecord | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Store:
+class _RecordFileStore:
     save: Any
 
 
@@ -350,7 +351,7 @@ class _NoSink:
 
 def _log(line: str) -> None:
     with suppress(OSError):  # a full disk
-        print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)  # noqa: T201
+        echo(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
 
 
 def _ignore(*_: object) -> None:

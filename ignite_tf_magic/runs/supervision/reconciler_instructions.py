@@ -1,4 +1,4 @@
-"""What a host's reconciler is told when it is started: a private file of the run's directory, sent over SSH."""
+"""Instructions for a host's reconciler when it is started: a private file of the run's directory, sent over SSH."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Group:
 def add_commands(
     parser: argparse.ArgumentParser, commands: Iterable[Command], groups: Mapping[str, Group]
 ) -> None:
-    """Return a parser the commands; what it reads has the chosen one as `command`."""
+    """Give a parser the commands; what it reads has the chosen one as `command`."""
     kind = type(parser)
     listed = list(commands)
     top = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=kind)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from ignite_tf_magic.session import open_session
+from ignite_tf_magic.session import QueryResult, open_session
 from ignite_tf_magic.ui.commands.command import Command, flags
 from ignite_tf_magic.ui.options import whole
 from ignite_tf_magic.ui.render import caches_view, table_view
@@ -50,7 +50,7 @@ def _sql(options: argparse.Namespace, screen: Screen) -> None:
     if options.output:
         screen.keep(result.to_pandas(), options.output, f"{len(result.rows):,} rows of {', '.join(names)}")
     elif options.json:
-        say_json(screen, [dict(zip(names, map(_as_json, row), strict=True)) for row in result.rows])
+        say_json(screen, rows_as_json(result))
     else:
         cells = [["NULL" if value is None else str(value) for value in row] for row in result.rows]
         screen.show(table_view(names, cells, upper=False))
@@ -58,6 +58,12 @@ def _sql(options: argparse.Namespace, screen: Screen) -> None:
         screen.note(
             f"the first {len(result.rows):,} rows; there are more: --limit N fetches N, --limit 0 all"
         )
+
+
+def rows_as_json(result: QueryResult) -> list[dict[str, object]]:
+    """Return rows by the names of their columns, for JSON."""
+    names = [column.name for column in result.columns]
+    return [dict(zip(names, map(_as_json, row), strict=True)) for row in result.rows]
 
 
 def _as_json(value: object) -> object:
@@ -88,6 +94,11 @@ def _add_sql(sql: argparse.ArgumentParser) -> None:
     sql.add_argument(
         "-p", "--param", action="append", default=[], metavar="VALUE", help="for the next ?, as text"
     )
+    add_sql_options(sql)
+
+
+def add_sql_options(sql: argparse.ArgumentParser) -> None:
+    """Add what `%ignite_sql` knows as well, where parameters are variables."""
     sql.add_argument(
         "--limit",
         type=whole,

@@ -19,11 +19,11 @@ _WATCH_S = 2.0
 
 def _ls(options: argparse.Namespace, screen: Screen) -> None:
     with Files(report=screen.note) as files:
-        found = [info for path in options.path for info in files.listing(path, recursive=options.recursive)]
+        infos = [info for path in options.path for info in files.listing(path, recursive=options.recursive)]
     if options.json:
-        say_json(screen, [info.to_dict() for info in found])
-    elif found:
-        screen.show(files_view(found, datetime.now().astimezone()))
+        say_json(screen, [info.to_dict() for info in infos])
+    elif infos:
+        screen.show(files_view(infos, datetime.now().astimezone()))
 
 
 def _cat(options: argparse.Namespace, screen: Screen) -> None:
@@ -87,14 +87,14 @@ def _mkdir(options: argparse.Namespace, screen: Screen) -> None:
 
 def _du(options: argparse.Namespace, screen: Screen) -> None:
     with Files(report=screen.note) as files:
-        found = []
+        usages = []
         for path in options.path:
             answers = files.usage(path)
-            found += answers[-1:] if options.summarize else answers
+            usages += answers[-1:] if options.summarize else answers
     if options.json:
-        say_json(screen, [usage.to_dict() for usage in found])
+        say_json(screen, [usage.to_dict() for usage in usages])
     else:
-        screen.show(usage_view(found))
+        screen.show(usage_view(usages))
 
 
 def _sync(options: argparse.Namespace, screen: Screen) -> None:
@@ -141,25 +141,25 @@ def _unmount(options: argparse.Namespace, screen: Screen) -> None:
 
 def _fsck(options: argparse.Namespace, screen: Screen) -> None:
     with Files(report=screen.note) as files:
-        found = files.check(options.path, repair=options.repair)
+        report = files.check(options.path, repair=options.repair)
     if options.json:
-        answer = {"clean": found.is_clean, "files": found.num_files, "directories": found.num_directories,
-                  "bytes": found.num_bytes, "blocks": found.num_blocks, "waiting": found.num_waiting,
-                  "problems": found.problems, "repaired": found.repaired}  # fmt: skip
+        answer = {"clean": report.is_clean, "files": report.num_files, "directories": report.num_directories,
+                  "bytes": report.num_bytes, "blocks": report.num_blocks, "waiting": report.num_waiting,
+                  "problems": report.problems, "repaired": report.repaired}  # fmt: skip
         say_json(screen, answer)
     else:
-        for line in (*found.problems, *(f"repaired: {line}" for line in found.repaired)):
+        for line in (*report.problems, *(f"repaired: {line}" for line in report.repaired)):
             screen.say(line)
         directories = (
-            "1 directory" if found.num_directories == 1 else f"{found.num_directories:,} directories"
+            "1 directory" if report.num_directories == 1 else f"{report.num_directories:,} directories"
         )
-        num_bytes, blocks = size_text(found.num_bytes), _count(found.num_blocks, "block")
-        screen.say(f"{_count(found.num_files, 'file')}, {directories}, {num_bytes} in {blocks}")
-    if not found.is_clean:
+        num_bytes, blocks = size_text(report.num_bytes), _count(report.num_blocks, "block")
+        screen.say(f"{_count(report.num_files, 'file')}, {directories}, {num_bytes} in {blocks}")
+    if not report.is_clean:
         hint = (
             "" if options.repair else f"; {screen.command_name} fs fsck --repair removes what leads nowhere"
         )
-        raise IgniteTfError(f"the file system has {_count(len(found.problems), 'problem')}{hint}")
+        raise IgniteTfError(f"the file system has {_count(len(report.problems), 'problem')}{hint}")
 
 
 def _mkfs(options: argparse.Namespace, screen: Screen) -> None:

@@ -30,7 +30,6 @@ from ignite_tf_magic.ui.options import (
     add_run,
     chosen_workers,
     count,
-    whole,
 )
 from ignite_tf_magic.ui.pictures import picture_of
 from ignite_tf_magic.ui.render import failure_view, pruned_text
@@ -85,15 +84,16 @@ def _logs(options: argparse.Namespace, screen: Screen) -> None:
     run = _run(options)
     workers = chosen_workers(run, options.worker)
     if options.follow:
-        with closing(run.follow(options.worker, with_pauses=True)) as chunks:
+        only = workers[0] if options.worker is not None else None
+        with closing(run.follow(only, with_pauses=True)) as chunks:
             if options.json:
-                print_as_json(chunks, screen)
+                print_as_json(run, chunks, screen)
             else:
                 show_output(run, chunks, workers, screen)
         return
     lost = run.fetch()
     if options.json:
-        print_as_json(_written(run, workers), screen)
+        print_as_json(run, _written(run, workers), screen)
     else:
         _show_files(run, workers, options.lines or screen.last_lines, screen)
     for each in lost:
@@ -107,18 +107,18 @@ def _written(run: Run, workers: Sequence[int]) -> Iterator[OutputChunk]:
 
 
 def _show_files(run: Run, workers: Sequence[int], num_lines: int | None, screen: Screen) -> None:
-    stream = screen.stream()
+    stream, names = screen.stream(), run.info().tasks
     for worker in workers:
         if num_lines is not None:
             lines = run.last_lines(worker, num_lines)
             stream.write(
-                coloured(f"--- worker {worker}, the last {len(lines)} lines of {run.directory.log(worker)}\n")
+                coloured(f"--- {names[worker]}, the last {len(lines)} lines of {run.directory.log(worker)}\n")
             )
             stream.write(coloured("\n".join(lines) + "\n"))
             continue
         for path in run.logs(worker):
             if len(workers) > 1:
-                stream.write(coloured(f"--- worker {worker}: {path}\n"))
+                stream.write(coloured(f"--- {names[worker]}: {path}\n"))
             for text in whole_lines(_pieces(path)):
                 stream.write(coloured(text))
 
@@ -173,7 +173,7 @@ def _doctor(options: argparse.Namespace, screen: Screen) -> int:
 
 def _add_logs(logs: argparse.ArgumentParser) -> None:
     add_run(logs)
-    logs.add_argument("--worker", type=whole, metavar="I", help="of this worker only, counted from 0")
+    logs.add_argument("--worker", metavar="I", help="of this worker only, counted from 0; or of ps0, chief")
     logs.add_argument("--lines", type=count, metavar="N", help="the last N (a shell: all; a notebook: 200)")
     flags(logs, ("-f", "--follow", "go on until the run has ended"))
 

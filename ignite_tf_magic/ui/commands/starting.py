@@ -23,7 +23,7 @@ _SURVIVES_S = 600
 def _start(options: argparse.Namespace, screen: Screen) -> None:
     request = _request(options, screen)
     with open_session(report=screen.note, config=options.config, via=options.via) as session:
-        if options.workers is None and request.command:
+        if options.num_workers is None and request.command:
             request = replace(request, num_workers=session.default_num_workers())
         if options.explain:
             planned = session.plan_run(request)
@@ -63,7 +63,6 @@ def _request(options: argparse.Namespace, screen: Screen) -> RunRequest:
         push=screen.variables([name.strip() for name in (options.push or "").split(",") if name.strip()]),
         # Who starts a run from a shell goes away; its hosts answer for it.
         detach=options.detach or bool(options.job) or not screen.outlives_commands,
-        survives_s=options.survive,
         **(_command(options, screen) if options.job else _script(options)),
         **given_options(options),
     )
@@ -128,6 +127,7 @@ def _add_options(start: argparse.ArgumentParser) -> None:
     )
     start.add_argument(
         "--survive",
+        dest="survives_s",
         type=whole,
         default=_SURVIVES_S,
         metavar="S",

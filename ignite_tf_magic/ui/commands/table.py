@@ -15,7 +15,7 @@ NAMES_IN = {
     "starting": "start",
     "listing": "ps",
     "runs": "attach resume describe stop logs history model prune panel doctor",
-    "boards": "tensorboard",
+    "tensorboards": "tensorboard",
     "data": "load caches sql",
     "files": "fs",
     "nodes": "local demo",

@@ -13,11 +13,13 @@ from ignite_tf_magic.errors import ConfigError, IgniteTfError
 from ignite_tf_magic.serialization.terminal_text import visible
 from ignite_tf_magic.session import left_runs, open_session
 from ignite_tf_magic.session.registration import register_on_import
+from ignite_tf_magic.ui.commands.data import rows_as_json
 from ignite_tf_magic.ui.notebook.arguments import NAME, parse_line
 from ignite_tf_magic.ui.notebook.completion import complete_magic
 from ignite_tf_magic.ui.notebook.screen import NotebookScreen, say
 from ignite_tf_magic.ui.notebook.sql import USAGE as SQL_USAGE
 from ignite_tf_magic.ui.notebook.sql import bind_names, parse_sql_magic
+from ignite_tf_magic.ui.screen import say_json
 
 
 def load_ipython_extension(ipython: Any) -> None:
@@ -56,21 +58,24 @@ class IgniteMagics:
     def ignite_sql(self, line: str, cell: str | None = None) -> Any:
         """Run a SQL statement; `%ignite_sql --help` tells how."""
         with _short_errors():
-            request = parse_sql_magic(line, cell)
-            if request.help:
+            options = parse_sql_magic(line, cell)
+            if options is None:
                 say(SQL_USAGE)
                 return None
-            statement, values = bind_names(request.statement, self._shell.user_ns)
-            with open_session(report=say) as session:
-                result = session.query(statement, values, request.limit)
-            frame = result.to_pandas()
+            statement, values = bind_names(options.statement, self._shell.user_ns)
+            with open_session(report=say, config=options.config, via=options.via) as session:
+                result = session.query(statement, values, options.limit or None)
+            screen = NotebookScreen(self._shell.user_ns)
             if result.truncated:
-                say(f"the first {len(frame):,} rows; there are more: --limit N fetches N, --limit 0 all")
-            if request.output is None:
-                return frame
-            self._shell.user_ns[request.output] = frame
-            say(f"{request.output}: {len(frame):,} rows of {', '.join(map(str, frame.columns))}")
-            return None
+                say(
+                    f"the first {len(result.rows):,} rows; there are more: --limit N fetches N, --limit 0 all"
+                )
+            if options.json and options.output is None:
+                say_json(screen, rows_as_json(result))
+                return None
+            frame = result.to_pandas()
+            screen.keep(frame, options.output, f"{len(frame):,} rows of {', '.join(map(str, frame.columns))}")
+            return screen.answer
 
     # Python text in braces is IPython's way to splice; SQL gets values bound instead.
     ignite_sql._ipython_magic_no_var_expand = True  # type: ignore[attr-defined]

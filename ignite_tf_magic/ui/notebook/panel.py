@@ -20,7 +20,7 @@ _HEADS = ["Run", "State", "Cache", "Workers", "Duration"]
 _COLUMNS = "minmax(12em,2fr) 8em minmax(6em,1fr) 5em 6em"
 _FILL = {"flex": "1 1 auto", "width": "auto", "margin": "2px 2px 2px 10px"}
 _BUTTON_WIDTH = "5.5em"
-_UNSTOPPABLE = {RunState.STOPPING, RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED}
+_UNSTOPPABLE = {RunState.FINISHING, RunState.STOPPING, RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED}
 # What can go wrong with files that other processes write and remove.
 _ERRORS = (IgniteTfError, OSError, ValueError)
 

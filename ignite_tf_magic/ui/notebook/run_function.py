@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ignite_tf_magic.errors import PathNotFound, RunFailed
+from ignite_tf_magic.serialization.terminal_text import echo
 from ignite_tf_magic.session import OnRebalance, RunRequest, RunState, TrainingRun, open_session, source_of
 from ignite_tf_magic.ui.following import follow, show_output
 from ignite_tf_magic.ui.notebook.screen import NotebookScreen
@@ -41,7 +42,12 @@ def run(
     allow_partial: bool = False,
     wait: bool = False,
     priority: int = 0,
-    report: Callable[[str], None] = print,
+    strategy: str = "auto",
+    num_ps: int = 0,
+    chief: str = "",
+    has_evaluator: bool = False,
+    compat: bool = False,
+    report: Callable[[str], None] = echo,
 ) -> Any:
     """Run a function on workers, each with partitions of a cache of its own, and give what it returns.
 
@@ -62,7 +68,7 @@ def run(
         env: More variables of the workers' environment.
         requirements: File of what the workers' interpreter is to have.
         wheels: Directory with all wheels for that.
-        start_timeout_s: How long the workers may take to start, and to join each other.
+        start_timeout_s: How long the workers may take to start; those that join each other later are told of.
         max_restarts: So many failures in a row lead to a restart.
         deadline_s: How long the run may take in all.
         on_rebalance: What a change of the cache's primary owners leads to.
@@ -70,10 +76,15 @@ def run(
         allow_partial: Train on what is left of a cache that lost rows.
         wait: Queue the run until there is room for it.
         priority: Among queued runs those with a higher one come first.
+        strategy: How the run's tasks work together; with "async" and "standalone" the chief alone calls the function.
+        num_ps: Parameter servers beside the workers.
+        chief: Where the chief runs.
+        has_evaluator: One more task calls the function, to evaluate what the others save.
+        compat: Let `tensorflow.contrib.ignite` be imported.
         report: Called with one line at a time about what takes long.
 
     Returns:
-        What the function has returned in the first worker: a model of Keras, or values as above.
+        What the function has returned in the first worker, or the chief: a model of Keras, or values as above.
 
     Raises:
         ConfigError: The function, or something that it uses, cannot be sent.
@@ -103,6 +114,11 @@ def run(
         allow_partial=allow_partial,
         wait=wait,
         priority=priority,
+        strategy=strategy,
+        num_ps=num_ps,
+        chief=chief,
+        has_evaluator=has_evaluator,
+        compat=compat,
     )
     with open_session(report=report) as session:
         started = session.start_run(request)
@@ -118,7 +134,7 @@ def run(
 
 
 def _show(started: TrainingRun) -> None:
-    workers = range(started.info().num_workers)
+    workers = range(len(started.info().tasks))
     with started.tail() as tail, closing(started.follow(with_pauses=True)) as chunks:
         show_output(started, chunks, workers, ShellScreen("ignite-tf"), tail)
 

@@ -2,81 +2,72 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ignite_tf_magic.errors import ConfigError
+from ignite_tf_magic.ui.commands.command import add_common_options
+from ignite_tf_magic.ui.commands.data import add_sql_options
+from ignite_tf_magic.ui.notebook.arguments import NotebookParser
 
-DEFAULT_LIMIT = 1000
 USAGE = """\
-%%ignite_sql [-o NAME] [--limit N]
+%%ignite_sql [-o NAME] [--limit N] [--json] [-c FILE] [--via HOST]
 SELECT label, COUNT(*) FROM MNIST WHERE label < :largest GROUP BY label
 
   :name         the notebook variable of that name, bound as a parameter, never pasted into the text
   -o NAME       put the DataFrame into the variable NAME instead of showing it
   --limit N     fetch at most N rows (default 1000; 0 for all)
+  --json        print JSON
+  -c FILE, --via HOST   as in %ignite_tf
 On one line: %ignite_sql [options] STATEMENT"""
 
-_OPTION = re.compile(r"\s*(-o|--output|--limit)(?:\s+|=)(\S+)(?:\s+|$)|\s*(-h|--help)\b")
+_OPTION = re.compile(r"\s*(--?[A-Za-z][\w-]*)")
+_VALUE = re.compile(r"(?:\s+|=)(\S+)")
 _TOKEN = re.compile(
     r"""'(?:[^']|'')*' | "(?:[^"]|"")*" | --[^\n]* | /\*.*?\*/ | :: | :([A-Za-z_]\w*)""",
     re.VERBOSE | re.DOTALL,
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SqlRequest:
-    """A statement as a person wrote it.
-
-    Attributes:
-        output: Name of the variable for the result; None shows it.
-        limit: Most rows to fetch, None for all.
-        help: Only the usage is asked for.
-    """
-
-    statement: str
-    output: str | None = None
-    limit: int | None = DEFAULT_LIMIT
-    help: bool = False
-
-
-def parse_sql_magic(line: str, cell: str | None) -> SqlRequest:
-    """Read the magic's line and cell.
+def parse_sql_magic(line: str, cell: str | None) -> argparse.Namespace | None:
+    """Read the magic's line and cell: the options of `%ignite_tf sql`, and `statement`; None when help is wanted.
 
     Raises:
         ConfigError: An unusable option, or no statement.
     """
-    output, limit = None, DEFAULT_LIMIT
-    while match := _OPTION.match(line):
-        option, value, wants_help = match.groups()
-        if wants_help:
-            return SqlRequest("", help=True)
-        if option == "--limit":
-            limit = _limit(value)
-        else:
-            output = _variable(value)
-        line = line[match.end() :]
+    parser = NotebookParser("%ignite_sql", add_help=False)
+    add_common_options(parser)
+    add_sql_options(parser)
+    words, line = _leading_options(parser, line)
+    if words is None:
+        return None
     if line.strip().startswith("-") and not line.strip().startswith("--"):
         raise ConfigError(f"unknown option {shlex.split(line)[0]!r}\n{USAGE}")
-    statement = "\n".join(part for part in (line, cell or "") if part.strip()).strip().rstrip(";")
-    if not statement:
+    options = parser.parse_args(words)
+    options.statement = "\n".join(part for part in (line, cell or "") if part.strip()).strip().rstrip(";")
+    if not options.statement:
         raise ConfigError(f"no SQL statement was given\n{USAGE}")
-    return SqlRequest(statement, output, limit or None)
+    if options.output is not None and not options.output.isidentifier():
+        raise ConfigError(f"-o {options.output} is not the name of a variable")
+    return options
 
 
-def _limit(value: str) -> int:
-    if not value.isdecimal():
-        raise ConfigError(f"--limit {value} is not a number of rows; give 0 for all rows")
-    return int(value)
-
-
-def _variable(value: str) -> str:
-    if not value.isidentifier():
-        raise ConfigError(f"-o {value} is not the name of a variable")
-    return value
+def _leading_options(parser: argparse.ArgumentParser, line: str) -> tuple[list[str] | None, str]:
+    """Take options from the beginning of a line, of which the rest is SQL and no words of a shell."""
+    known = {name: action for action in parser._actions for name in action.option_strings}
+    words: list[str] = []
+    while match := _OPTION.match(line):
+        if match[1] in ("-h", "--help"):
+            return None, ""
+        if match[1] not in known:
+            break
+        words, line = [*words, match[1]], line[match.end() :]
+        if known[match[1]].nargs != 0 and (value := _VALUE.match(line)):
+            words, line = [*words, value[1]], line[value.end() :]
+    return words, line
 
 
 def bind_names(statement: str, variables: Mapping[str, Any]) -> tuple[str, list[Any]]:

@@ -178,6 +178,21 @@ def test_an_environment_that_does_not_work_any_more_is_built_again(prepare, aske
 # Where no package index is
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
+def test_an_environment_into_which_another_account_has_written_is_built_again(
+    prepare, asked, index, tmp_path
+):
+    requirements, trace = asked("little", wheels=index), tmp_path / "somebody-ran-it"
+    (built,) = prepare(requirements)
+    [site] = (Path(built) / "lib").glob("python3*/site-packages")
+    planted = site / "planted.pth"
+    planted.write_text(f"import os; open({str(trace)!r}, 'w').close()\n")
+    os.chown(planted, 54321, 54321)
+    assert prepare(requirements) == [built]
+    assert not planted.exists()
+    assert not trace.exists()
+
+
 def test_wheels_are_fetched_here_for_a_host_without_an_index(
     prepare, asked, index, said, monkeypatch, tmp_path
 ):

@@ -49,7 +49,7 @@ def test_only_gpus_memory_and_ranges_of_ports_may_be_short():
     assert needs_capacity(MUCH)
     assert needs_capacity(RANGE)
     assert not needs_capacity(RunSpec("c", num_workers=3))
-    assert not needs_capacity(replace(RANGE, num_workers=1))
+    assert needs_capacity(replace(RANGE, num_workers=1))
 
 
 def test_how_many_workers_have_room():

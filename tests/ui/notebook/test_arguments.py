@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.ui.notebook.arguments import parse_line
+from ignite_tf_magic.ui.notebook.sql import parse_sql_magic
 from ignite_tf_magic.ui.options import given_options
 from ignite_tf_magic.version import __version__
 
@@ -43,7 +46,7 @@ def test_what_is_not_given_is_left_to_the_defaults():
     [
         ("stop", "required: RUN\nusage: %ignite_tf stop"),
         ("frob", "invalid choice: 'frob'"),
-        ("logs run --worker -1", "'-1' is not a whole number"),
+        ("logs run --lines -1", "'-1' is not a whole number"),
         (
             "prune --older-than 99999999999",
             "'99999999999' is not a number of days from 0 up (1000000 at most)",
@@ -62,3 +65,23 @@ def test_errors_show_the_usage(line, words):
     with pytest.raises(ConfigError) as error:
         parse_line(line)
     assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "statement", "given"),
+    [
+        (
+            "-c a.toml --via far --json SELECT 1",
+            "SELECT 1",
+            {"config": Path("a.toml"), "via": "far", "json": True},
+        ),
+        ("-o x --limit=0 SELECT '-c y' -- --json", "SELECT '-c y' -- --json", {"output": "x", "limit": 0}),
+        ("--json", "SELECT 2", {"json": True}),
+        ("--no-option-but-a-comment", "--no-option-but-a-comment\nSELECT 2", {}),
+    ],
+)
+def test_sql_has_the_options_of_the_command_in_front_of_its_text(line, statement, given):
+    options = parse_sql_magic(line, None if "SELECT" in line else "SELECT 2;\n")
+    plain = {"config": None, "via": None, "json": False, "output": None, "limit": 1000}
+    assert options is not None
+    assert vars(options) == {**plain, **given, "statement": statement}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
+
+from ignite_tf_magic.protocol.messages import CacheConfig
 
 # A worker that is up as one with a TensorFlow server is: it listens at its address.
 COME_UP = """
@@ -182,7 +185,7 @@ def test_logs_shows_the_last_lines(kernel, digits):
     lines = kernel.run(f"%ignite_tf logs {identity} --lines 3").stdout.splitlines()
     assert lines[1:] == ["line 47", "line 48", "line 49"]
     assert (
-        "no worker 7; it has 0 to 0" in kernel.run(f"%ignite_tf logs {identity} --worker 7").error["evalue"]
+        "no worker 7; it has worker 0" in kernel.run(f"%ignite_tf logs {identity} --worker 7").error["evalue"]
     )
 
 
@@ -208,7 +211,7 @@ def test_explain_needs_no_cell(kernel, digits):
         ("%ignite_tf stop 'x", ["cannot be read", "quotation"]),
         ("%ignite_sql SELECT * FROM NOPE", ['"NOPE" not found']),
         ("%ignite_sql SELECT :undefined_name", ["no variable 'undefined_name'"]),
-        ("%ignite_sql --limit many SELECT 1", ["--limit many"]),
+        ("%ignite_sql --limit many SELECT 1", ["--limit", "'many' is not a whole number"]),
         ("%ignite_sql --frob 1 SELECT 1", ["--frob"]),
         ("%ignite_sql -o 1x SELECT 1", ["1x"]),
         ("%ignite_sql", ["no SQL statement"]),
@@ -260,6 +263,12 @@ def test_sql_announces_truncation(kernel, digits):
     assert whole.stdout == "whole: 359 rows of ID\n"
 
 
+def test_sql_as_json(kernel, digits):
+    result = kernel.run("%ignite_sql --json --limit 1 SELECT 7 AS id, 'a' AS b")
+    assert json.loads(result.stdout) == [{"ID": 7, "B": "a"}]
+    assert not result.shown
+
+
 def test_braces_and_dollars_in_sql_are_left_alone(kernel):
     kernel.run("word = 'spliced'")
     kernel.run("%ignite_sql -o out SELECT '{word} $word' AS W")
@@ -280,3 +289,18 @@ def test_tab_completes_commands_options_and_caches(kernel, digits):
     assert "resume" in completed("%ignite_tf res")
     assert "--stop-on-nan" in completed("%%ignite_tf start --stop")
     assert digits in completed(f"%%ignite_tf start {digits[:4]}")
+
+
+def test_tab_offers_no_name_that_ipython_would_run(kernel, client):
+    plain, hostile = (
+        "OFFERED_plain",
+        ['OFFERED_{open("hit","w")}', "OFFERED_$HOME", "OFFERED_a b", "OFFERED_\x1b[2J"],
+    )
+    for name in (plain, *hostile):
+        client.get_or_create_cache(CacheConfig(name))
+    try:
+        reply = kernel.client.complete("%%ignite_tf start OFFERED_", reply=True, timeout=300)
+        assert [each for each in reply["content"]["matches"] if "OFFERED" in each] == [plain]
+    finally:
+        for name in (plain, *hostile):
+            client.destroy_cache(name)

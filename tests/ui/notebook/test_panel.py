@@ -56,6 +56,42 @@ def test_ended_runs_are_shown_on_demand(panel_kernel, digits):
     assert (before.stdout, after.stdout) == ("False\n", "True True\n")
 
 
+OWNER = """
+import time
+from ignite_tf_magic.session import RunRequest, open_session
+with open_session(report=str) as session:
+    run = session.start_run(RunRequest({cache!r}, "import time; time.sleep(600)"))
+print(run.id, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_lost_run_is_cleared_by_its_button(panel_kernel, digits):
+    result = panel_kernel.run(
+        "import subprocess, sys\n"
+        f"owner = subprocess.Popen([sys.executable, '-c', {OWNER.format(cache=digits)!r}],\n"
+        "                         stdout=subprocess.PIPE, text=True)\n"
+        "run_id = owner.stdout.readline().strip()\n"
+        "wait_for(run_id, 'running')\n"
+        "owner.kill()\n"
+        "owner.wait()\n"
+        "owner.stdout.close()\n"
+        "wait_for(run_id, 'lost')\n"
+        "[button] = [row.children[0] for row in runs.children if run_id in row.children[1].value]\n"
+        "print(button.description, button.disabled)\n"
+        "button.click()\n"
+        "print(outcome.value.removeprefix(run_id))\n"
+        "wait_for(run_id, 'stopped')\n"
+        "print(button.description, button.disabled)"
+    )
+    assert result.error is None, result
+    assert result.stdout.splitlines() == [
+        "Clear False",
+        ": its owner was gone; what was left of it has been ended",
+        "Stop True",
+    ]
+
+
 def test_a_closed_panel_has_no_thread(panel_kernel):
     result = panel_kernel.run(
         "[own] = threads() - others\npanel.close()\nown.join(300)\nprint(own.is_alive(), len(runs.children))"

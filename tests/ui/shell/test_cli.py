@@ -102,6 +102,25 @@ def test_ps_and_local_status_import_nothing_heavy(home):
     assert "no embedded nodes run" in done.stdout
 
 
+def test_ps_without_a_cluster_loads_neither_client_nor_event_loop(home):
+    rest = [
+        "numpy",
+        "fsspec",
+        "asyncio",
+        "ssl",
+        "concurrent.futures",
+        "multiprocessing",
+        "xml.etree.ElementTree",
+    ]
+    rest += ["ignite_tf_magic.client.client", "ignite_tf_magic.protocol.messages"]
+    code = (
+        "import sys; from ignite_tf_magic.ui.shell.cli import main\n"
+        f"sys.exit(main(['ps']) or sorted(set(sys.modules) & {{*{HEAVY!r}, *{rest!r}}}) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.fixture
 def run_of_another_machine(configured):
     record = RunRecord("listed-1", RunSpec("C"), RunState.SUCCEEDED, time.time() - 60, ended_at=time.time())

@@ -1,0 +1,8 @@
+"""The names of TensorFlow 1: `from ignite_tf_magic.contrib import IgniteDataset`, and `install` for the old ones."""
+
+from __future__ import annotations
+
+from ignite_tf_magic.contrib.old_names import install
+from ignite_tf_magic.dataset.ignite import IgniteDataset
+
+__all__ = ["IgniteDataset", "install"]

@@ -1,0 +1,20 @@
+"""asyncio, imported when it is first used: a command that asks no host starts without it."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["asyncio"]
+
+if TYPE_CHECKING:
+    import asyncio
+else:
+
+    class _AsyncioOnUse:
+        def __getattr__(self, name: str) -> Any:
+            attribute = getattr(import_module("asyncio"), name)
+            setattr(self, name, attribute)
+            return attribute
+
+    asyncio = _AsyncioOnUse()

@@ -1,0 +1,142 @@
+"""Generators and PyDatasets, which give a worker's own batches: in step on all workers, however many each gives.
+
+Who has no more goes on with batches without rows, so that all rows are trained once and nobody waits for ever. A
+generator does not know how many it has: the workers agree before each step, as for any dataset that does not know.
+"""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from ignite_tf_magic.dataset.batches import can_be_empty
+from ignite_tf_magic.errors import ConfigError
+from ignite_tf_magic.training.frameworks import Framework
+from ignite_tf_magic.training.group import WorkerGroup
+
+_NUM_LOOKED_AT = 2  # Keras tells by as many which dimensions change from batch to batch
+_ENDLESS = -1
+
+
+def is_source(x: Any) -> bool:
+    """Whether something gives batches by itself, in contrast to arrays: a dataset, a generator, a PyDataset."""
+    return isinstance(x, tf.data.Dataset) or hasattr(x, "__next__") or hasattr(x, "on_epoch_end")
+
+
+def of_own_batches(x: Any, framework: Framework, group: WorkerGroup) -> Any:
+    """Return a generator or PyDataset such that all workers come to its end in the same step. All of them call.
+
+    Args:
+        x: What gives this worker's own batches.
+        framework: The model's.
+        group: The workers.
+
+    Raises:
+        ConfigError: A worker has no batch at all, or batches without end where others have some.
+    """
+    if group.place.size == 1:
+        return x
+    return _padded(x, framework, group) if hasattr(x, "on_epoch_end") else _as_dataset(x, group)
+
+
+def _as_dataset(batches: Iterator[Any], group: WorkerGroup) -> Any:
+    """Return a generator as a dataset of this worker's own batches, of which nobody knows how many there are."""
+    first = [standard(each) for each in itertools.islice(batches, _NUM_LOOKED_AT)]
+    _check_numbers(group.side_by_side(len(first)))
+    everything = itertools.chain(first, map(standard, batches))
+    spec = tf.nest.map_structure(_spec, *first) if len(first) > 1 else tf.nest.map_structure(_spec, first[0])
+    if not can_be_empty(spec):
+        _tell_of_equal_numbers(group)
+        return everything
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return tf.data.Dataset.from_generator(lambda: everything, output_signature=spec).with_options(options)
+
+
+def standard(batch: Any) -> Any:
+    """Return what a generator gives as tensors or arrays in tuples and dictionaries, without weights that are None."""
+    if isinstance(batch, (list, tuple)):
+        parts = list(batch)
+        while len(parts) > 1 and parts[-1] is None:
+            parts.pop()
+        return tuple(map(standard, parts))
+    if isinstance(batch, dict):
+        return {name: standard(each) for name, each in batch.items()}
+    return batch if isinstance(batch, (tf.Tensor, tf.RaggedTensor, tf.SparseTensor)) else np.asarray(batch)
+
+
+def _spec(one: Any, other: Any = None) -> Any:
+    """Return the spec of batches of any number of rows; a dimension that differs between two may be any, too."""
+    other = one if other is None else other
+    shape = [
+        size if size == of_other else None for size, of_other in zip(one.shape, other.shape, strict=True)
+    ]
+    shape[:1] = [None] * len(shape[:1])
+    if isinstance(one, tf.SparseTensor):
+        return tf.SparseTensorSpec(shape, one.dtype)
+    if isinstance(one, tf.RaggedTensor):
+        return tf.RaggedTensorSpec(shape, one.dtype, one.ragged_rank, one.row_splits.dtype)
+    dtype = one.dtype if isinstance(one, tf.Tensor) else tf.as_dtype(one.dtype)
+    return tf.TensorSpec(shape, dtype)
+
+
+def _padded(batches: Any, framework: Framework, group: WorkerGroup) -> Any:
+    """Return a PyDataset that has as many batches as the one of the worker that has most."""
+    own = _number_of(batches)
+    numbers = group.side_by_side(own)
+    if len(set(numbers)) == 1:
+        return batches
+    _check_numbers(numbers)
+    utils = framework.module.utils
+    nothing = tf.nest.map_structure(lambda part: part[:0], batches[0])
+
+    class Padded(getattr(utils, "PyDataset", utils.Sequence)):  # type: ignore[misc]
+        def __len__(self) -> int:
+            return max(numbers)
+
+        def __getitem__(self, at: int) -> Any:
+            return batches[at] if at < own else nothing
+
+        def on_epoch_begin(self) -> None:
+            getattr(batches, "on_epoch_begin", lambda: None)()
+
+        def on_epoch_end(self) -> None:
+            batches.on_epoch_end()
+
+    names = ("workers", "use_multiprocessing", "max_queue_size")
+    return Padded(**{name: getattr(batches, name) for name in names if hasattr(batches, name)})
+
+
+def _number_of(batches: Any) -> int:
+    number = batches.num_batches if hasattr(batches, "num_batches") else len(batches)
+    return _ENDLESS if number is None else int(number)
+
+
+def _check_numbers(numbers: tuple[int, ...]) -> None:
+    """Refuse batches on some workers only, or without end on some only."""
+    told = ", ".join("without end" if each == _ENDLESS else str(each) for each in numbers)
+    if 0 in numbers:
+        raise ConfigError(
+            f"a worker's generator or PyDataset gives no batch (those of all workers: {told}, of which at most "
+            f"{_NUM_LOOKED_AT} of a generator were asked for), so nobody knows what it would look like. Let it give "
+            "one without rows"
+        )
+    if _ENDLESS in numbers:
+        raise ConfigError(
+            f"the PyDatasets of the workers have numbers of batches that do not go together: {told}. Let each have "
+            "an end, or none of them and give steps_per_epoch"
+        )
+
+
+def _tell_of_equal_numbers(group: WorkerGroup) -> None:
+    if group.place.is_chief:
+        warnings.warn(
+            "the generator gives sparse tensors, or such whose rank nobody knows, of which no batch without rows can "
+            "be made: let it give equally many batches on all workers, else those that have more wait for ever",
+            stacklevel=2,
+        )

@@ -1,0 +1,198 @@
+"""Runs whose script is the client of TensorFlow servers beside the data, or a chief that drives them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from ignite_tf_magic.session import RunRequest, RunState, load
+from tests.training.runs import succeeded
+
+NUM_ROWS, NUM_STEPS = 60, 400
+
+# The in-graph program of the articles: gradients on every worker, of its own rows, added up by the client.
+IN_GRAPH = """
+import json
+import tensorflow.compat.v1 as tf
+from ignite_tf_magic import IgniteDataset, task
+
+tf.disable_v2_behavior()
+workers = task().addresses["worker"]
+dataset = IgniteDataset("CLIENT")
+sums = []
+for i in range(len(workers)):
+    with tf.device("/job:worker/task:%d" % i):
+        row = tf.data.make_one_shot_iterator(dataset).get_next()
+        sums.append(tf.reduce_sum(row["val"]["label"]))
+total = tf.add_n(sums)
+with tf.Session("grpc://" + workers[0]) as session:
+    found = [[], []]
+    for i in range(2):
+        try:
+            while True:
+                found[i].append(int(session.run(sums[i])))
+        except tf.errors.OutOfRangeError:
+            pass
+print("FOUND" + json.dumps([sum(each) for each in found]), flush=True)
+"""
+
+# The same with eager execution, as people write today.
+EAGER = """
+import json
+import tensorflow as tf
+from ignite_tf_magic import IgniteDataset
+
+found = []
+for i in range(2):
+    with tf.device(f"/job:worker/task:{i}"):
+        total = tf.zeros([], tf.int64)
+        for row in IgniteDataset("CLIENT").batch(10):
+            total += tf.reduce_sum(row["val"]["label"])
+        assert f"task:{i}" in total.device, total.device
+        found.append(int(total))
+print("FOUND" + json.dumps(found), flush=True)
+"""
+
+COORDINATOR = """
+import json
+import tensorflow as tf
+from ignite_tf_magic import IgniteDataset, task
+
+own = task()
+assert own.kind == "chief" and len(own.addresses["ps"]) == 1, own
+strategy = tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.TFConfigClusterResolver())
+coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+with strategy.scope():
+    total = tf.Variable(tf.zeros([2], tf.int64), aggregation=tf.VariableAggregation.SUM)
+assert "/job:ps" in total.device, total.device
+
+@tf.function
+def per_worker():
+    return IgniteDataset("CLIENT").batch(1).map(lambda row: row["val"]["label"][0])
+
+rows = coordinator.create_per_worker_dataset(per_worker)
+iterator = iter(rows)
+
+@tf.function
+def step(iterator):
+    row = iterator.get_next_as_optional()
+    if row.has_value():
+        total.assign_add(tf.stack([row.get_value(), tf.constant(1, tf.int64)]))
+
+for number in range(400):
+    coordinator.schedule(step, args=(iterator,))
+    if number == 20:
+        coordinator.join()
+        print("BEGUN", flush=True)
+coordinator.join()
+print("FOUND" + json.dumps([int(each) for each in total.numpy()]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def cache(session):
+    load("CLIENT", {"label": np.arange(NUM_ROWS)}, replace=True, report=str)
+    return "CLIENT"
+
+
+def found_in(text: str) -> list[int]:
+    return json.loads(text.partition("FOUND")[2].splitlines()[0])
+
+
+@pytest.mark.parametrize("script", [IN_GRAPH, EAGER], ids=["in_graph", "eager"])
+def test_a_client_has_each_worker_read_its_own_rows(session, cache, script):
+    run, text = succeeded(session, RunRequest(cache, script, num_workers=2, strategy="standalone"))
+    record = run.record()
+    found = found_in(text)
+    assert len(found) == 2 and all(found) and sum(found) == NUM_ROWS * (NUM_ROWS - 1) // 2
+    assert run.info().tasks == ("worker 0", "worker 1", "chief")
+    assert [each.rows > 0 for each in record.workers] == [True, True, False]
+
+
+def test_a_coordinator_gives_steps_to_workers_that_read_their_own_rows(session, cache):
+    run, text = succeeded(session, RunRequest(cache, COORDINATOR, num_workers=2, num_ps=1))
+    assert found_in(text) == [NUM_ROWS * (NUM_ROWS - 1) // 2, NUM_ROWS]
+    assert run.info().state is RunState.SUCCEEDED
+    assert run.info().tasks == ("worker 0", "worker 1", "ps 0", "chief")
+
+
+SLOW_COORDINATOR = COORDINATOR.replace(
+    "def step(iterator):\n",
+    "def step(iterator):\n    tf.py_function(lambda: __import__('time').sleep(0.02), [], [])\n",
+).replace(".batch(1)", ".repeat().batch(1)")
+
+
+def test_a_killed_worker_is_replaced_while_the_others_go_on(session, cache):
+    """Steps are made at least once: what the killed worker had not finished is done again."""
+    run = session.start_run(RunRequest(cache, SLOW_COORDINATOR, num_workers=2, num_ps=1))
+    text, killed = "", None
+    for chunk in run.follow():
+        text += chunk.text
+        if killed is None and text.count("serves at") == 3 and "BEGUN" in text:
+            killed = run.info().workers[0].pid
+            os.kill(killed, signal.SIGKILL)
+    run.wait(600)
+    assert run.failure() is None, text
+    _, num_steps = found_in(text)
+    assert num_steps >= NUM_STEPS
+    record = run.record()
+    assert (record.generation, record.workers[0].respawns) == (1, 1)
+    assert "ended by signal 9; started again (1)" in run.directory.log(0).read_text()
+
+
+def test_a_killed_parameter_server_restarts_the_run(session, cache):
+    """Its variables are gone with it, so that all begin again, from a checkpoint where the script keeps one."""
+    run = session.start_run(RunRequest(cache, SLOW_COORDINATOR, num_workers=2, num_ps=1))
+    text, killed = "", None
+    for chunk in run.follow():
+        text += chunk.text
+        if killed is None and "BEGUN" in text:
+            killed = run.info().workers[2].pid
+            os.kill(killed, signal.SIGKILL)
+    run.wait(600)
+    assert run.failure() is None, text
+    assert run.record().generation == 2
+    assert "ps 0" in run.record().past[0].cause
+    assert found_in(text.rpartition("BEGUN")[2])[1] >= NUM_STEPS
+
+
+EVALUATED = """
+import json, time
+import tensorflow as tf
+from ignite_tf_magic import IgniteDataset, task
+
+own, path = task(), "igfs:///evaluated/told.txt"
+if own.kind == "evaluator":
+    while not tf.io.gfile.exists(path):
+        time.sleep(0.1)
+    seen = sum(int(row["val"]["label"]) for row in IgniteDataset("CLIENT"))
+    print("EVALUATED" + json.dumps([tf.io.gfile.GFile(path).read(), len(own.addresses["worker"]), seen]), flush=True)
+elif own.is_chief:
+    tf.io.gfile.makedirs("igfs:///evaluated")
+    with tf.io.gfile.GFile(path, "w") as file:
+        file.write("told")
+"""
+
+
+def test_an_evaluator_reads_all_rows_and_may_finish_after_the_workers(session, cache):
+    run, text = succeeded(session, RunRequest(cache, EVALUATED, num_workers=2, has_evaluator=True))
+    told = json.loads(text.partition("EVALUATED")[2].splitlines()[0])
+    assert told == ["told", 2, NUM_ROWS * (NUM_ROWS - 1) // 2]
+    assert run.info().tasks == ("worker 0", "worker 1", "evaluator")
+
+
+@pytest.mark.parametrize("module", ["keras", "tf_keras"])
+def test_who_lets_the_chief_fit_alone_is_told(session, cache, module):
+    script = f"""
+import {module} as keras
+import numpy as np
+model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(np.ones([8, 1]), np.ones([8, 1]), verbose=0)
+"""
+    _, text = succeeded(session, RunRequest(cache, script, num_workers=2, strategy="standalone"))
+    assert "this fit trains in the chief alone" in text and "--strategy sync" in text
