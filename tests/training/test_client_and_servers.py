@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ignite_tf_magic.session import RunRequest, RunState, load
+from ignite_tf_magic.ui.notebook.arguments import parse_line
+from ignite_tf_magic.ui.options import given_options
 from tests.training.runs import succeeded
 
 NUM_ROWS, NUM_STEPS = 60, 400
+DOCUMENT = Path(__file__).parents[2] / "docs" / "strategies.md"
+EXAMPLES = re.findall(
+    r"```python\n%%ignite_tf (start .*?)\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.S
+)
 
 # The in-graph program of the articles: gradients on every worker, of its own rows, added up by the client.
 IN_GRAPH = """
@@ -196,3 +204,11 @@ model.fit(np.ones([8, 1]), np.ones([8, 1]), verbose=0)
 """
     _, text = succeeded(session, RunRequest(cache, script, num_workers=2, strategy="standalone"))
     assert "this fit trains in the chief alone" in text and "--strategy sync" in text
+
+
+@pytest.mark.parametrize(("line", "script"), EXAMPLES, ids=[line for line, _ in EXAMPLES])
+def test_an_example_of_the_document_runs(session, line, script):
+    load("MNIST", "digits", split="test", replace=True, report=str)
+    options = parse_line(line)
+    _, text = succeeded(session, RunRequest(options.cache, script, **given_options(options)))
+    assert any(said.strip().isdigit() for said in text.splitlines()), text
