@@ -74,15 +74,14 @@ def _await_servers(addresses: Mapping[str, str], timeout_s: float | None) -> Non
     """Wait until all servers listen; says after some seconds for which it waits."""
     began_at = time.monotonic()
     tells_at, missing = began_at + _SILENT_S, dict(addresses)
-    while missing:
-        missing = {name: address for name, address in missing.items() if not _listens(address)}
+    while missing := {name: address for name, address in missing.items() if not _listens(address)}:
         now, names = time.monotonic(), ", ".join(f"{name} ({address})" for name, address in missing.items())
-        if missing and timeout_s is not None and now - began_at > timeout_s:
+        if timeout_s is not None and now - began_at > timeout_s:
             sys.exit(f"no TensorFlow server within {timeout_s:g} s: {names}; a longer limit: --start-timeout")
-        if missing and now > tells_at:
+        if now > tells_at:
             _say(f"waiting for the TensorFlow servers of {names}")
             tells_at = now + 10 * _SILENT_S
-        time.sleep(0.05 if missing else 0)
+        time.sleep(0.05)
 
 
 def _listens(address: str) -> bool:

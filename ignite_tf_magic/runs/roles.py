@@ -62,15 +62,15 @@ def roles_of(
             "worker",
             index,
             f"worker {index}",
-            not has_chief,
-            True,
-            not has_chief,
-            is_sync and num_workers > 1,
-            strategy is Strategy.ASYNC,
+            runs_script=not has_chief,
+            has_share=True,
+            decides=not has_chief,
+            must_join=is_sync and num_workers > 1,
+            respawns=strategy is Strategy.ASYNC,
         )
         for index in range(num_workers)
     ]
-    found += [Role("ps", index, f"ps {index}", not has_chief) for index in range(num_ps)]
+    found += [Role("ps", index, f"ps {index}", runs_script=not has_chief) for index in range(num_ps)]
     found += [Role("chief", 0, "chief", decides=True)] * has_chief
     found += [Role("evaluator", 0, "evaluator")] * has_evaluator
     return tuple(found)
