@@ -274,7 +274,8 @@ class Round:
         """Whether a host was lost before it had the run, which was then not started, naming the host."""
         text = (self._folder / "owner.txt").read_text(errors="replace")
         host = self._outcome.struck.removesuffix(_VOID).rsplit(" ", 1)[-1]
-        return "was not started" in text and "Nothing of it is left" in text and f"host '{host}'" in text
+        says_what_is_left = "Nothing of it is left" in text or f"What {host} may have of it" in text
+        return "was not started" in text and says_what_is_left and f"host '{host}'" in text
 
     def _was_told(self) -> bool:
         """Whether the owner has said that the run is there."""

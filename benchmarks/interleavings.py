@@ -1,9 +1,9 @@
 """`python -m benchmarks.interleavings [--seeds N]`: clients of igfs take turns in random order while answers are lost.
 
-Three clients on real nodes, one of which goes on at a time: whenever one asks the cluster for something that matters
-here, a random number decides who goes on, and whether its request or its answer is lost, or an error is raised, before
-or after the change was made. Then all files are read: what was acknowledged is there once, in order, and whole.
-The same seed gives the same story.
+Three clients on real nodes, and one that removes garbage, one of which goes on at a time: whenever one asks the cluster
+for something that matters here, a random number decides who goes on, and whether its request or its answer is lost, or
+an error is raised, before or after the change was made. Then all files are read: what was acknowledged is there once,
+in order, and whole. The same seed gives the same story.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from benchmarks import tables
+from benchmarks.code_hash import hash_of_rooms
 from ignite_tf_magic.client.client import Cache
 from ignite_tf_magic.client.transaction import Transaction
 from ignite_tf_magic.config.options import ConnectOptions
@@ -33,12 +34,14 @@ from ignite_tf_magic.errors import (
     ConnectionFailed,
     ConnectionLost,
     IgfsError,
+    IgniteTfError,
     OutcomeUnknown,
     PathExists,
     PathNotFound,
     ServerError,
     StaleFile,
 )
+from ignite_tf_magic.igfs import journal
 from ignite_tf_magic.igfs import store as igfs_store
 from ignite_tf_magic.igfs.fsck import FsckReport, fsck
 from ignite_tf_magic.igfs.layout import DirectoryNode
@@ -48,10 +51,14 @@ from ignite_tf_magic.igfs.writer import FileWriter, OpenMode
 
 NAME = "interleavings"
 NUM_CLIENTS = 3
+ROOMS = ("igfs", "client")
 BLOCK_BYTES = 16 * 1024
 _SIZES = (10, 500, 5000, 5000, 40_000)
 _CHANCE_OF_A_FAULT = 0.25
 _CHANCE_OF_A_FAILED_READ = 0.02
+_UNCERTAIN = (ConnectionFailed, ConnectionLost, ServerError)
+_SWEPT = 1000
+_RENEWALS_TO_WAIT = 2  # before garbage is removed that others might read
 _TRIES = 20
 _DIGEST_BYTES = 8
 _HEAD = struct.Struct("<iii")
@@ -134,7 +141,8 @@ def faults(turns: Turns) -> Iterator[Counter[str]]:
     pauses = SimpleNamespace(monotonic=time.monotonic, sleep=lambda s: _pause(turns, s))
     try:
         patch(Transaction, "commit", _failing_change(turns, Transaction.commit, counts))
-        patch(Cache, "replace_if_equals", _failing_change(turns, Cache.replace_if_equals, counts))
+        for name in ("replace_if_equals", "put", "put_all", "remove", "remove_all"):
+            patch(Cache, name, _failing_change(turns, getattr(Cache, name), counts))
         patch(Cache, "get_all", _failing_read(turns, Cache.get_all, counts))
         patch(Cache, "get", _failing_read(turns, Cache.get, counts))
         patch(igfs_store, "time", pauses)
@@ -155,17 +163,22 @@ def _failing_change(turns: Turns, call: Callable[..., Any], counts: Counter[str]
     def changing(owner: Any, *arguments: Any) -> Any:
         if not turns.is_mine():
             return call(owner, *arguments)
-        turns.step()
+        if not _is_of_lease(arguments):  # its owner holds a lock meanwhile
+            turns.step()
         if turns.rng.random() > _CHANCE_OF_A_FAULT:
             return call(owner, *arguments)
         kind = turns.rng.choice(["lost", "error"])
         when = turns.rng.choice(["before", "after", "after"])
-        counts[f"{kind} {when}"] += 1
+        transaction = owner if isinstance(owner, Transaction) else owner.transaction
+        if when == "after" or transaction is None:
+            counts[f"{kind} {when}"] += 1
+        else:
+            counts[f"{kind} in a transaction"] += 1
+            transaction.roll_back()
         if when == "after":
             call(owner, *arguments)
-        elif isinstance(owner, Transaction):
-            owner.roll_back()
-        turns.step()
+        if not _is_of_lease(arguments):
+            turns.step()
         raise (
             ConnectionLost("here", "for this story")
             if kind == "lost"
@@ -173,6 +186,10 @@ def _failing_change(turns: Turns, call: Callable[..., Any], counts: Counter[str]
         )
 
     return changing
+
+
+def _is_of_lease(arguments: Sequence[Any]) -> bool:
+    return isinstance(arguments[0], str) and arguments[0].startswith(journal.LEASE) if arguments else False
 
 
 def _failing_read(turns: Turns, call: Callable[..., Any], counts: Counter[str]) -> Callable[..., Any]:
@@ -240,11 +257,13 @@ class Story:
     volumes: Sequence[Volume]
     turns: Turns = field(init=False)
     written: list[Record] = field(default_factory=list)
-    renamed: int = 0
+    removes_trees: bool = False
 
     def __post_init__(self) -> None:
         self.turns = Turns(random.Random(self.seed))
-        self.kind = self.turns.rng.choice(["append", "append", "replace", "rotate", "cut", "directories"])
+        self.kind = self.turns.rng.choice(
+            ["append", "append", "replace", "rotate", "cut", "directories", "trees"]
+        )
         self.top: Path = (f"s{self.seed}",)
 
     def play(self) -> Counter[str]:
@@ -256,18 +275,17 @@ class Story:
         self.volumes[0].make_directory(self.top)
         rng = self.turns.rng
         seeds = [rng.random() for _ in self.volumes]
+        programs = [lambda n=n: self._client(n, random.Random(seeds[n])) for n in range(NUM_CLIENTS)]  # type: ignore[misc]
         with faults(self.turns) as counts:
-            errors = self.turns.run(
-                [lambda n=n: self._client(n, random.Random(seeds[n])) for n in range(NUM_CLIENTS)]  # type: ignore[misc]
-            )
+            errors = self.turns.run([*programs, self._sweep])
         if errors:
             raise errors[0]
         self._check()
         return counts
 
     def _client(self, client: int, rng: random.Random) -> None:
-        if self.kind == "directories":
-            self._make_directories(client, rng)
+        if self.kind in ("directories", "trees"):
+            {"directories": self._make_directories, "trees": self._make_trees}[self.kind](client, rng)
             return
         if client == NUM_CLIENTS - 1 and self.kind != "append":
             act = {"replace": self._replace, "rotate": self._rotate, "cut": self._cut}[self.kind]
@@ -287,7 +305,8 @@ class Story:
                 number += 1
                 writer = self._add(client, path, writer, data, record)
             if writer is not None:
-                self._asked(writer.close)
+                with suppress(*_UNCERTAIN):  # all of it is flushed; the rest others clear away
+                    writer.close()
 
     def _add(
         self, client: int, path: Path, writer: FileWriter | None, data: bytes, record: Record
@@ -296,15 +315,15 @@ class Story:
         for _ in range(_TRIES):
             writer = writer or self._asked(lambda: self.volumes[client].open_write(path, OpenMode.APPEND))
             try:
-                self._asked(lambda writer=writer: writer.write(data))
+                writer.write(data)
                 self._asked(writer.flush)
-            except OutcomeUnknown:
-                writer.discard()
-                return None
             except StaleFile:  # it was replaced or moved: not written
-                writer.discard()
+                _give_up(writer)
                 writer = None
                 continue
+            except (OutcomeUnknown, *_UNCERTAIN):  # not acknowledged
+                _give_up(writer)
+                return None
             record.acknowledged = self.turns.now
             return writer
         raise AssertionError("the file was replaced again and again")
@@ -345,24 +364,58 @@ class Story:
                 with suppress(PathNotFound, IgfsError):
                     self._asked(lambda: volume.remove_directory((*self.top, "d")))
 
+    def _make_trees(self, client: int, rng: random.Random) -> None:
+        """Write files into a directory that others move, or remove with all that is in it."""
+        volume, tree = self.volumes[client], (*self.top, "d")
+        for number in range(3):
+            record = Record(client, number, self.turns.now)
+            data = sealed(client, number, rng.choice(_SIZES))
+            with suppress(PathExists):
+                self._asked(lambda: volume.make_directory(tree))
+            with suppress(PathNotFound, OutcomeUnknown):
+                path = (*tree, f"f.{client}.{number}")
+                self._asked(lambda path=path, data=data: volume.write_file(path, data))
+                self.written.append(record)
+                record.acknowledged = self.turns.now
+            with suppress(PathNotFound, IgfsError):
+                if rng.random() < 0.3:
+                    self.removes_trees = True
+                    self._asked(lambda: volume.remove_directory(tree, with_contents=True))
+                elif rng.random() < 0.3:
+                    moved = (*self.top, f"d.{client}.{number}")
+                    self._asked(lambda moved=moved: volume.rename(tree, moved))
+
+    def _sweep(self) -> None:
+        """Remove garbage between and beside what clients do."""
+        for _ in range(3):
+            with suppress(IgniteTfError):
+                self.volumes[-1].sweep(_SWEPT)
+            for _ in range(_RENEWALS_TO_WAIT):
+                for volume in self.volumes:
+                    with suppress(IgniteTfError):
+                        _renew(volume)
+            self.turns.step()
+
     def _asked(self, call: Callable[[], Any]) -> Any:
         """Do something, and again when no node could be asked."""
         for _ in range(_TRIES):
-            with suppress(ConnectionFailed):
+            with suppress(*_UNCERTAIN):
                 return call()
-        raise AssertionError("reads fail again and again")
+        raise AssertionError("it fails again and again")
 
     def _check(self) -> None:
-        contents: dict[str, list[tuple[int, int]]] = {}
+        contents: dict[Path, list[tuple[int, int]]] = {}
         ids: Counter[int] = Counter()
-        for page in self.volumes[0].entries(self.top):
-            for name, node in page:
-                if isinstance(node, DirectoryNode):
-                    ids[node.id] += 1
-                else:
-                    contents[name] = records_in(
-                        read(self.volumes[0], (*self.top, name)), f"seed {self.seed}, {name}"
-                    )
+        waiting = [self.top]
+        for above in waiting:
+            for page in self.volumes[0].entries(above):
+                for name, node in page:
+                    path = (*above, name)
+                    if isinstance(node, DirectoryNode):
+                        ids[node.id] += 1
+                        waiting.append(path)
+                    else:
+                        contents[path] = records_in(read(self.volumes[0], path), f"seed {self.seed}, {name}")
         if any(count > 1 for count in ids.values()):
             raise Wrong(f"seed {self.seed} ({self.kind}): one directory has two names")
         there = Counter(record for records in contents.values() for record in records)
@@ -378,13 +431,14 @@ class Story:
             for r in self.written
             if r.acknowledged is not None and not r.is_whole_file and r.began > max(last, end)
         ]
-        self._say("lost", [record for record in wanted if record not in there])
-        for name, records in contents.items():
+        if not self.removes_trees:
+            self._say("lost", [record for record in wanted if record not in there])
+        for path, records in contents.items():
             for client in range(NUM_CLIENTS):
                 numbers = [number for writer, number in records if writer == client]
                 if numbers != sorted(numbers):
                     raise Wrong(
-                        f"seed {self.seed} ({self.kind}): {name} has records of {client} as {numbers}"
+                        f"seed {self.seed} ({self.kind}): {render(path)} has records of {client} as {numbers}"
                     )
 
     def _whole_files(self) -> list[Record]:
@@ -395,6 +449,19 @@ class Story:
             raise Wrong(
                 f"seed {self.seed} ({self.kind}): {what}: {records} (client, number) in {render(self.top)}"
             )
+
+
+def _renew(volume: Volume) -> None:
+    """Do at once what a client does every four seconds."""
+    leases = volume._leases
+    with leases._wake:
+        if leases.has_lease:
+            leases._renew()
+
+
+def _give_up(writer: FileWriter) -> None:
+    with suppress(IgniteTfError):  # what is left of it, others clear away
+        writer.discard()
 
 
 def read(volume: Volume, path: Path) -> bytes:
@@ -450,6 +517,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the first of them")
     parser.add_argument("--results", type=DiskPath, default=tables.RESULTS, metavar="DIR")
     arguments = parser.parse_args(argv)
+    code = hash_of_rooms(rooms=ROOMS)
     seeds = range(arguments.first, arguments.first + arguments.seeds)
     with tempfile.TemporaryDirectory(prefix="interleavings-") as folder:
         home = DiskPath(folder) / "embedded"
@@ -460,7 +528,14 @@ def main(argv: Sequence[str] | None = None) -> None:
             down(home, delete_data=True)
     clean = outcome.report is not None and outcome.report.is_clean
     row = {"case": "three clients", "seeds": outcome.num_seeds, "wrong": len(outcome.problems)}
-    rows = [{**row, **{kind: outcome.faults[kind] for kind in sorted(outcome.faults)}, "fsck_clean": clean}]
+    rows = [
+        {
+            **row,
+            **{kind: outcome.faults[kind] for kind in sorted(outcome.faults)},
+            "fsck_clean": clean,
+            "code_hash": code,
+        }
+    ]
     tables.write(arguments.results, "interleavings", rows)
     _say(json.dumps(rows, indent=1))
     if outcome.problems or not clean:

@@ -143,7 +143,7 @@ class _Inspection:
         counted = self._num_files, self._num_directories, self._num_bytes
         for record in records.values():
             for directory in record.directories if isinstance(record, Garbage) else ():
-                self._walk(directory, ("(removed)",))
+                self._walk(directory, ("(removed)",), is_removed=True)
         self._num_files, self._num_directories, self._num_bytes = counted
         self._find_unreachable()
         self._note_journal(records)
@@ -173,7 +173,7 @@ class _Inspection:
     def _found(self, text: str, repair: Callable[[], object] | None = None) -> None:
         self.problems[text] = _Problem(text, repair)
 
-    def _walk(self, directory: int, path: Path) -> None:
+    def _walk(self, directory: int, path: Path, *, is_removed: bool = False) -> None:
         waiting = [(directory, path)]
         while waiting:
             directory, path = waiting.pop()
@@ -183,6 +183,8 @@ class _Inspection:
             while page := list(islice(all_names, PAGE_NAMES)):
                 rows = self._store.read(entry_key(directory, name) for name in page)
                 for name in page:
+                    if is_removed and entry_key(directory, name) not in rows:
+                        continue  # entries go before names: a sweep was cut off, and goes on later
                     node = self._node(directory, (*path, name), rows)
                     if isinstance(node, DirectoryNode) and node.id in self._walked:
                         self._found(f"{render((*path, name))}: a second name of a directory")

@@ -63,6 +63,8 @@ from ignite_tf_magic.session.submission import submit
 from ignite_tf_magic.session.training_run import TrainingRun
 
 Report = Callable[[str], None]
+_REGISTRY_ANSWER_S = 10.0
+"""Then a node is taken to have lost its power, and another is asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +313,8 @@ class Session(Closing):
             if plan.plan.insufficient_capacity is not None:
                 self.report(f"the run is queued: {plan.plan.insufficient_capacity}")
             if request.detach:
-                connect_again = partial(connect_to_majority, self.options, plan.plan.topology)
+                options = replace(self.options, timeout_s=min(self.options.timeout_s, _REGISTRY_ANSWER_S))
+                connect_again = partial(connect_to_majority, options, plan.plan.topology)
                 registry = partial(Registry, connect_again)
                 prepare = partial(self._push, inputs)
                 run = submit(plan, state_dir(), reach, registry, timeouts_divisor(), prepare)

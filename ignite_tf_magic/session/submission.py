@@ -12,7 +12,14 @@ from functools import partial
 from pathlib import Path
 
 from ignite_tf_magic.config.options import Endpoint
-from ignite_tf_magic.errors import HostUnreachable, IgniteTfError, LaunchError, RecordDamaged
+from ignite_tf_magic.errors import (
+    ConnectionFailed,
+    DeadlineExceeded,
+    HostUnreachable,
+    IgniteTfError,
+    LaunchError,
+    RecordDamaged,
+)
 from ignite_tf_magic.launch.files import write_private
 from ignite_tf_magic.launch.hosts import Host, call_all
 from ignite_tf_magic.launch.jobs import Job
@@ -208,17 +215,29 @@ def _job(record: RunRecord, host: HostRecord, python_path: str | None) -> Job:
 def _await_supervisor(
     registry: Registry, run_id: str, owner: Owner, beat_s: float, failed: Mapping[str, IgniteTfError]
 ) -> None:
-    """Wait for a host to answer for the run; until then this process does."""
+    """Wait for a host to answer for the run; until then this process does.
+
+    From here on the run may go on without this process, so that only an answer of the registry, or none for long,
+    ends the waiting: a node that dies now leaves it without one until the others have noticed.
+    """
     deadline, touched = time.monotonic() + _TAKEN_OVER_S, float("-inf")
-    while time.monotonic() < deadline:
-        if time.monotonic() - touched > beat_s:
-            registry.touch_owner(run_id, owner)
-            touched = time.monotonic()
-        with suppress(RecordDamaged):  # others have written there; the run's hosts put it right
-            stored = registry.get(run_id)
+    unread: IgniteTfError | None = None
+    while time.monotonic() < deadline + (_TAKEN_OVER_S if unread else 0.0):
+        try:
+            if time.monotonic() - touched > beat_s:
+                registry.touch_owner(run_id, owner)
+                touched = time.monotonic()
+            stored, unread = registry.get(run_id), None
             if stored is not None and stored.record.get("supervisor"):
                 return
+        except (ConnectionFailed, DeadlineExceeded, RecordDamaged) as error:  # the run's hosts mend a row
+            unread = error
         time.sleep(_POLL_S)
+    if unread is not None:
+        raise LaunchError(
+            f"whether a host has taken run {run_id} over could not be seen: {unread}. It may go on: ignite-tf ps shows "
+            f"it, ignite-tf stop {run_id} ends it"
+        )
     reasons = f" ({'; '.join(map(str, failed.values()))})" if failed else ""
     raise LaunchError(
         f"no host has taken run {run_id} over within {_TAKEN_OVER_S:g} s{reasons}. Their words are in "

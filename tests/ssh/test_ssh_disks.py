@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
 from ignite_tf_magic.errors import IgniteTfError
-from ignite_tf_magic.session import RunRequest, RunState, list_runs, submission
+from ignite_tf_magic.session import RunRequest, RunState, list_runs
 
 
 @pytest.mark.parametrize("detach", [True, False])
@@ -100,37 +99,3 @@ def test_the_doctor_tries_to_write(here, bed, namespaces):
     assert "nothing can be written below" in disk["found"]
     assert "Read-only file system" in disk["found"]
     assert "make it writable" in disk["fix"]
-
-
-@pytest.mark.parametrize("comes_back", [True, False])
-def test_a_host_that_is_lost_while_it_is_given_a_run(session, bed, namespaces, monkeypatch, comes_back):
-    """What it has got is removed when it is back within seconds; else it is said, and the run is listed."""
-    victim, install = bed.hosts[1], submission._install
-
-    def install_and_lose(*arguments) -> None:
-        host = arguments[-1]
-        install(*arguments)
-        if host.name == victim.name:
-            victim.kill_sshd()
-            if comes_back:
-                threading.Timer(1.5, victim.start_sshd).start()
-            host.hello()
-
-    monkeypatch.setattr(submission, "_install", install_and_lose)
-    before = {run.id for run in list_runs(include_ended=True)}
-    try:
-        with pytest.raises(IgniteTfError, match="was not started") as caught:
-            session.start_run(RunRequest("NUMBERS", "print('here')", 3, max_restarts=0, detach=True))
-        told, listed = str(caught.value), {run.id for run in list_runs(include_ended=True)} - before
-        run_id = told.split()[1]
-        folder = f"{victim.home}/.local/state/ignite_tf_magic/runs/{run_id}"
-        if comes_back:
-            assert "Nothing of it is left" in told
-            assert not listed
-            assert victim.run(["ls", folder], check=False).returncode
-        else:
-            assert f"What {victim.name} may have of it" in told
-            assert listed == {run_id}
-    finally:
-        if not comes_back:
-            victim.start_sshd()

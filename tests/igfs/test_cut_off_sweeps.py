@@ -1,0 +1,63 @@
+"""Who removes garbage is cut off in the middle: the check finds nothing wrong then, and the next sweep goes on."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+
+from ignite_tf_magic.client.client import Cache
+from ignite_tf_magic.errors import ConnectionLost
+from ignite_tf_magic.igfs import lease_manager
+from ignite_tf_magic.igfs.fsck import fsck
+from tests.igfs.conftest import sweep_until_clean
+
+BLOCK = 16_384
+CALLS = ("put_all", "remove", "remove_all")
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_nothing_seems_wrong_at_any_point(new_volume, own_name, quick_leases, monkeypatch, when):
+    volume = new_volume(own_name, block_bytes=BLOCK)
+    volume.store.on_garbage = lambda: None  # nobody sweeps but this test
+    monkeypatch.setattr(lease_manager, "SWEEP_S", 1000.0)
+    num_cut = 0
+    for point in count():
+        volume.make_directory(("tree", "below"), parents=True)
+        for name in ("a", "b"):
+            volume.write_file(("tree", name), bytes(2 * BLOCK))
+            volume.write_file(("tree", "below", name), bytes(BLOCK))
+        volume.remove_directory(("tree",), with_contents=True)
+        was_cut = cut_off_sweeps(volume, point, when, monkeypatch)
+        num_cut += was_cut
+        assert fsck(volume).problems == (), f"cut off {when} change {point}"
+        sweep_until_clean(volume)
+        found = fsck(volume)
+        assert (found.problems, found.num_waiting, volume.store.blocks.size()) == ((), 0, 0), point
+        if not was_cut:
+            break
+    assert num_cut > 5
+
+
+def cut_off_sweeps(volume, point: int, when: str, monkeypatch) -> bool:
+    """Sweep until a change fails, or until nothing is left; gives whether one has failed."""
+    numbers = count()
+
+    def failing(call):
+        def change(cache, *arguments):
+            if cache.transaction is not None or next(numbers) != point:
+                return call(cache, *arguments)
+            if when == "after":
+                call(cache, *arguments)
+            raise ConnectionLost("here", "for this test")
+
+        return change
+
+    with monkeypatch.context() as patch:
+        for name in CALLS:
+            patch.setattr(Cache, name, failing(getattr(Cache, name)))
+        try:
+            sweep_until_clean(volume)
+        except ConnectionLost:
+            return True
+    return False

@@ -1,0 +1,117 @@
+"""Hosts that are lost while a run is handed over to them, and just after."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from ignite_tf_magic.errors import ConnectionFailed, DeadlineExceeded, IgniteTfError, LaunchError
+from ignite_tf_magic.runs.registry.registry import Registry
+from ignite_tf_magic.session import RunRequest, RunState, get_run, list_runs, submission
+from tests.ssh.ssh_user import load_numbers
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_a_host_that_is_lost_while_it_is_given_a_run(session, bed, namespaces, monkeypatch, comes_back):
+    """What it has got is removed when it is back within seconds; else it is said, and the run is listed."""
+    victim, install = bed.hosts[1], submission._install
+
+    def install_and_lose(*arguments) -> None:
+        host = arguments[-1]
+        install(*arguments)
+        if host.name == victim.name:
+            victim.kill_sshd()
+            if comes_back:
+                threading.Timer(1.5, victim.start_sshd).start()
+            host.hello()
+
+    monkeypatch.setattr(submission, "_install", install_and_lose)
+    before = {run.id for run in list_runs(include_ended=True)}
+    try:
+        with pytest.raises(IgniteTfError, match="was not started") as caught:
+            session.start_run(RunRequest("NUMBERS", "print('here')", 3, max_restarts=0, detach=True))
+        told, listed = str(caught.value), {run.id for run in list_runs(include_ended=True)} - before
+        run_id = told.split()[1]
+        folder = f"{victim.home}/.local/state/ignite_tf_magic/runs/{run_id}"
+        if comes_back:
+            assert "Nothing of it is left" in told
+            assert not listed
+            assert victim.run(["ls", folder], check=False).returncode
+        else:
+            assert f"What {victim.name} may have of it" in told
+            assert listed == {run_id}
+    finally:
+        if not comes_back:
+            victim.start_sshd()
+
+
+def test_the_node_that_answers_for_the_registry_loses_its_power(session, bed, namespaces, monkeypatch):
+    """The hosts have the run by then: that one node answers no more does not make its start an error."""
+    await_supervisor, lost = submission._await_supervisor, []
+
+    def lose_and_await(registry, *arguments) -> None:
+        client = registry._connected()
+        (node,) = [each for each in client.nodes() if each.node_id == client.router.control_node_id()]
+        (victim,) = [host for host in bed.hosts if host.address in {each.host for each in node.endpoints}]
+        lost.append(victim)
+        victim.power_off()
+        await_supervisor(registry, *arguments)
+
+    monkeypatch.setattr(submission, "_await_supervisor", lose_and_await)
+    try:
+        run = session.start_run(RunRequest("NUMBERS", "print('here')", 1, max_restarts=2, detach=True))
+        assert run.wait(120).state is RunState.SUCCEEDED
+    finally:
+        for victim in lost:
+            victim.power_on()
+            victim.await_node(len(bed.hosts))
+        load_numbers(bed)
+
+
+@pytest.fixture
+def registry_fails(monkeypatch) -> Callable[[int], None]:
+    """Have so many questions for the run's record stay without an answer, once the hosts have the run.
+
+    Which error comes is a matter of the moment in which a node dies, and cannot be chosen by killing one.
+    """
+    await_supervisor = submission._await_supervisor
+    monkeypatch.setattr(submission, "_TAKEN_OVER_S", 2.0)
+
+    def begin(times: int) -> None:
+        errors = itertools.islice(
+            itertools.cycle([ConnectionFailed("away"), DeadlineExceeded("away")]), times
+        )
+
+        def fail_and_await(registry, *arguments) -> None:
+            registry.get = lambda run: raise_next(errors) or Registry.get(registry, run)
+            await_supervisor(registry, *arguments)
+
+        monkeypatch.setattr(submission, "_await_supervisor", fail_and_await)
+
+    return begin
+
+
+def raise_next(errors: Iterator[Exception]) -> None:
+    time.sleep(0.2)
+    if (error := next(errors, None)) is not None:
+        raise error
+
+
+def test_a_registry_that_does_not_answer_is_asked_again(session, registry_fails):
+    registry_fails(times=12)  # for longer than a host has to take a run over
+    run = session.start_run(RunRequest("NUMBERS", "print('here')", 1, detach=True))
+    assert run.wait(60).state is RunState.SUCCEEDED
+
+
+def test_a_registry_that_never_answers_is_told_of(session, registry_fails):
+    registry_fails(times=1000)
+    with pytest.raises(
+        LaunchError, match=r"no host has taken run \S+ over .*\(.*away\).* ignite-tf stop"
+    ) as caught:
+        session.start_run(RunRequest("NUMBERS", "print('here')", 1, detach=True))
+    run = get_run(str(caught.value).split("taken run ")[1].split()[0])
+    assert run.wait(60).state is RunState.SUCCEEDED
