@@ -1,7 +1,8 @@
-"""`adapt` of preprocessing layers sees the rows of all workers, in the workers' order, and comes to the same on each.
+"""`adapt` of preprocessing layers sees the rows of all workers, and comes to the same on each.
 
-What it is given goes round batch by batch: whatever a layer makes of rows, it makes of all of them. So each worker
-reads as much as one process would. Data that all workers have whole is adapted to as ever; where layers then differ,
+What it is given goes round batch by batch, parts of one batch together, in the workers' order: whatever a layer makes
+of rows, also where it depends on which of them come together, it makes of all of them. So each worker reads as much as
+one process would. Data that all workers have whole is adapted to as ever; where layers then differ,
 they had other rows each, and adapt again to those of all.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,8 @@ from ignite_tf_magic.training.group import WorkerGroup
 from ignite_tf_magic.training.shares import is_share
 
 _LAYERS = ("Normalization", "TextVectorization", "StringLookup", "IntegerLookup", "Discretization")
-_BATCH_ROWS = 1024
+_TEXTS_IN_BATCH = 1024
+_BATCH_BYTES = 1 << 30  # of an array that goes round; a message has 2 GiB at most
 _WORD_BYTES = 4
 
 
@@ -112,33 +114,66 @@ def rows_of_all(data: Any, group: WorkerGroup, *, are_documents: bool = False) -
     if are_same(tensor, group):
         return data
     rows = tensor[:, None] if are_documents and tensor.shape.rank == 1 else tensor
-    return joined(tf.data.Dataset.from_tensor_slices(rows).batch(_BATCH_ROWS), group.channel())
+    slices = tf.data.Dataset.from_tensor_slices(rows)
+    return joined(slices.batch(_rows_in_batch(rows, group)), group.channel())
+
+
+def _rows_in_batch(rows: Any, group: WorkerGroup) -> int:
+    """Return all rows of an array, which one process takes as one batch, unless they are too many to go round."""
+    row_bytes = rows.dtype.size * int(np.prod(rows.shape[1:]))
+    if rows.dtype == tf.string:
+        return _TEXTS_IN_BATCH
+    bound: int = _BATCH_BYTES // group.place.size // max(row_bytes, 1)
+    return max(min(int(rows.shape[0]), bound), 1)
 
 
 def joined(dataset: Any, channel: WorkerGroup) -> Any:
-    """Return a dataset of the elements of all workers', those of the first worker first."""
+    """Return a dataset of the elements of all workers, by turns; where they are batches, those of a turn are one."""
     spec = dataset.element_spec
     parts = tf.nest.flatten(spec, expand_composites=True)
+    are_batches = all(_is_of_batches(part) for part in tf.nest.flatten(spec))
 
-    def elements() -> Iterator[tuple[Any, ...]]:
-        for worker in range(channel.place.size):
-            own = iter(dataset) if worker == channel.place.index else None
-            while (texts := _passed_on(own, worker, len(parts), channel)) is not None:
-                yield texts
-
-    def parsed(*texts: Any) -> Any:
-        tensors = [
-            tf.ensure_shape(tf.io.parse_tensor(text, part.dtype), part.shape)
-            for text, part in zip(texts, parts, strict=True)
-        ]
-        return tf.nest.pack_sequence_as(spec, tensors, expand_composites=True)
+    def elements() -> Iterator[tuple[bytes, ...]]:
+        own, place = iter(dataset), channel.place
+        while True:
+            turn = [
+                _passed_on(own if worker == place.index else None, worker, len(parts), channel)
+                for worker in range(place.size)
+            ]
+            found = [texts for texts in turn if texts is not None]
+            if not found:
+                return
+            yield from [_one_batch(found, spec)] if are_batches else found
 
     signature = tuple(tf.TensorSpec([], tf.string) for _ in parts)
-    everything = tf.data.Dataset.from_generator(elements, output_signature=signature).map(parsed)
+    everything = tf.data.Dataset.from_generator(elements, output_signature=signature)
+    everything = everything.map(lambda *texts: _parsed(texts, spec))
     # Read ahead of what is asked for, a worker might ask once more than others, which would wait for it.
     options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False
     return everything.with_options(options)
+
+
+def _is_of_batches(part: Any) -> bool:
+    return (
+        isinstance(part, (tf.TensorSpec, tf.RaggedTensorSpec))
+        and bool(part.shape.rank)
+        and part.shape[0] is None
+    )
+
+
+def _one_batch(batches: Sequence[tuple[bytes, ...]], spec: Any) -> tuple[bytes, ...]:
+    read = [_parsed(texts, spec) for texts in batches]
+    return tuple(_texts(tf.nest.map_structure(lambda *parts: tf.concat(parts, 0), *read)))
+
+
+def _parsed(texts: Sequence[Any], spec: Any) -> Any:
+    parts = tf.nest.flatten(spec, expand_composites=True)
+    tensors = [
+        tf.ensure_shape(tf.io.parse_tensor(text, part.dtype), part.shape)
+        for text, part in zip(texts, parts, strict=True)
+    ]
+    return tf.nest.pack_sequence_as(spec, tensors, expand_composites=True)
 
 
 def _passed_on(
