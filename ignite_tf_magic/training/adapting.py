@@ -9,6 +9,7 @@ they had other rows each, and adapt again to those of all.
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +26,7 @@ from ignite_tf_magic.training.shares import is_share
 
 _LAYERS = ("Normalization", "TextVectorization", "StringLookup", "IntegerLookup", "Discretization")
 _TEXTS_IN_BATCH = 1024
+_TF_KERAS_BATCH = 32  # of arrays, where none is asked for
 _BATCH_BYTES = 1 << 30  # of an array that goes round; a message has 2 GiB at most
 _WORD_BYTES = 4
 
@@ -47,6 +49,7 @@ def _adapting(
     original: Callable[..., Any], group: WorkerGroup, is_alone: Callable[[], bool], *, are_documents: bool
 ) -> Callable[..., Any]:
     under_way: list[Any] = []
+    signature = inspect.signature(original)
 
     @functools.wraps(original)
     def adapt(layer: Any, data: Any, *arguments: Any, **options: Any) -> Any:
@@ -56,6 +59,10 @@ def _adapting(
         try:
             is_lookup = are_documents and hasattr(layer, "get_vocabulary")
             given = rows_of_all(data, group, are_documents=is_lookup)
+            if given is not data and not isinstance(data, tf.data.Dataset) and not are_documents:
+                asked = signature.bind(layer, data, *arguments, **options).arguments
+                given = given.unbatch().batch(asked.get("batch_size") or _TF_KERAS_BATCH)
+                options, arguments = {"steps": asked.get("steps")}, ()
             found = original(layer, given, *arguments, **options)
             if given is data and isinstance(data, tf.data.Dataset) and not _is_alike(layer, group):
                 _tell_of_own_rows(layer, group)
