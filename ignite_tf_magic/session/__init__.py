@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from ignite_tf_magic.session.listing import list_runs as list_runs
     from ignite_tf_magic.session.pruning import Pruned as Pruned
     from ignite_tf_magic.session.run_index import Listed as Listed
+    from ignite_tf_magic.session.run_plans import COMMUNICATION as COMMUNICATION
     from ignite_tf_magic.session.run_plans import RunRequest as RunRequest
     from ignite_tf_magic.session.training_run import MetricsTail as MetricsTail
     from ignite_tf_magic.session.training_run import TrainingRun as TrainingRun
@@ -79,7 +80,7 @@ _NAMES_IN = {
     "session.listing": "left_runs list_runs",
     "session.pruning": "Pruned",
     "session.run_index": "Listed",
-    "session.run_plans": "RunRequest",
+    "session.run_plans": "COMMUNICATION RunRequest",
     "session.training_run": "MetricsTail TrainingRun",
     "training.records": "TrainingRecord mean_data_wait",
 }

@@ -46,6 +46,7 @@ _AFTER_IMPORT = {
     "keras": "ignite_tf_magic.training.keras_hooks:install_keras",
     "tf_keras": "ignite_tf_magic.training.keras_hooks:install_tf_keras",
 }
+COMMUNICATION = ("auto", "ring", "nccl")
 _PUSHED = "ignite_tf_magic.session.run_values:pushed"
 # Where workers run when none can beside the data.
 _HERE = HostRecord("localhost", python=sys.executable)
@@ -71,6 +72,8 @@ class RunRequest(RunOptions):
         detach: Whether the run's hosts answer for it, so that it outlives this process. It then needs no `survives_s`.
         strategy: "auto", or how the run's tasks work together: "sync", "async", "standalone" or "between". Automatic is
             "between" for arguments with its templates, as {ps_hosts}, else "async" with parameter servers, else "sync".
+        communication: How tensors go from worker to worker where all take each step together: "ring", "nccl" between
+            GPUs, or "auto", which is TensorFlow's choice.
         env: More variables of the workers' environment. They stand in the run's record, which others read: no secrets.
     """
 
@@ -88,6 +91,7 @@ class RunRequest(RunOptions):
     wait: bool = False
     detach: bool = False
     strategy: str = "auto"
+    communication: str = "auto"
     env: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -210,6 +214,7 @@ def _spec(config: Config, request: RunRequest) -> RunSpec:
     launch, arguments = config.launch, (*request.command, *request.args)
     strategy = choose_strategy(request.strategy, request.num_ps, arguments)
     check_roles(strategy, request.num_ps, request.has_evaluator, request.chief)
+    _check_communication(request.communication, strategy)
     if strategy is Strategy.BETWEEN:
         check_templates(arguments)
     on_rebalance = request.on_rebalance or launch.on_rebalance
@@ -226,13 +231,30 @@ def _spec(config: Config, request: RunRequest) -> RunSpec:
         cwd=str(working_directory()),
         after_import=_AFTER_IMPORT,
         variables_from=_PUSHED if request.push else "",
-        environment={**request.env, **({"IGNITE_TF_STOP_ON_NAN": "1"} if request.stop_on_nan else {})},
+        environment={**request.env, **_told_to_workers(request)},
         max_restarts=launch.max_restarts if request.max_restarts is None else request.max_restarts,
         restarts_on_rebalance=on_rebalance is OnRebalance.RESTART,
         port_range=launch.ports,
         log_limit_bytes=launch.log_limit_bytes,
         waits_for_room=request.wait,
     )
+
+
+def _told_to_workers(request: RunRequest) -> dict[str, str]:
+    said = {"IGNITE_TF_COMMUNICATION": request.communication} if request.communication != "auto" else {}
+    return said | ({"IGNITE_TF_STOP_ON_NAN": "1"} if request.stop_on_nan else {})
+
+
+def _check_communication(way: str, strategy: Strategy) -> None:
+    if way not in COMMUNICATION:
+        raise ConfigError(
+            f"--communication {way}: {', '.join(COMMUNICATION[:-1])} or {COMMUNICATION[-1]} is needed"
+        )
+    if way != "auto" and strategy is not Strategy.SYNC:
+        raise ConfigError(
+            f"--communication {way} is for workers that take each step together, and with --strategy {strategy.value} "
+            "none does; leave it out"
+        )
 
 
 def _check_env(env: Mapping[str, str]) -> None:

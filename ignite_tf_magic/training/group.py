@@ -8,6 +8,7 @@ written down where it happens. Each call of `sum` is an operation that every wor
 from __future__ import annotations
 
 import copy
+import os
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -21,9 +22,14 @@ from ignite_tf_magic.training.task import Place, place_of, task
 
 _NARROW = (tf.float16, tf.bfloat16)
 _GROUP_KEY = 41_001  # strategies count theirs from 1
+_COMMUNICATION = "IGNITE_TF_COMMUNICATION"
 _TOO_LATE = (
     "TensorFlow was at work before Keras was imported, so this worker cannot join the others any more. Import keras at "
     "the top of the script, before the first tensor, variable or tf.data dataset is made"
+)
+_NO_GPU = (
+    "--communication nccl has tensors go from GPU to GPU, and TensorFlow sees none in this worker. Ask for one with "
+    "--gpus 1, or leave --communication out"
 )
 
 
@@ -45,11 +51,13 @@ class WorkerGroup:
         """Have TensorFlow start this worker's server, which waits for nobody. A second call does nothing.
 
         Raises:
-            ConfigError: TensorFlow has been at work already.
+            ConfigError: TensorFlow has been at work already, or sees no GPU, between which tensors are to go round.
         """
         with self._lock:
             if self.place.size == 1 or self._is_connected:
                 return
+            if communication() == "nccl" and not tf.config.get_visible_devices("GPU"):
+                raise ConfigError(_NO_GPU)
             _enable(self.place)
             self._is_connected = True
 
@@ -143,7 +151,9 @@ class WorkerGroup:
         ]
 
     def _reduce(self, tensor: Any) -> Any:
-        with tf.device("CPU:0"):  # the same kind of device on every worker, whatever else it has
+        way = communication()
+        # The same kind of device on every worker, whatever else it has.
+        with tf.device("GPU:0" if way == "nccl" else "CPU:0"):
             return tf.raw_ops.CollectiveReduceV2(
                 input=tensor,
                 group_size=self.place.size,
@@ -152,6 +162,7 @@ class WorkerGroup:
                 ordering_token=[],
                 merge_op="Add",
                 final_op="Id",
+                communication_hint=way,
             )
 
     def _next_number(self) -> Any:
@@ -160,6 +171,11 @@ class WorkerGroup:
             with tf.init_scope(), tf.device("CPU:0"):
                 self._number = tf.Variable(0, trainable=False, dtype=tf.int32)
         return self._number.assign_add(1)
+
+
+def communication() -> str:
+    """Return how tensors go round, as the run was asked to: "auto", "ring" or "nccl"."""
+    return os.environ.get(_COMMUNICATION, "auto")
 
 
 def _needs_cast(dtype: Any) -> bool:

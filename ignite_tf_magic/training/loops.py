@@ -14,7 +14,7 @@ from ignite_tf_magic.dataset.batches import num_batches
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.training.checkpoints import Checkpoint, directory_in_run
 from ignite_tf_magic.training.claim import CLAIM, name_in_run, why_not
-from ignite_tf_magic.training.group import WorkerGroup, as_array, worker_group
+from ignite_tf_magic.training.group import WorkerGroup, as_array, communication, worker_group
 from ignite_tf_magic.training.reading import begin_at, is_record, record_sources
 from ignite_tf_magic.training.reporting import Reporter, check_loss, writer_of_run
 from ignite_tf_magic.training.resume import CheckpointPolicy, GracefulShutdown
@@ -40,7 +40,9 @@ def strategy() -> Any:
         if not CLAIM.take():
             raise ConfigError(why_not())
         group.connect()
-        _strategies.append(tf.distribute.MultiWorkerMirroredStrategy())
+        way = tf.distribute.experimental.CommunicationImplementation(communication().upper())
+        options = tf.distribute.experimental.CommunicationOptions(implementation=way)
+        _strategies.append(tf.distribute.MultiWorkerMirroredStrategy(communication_options=options))
     return _strategies[0]
 
 

@@ -143,6 +143,11 @@ def add_run_options(start: argparse.ArgumentParser) -> None:
         help="seconds for several to start; who joins later is told of (180)",
     )
     add("--strategy", choices=_STRATEGIES, default="auto", help="how workers work together (auto)")
+    add(
+        "--communication",
+        choices=session.COMMUNICATION,
+        help="with sync: how tensors go from worker to worker (auto)",
+    )
     add("--ps", dest="num_ps", type=whole, default=0, metavar="N", help="parameter servers beside them (0)")
     add(
         "--chief",

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 
+from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.session import RunRequest, load
 from tests.training.runs import succeeded
 
@@ -84,3 +85,48 @@ print(json.dumps({"loss": history.history["loss"]}))
     workers, _ = said(session, script, 2)
     assert workers[0] == workers[1]
     assert workers[0]["loss"][1] < workers[0]["loss"][0]
+
+
+@pytest.mark.timeout(900)
+def test_tensors_go_round_as_asked(session):
+    script = """
+import json
+import keras
+import tensorflow as tf
+import ignite_tf_magic as itf
+from ignite_tf_magic.training.group import worker_group
+
+strategy, group = itf.strategy(), worker_group()
+total = tf.function(lambda: group.sum([tf.constant(1.5)])[0])
+operations = total.get_concrete_function().graph.get_operations()
+hints = [each.get_attr("communication_hint").decode() for each in operations if each.type == "CollectiveReduceV2"]
+way = strategy.extended._communication_options.implementation.value
+print(json.dumps({"hints": hints, "way": way, "total": float(total())}))
+"""
+    request = RunRequest("DEALT_POINTS", script, num_workers=2, communication="ring")
+    _, text = succeeded(session, request)
+    workers = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    assert workers == [{"hints": ["ring"], "way": "RING", "total": 3.0}] * 2
+
+
+@pytest.mark.timeout(900)
+def test_tensors_cannot_go_between_gpus_that_are_not_there(session):
+    script = "import tensorflow as tf\ntf.config.set_visible_devices([], 'GPU')\nimport keras"
+    request = RunRequest("DEALT_POINTS", script, num_workers=2, communication="nccl", max_restarts=0)
+    run = session.start_run(request)
+    run.wait(300)
+    text = "".join(chunk.text for chunk in run.follow())
+    assert "--communication nccl has tensors go from GPU to GPU" in text
+    assert "--gpus 1" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"communication": "mpi"}, "--communication mpi: auto, ring or nccl is needed"),
+        ({"communication": "ring", "num_ps": 1}, "--strategy async none does"),
+    ],
+)
+def test_ways_that_there_are_not(session, options, told):
+    with pytest.raises(ConfigError, match=told):
+        session.start_run(RunRequest("DEALT_POINTS", "pass", num_workers=2, **options))

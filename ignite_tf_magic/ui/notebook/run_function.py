@@ -43,6 +43,7 @@ def run(
     wait: bool = False,
     priority: int = 0,
     strategy: str = "auto",
+    communication: str = "auto",
     num_ps: int = 0,
     chief: str = "",
     has_evaluator: bool = False,
@@ -77,6 +78,7 @@ def run(
         wait: Queue the run until there is room for it.
         priority: Among queued runs those with a higher one come first.
         strategy: How the run's tasks work together; with "async" and "standalone" the chief alone calls the function.
+        communication: How tensors go from worker to worker: "auto", "ring" or "nccl".
         num_ps: Parameter servers beside the workers.
         chief: Where the chief runs.
         has_evaluator: One more task calls the function, to evaluate what the others save.
@@ -115,6 +117,7 @@ def run(
         wait=wait,
         priority=priority,
         strategy=strategy,
+        communication=communication,
         num_ps=num_ps,
         chief=chief,
         has_evaluator=has_evaluator,
