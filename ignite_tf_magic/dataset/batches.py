@@ -24,7 +24,8 @@ def or_one_row(element: Any, rows: Any) -> Any:
     def fill(part: Any) -> Any:
         if not isinstance(part, tf.Tensor) or part.shape.rank is None:
             return part
-        shape = tf.concat([[1], tf.shape(part)[1:]], 0)
+        # Of sizes that nobody knows there is none in a batch without rows; a layer may need one, as LSTM a step.
+        shape = tf.concat([[1], tf.maximum(tf.shape(part)[1:], 1)], 0)
         filled = tf.cond(rows > 0, lambda: part, lambda: tf.zeros(shape, part.dtype))
         return tf.ensure_shape(filled, [None, *part.shape[1:]])
 

@@ -29,3 +29,17 @@ def passes_of(dataset: Any) -> dict[EpochTracker, bool]:
         is_aligned = is_aligned and kind in ONE_FOR_ONE and keeps_order(one)
         waiting += [(each, is_aligned) for each in inputs_of(one)]
     return found
+
+
+def has_rows_of_a_share(dataset: Any) -> bool:
+    """Whether tf.data itself has put a worker's rows of an IgniteDataset together, which deals no batches then."""
+    waiting, seen = [dataset], set()
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen or isinstance(getattr(one, "passes", None), EpochTracker):
+            continue
+        if getattr(one, "is_shared", False):
+            return True
+        seen.add(id(one))
+        waiting += inputs_of(one)
+    return False

@@ -112,6 +112,11 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
         return [self._rows]
 
     @property
+    def is_shared(self) -> bool:
+        """Whether these are one worker's rows of those that several have."""
+        return self._recipe.share is not None and len(self._recipe.share.rows_by_worker) > 1
+
+    @property
     def element_spec(self) -> Any:
         """Structure, shapes and dtypes of one row."""
         return self._rows.element_spec
@@ -176,6 +181,8 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
             recipe.is_kept or repeats or drop_remainder or not can_be_empty(self._pages.element_spec)
         ):
             return self._batches_alone(share, batch_size, drop_remainder, name)
+        if repeats and self.is_shared and sum(share.rows_by_worker) % int(batch_size):
+            _tell_of_repeated_rows(int(batch_size))
         pages, passes = _numbered(recipe, share)
         policy = EqualSteps.DROP if drop_remainder else recipe.equal_steps
         deal = GlobalBatchPlan(share.rows_by_worker, int(batch_size), policy)
@@ -229,7 +236,15 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
                 _hint_row_by_row(map_func, error)
         extra = {"synchronous": synchronous, "use_unbounded_threadpool": use_unbounded_threadpool}
         given = {key: value for key, value in extra.items() if value is not None}
-        return self._rows.map(map_func, num_parallel_calls, deterministic, name=name, **given)
+
+        def one_by_one(pages: Pages, passes: EpochTracker | None) -> Pages:
+            del passes
+            rows = pages.unbatch().map(map_func, num_parallel_calls, deterministic, name=name, **given)
+            return rows.batch(1)  # of any shape, and one that fails takes no other with it
+
+        if self._recipe.share is None:
+            return self._rows.map(map_func, num_parallel_calls, deterministic, name=name, **given)
+        return self._paged(one_by_one)
 
     def shuffle(
         self,
@@ -292,6 +307,15 @@ def _numbered(recipe: Recipe, share: RowShard) -> tuple[Pages, EpochTracker]:
 def _unrecorded(share: RowShard) -> EpochTracker:
     """Return passes of which nobody can say later who has read what."""
     return EpochTracker(replace(share, num_partitions=0))
+
+
+def _tell_of_repeated_rows(batch_rows: int) -> None:
+    warnings.warn(
+        f"batch({batch_rows}) behind repeat(): one process fills the last batch of a pass with rows of the next one, "
+        "and several workers end it where the pass ends, so that later batches have other rows. With `repeat` behind "
+        "`batch` both do the same",
+        stacklevel=3,
+    )
 
 
 _hinted: set[str] = set()

@@ -75,8 +75,8 @@ def evaluation_data(
 
 def _to_evaluate(part: Any, group: WorkerGroup) -> Any:
     """Return data of which all workers have as many batches: losses and metrics of a step may be those of all."""
-    is_dataset = isinstance(part, tf.data.Dataset)
-    return shares.in_step(shares.with_a_batch(part), group) if is_dataset else part
+    is_for_all = isinstance(part, tf.data.Dataset) and group.place.size > 1
+    return shares.in_step(shares.with_a_batch(part), group) if is_for_all else part
 
 
 def _share(
@@ -94,7 +94,7 @@ def _share(
     if is_source(x):
         return of_own_batches(x, framework, group)
     parts = framework.module.utils.pack_x_y_sample_weight(*map(_without_lists, data))
-    tensors = tf.nest.map_structure(tf.convert_to_tensor, parts)
+    tensors = tf.nest.map_structure(framework.as_input, parts)
     if group.place.size > 1 and not are_same(tensors, group):
         rows_by_worker = group.side_by_side(int(num_rows(tensors)))
         if group.place.is_chief:

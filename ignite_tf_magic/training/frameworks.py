@@ -34,6 +34,11 @@ class Framework(ABC):
     def tensor(self, variable: Any) -> Any:
         """Return the value of a variable."""
 
+    def as_input(self, array: Any) -> Any:
+        """Return a tensor of an array that `fit` is given, of the framework's type of floats if it has floats."""
+        found = tf.convert_to_tensor(array)
+        return tf.cast(found, self.module.backend.floatx()) if found.dtype.is_floating else found
+
     @abstractmethod
     def metric_variables(self, model: Any) -> list[Any]:
         """List the variables in which a model's metrics count."""
@@ -151,6 +156,9 @@ class TfKeras(Framework):
 
     def tensor(self, variable: Any) -> Any:
         return tf.convert_to_tensor(variable)
+
+    def as_input(self, array: Any) -> Any:
+        return array if tf.is_tensor(array) else super().as_input(array)
 
     def metric_variables(self, model: Any) -> list[Any]:
         return [variable for metric in model.metrics for variable in metric.variables]

@@ -50,7 +50,7 @@ def hook_family(
     base: type, name: str, around: Callable[..., Any], outside: Callable[[], None] | None = None
 ) -> None:
     """Put a function around a method of a class, wherever it has it from, and of all its subclasses, later ones too."""
-    for kind in [*base.__mro__, *_subclasses(base)]:
+    for kind in [*base.__mro__, *subclasses(base)]:
         hook(kind, name, around, outside)
     when_subclassed(base, lambda kind: hook(kind, name, around, outside))
 
@@ -66,7 +66,8 @@ def when_subclassed(base: type, call: Callable[[type], None]) -> None:
     base.__init_subclass__ = classmethod(init_subclass)  # type: ignore[assignment]
 
 
-def _subclasses(base: type[Any]) -> Iterator[type[Any]]:
+def subclasses(base: type[Any]) -> Iterator[type[Any]]:
+    """Iterate over the subclasses of a class, and theirs."""
     for kind in base.__subclasses__():
         yield kind
-        yield from _subclasses(kind)
+        yield from subclasses(kind)

@@ -105,8 +105,7 @@ def _install(name: str) -> None:
         hook_metrics(framework)
         hook_adapt(framework, group, _is_at_work.get)
         hook_saving(module, group.place.index)
-    methods = {"fit": _fit} if group.place.size == 1 else {"fit": _fit, "evaluate": _evaluate}
-    for method, together in methods.items():
+    for method, together in (("fit", _fit), ("evaluate", _evaluate)):
         setattr(module.Model, method, _wrapped(getattr(module.Model, method), together))
     for method in ("train_on_batch", "test_on_batch") if group.place.size > 1 else ():
         setattr(module.Model, method, _told_of(getattr(module.Model, method)))
@@ -284,6 +283,9 @@ def _skipping(
 
 def _evaluate(model: Any, original: Callable[..., Any], given: dict[str, Any]) -> Any:
     framework, group = framework_of(model), worker_group()
+    if group.place.size == 1:
+        with _together(model, framework, group).installed():
+            return original(**given)
     check_elements(model, given.get("x"))
     data, firsts = evaluation_data(given, framework, group)
     if not group.place.is_chief:

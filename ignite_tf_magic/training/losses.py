@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from ignite_tf_magic.dataset import tf_private
 from ignite_tf_magic.training.frameworks import Framework, layers_of
-from ignite_tf_magic.training.hooking import hook, leave_alone
+from ignite_tf_magic.training.hooking import hook, leave_alone, subclasses, when_subclassed
 from ignite_tf_magic.training.reductions import behind, tell_of_rounding, warn_once
 from ignite_tf_magic.training.step import KERAS_LOGITS, KERAS_MASK, Step, current_step
 from ignite_tf_magic.training.trials import Trial, tried
@@ -34,8 +34,21 @@ _trials: weakref.WeakKeyDictionary[Any, Trial] = weakref.WeakKeyDictionary()
 
 
 def hook_losses(framework: Framework) -> None:
-    """Let all losses of a framework come to what they come to over all rows, in a step."""
-    hook(framework.module.losses.Loss, "__call__", _reduced)
+    """Let all losses of a framework come to what they come to over all rows, in a step.
+
+    Also those of a script's classes that have a `__call__` of their own. A framework's classes have one where they call
+    other losses.
+    """
+    base, own = framework.module.losses.Loss, f"{framework.module.__name__}."
+    hook(base, "__call__", _reduced)
+
+    def hook_foreign(kind: type) -> None:
+        if not kind.__module__.startswith(own):
+            hook(kind, "__call__", _reduced_by_a_call_of_its_own)
+
+    for kind in subclasses(base):
+        hook_foreign(kind)
+    when_subclassed(base, hook_foreign)
 
 
 @contextmanager
@@ -77,6 +90,19 @@ def _reduced(
     reduced = _over_all_rows(step, original, loss, y_true, y_pred, *arguments, **options)
     tell_of_rounding(step, reduced)
     return step.note_reduced(reduced)
+
+
+def _reduced_by_a_call_of_its_own(
+    step: Step, original: Callable[..., Any], loss: Any, *arguments: Any, **options: Any
+) -> Any:
+    if len(arguments) < 2 or not hasattr(loss, "reduction"):
+        return original(*arguments, **options)
+    takes_weights = len(arguments) > 2 or "sample_weight" in options
+
+    def call(y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        return original(y_true, y_pred, sample_weight) if takes_weights else original(y_true, y_pred)
+
+    return _reduced(step, call, loss, *arguments, **options)
 
 
 def _over_all_rows(

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ import tensorflow as tf
 
 from ignite_tf_magic.dataset.batches import anew_each_pass, empty_like, num_batches, num_rows, part_of
 from ignite_tf_magic.dataset.deal import GlobalBatchPlan
-from ignite_tf_magic.dataset.lineage import passes_of
+from ignite_tf_magic.dataset.lineage import has_rows_of_a_share, passes_of
 from ignite_tf_magic.dataset.passes import EpochTracker, PassSeed
 from ignite_tf_magic.dataset.tf_private import source_tensors
 from ignite_tf_magic.errors import ConfigError
@@ -35,7 +36,11 @@ def share_of(dataset: Any, group: WorkerGroup, firsts: list[FirstBatches]) -> An
         group: The workers.
         firsts: Where all workers have the dataset whole, what compares that is added.
     """
-    if group.place.size == 1 or is_share(dataset):
+    if group.place.size == 1:
+        return dataset
+    if is_share(dataset):
+        if group.place.is_chief and has_rows_of_a_share(dataset):
+            _tell_of_own_batches(group)
         return dataset
     place = group.place
     first = FirstBatches(has_own_sources=not are_same(_sources(dataset), group))
@@ -46,6 +51,16 @@ def share_of(dataset: Any, group: WorkerGroup, firsts: list[FirstBatches]) -> An
     )
     part.is_divided = True
     return part
+
+
+def _tell_of_own_batches(group: WorkerGroup) -> None:
+    warnings.warn(
+        "each worker has put rows of its own into batches, as `batch` does behind `filter` or `take` of an "
+        f"IgniteDataset, and `padded_batch`: a step has the rows of {group.place.size} such batches, and an epoch "
+        "fewer steps than one process makes. Let `batch` come first, or divide the rows of a batch by "
+        "ignite_tf_magic.task().num_workers",
+        stacklevel=2,
+    )
 
 
 def _sources(dataset: Any) -> list[Any]:

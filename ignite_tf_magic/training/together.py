@@ -54,35 +54,32 @@ class DataParallelFit:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Take the model's seams, and give them back; one worker alone needs none of them."""
-        if self._group.place.size == 1:
-            yield
-            return
+        """Take the model's seams, and give them back; those of one worker alone only see to the end of the data."""
         model = self._model
+        if self._group.place.size == 1:
+            with _seams(
+                model, {name: _behind_its_data(getattr(model, name)) for name in ("train_step", "test_step")}
+            ):
+                yield
+            return
         if model.run_eagerly:
             _warn_of_eager_steps(self._group)
         compiled = tuple(map(id, [model.optimizer, *model.metrics]))
         if compiled != self._compiled:
             self._functions, self._shadows, self._compiled = {}, {}, compiled
         before = {name: getattr(model, name) for name in ("train_function", "test_function", "jit_compile")}
-        own = {name: vars(model)[name] for name in _SEAMS if name in vars(model)}
-        try:
-            for name in _SEAMS:
-                setattr(model, name, getattr(self, f"_{name}")(getattr(model, name)))
-            model.jit_compile = False  # XLA compiles no operation between processes
-            model.train_function = self._functions.get("train_function")
-            model.test_function = self._functions.get("test_function")
-            with whole_activities(model, self._framework), other_numbers(self._group):
-                yield
-        finally:
-            self._functions = {name: getattr(model, name) for name in ("train_function", "test_function")}
-            for name in _SEAMS:
-                if name in own:
-                    setattr(model, name, own[name])
-                else:
-                    delattr(model, name)
-            for name, value in before.items():
-                setattr(model, name, value)
+        seams = {name: getattr(self, f"_{name}")(getattr(model, name)) for name in _SEAMS}
+        with _seams(model, seams):
+            try:
+                model.jit_compile = False  # XLA compiles no operation between processes
+                model.train_function = self._functions.get("train_function")
+                model.test_function = self._functions.get("test_function")
+                with whole_activities(model, self._framework), other_numbers(self._group):
+                    yield
+            finally:
+                self._functions = {name: getattr(model, name) for name in ("train_function", "test_function")}
+                for name, value in before.items():
+                    setattr(model, name, value)
 
     def start(self) -> None:
         """Give every worker the chief's variables; the model and its optimizers are built by then."""
@@ -247,6 +244,36 @@ class DataParallelFit:
         *sums, total = self._group.sum([step.or_zero(value * step.rows) for value in values] + [step.rows])
         means = {name: value / total for name, value in zip(others, sums, strict=True)}
         return {name: exact[name] if name in exact else means[name] for name in logs}
+
+
+@contextmanager
+def _seams(model: Any, methods: dict[str, Callable[..., Any]]) -> Iterator[None]:
+    """Have a model's methods be others for as long as it lasts."""
+    own = {name: vars(model)[name] for name in methods if name in vars(model)}
+    try:
+        for name, method in methods.items():
+            setattr(model, name, method)
+        yield
+    finally:
+        for name in methods:
+            if name in own:
+                setattr(model, name, own[name])
+            else:
+                delattr(model, name)
+
+
+def _behind_its_data(step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Let nothing of a step happen before its batch is there.
+
+    Keras asks for batches until there is none, where nobody knows how many there are. What does not depend on the batch
+    may then be done once more than there are batches: an optimizer counts a step too many, a metric a zero.
+    """
+
+    def behind(data: Any) -> Any:
+        with tf.control_dependencies(tf.nest.flatten(data, expand_composites=True)):
+            return step(data)
+
+    return behind
 
 
 def _warn_of_eager_steps(group: WorkerGroup) -> None:

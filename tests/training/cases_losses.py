@@ -143,6 +143,46 @@ def ranked_pairs(s: Setting) -> dict[str, Any]:
     return result(model, history)
 
 
+@case
+def losses_with_a_call_of_their_own(s: Setting) -> dict[str, Any]:
+    """Classes that reduce by themselves: one compares rows, one does not, one takes no weights."""
+    keras, tf = s.keras, s.tf
+
+    class Pairs(keras.losses.Loss):
+        def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+            made = y_pred[:, 0]
+            wanted = tf.cast(tf.reshape(y_true, [-1]), made.dtype)
+            differences = (wanted[:, None] - wanted[None, :]) - (made[:, None] - made[None, :])
+            return tf.reduce_mean(tf.square(differences))
+
+    class Squares(keras.losses.Loss):
+        def __call__(self, y_true: Any, y_pred: Any) -> Any:  # type: ignore[override]
+            made = y_pred[:, 1]
+            return tf.reduce_mean(tf.square(tf.cast(tf.reshape(y_true, [-1]), made.dtype) - made))
+
+        call = __call__
+
+    squares = Squares()
+
+    class Net(keras.Model):
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = squares(y, self(x, training=True))
+            variables = self.trainable_variables
+            self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+            return {"loss": loss}
+
+    s.seeded()
+    model = s.dense(loss=Pairs(), metrics=(), optimizer=keras.optimizers.SGD(0.001))
+    found = result(model, model.fit(s.dealt(flat=True), epochs=2, verbose=0))
+    inputs = keras.Input([64])
+    net = Net(inputs, keras.layers.Dense(10)(inputs))
+    net.compile(keras.optimizers.SGD(0.001))
+    other = result(net, net.fit(s.dealt(flat=True), epochs=1, verbose=0))
+    return found | {f"own {name}": value for name, value in other.items()}
+
+
 def views_in_halves(s: Setting, num_values: int) -> Any:
     """A loss that takes the halves of a batch for two views of the same rows, and gives so many values for each."""
     keras, tf = s.keras, s.tf

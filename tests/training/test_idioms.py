@@ -1,0 +1,165 @@
+"""What tutorials write, on rows of a cache: by two workers, and by one, whose steps are those of a process alone."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from ignite_tf_magic.session import RunRequest, load
+from tests.training.runs import succeeded
+
+NUM_ROWS = 250
+BEGINNING = """
+import json, os, pathlib, warnings
+import keras
+import numpy as np
+import tensorflow as tf
+import ignite_tf_magic as itf
+
+said = {}
+
+def rows():
+    return itf.IgniteDataset("PICTURES")
+
+def pair(row):
+    return tf.cast(tf.reshape(row["val"]["image"], [8, 8, 3]), tf.float32) / 255, row["val"]["label"]
+
+def resized(row):
+    image, label = pair(row)
+    return tf.image.resize(image, (6, 6)), label
+
+class Counted(keras.Model):
+    counts = None
+
+    def test_step(self, data):
+        self.counts.assign_add(1)
+        return super().test_step(data)
+
+def model(size=8):
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input([size, size, 3])
+    found = Counted(inputs, keras.layers.Dense(3)(keras.layers.Flatten()(keras.layers.Conv2D(2, 3)(inputs))))
+    found.counts = tf.Variable(0)
+    found.compile(keras.optimizers.Adam(0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return found
+
+def fitted(name, data, size=8, **options):
+    one = model(size)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        one.fit(data, verbose=0, **options)
+    said[name] = [int(one.optimizer.iterations), " ".join(str(each.message) for each in told)]
+    return one
+"""
+ENDING = "print(json.dumps(said))"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def pictures(session):
+    random = np.random.default_rng(1)
+    columns = {
+        "image": random.integers(0, 255, (NUM_ROWS, 8, 8, 3)).astype(np.uint8),
+        "label": random.integers(0, 3, NUM_ROWS).astype(np.int32),
+    }
+    load("PICTURES", columns, replace=True, report=str)
+
+
+def said_by(session, script: str, num_workers: int) -> list[dict]:
+    """What each worker has said, the first one first."""
+    request = RunRequest("PICTURES", BEGINNING + script + ENDING, num_workers=num_workers)
+    run = succeeded(session, request)[0]
+    texts = ["" for _ in range(num_workers)]
+    for chunk in run.follow():
+        texts[chunk.worker] += chunk.text
+    return [json.loads(next(line for line in text.splitlines() if line.startswith("{"))) for text in texts]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_steps_are_those_of_one_process(session, num_workers):
+    """Functions that TensorFlow cannot vectorise, kept rows, rows left out: how many steps, and what is told."""
+    script = """
+fitted("vectorised", rows().map(pair).batch(50))
+fitted("row by row", rows().map(resized).batch(50), 6)
+fitted("asked for row by row", rows().map(pair, vectorize=False).shuffle(250).batch(50))
+one = fitted("kept", rows().map(pair).cache().batch(125), epochs=2)
+one.counts.assign(0)
+one.evaluate(rows().map(pair).cache().batch(125), verbose=0)
+said["evaluated"] = int(one.counts)
+fitted("left out", rows().map(pair).filter(lambda image, label: label >= 0).batch(50 // itf.task().num_workers))
+fitted("padded", rows().map(pair).padded_batch(50))
+fitted("repeated", rows().map(pair).repeat(2).batch(64))
+fitted("repeated evenly", rows().map(pair).repeat(2).batch(50))
+"""
+    own_batches, repeated = "each worker has put rows of its own into batches", "behind repeat()"
+    for index, said in enumerate(said_by(session, script, num_workers)):
+        found = {name: each[0] for name, each in said.items() if isinstance(each, list)}
+        told = {name: each[1] for name, each in said.items() if isinstance(each, list)}
+        assert {name: found[name] for name in ("vectorised", "row by row", "asked for row by row")} == {
+            "vectorised": 5,
+            "row by row": 5,
+            "asked for row by row": 5,
+        }
+        assert (found["kept"], said["evaluated"]) == (4, 2)
+        assert found["repeated"] == 8
+        is_told = num_workers > 1 and index == 0
+        assert [name for name in told if own_batches in told[name]] == ["left out", "padded"] * is_told
+        assert repeated not in told["repeated evenly"]
+
+
+@pytest.mark.timeout(900)
+def test_a_pass_that_ends_in_a_batch_is_told_of(session):
+    script = """
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    rows().repeat(2).batch(64)
+said["uneven"] = [str(each.message) for each in told]
+"""
+    for said in said_by(session, script, 2):
+        (words,) = said["uneven"]
+        assert words.startswith("batch(64) behind repeat()")
+    assert said_by(session, script, 1) == [{"uneven": []}]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_data_of_other_kinds(session, num_workers):
+    """Doubles, validation of rows that nobody has counted or of none, and a model that all workers export."""
+    script = """
+class Own(keras.Model):
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self(x, training=True) - y[:, None]))
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables))
+        return {"loss": loss}
+
+inputs = keras.Input([4])
+own = Own(inputs, keras.layers.Dense(1)(inputs))
+own.compile("sgd")
+doubles = np.random.default_rng(1).normal(size=(60, 4))
+said["doubles"] = own.fit(doubles, doubles[:, 0], shuffle=False, verbose=0).history["loss"]
+
+history = model(6).fit(
+    rows().map(resized).batch(50), validation_data=rows().map(resized).filter(lambda *_: True).batch(50), verbose=0
+).history
+said["validated"] = len(history["val_loss"])
+
+inputs = keras.Input([None, 4])
+steps = keras.Sequential([inputs, keras.layers.LSTM(2), keras.layers.Dense(3)])
+steps.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+series = rows().map(lambda row: (tf.reshape(pair(row)[0], [-1, 4]), row["val"]["label"]))
+nothing = series.filter(lambda *_: False).batch(50)
+said["series"] = len(steps.fit(series.batch(50), validation_data=nothing, verbose=0).history["loss"])
+
+place = pathlib.Path("exported")
+for _ in range(4):
+    own.export(place, verbose=False)
+exported = tf.saved_model.load(place)
+said["exported"] = np.asarray(exported.serve(tf.zeros([1, 4]))).shape == (1, 1)
+"""
+    for said in said_by(session, script, num_workers):
+        assert len(said["doubles"]) == said["validated"] == said["series"] == 1
+        assert said["exported"]
