@@ -57,9 +57,10 @@ class DataParallelFit:
         """Take the model's seams, and give them back; those of one worker alone only see to the end of the data."""
         model = self._model
         if self._group.place.size == 1:
-            with _seams(
-                model, {name: _behind_its_data(getattr(model, name)) for name in ("train_step", "test_step")}
-            ):
+            steps = {
+                name: _behind_its_data(model, getattr(model, name)) for name in ("train_step", "test_step")
+            }
+            with _seams(model, steps):
                 yield
             return
         if model.run_eagerly:
@@ -262,15 +263,20 @@ def _seams(model: Any, methods: dict[str, Callable[..., Any]]) -> Iterator[None]
                 delattr(model, name)
 
 
-def _behind_its_data(step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _behind_its_data(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Let nothing of a step happen before its batch is there.
 
     Keras asks for batches until there is none, where nobody knows how many there are. What does not depend on the batch
-    may then be done once more than there are batches: an optimizer counts a step too many, a metric a zero.
+    may then be done once more than there are batches: an optimizer counts a step too many, a metric a zero. Not held
+    back are a step that makes tf_keras' variables, whose first values would wait for data, too, and one that XLA has
+    compiled, which begins with its batch as it is.
     """
 
     def behind(data: Any) -> Any:
-        with tf.control_dependencies(tf.nest.flatten(data, expand_composites=True)):
+        if not model.built or model.jit_compile:
+            return step(data)
+        parts = tf.nest.flatten(data, expand_composites=True)
+        with tf.control_dependencies([part for part in parts if part is not None]):
             return step(data)
 
     return behind
