@@ -49,6 +49,7 @@ from ignite_tf_magic.training.together import DataParallelFit
 _NO_STRATEGY = type(tf.distribute.get_strategy())  # that of a process in which nobody has asked for one
 _is_at_work: contextvars.ContextVar[bool] = contextvars.ContextVar("at_work", default=False)
 _models: weakref.WeakKeyDictionary[Any, DataParallelFit] = weakref.WeakKeyDictionary()
+_trained_as_ever: weakref.WeakSet[Any] = weakref.WeakSet()
 _installed: set[str] = set()
 _told: set[str] = set()
 _fits = itertools.count()
@@ -197,7 +198,8 @@ def _has_strategy(model: Any) -> bool:
             f"the model was made in the scope of a {name}, with which Keras 3 cannot `fit`. Leave the strategy out: "
             "`fit` trains on all workers of the run by itself"
         )
-    if not is_of_all:
+    if not is_of_all and model not in _trained_as_ever:
+        _trained_as_ever.add(model)
         alone = ": each worker trains a model of its own, on what it is given" if num_workers > 1 else ""
         warnings.warn(
             f"the model was made for {name}, so Keras trains it as ever{alone}. It begins anew after a restart, and "

@@ -152,10 +152,10 @@ class DataParallelFit:
     # The seams
 
     def _train_step(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        return lambda data: self._careful(original, data, is_training=True)
+        return _behind_its_data(self._model, lambda data: self._careful(original, data, is_training=True))
 
     def _test_step(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        return lambda data: self._careful(original, data, is_training=False)
+        return _behind_its_data(self._model, lambda data: self._careful(original, data, is_training=False))
 
     def _careful(self, original: Callable[[Any], Any], data: Any, *, is_training: bool) -> Any:
         """Do a step; without rows, do it with one of zeros, and let it count for nothing."""

@@ -37,16 +37,17 @@ class Counted(keras.Model):
         self.counts.assign_add(1)
         return super().test_step(data)
 
-def model(size=8):
+def model(size=8, **compiled):
     keras.utils.set_random_seed(1)
     inputs = keras.Input([size, size, 3])
     found = Counted(inputs, keras.layers.Dense(3)(keras.layers.Flatten()(keras.layers.Conv2D(2, 3)(inputs))))
     found.counts = tf.Variable(0)
-    found.compile(keras.optimizers.Adam(0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    found.compile(keras.optimizers.Adam(0.01), loss, **compiled)
     return found
 
-def fitted(name, data, size=8, **options):
-    one = model(size)
+def fitted(name, data, size=8, compiled={}, **options):
+    one = model(size, **compiled)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         one.fit(data, verbose=0, **options)
@@ -85,6 +86,7 @@ fitted("vectorised", rows().map(pair).batch(50))
 fitted("row by row", rows().map(resized).batch(50), 6)
 fitted("asked for row by row", rows().map(pair, vectorize=False).shuffle(250).batch(50))
 one = fitted("kept", rows().map(pair).cache().batch(125), epochs=2)
+fitted("kept and compiled", rows().map(pair).cache().batch(125), compiled={"jit_compile": True}, epochs=2)
 one.counts.assign(0)
 one.evaluate(rows().map(pair).cache().batch(125), verbose=0)
 said["evaluated"] = int(one.counts)
@@ -102,7 +104,7 @@ fitted("repeated evenly", rows().map(pair).repeat(2).batch(50))
             "row by row": 5,
             "asked for row by row": 5,
         }
-        assert (found["kept"], said["evaluated"]) == (4, 2)
+        assert (found["kept"], found["kept and compiled"], said["evaluated"]) == (4, 4, 2)
         assert found["repeated"] == 8
         is_told = num_workers > 1 and index == 0
         assert [name for name in told if own_batches in told[name]] == ["left out", "padded"] * is_told
@@ -125,7 +127,7 @@ said["uneven"] = [str(each.message) for each in told]
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("num_workers", [1, 2])
-def test_data_of_other_kinds(session, num_workers):
+def test_data_of_other_kinds(session, tmp_path, num_workers):
     """Doubles, validation of rows that nobody has counted or of none, and a model that all workers export."""
     script = """
 class Own(keras.Model):
@@ -154,12 +156,14 @@ series = rows().map(lambda row: (tf.reshape(pair(row)[0], [-1, 4]), row["val"]["
 nothing = series.filter(lambda *_: False).batch(50)
 said["series"] = len(steps.fit(series.batch(50), validation_data=nothing, verbose=0).history["loss"])
 
-place = pathlib.Path("exported")
+place = pathlib.Path(PLACE)
 for _ in range(4):
     own.export(place, verbose=False)
 exported = tf.saved_model.load(place)
 said["exported"] = np.asarray(exported.serve(tf.zeros([1, 4]))).shape == (1, 1)
 """
+    script = script.replace("PLACE", repr(str(tmp_path / "exported")))
     for said in said_by(session, script, num_workers):
         assert len(said["doubles"]) == said["validated"] == said["series"] == 1
         assert said["exported"]
+    assert [each.name for each in tmp_path.iterdir()] == ["exported"]
