@@ -17,6 +17,7 @@ import functools
 import itertools
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -242,9 +243,10 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
             rows = pages.unbatch().map(map_func, num_parallel_calls, deterministic, name=name, **given)
             return rows.batch(1)  # of any shape, and one that fails takes no other with it
 
-        if self._recipe.share is None:
-            return self._rows.map(map_func, num_parallel_calls, deterministic, name=name, **given)
-        return self._paged(one_by_one)
+        if self._recipe.share is not None:
+            with suppress(ValueError, TypeError, NotImplementedError):  # as of datasets, which no page holds
+                return self._paged(one_by_one)
+        return self._rows.map(map_func, num_parallel_calls, deterministic, name=name, **given)
 
     def shuffle(
         self,

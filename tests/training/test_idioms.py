@@ -94,9 +94,13 @@ fitted("left out", rows().map(pair).filter(lambda image, label: label >= 0).batc
 fitted("padded", rows().map(pair).padded_batch(50))
 fitted("repeated", rows().map(pair).repeat(2).batch(64))
 fitted("repeated evenly", rows().map(pair).repeat(2).batch(50))
+nested = rows().map(lambda row: tf.data.Dataset.from_tensors(row["val"]["label"]))
+said["nested"] = int(nested.flat_map(lambda labels: labels).reduce(0, lambda count, _: count + 1))
 """
     own_batches, repeated = "each worker has put rows of its own into batches", "behind repeat()"
-    for index, said in enumerate(said_by(session, script, num_workers)):
+    by_worker = said_by(session, script, num_workers)
+    assert sum(said["nested"] for said in by_worker) == NUM_ROWS
+    for index, said in enumerate(by_worker):
         found = {name: each[0] for name, each in said.items() if isinstance(each, list)}
         told = {name: each[1] for name, each in said.items() if isinstance(each, list)}
         assert {name: found[name] for name in ("vectorised", "row by row", "asked for row by row")} == {
