@@ -39,7 +39,7 @@ def of_own_batches(x: Any, framework: Framework, group: WorkerGroup) -> Any:
     Raises:
         ConfigError: A worker has no batch at all, or batches without end where others have some.
     """
-    if group.place.size == 1:
+    if group.place.size == 1 and hasattr(x, "on_epoch_end"):
         return x
     return _padded(x, framework, group) if hasattr(x, "on_epoch_end") else _as_dataset(x, group)
 

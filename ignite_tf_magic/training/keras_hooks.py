@@ -236,7 +236,10 @@ def _fit(model: Any, original: Callable[..., Any], given: dict[str, Any]) -> Any
     elif group.place.size > 1:
         warn_of_own_statistics(model)
     with together.installed():
-        _build(model, data["x"], framework, needs_all=progress.was_found)
+        is_uncounted = _is_uncounted(data["x"]) or _is_uncounted(data.get("validation_data"))
+        _build(model, data["x"], framework, needs_all=progress.was_found or is_uncounted)
+        if is_uncounted:
+            together.hold_back()
         progress.restore()
         together.start()
         if progress.is_done:
@@ -286,7 +289,9 @@ def _skipping(
 def _evaluate(model: Any, original: Callable[..., Any], given: dict[str, Any]) -> Any:
     framework, group = framework_of(model), worker_group()
     if group.place.size == 1:
-        with _together(model, framework, group).installed():
+        together = _together(model, framework, group)
+        with together.installed():
+            _hold_back_tests(model, given.get("x"), together)
             return original(**given)
     check_elements(model, given.get("x"))
     data, firsts = evaluation_data(given, framework, group)
@@ -295,10 +300,23 @@ def _evaluate(model: Any, original: Callable[..., Any], given: dict[str, Any]) -
     together = _together(model, framework, group)
     together.note_divided(firsts.is_validation_divided, is_training=False)
     with together.installed():
+        _hold_back_tests(model, data.get("x"), together)
         found = original(**given, **data)
     for first in firsts.of_validation:
         first.check(group)
     return found
+
+
+def _is_uncounted(data: Any) -> bool:
+    return isinstance(data, tf.data.Dataset) and int(data.cardinality()) == tf.data.UNKNOWN_CARDINALITY
+
+
+def _hold_back_tests(model: Any, data: Any, together: DataParallelFit) -> None:
+    if _is_uncounted(data):
+        tf.function(model.test_step).get_concrete_function(
+            data.element_spec
+        )  # which makes what variables it needs
+        together.hold_back()
 
 
 def _together(model: Any, framework: Framework, group: WorkerGroup) -> DataParallelFit:

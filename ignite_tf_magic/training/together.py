@@ -46,6 +46,7 @@ class DataParallelFit:
         self._shadows: dict[int, Any] = {}
         self._functions: dict[str, Any] = {}
         self._compiled: tuple[int, ...] = ()
+        self._holds_back = False
         self._flags = Flags(_no_flags("wishes"), _no_flags("agreed"))
         # Of the batches of training, and of others.
         self._are_divided = {
@@ -56,9 +57,10 @@ class DataParallelFit:
     def installed(self) -> Iterator[None]:
         """Take the model's seams, and give them back; those of one worker alone only see to the end of the data."""
         model = self._model
+        self._holds_back = False
         if self._group.place.size == 1:
             steps = {
-                name: _behind_its_data(model, getattr(model, name)) for name in ("train_step", "test_step")
+                name: self._behind_its_data(getattr(model, name)) for name in ("train_step", "test_step")
             }
             with _seams(model, steps):
                 yield
@@ -149,13 +151,34 @@ class DataParallelFit:
                 )
                 variable.assign(tf.cast(value + tf.reshape(index, tf.shape(value)), variable.dtype))
 
+    def hold_back(self) -> None:
+        """Let nothing of a step happen before its batch is there; all variables are made by then.
+
+        Keras asks for batches until there is none, where nobody knows how many there are. What does not depend on the
+        batch may then be done once more than there are batches: an optimizer counts a step too many, a metric a zero.
+        """
+        self._model.train_function = self._model.test_function = None
+        self._holds_back = True
+
     # The seams
 
+    def _behind_its_data(self, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def behind(data: Any) -> Any:
+            if (
+                not self._holds_back or self._model.jit_compile
+            ):  # XLA's steps begin with their batch as they are
+                return step(data)
+            parts = tf.nest.flatten(data, expand_composites=True)
+            with tf.control_dependencies([part for part in parts if part is not None]):
+                return step(data)
+
+        return behind
+
     def _train_step(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        return _behind_its_data(self._model, lambda data: self._careful(original, data, is_training=True))
+        return self._behind_its_data(lambda data: self._careful(original, data, is_training=True))
 
     def _test_step(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        return _behind_its_data(self._model, lambda data: self._careful(original, data, is_training=False))
+        return self._behind_its_data(lambda data: self._careful(original, data, is_training=False))
 
     def _careful(self, original: Callable[[Any], Any], data: Any, *, is_training: bool) -> Any:
         """Do a step; without rows, do it with one of zeros, and let it count for nothing."""
@@ -261,25 +284,6 @@ def _seams(model: Any, methods: dict[str, Callable[..., Any]]) -> Iterator[None]
                 setattr(model, name, own[name])
             else:
                 delattr(model, name)
-
-
-def _behind_its_data(model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Let nothing of a step happen before its batch is there.
-
-    Keras asks for batches until there is none, where nobody knows how many there are. What does not depend on the batch
-    may then be done once more than there are batches: an optimizer counts a step too many, a metric a zero. Not held
-    back are a step that makes tf_keras' variables, whose first values would wait for data, too, and one that XLA has
-    compiled, which begins with its batch as it is.
-    """
-
-    def behind(data: Any) -> Any:
-        if not model.built or model.jit_compile:
-            return step(data)
-        parts = tf.nest.flatten(data, expand_composites=True)
-        with tf.control_dependencies([part for part in parts if part is not None]):
-            return step(data)
-
-    return behind
 
 
 def _warn_of_eager_steps(group: WorkerGroup) -> None:
