@@ -170,13 +170,12 @@ def _failing_change(turns: Turns, call: Callable[..., Any], counts: Counter[str]
         kind = turns.rng.choice(["lost", "error"])
         when = turns.rng.choice(["before", "after", "after"])
         transaction = owner if isinstance(owner, Transaction) else owner.transaction
-        if when == "after" or transaction is None:
-            counts[f"{kind} {when}"] += 1
-        else:
-            counts[f"{kind} in a transaction"] += 1
-            transaction.roll_back()
         if when == "after":
             call(owner, *arguments)
+        elif transaction is not None:
+            transaction.roll_back()
+            when = "in a transaction"
+        counts[f"{kind} {when}"] += 1
         if not _is_of_lease(arguments):
             turns.step()
         raise (
@@ -284,8 +283,11 @@ class Story:
         return counts
 
     def _client(self, client: int, rng: random.Random) -> None:
-        if self.kind in ("directories", "trees"):
-            {"directories": self._make_directories, "trees": self._make_trees}[self.kind](client, rng)
+        if self.kind == "directories":
+            self._make_directories(client, rng)
+            return
+        if self.kind == "trees":
+            self._make_trees(client, rng)
             return
         if client == NUM_CLIENTS - 1 and self.kind != "append":
             act = {"replace": self._replace, "rotate": self._rotate, "cut": self._cut}[self.kind]

@@ -313,9 +313,8 @@ def _is_uncounted(data: Any) -> bool:
 
 def _hold_back_tests(model: Any, data: Any, together: DataParallelFit) -> None:
     if _is_uncounted(data):
-        tf.function(model.test_step).get_concrete_function(
-            data.element_spec
-        )  # which makes what variables it needs
+        # A first look at the step makes what variables it needs.
+        tf.function(model.test_step).get_concrete_function(data.element_spec)
         together.hold_back()
 
 

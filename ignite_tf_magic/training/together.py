@@ -164,9 +164,8 @@ class DataParallelFit:
 
     def _behind_its_data(self, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def behind(data: Any) -> Any:
-            if (
-                not self._holds_back or self._model.jit_compile
-            ):  # XLA's steps begin with their batch as they are
+            # XLA's steps begin with their batch as they are, and cannot make variables behind one.
+            if not self._holds_back or self._model.jit_compile:
                 return step(data)
             parts = tf.nest.flatten(data, expand_composites=True)
             with tf.control_dependencies([part for part in parts if part is not None]):
