@@ -103,11 +103,9 @@ class AgentProcess:
     @property
     def pid(self) -> int:
         """Number of the process and of its group."""
-        # A host may answer that it starts the job before there is a process.
-        pid = self._first.pid or self.status.pid
-        if pid is None:
+        if self._first.pid is None:
             raise LaunchError(f"host {self._host.name!r} has not told the number of {self._job.name!r}")
-        return pid
+        return self._first.pid
 
     def poll(self) -> int | None:
         """Return the exit code, or None while nothing is known of an end.

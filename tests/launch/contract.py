@@ -84,9 +84,8 @@ class LauncherContract:
         assert process.wait(0.1) is None
 
     def test_pid_is_that_of_the_process(self, start, output):
-        process = start(python("import os; print(os.getpid())"))
-        process.wait(300)
-        assert int(output.read_text()) == process.pid
+        process = start(python("import os, time; print(os.getpid(), flush=True); time.sleep(60)"))
+        assert int(wait_for_text(output, "\n")) == process.pid
 
     def test_input_is_empty_unless_given(self, start, output):
         start(python("import sys; print(repr(sys.stdin.read()))")).wait(300)
@@ -160,9 +159,8 @@ class LauncherContract:
         assert process.poll() == 0
 
     def test_an_interrupt_of_our_terminal_does_not_reach_the_process(self, start, output):
-        process = start(python("import os; print(os.getpgid(0), flush=True)"))
-        process.wait(300)
-        assert int(output.read_text()) == process.pid != os.getpgid(0)
+        process = start(python("import os, time; print(os.getpgid(0), flush=True); time.sleep(60)"))
+        assert int(wait_for_text(output, "\n")) == process.pid != os.getpgid(0)
 
     def test_no_such_program(self, start):
         with pytest.raises(LaunchError, match="no-such-python"):
