@@ -1,21 +1,21 @@
-# make demo | test | lint | bench | faults; everything lives in .venv and the user's cache directory.
+# make demo | test | test-all | lint | bench | faults; everything lives in .venv and the user's cache directory.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-INPUTS := setup.cfg setup.py pyproject.toml ignite_tf_magic/protocol/_rows.c \
+INPUTS := setup.cfg setup.py pyproject.toml ignite_tf_magic/protocol/_rows.c ignite_tf_magic/runs/_loopback.c \
 	ignite_tf_magic/tfplugin/_filesystem.c ignite_tf_magic/tfplugin/_filesystem.h
 
-.PHONY: demo test lint bench compare faults faults-short matrix versions sanitize golden browser fuse sshd torch pictures clean
+.PHONY: demo test test-all lint bench compare pairs faults faults-short matrix versions sanitize golden browser fuse sshd torch pictures clean
 
 demo: $(VENV)/.all
 	$(BIN)/ignite-tf demo
 
-test: $(VENV)/.dev
+test test-all: $(VENV)/.dev
 	-@$(MAKE) --no-print-directory browser
 	-@$(MAKE) --no-print-directory fuse
 	-@$(MAKE) --no-print-directory sshd
 	-@$(MAKE) --no-print-directory torch
-	$(BIN)/python tests/side_by_side.py
+	$(BIN)/python tests/side_by_side.py $(if $(filter test-all,$@),--all)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -28,6 +28,10 @@ bench: $(VENV)/.dev
 # An old commit and the working tree, benchmark by benchmark in turns: make compare REV=main ONLY=scan,igfs
 compare: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.compare $(REV) $(if $(ONLY),--only $(ONLY))
+
+# The same question of scans, loads and igfs, with both on the same nodes in turns of a second: make pairs REV=main
+pairs: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.pairs $(REV) $(if $(ONLY),--only $(ONLY))
 
 # Clients of igfs in 1,000 random orders with lost answers, writers and nodes killed while it is written to, and many
 # writers at once for a minute: twenty minutes. Then faults that hit runs on real hosts, kernels that are restarted, and
@@ -44,7 +48,7 @@ faults: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.kernel_restarts
 	$(BIN)/python -m benchmarks.slow_links
 
-# A round of some faults that hit runs, with timings divided by 4: two minutes; part of `make test`.
+# A round of some faults that hit runs, with timings divided by 4: two minutes; half of it is part of `make test`.
 faults-short: $(VENV)/.dev
 	-@$(MAKE) --no-print-directory sshd
 	$(BIN)/python -m pytest tests/runs/supervision/test_faults_short.py

@@ -21,6 +21,7 @@ from benchmarks import (
     launch,
     load,
     memory,
+    parallel,
     resume,
     scan,
     skew,
@@ -32,11 +33,23 @@ from benchmarks.plan import FULL, QUICK, Plan, Report
 from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.embedded import EmbeddedOptions, Lifetime, down, ensure_up
 
-NAMES = ("scan", "load", "memory", "first_step", "igfs", "launch", "follow", "resume", "skew", "training")
-_SMALL = EmbeddedOptions(heap="512m", region="1g")
-_LARGE = EmbeddedOptions(heap="1g", region="1g")
-_ROOMY = EmbeddedOptions(heap="1g", region="2g")
-_HUGE = EmbeddedOptions(heap="1g", region="3g")
+NAMES = (
+    "scan",
+    "load",
+    "memory",
+    "first_step",
+    "igfs",
+    "launch",
+    "follow",
+    "resume",
+    "skew",
+    "parallel",
+    "training",
+)
+SMALL = EmbeddedOptions(heap="512m", region="1g")
+LARGE = EmbeddedOptions(heap="1g", region="1g")
+ROOMY = EmbeddedOptions(heap="1g", region="2g")
+HUGE = EmbeddedOptions(heap="1g", region="3g")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -83,41 +96,44 @@ def _results(
     plan: Plan, names: Sequence[str], report: Report
 ) -> Iterator[tuple[str, list[dict[str, Any]] | dict[str, Any]]]:
     yield "machine", tables.machine()
-    with _home() as home:
+    with home_of_benchmark() as home:
         if "scan" in names:
             yield (
                 "scan",
                 [
-                    *_scans(home, _SMALL, plan.small_rows, plan, report),
-                    *_scans(home, _LARGE, plan.large_rows, plan, report),
+                    *_scans(home, SMALL, plan.small_rows, plan, report),
+                    *_scans(home, LARGE, plan.large_rows, plan, report),
                 ],
             )
         if "load" in names:
-            with _nodes(home, _SMALL, report) as options:
+            with nodes(home, SMALL, report) as options:
                 yield "load", load.run(options, plan.load_rows, plan.effort, report)
         if "memory" in names:
-            with _nodes(home, _HUGE, report) as options:
+            with nodes(home, HUGE, report) as options:
                 yield "memory", [row for case in plan.memory for row in memory.run(options, case, report)]
         if "first_step" in names:
-            with _nodes(home, _SMALL, report) as options:
+            with nodes(home, SMALL, report) as options:
                 yield "first_step", first_step.run(options, plan.effort.runs, report)
         if "igfs" in names:
-            with _nodes(home, _ROOMY, report) as options:
+            with nodes(home, ROOMY, report) as options:
                 yield (
                     "igfs",
                     igfs.run(options, plan.file_mib, plan.checkpoint_mib, plan.effort.rounds, report),
                 )
         if "resume" in names:
-            with _nodes(home, _SMALL, report) as options:
+            with nodes(home, SMALL, report) as options:
                 yield "resume", resume.run(options, plan.num_kills, report)
         if "skew" in names:
-            with _nodes(home, _SMALL, report) as options:
+            with nodes(home, SMALL, report) as options:
                 yield "skew", skew.run(options, plan.num_skewed, report)
+        if "parallel" in names:
+            with nodes(home, SMALL, report) as options:
+                yield "parallel", parallel.run(options, plan.small_rows[0], plan.effort, report)
         if "training" in names:
-            with _nodes(home, _SMALL, report) as options:
+            with nodes(home, SMALL, report) as options:
                 yield "training", training.run(options, plan.train_rows, plan.train_rounds, report)
         if "follow" in names:
-            with _nodes(home, _SMALL, report) as options:
+            with nodes(home, SMALL, report) as options:
                 yield "follow", follow.run(options, plan.follow_s, report)
         if "launch" in names:
             yield (
@@ -130,14 +146,14 @@ def _results(
 
 
 def _scans(
-    home: Path, nodes: EmbeddedOptions, cases: Sequence[Case], plan: Plan, report: Report
+    home: Path, size: EmbeddedOptions, cases: Sequence[Case], plan: Plan, report: Report
 ) -> list[dict[str, Any]]:
-    with _nodes(home, nodes, report) as options:
+    with nodes(home, size, report) as options:
         return [row for case in cases for row in scan.run(options, case, plan.effort, report)]
 
 
 @contextmanager
-def _home() -> Iterator[Path]:
+def home_of_benchmark() -> Iterator[Path]:
     """A directory for nodes and runs that ends with the benchmark, so that nobody's cluster is touched."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         before = os.environ.get("IGNITE_TF_HOME")
@@ -151,7 +167,7 @@ def _home() -> Iterator[Path]:
 
 
 @contextmanager
-def _nodes(home: Path, options: EmbeddedOptions, report: Report) -> Iterator[ConnectOptions]:
+def nodes(home: Path, options: EmbeddedOptions, report: Report) -> Iterator[ConnectOptions]:
     """Three nodes of their own for a benchmark."""
     where = home / "embedded"
     where.mkdir(mode=0o700, exist_ok=True)

@@ -34,10 +34,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         Path(tempfile.mkdtemp(prefix="quick-compare-")) if options.quick else tables.RESULTS
     )
     failed = []
-    with _checked_out(options.rev) as old_tree, tempfile.TemporaryDirectory(prefix="compare-") as place:
+    with checked_out(options.rev) as old_tree, tempfile.TemporaryDirectory(prefix="compare-") as place:
         trees = {"old": old_tree, "new": ROOT}
         for tree in trees.values():
-            _check_imports(tree)
+            check_imports(tree)
         known = set.intersection(*(_benchmarks_of(tree) for tree in trees.values()))
         measured: dict[str, Figures] = {side: defaultdict(list) for side in trees}
         for name in options.only:
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                         failed.append(f"{name} ({side})")
                         continue
                     _collect(measured[side], name, tables.read(results, name))
-            tables.write(folder, "compare", _rows(measured, _commit(options.rev)))
+            tables.write(folder, "compare", _rows(measured, commit_of(options.rev)))
     tables.show(console, folder, ("compare",))
     console.print(f"{folder}/compare.json" + (f"; failed: {', '.join(failed)}" if failed else ""))
     return 1 if failed else 0
@@ -77,7 +77,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 @contextmanager
-def _checked_out(rev: str) -> Iterator[Path]:
+def checked_out(rev: str) -> Iterator[Path]:
     """Check a commit out beside the working tree, with its C libraries built."""
     with tempfile.TemporaryDirectory(prefix="compare-tree-") as folder:
         tree = Path(folder) / "tree"
@@ -95,7 +95,8 @@ def _git(*words: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def _commit(rev: str) -> str:
+def commit_of(rev: str) -> str:
+    """Return the short hash of a commit."""
     return _git("rev-parse", "--short", f"{rev}^{{commit}}")
 
 
@@ -111,7 +112,7 @@ def _ask(tree: Path, code: str) -> str:
     return done.stdout.strip()
 
 
-def _check_imports(tree: Path) -> None:
+def check_imports(tree: Path) -> None:
     """Make sure that a tree's processes import its own package, not an installed one."""
     where = Path(_ask(tree, "import ignite_tf_magic; print(ignite_tf_magic.__file__)"))
     if not where.resolve().is_relative_to(tree.resolve()):

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from benchmarks.fault_stage import Host, HostProcess, Stage
+from ignite_tf_magic.runs.states import RunState
 
-_VICTIM_S = 20.0
+_VICTIM_S = 120.0
 _SSHD_AWAY_S = 2.0
 _DISK_FULL_S = 5.0
 
@@ -78,9 +79,9 @@ def _any_host(scene: Scene) -> Host:
 
 
 def _await_victims(scene: Scene, is_one: Callable[[HostProcess], bool]) -> list[tuple[Host, HostProcess]]:
-    """Find processes to kill; at the very beginning there are none."""
+    """Find processes to kill; at the very beginning there are none, and on a busy machine for long."""
     deadline = time.monotonic() + _VICTIM_S
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline and not _has_ended(scene):
         run_id = scene.run_id()
         found = [
             (host, each)
@@ -93,6 +94,14 @@ def _await_victims(scene: Scene, is_one: Callable[[HostProcess], bool]) -> list[
             return found
         time.sleep(0.05)
     return []
+
+
+def _has_ended(scene: Scene) -> bool:
+    """Whether no process of the run will come any more."""
+    record = scene.record()
+    if record is None:
+        return scene.owner.poll() is not None
+    return RunState(record["state"]).has_ended
 
 
 def _kill(host: Host, *pids: int) -> None:

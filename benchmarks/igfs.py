@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.plan import Report
+from benchmarks.use_igfs import BLOCK, read, read_records, there_and_back, write
 from ignite_tf_magic.client.client import Cache, connect
 from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.igfs.filesystem import IgfsFileSystem
@@ -24,7 +25,6 @@ from ignite_tf_magic.igfs.paths import parse
 from ignite_tf_magic.protocol.ops import Concurrency, Isolation
 from ignite_tf_magic.session.registration import register
 
-BLOCK = 1024 * 1024
 # Three directories, the name, and the row of names.
 _DEPTH = 5
 _BATCH = 60
@@ -85,13 +85,13 @@ def _large_file(
 
     writes = {
         "raw_put": write_raw,
-        "fsspec": partial(_write, fs, path, block, file_mib),
+        "fsspec": lambda: write(fs.open(path, "wb"), block, file_mib),
         "tensorflow": partial(_write_tensorflow, uri, block, file_mib),
     }
     reads = {
         "raw_get": lambda: [blocks.get(key) for key in keys],
-        "fsspec": partial(_read, fs, path),
-        "tensorflow": partial(_read_tensorflow, uri),
+        "fsspec": lambda: read(fs.open(path, "rb")),
+        "tensorflow": partial(read_records, uri),
     }
     report(f"igfs: write a file of {file_mib} MiB")
     yield from _file_rows("write", _best(writes, rounds, remove), file_mib)
@@ -111,29 +111,7 @@ def _file_rows(case: str, best: dict[str, float], file_mib: int) -> Iterator[dic
 def _write_tensorflow(uri: str, block: bytes, num_blocks: int) -> None:
     import tensorflow as tf
 
-    with tf.io.gfile.GFile(uri, "wb") as file:
-        for _ in range(num_blocks):
-            file.write(block)
-
-
-def _write(fs: IgfsFileSystem, path: str, block: bytes, num_blocks: int) -> None:
-    with fs.open(path, "wb") as file:
-        for _ in range(num_blocks):
-            file.write(block)
-
-
-def _read(fs: IgfsFileSystem, path: str) -> None:
-    with fs.open(path, "rb") as file:
-        while file.read(BLOCK):
-            pass
-
-
-def _read_tensorflow(uri: str) -> None:
-    """Read as a dataset does: in C++, by the plugin."""
-    import tensorflow as tf
-
-    for _ in tf.data.FixedLengthRecordDataset(uri, BLOCK, buffer_size=BLOCK):
-        pass
+    write(tf.io.gfile.GFile(uri, "wb"), block, num_blocks)
 
 
 def _let_garbage_go(fs: IgfsFileSystem) -> None:
@@ -182,8 +160,8 @@ def _operations(fs: IgfsFileSystem, meta: Cache, rounds: int, report: Report) ->
     for case, (raw, ours) in {
         "stat": (_raw_stat, partial(fs.info, f"{base}/file")),
         "create": (_raw_create, lambda: fs.touch(f"{base}/{next(numbers)}")),
-        "rename_file": (_raw_rename, partial(_there_and_back, fs, f"{base}/file", numbers)),
-        "rename_directory": (_raw_rename, partial(_there_and_back, fs, f"{base}/directory", numbers)),
+        "rename_file": (_raw_rename, partial(there_and_back, fs, f"{base}/file", numbers)),
+        "rename_directory": (_raw_rename, partial(there_and_back, fs, f"{base}/directory", numbers)),
     }.items():
         ours()
         path_keys = _keys_of_path(fs, f"{base}/file") if case == "stat" else None
@@ -214,12 +192,6 @@ def _keys_of_path(fs: IgfsFileSystem, path: str) -> list[str]:
 def _repeat(call: Pass) -> None:
     for _ in range(_BATCH):
         call()
-
-
-def _there_and_back(fs: IgfsFileSystem, path: str, numbers: Iterator[int]) -> None:
-    other = f"{path}-{next(numbers)}"
-    fs.mv(path, other)
-    fs.mv(other, path)
 
 
 @contextmanager

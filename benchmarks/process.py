@@ -66,20 +66,21 @@ class VariantFailed(Exception):
 class Variant:
     """A measured process, as the harness sees it. Use as a context manager: it ends the process."""
 
-    def __init__(self, name: str, argv: Sequence[str]) -> None:
+    def __init__(self, name: str, argv: Sequence[str], tree: Path = _ROOT) -> None:
         self.name = name
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the process
         environment = {
             key: value for key, value in os.environ.items() if not key.startswith("IGNITE_DATASET_")
         }
         environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+        environment["PYTHONPATH"] = str(tree)
         self._process = subprocess.Popen(
             argv,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
-            cwd=_ROOT,
+            cwd=tree,
             env=environment,
         )
 
@@ -119,9 +120,9 @@ class Variant:
         return Measurement(**self.answer())
 
 
-def python_variant(name: str, module: str, task: Mapping[str, Any]) -> Variant:
-    """Start a module of this package as a variant."""
-    return Variant(name, [sys.executable, "-m", f"benchmarks.{module}", json.dumps(task)])
+def python_variant(name: str, module: str, task: Mapping[str, Any], tree: Path = _ROOT) -> Variant:
+    """Start a module of this package, or of a tree's, as a variant."""
+    return Variant(name, [sys.executable, "-m", f"benchmarks.{module}", json.dumps(task)], tree)
 
 
 def task_of_this_process() -> dict[str, Any]:

@@ -46,7 +46,7 @@ def counting_pass(batches: Any) -> Callable[[Stopwatch], int]:
 
 def main(task: dict[str, Any]) -> None:
     """Answer the harness."""
-    dataset = IgniteDataset(task["cache"], task["host"], task["port"])
+    dataset = IgniteDataset(task["cache"], task["host"], task["port"], part=task.get("part"))
     one_pass = counting_pass(batches_of(dataset, task["variant"], task["batch_rows"]))
     for _ in range(2):  # the first pass learns how large the rows are
         repeat(one_pass, task["num_rows"], 0)

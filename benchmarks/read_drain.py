@@ -11,6 +11,7 @@ import socket
 import struct
 import uuid
 from collections import deque
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -135,10 +136,12 @@ class OwnerDrain:
         self._stream.sendall(data)
 
 
-def owners_of(cache: Cache, sizes: PageSizes) -> list[OwnerDrain]:
-    """Connect to each owner of a cache's partitions."""
+def owners_of(cache: Cache, sizes: PageSizes, part: Collection[int] | None = None) -> list[OwnerDrain]:
+    """Connect to each owner of a cache's partitions, or of some of them."""
     groups: dict[uuid.UUID, list[_Opening]] = {}
     for partition, owner in sorted(cache.partition_map().primary_of().items()):
+        if part is not None and partition not in part:
+            continue
         request = messages.scan(cache.cache_id, partition, sizes.page_rows(partition))
         groups.setdefault(owner, []).append(_Opening(request, sizes.page_bytes(partition)))
     nodes = {node.node_id: node for node in cache.client.nodes()}
@@ -149,7 +152,7 @@ def main(task: dict[str, Any]) -> None:
     """Answer the harness."""
     with connect(ConnectOptions((Endpoint(task["host"], task["port"]),))) as client:
         cache = client.cache(task["cache"])
-        owners = owners_of(cache, PageSizes(known=cache.partition_stats()))
+        owners = owners_of(cache, PageSizes(known=cache.partition_stats()), task.get("part"))
     with ThreadPoolExecutor(len(owners)) as pool:
 
         def one_pass(watch: Stopwatch) -> int:

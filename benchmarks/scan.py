@@ -102,8 +102,13 @@ def _start(
 ) -> Variant:
     if name.startswith("java"):
         return Variant(name, _java_argv(name, client, case, effort, report))
+    return python_variant(name, f"read_{name.partition('_')[0]}", task_of(name, options, case, effort))
+
+
+def task_of(name: str, options: ConnectOptions, case: Case, effort: Effort) -> dict[str, Any]:
+    """Return what the process of a variant in Python is asked to do."""
     endpoint = options.endpoints[0]
-    task = {
+    return {
         "variant": name,
         "cache": case.cache,
         "host": endpoint.host,
@@ -114,7 +119,6 @@ def _start(
         "page_rows": case.page_rows,
         "trial_s": effort.trial_s,
     }
-    return python_variant(name, f"read_{name.partition('_')[0]}", task)
 
 
 def _java_argv(

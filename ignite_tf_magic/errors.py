@@ -229,6 +229,10 @@ class TensorBoardError(IgniteTfError, RuntimeError):
     """TensorBoard could not be started, reached or stopped."""
 
 
+class ServerGone(IgniteTfError, ConnectionError):
+    """A TensorFlow server of a run that held a part of a training does not answer any more."""
+
+
 class LaunchError(IgniteTfError, RuntimeError):
     """A process could not be started on a host."""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import hypothesis
 import pytest
 
-from ignite_tf_magic.embedded import EmbeddedCluster, EmbeddedOptions, Lifetime, down, ensure_up
+from ignite_tf_magic.embedded import EmbeddedCluster, EmbeddedOptions, Lifetime, down, ensure_up, nodes
 from ignite_tf_magic.embedded.java import find_java
 from ignite_tf_magic.embedded.record import read_cluster, take_end
 from ignite_tf_magic.errors import EmbeddedError
@@ -46,6 +46,20 @@ def _private_tmp(factory: pytest.TempPathFactory, name: str) -> Path:
     path = factory.mktemp(name)
     path.chmod(0o700)
     return path
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quickly_compiled_nodes() -> Iterator[None]:
+    """Nodes of tests live for minutes at most, of which the second compiler would take a third."""
+    java_command = nodes.java_command
+
+    def quick(*given: Any) -> list[str]:
+        java, *rest = java_command(*given)
+        return [java, "-XX:TieredStopAtLevel=1", *rest]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nodes, "java_command", quick)
+        yield
 
 
 @pytest.fixture(scope="session")

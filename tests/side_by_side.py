@@ -1,6 +1,7 @@
 """All tests, in several processes at once, about as long as each other: those of runs on hosts mostly wait.
 
-`make test` does this. Arguments are passed on to all. Everything is also run by plain `pytest`, one after the other.
+`make test` does this without those marked `long`, `make test-all` with them (`--all`). Other arguments are passed on.
+Everything is also run by plain `pytest`, one after the other.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ OTHERS = [str(TESTS), *(f"--ignore={TESTS / name}" for chosen in BESIDE for name
 
 def main() -> int:
     """Run all; the output of the first comes as it is written, that of the others when all have ended."""
-    command = [sys.executable, "-m", "pytest", *sys.argv[1:]]
+    arguments = sys.argv[1:]
+    chosen = [] if "--all" in arguments else ["-m", "not long"]
+    command = [sys.executable, "-m", "pytest", *chosen, *(each for each in arguments if each != "--all")]
     with ExitStack() as ending:
         beside = []
-        for chosen in BESIDE:
+        for names in BESIDE:
             output = ending.enter_context(tempfile.TemporaryFile())
-            paths = [str(TESTS / name) for name in chosen]
+            paths = [str(TESTS / name) for name in names]
             process = subprocess.Popen([*command, *paths], stdout=output, stderr=subprocess.STDOUT)
             ending.callback(process.wait)
             beside.append((process, output))

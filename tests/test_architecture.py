@@ -59,20 +59,21 @@ ROOMS: list[dict[str, str]] = [
         """,
         "dataset": """
             options pool kept_client snapshot tfrecord_address tfrecord_encoding kept_secrets generator
-            tf_private graph_devices structure reading_process batches page_map deal passes lineage source reader
-            array_batches tfrecord_files paged tfrecord_pages ignite
+            tf_private graph_devices structure reading_process batches page_map deal passes lineage portable source
+            reader array_batches tfrecord_files paged tfrecord_pages ignite
         """,
         "runs": """
-            timeouts states directory seals task type_checks roles orders record verdicts decisions spec reach
-            unhooked deferred_imports leaving bootstrap site_hook.sitecustomize
+            loopback timeouts states directory seals task type_checks roles orders record verdicts decisions spec reach
+            unhooked deferred_imports leaving listening bootstrap site_hook.sitecustomize
         """,
     },
     {
         "training": """
-            rendezvous task task_server standalone_client session_devices seeding group claim tensorflow_seeds
+            rendezvous task task_server chief_client session_devices seeding group claim tensorflow_seeds
             frameworks step advice reductions hooking trials losses tapes metric_updates optimizers consistency
-            together shares strategies batch_sources fit_data adapting checkpoints reading resume waiting measures
-            records reporting untrusted_models models saving callbacks keras_hooks loops
+            together shared_variables remote_step step_sources step_queue shares strategies batch_sources
+            fit_data adapting checkpoints reading resume waiting measures records reporting untrusted_models
+            models saving callbacks handed_out_fit async_fit keras_hooks loops
         """,
         "runs.hosts": "capacity host_names run_hosts topology wholeness counting placement",
         "runs.logs": "gaps output mirrored_logs mirror_state mirror",

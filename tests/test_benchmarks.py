@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks import cells, compare, follow, igfs, launch, load, scan, skew, tables
+from benchmarks import cells, compare, follow, igfs, launch, load, pairs, parallel, scan, skew, tables
 from benchmarks.cases import Case, fill, mib, mnist
 from benchmarks.plan import Effort
 from benchmarks.process import Variant, VariantFailed, python_variant
@@ -143,5 +143,33 @@ def test_two_commits_are_compared_by_the_best_of_their_turns():
 
 
 def test_each_tree_is_asked_by_its_own_package():
-    compare._check_imports(compare.ROOT)
+    compare.check_imports(compare.ROOT)
     assert set(compare.NAMES) <= compare._benchmarks_of(compare.ROOT)
+
+
+@pytest.mark.long
+def test_trees_take_turns_on_the_same_rows(ignite, client: Client):
+    trees = {"old": compare.ROOT, "new": compare.ROOT}
+    measuring = pairs.Pairs(trees, 3, 0.01, unheard)
+    case = mnist(1500)
+    fill(client, case)
+    try:
+        rows = [
+            *pairs.scan_pairs(measuring, ignite.connect_options, case, "dataset_batch"),
+            *pairs.igfs_pairs(measuring, ignite.connect_options, "stat"),
+            *pairs.igfs_pairs(measuring, ignite.connect_options, "read_tf"),
+        ]
+    finally:
+        client.destroy_cache(case.cache)
+    assert [(row["case"], row["commit"], row["turns"]) for row in rows] == [
+        (name, "old", 3) for name in ("mnist", "stat", "read_tf")
+    ]
+    assert all(0 < row["quarter"] <= row["median"] <= row["three_quarters"] for row in rows)
+
+
+@pytest.mark.long
+def test_readers_side_by_side_share_the_rows(ignite):
+    rows = parallel.run(ignite.connect_options, mnist(1500), BRIEF, unheard, [2])
+    assert [row["variant"] for row in rows] == ["dataset_batch, 2 readers", "drain, 2 readers"]
+    assert all(row["at_once_rows_per_s"] > 0 and row["ratio_to_sum"] > 0 for row in rows)
+    assert (rows[0]["ratio_to_limit"] > 0, rows[1]["ratio_to_limit"]) == (True, None)

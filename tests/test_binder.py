@@ -93,6 +93,7 @@ def interpreter(base):
     return base / "python" / "bin" / real.name
 
 
+@pytest.mark.long
 def test_binder_brings_a_node_with_the_digits(binder):
     binder("pip", "install", "--no-deps", "-r", "binder/requirements.txt")
     # -I: what was installed, not the checkout. The demo's notebook must be in it.

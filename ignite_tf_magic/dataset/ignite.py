@@ -20,6 +20,7 @@ from ignite_tf_magic.dataset.reading_process import (
     ReadBy,
     check_secrets_stay,
     is_graph_mode,
+    may_be_read_here_too,
     reading_process,
     warn_if_connected,
 )
@@ -168,7 +169,9 @@ class IgniteDataset(PagedDataset):
                 part_text(parse_partitions(part)),
                 local,
                 page_size,
-                THIS_PROCESS if read_by is None and not is_graph_mode() else None,
+                THIS_PROCESS
+                if read_by is None and not is_graph_mode() and not may_be_read_here_too()
+                else None,
                 source.snapshot.to_text() if source.snapshot else None,
                 secrets=_kept(options, Given(username, password, certfile, keyfile, cert_password)),
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ignite_tf_magic.dataset.passes import EpochTracker
@@ -33,13 +34,25 @@ def passes_of(dataset: Any) -> dict[EpochTracker, bool]:
 
 def has_rows_of_a_share(dataset: Any) -> bool:
     """Whether tf.data itself has put a worker's rows of an IgniteDataset together, which deals no batches then."""
+    return any(getattr(one, "is_shared", False) for one in _made_of(dataset, _deals_batches))
+
+
+def is_read_where_it_lives(dataset: Any) -> bool:
+    """Whether a tf.data dataset reads rows of Ignite by operations alone: those assigned to the process it lives in."""
+    return any(getattr(one, "reads_ignite", False) for one in _made_of(dataset))
+
+
+def _deals_batches(dataset: Any) -> bool:
+    return isinstance(getattr(dataset, "passes", None), EpochTracker)
+
+
+def _made_of(dataset: Any, is_left_out: Callable[[Any], bool] = lambda _: False) -> Iterator[Any]:
+    """Walk through a dataset and all that it is made of, but for what is left out and what that is made of."""
     waiting, seen = [dataset], set()
     while waiting:
         one = waiting.pop()
-        if id(one) in seen or isinstance(getattr(one, "passes", None), EpochTracker):
+        if id(one) in seen or is_left_out(one):
             continue
-        if getattr(one, "is_shared", False):
-            return True
+        yield one
         seen.add(id(one))
         waiting += inputs_of(one)
-    return False

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from enum import Enum
 
 import tensorflow as tf
 
-from ignite_tf_magic.dataset.graph_devices import device_asked_for, is_for_another_task
+from ignite_tf_magic.dataset.graph_devices import device_asked_for, is_for_another_task, own_task
 from ignite_tf_magic.dataset.tf_private import own_address_space, server_def
 from ignite_tf_magic.errors import ConfigError
 
@@ -49,6 +50,15 @@ def is_graph_mode() -> bool:
 def is_connected() -> bool:
     """Whether this process has other TensorFlow servers do work; workers of one strategy do not count."""
     return server_def() is not None
+
+
+def may_be_read_here_too() -> bool:
+    """Whether this process may itself read a dataset that workers are to read: a chief whose `fit` hands steps out.
+
+    It looks at rows, and validates with all of them; each worker reads its own, of the same dataset.
+    """
+    own = own_task()
+    return os.environ.get("IGNITE_TF_STRATEGY") == "async" and own is not None and own[0] == "chief"
 
 
 def check_secrets_stay() -> None:

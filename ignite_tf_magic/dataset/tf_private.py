@@ -141,13 +141,34 @@ def connecting(leader: str, filters: tuple[str, ...]) -> Iterator[Any]:
     CollectiveAllReduceExtended._initialize_multi_worker = initialize_later
 
 
-def set_server(server: Any) -> None:
+def set_server(server: Any, retries: int = 0) -> None:
     """Say which server this process is among others, before its first eager operation starts it.
 
     The public way, `tf.config.experimental_connect_to_cluster`, starts TensorFlow at once: no option of it could be
     set afterwards, and no eager execution be left out.
+
+    Args:
+        server: The servers, and which of them this process is.
+        retries: How often it is tried to reach them.
     """
+    eager.context().set_server_def_retries(retries)
     eager.context().set_server_def(server)
+
+
+def renew_servers() -> None:
+    """Make servers known whose processes have taken the place of others; what the others held is gone.
+
+    Publicly only ClusterCoordinator does that. Waits until all of them answer.
+
+    Raises:
+        tf.errors.OpError: One of them does not.
+    """
+    eager.context().update_server_def(server_def())
+
+
+def is_known(device: str) -> bool:
+    """Ask a server whether it is still the one that this process knows, not another that has taken its place."""
+    return bool(eager.context().check_alive(device))
 
 
 def changed() -> dict[str, str]:
@@ -232,6 +253,7 @@ _CHECKS: dict[str, Callable[[], str]] = {
         eager.context(),
         *("configure_collective_ops", "enable_collective_ops", "ensure_initialized", "config"),
         *("_collective_device_filters", "get_server_def", "host_address_space"),
+        *("set_server_def", "set_server_def_retries", "update_server_def", "check_alive"),
     ),
     "CollectiveAllReduceExtended": _changed_strategy,
     "autograph": lambda: _lacking(tf.__internal__.autograph, "tf_convert", "control_status_ctx"),

@@ -31,6 +31,7 @@ def tfrecord_pages(uri: str, layout: RowLayout, order: ShuffleOrder | None) -> P
         seeds = tf.data.Dataset.random(order.seed, rerandomize_each_iteration=order.reshuffle).take(1)
         names = seeds.map(lambda seed: tf.strings.join([uri, "&order=", tf.strings.as_string(seed)]))
     records = tf.data.TFRecordDataset(names, buffer_size=_UNBUFFERED)
+    records.reads_ignite = True
     if is_graph_mode():
         mark(records)
     return records.map(lambda record: decode(record, layout))

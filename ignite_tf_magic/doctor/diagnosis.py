@@ -235,9 +235,19 @@ _OPEN_SERVERS = (
 )
 _SHUT = "set [launch] ports and let a firewall open them between the hosts only; docs/security.md"
 
+_PRIVATE = "workers there listen at 127.0.0.1 alone, as all tasks of a run are on this one host"
 
-def judge_outside(host: str, *, is_reached: bool) -> Check:
-    """Say whether a machine that runs no worker reaches what workers listen at."""
+
+def judge_outside(host: str, *, is_reached: bool, is_private: bool = False) -> Check:
+    """Say whether a machine that runs no worker reaches what workers listen at.
+
+    Args:
+        host: Where they listen.
+        is_reached: Whether a port of it that is open to others is reached from here.
+        is_private: Whether runs have no other host than this one, which can keep their ports to itself.
+    """
+    if is_private:
+        return good(host, "exposure", f"{_PRIVATE}, but for runs with --chief here")
     if not is_reached:
         return good(
             host, "exposure", "this machine, which runs no worker, does not reach the ports of workers there"
@@ -246,15 +256,18 @@ def judge_outside(host: str, *, is_reached: bool) -> Check:
     return doubtful(host, "exposure", found, _SHUT)
 
 
-def judge_here(host: str, addresses: Sequence[str]) -> Check:
+def judge_here(host: str, addresses: Sequence[str], *, is_private: bool = False) -> Check:
     """Say whether others may reach what workers on this machine listen at; a firewall cannot be seen from within."""
+    if is_private:
+        return good(host, "exposure", _PRIVATE)
     if not addresses:
         return good(
             host, "exposure", "this machine has no address by which others could reach the ports of workers"
         )
     found = (
         f"this machine is {', '.join(addresses)} to others. Where no firewall is before it, they reach the ports of "
-        f"its workers when a run has several: {_OPEN_SERVERS}"
+        "its workers when a run has tasks on several hosts, or the library is missing that keeps them to one: "
+        f"{_OPEN_SERVERS}"
     )
     return doubtful(host, "exposure", found, _SHUT)
 

@@ -35,6 +35,7 @@ from ignite_tf_magic.doctor.diagnosis import (
 from ignite_tf_magic.errors import IgniteTfError
 from ignite_tf_magic.launch.hosts import Host, call_all
 from ignite_tf_magic.launch.jobs import HostFacts, ProbeFacts
+from ignite_tf_magic.runs import loopback
 from ignite_tf_magic.runs.hosts.topology import Answer
 from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import HostRecord
@@ -84,7 +85,9 @@ def examine(
             name: each for name, each in call_all(hosts.values(), visit).items() if isinstance(each, _Visit)
         }
         reached = {name: hosts[name] for name, each in visits.items() if each.facts is not None}
-        ways = _look_at_ways(reached, cluster.hosts)
+        is_alone = len(cluster.hosts) == 1 and cluster.data.keys() == cluster.hosts.keys()
+        is_private = is_alone and all(map(_keeps_ports, reached.values()))
+        ways = _look_at_ways(reached, cluster.hosts, is_private=is_private)
     probes = {name: each.probe for name, each in visits.items() if each.probe is not None}
     checks = [*cluster.checks, *judge_same_version(probes)]
     for name in sorted(visits):
@@ -161,8 +164,16 @@ def _listening(host: Host | None, record: HostRecord, answer: Answer) -> list[st
 # Ways
 
 
-def _look_at_ways(hosts: Mapping[str, Host], records: Mapping[str, HostRecord]) -> list[Check]:
-    """Try every way from host to host, and those that should be closed to others."""
+def _look_at_ways(
+    hosts: Mapping[str, Host], records: Mapping[str, HostRecord], *, is_private: bool
+) -> list[Check]:
+    """Try every way from host to host, and those that should be closed to others.
+
+    Args:
+        hosts: Those that answer.
+        records: All.
+        is_private: Whether workers listen to their own host alone.
+    """
     if not hosts:
         return []
     ports = call_all(hosts.values(), Host.listen)
@@ -180,20 +191,34 @@ def _look_at_ways(hosts: Mapping[str, Host], records: Mapping[str, HostRecord]) 
     try:
         tried = call_all(hosts.values(), try_all) if len(hosts) > 1 else {}
         found = [judge_ways(name, reasons) for name, reasons in tried.items()]
-        here = [judge_here(name, _outward_addresses()) for name in hosts if records[name].ssh is None]
-        return [*found, *_look_from_outside(targets.values(), records), *here]
+        here = [
+            judge_here(name, _outward_addresses(), is_private=is_private)
+            for name in hosts
+            if records[name].ssh is None
+        ]
+        return [*found, *_look_from_outside(targets.values(), records, is_private=is_private), *here]
     finally:
         call_all(hosts.values(), lambda host: _unlisten(host, ports[host.name]))
 
 
+def _keeps_ports(host: Host) -> bool:
+    """Tell whether workers there listen to others only where a run needs it."""
+    facts = host.facts
+    path = facts and loopback.path_in(facts.root)
+    return bool(path and facts and loopback.may_be_loaded(path, facts.platform, facts.machine))
+
+
 def _look_from_outside(
-    targets: Iterable[tuple[str, str, int]], records: Mapping[str, HostRecord]
+    targets: Iterable[tuple[str, str, int]], records: Mapping[str, HostRecord], *, is_private: bool
 ) -> list[Check]:
     """Try what workers listen at from this machine, where it is none of the hosts: what it reaches, others do, too."""
     outside = [each for each in targets if records[each[0]].ssh is not None]
     with ThreadPoolExecutor(max(len(outside), 1), "outside") as pool:
         reached = list(pool.map(lambda each: _accepts(*each[1:]), outside))
-    return [judge_outside(name, is_reached=ok) for (name, _, _), ok in zip(outside, reached, strict=True)]
+    return [
+        judge_outside(name, is_reached=ok, is_private=is_private)
+        for (name, _, _), ok in zip(outside, reached, strict=True)
+    ]
 
 
 def _accepts(address: str, port: int) -> bool:

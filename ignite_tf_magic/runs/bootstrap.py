@@ -11,7 +11,6 @@ import errno
 import faulthandler
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -23,15 +22,17 @@ from types import ModuleType, TracebackType
 
 from ignite_tf_magic.after_import import after_import, call_named
 from ignite_tf_magic.launch.files import sync_disk
+from ignite_tf_magic.runs import loopback
 from ignite_tf_magic.runs.deferred_imports import defer_imports
 from ignite_tf_magic.runs.leaving import Leaving
+from ignite_tf_magic.runs.listening import listens
 from ignite_tf_magic.runs.task import ExitReport, WorkerTask, is_python_script
 from ignite_tf_magic.runs.unhooked import UnhookedWatch
 
 # Less noise from TensorFlow's libraries, unless the user has chosen.
 _DEFAULTS = {"TF_CPP_MIN_LOG_LEVEL": "2", "GRPC_VERBOSITY": "ERROR"}
 _SITE_HOOK = str(Path(__file__).resolve().with_name("site_hook"))
-_SILENT_S = 2.0
+_SILENT_S, _PROBE_S = 2.0, 1.0
 _EXIT_TEMPORARY = 75  # as in `verdicts`: another attempt may fare better
 
 
@@ -43,7 +44,10 @@ def main() -> None:
     leaving = Leaving()
     if task.owner_lock:
         leaving.watch_owner(Path(task.owner_lock))
+    preloaded = os.environ.get(loopback.PRELOAD)
     _prepare(task)
+    if port := os.environ.get(loopback.PORTS):
+        _keep_port(int(port), preloaded, task)
     if task.after_import:
         _hook_imports(task)
     with leaving.insisting():
@@ -74,7 +78,7 @@ def _await_servers(addresses: Mapping[str, str], timeout_s: float | None) -> Non
     """Wait until all servers listen; says after some seconds for which it waits."""
     began_at = time.monotonic()
     tells_at, missing = began_at + _SILENT_S, dict(addresses)
-    while missing := {name: address for name, address in missing.items() if not _listens(address)}:
+    while missing := {name: address for name, address in missing.items() if not listens(address, _PROBE_S)}:
         now, names = time.monotonic(), ", ".join(f"{name} ({address})" for name, address in missing.items())
         if timeout_s is not None and now - began_at > timeout_s:
             sys.exit(f"no TensorFlow server within {timeout_s:g} s: {names}; a longer limit: --start-timeout")
@@ -82,15 +86,6 @@ def _await_servers(addresses: Mapping[str, str], timeout_s: float | None) -> Non
             _say(f"waiting for the TensorFlow servers of {names}")
             tells_at = now + 10 * _SILENT_S
         time.sleep(0.05)
-
-
-def _listens(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), 1.0).close()
-    except OSError:
-        return False
-    return True
 
 
 def _lacks_room(error: BaseException | None) -> bool:
@@ -120,6 +115,20 @@ def _prepare(task: WorkerTask) -> None:
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = task.cwd  # `-m` had put another there
     sys.argv = [task.script, *task.args]
+
+
+def _keep_port(port: int, preloaded: str | None, task: WorkerTask) -> None:
+    """See to it that servers of this task are reached from its host alone, in the processes below this one, too."""
+    # The user's own variables have come meanwhile.
+    if first := loopback.joined(preloaded, os.environ.get(loopback.PRELOAD)):
+        os.environ[loopback.PRELOAD] = first
+    if loopback.keeps(port):
+        loopback.prefer_loopback(os.environ)
+    elif task.tells_of_open_port:
+        _say(
+            "ignite_tf_magic: other machines may reach the servers of this run, which ask nobody who he is: the "
+            "library that keeps them to this machine is for Linux, and was not built or does not fit; docs/security.md"
+        )
 
 
 def _hook_imports(task: WorkerTask) -> None:

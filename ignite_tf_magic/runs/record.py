@@ -280,6 +280,11 @@ class RunRecord:
         return self.spec.roles[worker]
 
     @property
+    def has_private_ports(self) -> bool:
+        """Whether nobody but the tasks' own host needs to reach them, so that nobody else may."""
+        return len(self.order.hosts) == 1
+
+    @property
     def cluster_spec(self) -> dict[str, list[str]]:
         """Where TensorFlow's servers listen, by their jobs; empty before that is known."""
         addresses = self.order.addresses

@@ -10,6 +10,7 @@ from typing import Any
 from ignite_tf_magic.config.options import ConnectOptions, Endpoint
 from ignite_tf_magic.errors import ScriptError, format_ranges
 from ignite_tf_magic.launch.jobs import Job
+from ignite_tf_magic.runs import loopback
 from ignite_tf_magic.runs.directory import (
     CREDENTIALS,
     assignment_name,
@@ -91,6 +92,7 @@ def worker_environment(
         "TF_CONFIG": tf_config(spec.strategy, spec.roles, record.order.addresses, seat.worker),
         # Lets TensorFlow's server share a port with the socket that keeps it free for this run.
         "TF_GRPC_REUSE_PORT": "1",
+        loopback.PORTS: _private_port(record, seat),
         "IGNITE_DATASET_HOST": node.host,
         "IGNITE_DATASET_PORT": str(node.port),
         **_share(record, seat, home),
@@ -101,6 +103,10 @@ def worker_environment(
         "IGNITE_TF_RUN_DIR": f"{home}/files",
         "IGNITE_TF_RUN_URI": f"igfs:///runs/{record.run_id}",
     }
+
+
+def _private_port(record: RunRecord, seat: TaskSlot) -> str | None:
+    return record.order.addresses[seat.worker].rpartition(":")[2] if record.has_private_ports else None
 
 
 def _share(record: RunRecord, seat: TaskSlot, home: str) -> dict[str, str | None]:
@@ -155,6 +161,7 @@ def worker_task(
         awaited=_servers(record) if role.job == "chief" else {},
         await_timeout_s=spec.start_timeout_s,
         has_peers=role.must_join,
+        tells_of_open_port=seat.worker == 0 and len(spec.roles) > 1,
     )
 
 
@@ -177,11 +184,23 @@ def worker_job(
     *,
     port: int | None,
     python_path: str | None,
+    preload: str | None,
     timeouts: Timeouts,
 ) -> Job:
-    """Return the job of one worker: what its host starts and watches."""
+    """Return the job of one worker: what its host starts and watches.
+
+    Args:
+        record: The run.
+        seat: The worker's.
+        root: Directory of this package's state on the worker's host.
+        port: The worker's; None for none.
+        python_path: Where it finds this package, when its interpreter does not have it.
+        preload: Library that its processes load before all others, there.
+        timeouts: How long the run waits for what.
+    """
     run, generation, home = record.run_id, record.generation, f"{root}/runs/{record.run_id}"
     path = {"PYTHONPATH": python_path} if python_path else {}
+    first = {loopback.PRELOAD: preload} if preload else {}
     role = record.role(seat.worker)
     return Job(
         run=run,
@@ -193,7 +212,7 @@ def worker_job(
             "ignite_tf_magic.runs.bootstrap",
             f"{home}/{task_name(seat.worker, generation)}",
         ),
-        env={"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8", **path},
+        env={"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8", **path, **first},
         log=log_name(seat.worker, generation),
         cwd=f"{home}/start",  # empty, so that no file there hides a module
         create_cwd=True,

@@ -42,6 +42,7 @@ class WorkerTask:
         awaited: "host:port" of the servers, by the names of their tasks, without which the script cannot begin.
         await_timeout_s: How long it waits for them; None has no limit.
         has_peers: Whether other processes train the same model together with this one.
+        tells_of_open_port: Whether it says so when its port cannot be kept to its host.
     """
 
     worker: int
@@ -61,6 +62,7 @@ class WorkerTask:
     awaited: Mapping[str, str] = field(default_factory=dict)
     await_timeout_s: float | None = None
     has_peers: bool = False
+    tells_of_open_port: bool = False
 
     def to_text(self) -> str:
         """Return what `read` reads."""

@@ -29,7 +29,8 @@ class _Handlers:
 
 _HANDLERS = _Handlers()
 _BY_STRATEGY = {
-    "standalone": "ignite_tf_magic.training.standalone_client:know_servers",
+    "async": "ignite_tf_magic.training.chief_client:know_servers",
+    "standalone": "ignite_tf_magic.training.chief_client:know_servers",
     "between": "ignite_tf_magic.training.session_devices:reach_own_devices",
 }
 

@@ -21,14 +21,18 @@ _CHIEFS = ("ModelCheckpoint", "TensorBoard", "CSVLogger", "RemoteMonitor")
 
 def for_worker(callbacks: Any, framework: Framework, group: WorkerGroup) -> list[Any]:
     """Return the callbacks of this worker: all of them to the chief, to the others those that write nothing."""
-    if callbacks is None:
-        return []
-    listed = (
-        callbacks if isinstance(callbacks, (list, tuple)) else getattr(callbacks, "callbacks", [callbacks])
-    )
     module = framework.module.callbacks
     kinds = tuple(getattr(module, name) for name in _CHIEFS)
-    return [each for each in listed if group.place.is_chief or not isinstance(each, kinds)]
+    return [each for each in listed(callbacks) if group.place.is_chief or not isinstance(each, kinds)]
+
+
+def listed(callbacks: Any) -> list[Any]:
+    """Return what `fit` was given as callbacks as a list: it takes none, one, several and a `CallbackList`."""
+    if callbacks is None:
+        return []
+    return list(
+        callbacks if isinstance(callbacks, (list, tuple)) else getattr(callbacks, "callbacks", [callbacks])
+    )
 
 
 def leading(
@@ -53,13 +57,14 @@ def same_logs(
     A batch's logs are those of this worker's rows: what they lead to would not be the same on all workers. Those of all
     cost an operation of all workers a batch, so it is done for callbacks of the script's own only.
     """
-    if group.place.size == 1 or not group.any_true(any(_acts(each, framework) for each in callbacks)):
+    if group.place.size == 1 or not group.any_true(any(acts_by_batch(each, framework) for each in callbacks)):
         return []
     kind = type("SameLogs", (_SameLogs, framework.module.callbacks.Callback), {})
     return [kind(together)]
 
 
-def _acts(callback: Any, framework: Framework) -> bool:
+def acts_by_batch(callback: Any, framework: Framework) -> bool:
+    """Tell whether a callback of the script's own does something after each batch."""
     own = framework.module.__name__
     return any(
         name in vars(callback)
@@ -89,15 +94,62 @@ def as_number(value: Any) -> Any:
     return float(array) if array.ndim == 0 else array
 
 
-class Leading:
-    """Leads a training through its steps; with the `Callback` of either framework as its second base.
+class LeadingCallback:
+    """What the last callback of a training does, whoever makes its steps.
 
-    It lets all workers stop, save and report in the same step: within an epoch a wish of any of them travels with the
-    next step, at its end it is asked for. And it puts a training that goes on back to where it was.
+    With the `Callback` of either framework as its second base.
     """
 
     model: Any
     params: dict[str, Any]
+
+    def __init__(self, progress: FitProgress, reporter: Reporter, asked: GracefulShutdown) -> None:
+        super().__init__()
+        self._progress = progress
+        self._reporter = reporter
+        self._asked = asked
+        self.epoch = self.step = 0
+        self.last_batch = -1
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        """Validation is not training."""
+        del logs
+        self._reporter.pause()
+
+    def on_test_end(self, logs: Any = None) -> None:
+        """The training goes on."""
+        del logs
+        self._reporter.go()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Save that the training is done."""
+        del logs
+        self._progress.save(self.epoch + 1, 0, self.step, is_done=True)
+
+    def _goes_on_in(self, epoch: int) -> bool:
+        """Begin an epoch; tells whether the training goes on in it, and puts it back to where it was then."""
+        self.epoch, self.last_batch = epoch, -1
+        if epoch != self._progress.epoch or not self._progress.was_found:
+            return False
+        self.step = self._progress.step - self._progress.num_batches_done
+        self._progress.restore_callbacks()
+        self._progress.restore_history(self.model.history)
+        self._progress.restore_metrics()
+        return True
+
+    def _was_done_before(self, batch: int) -> bool:
+        """Count the steps until this one; tells whether they were done before the training went on."""
+        self.step += batch - self.last_batch
+        self.last_batch = batch
+        return self.epoch == self._progress.epoch and batch < self._progress.num_batches_done
+
+
+class Leading(LeadingCallback):
+    """Leads a training through its steps on all workers.
+
+    It lets them stop, save and report in the same step: within an epoch a wish of any of them travels with the next
+    step, at its end it is asked for. And it puts a training that goes on back to where it was.
+    """
 
     def __init__(
         self,
@@ -108,25 +160,15 @@ class Leading:
         asked: GracefulShutdown,
         firsts: Firsts,
     ) -> None:
-        super().__init__()
+        super().__init__(progress, reporter, asked)
         self._together = together
         self._group = group
-        self._progress = progress
-        self._reporter = reporter
-        self._asked = asked
         self._firsts = firsts
-        self.epoch = self.step = 0
-        self.last_batch = -1
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Put the training back to where it was, if it goes on in this epoch."""
         del logs
-        self.epoch, self.last_batch = epoch, -1
-        if epoch == self._progress.epoch and self._progress.was_found:
-            self.step = self._progress.step - self._progress.num_batches_done
-            self._progress.restore_callbacks()
-            self._progress.restore_history(self.model.history)
-            self._progress.restore_metrics()
+        if self._goes_on_in(epoch):
             self._together.keep_metrics()
         self._reporter.go()
 
@@ -139,10 +181,8 @@ class Leading:
         if self.last_batch < 0:
             for first in self._firsts.of_training:
                 first.check(self._group)
-        self.step += batch - self.last_batch
-        self.last_batch = batch
-        if self.epoch == self._progress.epoch and batch < self._progress.num_batches_done:
-            return  # it was done before
+        if self._was_done_before(batch):
+            return
         agreed = self._together.agreed()
         self._agree_to_stop(bool(agreed[STOP]))
         if agreed[SAVE] or (self._group.place.size == 1 and self._wants_to_save()):
@@ -155,17 +195,11 @@ class Leading:
             self._together.wish(SAVE)
         self._report_if_agreed(bool(agreed[REPORT]), logs or {})
 
-    def on_test_begin(self, logs: Any = None) -> None:
-        """Validation is not training."""
-        del logs
-        self._reporter.pause()
-
     def on_test_end(self, logs: Any = None) -> None:
-        """The training goes on."""
-        del logs
+        """The training goes on, if what was validated is the same on all workers."""
         for first in self._firsts.of_validation:
             first.check(self._group)
-        self._reporter.go()
+        super().on_test_end(logs)
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         """End when asked to: there is nothing new to save."""
@@ -186,11 +220,6 @@ class Leading:
             self._progress.save(epoch + 1, 0, self.step)
         if self._asked.is_asked:
             self._asked.end()
-
-    def on_train_end(self, logs: Any = None) -> None:
-        """Save that the training is done."""
-        del logs
-        self._progress.save(self.epoch + 1, 0, self.step, is_done=True)
 
     def _report_if_agreed(self, is_agreed: bool, logs: Mapping[str, Any]) -> None:
         if is_agreed or (self._group.place.size == 1 and self._reporter.is_time()):

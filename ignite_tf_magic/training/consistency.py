@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,7 @@ from ignite_tf_magic.training.group import WorkerGroup, as_array
 _NUM_NAMED = 5
 _COINCIDENCE = 1e-4
 _TEXT_SHOWN = 300
+_NUM_PARTS = 3  # of a version
 
 
 def are_same(arrays: Any, group: WorkerGroup) -> bool:
@@ -174,6 +176,33 @@ def check_weights(variables: Iterable[tuple[str, Any]], group: WorkerGroup, when
             "worker's own rows does not, nor does a step that changes variables without an optimizer. Let it go by "
             "`logs`, which are those of all workers, or by `tf.distribute.get_replica_context().all_reduce`"
         )
+
+
+def check_versions(versions: Mapping[str, str], group: WorkerGroup) -> None:
+    """Make sure that all workers compute with the same libraries; all of them call.
+
+    Raises:
+        WorkersDiffer: They do not; each worker's version is named.
+    """
+    if group.place.size == 1:
+        return
+    table = np.zeros([group.place.size, len(versions), _NUM_PARTS], np.int64)
+    table[group.place.index] = [_numbers(version) for version in versions.values()]
+    (table,) = group.sum_arrays([table])
+    for at, name in enumerate(versions):
+        by_worker = [".".join(map(str, row)) for row in table[:, at]]
+        if len(set(by_worker)) > 1:
+            told = ", ".join(f"{version} on worker {worker}" for worker, version in enumerate(by_worker))
+            raise WorkersDiffer(
+                f"workers that train one model compute with different versions of {name}: {told}. --requirements FILE "
+                "builds the same environment on every host, --python names another interpreter, and ignite-tf doctor "
+                "says what each host has"
+            )
+
+
+def _numbers(version: str) -> list[int]:
+    found = [int(digits) for digits in re.findall(r"\d+", version)[:_NUM_PARTS]]
+    return found + [0] * (_NUM_PARTS - len(found))
 
 
 def check_models(descriptions: Iterable[tuple[str, str]], group: WorkerGroup) -> None:

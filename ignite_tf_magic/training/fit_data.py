@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,15 @@ _ALIKE = {
     *("epochs", "initial_epoch", "batch_size", "validation_split", "validation_batch_size", "shuffle"),
     *("steps_per_epoch", "validation_steps", "validation_freq", "class_weight"),
 }
+
+
+@contextmanager
+def end_is_well(given: Mapping[str, Any], *numbers: str) -> Iterator[None]:
+    """Keep Keras from warning of data whose number of batches nobody knew, where no such argument is given."""
+    with warnings.catch_warnings():
+        if all(given.get(each) is None for each in numbers):
+            warnings.filterwarnings("ignore", "Your input ran out of data", UserWarning)
+        yield
 
 
 def training_data(

@@ -24,6 +24,7 @@ class Framework(ABC):
 
     module: Any
     apply_name: str  # of the method of optimizers that all others end in
+    converts_steps = False  # whether AutoGraph converts a `train_step`
     aggregate_name = ""  # of the method of models that adds up the losses that a layer adds, where one does
 
     @abstractmethod
@@ -88,6 +89,14 @@ class Framework(ABC):
     def steps_per_execution(self, model: Any) -> int:
         """Tell how many steps a call of the train function does."""
 
+    @abstractmethod
+    def set_steps_per_execution(self, model: Any, number: int) -> None:
+        """Say how many steps a call of the train function does."""
+
+    def count_step(self, model: Any) -> None:
+        """Count a step that the model's own train function has not made, where callbacks ask it for their number."""
+        del model
+
     def is_optimizer(self, thing: Any) -> bool:
         """Whether something is an optimizer."""
         return isinstance(thing, self.optimizer_classes)
@@ -141,11 +150,15 @@ class Keras3(Framework):
     def steps_per_execution(self, model: Any) -> int:
         return int(model.steps_per_execution)
 
+    def set_steps_per_execution(self, model: Any, number: int) -> None:
+        model.steps_per_execution = number
+
 
 class TfKeras(Framework):
     """tf_keras, which is Keras 2."""
 
     apply_name = "apply_gradients"
+    converts_steps = True
 
     def __init__(self, module: Any) -> None:
         self.module = module
@@ -199,6 +212,12 @@ class TfKeras(Framework):
 
     def steps_per_execution(self, model: Any) -> int:
         return int(model._steps_per_execution)
+
+    def set_steps_per_execution(self, model: Any, number: int) -> None:
+        model._steps_per_execution.assign(number)
+
+    def count_step(self, model: Any) -> None:
+        model._train_counter.assign_add(1)
 
 
 def _variables_in(things: Iterable[Any]) -> Iterator[Any]:

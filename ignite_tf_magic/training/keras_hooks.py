@@ -20,35 +20,36 @@ from typing import Any
 
 import tensorflow as tf
 
-from ignite_tf_magic.dataset.batches import num_batches
+from ignite_tf_magic.dataset.batches import empty_like, or_one_row
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.training import shares
 from ignite_tf_magic.training.adapting import hook_adapt
 from ignite_tf_magic.training.advice import check_elements, warn_of_own_statistics
+from ignite_tf_magic.training.async_fit import fit_on_workers
 from ignite_tf_magic.training.callbacks import for_worker, leading, same_logs
 from ignite_tf_magic.training.checkpoints import directory_in_run
 from ignite_tf_magic.training.claim import CLAIM, name_in_run, stay_alone, stay_out
-from ignite_tf_magic.training.consistency import check_models
-from ignite_tf_magic.training.fit_data import described, evaluation_data, training_data
+from ignite_tf_magic.training.consistency import check_models, check_versions
+from ignite_tf_magic.training.fit_data import described, end_is_well, evaluation_data, training_data
 from ignite_tf_magic.training.frameworks import Framework, framework_named, framework_of, too_old
 from ignite_tf_magic.training.group import WorkerGroup, worker_group
 from ignite_tf_magic.training.losses import hook_losses
 from ignite_tf_magic.training.metric_updates import hook_metrics
 from ignite_tf_magic.training.models import leave_model
 from ignite_tf_magic.training.optimizers import hook_optimizers, optimizers_of
-from ignite_tf_magic.training.reporting import Reporter, writer_of_run
-from ignite_tf_magic.training.resume import CheckpointPolicy, FitProgress, GracefulShutdown, skipping
+from ignite_tf_magic.training.reporting import reporter_of_fit
+from ignite_tf_magic.training.resume import CheckpointPolicy, FitProgress, GracefulShutdown
 from ignite_tf_magic.training.saving import hook_saving
 from ignite_tf_magic.training.seeding import own_random_numbers
 from ignite_tf_magic.training.strategies import hook_strategies
 from ignite_tf_magic.training.tapes import hook_tapes
-from ignite_tf_magic.training.task import task, why_alone
+from ignite_tf_magic.training.task import hands_steps_out, task, why_alone
 from ignite_tf_magic.training.tensorflow_seeds import order_seed, own_numbers, seed_tensorflow
 from ignite_tf_magic.training.together import DataParallelFit
 
+_TOGETHER = "_ignite_tf_together"
 _NO_STRATEGY = type(tf.distribute.get_strategy())  # that of a process in which nobody has asked for one
 _is_at_work: contextvars.ContextVar[bool] = contextvars.ContextVar("at_work", default=False)
-_models: weakref.WeakKeyDictionary[Any, DataParallelFit] = weakref.WeakKeyDictionary()
 _trained_as_ever: weakref.WeakSet[Any] = weakref.WeakSet()
 _installed: set[str] = set()
 _told: set[str] = set()
@@ -79,7 +80,13 @@ def _install(name: str) -> None:
             )
         return
     _installed.add(name)
-    if reason := why_alone(task()):
+    own = task()
+    if hands_steps_out(own):
+        if CLAIM.take():
+            seed_tensorflow()
+            module.Model.fit = _wrapped(module.Model.fit, fit_on_workers)
+        return
+    if reason := why_alone(own):
         stay_alone(module.Model, reason, _has_strategy)
         return
     if not CLAIM.take():
@@ -213,6 +220,7 @@ def _fit(model: Any, original: Callable[..., Any], given: dict[str, Any]) -> Any
     framework, group = framework_of(model), worker_group()
     together, asked = _together(model, framework, group), GracefulShutdown()
     check_elements(model, given.get("x"))
+    check_versions({"TensorFlow": tf.__version__, "Keras": framework.module.__version__}, group)
     check_models([("the arguments of `fit`", described(given))], group)
     fit = f"fit-{next(_fits)}"
     name = name_in_run(fit, group)
@@ -221,7 +229,7 @@ def _fit(model: Any, original: Callable[..., Any], given: dict[str, Any]) -> Any
     data, firsts = training_data(given, framework, group, order_seed(group, fit))
     together.note_divided(firsts.is_training_divided, is_training=True)
     together.note_divided(firsts.is_validation_divided, is_training=False)
-    reporter = _reporter(name, group, given, data["x"])
+    reporter = reporter_of_fit(name, group, given, data["x"])
     callbacks = for_worker(given.pop("callbacks", None), framework, group)
     history = framework.module.callbacks.History()
     progress.callbacks = list(callbacks)
@@ -236,54 +244,26 @@ def _fit(model: Any, original: Callable[..., Any], given: dict[str, Any]) -> Any
     elif group.place.size > 1:
         warn_of_own_statistics(model)
     with together.installed():
-        is_uncounted = _is_uncounted(data["x"]) or _is_uncounted(data.get("validation_data"))
-        _build(model, data["x"], framework, needs_all=progress.was_found or is_uncounted)
-        if is_uncounted:
-            together.hold_back()
+        _build(model, data["x"], framework, needs_all=progress.was_found)
+        _hold_back(together, train=data["x"], test=data.get("validation_data"))
         progress.restore()
         together.start()
         if progress.is_done:
-            return _result(model, history, progress)
+            return progress.result(history)
         given["initial_epoch"] = max(given.get("initial_epoch", 0), progress.epoch)
         progress.begin(data["x"], given["initial_epoch"])
         if framework.steps_per_execution(model) == 1:
             data |= shares.read_ahead(data["x"], given)
         data["x"] = reporter.measured(data["x"])
-        with _skipping(model, framework, progress), asked.listening(), _end_of_data_is_well(given):
+        with (
+            progress.skipping(),
+            asked.listening(),
+            end_is_well(given, "steps_per_epoch", "validation_steps"),
+        ):
             found = original(**{**given, **data}, callbacks=callbacks)
     if group.place.is_chief:
         leave_model(model)
     return found
-
-
-@contextlib.contextmanager
-def _end_of_data_is_well(given: dict[str, Any]) -> Iterator[None]:
-    """Keep Keras from warning of data whose number of batches nobody knew: nobody has asked for so many."""
-    with warnings.catch_warnings():
-        if given.get("steps_per_epoch") is None and given.get("validation_steps") is None:
-            warnings.filterwarnings("ignore", "Your input ran out of data", UserWarning)
-        yield
-
-
-def _reporter(name: str, group: WorkerGroup, given: dict[str, Any], data: Any) -> Reporter:
-    batches = given.get("steps_per_epoch") or num_batches(data)
-    return Reporter(name, group, writer_of_run(), epochs=given.get("epochs", 1), batches=batches)
-
-
-def _result(model: Any, history: Any, progress: FitProgress) -> Any:
-    """Return what a training has come to that was done before its run was started again."""
-    history.set_model(model)
-    progress.restore_history(history)
-    model.history = history
-    return history
-
-
-def _skipping(
-    model: Any, framework: Framework, progress: FitProgress
-) -> contextlib.AbstractContextManager[None]:
-    if not progress.num_batches_done:
-        return contextlib.nullcontext()
-    return skipping(model, progress.num_batches_done, framework.steps_per_execution(model), progress.logs)
 
 
 def _evaluate(model: Any, original: Callable[..., Any], given: dict[str, Any]) -> Any:
@@ -291,7 +271,7 @@ def _evaluate(model: Any, original: Callable[..., Any], given: dict[str, Any]) -
     if group.place.size == 1:
         together = _together(model, framework, group)
         with together.installed():
-            _hold_back_tests(model, given.get("x"), together)
+            _hold_back(together, test=given.get("x"))
             return original(**given)
     check_elements(model, given.get("x"))
     data, firsts = evaluation_data(given, framework, group)
@@ -300,36 +280,42 @@ def _evaluate(model: Any, original: Callable[..., Any], given: dict[str, Any]) -
     together = _together(model, framework, group)
     together.note_divided(firsts.is_validation_divided, is_training=False)
     with together.installed():
-        _hold_back_tests(model, data.get("x"), together)
+        _hold_back(together, test=data.get("x"))
         found = original(**given, **data)
     for first in firsts.of_validation:
         first.check(group)
     return found
 
 
-def _is_uncounted(data: Any) -> bool:
-    return isinstance(data, tf.data.Dataset) and int(data.cardinality()) == tf.data.UNKNOWN_CARDINALITY
-
-
-def _hold_back_tests(model: Any, data: Any, together: DataParallelFit) -> None:
-    if _is_uncounted(data):
-        # A first look at the step makes what variables it needs.
-        tf.function(model.test_step).get_concrete_function(data.element_spec)
-        together.hold_back()
+def _hold_back(together: DataParallelFit, **data: Any) -> None:
+    """Let steps wait for their batches where nobody knows how many there are."""
+    for name, each in data.items():
+        if isinstance(each, tf.data.Dataset) and int(each.cardinality()) == tf.data.UNKNOWN_CARDINALITY:
+            together.hold_back(name, each)
 
 
 def _together(model: Any, framework: Framework, group: WorkerGroup) -> DataParallelFit:
     if getattr(model, "optimizer", None) is None and not getattr(model, "compiled", False):
         raise ConfigError("compile the model before fit: model.compile(optimizer, loss)")
-    if model not in _models:
-        _models[model] = DataParallelFit(model, framework, group)
-    return _models[model]
+    # In the model's own dictionary, past what Keras does with attributes, so that it goes with the model; a copy of it
+    # has it, too.
+    known = vars(model).get(_TOGETHER)
+    if not isinstance(known, DataParallelFit) or known.model is not model:
+        known = vars(model)[_TOGETHER] = DataParallelFit(model, framework, group)
+    return known
 
 
 def _build(model: Any, data: Any, framework: Framework, *, needs_all: bool) -> None:
     """Make the variables of a model that knows its inputs only now, and of all else; nothing is computed."""
     if isinstance(data, tf.data.Dataset) and (needs_all or not model.built):
-        tf.function(model.train_step).get_concrete_function(data.element_spec)
+        if model.run_eagerly:  # a step that looks at values cannot be traced
+            zeros = or_one_row(empty_like(data.element_spec), tf.constant(0))
+            if needs_all:
+                model.train_step(zeros)  # what it changes is restored next
+            else:
+                model(framework.unpack(zeros)[0])
+        else:
+            tf.function(model.train_step).get_concrete_function(data.element_spec)
     if model.built:
         for optimizer in optimizers_of(model, framework):
             framework.build_optimizer(optimizer, model.trainable_variables)

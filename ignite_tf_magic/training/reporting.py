@@ -20,6 +20,7 @@ import fsspec
 import numpy as np
 import tensorflow as tf
 
+from ignite_tf_magic.dataset.batches import num_batches
 from ignite_tf_magic.errors import IgniteTfError, TrainingDiverged
 from ignite_tf_magic.training.group import WorkerGroup, as_array
 from ignite_tf_magic.training.measures import NUM_NUMBERS, Meter, Sample
@@ -256,6 +257,12 @@ def _scalars(record: TrainingRecord) -> dict[str, float]:
 
 
 _writers: dict[str, RecordWriter] = {}
+
+
+def reporter_of_fit(training: str, group: WorkerGroup, given: Mapping[str, Any], data: Any) -> Reporter:
+    """Make the reporter of a `fit`, of its arguments and this worker's data."""
+    batches = given.get("steps_per_epoch") or num_batches(data)
+    return Reporter(training, group, writer_of_run(), epochs=given.get("epochs", 1), batches=batches)
 
 
 def writer_of_run() -> RecordWriter | None:

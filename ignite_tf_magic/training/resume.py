@@ -138,6 +138,11 @@ class FitProgress:
         return 0 if self._found is None else self._found.step
 
     @property
+    def facts(self) -> Mapping[str, Any]:
+        """What was saved beside numbers; nothing where nothing was found."""
+        return {} if self._found is None else self._found.facts
+
+    @property
     def was_found(self) -> bool:
         """Whether there is anything to go on with."""
         return self._found is not None
@@ -187,7 +192,49 @@ class FitProgress:
             history.history = {name: [_shown(value) for value in values] for name, values in saved}
             history.epoch = list(self._found.facts["epochs"])
 
+    def result(self, history: Any) -> Any:
+        """Return what a training has come to that was done before its run was started again."""
+        history.set_model(self._model)
+        self.restore_history(history)
+        self._model.history = history
+        return history
+
     # During the training
+
+    @contextmanager
+    def skipping(self) -> Iterator[None]:
+        """Let the first calls of the train function take what was done without doing it, and give what was given last.
+
+        Keras looks at its names at the end of an epoch, of which there may be nothing left to do.
+        """
+        if not self.num_batches_done:
+            yield
+            return
+        model, left = self._model, self.num_batches_done
+        original, batches_per_call = model.make_train_function, self._framework.steps_per_execution(model)
+
+        def make_train_function(force: bool = False) -> Any:
+            original(force=force)
+            function = model.train_function
+
+            def train_function(iterator: Any) -> Any:
+                nonlocal left
+                if not left:
+                    return function(iterator)
+                taken = min(batches_per_call, left)
+                left -= taken
+                for _ in range(taken):
+                    next(iterator)
+                return dict(self.logs)
+
+            model.train_function = train_function
+            return train_function
+
+        model.make_train_function = make_train_function
+        try:
+            yield
+        finally:
+            del model.make_train_function
 
     def wants_to_save(self) -> bool:
         """Whether it is time to save."""
@@ -201,8 +248,12 @@ class FitProgress:
         *,
         is_done: bool = False,
         logs: Mapping[str, Any] | None = None,
+        more: Mapping[str, Any] | None = None,
     ) -> None:
-        """Save; all workers call. `epoch` and `num_batches` say where to go on; `logs` are those of the last step."""
+        """Save; all workers call. `epoch` and `num_batches` say where to go on; `logs` are those of the last step.
+
+        `more` is found again in `facts`.
+        """
         if not self._saving.is_on:
             return
         metrics = self._framework.metric_variables(self._model) if num_batches else []
@@ -214,6 +265,7 @@ class FitProgress:
             "is_done": is_done,
             "logs": {name: as_array(value).tolist() for name, value in (logs or {}).items()},
             "sources": sources,
+            **(more or {}),
         }
         self._saving.save(lambda: self._checkpoint(step, counts, read, facts))
 
@@ -258,40 +310,6 @@ def _is_kept(name: str, value: Any) -> bool:
 
 def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.number) else value
-
-
-@contextmanager
-def skipping(model: Any, num_batches: int, batches_per_call: int, logs: Mapping[str, Any]) -> Iterator[None]:
-    """Let the first calls of the train function take batches without doing anything, and give what was given last.
-
-    Keras looks at its names at the end of an epoch, of which there may be nothing left to do.
-    """
-    original = model.make_train_function
-    left = num_batches
-
-    def make_train_function(force: bool = False) -> Any:
-        nonlocal left
-        original(force=force)
-        function = model.train_function
-
-        def train_function(iterator: Any) -> Any:
-            nonlocal left
-            if not left:
-                return function(iterator)
-            taken = min(batches_per_call, left)
-            left -= taken
-            for _ in range(taken):
-                next(iterator)
-            return dict(logs)
-
-        model.train_function = train_function
-        return train_function
-
-    model.make_train_function = make_train_function
-    try:
-        yield
-    finally:
-        del model.make_train_function
 
 
 class GracefulShutdown:

@@ -71,6 +71,7 @@ def _put_in_place(own: Path, path: Path, before: tuple[int, int] | None) -> None
     while (now := _identity(path)) in (None, before):
         if now is not None:
             gone = own.with_name(f"{own.name}-before")
+            _remove(gone)  # left by a worker that was killed here
             with suppress(FileNotFoundError):
                 path.rename(gone)
                 _remove(gone)

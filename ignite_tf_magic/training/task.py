@@ -93,6 +93,11 @@ def place_of(task: Task) -> Place:
     return Place(workers, task.index)
 
 
+def hands_steps_out(task: Task) -> bool:
+    """Whether this is a chief whose `fit` has the workers make its steps, on variables of parameter servers."""
+    return task.kind == "chief" and bool(task.addresses.get("ps")) and bool(task.addresses.get("worker"))
+
+
 def why_alone(task: Task) -> str | None:
     """Say who trains with this task what Keras' `fit` trains in it, where others might be expected to; else None."""
     jobs = [job for job, addresses in task.addresses.items() if addresses and job != task.kind]
@@ -103,8 +108,8 @@ def why_alone(task: Task) -> str | None:
     if task.kind == "chief":
         return (
             f"this fit trains in the chief alone, with all rows of the cache, and the {task.num_workers} workers do "
-            "nothing of it: a loop of the script's own hands steps to them (docs/strategies.md). With --strategy sync, "
-            "and no --ps, fit trains one model on all workers"
+            "nothing of it: a script of its own has operations on them (docs/strategies.md). With --strategy sync "
+            "fit trains one model on all workers; with --ps 1 it hands its steps out to them"
         )
     return (
         f"this fit trains a model of worker {task.index} alone, on its own rows. With --strategy sync, and no --ps, "

@@ -14,6 +14,7 @@ So all workers make the same update from the same weights, and stay equal to the
 from __future__ import annotations
 
 import math
+import operator
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -32,21 +33,26 @@ from ignite_tf_magic.training.reductions import number_of_all, tell_of_changes
 from ignite_tf_magic.training.step import NUM_FLAGS, Flags, Step
 from ignite_tf_magic.training.tensorflow_seeds import other_numbers
 
+_STEPS = ("train", "test")
 _SEAMS = ("train_step", "test_step", "get_metrics_result", "reset_metrics")
 
 
 class DataParallelFit:
-    """Trains one model together with the other workers. Used in one thread."""
+    """Trains one model together with the other workers. Used in one thread.
+
+    Attributes:
+        model: What is trained.
+    """
 
     def __init__(self, model: Any, framework: Framework, group: WorkerGroup) -> None:
-        self._model = model
+        self.model = model
         self._framework = framework
         self._group = group
         self._step: Step | None = None
         self._shadows: dict[int, Any] = {}
         self._functions: dict[str, Any] = {}
-        self._compiled: tuple[int, ...] = ()
-        self._holds_back = False
+        self._compiled: list[Any] = []
+        self._waiting: set[str] = set()
         self._flags = Flags(_no_flags("wishes"), _no_flags("agreed"))
         # Of the batches of training, and of others.
         self._are_divided = {
@@ -56,23 +62,36 @@ class DataParallelFit:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Take the model's seams, and give them back; those of one worker alone only see to the end of the data."""
-        model = self._model
-        self._holds_back = False
-        if self._group.place.size == 1:
-            steps = {
-                name: self._behind_its_data(getattr(model, name)) for name in ("train_step", "test_step")
-            }
-            with _seams(model, steps):
+        model = self.model
+        if self._is_compiled_anew():
+            self._functions, self._shadows, self._waiting = {}, {}, set()
+        try:
+            with self._installed_alone() if self._group.place.size == 1 else self._installed_together():
                 yield
-            return
+        finally:
+            self._compiled = [model.optimizer, *model.metrics]  # as they are when all is built
+
+    def _is_compiled_anew(self) -> bool:
+        now = [self.model.optimizer, *self.model.metrics]
+        return len(now) != len(self._compiled) or any(map(operator.is_not, now, self._compiled))
+
+    @contextmanager
+    def _installed_alone(self) -> Iterator[None]:
+        model = self.model
+        steps = {
+            f"{name}_step": self._behind_its_data(name, getattr(model, f"{name}_step")) for name in _STEPS
+        }
+        with seams(model, steps):
+            yield
+
+    @contextmanager
+    def _installed_together(self) -> Iterator[None]:
+        model = self.model
         if model.run_eagerly:
             _warn_of_eager_steps(self._group)
-        compiled = tuple(map(id, [model.optimizer, *model.metrics]))
-        if compiled != self._compiled:
-            self._functions, self._shadows, self._compiled = {}, {}, compiled
         before = {name: getattr(model, name) for name in ("train_function", "test_function", "jit_compile")}
-        seams = {name: getattr(self, f"_{name}")(getattr(model, name)) for name in _SEAMS}
-        with _seams(model, seams):
+        others = {name: getattr(self, f"_{name}")(getattr(model, name)) for name in _SEAMS}
+        with seams(model, others):
             try:
                 model.jit_compile = False  # XLA compiles no operation between processes
                 model.train_function = self._functions.get("train_function")
@@ -90,9 +109,9 @@ class DataParallelFit:
         self._flags.agreed.assign(tf.zeros([NUM_FLAGS]))
         if self._group.place.size == 1:
             return
-        optimizers = optimizers_of(self._model, self._framework)
-        check_models(_descriptions(self._model, optimizers, self._framework), self._group)
-        variables = [*self._model.variables, *self._framework.untracked_variables(self._model)]
+        optimizers = optimizers_of(self.model, self._framework)
+        check_models(_descriptions(self.model, optimizers, self._framework), self._group)
+        variables = [*self.model.variables, *self._framework.untracked_variables(self.model)]
         for optimizer in optimizers:
             variables += self._framework.optimizer_variables(optimizer)
         numbers = [each for each in variables if tf.as_dtype(each.dtype) not in (tf.string, tf.variant)]
@@ -120,7 +139,7 @@ class DataParallelFit:
 
     def results(self) -> dict[str, Any]:
         """Return what metrics have come to over the rows of all workers. All of them call."""
-        return dict(_flattened(self._model.get_metrics_result()))
+        return dict(_flattened(self.model.get_metrics_result()))
 
     def check_weights(self, when: str) -> None:
         """Make sure that all workers have the same weights, of the model and of optimizers. All of them call.
@@ -131,7 +150,7 @@ class DataParallelFit:
         check_weights(self._named_values(), self._group, when)
 
     def _named_values(self) -> Iterator[tuple[str, Any]]:
-        model, framework = self._model, self._framework
+        model, framework = self.model, self._framework
         for optimizer in optimizers_of(model, framework):
             for variable in framework.optimizer_variables(optimizer):
                 name = getattr(optimizer, "name", type(optimizer).__name__)
@@ -143,7 +162,7 @@ class DataParallelFit:
 
     def _spread_seeds(self) -> None:
         """Let each worker drop out other units: equal seeds would drop the same ones everywhere."""
-        for variable in self._model.non_trainable_variables:
+        for variable in self.model.non_trainable_variables:
             if is_seed(variable):
                 value = tf.cast(self._framework.tensor(variable), tf.int64)
                 index = tf.constant(
@@ -151,21 +170,30 @@ class DataParallelFit:
                 )
                 variable.assign(tf.cast(value + tf.reshape(index, tf.shape(value)), variable.dtype))
 
-    def hold_back(self) -> None:
-        """Let nothing of a step happen before its batch is there; all variables are made by then.
+    def hold_back(self, name: str, data: Any) -> None:
+        """Let nothing of a step happen before its batch is there, from now on and until the model is compiled again.
 
         Keras asks for batches until there is none, where nobody knows how many there are. What does not depend on the
         batch may then be done once more than there are batches: an optimizer counts a step too many, a metric a zero.
+
+        Args:
+            name: "train" or "test".
+            data: A dataset of the step's batches.
         """
-        self._model.train_function = self._model.test_function = None
-        self._holds_back = True
+        # Eager steps, and XLA's, begin with their batch as they are. (Together there is no XLA.)
+        is_behind = self.model.run_eagerly or (self._group.place.size == 1 and self.model.jit_compile)
+        if is_behind or name in self._waiting:
+            return
+        # A look at the step makes what variables it needs: behind a batch there would be none of them yet.
+        tf.function(getattr(self.model, f"{name}_step")).get_concrete_function(data.element_spec)
+        setattr(self.model, f"{name}_function", None)
+        self._waiting.add(name)
 
     # The seams
 
-    def _behind_its_data(self, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def _behind_its_data(self, name: str, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def behind(data: Any) -> Any:
-            # XLA's steps begin with their batch as they are, and cannot make variables behind one.
-            if not self._holds_back or self._model.jit_compile:
+            if name not in self._waiting:
                 return step(data)
             parts = tf.nest.flatten(data, expand_composites=True)
             with tf.control_dependencies([part for part in parts if part is not None]):
@@ -174,19 +202,19 @@ class DataParallelFit:
         return behind
 
     def _train_step(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        return self._behind_its_data(lambda data: self._careful(original, data, is_training=True))
+        return self._behind_its_data("train", lambda data: self._careful(original, data, is_training=True))
 
     def _test_step(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        return self._behind_its_data(lambda data: self._careful(original, data, is_training=False))
+        return self._behind_its_data("test", lambda data: self._careful(original, data, is_training=False))
 
     def _careful(self, original: Callable[[Any], Any], data: Any, *, is_training: bool) -> Any:
         """Do a step; without rows, do it with one of zeros, and let it count for nothing."""
         x, _, _ = self._framework.unpack(data)
         rows = num_rows(x)
-        statistics = self._framework.other_variables(self._model) if is_training else []
+        statistics = self._framework.other_variables(self.model) if is_training else []
         self._step = step = Step(
             self._group,
-            self._model,
+            self.model,
             rows,
             self._flags,
             statistics,
@@ -210,7 +238,7 @@ class DataParallelFit:
         Their values are kept beside them from step to step: when the first step begins, they may not have been made.
         """
         gathered = {id(each) for metric in step.gathered_metrics.values() for each in metric.variables}
-        for variable in self._framework.metric_variables(self._model):
+        for variable in self._framework.metric_variables(self.model):
             counts = self._group.place.is_chief if id(variable) in gathered else step.rows > 0
             shadow = self._shadow(variable)
             value = tf.where(counts, self._framework.tensor(variable), shadow)
@@ -226,7 +254,7 @@ class DataParallelFit:
 
     def keep_metrics(self) -> None:
         """Take what metrics have counted now for what they had before the next step."""
-        for variable in self._framework.metric_variables(self._model):
+        for variable in self._framework.metric_variables(self.model):
             self._shadow(variable).assign(self._framework.tensor(variable))
 
     def _reset_metrics(self, original: Callable[[], None]) -> Callable[[], None]:
@@ -245,12 +273,12 @@ class DataParallelFit:
         return get_metrics_result
 
     def _of_all(self, result: Callable[[], Any]) -> Any:
-        variables = self._framework.metric_variables(self._model)
+        variables = self._framework.metric_variables(self.model)
         sums = self._group.sum([self._framework.tensor(variable) for variable in variables])
         return self._framework.with_values(zip(variables, sums, strict=True), result)
 
     def _own_metrics_result(self) -> Any:
-        return type(self._model).get_metrics_result(self._model)
+        return type(self.model).get_metrics_result(self.model)
 
     def _is_own(self, logs: Any) -> bool:
         """Whether a step of the script's own gives other things than metrics; Keras then shows the last."""
@@ -270,7 +298,7 @@ class DataParallelFit:
 
 
 @contextmanager
-def _seams(model: Any, methods: dict[str, Callable[..., Any]]) -> Iterator[None]:
+def seams(model: Any, methods: dict[str, Callable[..., Any]]) -> Iterator[None]:
     """Have a model's methods be others for as long as it lasts."""
     own = {name: vars(model)[name] for name in methods if name in vars(model)}
     try:

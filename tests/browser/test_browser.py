@@ -83,6 +83,7 @@ with fs.open("/browser/one/events.out.tfevents.1", "wb") as file:
 """
 
 
+@pytest.mark.long
 def test_tensorboard_opens_inside_the_notebook_and_reads_igfs(ignite, tmp_path):
     (tmp_path / "notebooks").mkdir()
     cells = ["%load_ext ignite_tf_magic", WRITE_EVENTS, "%ignite_tf tensorboard --logdir igfs:///browser"]

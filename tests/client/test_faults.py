@@ -112,6 +112,7 @@ def test_without_backups_the_lost_partitions_are_named(loaded, sizes_of):
     assert "backups" in str(caught.value)
 
 
+@pytest.mark.long
 def test_a_dataset_refuses_a_second_pass_over_fewer_rows(loaded):
     import tensorflow as tf
 
@@ -130,6 +131,7 @@ def test_a_dataset_refuses_a_second_pass_over_fewer_rows(loaded):
         sum(int(b["key"].shape[0]) for b in bare)
 
 
+@pytest.mark.long
 def test_a_node_killed_during_the_load_loses_no_row(loaded):
     cluster, client = loaded
     encoder = RowEncoder("LATE", {"x": np.zeros((60_000, 100), np.uint8)}, np.arange(60_000))

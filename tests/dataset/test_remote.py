@@ -337,6 +337,7 @@ def assert_each_worker_reads_its_own(servers, found, expected, name):
     np.testing.assert_allclose(np.array(found["gradient"]), expected[1], rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.long
 def test_eager_remote_devices_and_a_coordinator(servers, digits, expected):
     found = servers.run(CHIEF, digits.name)
     assert_each_worker_reads_its_own(servers, found, expected, digits.name)
@@ -360,6 +361,7 @@ def test_eager_remote_devices_and_a_coordinator(servers, digits, expected):
     assert "GONE" in found["source_error"]
 
 
+@pytest.mark.long
 def test_in_graph_gradients_in_a_session(servers, digits, expected):
     found = servers.run(SESSION, digits.name)
     assert_each_worker_reads_its_own(servers, found, expected, digits.name)

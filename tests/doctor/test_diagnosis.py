@@ -149,6 +149,15 @@ def test_ports_of_workers_on_this_machine():
     assert "firewall" in check.fix
 
 
+def test_ports_of_workers_that_are_kept_to_their_host():
+    for check in (
+        judge_outside("db1", is_reached=True, is_private=True),
+        judge_here("here", ["192.168.1.7"], is_private=True),
+    ):
+        assert check.health is Health.GOOD
+        assert "127.0.0.1 alone" in check.found
+
+
 def test_views_tell_what_to_do():
     diagnosis = Diagnosis(
         (good("", "ignite", "2 nodes"), good("a", "ssh", "in"), bad("a", "<disk>", "full", "mend it")), 0.5

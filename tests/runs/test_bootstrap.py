@@ -53,6 +53,7 @@ def test_the_environment_of_a_worker(start):
         "IGNITE_TF_RUN_DIR": str(run.directory.files),
         "IGNITE_TF_RUN_URI": f"igfs:///runs/{run.id}",
         "IGNITE_TF_STRATEGY": "sync",
+        "IGNITE_TF_LOOPBACK_PORTS": address.rpartition(":")[2],
     }
     assert assignment == {
         "cache": "MNIST",

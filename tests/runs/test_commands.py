@@ -85,6 +85,7 @@ def test_workers_train_together(run_of, command, shell):
     assert "alone" not in "".join(texts)
 
 
+@pytest.mark.long
 def test_one_program_of_a_shell_script_takes_part_at_a_time(run_of):
     """One after the other; of two at once, one says that it trains alone. And each has a training of its own."""
     texts = run_of(("bash", "train.sh"), f"{IN_TURN}wait\n")
@@ -95,6 +96,7 @@ def test_one_program_of_a_shell_script_takes_part_at_a_time(run_of):
     assert second[0] == second[1]  # it began anew, and did not go on with what the one before had saved
 
 
+@pytest.mark.long
 def test_interpreters_that_hear_nothing_of_the_run_are_told_of(run_of, work_dir):
     texts = run_of(("bash", "train.sh"), DEAF)
     for text in texts:

@@ -19,6 +19,7 @@ def counting(session, **options):
     return session.start_run(RunRequest("NUMBERS", COUNT, 3, start_timeout_s=None, **options))
 
 
+@pytest.mark.long
 def test_a_detached_run(session, elsewhere):
     run = counting(session, detach=True)
     session.close()
@@ -127,6 +128,7 @@ def test_a_row_of_the_registry_names_no_program_for_another_machine(session, els
 
 
 @pytest.mark.faults
+@pytest.mark.long
 def test_while_ignite_is_down(session, elsewhere, bed):
     run = counting(session, detach=True)
     session.close()

@@ -49,6 +49,7 @@ def test_a_host_that_is_lost_while_it_is_given_a_run(session, bed, namespaces, m
             victim.start_sshd()
 
 
+@pytest.mark.long
 def test_the_node_that_answers_for_the_registry_loses_its_power(session, bed, namespaces, monkeypatch):
     """The hosts have the run by then: that one node answers no more does not make its start an error."""
     await_supervisor, lost = submission._await_supervisor, []
@@ -79,7 +80,7 @@ def registry_fails(monkeypatch) -> Callable[[int], None]:
     Which error comes is a matter of the moment in which a node dies, and cannot be chosen by killing one.
     """
     await_supervisor = submission._await_supervisor
-    monkeypatch.setattr(submission, "_TAKEN_OVER_S", 2.0)
+    monkeypatch.setattr(submission, "_TAKEN_OVER_S", 10.0)
 
     def begin(times: int) -> None:
         errors = itertools.islice(
@@ -102,7 +103,7 @@ def raise_next(errors: Iterator[Exception]) -> None:
 
 
 def test_a_registry_that_does_not_answer_is_asked_again(session, registry_fails):
-    registry_fails(times=12)  # for longer than a host has to take a run over
+    registry_fails(times=55)  # for longer than a host has to take a run over
     run = session.start_run(RunRequest("NUMBERS", "print('here')", 1, detach=True))
     assert run.wait(60).state is RunState.SUCCEEDED
 

@@ -21,6 +21,7 @@ def kernel(home, tmp_path):
         started.close()
 
 
+@pytest.mark.long
 def test_a_cell_that_another_machine_stops(kernel, elsewhere):
     seen = {}
 

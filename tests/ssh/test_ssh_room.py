@@ -46,6 +46,7 @@ def await_lines(run, num_workers: int) -> dict[int, str]:
     raise AssertionError((seen, run.failure()))
 
 
+@pytest.mark.long
 def test_gpus_are_waited_for(session, elsewhere, gpus, said):
     def start(script, **options):
         return session.start_run(RunRequest(CACHE, script, 2, num_gpus=1, start_timeout_s=None, **options))

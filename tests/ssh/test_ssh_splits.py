@@ -49,6 +49,7 @@ def job(elsewhere):
     (elsewhere.directory / "job").mkdir()
 
 
+@pytest.mark.long
 def test_a_single_node_that_is_left_is_no_cluster_to_start_on(here, elsewhere, bed, namespaces, job, data):
     """Two of three nodes have lost the others: each has a part of the rows, and a start says so, on whichever it is."""
     first, second, third = bed.hosts

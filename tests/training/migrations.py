@@ -6,7 +6,7 @@ import difflib
 from pathlib import Path
 
 FOLDER = Path(__file__).parents[2] / "docs" / "migration"
-NAMES = ("tensorflow_io", "tensorflowonspark", "keras_tutorial")
+NAMES = ("tensorflow_io", "tensorflowonspark", "tensorflowonspark_ps", "keras_tutorial")
 
 
 def script(name: str, when: str) -> str:

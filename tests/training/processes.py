@@ -88,6 +88,7 @@ class Workers:
     Args:
         folder: The script's first argument; the run's directory is `igfs` in it.
         arguments: What more the script is given.
+        python: The interpreter of all, or that of each.
     """
 
     def __init__(
@@ -97,11 +98,12 @@ class Workers:
         script: Path,
         *,
         arguments: Sequence[str] = (),
-        python: str = sys.executable,
+        python: str | Sequence[str] = sys.executable,
     ) -> None:
         self.folder = folder
         self.num_workers = num_workers
-        self._argv = [python, str(script), str(folder), *arguments]
+        self._pythons = [python] * num_workers if isinstance(python, str) else python
+        self._arguments = [str(script), str(folder), *arguments]
 
     def start(self, **environment: str) -> list[subprocess.Popen[bytes]]:
         """Start all of them; end them."""
@@ -111,7 +113,8 @@ class Workers:
         for index in range(self.num_workers):
             env = {**os.environ, **run, **worker_environment(index, ports), **environment}
             with (self.folder / f"output-{index}.txt").open("ab") as output:
-                processes.append(subprocess.Popen(self._argv, env=env, stdout=output, stderr=output))
+                argv = [self._pythons[index], *self._arguments]
+                processes.append(subprocess.Popen(argv, env=env, stdout=output, stderr=output))
         return processes
 
     def run(self, **environment: str) -> None:

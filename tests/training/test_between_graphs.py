@@ -102,7 +102,7 @@ def cache(session):
 @pytest.mark.parametrize(
     "source",
     [
-        trainer(SUPERVISOR),
+        pytest.param(trainer(SUPERVISOR), marks=pytest.mark.long),
         trainer(MONITORED),
         trainer(MONITORED, hooks=HOOKS, sync=SYNC).replace("repeat(40)", "repeat()"),
     ],

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +12,7 @@ import pytest
 from ignite_tf_magic.session import RunRequest, RunState, load
 from ignite_tf_magic.ui.notebook.arguments import parse_line
 from ignite_tf_magic.ui.options import given_options
-from tests.training.runs import succeeded
+from tests.training.runs import succeeded, succeeded_though_killed
 
 NUM_ROWS, NUM_STEPS = 60, 400
 DOCUMENT = Path(__file__).parents[2] / "docs" / "strategies.md"
@@ -101,6 +99,28 @@ print("FOUND" + json.dumps([int(each) for each in total.numpy()]), flush=True)
 """
 
 
+# The client's own server: what is put on a worker's device is run there, through the session at the server's target.
+OWN_SERVER = """
+import json
+import tensorflow.compat.v1 as tf
+from ignite_tf_magic import IgniteDataset, task
+
+tf.disable_v2_behavior()
+own = task()
+server = tf.train.Server(tf.train.ClusterSpec(own.addresses), job_name=own.kind, task_index=own.index)
+found = []
+for i in range(len(own.addresses["worker"])):
+    with tf.device("/job:worker/task:%d" % i):
+        dataset = IgniteDataset("CLIENT").batch(100)
+        row = tf.data.make_one_shot_iterator(dataset).get_next()
+        found.append(tf.reduce_sum(row["val"]["label"]))
+with tf.Session(server.target, config=CONFIG) as session:
+    names = [device.name for device in session.list_devices()]
+    assert all(any(kind in name for name in names) for kind in ("/job:chief", "/task:1")), names
+    print("FOUND" + json.dumps([int(each) for each in session.run(found)]), flush=True)
+"""
+
+
 @pytest.fixture(scope="module")
 def cache(session):
     load("CLIENT", {"label": np.arange(NUM_ROWS)}, replace=True, report=str)
@@ -121,6 +141,14 @@ def test_a_client_has_each_worker_read_its_own_rows(session, cache, script):
     assert [each.rows > 0 for each in record.workers] == [True, True, False]
 
 
+@pytest.mark.parametrize("config", ["None", "tf.ConfigProto(allow_soft_placement=True)"])
+def test_a_session_of_the_clients_own_server_reaches_all_workers(session, cache, config):
+    script = OWN_SERVER.replace("CONFIG", config)
+    _, text = succeeded(session, RunRequest(cache, script, num_workers=2, strategy="standalone"))
+    found = found_in(text)
+    assert len(found) == 2 and all(found) and sum(found) == NUM_ROWS * (NUM_ROWS - 1) // 2
+
+
 def test_a_coordinator_gives_steps_to_workers_that_read_their_own_rows(session, cache):
     run, text = succeeded(session, RunRequest(cache, COORDINATOR, num_workers=2, num_ps=1))
     assert found_in(text) == [NUM_ROWS * (NUM_ROWS - 1) // 2, NUM_ROWS]
@@ -134,17 +162,14 @@ SLOW_COORDINATOR = COORDINATOR.replace(
 ).replace(".batch(1)", ".repeat().batch(1)")
 
 
+def are_all_at_work(run, said):
+    return said.count("serves at") == 3 and "BEGUN" in said
+
+
 def test_a_killed_worker_is_replaced_while_the_others_go_on(session, cache):
     """Steps are made at least once: what the killed worker had not finished is done again."""
-    run = session.start_run(RunRequest(cache, SLOW_COORDINATOR, num_workers=2, num_ps=1))
-    text, killed = "", None
-    for chunk in run.follow():
-        text += chunk.text
-        if killed is None and text.count("serves at") == 3 and "BEGUN" in text:
-            killed = run.info().workers[0].pid
-            os.kill(killed, signal.SIGKILL)
-    run.wait(600)
-    assert run.failure() is None, text
+    request = RunRequest(cache, SLOW_COORDINATOR, num_workers=2, num_ps=1)
+    run, text = succeeded_though_killed(session, request, 0, are_all_at_work)
     _, num_steps = found_in(text)
     assert num_steps >= NUM_STEPS
     record = run.record()
@@ -152,17 +177,11 @@ def test_a_killed_worker_is_replaced_while_the_others_go_on(session, cache):
     assert "ended by signal 9; started again (1)" in run.directory.log(0).read_text()
 
 
+@pytest.mark.long
 def test_a_killed_parameter_server_restarts_the_run(session, cache):
     """Its variables are gone with it, so that all begin again, from a checkpoint where the script keeps one."""
-    run = session.start_run(RunRequest(cache, SLOW_COORDINATOR, num_workers=2, num_ps=1))
-    text, killed = "", None
-    for chunk in run.follow():
-        text += chunk.text
-        if killed is None and "BEGUN" in text:
-            killed = run.info().workers[2].pid
-            os.kill(killed, signal.SIGKILL)
-    run.wait(600)
-    assert run.failure() is None, text
+    request = RunRequest(cache, SLOW_COORDINATOR, num_workers=2, num_ps=1)
+    run, text = succeeded_though_killed(session, request, 2, lambda _, said: "BEGUN" in said)
     assert run.record().generation == 2
     assert "ps 0" in run.record().past[0].cause
     assert found_in(text.rpartition("BEGUN")[2])[1] >= NUM_STEPS
@@ -193,7 +212,7 @@ def test_an_evaluator_reads_all_rows_and_may_finish_after_the_workers(session, c
     assert run.info().tasks == ("worker 0", "worker 1", "evaluator")
 
 
-@pytest.mark.parametrize("module", ["keras", "tf_keras"])
+@pytest.mark.parametrize("module", ["keras", pytest.param("tf_keras", marks=pytest.mark.long)])
 def test_who_lets_the_chief_fit_alone_is_told(session, cache, module):
     script = f"""
 import {module} as keras
@@ -207,6 +226,7 @@ model.fit(np.ones([8, 1]), np.ones([8, 1]), verbose=0)
 
 
 @pytest.mark.parametrize(("line", "script"), EXAMPLES, ids=[line for line, _ in EXAMPLES])
+@pytest.mark.long
 def test_an_example_of_the_document_runs(session, line, script):
     load("MNIST", "digits", split="test", replace=True, report=str)
     options = parse_line(line)

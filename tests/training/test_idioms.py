@@ -131,6 +131,7 @@ said["uneven"] = [str(each.message) for each in told]
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("num_workers", [1, 2])
+@pytest.mark.long
 def test_data_of_other_kinds(session, tmp_path, num_workers):
     """Doubles, validation of rows that nobody has counted or of none, and a model that all workers export."""
     script = """
@@ -171,3 +172,78 @@ said["exported"] = np.asarray(exported.serve(tf.zeros([1, 4]))).shape == (1, 1)
         assert len(said["doubles"]) == said["validated"] == said["series"] == 1
         assert said["exported"]
     assert [each.name for each in tmp_path.iterdir()] == ["exported"]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("framework", ["keras", pytest.param("tf_keras", marks=pytest.mark.long)])
+@pytest.mark.parametrize("num_workers", [pytest.param(1, marks=pytest.mark.long), 2])
+def test_steps_are_traced_once_for_a_model(session, framework, num_workers):
+    """However often it is fitted and evaluated; and who is done with a model, is rid of it."""
+    script = """
+import gc, weakref
+
+class Traced(keras.Sequential):
+    traces = 0
+
+    def train_step(self, data):
+        Traced.traces += 1
+        return super().train_step(data)
+
+    def test_step(self, data):
+        Traced.traces += 1
+        return super().test_step(data)
+
+def compiled():
+    one = Traced([keras.Input([8, 8, 3]), keras.layers.Flatten(), keras.layers.Dense(3)])
+    one.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+    return one
+
+def uncounted():
+    return rows().map(pair).filter(lambda *_: True).batch(50)
+
+one, counts = compiled(), []
+for _ in range(3):
+    one.fit(uncounted(), validation_data=uncounted(), verbose=0)
+    one.evaluate(uncounted(), verbose=0)
+    one.fit(rows().map(pair).batch(50), verbose=0)
+    counts.append(Traced.traces)
+one.compile("sgd", "mse")
+said["traces"], said["later"] = counts[0], counts[2] - counts[0]
+said["steps"] = int(compiled().fit(uncounted(), verbose=0).model.optimizer.iterations)
+known = weakref.ref(one)
+del one
+keras.backend.clear_session()
+gc.collect()
+said["left"] = known() is not None
+"""
+    if framework == "tf_keras":
+        script = "import tf_keras as keras\n" + script
+    for said in said_by(session, script, num_workers):
+        assert 2 <= said["traces"] <= 8
+        assert said["later"] == 0
+        assert said["steps"] == (5 if num_workers == 1 else said["steps"])
+        assert not said["left"]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("num_workers", [1, 2])
+@pytest.mark.long
+def test_steps_that_look_at_values(session, num_workers):
+    """Eager models whose inputs are known only when they are fitted, on rows that nobody has counted."""
+    script = """
+class Looking(keras.Sequential):
+    seen = 0.0
+
+    def train_step(self, data):
+        self.seen += float(np.asarray(data[1]).sum())
+        return super().train_step(data)
+
+one = Looking([keras.layers.Flatten(), keras.layers.Dense(3)])
+loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+one.compile("adam", loss, run_eagerly=True)
+one.fit(rows().map(pair).filter(lambda *_: True).batch(50), verbose=0)
+said["seen"] = one.seen
+said["labels"] = float(sum(np.sum(label) for _, label in rows().map(pair).batch(250)))
+"""
+    for said in said_by(session, script, num_workers):
+        assert said["seen"] == said["labels"] > 0

@@ -27,9 +27,19 @@ LONG = {
     *("compiled_by_xla", "unfrozen_and_fitted_again", "fitted_in_a_loop", "rates_by_plateaus"),
     *("weights_of_uneven_sums", "mean_by_weights", "unreduced_losses_with_a_mean"),
 }
-ALL = [name for name in CASES if name not in LONG]
+# What gave a wrong number once, or is asked of Keras another way than others here.
+QUICK = [
+    *SHORT,
+    *("last_batch_dropped", "arrays", "class_weight", "unknown_cardinality", "arrays_of_each_worker"),
+    *("adapted_layers", "feature_spaces", "a_rate_by_batch_logs", "backed_up", "sum_of_losses"),
+    *("losses_with_a_call_of_their_own", "rows_looked_up_many_times", "optimizer_in_a_closure"),
+    *("results_of_all_metrics", "a_stop_that_one_worker_wants", "contrastive"),
+]
+OTHERS = [name for name in CASES if name not in (*QUICK, *LONG)]
 pytestmark = pytest.mark.timeout(3000)  # the first of them runs all cases
 CHAOTIC = {"early_stopping": 1e-3}  # many epochs at a high rate
+LAST_BITS = 4e-5  # two, of 32 that hold a number above 128
+LARGE = {("sum_of_losses", "history loss"), ("sum_of_losses", "history val_loss")}
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +48,7 @@ def done(tmp_path_factory):
     found = {}
 
     def run(framework: str, num_workers: int, names):
-        key = framework, num_workers
+        key = framework, num_workers, *names
         if key not in found:
             alone, together = tmp_path_factory.mktemp("alone"), tmp_path_factory.mktemp("together")
             run_cases(framework, num_workers, names, alone, together=False)
@@ -52,14 +62,23 @@ def done(tmp_path_factory):
 def check(name: str, alone, together, num_workers: int) -> None:
     found = compare(name, alone, together, num_workers)
     assert found.identical
-    assert found.largest < CHAOTIC.get(name, 1e-5), found.differences
+    for what, difference in found.differences.items():
+        limit = LAST_BITS if (name, what) in LARGE else CHAOTIC.get(name, 1e-5)
+        assert difference < limit, found.differences
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", QUICK)
 def test_keras_on_two_workers(done, name):
-    check(name, *done("keras", 2, ALL), 2)
+    check(name, *done("keras", 2, QUICK), 2)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.long
+def test_other_programs_on_two_workers(done, name):
+    check(name, *done("keras", 2, OTHERS), 2)
 
 
 @pytest.mark.parametrize("name", SHORT)
+@pytest.mark.long
 def test_tf_keras_on_three_workers(done, name):
     check(name, *done("tf_keras", 3, SHORT), 3)

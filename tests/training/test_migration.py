@@ -36,6 +36,7 @@ def test_less_than_ten_lines_change(name):
     assert "```diff\n" + "\n".join(found) + "\n```" in shown
 
 
+@pytest.mark.long
 def test_from_tensorflow_io_as_a_plain_script(caches):
     argv = [sys.executable, str(FOLDER / "tensorflow_io_after.py")]
     done = subprocess.run(argv, env=os.environ, capture_output=True, text=True, timeout=300, check=False)
@@ -43,12 +44,22 @@ def test_from_tensorflow_io_as_a_plain_script(caches):
     assert float(done.stdout.rpartition("accuracy ")[2]) > 0.7
 
 
+@pytest.mark.long
 def test_from_the_tutorial_of_keras(session, caches):
     name = "keras_tutorial"
     request = RunRequest("MNIST", script(name, "after"), num_workers=2, script_name=name)
     _, text = succeeded(session, request)
     lines = text.splitlines()
     assert sum(line.startswith("Epoch 3/3") for line in lines) == 1  # two that know of each other
+
+
+def test_from_spark_with_parameter_servers_an_evaluator_and_fed_rows(caches):
+    argv = [sys.executable, str(FOLDER / "tensorflowonspark_ps_after.py"), "--data", "DIGITS"]
+    argv += ["--model", "igfs:///digits_ps.keras", "--epochs", "3"]
+    done = subprocess.run(argv, env=os.environ, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Epoch 3/3" in done.stdout
+    assert float(done.stdout.rpartition("accuracy ")[2].split()[0]) > 0.7
 
 
 def test_from_spark(caches):

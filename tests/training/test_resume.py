@@ -71,7 +71,10 @@ def test_asked_to_end_it_saves_first_and_what_is_done_is_given_at_once(tmp_path,
     assert not (tmp_path / "steps-0").exists()
 
 
-@pytest.mark.parametrize(("num_workers", "asked_at", "steps_per_execution"), [(1, 19, 1), (2, 16, 8)])
+@pytest.mark.parametrize(
+    ("num_workers", "asked_at", "steps_per_execution"),
+    [pytest.param(1, 19, 1, marks=pytest.mark.long), (2, 16, 8)],
+)
 def test_asked_to_end_when_an_epoch_ends(
     tmp_path, undisturbed, num_workers, asked_at, steps_per_execution, monkeypatch
 ):
@@ -85,6 +88,7 @@ def test_asked_to_end_when_an_epoch_ends(
     check(results(workers), undisturbed)
 
 
+@pytest.mark.long  # tests/ssh and benchmarks.resume have it on hosts
 def test_killed_it_goes_on_from_the_last_checkpoint(tmp_path, undisturbed):
     workers = Workers(tmp_path, 1, FIT)
     for step in (40, 80):
@@ -97,6 +101,7 @@ def test_killed_it_goes_on_from_the_last_checkpoint(tmp_path, undisturbed):
     check(results(workers), undisturbed)
 
 
+@pytest.mark.long
 def test_a_loop_of_ones_own(tmp_path):
     (tmp_path / "alone").mkdir()
     undisturbed = results(Workers(tmp_path / "alone", 1, LOOP))[0]

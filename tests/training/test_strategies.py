@@ -68,6 +68,7 @@ print(json.dumps({"dealt": dealt, "mine": mine, "of_all": of_all, "told": told})
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.long
 def test_deterministic_operations_know_no_time(session):
     script = """
 import json
@@ -110,6 +111,7 @@ print(json.dumps({"hints": hints, "way": way, "total": float(total())}))
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.long
 def test_tensors_cannot_go_between_gpus_that_are_not_there(session):
     script = "import tensorflow as tf\ntf.config.set_visible_devices([], 'GPU')\nimport keras"
     request = RunRequest("DEALT_POINTS", script, num_workers=2, communication="nccl", max_restarts=0)

@@ -20,6 +20,8 @@ OLDEST, OF_ESTIMATORS = "2.16", "2.15"
 CASES = ("dense", "synchronised_batch_normalization", "own_train_step", "unbuilt_sequential")
 PLAIN = Path(__file__).with_name("plain_on.py")
 
+pytestmark = pytest.mark.long  # each version is an environment of its own, of 1 GB
+
 
 def python_with(version: str, *packages: str) -> str:
     """Return the interpreter of an environment, which is made if need be: half a minute."""
@@ -69,3 +71,11 @@ def test_keras_that_is_too_old_trains_alone_only(of_estimators, tmp_path):
             assert any("is older than 3.12: it trains as ever" in each for each in said[0]["warned"])
         else:
             assert all("is too old to train on several workers" in each["raised"] for each in said)
+
+
+def test_workers_with_different_versions_are_told(oldest, tmp_path):
+    Workers(tmp_path, 2, PLAIN, python=(sys.executable, oldest)).run()
+    for index in range(2):
+        raised = json.loads((tmp_path / f"said-{index}.json").read_text())["raised"]
+        assert "different versions of TensorFlow: 2." in raised, raised
+        assert "on worker 0" in raised and f"{OLDEST}." in raised, raised

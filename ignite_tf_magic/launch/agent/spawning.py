@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 BLOCK_BYTES = 4096
 KEEPER_SIGNALS = (signal.SIGCHLD, getattr(signal, "SIGUSR1", signal.SIGINT), signal.SIGTERM)
 _PUNCH_HOLE_KEEPING_SIZE = 0x03
+_PRELOAD = "LD_PRELOAD"
 _BEYOND_EVERY_LOG = 1 << 40  # a place just behind its end may be written to at this moment
 
 
@@ -100,7 +101,11 @@ def _become(request: dict[str, Any], log: int, tell: int) -> None:
 
 def _environment(request: dict[str, Any]) -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if name != KEEPER_MARK}
-    return {**inherited, **request["env"], **request["gpu_env"], JOB_MARK: request["nonce"]}
+    found = {**inherited, **request["env"], **request["gpu_env"], JOB_MARK: request["nonce"]}
+    # What the user has on this host is loaded as well, behind it.
+    if _PRELOAD in inherited and _PRELOAD in request["env"]:
+        found[_PRELOAD] = f"{request['env'][_PRELOAD]}:{inherited[_PRELOAD]}"
+    return found
 
 
 def held_port(port: int) -> Any:

@@ -297,8 +297,10 @@ class Mirror(Closing):
         )
 
     def _is_read(self, host: str, job: JobStatus) -> bool:
-        if self._is_here.get(host) or (host, job.log) in self._doubled:
+        if self._is_here.get(host):
             return True
+        if doubled := self._doubled.get((host, job.log)):
+            return doubled.unread_bytes >= job.log_bytes  # all of what is not read is known
         offset = self._logs.offset(host, job.log)
         return offset is not None and offset >= job.log_bytes and (host, job.name) in self._fetched
 

@@ -22,6 +22,7 @@ from ignite_tf_magic.launch.parcels import Parcel
 from ignite_tf_magic.launch.watch import Contact, HostView, HostWatch
 from ignite_tf_magic.runs.directory import CREDENTIALS, assignment_name, exit_name, log_name, task_name
 from ignite_tf_magic.runs.hosts.capacity import look, needs_capacity
+from ignite_tf_magic.runs.loopback import may_be_loaded
 from ignite_tf_magic.runs.orders import (
     NO_ROOM,
     PORT_TAKEN,
@@ -63,6 +64,7 @@ class HostPayload:
         files: Content of files, by their path in the run's directory there.
         parcels: Trees that must be there.
         python_path: Where workers find this package, when their interpreter does not have it.
+        loopback: The library that keeps ports of workers to their host, there; None for none.
         owner_lock: Lock of the run's owner, where the owner is on that same machine.
         is_here: Whether the host is the machine on which the run was started.
         has_credentials: Whether the workers find credentials in the run's directory.
@@ -71,6 +73,7 @@ class HostPayload:
     files: Mapping[str, str] = field(default_factory=dict, repr=False)
     parcels: tuple[Parcel, ...] = ()
     python_path: str | None = None
+    loopback: str | None = None
     owner_lock: str = ""
     is_here: bool = False
     has_credentials: bool = False
@@ -207,8 +210,10 @@ class HostController:
         """Find the address by which the order's other hosts reach this one."""
         me = record.host(self._host.name)
         others = [record.host(name) for name in record.order.hosts if name != me.name]
-        if me.tf_address or not others:
-            return me.tf_address or LOOPBACK
+        if not others:
+            return LOOPBACK
+        if me.tf_address:
+            return me.tf_address
         targets = [address for other in others if (address := address_of(other))]
         sources = self._host.route(targets) if targets else []
         outward = [source for source in sources if source and not _is_loopback(source)]
@@ -245,9 +250,22 @@ class HostController:
         ):
             self._host.write(record.run_id, path, text.encode())
         port = self._ports.get(seat.worker) or None
-        python_path = (payload.python_path or "").replace("{root}", root) or None
-        job = worker_job(record, seat, root, port=port, python_path=python_path, timeouts=self._timeouts)
+        job = worker_job(
+            record,
+            seat,
+            root,
+            port=port,
+            python_path=(payload.python_path or "").replace("{root}", root) or None,
+            preload=self._preload(root) if record.has_private_ports else None,
+            timeouts=self._timeouts,
+        )
         self._host.start(job, token=self._proof() if self._proof else None)
+
+    def _preload(self, root: str) -> str | None:
+        """Return the library that keeps ports of workers to this host, if it can be loaded here."""
+        facts = self._host.facts or self._host.hello()
+        path = (self._payload.loopback or "").replace("{root}", root)
+        return path if path and may_be_loaded(path, facts.platform, facts.machine) else None
 
     def _root(self, record: RunRecord) -> str:
         facts = self._host.facts or self._host.hello()

@@ -24,6 +24,7 @@ from ignite_tf_magic.launch.hosts import Host, call_all
 from ignite_tf_magic.launch.lock import HeldLock, leave
 from ignite_tf_magic.launch.parcels import Parcel
 from ignite_tf_magic.launch.watch import Contact, HostView, HostWatch
+from ignite_tf_magic.runs import loopback
 from ignite_tf_magic.runs import spec as specs
 from ignite_tf_magic.runs.decisions import STOP_ASKED
 from ignite_tf_magic.runs.directory import CREDENTIALS, RunDirectory, create_directory, script_path
@@ -251,11 +252,12 @@ def payload_for(plan: RunPlan, host: HostRecord, directory: RunDirectory) -> Hos
     found = specs.credentials(plan.connect)
     if found:
         files[CREDENTIALS] = json.dumps(found)
-    is_here = host.ssh is None
+    is_here, package = host.ssh is None, plan.spec.package and f"{{root}}/parcels/{plan.spec.package}"
     return HostPayload(
         files=files,
         parcels=tuple(p for p in plan.parcels if not is_here or p.digest != plan.spec.package),
-        python_path=_own_path() if is_here else plan.spec.package and f"{{root}}/parcels/{plan.spec.package}",
+        python_path=_own_path() if is_here else package,
+        loopback=loopback.library() if is_here else package and loopback.path_in(package),
         owner_lock=str(directory.owner_lock) if is_here else "",
         is_here=is_here,
         has_credentials=bool(found),

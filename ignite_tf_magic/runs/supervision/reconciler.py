@@ -21,6 +21,7 @@ from ignite_tf_magic.launch.files import write_private
 from ignite_tf_magic.launch.jobs import LinkTimeouts, Renewal
 from ignite_tf_magic.launch.lock import HeldLock
 from ignite_tf_magic.launch.watch import HostWatch
+from ignite_tf_magic.runs import loopback
 from ignite_tf_magic.runs.decisions import Reports, mark_stopped
 from ignite_tf_magic.runs.directory import RunDirectory
 from ignite_tf_magic.runs.handles.run import local_run
@@ -83,6 +84,7 @@ class Reconciler:
         opened.callback(self._watch.stop)
         payload = HostPayload(
             python_path=instructions.python_path,
+            loopback=loopback.library(),
             is_here=instructions.is_here,
             has_credentials=instructions.has_credentials,
         )

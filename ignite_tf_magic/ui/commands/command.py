@@ -103,7 +103,7 @@ def read(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Name
     """Read the words of one command with a parser that `add_commands` has made."""
     options = parser.parse_args(list(words))
     if finish := getattr(options, "finish", None):
-        finish(options)
+        finish(options, words)
     return options
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -142,11 +143,15 @@ def _add_options(start: argparse.ArgumentParser) -> None:
     )
 
 
-def _read_job(behind_cache: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+def _read_job(
+    behind_cache: argparse.ArgumentParser, options: argparse.Namespace, words: Sequence[str]
+) -> None:
     """Take options out of the words behind CACHE_NAME, and what follows --, which are a script's arguments."""
-    if options.job[:1] and options.job[0].startswith("-") and options.job[0] != "--":
-        words, options.job = options.job, []
-        behind_cache.parse_args(words, options)
+    if options.job == list(words[words.index("--") + 1 :] if "--" in words else ()):
+        options.args, options.job = tuple(options.job), []  # argparse has left out the -- behind CACHE_NAME
+    elif options.job and options.job[0].startswith("-") and options.job[0] != "--":
+        given, options.job = options.job, []
+        behind_cache.parse_args(given, options)
     if options.job[:1] == ["--"]:
         options.args, options.job = tuple(options.job[1:]), []
 

@@ -386,8 +386,7 @@ def test_what_an_earlier_mirror_of_this_process_found_is_not_taken_for_the_next_
     host.cable.cut()
     write_private(directory.record, "{}")
     with Mirror(directory, [host.host]) as mirror:
-        until(mirror.is_complete)
-        assert MirrorState.read(directory).unreachable
+        until(lambda: mirror.is_complete() and MirrorState.read(directory).unreachable)
     host.cable.is_cut = False
     host.start("print('late')")
     with lock.HeldLock(directory.path / "mirror.lock"), Mirror(directory, [host.host]) as reading:

@@ -15,6 +15,7 @@ from tests.bed.bed import BedKind
 pytestmark = pytest.mark.faults
 
 HAS_HOSTS = BedKind.best() is BedKind.NAMESPACES
+LONG = ("agent_kill", "cable_3s", "power_off")
 PLAYED = {  # each with whether the run is detached
     "worker_kill": True,
     "agent_kill": True,
@@ -33,7 +34,14 @@ def campaign(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Campaign]:
         yield campaign
 
 
-@pytest.mark.parametrize("name", [name for name in PLAYED if HAS_HOSTS or not FAULTS[name].needs_hosts])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.long if name in LONG else ())
+        for name in PLAYED
+        if HAS_HOSTS or not FAULTS[name].needs_hosts
+    ],
+)
 def test_a_run_ends_as_stated_when(campaign: Campaign, name: str):
     fault = replace(FAULTS[name], training_s=6.0)
     outcome = campaign.play(fault, 0, DIVISOR, detached=PLAYED[name])

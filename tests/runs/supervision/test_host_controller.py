@@ -121,7 +121,12 @@ def test_a_jobs_directory_is_copied_for_each_worker(start_on, far, job):
     assert run.wait(300).state is RunState.SUCCEEDED, text_of(run)
     for worker in range(2):
         own = f"{far.root}/runs/{run.id}/work-{worker}"
-        assert text_of(run, worker) == f"['train.py', '--x'] 7 data {own} __main__\n"
+        *notices, said = text_of(run, worker).splitlines(keepends=True)
+        # The host has no library that keeps ports to it.
+        assert [each.split(" the ")[0] for each in notices] == [
+            "ignite_tf_magic: other machines may reach"
+        ] * (worker == 0)
+        assert said == f"['train.py', '--x'] 7 data {own} __main__\n"
         assert Path(own, "mine").exists()
     assert not Path(far.root, "parcels", job.digest, "mine").exists()
 

@@ -51,6 +51,12 @@ TWICE = (
 )
 
 
+SAY_PORTS = """import os
+is_far = 'ADDRESS' in os.environ['TF_CONFIG']
+print('PORTS', os.environ.get('IGNITE_TF_LOOPBACK_PORTS'), is_far, flush=True)
+"""
+
+
 def shims_of(run) -> list[int]:
     (status,) = run.directory.path.glob("jobs/g1-worker-0/status.json")
     return json.loads(status.read_text())["keepers"]
@@ -350,6 +356,7 @@ def test_the_next_generation_may_have_other_hosts_and_addresses(start_on, place)
     alone = replace(a, tf_address=None)
     script = TWICE.replace("time.sleep(60)", "raise SystemExit(75)")
     script = script.replace("/seen", "/seen' + os.environ['TF_CONFIG'][-3:-2] + '")
+    script = SAY_PORTS.replace("ADDRESS", str(b.tf_address)) + script
     script += "print(os.environ['TF_CONFIG'])\nif not again and 'a/runs' not in mark: raise SystemExit(0)\n"
     plan = plan_on([alone, b], script, used=[alone, alone], max_restarts=1)
     later = Plan(seats_on([a, b]), (a, b))
@@ -359,6 +366,8 @@ def test_the_next_generation_may_have_other_hosts_and_addresses(start_on, place)
     assert record.hosts_of(0) == ((1, "a"), (2, "a"))
     assert record.hosts_of(1) == ((1, "a"), (2, "b"))
     assert [address.partition(":")[0] for address in record.order.addresses] == [a.tf_address, b.tf_address]
+    ports = {tuple(line.split()[1:]) for line in text_of(run).splitlines() if line.startswith("PORTS")}
+    assert {far: port == "None" for port, far in ports} == {"False": False, "True": True}
 
 
 OWNER = """

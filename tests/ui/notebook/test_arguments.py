@@ -42,6 +42,25 @@ def test_what_is_not_given_is_left_to_the_defaults():
 
 
 @pytest.mark.parametrize(
+    ("line", "args", "job"),
+    [
+        ("start MNIST -- a b", ("a", "b"), []),
+        ("start --workers 2 MNIST -- a b", ("a", "b"), []),
+        ("start MNIST --workers 2 -- a b", ("a", "b"), []),
+        ("start MNIST -- --workers 2 -- b", ("--workers", "2", "--", "b"), []),
+        ("start MNIST --", (), []),
+        ("start MNIST . cat -- a", (), [".", "cat", "--", "a"]),
+        ("start -- MNIST . cat", (), [".", "cat"]),
+        ("start MNIST", (), []),
+        ("start -- MNIST", (), []),
+    ],
+)
+def test_words_behind_two_dashes_are_the_scripts(line, args, job):
+    options = parse_line(line)
+    assert (options.cache, options.args, options.job) == ("MNIST", args, job)
+
+
+@pytest.mark.parametrize(
     ("line", "words"),
     [
         ("stop", "required: RUN\nusage: %ignite_tf stop"),

@@ -8,6 +8,7 @@ import socket
 import pytest
 
 from ignite_tf_magic.doctor import doctor as doctor_module
+from ignite_tf_magic.runs import loopback
 from ignite_tf_magic.ui.shell.cli import main
 
 
@@ -25,6 +26,7 @@ def exposure(tmp_path, ignite, monkeypatch, capsys):
 
 
 def test_an_address_that_others_know_is_warned_of(exposure, monkeypatch):
+    monkeypatch.setattr(loopback, "library", lambda: None)  # as where there was no compiler
     with socket.create_server(("", 0), family=socket.AF_INET) as server:  # as workers' servers listen
         for address in doctor_module._outward_addresses():
             if ":" not in address:
@@ -34,6 +36,14 @@ def test_an_address_that_others_know_is_warned_of(exposure, monkeypatch):
     assert check["status"] == "warning"
     assert "198.51.100.7" in check["found"]
     assert "firewall" in check["fix"]
+
+
+@pytest.mark.skipif(loopback.library() is None, reason="Linux and a compiler are needed")
+def test_workers_that_listen_to_this_machine_alone_are_well(exposure, monkeypatch):
+    monkeypatch.setattr(doctor_module, "_outward_addresses", lambda: ["198.51.100.7"])
+    check = exposure()
+    assert check["status"] == "ok"
+    assert "127.0.0.1 alone" in check["found"]
 
 
 def test_a_machine_that_nobody_reaches_is_well(exposure, monkeypatch):

@@ -1,0 +1,134 @@
+"""What is done with igfs by what is public; as a program, one kind of it over and over, in older trees, too.
+
+Started by the path of this file, so that only `ignite_tf_magic` and `benchmarks.process` are the tree's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import fsspec
+import numpy as np
+
+from benchmarks.process import Stopwatch, repeat, serve, task_of_this_process
+
+USES = (
+    "stat",
+    "create",
+    "rename_file",
+    "rename_directory",
+    "write",
+    "read",
+    "write_tf",
+    "read_tf",
+    "checkpoint",
+)
+BLOCK = 1024 * 1024
+_CALLS = 60
+_BLOCKS = 128
+_VARIABLES = 10
+
+
+def main(task: dict[str, Any]) -> None:
+    """Answer the harness."""
+    os.environ["IGNITE_TF_CLUSTER"] = f"{task['host']}:{task['port']}"  # of addresses without a host
+    fs = fsspec.filesystem("igfs", host=task["host"], port=task["port"], skip_instance_cache=True)
+    base = f"/pairs/deep/{task['tree']}"
+    fs.makedirs(base, exist_ok=True)
+    call, calls = _use(task["use"], fs, base)
+
+    def one_pass(watch: Stopwatch) -> int:
+        with watch:
+            for _ in range(calls):
+                call()
+        return calls
+
+    repeat(one_pass, calls, 0)
+    serve(one_pass, calls, {"calls": calls})
+
+
+def write(file: Any, block: bytes, num_blocks: int) -> None:
+    """Write a file that has been opened, of igfs or of TensorFlow, and close it."""
+    with file:
+        for _ in range(num_blocks):
+            file.write(block)
+
+
+def read(file: Any) -> None:
+    """Read a file that has been opened to its end, and close it."""
+    with file:
+        while file.read(BLOCK):
+            pass
+
+
+def read_records(uri: str) -> None:
+    """Read as a dataset does: in C++, by the plugin."""
+    import tensorflow as tf
+
+    for _ in tf.data.FixedLengthRecordDataset(uri, BLOCK, buffer_size=BLOCK):
+        pass
+
+
+def there_and_back(fs: Any, path: str, numbers: Iterator[int]) -> None:
+    """Give a file or directory another name, and its own again."""
+    other = f"{path}-{next(numbers)}"
+    fs.mv(path, other)
+    fs.mv(other, path)
+
+
+def _use(use: str, fs: Any, base: str) -> tuple[Callable[[], object], int]:
+    """Return a call, and how often it is made in a pass."""
+    numbers, path = itertools.count(), f"{base}/{use}"
+    if use == "stat":
+        fs.touch(path)
+        return lambda: fs.info(path), _CALLS
+    if use == "create":
+        return lambda: fs.touch(f"{base}/{next(numbers)}"), _CALLS
+    if use.startswith("rename"):
+        (fs.mkdir if use == "rename_directory" else fs.touch)(path)
+        return lambda: there_and_back(fs, path, numbers), _CALLS // 2
+    block = np.random.default_rng(1).bytes(BLOCK)
+    if use.endswith("_tf") or use == "checkpoint":
+        _register()
+        return _use_of_tensorflow(use, f"igfs://{path}", block), 1
+    if use == "read":
+        write(fs.open(path, "wb"), block, _BLOCKS)
+        return lambda: read(fs.open(path, "rb")), 1
+    return lambda: write(fs.open(path, "wb"), block, _BLOCKS), 1
+
+
+def _use_of_tensorflow(use: str, uri: str, block: bytes) -> Callable[[], object]:
+    import tensorflow as tf
+
+    if use == "checkpoint":
+        size = _BLOCKS // 2 * BLOCK // 4 // _VARIABLES
+        variables = [tf.Variable(tf.random.uniform((size,))) for _ in range(_VARIABLES)]
+        return partial(tf.train.Checkpoint(variables=variables).write, uri)
+
+    def write_file() -> None:
+        write(tf.io.gfile.GFile(uri, "wb"), block, _BLOCKS)
+
+    if use == "write_tf":
+        return write_file
+    write_file()
+    return partial(read_records, uri)
+
+
+def _register() -> None:
+    """Let TensorFlow know igfs://, in trees of before and after the rooms were moved."""
+    for name in ("ignite_tf_magic.session.registration", "ignite_tf_magic.registration"):
+        try:
+            import_module(name).register()
+            return
+        except ModuleNotFoundError:
+            continue
+    raise SystemExit("no module of this tree registers igfs:// with TensorFlow")
+
+
+if __name__ == "__main__":
+    main(task_of_this_process())

@@ -1,0 +1,105 @@
+/* Keeps ports of a run's tasks to their own machine.
+
+   Servers of TensorFlow, JAX and PyTorch listen on all interfaces, though they are told 127.0.0.1. This library is
+   loaded before all others into a worker's processes (LD_PRELOAD): a bind to all interfaces at a port that the variable
+   IGNITE_TF_LOOPBACK_PORTS names ("40001,40002") goes to loopback instead. Every other bind is as it was asked for.
+
+   The variable is read at each bind, for who has the library loaded learns its ports later. Linked without any library,
+   and thus without versions of symbols: one build serves older and newer systems of its architecture.
+*/
+
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#define LEAST_IN6_LENGTH 24 /* as the kernel takes it: without the scope */
+
+typedef int bind_function(int, const struct sockaddr *, socklen_t);
+
+union any_address {
+    struct sockaddr any;
+    struct sockaddr_in in;
+    struct sockaddr_in6 in6;
+};
+
+static int is_named(unsigned port)
+{
+    const char *text = getenv("IGNITE_TF_LOOPBACK_PORTS");
+    unsigned number = 0;
+
+    if (text == NULL || port == 0)
+        return 0;
+    for (;; text++) {
+        if (*text >= '0' && *text <= '9') {
+            number = number > 65535 ? number : number * 10 + (unsigned)(*text - '0');
+            continue;
+        }
+        if (number == port)
+            return 1;
+        if (*text == '\0')
+            return 0;
+        number = 0;
+    }
+}
+
+/* A socket that takes IPv4 as well is to be found at 127.0.0.1. */
+static struct in6_addr loopback_of(int descriptor, const struct in6_addr *asked)
+{
+    struct in6_addr mapped = {{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1}}};
+    struct in6_addr own = IN6ADDR_LOOPBACK_INIT;
+    int only_6 = 0;
+    socklen_t length = sizeof only_6;
+
+    if (IN6_IS_ADDR_UNSPECIFIED(asked) &&
+        (getsockopt(descriptor, IPPROTO_IPV6, IPV6_V6ONLY, &only_6, &length) != 0 || only_6))
+        return own;
+    return mapped;
+}
+
+static int is_wildcard_6(const struct in6_addr *address)
+{
+    const unsigned char *bytes = address->s6_addr;
+
+    if (IN6_IS_ADDR_UNSPECIFIED(address))
+        return 1;
+    return IN6_IS_ADDR_V4MAPPED(address) && !bytes[12] && !bytes[13] && !bytes[14] && !bytes[15];
+}
+
+/* Puts the address of loopback in the place of that of all interfaces; false where the bind is none of ours. */
+static int turn_to_loopback(int descriptor, union any_address *address, socklen_t length)
+{
+    if (address->any.sa_family == AF_INET && length >= sizeof address->in &&
+        address->in.sin_addr.s_addr == htonl(INADDR_ANY) && is_named(ntohs(address->in.sin_port))) {
+        address->in.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        return 1;
+    }
+    if (address->any.sa_family == AF_INET6 && length >= LEAST_IN6_LENGTH &&
+        is_wildcard_6(&address->in6.sin6_addr) && is_named(ntohs(address->in6.sin6_port))) {
+        address->in6.sin6_addr = loopback_of(descriptor, &address->in6.sin6_addr);
+        return 1;
+    }
+    return 0;
+}
+
+int bind(int descriptor, const struct sockaddr *asked, socklen_t length)
+{
+    bind_function *next;
+    union any_address address;
+    void *found = dlsym(RTLD_NEXT, "bind");
+
+    if (found == NULL) {
+        errno = ENOSYS;
+        return -1;
+    }
+    memcpy(&next, &found, sizeof next); /* C has no cast from objects to functions */
+    if (asked == NULL || length < sizeof address.any.sa_family || length > sizeof address)
+        return next(descriptor, asked, length);
+    memset(&address, 0, sizeof address);
+    memcpy(&address, asked, length);
+    return next(descriptor, turn_to_loopback(descriptor, &address, length) ? &address.any : asked, length);
+}
