@@ -10,8 +10,8 @@ import re
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +52,8 @@ print("the end")
 def run(num_rounds: int, num_stamps: int, megabytes: int, report: Report) -> list[dict[str, Any]]:
     """Measure a few starts and stops, then the age of lines in the cell, then a stream."""
     with _desk(4 * megabytes + 64, report) as (stage, kernel):
-        rounds = [_start_and_stop(stage, kernel, "", report) for _ in range(num_rounds)]
-        deaf = _start_and_stop(stage, kernel, _DEAF, report)
+        rounds = [start_and_stop(stage, kernel, "", report) for _ in range(num_rounds)]
+        deaf = start_and_stop(stage, kernel, _DEAF, report)
         first, later = rounds[0], rounds[1:] or rounds
         return [
             {"case": "cell", "variant": "3 hosts, the first run", **first},
@@ -69,25 +69,35 @@ def run(num_rounds: int, num_stamps: int, megabytes: int, report: Report) -> lis
 @contextmanager
 def _desk(disk_mb: int, report: Report) -> Iterator[tuple[Stage, Kernel]]:
     """Three hosts, and a notebook beside their configuration."""
-    with tempfile.TemporaryDirectory(prefix="cells-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        stage = Stage(folder, report, disk_mb=disk_mb)
-        kernel = None
-        try:
-            home = folder / "home"
+    with desks({"new": ROOT}, disk_mb, report) as (stage, kernels):
+        yield stage, kernels["new"]
+
+
+@contextmanager
+def desks(
+    trees: Mapping[str, Path], disk_mb: int, report: Report
+) -> Iterator[tuple[Stage, dict[str, Kernel]]]:
+    """Three hosts, and a notebook of each tree beside their configuration."""
+    with (
+        tempfile.TemporaryDirectory(prefix="cells-", ignore_cleanup_errors=True) as name,
+        closing(Stage(Path(name), report, disk_mb=disk_mb)) as stage,
+        ExitStack() as ends,
+    ):
+        stage.bed  # noqa: B018 - it is made when asked for
+        kernels = {}
+        for tree_name, tree in trees.items():
+            home = stage.folder / f"home-{tree_name}"
             home.mkdir(mode=0o700)
-            stage.bed  # noqa: B018 - it is made when asked for
-            path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-            kernel = Kernel({**os.environ, "IGNITE_TF_HOME": str(home), "PYTHONPATH": path}, folder)
+            path = os.pathsep.join([str(tree), *filter(None, [os.environ.get("PYTHONPATH")])])
+            kernel = Kernel({**os.environ, "IGNITE_TF_HOME": str(home), "PYTHONPATH": path}, stage.folder)
+            ends.callback(kernel.close)
             kernel.run("%load_ext ignite_tf_magic")
-            yield stage, kernel
-        finally:
-            if kernel is not None:
-                kernel.close()
-            stage.close()
+            kernels[tree_name] = kernel
+        yield stage, kernels
 
 
-def _start_and_stop(stage: Stage, kernel: Kernel, more: str, report: Report) -> dict[str, Any]:
+def start_and_stop(stage: Stage, kernel: Kernel, more: str, report: Report) -> dict[str, Any]:
+    """Start a run of three workers, which first do `more`, list it, stop it; how long each took, and what is left."""
     script = more + _COME_UP + _WAIT
     began = time.time()
     shown = kernel.run(

@@ -1,10 +1,11 @@
 """`results/pairs.json`: old commits and the working tree on the same nodes, in turns of a second each.
 
-    python -m benchmarks.pairs REV [REV ...] [--only scan,load,igfs] [--turns 21]
+    python -m benchmarks.pairs REV [REV ...] [--only scan,load,igfs,cells] [--turns 21]
 
 A whole benchmark takes minutes, in which a machine with other tenants becomes faster or slower by more than what is
 looked for (`benchmarks.compare`). Here the processes of all trees use the same nodes, and each turn of the working tree
-is divided by the old tree's turn beside it.
+is divided by the old tree's turn beside it. `less_cpu` is the processor time of the old tree's process by that of the
+working tree's, for a row: others on the machine change it least.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import scan, tables, use_igfs
+from benchmarks import cells, scan, tables, use_igfs
 from benchmarks.__main__ import LARGE, ROOMY, SMALL, home_of_benchmark, nodes
 from benchmarks.cases import Case, fill, mib, mnist, numeric
 from benchmarks.compare import ROOT, check_imports, checked_out, commit_of
@@ -30,8 +31,10 @@ from benchmarks.process import Variant, python_variant
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.config.options import ConnectOptions
 
-GROUPS = ("scan", "load", "igfs")
+GROUPS = ("scan", "load", "igfs", "cells")
 _LOADED_ROWS = 20_000
+_DISK_MB = 128
+_WAITS = ("running_s", "first_lines_s", "ps_s", "stop_s")
 _CASES = ((SMALL, (mnist(60_000), numeric(1_000_000))), (LARGE, (mib(1_000),)))
 
 Row = dict[str, Any]
@@ -55,17 +58,34 @@ class Pairs:
     def rows(self, case: str, variant: str, start: Callable[[str, Path], Variant]) -> Iterator[Row]:
         """Let a process of each tree take its turns; yields a row for each old tree."""
         rates: dict[str, list[float]] = defaultdict(list)
+        costs: dict[str, list[float]] = defaultdict(list)
         with ExitStack() as ends:
             running = {name: ends.enter_context(start(name, tree)) for name, tree in self.trees.items()}
             for process in running.values():
                 process.answer()
             for turn in range(self.turns):
-                for name in reversed(running) if turn % 2 else running:
-                    rates[name].append(running[name].measure(self.seconds).rows_per_s)
-        *olds, new = self.trees
-        for old in olds:
-            ratios = [ours / theirs for ours, theirs in zip(rates[new], rates[old], strict=True)]
-            row = {"case": case, "variant": variant, "commit": old, "turns": self.turns}
+                for name in self.in_turn(turn):
+                    found = running[name].measure(self.seconds)
+                    rates[name].append(found.rows_per_s)
+                    costs[name].append(found.cpu_s / found.rows)
+        for row in self.compared(case, variant, rates):
+            of_old = zip(costs[row["commit"]], costs[self.new], strict=True)
+            yield row | {"less_cpu": round(statistics.median(old / new for old, new in of_old), 3)}
+
+    @property
+    def new(self) -> str:
+        """The name of the working tree."""
+        return list(self.trees)[-1]
+
+    def in_turn(self, turn: int) -> list[str]:
+        """Return the trees as they come in a turn: each as often first as last."""
+        return list(self.trees)[:: -1 if turn % 2 else 1]
+
+    def compared(self, case: str, variant: str, rates: Mapping[str, Sequence[float]]) -> Iterator[Row]:
+        """Divide the working tree's figures, of which more is better, by each old tree's; yields a row for each."""
+        for old in list(self.trees)[:-1]:
+            ratios = [ours / theirs for ours, theirs in zip(rates[self.new], rates[old], strict=True)]
+            row = {"case": case, "variant": variant, "commit": old, "turns": len(ratios)}
             quarters = (round(each, 3) for each in statistics.quantiles(ratios, method="inclusive"))
             row |= dict(zip(("quarter", "median", "three_quarters"), quarters, strict=True))
             self.report(str(row))
@@ -116,6 +136,19 @@ def igfs_pairs(pairs: Pairs, options: ConnectOptions, use: str) -> Iterator[Row]
     return pairs.rows(use, "igfs", start)
 
 
+def cell_pairs(pairs: Pairs) -> Iterator[Row]:
+    """Compare how long one waits at notebooks of all trees beside the same three hosts."""
+    speeds: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    with cells.desks(pairs.trees, _DISK_MB, pairs.report) as (stage, kernels):
+        for turn in range(-1, pairs.turns):  # the first one carries the package to the hosts
+            for name in pairs.in_turn(turn):
+                took = cells.start_and_stop(stage, kernels[name], "", pairs.report)
+                for figure in _WAITS if turn >= 0 else ():
+                    speeds[figure][name].append(1 / took[figure])
+    for figure, of_trees in speeds.items():
+        yield from pairs.compared("cell", figure, of_trees)
+
+
 def _scans(pairs: Pairs, home: Path) -> Iterator[Row]:
     for size, cases in _CASES:
         with nodes(home, size, pairs.report) as options, connect(options) as client:
@@ -143,7 +176,12 @@ def _address(options: ConnectOptions) -> dict[str, Any]:
     return {"host": options.endpoints[0].host, "port": options.endpoints[0].port}
 
 
-_GROUPS = {"scan": _scans, "load": _loads, "igfs": _uses_of_igfs}
+_GROUPS = {
+    "scan": _scans,
+    "load": _loads,
+    "igfs": _uses_of_igfs,
+    "cells": lambda pairs, _: cell_pairs(pairs),
+}
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
