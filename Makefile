@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+unexport PYTHONDONTWRITEBYTECODE
 INPUTS := setup.cfg setup.py pyproject.toml ignite_tf_magic/protocol/_rows.c ignite_tf_magic/runs/_loopback.c \
 	ignite_tf_magic/tfplugin/_filesystem.c ignite_tf_magic/tfplugin/_filesystem.h
 
@@ -107,14 +108,15 @@ $(VENV)/bin/uv:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 
-# uv installs in seconds what pip does in minutes; pip knows index settings that uv does not.
+# uv installs in seconds what pip does in minutes; pip knows index settings that uv does not. `import tensorflow` takes
+# three times as long where nobody has compiled it, and tests do it hundreds of times.
 $(VENV)/.all: $(INPUTS) | $(VENV)/bin/uv
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[all]' \
+	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --editable '.[all]' \
 	  || $(BIN)/python -m pip install --quiet --editable '.[all]'
 	touch $@
 
 $(VENV)/.dev: $(INPUTS) | $(VENV)/bin/uv
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[dev]' \
+	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --editable '.[dev]' \
 	  || $(BIN)/python -m pip install --quiet --editable '.[dev]'
 	touch $@ $(VENV)/.all
 
