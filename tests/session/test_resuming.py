@@ -148,6 +148,15 @@ def test_a_run_that_ends_with_its_owner_says_so(run, capsys):
     assert "step 39" in capsys.readouterr().out
 
 
+def test_a_run_ends_with_its_owner_also_where_nothing_can_be_written(run):
+    run, owner = run
+    request = run.directory.stop_request
+    request.symlink_to(request.name)  # whoever writes it fails, as on a full disk
+    owner.send_signal(signal.SIGINT)
+    until(lambda: run.info().state is RunState.STOPPED)
+    assert "the process that owned it has ended" in described(run)
+
+
 # Runs that outlive their owner
 
 

@@ -54,7 +54,6 @@ from ignite_tf_magic.runs.registry.registry_rows import (
     read_names,
     read_object,
     read_owner,
-    read_seal,
     read_stored,
     read_strings,
     to_text,
@@ -169,7 +168,7 @@ class Registry(Closing):
             except RecordDamaged as error:
                 warnings.append(str(error))
                 continue
-            entries.append(RegistryEntry(stored.record, read_owner(rows.get(f"owner/{run}")), read_seal(row)))
+            entries.append(RegistryEntry(stored.record, read_owner(rows.get(f"owner/{run}")), stored.seal))
         return Listing(tuple(entries), tuple(warnings))
 
     def get(self, run: str, known: Stored | None = None) -> Stored | None:
@@ -302,7 +301,7 @@ class Registry(Closing):
 
         if not self._write(send):
             raise RecordChanged(run)
-        return Stored(record, row)
+        return Stored(record, row, content.get("seal", ""))
 
     def _update_names(self, key: str, added: Iterable[str] = (), removed: Iterable[str] = ()) -> None:
         new, gone = [checked_name(name) for name in sorted(added)], set(removed)

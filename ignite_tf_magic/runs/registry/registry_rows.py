@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from ignite_tf_magic.errors import ConfigError, RecordDamaged, RecordForged
@@ -23,10 +24,12 @@ class Stored:
     Attributes:
         record: The record. Its "version" counts the writes.
         row: The row as it lies in the cache.
+        seal: With what it was sealed; empty when it was not.
     """
 
     record: Mapping[str, Any]
     row: str
+    seal: str = ""
 
     @property
     def run_id(self) -> str:
@@ -142,19 +145,23 @@ def read_stored(run: str, row: Any, seal: Seal | None = None) -> Stored:
         RecordDamaged: It is none of that run.
         RecordForged: A key is given and it has not been sealed with that.
     """
-    content, key = read_object(row) or {}, f"record/{run}"
-    record = content.get("record")
-    if not isinstance(record, dict) or record.get("run_id") != run or type(record.get("version")) is not int:
+    key = f"record/{run}"
+    stored = _taken_apart(run, row) if isinstance(row, str) else None
+    if stored is None:
         raise RecordDamaged(run, key, CACHE)
-    if seal is not None and not seal.fits(key, record, content.get("seal")):
-        raise RecordForged(run, key, CACHE, record)
-    return Stored(record, row)
+    if seal is not None and not seal.fits(key, stored.record, stored.seal):
+        raise RecordForged(run, key, CACHE, stored.record)
+    return stored
 
 
-def read_seal(row: Any) -> str:
-    """Read the seal of a row; empty when it has none."""
-    seal = (read_object(row) or {}).get("seal")
-    return seal if isinstance(seal, str) else ""
+@lru_cache(maxsize=256)
+def _taken_apart(run: str, row: str) -> Stored | None:
+    """Read a row that mostly has been read before: who lists runs asks for those that have ended, too."""
+    content = read_object(row) or {}
+    record, seal = content.get("record"), content.get("seal")
+    if not isinstance(record, dict) or record.get("run_id") != run or type(record.get("version")) is not int:
+        return None
+    return Stored(record, row, seal if isinstance(seal, str) else "")
 
 
 def read_marks(row: Any) -> list[str]:

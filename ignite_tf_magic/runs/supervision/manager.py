@@ -295,7 +295,9 @@ class _RunOwner:
             store=self,
             timeouts=plan.timeouts,
             snapshot=hooks.snapshot,
-            is_stop_asked=lambda: directory.stop_request.exists() or hooks.is_stop_asked(),
+            is_stop_asked=lambda: (
+                self._is_exiting or directory.stop_request.exists() or hooks.is_stop_asked()
+            ),
             why_stop=lambda: OWNER_EXITS if self._is_exiting else STOP_ASKED,
         )
         self._thread = threading.Thread(target=self._work, name=f"run-{directory.run_id}", daemon=True)
@@ -436,8 +438,7 @@ class _RunOwner:
         if self._plan.spec.survives_s and not self._directory.stop_request.exists():
             self._supervisor.leave()
         else:
-            self._is_exiting = True
-            self._directory.stop_request.touch(mode=0o600)
+            self._is_exiting = True  # a file could not be written on a full disk
 
     def await_end(self, deadline: float) -> None:
         """Wait, no longer than until then, until this process supervises the run no more."""
