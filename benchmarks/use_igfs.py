@@ -84,11 +84,16 @@ def there_and_back(fs: Any, path: str, numbers: Iterator[int]) -> None:
 def _use(use: str, fs: Any, base: str) -> tuple[Callable[[], object], int]:
     """Return a call, and how often it is made in a pass."""
     numbers, path = itertools.count(), f"{base}/{use}"
-    if use == "stat":
-        fs.touch(path)
-        return lambda: fs.info(path), _CALLS
-    if use == "create":
-        return lambda: fs.touch(f"{base}/{next(numbers)}"), _CALLS
+    if use in ("stat", "create"):
+        # Which nodes have the rows of a path, and how many, is chance; of many paths it is the same for all trees.
+        places = [f"{base}/{number}" for number in range(_CALLS)]
+        for place in places:
+            fs.makedirs(place, exist_ok=True)
+            fs.touch(f"{place}/file")
+        turns = itertools.cycle(places)
+        if use == "stat":
+            return lambda: fs.info(f"{next(turns)}/file"), _CALLS
+        return lambda: fs.touch(f"{next(turns)}/{next(numbers)}"), _CALLS
     if use.startswith("rename"):
         (fs.mkdir if use == "rename_directory" else fs.touch)(path)
         return lambda: there_and_back(fs, path, numbers), _CALLS // 2

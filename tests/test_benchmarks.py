@@ -74,6 +74,7 @@ def test_a_pass_with_another_number_of_rows_is_refused(ignite, client: Client):
         client.destroy_cache(case.cache)
 
 
+@pytest.mark.long
 def test_igfs_is_measured_beside_the_raw_calls(ignite, monkeypatch):
     monkeypatch.setenv("IGNITE_TF_CLUSTER", str(ignite.connect_options.endpoints[0]))
     rows = igfs.run(ignite.connect_options, 2, 1, 1, unheard)
@@ -89,6 +90,7 @@ def test_a_variant_that_dies_tells_why():
             broken.answer()
 
 
+@pytest.mark.long
 def test_launching_is_measured_on_fake_hosts_and_in_a_cell():
     rows = [*launch.run((2,), 1, 5, unheard), *cells.run(1, 5, 1, unheard)]
     cases = [
@@ -109,11 +111,13 @@ def test_launching_is_measured_on_fake_hosts_and_in_a_cell():
     assert all(row["stop_s"] > 3 for row in rows if "ignore" in row["variant"])
 
 
+@pytest.mark.long
 def test_a_worker_without_rows_trains_with_the_other(ignite):
     found = skew.run(ignite.connect_options, 1, unheard, ((1, 0),))
     assert found == [{"case": "skew", "rows": "1:0", "runs": 1, "ended": 1, "exact": 1}]
 
 
+@pytest.mark.long
 def test_following_is_measured_attached_and_detached(ignite):
     rows = follow.run(ignite.connect_options, 0.2, unheard)
     assert [(row["case"], row["variant"], row["lines_per_s"]) for row in rows] == [

@@ -131,7 +131,9 @@ def found_in(text: str) -> list[int]:
     return json.loads(text.partition("FOUND")[2].splitlines()[0])
 
 
-@pytest.mark.parametrize("script", [IN_GRAPH, EAGER], ids=["in_graph", "eager"])
+@pytest.mark.parametrize(
+    "script", [IN_GRAPH, pytest.param(EAGER, marks=pytest.mark.long)], ids=["in_graph", "eager"]
+)
 def test_a_client_has_each_worker_read_its_own_rows(session, cache, script):
     run, text = succeeded(session, RunRequest(cache, script, num_workers=2, strategy="standalone"))
     record = run.record()
@@ -141,7 +143,9 @@ def test_a_client_has_each_worker_read_its_own_rows(session, cache, script):
     assert [each.rows > 0 for each in record.workers] == [True, True, False]
 
 
-@pytest.mark.parametrize("config", ["None", "tf.ConfigProto(allow_soft_placement=True)"])
+@pytest.mark.parametrize(
+    "config", ["None", pytest.param("tf.ConfigProto(allow_soft_placement=True)", marks=pytest.mark.long)]
+)
 def test_a_session_of_the_clients_own_server_reaches_all_workers(session, cache, config):
     script = OWN_SERVER.replace("CONFIG", config)
     _, text = succeeded(session, RunRequest(cache, script, num_workers=2, strategy="standalone"))

@@ -62,6 +62,7 @@ def test_from_spark_with_parameter_servers_an_evaluator_and_fed_rows(caches):
     assert float(done.stdout.rpartition("accuracy ")[2].split()[0]) > 0.7
 
 
+@pytest.mark.long
 def test_from_spark(caches):
     argv = [sys.executable, str(FOLDER / "tensorflowonspark_after.py"), "--data", "DIGITS"]
     argv += ["--model", "igfs:///models/digits.keras", "--output", "igfs:///predictions"]
