@@ -42,8 +42,9 @@ ROOMS: list[dict[str, str]] = [
         "launch": """
             files log_files groups lock spawner lazy_asyncio entries archives parcels jobs loop pipe ssh_settings
             ssh_errors ssh tunnels agent.frames link hosts watch agent.disk agent.processes agent.job_files
-            agent.spawning agent.process_shim agent.runs agent.devices agent.starting agent.polling
-            agent.network agent.facts agent.unpacking agent.tidying agent.relay
+            agent.spawning agent.process_shim agent.handing_over agent.parked_shim agent.runs agent.devices
+            agent.shims agent.parking agent.starting agent.polling agent.network
+            agent.facts agent.unpacking agent.tidying agent.relay
         """,
     },
     {
@@ -63,8 +64,8 @@ ROOMS: list[dict[str, str]] = [
             reader array_batches tfrecord_files paged tfrecord_pages ignite
         """,
         "runs": """
-            loopback timeouts states directory seals task type_checks roles orders record verdicts decisions spec reach
-            unhooked deferred_imports leaving listening bootstrap site_hook.sitecustomize
+            loopback timeouts states directory seals task warm type_checks roles orders record verdicts decisions spec
+            reach unhooked deferred_imports leaving listening bootstrap parked site_hook.sitecustomize
         """,
     },
     {
@@ -88,7 +89,8 @@ ROOMS: list[dict[str, str]] = [
     },
     {
         "runs.supervision": """
-            reconciler_instructions planning host_controller host_pool supervisor reconciler manager
+            reconciler_instructions planning host_controller host_pool supervisor reconciler warm_hosts
+            manager
         """,
     },
     {

@@ -178,6 +178,32 @@ class Host(Closing):
         reply = await self.acall("start", stdin, timeout_s=timeout_s, **fields)
         return JobStatus.from_wire(reply.fields["job"])
 
+    def park(self, job: Job, gpus: Sequence[int] = (), *, count: int, age_s: float, memory_bytes: int) -> int:
+        """Have the early program of a job started, to wait for later jobs of its kind; tells how many wait.
+
+        They end with the link of this host, or after `age_s`.
+
+        Args:
+            job: The job, whose environment they get.
+            gpus: The GPUs that such a job is given.
+            count: How many there are to be; there may be fewer, as where memory is short.
+            age_s: How long they wait.
+            memory_bytes: None is started where less than twice that is free, and all end where less than that is.
+        """
+        if job.early is None:
+            return 0
+        reply = self.call(
+            "park",
+            timeout_s=_SLOW_S,
+            **job.early.to_wire(),
+            env=dict(job.env),
+            gpus=list(gpus),
+            count=count,
+            age_s=age_s,
+            memory_bytes=memory_bytes,
+        )
+        return int(reply.fields["parked"])
+
     async def _token(self) -> float:
         """Return a reading of the host's clock that was heard a moment ago."""
         link = await self.link()

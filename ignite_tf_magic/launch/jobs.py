@@ -26,6 +26,23 @@ class JobState(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class EarlyProgram:
+    """A program that is started before there is a job for it, and becomes the job's process then.
+
+    Attributes:
+        argv: Program and arguments; the number of the descriptor at which it is told of its job is added.
+        input_text: What it reads from its standard input meanwhile.
+    """
+
+    argv: tuple[str, ...]
+    input_text: str = field(repr=False)
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return it as requests have it."""
+        return {"argv": list(self.argv), "input": self.input_text}
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """One process tree to start on a host.
 
@@ -47,6 +64,7 @@ class Job:
         keep: It is started again when it ends with another code than 0, and no generation fences it.
         log_limit_bytes: The older half of a longer log is deleted, visibly; None keeps everything.
         create_cwd: The working directory is made when it is missing.
+        early: A process that was parked with this program, and else as this job's is started, becomes the job's.
     """
 
     run: str
@@ -66,6 +84,7 @@ class Job:
     keep: bool = False
     log_limit_bytes: int | None = LOG_LIMIT_BYTES
     create_cwd: bool = False
+    early: EarlyProgram | None = None
 
     def to_wire(self) -> dict[str, Any]:
         """Return the fields of a `start`, but for its lease, which needs the host's clock, and its input."""
@@ -85,6 +104,7 @@ class Job:
             "respawns": self.respawns,
             "keep": self.keep,
             "log_limit_bytes": self.log_limit_bytes,
+            "warm": self.early and self.early.to_wire(),
         }
 
 

@@ -26,11 +26,9 @@ from ignite_tf_magic.runs import loopback
 from ignite_tf_magic.runs.deferred_imports import defer_imports
 from ignite_tf_magic.runs.leaving import Leaving
 from ignite_tf_magic.runs.listening import listens
-from ignite_tf_magic.runs.task import ExitReport, WorkerTask, is_python_script
+from ignite_tf_magic.runs.task import DEFAULT_ENVIRONMENT, ExitReport, WorkerTask, is_python_script
 from ignite_tf_magic.runs.unhooked import UnhookedWatch
 
-# Less noise from TensorFlow's libraries, unless the user has chosen.
-_DEFAULTS = {"TF_CPP_MIN_LOG_LEVEL": "2", "GRPC_VERBOSITY": "ERROR"}
 _SITE_HOOK = str(Path(__file__).resolve().with_name("site_hook"))
 _SILENT_S, _PROBE_S = 2.0, 1.0
 _EXIT_TEMPORARY = 75  # as in `verdicts`: another attempt may fare better
@@ -105,7 +103,7 @@ def _prepare(task: WorkerTask) -> None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
-    for name, value in _DEFAULTS.items():
+    for name, value in DEFAULT_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     if os.environ.get("MPLBACKEND", "").startswith("module://"):
         os.environ["MPLBACKEND"] = "Agg"  # the notebook's own backend needs the notebook

@@ -32,12 +32,15 @@ DEFERRED = (
 )
 
 
-def defer_imports(modules: Iterable[str] = DEFERRED) -> None:
+def defer_imports(modules: Iterable[str] = DEFERRED) -> MetaPathFinder:
     """Have modules executed when somebody asks one for an attribute, from now on; those that are imported stay.
 
-    An error in a module reaches whoever asks it for something, each time, as importing it again would.
+    Returns what was put in front of `sys.meta_path`. An error in a module reaches whoever asks it for something, each
+    time, as importing it again would.
     """
-    sys.meta_path.insert(0, _DeferringFinder(modules))
+    finder = _DeferringFinder(modules)
+    sys.meta_path.insert(0, finder)
+    return finder
 
 
 class _DeferringFinder(MetaPathFinder):

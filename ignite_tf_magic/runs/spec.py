@@ -9,7 +9,7 @@ from typing import Any
 
 from ignite_tf_magic.config.options import ConnectOptions, Endpoint
 from ignite_tf_magic.errors import ScriptError, format_ranges
-from ignite_tf_magic.launch.jobs import Job
+from ignite_tf_magic.launch.jobs import EarlyProgram, Job
 from ignite_tf_magic.runs import loopback
 from ignite_tf_magic.runs.directory import (
     CREDENTIALS,
@@ -186,6 +186,7 @@ def worker_job(
     python_path: str | None,
     preload: str | None,
     timeouts: Timeouts,
+    early: EarlyProgram | None = None,
 ) -> Job:
     """Return the job of one worker: what its host starts and watches.
 
@@ -197,6 +198,7 @@ def worker_job(
         python_path: Where it finds this package, when its interpreter does not have it.
         preload: Library that its processes load before all others, there.
         timeouts: How long the run waits for what.
+        early: What may have been started on the host already, for a job of this kind; None starts it cold.
     """
     run, generation, home = record.run_id, record.generation, f"{root}/runs/{record.run_id}"
     path = {"PYTHONPATH": python_path} if python_path else {}
@@ -223,6 +225,7 @@ def worker_job(
         memory_bytes=record.spec.memory_bytes if role.has_share else 0,
         respawns=_RESPAWNS if role.respawns else 0,
         log_limit_bytes=record.spec.log_limit_bytes,
+        early=early,
     )
 
 

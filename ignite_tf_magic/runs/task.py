@@ -10,6 +10,8 @@ from typing import Any
 
 from ignite_tf_magic.launch.files import write_private
 
+# Less noise from TensorFlow's libraries, unless the user has chosen.
+DEFAULT_ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "2", "GRPC_VERBOSITY": "ERROR"}
 GRACE_S = 3.0  # between SIGTERM, upon which a script may save, and SIGKILL
 
 

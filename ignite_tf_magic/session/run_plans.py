@@ -75,6 +75,8 @@ class RunRequest(RunOptions):
         communication: How tensors go from worker to worker where all take each step together: "ring", "nccl" between
             GPUs, or "auto", which is TensorFlow's choice.
         env: More variables of the workers' environment. They stand in the run's record, which others read: no secrets.
+        warm_s: For how long the run's hosts keep processes with TensorFlow ready when it has ended, for the next run of
+            this process, unless the configuration says so; 0 keeps none. Not of a run that was detached.
     """
 
     cache: str
@@ -93,6 +95,7 @@ class RunRequest(RunOptions):
     strategy: str = "auto"
     communication: str = "auto"
     env: Mapping[str, str] = field(default_factory=dict)
+    warm_s: float = 0.0
 
 
 def plan_run(
@@ -135,6 +138,7 @@ def plan_run(
         name=request.name,
         parcels=tuple(parcel for parcel in (package, job) if parcel is not None),
         timeouts=Timeouts().scaled(timeouts_divisor()),
+        warm_s=request.warm_s if config.launch.warm_s is None else config.launch.warm_s,
     )
 
 

@@ -40,6 +40,7 @@ log_limit = "1.5 GiB"
 max_restarts = 0
 deadline_s = 3600
 on_rebalance = "ignore"
+warm_s = 60
 
 [hosts.db1]
 addresses = ["172.17.0.2", "fd00::2"]
@@ -86,7 +87,7 @@ def test_a_whole_file(here):
     assert found.cluster.tls.certfile == str(here / "client.pem")
     assert found.ssh == SshConfig(here / "ssh/config", Path("/etc/ssh/known"), "me", 5.0, "bastion")
     assert found.launch == LaunchOptions(
-        "/opt/py/bin/python", (40000, 40999), 3 << 29, 0, 3600.0, OnRebalance.IGNORE
+        "/opt/py/bin/python", (40000, 40999), 3 << 29, 0, 3600.0, OnRebalance.IGNORE, 60.0
     )
     assert found.hosts == (
         HostOptions(
@@ -102,6 +103,12 @@ def test_a_whole_file(here):
     )
     assert configured_cluster() == found.cluster
     assert read_config(path) == load_config_file(path) == found
+
+
+@pytest.mark.parametrize(("text", "expected"), [("", None), ("warm_s = 0", 0.0), ("warm_s = 0.5", 0.5)])
+def test_whether_hosts_stay_warm_is_said_or_left_to_who_starts(here, text, expected):
+    write(here, f"[launch]\n{text}\n")
+    assert read_config().launch.warm_s == expected
 
 
 def test_the_working_directory_comes_before_the_user_s_directory(here):

@@ -35,8 +35,20 @@ __all__ = [
 
 # In the order in which they are joined: each imports earlier ones only.
 MODULES = (
-    *("frames", "disk", "processes", "job_files", "spawning", "process_shim"),
-    *("runs", "devices", "starting", "polling", "network", "facts", "unpacking", "tidying", "relay"),
+    *("frames", "disk", "processes", "job_files", "spawning", "process_shim", "handing_over", "parked_shim"),
+    *(
+        "runs",
+        "devices",
+        "shims",
+        "parking",
+        "starting",
+        "polling",
+        "network",
+        "facts",
+        "unpacking",
+        "tidying",
+        "relay",
+    ),
 )
 
 

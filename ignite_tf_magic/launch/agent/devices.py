@@ -53,6 +53,13 @@ def list_leases(runs: Runs) -> list[dict[str, Any]]:
     return found
 
 
+def gpu_environment(gpus: list[int]) -> dict[str, str]:
+    """Return the variables of a job that has these GPUs for itself."""
+    if not gpus:
+        return {}
+    return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+
 def host_memory_bytes() -> int:
     """Return how much memory this host has."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

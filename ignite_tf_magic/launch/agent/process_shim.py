@@ -43,7 +43,20 @@ from ignite_tf_magic.launch.agent.spawning import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Callable
+    from typing import Any, Protocol
+
+    class EarlyProcess(Protocol):
+        """A process that was started before there was a job for it."""
+
+        pid: int
+
+        def become(self, request: dict[str, Any], log: int) -> None:
+            """Have it become the job's; raises OSError when it cannot."""
+
+        def kill(self) -> None:
+            """Kill it."""
+
 
 KEEPER_REPORT, KEEPER_LOCK = (
     1,
@@ -60,28 +73,34 @@ _FIRST_PAUSE_S, _LAST_PAUSE_S, _GOOD_LIFE_S = 0.5, 10.0, 60.0
 
 def keep(directory: str) -> None:
     """Be the shim of the job in that directory. The calling process ends at once, the daemon goes on."""
+    outer = become_shim()
+    inner = os.fork()
+    if inner == 0:
+        run_inner(lambda: ProcessShim(JobFiles(directory), outer).run())
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, KEEPER_REPORT):
+        os.dup2(nothing, descriptor)
+    watch_inner(JobFiles(directory), inner)
+    os._exit(0)
+
+
+def become_shim() -> int:
+    """Become a daemon that adopts what its processes leave; gives its pid. The calling process ends."""
     os.set_inheritable(KEEPER_LOCK, False)
     os.setsid()
     if os.fork():
         os._exit(0)
     signal.pthread_sigmask(signal.SIG_BLOCK, KEEPER_SIGNALS)
     adopt_orphans()
-    outer = os.getpid()
-    inner = os.fork()
-    if inner == 0:
-        _run_inner(directory, outer)
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, KEEPER_REPORT):
-        os.dup2(nothing, descriptor)
-    _watch_inner(JobFiles(directory), inner)
-    os._exit(0)
+    return os.getpid()
 
 
-def _run_inner(directory: str, outer: int) -> None:
+def run_inner(work: Callable[[], None]) -> None:
+    """Do the work of the inner process, and end it."""
     code = 1
     try:
         adopt_orphans()
-        ProcessShim(JobFiles(directory), outer).run()
+        work()
         code = 0
     except BaseException:
         import traceback
@@ -93,7 +112,7 @@ def _run_inner(directory: str, outer: int) -> None:
         os._exit(code)
 
 
-def _watch_inner(files: JobFiles, inner: int) -> None:
+def watch_inner(files: JobFiles, inner: int) -> None:
     """Wait for the inner process; when it was killed, kill what it left and write the end down."""
     pid, status = os.waitpid(-1, 0)
     while pid != inner:
@@ -155,10 +174,11 @@ def _has_children() -> bool:
 
 
 class ProcessShim:
-    """The inner process: starts the job's process, and ends it for one of five reasons."""
+    """The inner process: starts the job's process, or takes one that is there, and ends it for one of five reasons."""
 
-    def __init__(self, files: JobFiles, outer: int) -> None:
+    def __init__(self, files: JobFiles, outer: int, early: EarlyProcess | None = None) -> None:
         self._files = files
+        self._early = early
         self._request = files.request
         self._status = {**first_status(self._request), "keepers": [outer, os.getpid()]}
         self._process: int | None = None
@@ -227,11 +247,25 @@ class ProcessShim:
     def _launch(self) -> None:
         """Start the process, maybe once more."""
         self._killed = False
-        self._process = self._group = spawn(self._request, self._log)
+        self._process = self._group = self._adopted() or spawn(self._request, self._log)
         self._status.update(pid=self._process, code=None)
         self._status["started_at"] = self._status["started_at"] or time.time()
         self._launched_at = host_clock()
         self._beat()
+
+    def _adopted(self) -> int | None:
+        """Have the process that was there early become the job's; None without one, or when it cannot."""
+        early, self._early = self._early, None
+        if early is None:
+            return None
+        try:
+            # Before it is told: no relay that hears nothing of this starts a job again that may have begun.
+            self._files.write_status({**self._status, "pid": early.pid, "started_at": time.time()})
+            early.become(self._request, self._log)
+        except OSError:
+            early.kill()
+            return None
+        return early.pid
 
     # --- life -------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ KEEPER_MARK = "IGNITE_TF_KEEPER"  # in the environment of shims: no tree that th
 JOB_MARK = "IGNITE_TF_JOB"  # in the environment of a job's processes: who they belong to when no shim lives
 
 _MARKED_CLEAN_PASSES = 4  # a process that forks and ends may be missed by one
+_SHIM_ENDS_S = 10.0
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -175,6 +176,16 @@ def kill_marked(nonce: str, leader: int | None) -> bool:
     return clean_passes == _MARKED_CLEAN_PASSES
 
 
+def kill_shim(nonce: str) -> None:
+    """Kill both processes of the shim with a mark, then what it had started; returns when nothing of them runs."""
+    deadline = time.monotonic() + _SHIM_ENDS_S
+    while time.monotonic() < deadline:
+        killed = [_kill(os.kill, pid) for pid in _pids() if environment_has(pid, KEEPER_MARK, nonce)]
+        if not any(killed) and kill_marked(nonce, None):
+            return
+        time.sleep(0.002)
+
+
 def _marked(nonce: str) -> Iterator[int]:
     """Find the processes with a mark, the youngest first: of a storm they are the ones that still live."""
     for pid in sorted(_pids(), reverse=True):
@@ -211,3 +222,47 @@ def oom_kills() -> int:
     except OSError:
         pass
     return 0
+
+
+def available_memory_bytes() -> int:
+    """Return how much memory new processes could have here; 0 where the system does not tell."""
+    found = 0
+    try:
+        with open("/proc/meminfo", "rb") as file:
+            for line in file:
+                if line.startswith(b"MemAvailable:"):
+                    found = int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return min([found, *_rooms_of_groups()])
+
+
+def _rooms_of_groups() -> Iterator[int]:
+    """Return what the limits of the control groups leave that this process is in, as a container's."""
+    try:
+        with open("/proc/self/cgroup", encoding="ascii", errors="replace") as file:
+            groups = [line.rstrip("\n").split(":", 2) for line in file]
+    except OSError:
+        return
+    for _, controllers, path in groups:
+        if not controllers:
+            base, limit, used, idle = "/sys/fs/cgroup", "memory.max", "memory.current", b"inactive_file "
+        elif "memory" in controllers.split(","):
+            base, limit, used = "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
+            idle = b"total_inactive_file "
+        else:
+            continue
+        while True:
+            try:
+                with open(f"{base}{path}/{limit}", "rb") as file_of_limit:
+                    most = int(file_of_limit.read())
+                with open(f"{base}{path}/{used}", "rb") as file_of_use:
+                    taken = int(file_of_use.read())
+                with open(f"{base}{path}/memory.stat", "rb") as lines:
+                    taken -= sum(int(line.split()[1]) for line in lines if line.startswith(idle))
+                yield max(most - taken, 0)
+            except (OSError, ValueError):  # no such group here, or no limit
+                pass
+            if path in ("", "/"):
+                break
+            path = path.rpartition("/")[0]

@@ -20,6 +20,7 @@ from ignite_tf_magic.launch.agent.frames import (
     encode_frame,
 )
 from ignite_tf_magic.launch.agent.network import Ports, connect_to, route
+from ignite_tf_magic.launch.agent.parking import Parking
 from ignite_tf_magic.launch.agent.polling import Poll
 from ignite_tf_magic.launch.agent.runs import (
     Runs,
@@ -61,7 +62,8 @@ class Relay:
     def __init__(self, root: str, digest: str, umask: int) -> None:
         self._runs = Runs(root)
         self._digest = digest
-        self._starter = Starter(self._runs, digest, umask)
+        self._parking = Parking(root, digest, umask)
+        self._starter = Starter(self._runs, digest, umask, self._parking)
         self._ports = Ports(self._runs)
         self._parcels = Parcels(root)
         self._polls: dict[int, Poll] = {}
@@ -212,6 +214,7 @@ class Relay:
         runs, ports = self._runs, self._ports
         return {
             "start": lambda asked, stdin: {"job": self._starter.start(asked, stdin)},
+            "park": lambda asked, _: {"parked": self._parking.park(asked)},
             "remove": lambda asked, _: remove(runs, asked["run"]),
             "list": lambda asked, _: list_runs(runs, asked.get("runs"), asked.get("known") or []),
             "probe": lambda asked, _: probe(runs, asked.get("interpreter"), asked.get("modules") or []),

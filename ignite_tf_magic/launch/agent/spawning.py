@@ -90,7 +90,7 @@ def _become(request: dict[str, Any], log: int, tell: int) -> None:
         step = "directory"
         os.chdir(request["cwd"])
         step = "program"
-        os.execvpe(request["argv"][0], request["argv"], _environment(request))
+        os.execvpe(request["argv"][0], request["argv"], job_environment(request))
     except OSError as error:
         os.write(tell, f"{step} {error.errno}".encode())
     except ValueError:  # a NUL in an argument or a variable
@@ -99,7 +99,8 @@ def _become(request: dict[str, Any], log: int, tell: int) -> None:
         os._exit(127)
 
 
-def _environment(request: dict[str, Any]) -> dict[str, str]:
+def job_environment(request: dict[str, Any]) -> dict[str, str]:
+    """Return the environment of a job's process, in which this one's is."""
     inherited = {name: value for name, value in os.environ.items() if name != KEEPER_MARK}
     found = {**inherited, **request["env"], **request["gpu_env"], JOB_MARK: request["nonce"]}
     # What the user has on this host is loaded as well, behind it.

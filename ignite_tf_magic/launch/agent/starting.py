@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
-import sys
 import time
+from functools import partial
 
 from ignite_tf_magic.launch.agent.devices import (
     check_memory,
     choose_gpus,
+    gpu_environment,
     held_devices,
     list_gpus,
     list_leases,
@@ -27,30 +27,25 @@ from ignite_tf_magic.launch.agent.disk import (
     remove_tree,
 )
 from ignite_tf_magic.launch.agent.job_files import JobFiles
-from ignite_tf_magic.launch.agent.process_shim import KEEPER_LOCK, KEEPER_REPORT
-from ignite_tf_magic.launch.agent.processes import JOB_MARK, KEEPER_MARK
+from ignite_tf_magic.launch.agent.parking import Parked, Parking
 from ignite_tf_magic.launch.agent.runs import FenceHeld, Runs, wake_older
+from ignite_tf_magic.launch.agent.shims import report_of, start_shim
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_FIRST_FREE_DESCRIPTOR = 10
-# The relay's loader has checked the file, and what Python keeps of it; no other name in its directory counts.
-_KEEPER_CODE = (
-    "import sys,_frozen_importlib_external as z;_,k,p,j=sys.argv;g={'__name__':k};"
-    "exec(z.SourceFileLoader(k,p).get_code(k),g);g['keep'](j)"
-)
 _OTHER_START_S = 10.0
 
 
 class Starter:
     """Starts jobs for a relay."""
 
-    def __init__(self, runs: Runs, digest: str, umask: int) -> None:
+    def __init__(self, runs: Runs, digest: str, umask: int, parking: Parking) -> None:
         self._runs = runs
         self._digest = digest
         self._umask = umask
+        self._parking = parking
 
     def start(self, request: dict[str, Any], stdin: bytes) -> dict[str, Any]:
         """Start a job; give its status once its process runs. Takes some 50 ms.
@@ -67,9 +62,9 @@ class Starter:
             if existing:
                 return existing
             check_room(self._runs.root)
-            lock = self._claim(path, asked, deadline)
-            if lock:
-                return self._launch(path, lock, stdin)
+            claimed = self._claim(path, asked, deadline)
+            if claimed:
+                return self._launch(path, claimed, stdin)
 
     def _checked(self, request: dict[str, Any], stdin: bytes) -> dict[str, Any]:
         argv, env = request["argv"], request.get("env") or {}
@@ -97,6 +92,7 @@ class Starter:
             "keep": keep,
             "log_limit_bytes": request.get("log_limit_bytes"),
             "stdin": _digest_of(stdin) if stdin else None,
+            "warm": request.get("warm"),
         }
 
     def _directory(self, cwd: str | None, run: str) -> str:
@@ -123,7 +119,9 @@ class Starter:
             time.sleep(0.01)  # another relay is starting it, and may fail
         raise Refused("exists", f"{asked['name']} has been starting for {_OTHER_START_S:.0f} s")
 
-    def _claim(self, path: str, asked: dict[str, Any], deadline: float | None) -> FileLock | None:
+    def _claim(
+        self, path: str, asked: dict[str, Any], deadline: float | None
+    ) -> tuple[FileLock, Parked | None] | None:
         """Make the job's directory, complete and locked, in one step; None when somebody else was first."""
         gpus = list_gpus() if asked["gpus"] else []
         if not (asked["ports"] or asked["gpus"] or asked["memory_bytes"]):
@@ -133,13 +131,23 @@ class Starter:
 
     def _claim_fenced(
         self, path: str, asked: dict[str, Any], gpus: list[dict[str, Any]], deadline: float | None
-    ) -> FileLock | None:
+    ) -> tuple[FileLock, Parked | None] | None:
         with FenceHeld(self._runs.path(asked["run"])) as fence:
             if asked["keep"]:
                 fence.raise_to(0)
             else:
                 self._check_generation(asked, fence)
-            return self._lay_out(path, {**asked, **self._given(asked, gpus)}, deadline)
+            request = {**asked, **self._given(asked, gpus)}
+            parked = self._parking.take(request)
+            if parked is not None:
+                request["nonce"] = parked.nonce  # which stands in the environment of what is there already
+            lock = None
+            try:
+                lock = self._lay_out(path, request, deadline)
+            finally:
+                if lock is None and parked is not None:
+                    parked.let_go()
+            return None if lock is None else (lock, parked)
 
     def _check_generation(self, asked: dict[str, Any], fence: FenceHeld) -> None:
         if asked["generation"] < fence.generation:
@@ -157,7 +165,6 @@ class Starter:
 
     def _given(self, asked: dict[str, Any], known_gpus: list[dict[str, Any]]) -> dict[str, Any]:
         gpus: list[int] = []
-        gpu_env = {}
         if asked["ports"] or asked["gpus"] or asked["memory_bytes"]:
             leases = list_leases(self._runs)
             held_gpus, held_ports = held_devices(leases)
@@ -167,11 +174,9 @@ class Starter:
             if asked["memory_bytes"]:
                 check_memory(asked["memory_bytes"], leases)
             gpus = choose_gpus(asked["gpus"], known_gpus, held_gpus)
-        if gpus:
-            gpu_env = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         return {
             "gpus_given": gpus,
-            "gpu_env": gpu_env,
+            "gpu_env": gpu_environment(gpus),
             "nonce": os.urandom(16).hex(),
             "hostname": self._runs.hostname,
             "boot_id": self._runs.boot_id,
@@ -196,9 +201,10 @@ class Starter:
             raise
         return lock
 
-    def _launch(self, path: str, lock: FileLock, stdin: bytes) -> dict[str, Any]:
+    def _launch(self, path: str, claimed: tuple[FileLock, Parked | None], stdin: bytes) -> dict[str, Any]:
+        lock, parked = claimed
         try:
-            answer = self._run_shim(path, lock, stdin)
+            answer = self._run_shim(path, lock, stdin, parked)
         except BaseException:
             _discard(path)
             raise
@@ -213,33 +219,25 @@ class Starter:
             raise Refused("internal", f"the shim of {path} is gone and so are its files")
         return status
 
-    def _run_shim(self, path: str, lock: FileLock, stdin: bytes) -> dict[str, Any] | None:
-        """Start the shim; give what it reports. None: it was killed before it could."""
-        agent = f"{self._runs.root}/agents/{self._digest}.py"
-        if not os.path.exists(agent):
-            raise Refused("disk_full", f"the disk of {self._runs.root} had no room for the agent")
-        env = {name: value for name, value in os.environ.items() if name not in (JOB_MARK, KEEPER_MARK)}
-        env[KEEPER_MARK] = JobFiles(path).request["nonce"]
-        argv = [sys.executable, "-I", "-S", "-c", _KEEPER_CODE, self._digest, agent, path]
-        told, tell = os.pipe()
-        given = [_input(path, stdin), tell, os.open(f"{path}/keeper.err", os.O_WRONLY | os.O_CREAT, 0o600)]
-        given.append(lock.descriptor)
-        high = [_moved_up(descriptor) for descriptor in given]
-        for descriptor in given[:3]:
-            os.close(descriptor)
-        targets = (0, KEEPER_REPORT, 2, KEEPER_LOCK)
-        actions = [(os.POSIX_SPAWN_DUP2, source, target) for source, target in zip(high, targets)]  # noqa: B905
+    def _run_shim(
+        self, path: str, lock: FileLock, stdin: bytes, parked: Parked | None
+    ) -> dict[str, Any] | None:
+        """Start the job's shim, or have a parked one become it; give what it reports. None: it was killed before."""
+        job_input = _input(path, stdin)
         try:
-            pid = os.posix_spawn(sys.executable, argv, env, file_actions=actions)
-        except OSError:
-            os.close(told)
-            raise
+            errors = os.open(f"{path}/keeper.err", os.O_WRONLY | os.O_CREAT, 0o600)
+            try:
+                answer = parked.hand_over(path, job_input, errors, lock.descriptor) if parked else None
+                if answer is not None:
+                    return answer
+                start = partial(
+                    start_shim, self._runs.root, self._digest, "keep", path, JobFiles(path).request["nonce"]
+                )
+                return report_of(lambda tell: start((job_input, tell, errors, lock.descriptor)))
+            finally:
+                os.close(errors)
         finally:
-            for descriptor in high:
-                os.close(descriptor)
-        os.waitpid(pid, 0)
-        with open(told, "rb") as file:
-            return json.loads(file.readline() or b"null")  # type: ignore[no-any-return]
+            os.close(job_input)
 
 
 def _deadline(lease: dict[str, Any] | None) -> float | None:
@@ -286,13 +284,6 @@ def _input(path: str, data: bytes) -> int:
     while rest:
         rest = rest[os.write(descriptor, rest) :]
     return descriptor
-
-
-def _moved_up(descriptor: int) -> int:
-    """Duplicate a descriptor to a number that no file action of a spawn overwrites."""
-    import fcntl
-
-    return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE_DESCRIPTOR)
 
 
 def _discard(path: str) -> None:

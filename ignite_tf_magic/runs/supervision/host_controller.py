@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from ignite_tf_magic.config.options import Endpoint
 from ignite_tf_magic.errors import HostError, HostRefused, HostUnreachable, LaunchError
 from ignite_tf_magic.launch.hosts import MAX_PAYLOAD_BYTES, Host
-from ignite_tf_magic.launch.jobs import JobStatus, Renewal
+from ignite_tf_magic.launch.jobs import Job, JobStatus, Renewal
 from ignite_tf_magic.launch.log_files import last_lines
 from ignite_tf_magic.launch.parcels import Parcel
 from ignite_tf_magic.launch.watch import Contact, HostView, HostWatch
@@ -40,6 +40,7 @@ from ignite_tf_magic.runs.spec import assignment, worker_job, worker_task
 from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.runs.task import ExitReport
 from ignite_tf_magic.runs.timeouts import Timeouts
+from ignite_tf_magic.runs.warm import early_program
 
 LOOPBACK = "127.0.0.1"
 NUM_LAST_LINES = 60  # of which a traceback is taken away before they are shown
@@ -68,6 +69,7 @@ class HostPayload:
         owner_lock: Lock of the run's owner, where the owner is on that same machine.
         is_here: Whether the host is the machine on which the run was started.
         has_credentials: Whether the workers find credentials in the run's directory.
+        is_warm: Whether workers may become of processes that were parked on the host after an earlier run.
     """
 
     files: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -77,6 +79,7 @@ class HostPayload:
     owner_lock: str = ""
     is_here: bool = False
     has_credentials: bool = False
+    is_warm: bool = False
 
 
 class HostController:
@@ -124,6 +127,7 @@ class HostController:
         self._last_lines: dict[int, str] = {}
         self._began_at = self._knocked_at = time.monotonic()
         self._started: set[int] = set()
+        self._jobs: list[Job] = []
         self._known_at: dict[int, float] = {}
         self._error: HostProblem | None = None
 
@@ -258,8 +262,16 @@ class HostController:
             python_path=(payload.python_path or "").replace("{root}", root) or None,
             preload=self._preload(root) if record.has_private_ports else None,
             timeouts=self._timeouts,
+            early=early_program(record.interpreter_on(seat.host), task) if payload.is_warm else None,
         )
+        self._jobs.append(job)
         self._host.start(job, token=self._proof() if self._proof else None)
+
+    @property
+    def warm_jobs(self) -> list[tuple[Job, tuple[int, ...]]]:
+        """The jobs of this generation that may start warm another time, with the GPUs that each was given."""
+        found = [(job, self._view.jobs.get(job.name)) for job in self._jobs if job.early]
+        return [(job, status.gpus) for job, status in found if status is not None]
 
     def _preload(self, root: str) -> str | None:
         """Return the library that keeps ports of workers to this host, if it can be loaded here."""

@@ -47,8 +47,10 @@ from ignite_tf_magic.runs.supervision.host_controller import HostController, Hos
 from ignite_tf_magic.runs.supervision.host_pool import DirectHostPool
 from ignite_tf_magic.runs.supervision.planning import Plan
 from ignite_tf_magic.runs.supervision.supervisor import Planner, Supervisor
+from ignite_tf_magic.runs.supervision.warm_hosts import WARM_HOSTS
 from ignite_tf_magic.runs.task import GRACE_S
 from ignite_tf_magic.runs.timeouts import Timeouts
+from ignite_tf_magic.runs.warm import may_start_warm
 
 _POLL_S = 0.02
 _LAST_OUTPUT_S = 15.0
@@ -69,6 +71,7 @@ class RunPlan:
         name: The beginning of the run's id.
         parcels: Trees that other machines need.
         timeouts: How long the run waits for what.
+        warm_s: For how long its hosts keep processes ready for a run like it, when it has ended; 0 for none.
     """
 
     spec: RunSpec
@@ -78,6 +81,7 @@ class RunPlan:
     name: str | None = None
     parcels: tuple[Parcel, ...] = ()
     timeouts: Timeouts = field(default_factory=Timeouts)
+    warm_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +265,7 @@ def payload_for(plan: RunPlan, host: HostRecord, directory: RunDirectory) -> Hos
         owner_lock=str(directory.owner_lock) if is_here else "",
         is_here=is_here,
         has_credentials=bool(found),
+        is_warm=plan.warm_s > 0 and plan.script is not None and may_start_warm(plan.script),
     )
 
 
@@ -283,6 +288,7 @@ class _RunOwner:
         self._lock = HeldLock(directory.owner_lock)
         self._logs = MirroredLogs(directory)
         self._hosts: list[Host] = []
+        self._controllers: list[tuple[HostRecord, HostController]] = []
         self._watches: list[HostWatch] = []
         self._here: set[str] = set()
         self._fault = "it was never begun"
@@ -345,7 +351,14 @@ class _RunOwner:
             timeouts=self._plan.timeouts,
             on_log=partial(self._read_log, host, opened, watch),
         )
+        self._controllers.append((host, controller))
         return controller, watch
+
+    def _stay_warm(self) -> None:
+        """Have hosts make processes ready for the next run, now that this one needs them no more."""
+        if self._plan.warm_s and not self._is_exiting:
+            for host, controller in self._controllers:
+                WARM_HOSTS.park(self._reach, host, controller.warm_jobs, self._plan.warm_s)
 
     def _is_here(self, host: HostRecord, opened: Host) -> bool:
         """Whether the host writes into this very directory, though it may have been reached over SSH."""
@@ -420,6 +433,8 @@ class _RunOwner:
                 self._supervisor.run()
                 if not self._supervisor.record.state.has_ended:
                     self._leave_behind()
+                else:
+                    self._stay_warm()
             except BaseException as error:
                 self._fault = f"{type(error).__name__}: {error}"
                 raise

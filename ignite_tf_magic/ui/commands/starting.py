@@ -19,6 +19,7 @@ from ignite_tf_magic.ui.run_views import explain_as_json, explain_view, run_as_j
 from ignite_tf_magic.ui.screen import Screen, say_json
 
 _SURVIVES_S = 600
+WARM_S = 600.0  # in a notebook, where the next run comes soon
 
 
 def _start(options: argparse.Namespace, screen: Screen) -> None:
@@ -64,6 +65,7 @@ def _request(options: argparse.Namespace, screen: Screen) -> RunRequest:
         push=screen.variables([name.strip() for name in (options.push or "").split(",") if name.strip()]),
         # Who starts a run from a shell goes away; its hosts answer for it.
         detach=options.detach or bool(options.job) or not screen.outlives_commands,
+        warm_s=WARM_S if screen.outlives_commands else 0.0,
         **(_command(options, screen) if options.job else _script(options)),
         **given_options(options),
     )

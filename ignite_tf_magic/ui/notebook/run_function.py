@@ -11,6 +11,7 @@ from typing import Any
 from ignite_tf_magic.errors import PathNotFound, RunFailed
 from ignite_tf_magic.serialization.terminal_text import echo
 from ignite_tf_magic.session import OnRebalance, RunRequest, RunState, TrainingRun, open_session, source_of
+from ignite_tf_magic.ui.commands.starting import WARM_S
 from ignite_tf_magic.ui.following import follow, show_output
 from ignite_tf_magic.ui.notebook.screen import NotebookScreen
 from ignite_tf_magic.ui.render import failure_view
@@ -122,6 +123,7 @@ def run(
         chief=chief,
         has_evaluator=has_evaluator,
         compat=compat,
+        warm_s=WARM_S if "ipykernel" in sys.modules else 0.0,
     )
     with open_session(report=report) as session:
         started = session.start_run(request)

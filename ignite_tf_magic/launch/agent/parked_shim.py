@@ -1,0 +1,216 @@
+"""The shim of a parked process: one that was started early, and waits to become the process of a job.
+
+Outer and inner process as of any shim. The inner one listens; when a relay hands it a job, both become that job's shim,
+and the parked process becomes the job's. It ends unused when its time is over, memory is short, its socket is
+removed, or the relay that asked for it is gone: so nothing is parked for a client that has ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+
+from ignite_tf_magic.launch.agent.disk import host_clock
+from ignite_tf_magic.launch.agent.handing_over import HAND_OVER_S, listen_in, peer_uid, receive, send
+from ignite_tf_magic.launch.agent.job_files import JobFiles
+from ignite_tf_magic.launch.agent.process_shim import (
+    KEEPER_LOCK,
+    KEEPER_REPORT,
+    ProcessShim,
+    become_shim,
+    end_tree,
+    run_inner,
+    watch_inner,
+)
+from ignite_tf_magic.launch.agent.processes import KEEPER_MARK, available_memory_bytes
+from ignite_tf_magic.launch.agent.spawning import KEEPER_SIGNALS, StartFailed, job_environment, spawn
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from socket import socket as Socket  # noqa: N812 - as in handing_over
+    from typing import Any
+
+PARKED_CLIENT = KEEPER_LOCK  # until there is a job: the end of a pipe whose other end the relay has
+_PARKED_TICK_S = 0.5
+
+
+def keep_parked(folder: str) -> None:
+    """Be the shim of a process that descriptor 0 tells. The calling process ends at once, the daemon goes on."""
+    import socket
+
+    with open(0, "rb", closefd=False) as file:
+        request = json.loads(file.read())
+    outer = become_shim()
+    here, there = socket.socketpair()
+    inner = os.fork()
+    if inner == 0:
+        here.close()
+        run_inner(lambda: _serve(folder, request, outer, there))
+    there.close()
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, KEEPER_REPORT):
+        os.dup2(nothing, descriptor)
+    _follow(here, inner, f"{folder}/{request['name']}")
+    os._exit(0)
+
+
+def _follow(inner_end: Socket, inner: int, path: str) -> None:
+    """Be the outer process: without a job until the inner one hands one on."""
+    message, descriptors = receive(inner_end)
+    if message is None or len(descriptors) != 2:
+        os.waitpid(inner, 0)
+        end_tree(None)
+        _remove(path)
+        return
+    os.dup2(descriptors[0], 2)
+    os.dup2(descriptors[1], KEEPER_LOCK, inheritable=False)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    inner_end.sendall(b".")
+    inner_end.close()
+    watch_inner(JobFiles(message["directory"]), inner)
+
+
+def _serve(folder: str, request: dict[str, Any], outer: int, outer_end: Socket) -> None:
+    """Be the inner process: wait for a job, and be its shim."""
+    waiting = _ParkingSpace(folder, request)
+    job = waiting.for_job()
+    if job is None:
+        return
+    message, descriptors = job
+    os.environ.clear()
+    os.environ.update(message["environment"], **{KEEPER_MARK: request["nonce"]})
+    for target, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, target, inheritable=target != KEEPER_LOCK)
+        os.close(descriptor)
+    outer_end.settimeout(HAND_OVER_S)
+    try:
+        send(outer_end, {"directory": message["directory"]}, [2, KEEPER_LOCK])
+        if outer_end.recv(1) != b".":
+            return
+    except OSError:  # without the outer process nobody would write the end down
+        return
+    outer_end.close()
+    ProcessShim(JobFiles(message["directory"]), outer, waiting.process).run()
+
+
+class ParkedProcess:
+    """The process itself, as its shim has it."""
+
+    def __init__(self, request: dict[str, Any], cwd: str) -> None:
+        import socket
+
+        self._control, theirs = socket.socketpair()
+        theirs.set_inheritable(True)
+        output = os.memfd_create("output")  # what it says before it has a log
+        told = os.memfd_create("input")
+        os.write(told, request["input"].encode())
+        os.dup2(told, 0)
+        os.close(told)
+        try:
+            argv = [*request["argv"], str(theirs.fileno())]
+            self.pid = spawn({**request, "argv": argv, "cwd": cwd}, output)
+        finally:
+            theirs.close()
+            os.close(output)
+
+    def fileno(self) -> int:
+        """Return a descriptor that can be read from when the process has ended."""
+        return self._control.fileno()
+
+    def become(self, request: dict[str, Any], log: int) -> None:
+        """Have it become a job's, as soon as it has done what it was started for; raises OSError when it cannot."""
+        cwd = os.open(request["cwd"], os.O_PATH | os.O_DIRECTORY)
+        try:
+            message = {name: request[name] for name in ("argv", "umask")}
+            self._control.settimeout(HAND_OVER_S)
+            send(self._control, {**message, "env": job_environment(request)}, [0, log, cwd])
+        finally:
+            os.close(cwd)
+            self._control.close()
+
+    def kill(self) -> None:
+        """Kill it."""
+        self._control.close()
+        try:
+            os.kill(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+
+class _ParkingSpace:
+    """A parked process, and the socket at which a job for it may come."""
+
+    def __init__(self, folder: str, request: dict[str, Any]) -> None:
+        self._request = request
+        self._path = f"{folder}/{request['name']}"
+        try:
+            self.process = ParkedProcess(request, f"{folder}/empty")
+        except StartFailed as failure:
+            os.write(KEEPER_REPORT, json.dumps({"kind": failure.kind, "message": str(failure)}).encode())
+            os._exit(0)
+        self._listener = listen_in(folder, request["name"])
+        self._listener.settimeout(0)
+        self._until = host_clock() + request["age_s"]
+        os.write(KEEPER_REPORT, b"{}\n")
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (0, KEEPER_REPORT):
+            os.dup2(nothing, descriptor)
+        os.close(nothing)
+
+    def for_job(self) -> tuple[dict[str, Any], list[int]] | None:
+        """Wait for a job; None when this process is to end unused."""
+        try:
+            while not self._is_over():
+                found = self._step()
+                if found is not None:
+                    return found
+            return None
+        finally:
+            self._listener.close()
+            _remove(self._path)
+
+    def _step(self) -> tuple[dict[str, Any], list[int]] | None:
+        poller = select.poll()
+        for each in (self._listener.fileno(), PARKED_CLIENT, self.process.fileno()):
+            poller.register(each, select.POLLIN)
+        ready = [descriptor for descriptor, _ in poller.poll(_PARKED_TICK_S * 1000)]
+        # A relay connects before it takes the socket away: then nobody else can come, and it has.
+        is_taken = not os.path.exists(self._path)
+        found = self._accepted() if is_taken or self._listener.fileno() in ready else None
+        if found is None and (is_taken or len(set(ready) - {self._listener.fileno()})):
+            self._until = 0.0
+        return found
+
+    def _accepted(self) -> tuple[dict[str, Any], list[int]] | None:
+        """Return the first whole message of those who have connected; a relay that came too late says nothing."""
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except BlockingIOError:
+                return None
+            with connection:
+                connection.settimeout(HAND_OVER_S)
+                if peer_uid(connection) != os.getuid():
+                    continue
+                message, descriptors = receive(connection)
+            if message is not None and len(descriptors) == KEEPER_LOCK + 1:
+                return message, descriptors
+
+    def _is_over(self) -> bool:
+        heard = signal.sigtimedwait(KEEPER_SIGNALS, 0)
+        while heard is not None:
+            if heard.si_signo == signal.SIGTERM:
+                return True
+            heard = signal.sigtimedwait(KEEPER_SIGNALS, 0)
+        is_short = available_memory_bytes() < int(self._request["memory_bytes"])
+        return is_short or host_clock() >= self._until
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:  # a relay has taken it
+        pass

@@ -1,0 +1,38 @@
+"""A host that is reached by SSH has a process ready for the second run of a session, until that hangs up."""
+
+from __future__ import annotations
+
+from ignite_tf_magic.runs.supervision.warm_hosts import WARM_HOSTS
+from ignite_tf_magic.session import RunRequest, RunState
+from tests.waiting import until
+
+PARKED = "ignite_tf_magic.runs.parked"
+SCRIPT = """
+import sys
+import tensorflow as tf
+print("warm" if "runs.parked" in open("/proc/self/cmdline").read() else "cold", tf.constant(1).numpy(), sys.argv)
+"""
+
+
+def parked(host) -> list[int]:
+    return [process.pid for process in host.processes() if PARKED in process.argv]
+
+
+def test_the_second_run_of_a_session_starts_warm(session, bed):
+    def told() -> str:
+        run = session.start_run(RunRequest("NUMBERS", SCRIPT, 1, hosts=(host.name,), warm_s=600.0))
+        text = "".join(chunk.text for chunk in run.follow())
+        assert run.info().state is RunState.SUCCEEDED, (text, run.failure())
+        return text
+
+    host = bed.hosts[1]
+    try:
+        cold = told()
+        until(lambda: parked(host), what=host.processes)
+        warm = told()
+        assert cold.split()[:2] == ["cold", "1"]
+        assert warm.split()[:2] == ["warm", "1"]
+        assert not [each for other in bed.hosts if other is not host for each in parked(other)]
+    finally:
+        WARM_HOSTS.close()
+    until(lambda: not parked(host), what=host.processes)
