@@ -71,8 +71,10 @@ def _has_imported(environment: Mapping[str, str | None], modules: Sequence[str])
 def _stamps() -> Stamps:
     """Return what tells whether an import would still find the same."""
     keras_home = os.environ.get("KERAS_HOME") or os.path.expanduser("~/.keras")  # noqa: PTH111 - no RuntimeError
+    # A parcel's name says what is in it, and hosts note at its directory when it was last used.
+    others = [path for path in sys.path[1:] if Path(path).parent.name != "parcels"]
     paths = [
-        *sys.path[1:],
+        *others,
         os.path.realpath(sys.executable),
         f"{sys.prefix}/pyvenv.cfg",
         f"{keras_home}/keras.json",

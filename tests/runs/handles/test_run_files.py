@@ -109,6 +109,7 @@ def test_prune_keeps_the_newest_and_those_that_go_on(session, volume):
 
 
 def test_a_run_goes_on_where_igfs_cannot_be_written(session, volume):
+    volume.make_directory(("runs",), exist_ok=True)
     volume.write_file(("was-runs",), b"")
     volume.rename(("runs",), ("old-runs",))
     volume.rename(("was-runs",), ("runs",))  # a file is in the way
