@@ -41,7 +41,7 @@ ROOMS: list[dict[str, str]] = [
         """,
         "launch": """
             files log_files groups lock spawner lazy_asyncio entries archives parcels jobs loop pipe ssh_settings
-            ssh_errors ssh tunnels agent.frames link hosts watch agent.disk agent.processes agent.job_files
+            ssh_errors ssh tunnels agent.frames link forwards hosts watch agent.disk agent.processes agent.job_files
             agent.spawning agent.process_shim agent.runs agent.devices agent.starting agent.polling
             agent.network agent.facts agent.unpacking agent.tidying agent.relay
         """,
