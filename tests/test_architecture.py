@@ -88,7 +88,7 @@ ROOMS: list[dict[str, str]] = [
     },
     {
         "runs.supervision": """
-            reconciler_instructions planning host_controller host_pool supervisor reconciler manager
+            reconciler_instructions planning run_tunnels host_controller host_pool supervisor reconciler manager
         """,
     },
     {

@@ -128,6 +128,7 @@ class LaunchOptions:
         log_limit_bytes: Of a worker's output, what is kept.
         max_restarts: How often a run is started again before it has failed.
         deadline_s: How long a run may take, restarts included; None has no limit.
+        tunnel: Whether the tasks of runs reach each other through SSH alone.
     """
 
     python: str | None = None
@@ -136,6 +137,7 @@ class LaunchOptions:
     max_restarts: int = 10
     deadline_s: float | None = None
     on_rebalance: OnRebalance = OnRebalance.RESTART
+    tunnel: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,7 +355,7 @@ def _config(file: TomlTable, given: Sequence[Endpoint], *, is_found: bool) -> Co
 
 
 def _launch(table: TomlTable) -> LaunchOptions:
-    table.allow("python", "ports", "log_limit", "max_restarts", "deadline_s", "on_rebalance")
+    table.allow("python", "ports", "log_limit", "max_restarts", "deadline_s", "on_rebalance", "tunnel")
     default = LaunchOptions()
     choice = table.values.get("on_rebalance", default.on_rebalance.value)
     if choice not in [each.value for each in OnRebalance]:
@@ -366,6 +368,7 @@ def _launch(table: TomlTable) -> LaunchOptions:
         max_restarts=default.max_restarts if max_restarts is None else max_restarts,
         deadline_s=table.seconds("deadline_s"),
         on_rebalance=OnRebalance(choice),
+        tunnel=table.flag("tunnel") or False,
     )
 
 

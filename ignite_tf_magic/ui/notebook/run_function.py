@@ -48,6 +48,7 @@ def run(
     chief: str = "",
     has_evaluator: bool = False,
     compat: bool = False,
+    tunnel: bool = False,
     report: Callable[[str], None] = echo,
 ) -> Any:
     """Run a function on workers, each with partitions of a cache of its own, and give what it returns.
@@ -83,6 +84,7 @@ def run(
         chief: Where the chief runs.
         has_evaluator: One more task calls the function, to evaluate what the others save.
         compat: Let `tensorflow.contrib.ignite` be imported.
+        tunnel: Let workers reach each other through SSH alone.
         report: Called with one line at a time about what takes long.
 
     Returns:
@@ -122,6 +124,7 @@ def run(
         chief=chief,
         has_evaluator=has_evaluator,
         compat=compat,
+        tunnel=tunnel,
     )
     with open_session(report=report) as session:
         started = session.start_run(request)
