@@ -41,7 +41,7 @@ ROOMS: list[dict[str, str]] = [
         """,
         "launch": """
             files log_files groups lock spawner lazy_asyncio entries archives parcels jobs loop pipe ssh_settings
-            ssh_errors ssh tunnels agent.frames link hosts watch agent.disk agent.processes agent.job_files
+            ssh_errors ssh tunnels agent.frames link forwards hosts watch agent.disk agent.processes agent.job_files
             agent.spawning agent.process_shim agent.handing_over agent.parked_shim agent.runs agent.devices
             agent.shims agent.parking agent.starting agent.polling agent.network
             agent.facts agent.unpacking agent.tidying agent.relay
@@ -89,7 +89,7 @@ ROOMS: list[dict[str, str]] = [
     },
     {
         "runs.supervision": """
-            reconciler_instructions planning host_controller host_pool supervisor reconciler warm_hosts
+            reconciler_instructions planning run_tunnels host_controller host_pool supervisor reconciler warm_hosts
             manager
         """,
     },

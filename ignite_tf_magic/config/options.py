@@ -129,6 +129,7 @@ class LaunchOptions:
         max_restarts: How often a run is started again before it has failed.
         deadline_s: How long a run may take, restarts included; None has no limit.
         warm_s: How long hosts keep processes ready for the next run; 0: none. None leaves it to who starts the run.
+        tunnel: Whether the tasks of runs reach each other through SSH alone.
     """
 
     python: str | None = None
@@ -138,6 +139,7 @@ class LaunchOptions:
     deadline_s: float | None = None
     on_rebalance: OnRebalance = OnRebalance.RESTART
     warm_s: float | None = None
+    tunnel: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,7 +357,9 @@ def _config(file: TomlTable, given: Sequence[Endpoint], *, is_found: bool) -> Co
 
 
 def _launch(table: TomlTable) -> LaunchOptions:
-    table.allow("python", "ports", "log_limit", "max_restarts", "deadline_s", "on_rebalance", "warm_s")
+    table.allow(
+        "python", "ports", "log_limit", "max_restarts", "deadline_s", "on_rebalance", "warm_s", "tunnel"
+    )
     default = LaunchOptions()
     choice = table.values.get("on_rebalance", default.on_rebalance.value)
     if choice not in [each.value for each in OnRebalance]:
@@ -369,6 +373,7 @@ def _launch(table: TomlTable) -> LaunchOptions:
         deadline_s=table.seconds("deadline_s"),
         on_rebalance=OnRebalance(choice),
         warm_s=0.0 if table.values.get("warm_s") == 0 else table.seconds("warm_s"),
+        tunnel=table.flag("tunnel") or False,
     )
 
 

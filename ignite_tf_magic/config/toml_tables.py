@@ -85,6 +85,10 @@ class TomlTable:
         text = self.text(key)
         return None if text is None else self.file.parent / Path(text).expanduser()
 
+    def flag(self, key: str) -> bool | None:
+        """Read true or false."""
+        return self._take(key, bool, "true or false", lambda _: True)
+
     def count(self, key: str) -> int | None:
         """Read a whole number from 0 up."""
         value = self.values.get(key)

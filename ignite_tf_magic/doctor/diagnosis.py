@@ -235,7 +235,22 @@ _OPEN_SERVERS = (
 )
 _SHUT = "set [launch] ports and let a firewall open them between the hosts only; docs/security.md"
 
+_TUNNELLED = "runs go through SSH ([launch] tunnel), and workers listen at 127.0.0.1 alone"
 _PRIVATE = "workers there listen at 127.0.0.1 alone, as all tasks of a run are on this one host"
+
+
+def judge_tunnel(host: str, *, keeps_ports: bool) -> Check:
+    """Say whether a host can take part in runs whose ports no other host reaches, as is configured."""
+    if keeps_ports:
+        return good(host, "exposure", _TUNNELLED)
+    found = "the library that keeps ports of workers to their host cannot be loaded there: [launch] tunnel refuses it"
+    return bad(
+        host,
+        "exposure",
+        found,
+        "use hosts with Linux and the processor of this machine, install this package with a C compiler, or leave the "
+        "host out: --hosts",
+    )
 
 
 def judge_outside(host: str, *, is_reached: bool, is_private: bool = False) -> Check:

@@ -30,6 +30,7 @@ from ignite_tf_magic.doctor.diagnosis import (
     judge_ports,
     judge_probe,
     judge_same_version,
+    judge_tunnel,
     judge_ways,
 )
 from ignite_tf_magic.errors import IgniteTfError
@@ -87,7 +88,10 @@ def examine(
         reached = {name: hosts[name] for name, each in visits.items() if each.facts is not None}
         is_alone = len(cluster.hosts) == 1 and cluster.data.keys() == cluster.hosts.keys()
         is_private = is_alone and all(map(_keeps_ports, reached.values()))
-        ways = _look_at_ways(reached, cluster.hosts, is_private=is_private)
+        if config.launch.tunnel:  # no host needs to reach another
+            ways = [judge_tunnel(name, keeps_ports=_keeps_ports(each)) for name, each in reached.items()]
+        else:
+            ways = _look_at_ways(reached, cluster.hosts, is_private=is_private)
     probes = {name: each.probe for name, each in visits.items() if each.probe is not None}
     checks = [*cluster.checks, *judge_same_version(probes)]
     for name in sorted(visits):

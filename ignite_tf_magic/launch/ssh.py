@@ -42,17 +42,17 @@ class SshTransport:
     """The way to one host by its ssh name: an alias of ~/.ssh/config, a host name or an address."""
 
     def __init__(self, name: str, options: SshOptions | None = None) -> None:
-        self._hop = Hop(name, options or SshOptions())
+        self.hop = Hop(name, options or SshOptions())
 
     def describe(self) -> str:
         """Return the command with which a user would go the same way."""
-        return self._hop.command()
+        return self.hop.command()
 
     async def open(self, argv: Sequence[str], timeouts: LinkTimeouts) -> SshPipe:
         """Start a program there, over the shared connection."""
         import asyncssh
 
-        shared = shared_connection(self._hop)
+        shared = shared_connection(self.hop)
         connection = await shared.take(timeouts)
         try:
             opening = connection.create_process(command_line(argv), encoding=None, request_pty=False)
@@ -60,11 +60,11 @@ class SshTransport:
         except (asyncssh.Error, OSError, asyncio.TimeoutError) as error:
             shared.give_back()
             reason = f"it lets us in and starts no program: {error or type(error).__name__}"
-            raise HostUnreachable(self._hop.name, f"{reason}; try: {self.describe()} true") from error
+            raise HostUnreachable(self.hop.name, f"{reason}; try: {self.describe()} true") from error
         except BaseException:
             shared.give_back()
             raise
-        return SshPipe(self._hop, process, shared)
+        return SshPipe(self.hop, process, shared)
 
 
 def command_line(argv: Sequence[str]) -> str:

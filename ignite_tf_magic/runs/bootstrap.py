@@ -122,6 +122,11 @@ def _keep_port(port: int, preloaded: str | None, task: WorkerTask) -> None:
         os.environ[loopback.PRELOAD] = first
     if loopback.keeps(port):
         loopback.prefer_loopback(os.environ)
+    elif os.environ.get(loopback.TUNNEL):
+        sys.exit(
+            "ignite_tf_magic: this run was started with --tunnel, and the library that keeps its ports to this machine "
+            f"was not loaded ({os.environ.get(loopback.PRELOAD)}); docs/security.md"
+        )
     elif task.tells_of_open_port:
         _say(
             "ignite_tf_magic: other machines may reach the servers of this run, which ask nobody who he is: the "

@@ -14,6 +14,7 @@ from pathlib import Path
 
 PORTS = "IGNITE_TF_LOOPBACK_PORTS"
 PRELOAD = "LD_PRELOAD"
+TUNNEL = "IGNITE_TF_TUNNEL"  # set where a run may not do without: it has --tunnel
 # Those who choose ports of their own for tensors, and the interface at which they do.
 _INTERFACES = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 _HERE = Path(__file__).resolve().parent

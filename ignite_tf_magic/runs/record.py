@@ -61,6 +61,8 @@ class RunOptions:
         has_evaluator: Whether one more task runs the script, to evaluate what the others save.
         compat: Whether workers may import `tensorflow.contrib.ignite`, which TensorFlow had until 1.15.
         finish_timeout_s: So long an evaluator may go on when the script has succeeded.
+        tunnel: Whether its tasks reach each other through SSH alone, carried by the process that owns the run, and
+            their ports are kept to their hosts; where that cannot be it does not start. It then needs no `survives_s`.
     """
 
     python: str | None = None
@@ -80,6 +82,7 @@ class RunOptions:
     has_evaluator: bool = False
     compat: bool = False
     finish_timeout_s: float = 60.0
+    tunnel: bool = False
 
     def options(self) -> dict[str, Any]:
         """Return these alone, by their names."""
@@ -282,7 +285,7 @@ class RunRecord:
     @property
     def has_private_ports(self) -> bool:
         """Whether nobody but the tasks' own host needs to reach them, so that nobody else may."""
-        return len(self.order.hosts) == 1
+        return self.spec.tunnel or len(self.order.hosts) == 1
 
     @property
     def cluster_spec(self) -> dict[str, list[str]]:

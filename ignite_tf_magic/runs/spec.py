@@ -93,6 +93,7 @@ def worker_environment(
         # Lets TensorFlow's server share a port with the socket that keeps it free for this run.
         "TF_GRPC_REUSE_PORT": "1",
         loopback.PORTS: _private_port(record, seat),
+        loopback.TUNNEL: "1" if spec.tunnel else None,
         "IGNITE_DATASET_HOST": node.host,
         "IGNITE_DATASET_PORT": str(node.port),
         **_share(record, seat, home),

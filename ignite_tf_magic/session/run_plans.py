@@ -219,6 +219,7 @@ def _spec(config: Config, request: RunRequest) -> RunSpec:
     strategy = choose_strategy(request.strategy, request.num_ps, arguments)
     check_roles(strategy, request.num_ps, request.has_evaluator, request.chief)
     _check_communication(request.communication, strategy)
+    request = _with_tunnel(request, strategy) if request.tunnel or launch.tunnel else request
     if strategy is Strategy.BETWEEN:
         check_templates(arguments)
     on_rebalance = request.on_rebalance or launch.on_rebalance
@@ -247,6 +248,28 @@ def _spec(config: Config, request: RunRequest) -> RunSpec:
 def _told_to_workers(request: RunRequest) -> dict[str, str]:
     said = {"IGNITE_TF_COMMUNICATION": request.communication} if request.communication != "auto" else {}
     return said | ({"IGNITE_TF_STOP_ON_NAN": "1"} if request.stop_on_nan else {})
+
+
+def _with_tunnel(request: RunRequest, strategy: Strategy) -> RunRequest:
+    """Return the request of a run whose bytes this process carries.
+
+    Raises:
+        ConfigError: It asks for what cannot be had so.
+    """
+    if request.detach:
+        raise ConfigError(
+            "--tunnel, or tunnel = true in [launch]: this process carries what the run's hosts send to each other, and "
+            "a run that its hosts answer for has none. Leave --detach out; in a shell give --tunnel, and the run ends "
+            "with the command"
+        )
+    if request.communication == "nccl":
+        raise ConfigError(
+            "--communication nccl: NCCL chooses ports of its own, which --tunnel knows nothing of; use ring"
+        )
+    is_sync = strategy is Strategy.SYNC
+    return replace(
+        request, tunnel=True, survives_s=0.0, communication="ring" if is_sync else request.communication
+    )
 
 
 def _check_communication(way: str, strategy: Strategy) -> None:

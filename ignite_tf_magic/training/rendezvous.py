@@ -14,6 +14,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from ignite_tf_magic.runs.loopback import TUNNEL
+
 _LOOPBACK = "127.0.0.1"
 _announced: list[socket.socket] = []
 
@@ -64,6 +66,11 @@ def _join() -> None:
 
     The run knocks at each worker's port: who waits in vain for another that never comes to this is told so.
     """
+    if os.environ.get(TUNNEL) and os.environ.get("WORLD_SIZE") != os.environ.get("LOCAL_WORLD_SIZE"):
+        raise RuntimeError(
+            "--tunnel carries TensorFlow's connections alone: JAX and PyTorch choose ports of their own for tensors, "
+            "which it knows nothing of. Leave it out, or have all workers on one host: --hosts NAME"
+        )
     own = os.environ.get("IGNITE_TF_ADDRESS", "")
     if not own:  # one worker alone, for which no port is kept
         os.environ.setdefault("MASTER_PORT", str(_free_port()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing
@@ -52,14 +53,23 @@ def follow(
             else:
                 show_output(run, chunks, workers, screen, tail, with_chart=with_chart)
         except KeyboardInterrupt:
-            screen.note(
-                f"\nnot watching any more; run {run.id} goes on\n"
-                f"  watch it again: {screen.command_name} attach {run.id}\n"
-                f"  stop it:        {screen.command_name} stop {run.id}"
-            )
+            screen.note(_after_watching(run, screen))
             raise
         words = last_words(tail.records())
     _show_end(run, screen, [*words, *notes], as_json=as_json)
+
+
+def _after_watching(run: Run, screen: Screen) -> str:
+    if not screen.outlives_commands and not run.info().detached and run.record().owner_pid == os.getpid():
+        return (
+            f"\nrun {run.id} ends with this command, which owns it\n"
+            f"  go on with it: {screen.command_name} resume {run.id}"
+        )
+    return (
+        f"\nnot watching any more; run {run.id} goes on\n"
+        f"  watch it again: {screen.command_name} attach {run.id}\n"
+        f"  stop it:        {screen.command_name} stop {run.id}"
+    )
 
 
 def show_output(

@@ -171,6 +171,9 @@ def add_run_options(start: argparse.ArgumentParser) -> None:
     )
     choices = [each.value for each in OnRebalance]
     add("--on-rebalance", choices=choices, help="when partitions have moved (restart)")
+    add(
+        "--tunnel", action="store_true", help="let them reach each other through SSH alone, from this process"
+    )
     add("--stop-on-nan", action="store_true", help="fail when the loss is not a number any more")
     add("--allow-partial", action="store_true", help="train on what is left of a cache that has lost rows")
     add("--wait", action="store_true", help="queue the run until there are GPUs, ports and memory for it")

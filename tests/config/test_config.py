@@ -37,6 +37,7 @@ via = "bastion"
 python = "/opt/py/bin/python"
 ports = "40000-40999"
 log_limit = "1.5 GiB"
+tunnel = true
 max_restarts = 0
 deadline_s = 3600
 on_rebalance = "ignore"
@@ -87,7 +88,7 @@ def test_a_whole_file(here):
     assert found.cluster.tls.certfile == str(here / "client.pem")
     assert found.ssh == SshConfig(here / "ssh/config", Path("/etc/ssh/known"), "me", 5.0, "bastion")
     assert found.launch == LaunchOptions(
-        "/opt/py/bin/python", (40000, 40999), 3 << 29, 0, 3600.0, OnRebalance.IGNORE, 60.0
+        "/opt/py/bin/python", (40000, 40999), 3 << 29, 0, 3600.0, OnRebalance.IGNORE, 60.0, tunnel=True
     )
     assert found.hosts == (
         HostOptions(
@@ -164,6 +165,7 @@ def test_a_fault_in_another_table_does_not_hinder_who_needs_only_the_cluster(her
         ('[launch]\nports = "9-5"', r"\[launch\] ports = '9-5': two port numbers"),
         ('[launch]\nports = "1-70000"', "two port numbers"),
         ("[launch]\nports = 40000", "two port numbers"),
+        ("[launch]\ntunnel = 1", "tunnel = 1: true or false"),
         ('[launch]\nlog_limit = "lots"', r"\[launch\] log_limit = 'lots': a size"),
         ("[launch]\nlog_limit = 0", "a size above 0"),
         ("[launch]\nlog_limit = true", "a size above 0"),

@@ -16,6 +16,7 @@ from ignite_tf_magic.doctor.diagnosis import (
     judge_ports,
     judge_probe,
     judge_same_version,
+    judge_tunnel,
     judge_ways,
 )
 from ignite_tf_magic.errors import HostKeyRejected, HostUnreachable, NoInterpreter, SshAuthFailed
@@ -156,6 +157,13 @@ def test_ports_of_workers_that_are_kept_to_their_host():
     ):
         assert check.health is Health.GOOD
         assert "127.0.0.1 alone" in check.found
+
+
+def test_hosts_of_runs_that_go_through_ssh():
+    assert judge_tunnel("db1", keeps_ports=True).health is Health.GOOD
+    check = judge_tunnel("db1", keeps_ports=False)
+    assert check.health is Health.BAD
+    assert "[launch] tunnel" in check.found and "Linux" in check.fix
 
 
 def test_views_tell_what_to_do():

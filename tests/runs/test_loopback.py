@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import os
 import platform
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
+from ignite_tf_magic.errors import LaunchError
 from ignite_tf_magic.protocol import walk_compiled
 from ignite_tf_magic.runs import loopback
+from ignite_tf_magic.runs.listening import listens
 from ignite_tf_magic.runs.states import RunState
 from tests.listening import accepts, is_loopback, listeners
 from tests.runs.light_runs import await_text, free_range, text_of
@@ -193,3 +197,42 @@ def test_a_run_whose_ports_are_open_says_so_once(start, monkeypatch):
     alone = start("print(1)")
     assert alone.wait(300).state is RunState.SUCCEEDED
     assert text_of(alone) == "1\n"
+
+
+def test_a_run_with_a_tunnel_does_not_start_where_its_ports_would_be_open(start, monkeypatch):
+    monkeypatch.setattr(loopback, "library", lambda: None)
+    with pytest.raises(LaunchError, match="cannot be loaded there .linux, .* --tunnel needs Linux"):
+        start(LISTEN, 2, tunnel=True)
+
+
+def test_nor_does_a_worker_of_it_begin_where_another_library_was_loaded(start, monkeypatch):
+    compiled = next(Path(walk_compiled.__file__).parent.glob("_rows*.so"))
+    monkeypatch.setattr(loopback, "library", lambda: str(compiled))
+    run = start("print('begun')", 2, tunnel=True)
+    assert run.wait(300).state is RunState.FAILED
+    assert "was started with --tunnel" in text_of(run)
+    assert "begun" not in text_of(run)
+
+
+def test_a_run_with_a_tunnel_on_one_host_needs_none(start):
+    script = LISTEN.replace("while not", "while 0 and not")
+    assert start(script, 2, tunnel=True).wait(300).state is RunState.SUCCEEDED
+
+
+def test_whether_a_server_is_there_behind_a_tunnel_which_takes_any_connection(monkeypatch):
+    monkeypatch.setenv(loopback.TUNNEL, "1")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+
+        def answer(word: bytes) -> None:
+            accepted, _ = server.accept()
+            with accepted:
+                accepted.sendall(word)
+
+        for word in (b"", b"settings"):
+            thread = threading.Thread(target=answer, args=(word,))
+            thread.start()
+            assert listens(address, 30) is bool(word)
+            thread.join()
+        assert listens(address, 0.1)  # one that waits for who connects to speak
+    assert not listens(address, 30)

@@ -10,6 +10,7 @@ import pytest
 
 from ignite_tf_magic.runs import loopback
 from ignite_tf_magic.session import RunRequest, RunState, load
+from ignite_tf_magic.training import rendezvous
 from tests.listening import accepts, is_loopback, listeners
 from tests.training.test_other_frameworks import python_with_torch
 from tests.waiting import until
@@ -159,3 +160,14 @@ def test_servers_of_a_run_on_one_machine_are_reached_from_there_alone(session, c
     assert run.info().state is RunState.SUCCEEDED
     results = [line for line in text.splitlines() if line.startswith("FOUND")]
     assert set(results) == {"FOUND 3.0"}, text
+
+
+def test_what_chooses_ports_of_its_own_is_refused_behind_a_tunnel(monkeypatch):
+    monkeypatch.setenv(loopback.TUNNEL, "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    monkeypatch.setenv("IGNITE_TF_ADDRESS", "")
+    with pytest.raises(RuntimeError, match="ports of their own"):
+        rendezvous._join()
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    rendezvous._join()

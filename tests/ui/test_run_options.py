@@ -6,7 +6,10 @@ import argparse
 import inspect
 from dataclasses import fields, replace
 
+import pytest
+
 from ignite_tf_magic.config.options import Config, LaunchOptions, OnRebalance
+from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.runs.record import RunOptions, RunSpec
 from ignite_tf_magic.session import RunRequest, run_plans
 from ignite_tf_magic.ui.notebook.arguments import parse_line
@@ -71,10 +74,10 @@ def test_what_is_asked_for_stands_in_the_record():
         "num_ps": 1,
         "has_evaluator": True,
     }
-    spec = run_plans._spec(
-        Config(), replace(RunRequest("C", python="/a/python"), **{**asked, "python": "/a/python"})
-    )
-    assert spec.options() == {**asked, "python": "/a/python"}
+    given = {**asked, "python": "/a/python", "tunnel": False}
+    assert run_plans._spec(Config(), RunRequest("C", **given)).options() == given
+    tunnelled = {**given, "tunnel": True, "survives_s": 0.0}
+    assert run_plans._spec(Config(), RunRequest("C", **{**given, "tunnel": True})).options() == tunnelled
     configured = Config(launch=LaunchOptions(deadline_s=9.0))
     assert run_plans._spec(configured, RunRequest("C")).deadline_s == 9.0
 
@@ -83,3 +86,21 @@ def test_a_function_on_workers_takes_the_same():
     own = {"train_fn", "cache", "workers", "args", "kwargs", "report"}
     taken = set(inspect.signature(run).parameters) - own
     assert taken == option_names() - OF_THE_COMMAND - {"num_workers"}
+
+
+def test_a_tunnel_by_option_or_configuration_has_tensorflow_stay_in_it():
+    configured = Config(launch=LaunchOptions(tunnel=True))
+    for config, request in ((configured, RunRequest("C")), (Config(), RunRequest("C", tunnel=True))):
+        spec = run_plans._spec(config, replace(request, survives_s=600))
+        assert spec.tunnel and spec.survives_s == 0
+        assert spec.environment["IGNITE_TF_COMMUNICATION"] == "ring"
+    assert not run_plans._spec(Config(), RunRequest("C")).tunnel
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"detach": True}, "Leave --detach out"), ({"communication": "nccl"}, "ports of its own")],
+)
+def test_what_a_tunnel_does_not_go_with(options, message):
+    with pytest.raises(ConfigError, match=message):
+        run_plans._spec(Config(), RunRequest("C", tunnel=True, **options))

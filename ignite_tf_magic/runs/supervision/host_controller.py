@@ -38,6 +38,7 @@ from ignite_tf_magic.runs.orders import (
 from ignite_tf_magic.runs.record import HostRecord, RunRecord
 from ignite_tf_magic.runs.spec import assignment, worker_job, worker_task
 from ignite_tf_magic.runs.states import RunState
+from ignite_tf_magic.runs.supervision.run_tunnels import RunTunnels
 from ignite_tf_magic.runs.task import ExitReport
 from ignite_tf_magic.runs.timeouts import Timeouts
 from ignite_tf_magic.runs.warm import early_program
@@ -92,6 +93,7 @@ class HostController:
         on_log: Told the log of each worker that was started, or found running; again when it raised.
         proof: Gives the host's clock when it was last known that it may have workers; their leases count from
             then, and who gives it renews them. None: the controller itself does, as the owner is this process.
+        tunnels: What leads to tasks on other hosts, for a run that has it so.
     """
 
     def __init__(
@@ -103,6 +105,7 @@ class HostController:
         timeouts: Timeouts,
         on_log: Callable[[str], None],
         proof: Callable[[], float | None] | None = None,
+        tunnels: RunTunnels | None = None,
     ) -> None:
         self._host = host
         self._watch = watch
@@ -110,6 +113,7 @@ class HostController:
         self._timeouts = timeouts
         self._on_log = on_log
         self._proof = proof
+        self._tunnels = tunnels
         self._room: Capacity | None = None
         self._room_asked_at = float("-inf")
         self._carried = self._has_left = False
@@ -178,6 +182,8 @@ class HostController:
             # From then on the watch's silence tells how long the leases can last.
             is_allowed = self._proof is None or self._proof() is not None
             if order.phase is Phase.RUN and is_allowed and self._watch.view.fence >= order.generation:
+                if self._tunnels is not None:  # before workers start, and again when a lost link is back
+                    self._tunnels.lead(record, self._host.name)
                 self._start(record, seats)
 
     # Before workers start
@@ -186,13 +192,42 @@ class HostController:
         if not self._carried:
             self._carry(record.run_id)
         self._address = self._address or self._find_address(record)
+        if record.spec.tunnel:
+            self._check_privacy(record)
         if record.order.phase is Phase.PREPARE:
             self._free_ports()
-            self._reserved = self._host.reserve_ports(len(seats), record.spec.port_range)
+            self._reserved = self._reserve(record, len(seats))
             self._ports = {seat.worker: port for seat, port in zip(seats, self._reserved, strict=True)}
         else:  # another process had prepared this host
             addresses = [Endpoint.parse(record.order.addresses[seat.worker]) for seat in seats]
             self._ports = {seat.worker: each.port for seat, each in zip(seats, addresses, strict=True)}
+
+    def _reserve(self, record: RunRecord, count: int) -> tuple[int, ...]:
+        if self._tunnels is not None:
+            return self._tunnels.reserve(record, self._host.name, count)
+        return self._host.reserve_ports(count, record.spec.port_range)
+
+    def _check_privacy(self, record: RunRecord) -> None:
+        """Refuse a host that cannot keep the ports of its workers to itself, where a run must have that.
+
+        Raises:
+            HostRefused: Says what is missing.
+        """
+        if self._tunnels is None:
+            raise HostRefused(
+                self._host.name,
+                "no_tunnel",
+                "--tunnel needs a process that owns the run: it goes not with --detach",
+            )
+        if self._preload(self._root(record)) is None:
+            facts = self._host.facts or self._host.hello()
+            raise HostRefused(
+                self._host.name,
+                "no_tunnel",
+                f"the library that keeps ports of workers to their host cannot be loaded there ({facts.platform}, "
+                f"{facts.machine}): --tunnel needs Linux, the processor of this machine, a C compiler where this "
+                "package was installed, and a root without blanks and colons",
+            )
 
     def _free_ports(self) -> None:
         """Let go of ports: shims hold those of their workers themselves."""
@@ -214,7 +249,7 @@ class HostController:
         """Find the address by which the order's other hosts reach this one."""
         me = record.host(self._host.name)
         others = [record.host(name) for name in record.order.hosts if name != me.name]
-        if not others:
+        if record.spec.tunnel or not others:
             return LOOPBACK
         if me.tf_address:
             return me.tf_address

@@ -46,6 +46,7 @@ from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.runs.supervision.host_controller import HostController, HostPayload
 from ignite_tf_magic.runs.supervision.host_pool import DirectHostPool
 from ignite_tf_magic.runs.supervision.planning import Plan
+from ignite_tf_magic.runs.supervision.run_tunnels import RunTunnels
 from ignite_tf_magic.runs.supervision.supervisor import Planner, Supervisor
 from ignite_tf_magic.runs.supervision.warm_hosts import WARM_HOSTS
 from ignite_tf_magic.runs.task import GRACE_S
@@ -285,6 +286,7 @@ class _RunOwner:
         self._reach = reach
         self._hooks = hooks
         self._opened = ExitStack()
+        self._tunnels = self._opened.enter_context(RunTunnels()) if plan.spec.tunnel else None
         self._lock = HeldLock(directory.owner_lock)
         self._logs = MirroredLogs(directory)
         self._hosts: list[Host] = []
@@ -342,6 +344,8 @@ class _RunOwner:
     def _open_host(self, host: HostRecord, on_change: Callable[[], None]) -> tuple[HostController, HostWatch]:
         opened = self._opened.enter_context(self._reach.open(host))
         watch = HostWatch(opened, self._directory.run_id, logs={}, sink=self._logs, on_change=on_change)
+        if self._tunnels is not None:
+            self._tunnels.add(opened)
         self._hosts.append(opened)
         self._watches.append(watch)
         controller = HostController(
@@ -350,6 +354,7 @@ class _RunOwner:
             payload=payload_for(self._plan, host, self._directory),
             timeouts=self._plan.timeouts,
             on_log=partial(self._read_log, host, opened, watch),
+            tunnels=self._tunnels,
         )
         self._controllers.append((host, controller))
         return controller, watch

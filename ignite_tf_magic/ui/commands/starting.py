@@ -47,6 +47,8 @@ def _follow(
     screen.note(f"run {run.id}: {workers} on {', '.join(info.hosts)}, reading {info.cache}")
     if request.detach:
         screen.note(f"  its hosts answer for it; watch it: {screen.command_name} attach {run.id}")
+    elif options.tunnel and not screen.outlives_commands:
+        screen.note("  its connections go through this process, with which it ends")
     if options.output:
         screen.keep(run, options.output, None)
     if options.detach:
@@ -63,8 +65,8 @@ def _request(options: argparse.Namespace, screen: Screen) -> RunRequest:
         options.cache,
         args=options.args,
         push=screen.variables([name.strip() for name in (options.push or "").split(",") if name.strip()]),
-        # Who starts a run from a shell goes away; its hosts answer for it.
-        detach=options.detach or bool(options.job) or not screen.outlives_commands,
+        # Who starts a run from a shell goes away; its hosts answer for it, unless this process has to carry its bytes.
+        detach=options.detach or not (options.tunnel or (screen.outlives_commands and not options.job)),
         warm_s=WARM_S if screen.outlives_commands else 0.0,
         **(_command(options, screen) if options.job else _script(options)),
         **given_options(options),

@@ -49,6 +49,7 @@ def run(
     chief: str = "",
     has_evaluator: bool = False,
     compat: bool = False,
+    tunnel: bool = False,
     report: Callable[[str], None] = echo,
 ) -> Any:
     """Run a function on workers, each with partitions of a cache of its own, and give what it returns.
@@ -84,6 +85,7 @@ def run(
         chief: Where the chief runs.
         has_evaluator: One more task calls the function, to evaluate what the others save.
         compat: Let `tensorflow.contrib.ignite` be imported.
+        tunnel: Let workers reach each other through SSH alone.
         report: Called with one line at a time about what takes long.
 
     Returns:
@@ -124,6 +126,7 @@ def run(
         has_evaluator=has_evaluator,
         compat=compat,
         warm_s=WARM_S if "ipykernel" in sys.modules else 0.0,
+        tunnel=tunnel,
     )
     with open_session(report=report) as session:
         started = session.start_run(request)

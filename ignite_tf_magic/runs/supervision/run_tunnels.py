@@ -1,0 +1,144 @@
+"""The ports of a run with --tunnel: each task's is at 127.0.0.1 on all hosts of the run, and leads to the task.
+
+The process that owns the run carries the bytes, over its own SSH connections. So it lasts as long as that process.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from ignite_tf_magic.closing import Closing
+from ignite_tf_magic.errors import HostError, HostRefused
+from ignite_tf_magic.launch.forwards import NO_FORWARDING, End, HostForwards, LocalEnd, end_of
+from ignite_tf_magic.launch.hosts import Host
+from ignite_tf_magic.runs.orders import NO_ROOM, PORT_TAKEN
+from ignite_tf_magic.runs.record import RunRecord
+
+_ANOTHER = "127.0.0.2"  # an address of every Linux host, at which only what listens on all interfaces answers
+_KNOCK_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _KnownHost:
+    host: Host
+    end: End
+    forwards: HostForwards
+
+
+class RunTunnels(Closing):
+    """What leads from each host of one run to the tasks on the others. Thread-safe, with one thread for each host."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, _KnownHost] = {}
+        self._lock = threading.Lock()
+        self._chosen: dict[str, tuple[int, tuple[int, ...]]] = {}
+        self._taken: set[int] = set()
+
+    def add(self, host: Host) -> None:
+        """Make a host known; those of an order are, before `lead` is called for one of them."""
+        end = end_of(host.transport, host.timeouts)
+        self._known[host.name] = _KnownHost(host, end, HostForwards(end))
+
+    def reserve(self, record: RunRecord, name: str, count: int) -> tuple[int, ...]:
+        """Reserve ports on a host for its tasks, which no task on another host has.
+
+        Raises:
+            HostRefused: Too few are free.
+        """
+        host, seats = self._known[name].host, record.order.seats
+        # As many more as the other hosts may have chosen, and those that were found taken on one of them.
+        wanted = len(seats) + len(self._taken)
+        held = host.reserve_ports(wanted, record.spec.port_range)
+        with self._lock:
+            others = [
+                ports
+                for other, (generation, ports) in self._chosen.items()
+                if other != name and generation == record.generation
+            ]
+            free = [port for port in held if port not in self._taken.union(*others)]
+            self._chosen[name] = record.generation, tuple(free[:count])
+        host.unreserve_ports(set(held).difference(free[:count]))
+        return tuple(free[:count])
+
+    def lead(self, record: RunRecord, name: str) -> None:
+        """Have the ports of all tasks on other hosts lead there, from one host; returns at once where they do.
+
+        Raises:
+            HostRefused: One is taken there, or the host's sshd forwards nothing; `kind` says which.
+            HostError: The host cannot be reached.
+        """
+        order, here = record.order, self._known[name]
+        ports = {seat.worker: _port(order.addresses[seat.worker]) for seat in order.seats}
+        own = [ports[seat.worker] for seat in order.on(name)]
+        wanted = {
+            ports[seat.worker]: self._known[seat.host].end
+            for seat in order.seats
+            if own and seat.host != name
+        }
+        leads = here.forwards.leads
+        if leads == wanted:
+            return
+        here.forwards.lead({port: to for port, to in wanted.items() if leads.get(port) is to})
+        if wanted:
+            here.forwards.check(own[0])
+        fresh = [port for port in wanted if leads.get(port) is not wanted[port]]
+        with self._found_free(here.host, fresh):
+            try:
+                here.forwards.lead(wanted)
+            except HostError:
+                raise
+            except OSError as error:  # somebody was faster
+                raise HostRefused(name, PORT_TAKEN, str(error)) from error
+        if not isinstance(here.end, LocalEnd):
+            _check_kept(here.host, fresh)
+
+    @contextmanager
+    def _found_free(self, host: Host, ports: Collection[int]) -> Iterator[None]:
+        """Hold ports of a host, at which nobody listens then, while they are made to lead elsewhere."""
+        held: list[int] = []
+        try:
+            for port in ports:
+                try:
+                    held += host.reserve_ports(1, (port, port))
+                except HostRefused as error:
+                    if error.kind not in NO_ROOM:
+                        raise
+                    self._taken.add(port)
+                    raise HostRefused(
+                        host.name,
+                        PORT_TAKEN,
+                        f"port {port} is another program's there; with --tunnel a task has the same port on all hosts, "
+                        "which must be machines, or network namespaces, of their own",
+                    ) from error
+            yield
+        finally:
+            if held:
+                host.unreserve_ports(held)
+
+    def close(self) -> None:
+        """End all connections between the hosts."""
+        for known in self._known.values():
+            known.forwards.close()
+
+
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
+def _check_kept(host: Host, ports: Collection[int]) -> None:
+    """Make sure that the host's sshd listens for its own host alone.
+
+    Raises:
+        HostRefused: It listens on all interfaces, whatever it is asked for.
+    """
+    reasons = host.connect_to([(_ANOTHER, port) for port in ports], _KNOCK_S)
+    if None in reasons:
+        raise HostRefused(
+            host.name,
+            NO_FORWARDING,
+            f"its sshd was asked to listen at 127.0.0.1 for --tunnel, and listens on all interfaces (it answers at "
+            f"{_ANOTHER}); its sshd_config needs: GatewayPorts no, or clientspecified",
+        )
