@@ -49,7 +49,7 @@ class ModeRound:
         self._detached = detached
         self._said: dict[int, str] = defaultdict(str)
         script, told = _WHAT[cell.mode]
-        self._told = {"cache": CACHE, "rows": NUM_ROWS, **told}
+        self._told = {"cache": CACHE, "rows": NUM_ROWS, "is_struck": cell.victim is not None, **told}
         self._script = _SCRIPTS / f"{script}.py"
         steps = NUM_ROWS // FIT["batch"] * FIT["epochs"] if told is FIT else told["steps"]
         self._moment = random.uniform(*_MOMENTS[cell.mode]) * steps

@@ -15,7 +15,8 @@ CACHE, NUM_ROWS = "MODES", 240
 _SEED = 11
 _LINE = (1.0, -2.0, 3.0)
 # What the scripts go by. `share`: by so much a row that is trained once comes nearer to its target.
-FIT = {"batch": 12, "epochs": 4, "share": 0.1, "pause_s": 0.05}
+# `save_by`: behind that step a training that is to be struck waits for a checkpoint of step `saved`, or a later one.
+FIT = {"batch": 12, "epochs": 4, "share": 0.1, "pause_s": 0.05, "save_by": 30, "saved": 10}
 CLIENT = {"steps": 60, "rate": 0.2, "pause_s": 0.05}
 TRAINER = {"steps": 100, "rate": 0.2, "batch": 12, "save_steps": 20, "pause_s": 0.05}
 _NEAR, _NEARER, _LEARNT = 1e-5, 1e-6, 0.02
@@ -167,7 +168,8 @@ def _judge_sync(cell: Cell, evidence: Evidence) -> tuple[list[str], None]:
         problems += _differ(f"worker {number}'s losses", each["losses"], losses)
         if each["weights"] != found[0]["weights"]:
             problems.append(f"worker {number} has other weights than worker 0")
-    problems += _of_going_on(cell, found[0]["fresh"], steps)
+    if cell.victim is not None:
+        problems += _of_going_on(found[0], 1)
     return problems, None
 
 
@@ -192,7 +194,7 @@ def _judge_async(cell: Cell, evidence: Evidence) -> tuple[list[str], int]:
     if repeated > allowed:
         problems.append(f"{repeated} steps were done more than once; at most {allowed} were under way")
     if cell.fault in ("ps", "chief"):
-        problems += _of_going_on(cell, found["fresh"], steps)
+        problems += _of_going_on(found, _AHEAD * cell.workers)
     return problems, repeated
 
 
@@ -212,12 +214,11 @@ def _repeated(trained: np.ndarray, made_again: float) -> int:
     return max(round(made_again), math.ceil(extra_rows / FIT["batch"]))
 
 
-def _of_going_on(cell: Cell, fresh: int, steps: int) -> Iterator[str]:
-    """After a restart a training goes on from a checkpoint; else it makes all steps."""
-    if cell.fault == "finish" and fresh != steps:
-        yield f"{fresh} steps were made, not {steps}"
-    if cell.fault != "finish" and not 0 < fresh < steps:
-        yield f"after the restart {fresh} of {steps} steps were made: it did not go on from a checkpoint"
+def _of_going_on(found: Mapping[str, Any], ahead: int) -> Iterator[str]:
+    """After a restart a training goes on from its last checkpoint: the first step that is told of comes behind it."""
+    saved, first = found["saved"], found["first"]
+    if saved < FIT["saved"] or not saved <= first <= saved + ahead:
+        yield f"after the restart step {first} came first, and step {saved} was saved"
 
 
 # Graphs

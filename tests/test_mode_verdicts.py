@@ -39,7 +39,8 @@ def fitted(mode: str, **changes) -> dict:
         "iterations": STEPS[mode],
         "made": STEPS[mode],
         "losses": losses,
-        "fresh": STEPS[mode],
+        "saved": 0,
+        "first": 1,
     }
     return found | changes
 
@@ -83,7 +84,7 @@ def evidence(cell: Cell, *, found: dict | None = None, keys: list[list[int]] = K
     return replace(right_run, **changes)
 
 
-GOING_ON = {"sync": {"fresh": 20}, "async": {"fresh": 20}}
+GOING_ON = {mode: {"saved": 40, "first": 41} for mode in ("sync", "async")}
 
 
 @pytest.mark.parametrize("fault", modes.FAULTS)
@@ -134,12 +135,17 @@ WRONG_RESULTS = [
     ("sync", "finish", {"weights": [each + OFF for each in weights()]}, "weights differ"),
     ("sync", "finish", {"losses": [1.0] * FIT["epochs"]}, "losses differ"),
     ("sync", "finish", {"iterations": 79}, "made 79 steps"),
-    ("sync", "worker", {"fresh": STEPS["sync"]}, "did not go on from a checkpoint"),
+    ("sync", "worker", {"saved": 40, "first": 1}, "step 1 came first, and step 40 was saved"),
     ("async", "finish", {"weights": [each + OFF for each in weights()]}, "not what any number of steps"),
     ("async", "finish", {"weights": weights(TOO_FEW)}, "1 rows were trained less than 4 times"),
     ("async", "finish", {"weights": weights(ONCE_MORE)}, "1 steps were done more than once; at most 0"),
     ("async", "worker", {"made": STEPS["async"] + 2}, "2 steps were done more than once; at most 1"),
-    ("async", "ps", {"iterations": STEPS["async"] + 1, "fresh": 9}, "85 steps are counted, not 84"),
+    (
+        "async",
+        "ps",
+        {"iterations": STEPS["async"] + 1, "saved": 40, "first": 42},
+        "85 steps are counted, not 84",
+    ),
     ("standalone", "ps", {"slope": [each + 2e-6 for each in descended()]}, "the slope differ"),
     ("standalone", "finish", {"device": "/job:worker/task:0"}, "the variable is on"),
     ("between", "finish", {"saved": "model-99"}, "step 99 is saved last"),

@@ -9,6 +9,7 @@ one process comes to is known, and a row too many or too few shows.
 import json
 import os
 import time
+from pathlib import Path
 
 import keras
 import tensorflow as tf
@@ -31,18 +32,27 @@ class Made(keras.layers.Layer):
         return x
 
 
-class Steps(keras.callbacks.Callback):
-    """Tells of steps, and lets the training last long enough to be struck. Steps of before a restart have no logs."""
+def saved():
+    """The step of the last checkpoint; 0 where there is none."""
+    names = tf.io.gfile.glob(f"{os.environ['IGNITE_TF_RUN_URI']}/training/fit-0/step-*.npz")
+    return max((int(Path(name).stem.partition("-")[2]) for name in names), default=0)
 
-    all = fresh = 0
+
+class Steps(keras.callbacks.Callback):
+    """Tells of steps, and lets the training last long enough to be struck, and be saved before."""
+
+    number = first = 0
+    is_saved = not TOLD["is_struck"]
 
     def on_train_batch_end(self, batch, logs=None):
-        Steps.all += 1
-        if logs:
-            Steps.fresh += 1
-            time.sleep(TOLD["pause_s"])
+        Steps.number = int(self.model.optimizer.iterations)
+        Steps.first = Steps.first or Steps.number
         if task().is_chief:
-            print(f"STEP {Steps.all}", flush=True)
+            print(f"STEP {Steps.number}", flush=True)
+            if Steps.number >= TOLD["save_by"] and not Steps.is_saved:
+                Steps.is_saved = saved() >= TOLD["saved"]
+                time.sleep(10 * TOLD["pause_s"])
+        time.sleep(TOLD["pause_s"])
 
 
 def example(row):
@@ -52,6 +62,7 @@ def example(row):
 if not IS_ASYNC:  # else the chief reads all that there is, and the workers run no script
     keys = IgniteDataset(TOLD["cache"]).arrays()["key"]
     print(f"KEYS {json.dumps([int(key) for key in keys])}", flush=True)
+before = saved()
 weights = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
 made = Made()
 model = keras.Sequential([keras.Input([TOLD["rows"]]), *([made] if IS_ASYNC else []), weights])
@@ -67,6 +78,7 @@ found = {
     "iterations": int(model.optimizer.iterations),
     "made": float(made.get_weights()[0]) if IS_ASYNC else None,
     "losses": history.history["loss"],
-    "fresh": Steps.fresh,
+    "saved": before,
+    "first": Steps.first,
 }
 print(f"FOUND {json.dumps(found)}", flush=True)
