@@ -6,13 +6,11 @@ import json
 import random
 import time
 from collections import defaultdict
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from benchmarks.fault_stage import Host, Stage
 from benchmarks.mode_verdicts import CACHE, CLIENT, FIT, NUM_ROWS, TRAINER, Cell, Evidence, Task, steps_told
-from ignite_tf_magic.errors import IgniteTfError
 from ignite_tf_magic.session import RunRequest, Session, TrainingRun
 
 _SCRIPTS = Path(__file__).parent / "scripts"
@@ -31,7 +29,7 @@ _GONE_S = 20.0
 
 
 class NotStruck(Exception):
-    """The training was over before the task could be killed: the round shows nothing."""
+    """The round shows nothing: the training was over before the task could be killed, or no run began."""
 
 
 class ModeRound:
@@ -139,21 +137,11 @@ class ModeRound:
             time.sleep(0.2)
         return left
 
-    def keep_evidence(self, session: Session, folder: Path) -> None:
-        """Keep what the run's tasks have said, and its record."""
-        if self.run_id is None:
-            return
+    def keep_evidence(self, folder: Path) -> None:
+        """Keep what the run's tasks have said."""
         folder.mkdir(parents=True, exist_ok=True)
         for number, text in self._said.items():
             (folder / f"task-{number}.txt").write_text(text, encoding="utf-8")
-        with suppress(IgniteTfError, OSError):
-            record = session.run(self.run_id).record()
-            (folder / "record.json").write_text(json.dumps(record.to_json(), indent=1), encoding="utf-8")
-
-    def clean(self) -> None:
-        """Remove the run from the bed."""
-        if self.run_id is not None:
-            self._stage.forget(self.run_id)
 
 
 def _is_task(host: Host, pid: int) -> bool:

@@ -37,6 +37,7 @@ WORKERS = (1, 2, 4)
 FAULTS = ("finish", "worker", "ps", "chief")
 _ROOMS = ("dataset", "launch", "runs", "training")
 _MAX_TRIES = 5
+_ERRORS = (IgniteTfError, BedError, RuntimeError, OSError, subprocess.SubprocessError)
 _HEAD = """`finish`: nothing is killed; else `worker` is the last one, `chief` the task that drives the others. In
 `sync` and `between` workers drive themselves; `chief` is worker 0 there, which begins and saves. `async`, `standalone`
 and `between` have one parameter server. `steps again`: how many were done more than once, in all rounds, where that
@@ -142,36 +143,44 @@ class Campaign:
         playing = ModeRound(self._stage, cell, detached=number % 2 == 1)
         began = time.monotonic()
         evidence, verdict = None, Verdict([])
-        with open_session(report=_unheard, config=self._stage.config) as session:
-            try:
+        try:
+            with open_session(report=_unheard, config=self._stage.config) as session:
                 evidence = playing.play(session)
                 verdict = judge(cell, evidence)
-            except (IgniteTfError, OSError, BedError, subprocess.SubprocessError) as error:
-                verdict = Verdict([f"{type(error).__name__}: {error}"])
-            if verdict.problems:
-                folder = self._folder / "wrong" / f"{cell.mode}-{cell.workers}-{cell.fault}-{time.time():.0f}"
-                playing.keep_evidence(session, folder)
-            seconds = time.monotonic() - began
-            session.prune(keep=0)
+                session.prune(keep=0)
+        except _ERRORS as error:
+            self._stage.close()  # nobody knows what it is like
+            if playing.run_id is None:
+                raise NotStruck(f"no run began: {error}") from None
+            verdict = Verdict([*verdict.problems, f"{type(error).__name__}: {error}"])
         if verdict.problems:
-            self._stage.mend()
+            place = f"{cell.mode}-{cell.workers}-{cell.fault}-{time.time():.0f}"
+            playing.keep_evidence(self._folder / "wrong" / place)
         return {
             **asdict(cell),
             "detached": number % 2 == 1,
             "restarts": len(evidence.causes) if evidence else 0,
             "replacements": evidence.replacements if evidence else 0,
             "steps_again": verdict.repeated_steps,
-            "seconds": round(seconds, 1),
+            "seconds": round(time.monotonic() - began, 1),
             "problems": list(verdict.problems),
         }
 
     def _prepare(self) -> None:
-        """Make the bed, and fill the cache of each bed once."""
-        self._stage.bed  # noqa: B018 - it is made when asked for
-        if self._num_filled != self._stage.num_beds:
-            with open_session(report=_unheard, config=self._stage.config) as session:
-                session.load(CACHE, columns(), backups=1, replace=True)
-            self._num_filled = self._stage.num_beds
+        """Make the bed, and fill its cache; again where a busy machine lets its nodes give each other up."""
+        for tries_left in reversed(range(_MAX_TRIES)):
+            try:
+                self._stage.bed  # noqa: B018 - it is made when asked for
+                if self._num_filled != self._stage.num_beds:
+                    with open_session(report=_unheard, config=self._stage.config) as session:
+                        session.load(CACHE, columns(), backups=1, replace=True)
+                    self._num_filled = self._stage.num_beds
+                return
+            except _ERRORS as error:
+                self._say(f"the bed cannot be used: {error}")
+                self._stage.close()
+                if not tries_left:
+                    raise
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
