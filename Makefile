@@ -43,6 +43,7 @@ faults: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.crash
 	SHARING_S=60 $(BIN)/python -m pytest tests/igfs/test_sharing.py -k eight_writers
 	$(BIN)/python -m benchmarks.faults --tensorflow-rounds 3
+	$(BIN)/python -m benchmarks.modes
 	$(BIN)/python -m benchmarks.partial
 	LOAD_KILLS=20 $(BIN)/python -m pytest tests/data/test_loading.py -k killed_loads
 	$(BIN)/python -m benchmarks.killed_loads

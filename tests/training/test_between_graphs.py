@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import fsspec
 import numpy as np
 import pytest
 
@@ -123,6 +124,22 @@ def test_a_trainer_of_the_articles_learns_from_all_rows(session, cache, source, 
     assert run.info().state is RunState.SUCCEEDED
     assert run.info().tasks == ("worker 0", "worker 1", "ps 0")
     assert Path(tmp_path / "logs").is_dir()
+
+
+def test_a_trainer_keeps_checkpoints_and_events_in_igfs(session, cache):
+    """Where its hosts have no directory in common, which is why the articles have one."""
+    folder = "igfs:///between/logs"
+    source = trainer(MONITORED, hooks="[tf.train.StopAtStepHook(last_step=30)]").replace(
+        "repeat(40)", "repeat()"
+    )
+    request = RunRequest(cache, source, num_workers=2, num_ps=1, args=(*ARGS, f"--logdir={folder}"))
+    succeeded(session, request)
+    names = [str(path).rpartition("/")[2] for path in fsspec.filesystem("igfs").ls(folder, detail=False)]
+    last = max(
+        int(name.partition("-")[2].partition(".")[0]) for name in names if name.startswith("model.ckpt-")
+    )
+    assert last >= 30
+    assert "checkpoint" in names and any(name.startswith("events.out.tfevents") for name in names)
 
 
 def test_a_template_that_nothing_fills_is_refused(session, cache):

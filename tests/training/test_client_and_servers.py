@@ -121,13 +121,38 @@ with tf.Session(server.target, config=CONFIG) as session:
 """
 
 
+# A variable of the parameter server, moved by gradients of the workers: steepest descent over all rows.
+DESCENT = """
+import json
+import tensorflow.compat.v1 as tf
+from ignite_tf_magic import IgniteDataset, task
+
+tf.disable_v2_behavior()
+workers = task().addresses["worker"]
+with tf.device("/job:ps/task:0"):
+    level = tf.Variable(tf.zeros([], tf.float64))
+gradients = []
+for i in range(len(workers)):
+    with tf.device("/job:worker/task:%d" % i):
+        rows = IgniteDataset("CLIENT").batch(100).repeat()
+        label = tf.data.make_one_shot_iterator(rows).get_next()["val"]["label"]
+        gradients.append(tf.reduce_sum(level - tf.cast(label, tf.float64)) / 60)
+step = tf.assign_sub(level, 0.3 * tf.add_n(gradients))
+with tf.Session("grpc://" + workers[0]) as session:
+    session.run(tf.global_variables_initializer())
+    for _ in range(20):
+        session.run(step)
+    print("FOUND" + json.dumps([float(session.run(level)), level.device]), flush=True)
+"""
+
+
 @pytest.fixture(scope="module")
 def cache(session):
     load("CLIENT", {"label": np.arange(NUM_ROWS)}, replace=True, report=str)
     return "CLIENT"
 
 
-def found_in(text: str) -> list[int]:
+def found_in(text: str) -> list:
     return json.loads(text.partition("FOUND")[2].splitlines()[0])
 
 
@@ -151,6 +176,13 @@ def test_a_session_of_the_clients_own_server_reaches_all_workers(session, cache,
     _, text = succeeded(session, RunRequest(cache, script, num_workers=2, strategy="standalone"))
     found = found_in(text)
     assert len(found) == 2 and all(found) and sum(found) == NUM_ROWS * (NUM_ROWS - 1) // 2
+
+
+def test_a_client_moves_a_variable_of_a_parameter_server_by_gradients_of_all_rows(session, cache):
+    _, text = succeeded(session, RunRequest(cache, DESCENT, num_workers=2, num_ps=1, strategy="standalone"))
+    level, device = found_in(text)
+    assert level == pytest.approx((NUM_ROWS - 1) / 2 * (1 - 0.7**20), abs=1e-6)
+    assert device == "/job:ps/task:0"
 
 
 def test_a_coordinator_gives_steps_to_workers_that_read_their_own_rows(session, cache):
