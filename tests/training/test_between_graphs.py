@@ -126,6 +126,7 @@ def test_a_trainer_of_the_articles_learns_from_all_rows(session, cache, source, 
     assert Path(tmp_path / "logs").is_dir()
 
 
+@pytest.mark.long
 def test_a_trainer_keeps_checkpoints_and_events_in_igfs(session, cache):
     """Where its hosts have no directory in common, which is why the articles have one."""
     folder = "igfs:///between/logs"

@@ -178,6 +178,7 @@ def test_a_session_of_the_clients_own_server_reaches_all_workers(session, cache,
     assert len(found) == 2 and all(found) and sum(found) == NUM_ROWS * (NUM_ROWS - 1) // 2
 
 
+@pytest.mark.long
 def test_a_client_moves_a_variable_of_a_parameter_server_by_gradients_of_all_rows(session, cache):
     _, text = succeeded(session, RunRequest(cache, DESCENT, num_workers=2, num_ps=1, strategy="standalone"))
     level, device = found_in(text)
