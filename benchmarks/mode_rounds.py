@@ -101,7 +101,9 @@ class ModeRound:
         cell = self._cell
         if max(steps_told(self._said[cell.driver]), default=0) < self._moment:
             return False
-        return cell.mode != "between" or all(steps_told(self._said[each]) for each in range(cell.workers))
+        if cell.mode == "between":
+            return all(steps_told(self._said[each]) for each in range(cell.workers))
+        return cell.mode == "standalone" or "\nSAVED\n" in self._said[cell.driver]
 
     def _strike(self, run: TrainingRun) -> None:
         """SIGKILL to the task's process, on its host, by the number that it has there."""

@@ -15,8 +15,9 @@ CACHE, NUM_ROWS = "MODES", 240
 _SEED = 11
 _LINE = (1.0, -2.0, 3.0)
 # What the scripts go by. `share`: by so much a row that is trained once comes nearer to its target.
-# `save_by`: behind that step a training that is to be struck waits for a checkpoint of step `saved`, or a later one.
-FIT = {"batch": 12, "epochs": 4, "share": 0.1, "pause_s": 0.05, "save_by": 30, "saved": 10}
+# `save_by`: behind that step a training that is to be struck takes `save_s` for a step, until there is a checkpoint of
+# step `saved`, or a later one. They come the less often the longer they take, as on a busy machine.
+FIT = {"batch": 12, "epochs": 4, "share": 0.1, "pause_s": 0.05, "save_by": 20, "saved": 10, "save_s": 1.0}
 CLIENT = {"steps": 60, "rate": 0.2, "pause_s": 0.05}
 TRAINER = {"steps": 100, "rate": 0.2, "batch": 12, "save_steps": 20, "pause_s": 0.05}
 _NEAR, _NEARER, _LEARNT = 1e-5, 1e-6, 0.02
@@ -153,9 +154,8 @@ def _of_keys(cell: Cell, evidence: Evidence, read: Sequence[Sequence[int]]) -> I
 
 
 def _judge_sync(cell: Cell, evidence: Evidence) -> tuple[list[str], None]:
-    read = [said(task.output, "KEYS") for task in evidence.tasks]
     found = [said(task.output, "FOUND") for task in evidence.tasks]
-    problems = list(_of_keys(cell, evidence, read))
+    problems = list(_of_keys(cell, evidence, [said(task.output, "KEYS") for task in evidence.tasks]))
     steps = NUM_ROWS // FIT["batch"] * FIT["epochs"]
     target, left = columns()["target"], 1 - FIT["share"]
     losses = [float(np.mean((target * left**epoch) ** 2)) for epoch in range(round(FIT["epochs"]))]

@@ -51,7 +51,8 @@ class Steps(keras.callbacks.Callback):
             print(f"STEP {Steps.number}", flush=True)
             if Steps.number >= TOLD["save_by"] and not Steps.is_saved:
                 Steps.is_saved = saved() >= TOLD["saved"]
-                time.sleep(10 * TOLD["pause_s"])
+                print("SAVED" if Steps.is_saved else "not saved", flush=True)
+                time.sleep(0 if Steps.is_saved else TOLD["save_s"])
         time.sleep(TOLD["pause_s"])
 
 
