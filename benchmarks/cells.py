@@ -107,7 +107,7 @@ def start_and_stop(stage: Stage, kernel: Kernel, more: str, report: Report) -> d
     ps_s, listed = _timed(kernel, "%ignite_tf ps")
     run_id = _run_id(listed)
     stop_s, _ = _timed(kernel, f"%ignite_tf stop {run_id}")
-    left = _left(stage, run_id)
+    left = stage.num_left(run_id, _GONE_S)
     row = {
         "running_s": round(max(stamp[0] for stamp in stamps) - began, 3),
         "first_lines_s": round(max(stamp[1] for stamp in stamps) - began, 3),
@@ -155,14 +155,6 @@ def _run_id(listed: CellResult) -> str:
     if found is None:
         raise RuntimeError(f"no run is listed: {listed}")
     return found[0]
-
-
-def _left(stage: Stage, run_id: str) -> int:
-    """Count what of a run still runs on its hosts; shims and relays may take a moment."""
-    deadline = time.monotonic() + _GONE_S
-    while (num_left := len(list(stage.processes_of(run_id)))) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return num_left
 
 
 def _medians(rows: list[dict[str, Any]]) -> dict[str, Any]:

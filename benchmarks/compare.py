@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 console.print(f"{name}: left out, as one of the trees does not have it")
                 continue
             for turn in range(options.turns):
-                for side in sorted(trees, reverse=turn % 2 == 0):
+                for side in in_turn(trees, turn):
                     console.print(f"{name}, turn {turn + 1}: {side}")
                     results = Path(place) / f"{name}-{turn}-{side}"
                     if not _run(trees[side], name, results, quick=options.quick):
@@ -74,6 +74,11 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="tiny sizes, only to see that everything runs")
     parser.add_argument("--results", type=Path, metavar="DIR", help="where compare.json is written")
     return parser.parse_args(argv)
+
+
+def in_turn(trees: Iterable[str], turn: int) -> list[str]:
+    """Return trees as they come in a turn: each as often first as last."""
+    return list(trees)[:: -1 if turn % 2 else 1]
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from benchmarks.fault_stage import Host, HostProcess, Stage
+from ignite_tf_magic.launch.agent.shims import SHIM_CODE
 from ignite_tf_magic.runs.states import RunState
 
 _VICTIM_S = 120.0
@@ -113,7 +114,7 @@ def _is_worker(process: HostProcess) -> bool:
 
 
 def _is_shim(process: HostProcess) -> bool:
-    return any("g['keep'](" in word for word in process.argv)
+    return SHIM_CODE in process.argv
 
 
 def _is_reconciler(process: HostProcess) -> bool:

@@ -278,6 +278,13 @@ class Stage:
                 if process.marker is not None or any(run_id in word for word in process.argv):
                     yield host, process
 
+    def num_left(self, run_id: str, within_s: float) -> int:
+        """Count what of a run still runs on its hosts after so long at most; shims and relays may take a moment."""
+        deadline = time.monotonic() + within_s
+        while (num_left := len(list(self.processes_of(run_id)))) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return num_left
+
 
 def newest_record(paths: Mapping[str, Path]) -> dict[str, Any] | None:
     """The newest of the records of one run that are in these directories."""

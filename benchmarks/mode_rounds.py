@@ -128,16 +128,8 @@ class ModeRound:
             [each.cause for each in record.past],
             sum(each.respawns for each in record.workers),
             tasks,
-            self._processes_left(run.id),
+            self._stage.num_left(run.id, _GONE_S),
         )
-
-    def _processes_left(self, run_id: str) -> int:
-        deadline = time.monotonic() + _GONE_S
-        while left := len(list(self._stage.processes_of(run_id))):
-            if time.monotonic() > deadline:
-                break
-            time.sleep(0.2)
-        return left
 
     def keep_evidence(self, folder: Path) -> None:
         """Keep what the run's tasks have said."""

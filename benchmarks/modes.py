@@ -205,8 +205,6 @@ def _play(given: argparse.Namespace, rounds: Rounds, campaign: Campaign) -> None
     code, deadline = hash_of_rooms(rooms=_ROOMS), time.monotonic() + 60 * given.minutes
     for number in range(given.rounds):
         for cell in cells(given):
-            while given.not_while is not None and given.not_while.exists():
-                time.sleep(1.0)
             if time.monotonic() > deadline:
                 return
             if len(rounds.of(cell)) <= number:
@@ -227,9 +225,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--faults", type=words, default=FAULTS, metavar="FAULT,...")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no round after so long")
-    parser.add_argument(
-        "--not-while", type=Path, metavar="FILE", help="begin no round while there is such a file"
-    )
     parser.add_argument("--results", type=Path, default=tables.RESULTS)
     parser.add_argument("--folder", type=Path, help="for the bed and evidence; kept")
     parser.add_argument("--anew", action="store_true", help="drop the rounds that are done")

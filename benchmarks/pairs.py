@@ -24,7 +24,7 @@ from typing import Any
 from benchmarks import cells, scan, tables, use_igfs
 from benchmarks.__main__ import LARGE, ROOMY, SMALL, home_of_benchmark, nodes
 from benchmarks.cases import Case, fill, mib, mnist, numeric
-from benchmarks.compare import ROOT, check_imports, checked_out, commit_of
+from benchmarks.compare import ROOT, check_imports, checked_out, commit_of, in_turn
 from benchmarks.load import HAS_SQL
 from benchmarks.plan import FULL, Report
 from benchmarks.process import Variant, python_variant
@@ -64,7 +64,7 @@ class Pairs:
             for process in running.values():
                 process.answer()
             for turn in range(self.turns):
-                for name in self.in_turn(turn):
+                for name in in_turn(self.trees, turn):
                     found = running[name].measure(self.seconds)
                     rates[name].append(found.rows_per_s)
                     costs[name].append(found.cpu_s / found.rows)
@@ -76,10 +76,6 @@ class Pairs:
     def new(self) -> str:
         """The name of the working tree."""
         return list(self.trees)[-1]
-
-    def in_turn(self, turn: int) -> list[str]:
-        """Return the trees as they come in a turn: each as often first as last."""
-        return list(self.trees)[:: -1 if turn % 2 else 1]
 
     def compared(self, case: str, variant: str, rates: Mapping[str, Sequence[float]]) -> Iterator[Row]:
         """Divide the working tree's figures, of which more is better, by each old tree's; yields a row for each."""
@@ -141,7 +137,7 @@ def cell_pairs(pairs: Pairs) -> Iterator[Row]:
     speeds: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     with cells.desks(pairs.trees, _DISK_MB, pairs.report) as (stage, kernels):
         for turn in range(-1, pairs.turns):  # the first one carries the package to the hosts
-            for name in pairs.in_turn(turn):
+            for name in in_turn(pairs.trees, turn):
                 took = cells.start_and_stop(stage, kernels[name], "", pairs.report)
                 for figure in _WAITS if turn >= 0 else ():
                     speeds[figure][name].append(1 / took[figure])

@@ -372,7 +372,7 @@ def _launch(table: TomlTable) -> LaunchOptions:
         max_restarts=default.max_restarts if max_restarts is None else max_restarts,
         deadline_s=table.seconds("deadline_s"),
         on_rebalance=OnRebalance(choice),
-        warm_s=0.0 if table.values.get("warm_s") == 0 else table.seconds("warm_s"),
+        warm_s=table.seconds("warm_s", may_be_0=True),
         tunnel=table.flag("tunnel") or False,
     )
 

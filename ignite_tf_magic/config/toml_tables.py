@@ -96,13 +96,16 @@ class TomlTable:
             self.refuse(key, f"a whole number from 0 up ({_MOST} at most)")
         return value
 
-    def seconds(self, key: str) -> float | None:
-        """Read a number above 0."""
+    def seconds(self, key: str, *, may_be_0: bool = False) -> float | None:
+        """Read a number above 0, or from 0 up."""
         value = self.values.get(key)
         if value is None:
             return None
-        if type(value) not in (int, float) or not 0 < value <= _MOST:
-            self.refuse(key, f"a number of seconds above 0 ({_MOST} at most)")
+        is_number = type(value) in (int, float)
+        if not is_number or not (0 < value <= _MOST or (may_be_0 and value == 0)):
+            self.refuse(
+                key, f"a number of seconds {'from 0 up' if may_be_0 else 'above 0'} ({_MOST} at most)"
+            )
         return float(value)
 
     def num_bytes(self, key: str) -> int | None:

@@ -253,16 +253,13 @@ def judge_tunnel(host: str, *, keeps_ports: bool) -> Check:
     )
 
 
-def judge_outside(host: str, *, is_reached: bool, is_private: bool = False) -> Check:
-    """Say whether a machine that runs no worker reaches what workers listen at.
+def judge_private(host: str, *, is_here: bool) -> Check:
+    """Say that runs have no other host than this one, which can keep their ports to itself."""
+    return good(host, "exposure", _PRIVATE if is_here else f"{_PRIVATE}, but for runs with --chief here")
 
-    Args:
-        host: Where they listen.
-        is_reached: Whether a port of it that is open to others is reached from here.
-        is_private: Whether runs have no other host than this one, which can keep their ports to itself.
-    """
-    if is_private:
-        return good(host, "exposure", f"{_PRIVATE}, but for runs with --chief here")
+
+def judge_outside(host: str, *, is_reached: bool) -> Check:
+    """Say whether a machine that runs no worker reaches what workers listen at."""
     if not is_reached:
         return good(
             host, "exposure", "this machine, which runs no worker, does not reach the ports of workers there"
@@ -271,10 +268,8 @@ def judge_outside(host: str, *, is_reached: bool, is_private: bool = False) -> C
     return doubtful(host, "exposure", found, _SHUT)
 
 
-def judge_here(host: str, addresses: Sequence[str], *, is_private: bool = False) -> Check:
+def judge_here(host: str, addresses: Sequence[str]) -> Check:
     """Say whether others may reach what workers on this machine listen at; a firewall cannot be seen from within."""
-    if is_private:
-        return good(host, "exposure", _PRIVATE)
     if not addresses:
         return good(
             host, "exposure", "this machine has no address by which others could reach the ports of workers"

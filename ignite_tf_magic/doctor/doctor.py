@@ -28,6 +28,7 @@ from ignite_tf_magic.doctor.diagnosis import (
     judge_missing_node,
     judge_outside,
     judge_ports,
+    judge_private,
     judge_probe,
     judge_same_version,
     judge_tunnel,
@@ -90,8 +91,10 @@ def examine(
         is_private = is_alone and all(map(_keeps_ports, reached.values()))
         if config.launch.tunnel:  # no host needs to reach another
             ways = [judge_tunnel(name, keeps_ports=_keeps_ports(each)) for name, each in reached.items()]
+        elif is_private:
+            ways = [judge_private(name, is_here=cluster.hosts[name].ssh is None) for name in reached]
         else:
-            ways = _look_at_ways(reached, cluster.hosts, is_private=is_private)
+            ways = _look_at_ways(reached, cluster.hosts)
     probes = {name: each.probe for name, each in visits.items() if each.probe is not None}
     checks = [*cluster.checks, *judge_same_version(probes)]
     for name in sorted(visits):
@@ -168,16 +171,8 @@ def _listening(host: Host | None, record: HostRecord, answer: Answer) -> list[st
 # Ways
 
 
-def _look_at_ways(
-    hosts: Mapping[str, Host], records: Mapping[str, HostRecord], *, is_private: bool
-) -> list[Check]:
-    """Try every way from host to host, and those that should be closed to others.
-
-    Args:
-        hosts: Those that answer.
-        records: All.
-        is_private: Whether workers listen to their own host alone.
-    """
+def _look_at_ways(hosts: Mapping[str, Host], records: Mapping[str, HostRecord]) -> list[Check]:
+    """Try every way from host to host, and those that should be closed to others."""
     if not hosts:
         return []
     ports = call_all(hosts.values(), Host.listen)
@@ -195,12 +190,8 @@ def _look_at_ways(
     try:
         tried = call_all(hosts.values(), try_all) if len(hosts) > 1 else {}
         found = [judge_ways(name, reasons) for name, reasons in tried.items()]
-        here = [
-            judge_here(name, _outward_addresses(), is_private=is_private)
-            for name in hosts
-            if records[name].ssh is None
-        ]
-        return [*found, *_look_from_outside(targets.values(), records, is_private=is_private), *here]
+        here = [judge_here(name, _outward_addresses()) for name in hosts if records[name].ssh is None]
+        return [*found, *_look_from_outside(targets.values(), records), *here]
     finally:
         call_all(hosts.values(), lambda host: _unlisten(host, ports[host.name]))
 
@@ -213,16 +204,13 @@ def _keeps_ports(host: Host) -> bool:
 
 
 def _look_from_outside(
-    targets: Iterable[tuple[str, str, int]], records: Mapping[str, HostRecord], *, is_private: bool
+    targets: Iterable[tuple[str, str, int]], records: Mapping[str, HostRecord]
 ) -> list[Check]:
     """Try what workers listen at from this machine, where it is none of the hosts: what it reaches, others do, too."""
     outside = [each for each in targets if records[each[0]].ssh is not None]
     with ThreadPoolExecutor(max(len(outside), 1), "outside") as pool:
         reached = list(pool.map(lambda each: _accepts(*each[1:]), outside))
-    return [
-        judge_outside(name, is_reached=ok, is_private=is_private)
-        for (name, _, _), ok in zip(outside, reached, strict=True)
-    ]
+    return [judge_outside(name, is_reached=ok) for (name, _, _), ok in zip(outside, reached, strict=True)]
 
 
 def _accepts(address: str, port: int) -> bool:

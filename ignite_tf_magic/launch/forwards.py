@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from ignite_tf_magic.closing import Closing
 from ignite_tf_magic.errors import HostError, HostRefused, HostUnreachable
@@ -17,14 +17,11 @@ from ignite_tf_magic.launch.jobs import LinkTimeouts
 from ignite_tf_magic.launch.lazy_asyncio import asyncio
 from ignite_tf_magic.launch.link import Transport
 from ignite_tf_magic.launch.loop import end_task, loop_thread
-from ignite_tf_magic.launch.ssh import SshTransport, shared_connection
-
-if TYPE_CHECKING:
-    import asyncssh
+from ignite_tf_magic.launch.ssh import SshTransport, borrowed_connection
+from ignite_tf_magic.launch.tunnels import READ_BYTES, carry
 
 LOOPBACK = "127.0.0.1"
 NO_FORWARDING = "no_forwarding"
-_READ_BYTES = 256 << 10
 _END_S = 1.0
 
 # What is read from, and written to: of asyncio or asyncssh, which are alike.
@@ -64,20 +61,11 @@ class SshEnd:
         self._timeouts = timeouts
 
     @contextlib.asynccontextmanager
-    async def _connection(self) -> AsyncIterator[asyncssh.SSHClientConnection]:
-        shared = shared_connection(self._hop)
-        connection = await shared.take(self._timeouts)
-        try:
-            yield connection
-        finally:
-            shared.give_back()
-
-    @contextlib.asynccontextmanager
     async def connected(self, port: int) -> AsyncIterator[Stream]:
         """Connect to a port there; see `End`."""
         import asyncssh
 
-        async with self._connection() as connection:
+        async with borrowed_connection(self._hop, self._timeouts) as connection:
             try:
                 asked = connection.open_connection(LOOPBACK, port, encoding=None)
                 reader, writer = await asyncio.wait_for(asked, self._timeouts.connect_s)
@@ -97,7 +85,7 @@ class SshEnd:
         """Listen at a port there; see `End`."""
         import asyncssh
 
-        async with self._connection() as connection:
+        async with borrowed_connection(self._hop, self._timeouts) as connection:
             try:
                 asked = connection.start_server(lambda *_: accept, LOOPBACK, port, encoding=None)
                 listener = await asyncio.wait_for(asked, self._timeouts.connect_s)
@@ -135,14 +123,14 @@ class LocalEnd:
     @contextlib.asynccontextmanager
     async def connected(self, port: int) -> AsyncIterator[Stream]:
         """Connect to a port here; see `End`."""
-        reader, writer = await asyncio.open_connection(LOOPBACK, port, limit=_READ_BYTES)
+        reader, writer = await asyncio.open_connection(LOOPBACK, port, limit=READ_BYTES)
         with contextlib.closing(writer):
             yield reader, writer
 
     @contextlib.asynccontextmanager
     async def listening(self, port: int, accept: Accept) -> AsyncIterator[Callable[[], bool]]:
         """Listen at a port here; see `End`."""
-        server = await asyncio.start_server(accept, LOOPBACK, port, limit=_READ_BYTES)
+        server = await asyncio.start_server(accept, LOOPBACK, port, limit=READ_BYTES)
         with contextlib.closing(server):
             yield lambda: not server.is_serving()
 
@@ -267,7 +255,5 @@ async def _carry_both(near: Stream, far: Stream) -> None:
 
 
 async def _carry_on(reader: Any, writer: Any) -> None:
-    while data := await reader.read(_READ_BYTES):
-        writer.write(data)
-        await writer.drain()  # no more is read than the other side takes
+    await carry(reader, writer)
     writer.write_eof()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import random
 import shlex
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING
 
 from ignite_tf_magic.errors import HostError, HostUnreachable
@@ -132,6 +132,19 @@ async def _give_back_after(connection: asyncssh.SSHClientConnection, jump: Share
 def shared_connection(hop: Hop) -> SharedConnection:
     """Return the connection that all who name a host alike share. Only on the loop's thread."""
     return loop_thread().shared(hop, lambda: SharedConnection(hop))
+
+
+@contextlib.asynccontextmanager
+async def borrowed_connection(
+    hop: Hop, timeouts: LinkTimeouts
+) -> AsyncIterator[asyncssh.SSHClientConnection]:
+    """Have that connection for as long as the context lasts; raises HostError when there is none."""
+    shared = shared_connection(hop)
+    connection = await shared.take(timeouts)
+    try:
+        yield connection
+    finally:
+        shared.give_back()
 
 
 async def _log_in(

@@ -10,13 +10,13 @@ from ignite_tf_magic.errors import HostError
 from ignite_tf_magic.launch.jobs import LinkTimeouts
 from ignite_tf_magic.launch.lazy_asyncio import asyncio
 from ignite_tf_magic.launch.loop import loop_thread
-from ignite_tf_magic.launch.ssh import SharedConnection, SshOptions, shared_connection
+from ignite_tf_magic.launch.ssh import SshOptions, borrowed_connection
 from ignite_tf_magic.launch.ssh_settings import Hop, jump_hop
 
 if TYPE_CHECKING:
     import asyncssh
 
-_READ_BYTES = 256 << 10
+READ_BYTES = 256 << 10
 
 
 class Tunnel:
@@ -46,27 +46,24 @@ class Tunnel:
     async def _open(self, host: str, port: int, timeout_s: float) -> socket.socket:
         import asyncssh
 
-        shared = shared_connection(self._hop)
-        connection = await shared.take(self._timeouts)
-        try:
-            opening = connection.open_connection(host, port, encoding=None)
-            far = await asyncio.wait_for(opening, timeout_s)
-        except asyncio.TimeoutError:
-            shared.give_back()
-            raise OSError(f"no answer within {timeout_s:g} s through {self._hop.name}") from None
-        except asyncssh.ChannelOpenError as error:
-            shared.give_back()
-            if error.code == asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED:
-                reason = (
-                    f"it forwards nothing ({error.reason}); its sshd_config needs: AllowTcpForwarding yes"
-                )
-                raise HostError(self._hop.name, reason) from error
-            raise OSError(f"{self._hop.name} does not reach it: {error.reason}") from error
-        except BaseException:
-            shared.give_back()
-            raise
+        async with contextlib.AsyncExitStack() as stack:
+            borrowed = borrowed_connection(self._hop, self._timeouts)
+            connection = await stack.enter_async_context(borrowed)
+            try:
+                opening = connection.open_connection(host, port, encoding=None)
+                far = await asyncio.wait_for(opening, timeout_s)
+            except asyncio.TimeoutError:
+                raise OSError(f"no answer within {timeout_s:g} s through {self._hop.name}") from None
+            except asyncssh.ChannelOpenError as error:
+                if error.code == asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED:
+                    reason = (
+                        f"it forwards nothing ({error.reason}); its sshd_config needs: AllowTcpForwarding yes"
+                    )
+                    raise HostError(self._hop.name, reason) from error
+                raise OSError(f"{self._hop.name} does not reach it: {error.reason}") from error
+            held = stack.pop_all()
         ours, given = socket.socketpair()
-        loop_thread().keep(_carry_both(ours, *far, shared))
+        loop_thread().keep(_carry_both(ours, *far, held))
         given.settimeout(timeout_s)
         return given
 
@@ -75,15 +72,15 @@ async def _carry_both(
     ours: socket.socket,
     far_reader: asyncssh.SSHReader[bytes],
     far_writer: asyncssh.SSHWriter[bytes],
-    shared: SharedConnection,
+    held: contextlib.AsyncExitStack,
 ) -> None:
     """Carry one connection until either side has ended, or the link is lost."""
     import asyncssh
 
-    try:
+    async with held:
         near_reader, near_writer = await asyncio.open_connection(sock=ours)
         with contextlib.closing(near_writer), contextlib.closing(far_writer):
-            ways = [_carry(near_reader, far_writer), _carry(far_reader, near_writer)]
+            ways = [carry(near_reader, far_writer), carry(far_reader, near_writer)]
             tasks = [asyncio.ensure_future(way) for way in ways]
             done, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in rest:
@@ -91,14 +88,13 @@ async def _carry_both(
             for task in done:
                 with contextlib.suppress(OSError, asyncssh.Error):
                     task.result()
-    finally:
-        shared.give_back()
 
 
-async def _carry(
+async def carry(
     reader: asyncio.StreamReader | asyncssh.SSHReader[bytes],
     writer: asyncio.StreamWriter | asyncssh.SSHWriter[bytes],
 ) -> None:
-    while data := await reader.read(_READ_BYTES):
+    """Carry bytes on until they end; no more are read than the other side takes."""
+    while data := await reader.read(READ_BYTES):
         writer.write(data)
         await writer.drain()

@@ -178,6 +178,8 @@ def test_a_fault_in_another_table_does_not_hinder_who_needs_only_the_cluster(her
         ("[launch]\ndeadline_s = 0", "seconds above 0"),
         ("[launch]\ndeadline_s = nan", "seconds above 0"),
         ("[launch]\ndeadline_s = true", "seconds above 0"),
+        ("[launch]\nwarm_s = false", "seconds from 0 up"),
+        ("[launch]\nwarm_s = -1", "seconds from 0 up"),
         ('[launch]\non_rebalance = "stop"', r"on_rebalance = 'stop': \"restart\" or \"ignore\" is needed"),
         ("[launch]\non_rebalance = []", "on_rebalance"),
         ('[launch]\npython = " "', r"\[launch\] python = ' ': a text"),

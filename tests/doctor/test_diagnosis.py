@@ -14,6 +14,7 @@ from ignite_tf_magic.doctor.diagnosis import (
     judge_here,
     judge_outside,
     judge_ports,
+    judge_private,
     judge_probe,
     judge_same_version,
     judge_tunnel,
@@ -152,8 +153,8 @@ def test_ports_of_workers_on_this_machine():
 
 def test_ports_of_workers_that_are_kept_to_their_host():
     for check in (
-        judge_outside("db1", is_reached=True, is_private=True),
-        judge_here("here", ["192.168.1.7"], is_private=True),
+        judge_private("db1", is_here=False),
+        judge_private("here", is_here=True),
     ):
         assert check.health is Health.GOOD
         assert "127.0.0.1 alone" in check.found

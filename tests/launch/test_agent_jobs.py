@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import fault_kinds
+from tests.bed.bed_host import HostProcess
 from tests.launch.relay_client import Refusal, clean_host, processes_of, relay_at
 from tests.waiting import until
 
@@ -37,6 +39,13 @@ def lease(relay, lease_s: float, age_s: float = 0.0) -> dict:
 
 
 # --- start ------------------------------------------------------------------------------------------------------
+
+
+def test_the_campaign_of_faults_finds_the_shims_that_it_is_to_kill(relay, home):
+    job = relay.start(SLEEP)
+    found = [HostProcess(pid, tuple(argv), None) for pid, argv in processes_of(home).items()]
+    assert len(found) > len(job["keepers"]) == 2
+    assert {each.pid for each in found if fault_kinds._is_shim(each)} == set(job["keepers"])
 
 
 def test_a_process_gets_what_was_asked_and_no_secret_reaches_a_disk(relay, home, tmp_path):

@@ -127,6 +127,19 @@ def write_whole(path: str, data: bytes, mode: int = 0o600, parent: int | None = 
         raise
 
 
+def unlink_if_there(path: str) -> None:
+    """Remove a file; somebody may have done so."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+
+
+def expanded(argv: list[str]) -> list[str]:
+    """Return program and arguments, the program by its path where that begins with a home."""
+    return [os.path.expanduser(argv[0]), *argv[1:]]
+
+
 def write_all(descriptor: int, data: bytes) -> None:
     """Write all bytes, however many calls that takes."""
     rest = memoryview(data)

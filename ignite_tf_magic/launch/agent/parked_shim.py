@@ -12,7 +12,7 @@ import os
 import select
 import signal
 
-from ignite_tf_magic.launch.agent.disk import host_clock
+from ignite_tf_magic.launch.agent.disk import host_clock, unlink_if_there
 from ignite_tf_magic.launch.agent.handing_over import HAND_OVER_S, listen_in, peer_uid, receive, send
 from ignite_tf_magic.launch.agent.job_files import JobFiles
 from ignite_tf_magic.launch.agent.process_shim import (
@@ -62,7 +62,7 @@ def _follow(inner_end: Socket, inner: int, path: str) -> None:
     if message is None or len(descriptors) != 2:
         os.waitpid(inner, 0)
         end_tree(None)
-        _remove(path)
+        unlink_if_there(path)
         return
     os.dup2(descriptors[0], 2)
     os.dup2(descriptors[1], KEEPER_LOCK, inheritable=False)
@@ -170,7 +170,7 @@ class _ParkingSpace:
             return None
         finally:
             self._listener.close()
-            _remove(self._path)
+            unlink_if_there(self._path)  # a relay may have taken it
 
     def _step(self) -> tuple[dict[str, Any], list[int]] | None:
         poller = select.poll()
@@ -207,10 +207,3 @@ class _ParkingSpace:
             heard = signal.sigtimedwait(KEEPER_SIGNALS, 0)
         is_short = available_memory_bytes() < int(self._request["memory_bytes"])
         return is_short or host_clock() >= self._until
-
-
-def _remove(path: str) -> None:
-    try:
-        os.unlink(path)
-    except FileNotFoundError:  # a relay has taken it
-        pass

@@ -13,7 +13,7 @@ import sys
 from functools import partial
 
 from ignite_tf_magic.launch.agent.devices import gpu_environment
-from ignite_tf_magic.launch.agent.disk import FileLock, Refused, names_in
+from ignite_tf_magic.launch.agent.disk import FileLock, Refused, expanded, names_in, unlink_if_there
 from ignite_tf_magic.launch.agent.handing_over import HAND_OVER_S, connect_in, send
 from ignite_tf_magic.launch.agent.job_files import JobFiles
 from ignite_tf_magic.launch.agent.processes import available_memory_bytes, kill_shim
@@ -66,7 +66,7 @@ class Parking:
         warm = request.get("warm")
         if not warm or sys.platform != "linux":
             return None
-        kind = self._kind_of({**request, "argv": warm["argv"], "input": warm["input"]})
+        kind = self._kind_of({**request, "argv": expanded(warm["argv"]), "input": warm["input"]})
         for name in self._names():
             if not name.startswith(kind):
                 continue
@@ -87,7 +87,7 @@ class Parking:
         if not asked["argv"] or not all(isinstance(word, str) for word in words):
             raise Refused("bad_request", "argv, env and input are made of strings")
         return {
-            "argv": [os.path.expanduser(asked["argv"][0]), *asked["argv"][1:]],
+            "argv": expanded(asked["argv"]),
             "env": asked["env"],
             "input": asked["input"],
             "gpu_env": gpu_environment([int(gpu) for gpu in asked.get("gpus") or ()]),
@@ -102,8 +102,7 @@ class Parking:
 
         found = job_environment({**request, "nonce": ""})
         own = {name: found[name] for name in sorted(found) if not name.startswith(_OF_A_CONNECTION)}
-        argv = [os.path.expanduser(request["argv"][0]), *request["argv"][1:]]
-        text = json.dumps([self._digest, argv, request["input"], own, request["umask"]])
+        text = json.dumps([self._digest, request["argv"], request["input"], own, request["umask"]])
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def _names(self) -> list[str]:
@@ -123,10 +122,7 @@ class Parking:
 
     def _remove(self, name: str) -> None:
         """Take a name away; who waits there ends."""
-        try:
-            os.unlink(f"{self._folder}/{name}")
-        except FileNotFoundError:
-            pass
+        unlink_if_there(f"{self._folder}/{name}")
 
     def _make_room(self, kept: list[str]) -> None:
         """End the oldest of the others where there are as many as may be."""

@@ -18,6 +18,7 @@ from ignite_tf_magic.launch.agent.disk import (
     open_regular,
     read_json,
     remove_tree,
+    unlink_if_there,
     write_all,
     write_whole,
 )
@@ -176,10 +177,7 @@ def stop(runs: Runs, run: str) -> None:
 
 def unstop(runs: Runs, run: str) -> None:
     """Take back that the run is to be stopped: it is started again."""
-    try:
-        os.unlink(f"{runs.path(run)}/stop")
-    except FileNotFoundError:
-        pass
+    unlink_if_there(f"{runs.path(run)}/stop")
 
 
 def renew(runs: Runs, run: str, generation: int, deadline: float) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _FIRST_FREE_DESCRIPTOR = 10
 # The relay's loader has checked the file, and what Python keeps of it; no other name in its directory counts.
-_KEEPER_CODE = (
+SHIM_CODE = (
     "import sys,_frozen_importlib_external as z;_,k,p,f,a=sys.argv;g={'__name__':k};"
     "exec(z.SourceFileLoader(k,p).get_code(k),g);g[f](a)"
 )
@@ -30,7 +30,7 @@ def start_shim(
     agent = f"{root}/agents/{digest}.py"
     if not os.path.exists(agent):
         raise Refused("disk_full", f"the disk of {root} had no room for the agent")
-    argv = [sys.executable, "-I", "-S", "-c", _KEEPER_CODE, digest, agent, function, argument]
+    argv = [sys.executable, "-I", "-S", "-c", SHIM_CODE, digest, agent, function, argument]
     high = [_moved_up(descriptor) for descriptor in descriptors]
     actions = [(os.POSIX_SPAWN_DUP2, source, target) for target, source in enumerate(high)]
     try:

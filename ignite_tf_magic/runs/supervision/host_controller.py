@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from ignite_tf_magic.config.options import Endpoint
 from ignite_tf_magic.errors import HostError, HostRefused, HostUnreachable, LaunchError
 from ignite_tf_magic.launch.hosts import MAX_PAYLOAD_BYTES, Host
-from ignite_tf_magic.launch.jobs import Job, JobStatus, Renewal
+from ignite_tf_magic.launch.jobs import HostFacts, Job, JobStatus, Renewal
 from ignite_tf_magic.launch.log_files import last_lines
 from ignite_tf_magic.launch.parcels import Parcel
 from ignite_tf_magic.launch.watch import Contact, HostView, HostWatch
@@ -220,7 +220,7 @@ class HostController:
                 "--tunnel needs a process that owns the run: it goes not with --detach",
             )
         if self._preload(self._root(record)) is None:
-            facts = self._host.facts or self._host.hello()
+            facts = self._facts
             raise HostRefused(
                 self._host.name,
                 "no_tunnel",
@@ -310,13 +310,17 @@ class HostController:
 
     def _preload(self, root: str) -> str | None:
         """Return the library that keeps ports of workers to this host, if it can be loaded here."""
-        facts = self._host.facts or self._host.hello()
+        facts = self._facts
         path = (self._payload.loopback or "").replace("{root}", root)
         return path if path and may_be_loaded(path, facts.platform, facts.machine) else None
 
     def _root(self, record: RunRecord) -> str:
-        facts = self._host.facts or self._host.hello()
-        return record.host(self._host.name).root or facts.root
+        return record.host(self._host.name).root or self._facts.root
+
+    @property
+    def _facts(self) -> HostFacts:
+        """What the host is; it is asked once."""
+        return self._host.facts or self._host.hello()
 
     def _end(self, record: RunRecord) -> None:
         """Have the workers ended, and none of this generation started any more, not even by a late request."""

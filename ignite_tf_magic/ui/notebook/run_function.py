@@ -97,6 +97,7 @@ def run(
         IgniteTfError: As `Session.start_run`.
     """
     source = source_of(train_fn)
+    is_in_notebook = "ipykernel" in sys.modules
     request = RunRequest(
         cache,
         source.script(_LAST_LINE.format(name=source.name)),
@@ -125,13 +126,13 @@ def run(
         chief=chief,
         has_evaluator=has_evaluator,
         compat=compat,
-        warm_s=WARM_S if "ipykernel" in sys.modules else 0.0,
+        warm_s=WARM_S if is_in_notebook else 0.0,
         tunnel=tunnel,
     )
     with open_session(report=report) as session:
         started = session.start_run(request)
         try:
-            if "ipykernel" in sys.modules:
+            if is_in_notebook:
                 follow(started, NotebookScreen({}))
             else:
                 _show(started)
