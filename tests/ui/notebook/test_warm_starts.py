@@ -69,7 +69,7 @@ def test_the_second_start_is_warm_and_nothing_stays_when_the_kernel_ends(kernel,
     assert second.pop("is_warm") is True
     assert first == second == {"argv": ["a", "b"], "main": "__main__"}
     # Those of the second run are used up; others take their place.
-    until(lambda: len(parked(home)) == 2 and not waiting & set(parked(home)), what=lambda: parked(home))
+    until(lambda: len(waiting.symmetric_difference(parked(home))) == 4, what=lambda: parked(home))
     kernel.close()
     until(lambda: not parked(home), what=lambda: parked(home))
 
