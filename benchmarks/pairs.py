@@ -1,6 +1,6 @@
 """`results/pairs.json`: old commits and the working tree on the same nodes, in turns of a second each.
 
-    python -m benchmarks.pairs REV [REV ...] [--only scan,load,igfs,cells] [--turns 21]
+    python -m benchmarks.pairs REV [REV ...] [--only scan,load,igfs,training,cells] [--turns 21]
 
 A whole benchmark takes minutes, in which a machine with other tenants becomes faster or slower by more than what is
 looked for (`benchmarks.compare`). Here the processes of all trees use the same nodes, and each turn of the working tree
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import cells, scan, tables, use_igfs
+from benchmarks import cells, scan, tables, use_igfs, use_training
 from benchmarks.__main__ import LARGE, ROOMY, SMALL, home_of_benchmark, nodes
 from benchmarks.cases import Case, fill, mib, mnist, numeric
 from benchmarks.compare import ROOT, check_imports, checked_out, commit_of, in_turn
@@ -31,8 +31,9 @@ from benchmarks.process import Variant, python_variant
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.config.options import ConnectOptions
 
-GROUPS = ("scan", "load", "igfs", "cells")
+GROUPS = ("scan", "load", "igfs", "training", "cells")
 _LOADED_ROWS = 20_000
+_TRAINED_ROWS = 10_000
 _DISK_MB = 128
 _WAITS = ("running_s", "first_lines_s", "ps_s", "stop_s")
 _CASES = ((SMALL, (mnist(60_000), numeric(1_000_000))), (LARGE, (mib(1_000),)))
@@ -132,6 +133,24 @@ def igfs_pairs(pairs: Pairs, options: ConnectOptions, use: str) -> Iterator[Row]
     return pairs.rows(use, "igfs", start)
 
 
+def training_pairs(
+    pairs: Pairs, options: ConnectOptions, case: Case, num_workers: str, way: str
+) -> Iterator[Row]:
+    """Compare trainings by one of `use_training.WAYS`, each tree's in one run that has its turns."""
+    task = {
+        **_address(options),
+        "cache": case.cache,
+        "num_rows": case.num_rows,
+        "case": num_workers,
+        "way": way,
+    }
+
+    def start(name: str, tree: Path) -> Variant:
+        return Variant(name, [sys.executable, use_training.__file__, json.dumps(task)], tree)
+
+    return pairs.rows(num_workers, way, start)
+
+
 def cell_pairs(pairs: Pairs) -> Iterator[Row]:
     """Compare how long one waits at notebooks of all trees beside the same three hosts."""
     speeds: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -168,6 +187,14 @@ def _uses_of_igfs(pairs: Pairs, home: Path) -> Iterator[Row]:
             yield from igfs_pairs(pairs, options, use)
 
 
+def _trainings(pairs: Pairs, home: Path) -> Iterator[Row]:
+    case = mnist(_TRAINED_ROWS)
+    with nodes(home, SMALL, pairs.report) as options, connect(options) as client:
+        fill(client, case)
+        for num_workers, way in use_training.WAYS:
+            yield from training_pairs(pairs, options, case, num_workers, way)
+
+
 def _address(options: ConnectOptions) -> dict[str, Any]:
     return {"host": options.endpoints[0].host, "port": options.endpoints[0].port}
 
@@ -176,6 +203,7 @@ _GROUPS = {
     "scan": _scans,
     "load": _loads,
     "igfs": _uses_of_igfs,
+    "training": _trainings,
     "cells": lambda pairs, _: cell_pairs(pairs),
 }
 

@@ -162,11 +162,12 @@ def test_trees_take_turns_on_the_same_rows(ignite, client: Client):
             *pairs.scan_pairs(measuring, ignite.connect_options, case, "dataset_batch"),
             *pairs.igfs_pairs(measuring, ignite.connect_options, "stat"),
             *pairs.igfs_pairs(measuring, ignite.connect_options, "read_tf"),
+            *pairs.training_pairs(measuring, ignite.connect_options, case, "two_workers", "ignite"),
         ]
     finally:
         client.destroy_cache(case.cache)
     assert [(row["case"], row["commit"], row["turns"]) for row in rows] == [
-        (name, "old", 3) for name in ("mnist", "stat", "read_tf")
+        (name, "old", 3) for name in ("mnist", "stat", "read_tf", "two_workers")
     ]
     assert all(0 < row["quarter"] <= row["median"] <= row["three_quarters"] for row in rows)
 

@@ -1,11 +1,15 @@
-"""A small convolutional net, trained by several ways in turns: train_cnn.py ROUNDS EPOCHS WAY...; gives seconds.
+"""A small convolutional net, trained by several ways in turns; gives seconds.
+
+    train_cnn.py [--turns DIR] ROUNDS EPOCHS WAY...
 
 Ways: `ignite` reads the run's cache, `tfrecord` the same rows from a file of this worker, which it writes first; both
-train on all workers. `plain` is Keras alone in this process on the file, without a word of ours.
+train on all workers. `plain` is Keras alone in this process on the file, without a word of ours. With a directory, each
+round waits until a file of its number is there, and says beside it what it took.
 """
 
+import argparse
+import json
 import os
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -66,18 +70,36 @@ def net():
 
 
 def train(way, epochs):
-    began = time.perf_counter()
+    began, began_cpu = time.perf_counter(), time.process_time()
     if way == "plain":
         with ignite_tf_magic.independent():
             models[way].fit(data[way], epochs=epochs, verbose=0)
     else:
         models[way].fit(data[way], epochs=epochs, verbose=0)
-    return time.perf_counter() - began
+    return time.perf_counter() - began, time.process_time() - began_cpu
 
 
-num_rounds, num_epochs, *ways = int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]
+def wait_for(turn):
+    while not turn.exists():
+        time.sleep(0.02)
+
+
+def tell(path, took):
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps({way: {"seconds": each[0], "cpu_s": each[1]} for way, each in took.items()}))
+    part.rename(path)
+
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--turns", type=Path)
+parser.add_argument("rounds", type=int)
+parser.add_argument("epochs", type=int)
+parser.add_argument("ways", nargs="+")
+asked = parser.parse_args()
 rows = ignite_tf_magic.IgniteDataset(os.environ["IGNITE_DATASET_ASSIGNED_CACHE"])
-num_workers = 1 if not os.environ.get("TF_CONFIG") else 2
+config = json.loads(os.environ.get("TF_CONFIG") or "{}")
+num_workers = 2 if config else 1
+is_chief = not config or config["task"]["index"] == 0
 with tempfile.TemporaryDirectory() as folder:
     write_file(Path(folder) / "rows")
     in_file = from_file(Path(folder) / "rows")
@@ -87,11 +109,16 @@ with tempfile.TemporaryDirectory() as folder:
         "tfrecord": in_file,
         "plain": in_file,
     }
-    models = {way: net() for way in ways}
-    for way in ways:
+    models = {way: net() for way in asked.ways}
+    for way in asked.ways:
         train(way, 1)  # compiles
-    found = {way: [] for way in ways}
-    for _ in range(num_rounds):
-        for way in ways:
-            found[way].append(train(way, num_epochs))
+    found = {way: [] for way in asked.ways}
+    for number in range(asked.rounds):
+        if asked.turns:
+            wait_for(asked.turns / str(number))
+        took = {way: train(way, asked.epochs) for way in asked.ways}
+        if asked.turns and is_chief:
+            tell(asked.turns / f"{number}.took", took)
+        for way, (seconds, _) in took.items():
+            found[way].append(seconds)
     ignite_tf_magic.result(found)
