@@ -90,9 +90,20 @@ def is_deterministic() -> bool:
     return bool(config.is_op_determinism_enabled())
 
 
-def seed_generator() -> Any:
-    """Return the generator of seeds for operations without one, to keep and restore its state."""
-    return eager.context()._rng
+def seed_state() -> Any:
+    """Return the state of the generator of seeds for operations without one; there is none without a global seed."""
+    return eager.context()._rng.getstate()
+
+
+def draw_seeds(seed: int, state: Any) -> None:
+    """Let operations be made with a global seed, and with what a generator in that state gives.
+
+    Those that were made go on with their numbers, where `tf.random.set_seed` has all begin anew, and has functions
+    prepared again when they are called next.
+    """
+    context = eager.context()
+    context._seed = seed
+    context._rng.setstate(state)
 
 
 def converted(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -226,15 +237,16 @@ def _changed_graph() -> str:
 
 def _changed_seeds() -> str:
     tf.random.set_seed(7)
-    tf.random.uniform([])
-    if global_seed() != 7:
-        return f"the global seed is {global_seed()!r}"
-    state, numbers = seed_generator().getstate(), []
+    made = tf.function(lambda: tf.random.uniform([]))
+    first, state, numbers = float(made()), seed_state(), []
     for _ in range(2):
-        tf.random.set_seed(7)  # operations that were made go on where they are
-        seed_generator().setstate(state)
-        numbers.append(float(tf.random.uniform([])))
-    return "" if numbers[0] == numbers[1] else "the state of the seeds is kept elsewhere"
+        draw_seeds(8, state)
+        numbers.append(tf.function(lambda: tf.random.uniform([]))())
+    if global_seed() != 8:
+        return f"the global seed is {global_seed()!r}"
+    if float(numbers[0]) != float(numbers[1]):
+        return "the state of the seeds is kept elsewhere"
+    return "what was made begins anew" if float(made()) == first else ""
 
 
 def _changed_strategy() -> str:

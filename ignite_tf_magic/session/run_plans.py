@@ -25,7 +25,12 @@ from ignite_tf_magic.runs.environments.environments import prepare_environments
 from ignite_tf_magic.runs.environments.requirements import read_requirements
 from ignite_tf_magic.runs.hosts.capacity import check_capacity, needs_capacity, told_capacities
 from ignite_tf_magic.runs.hosts.counting import CountedCache, count_cache
-from ignite_tf_magic.runs.hosts.run_hosts import capacities_of, hosts_of_nodes, unusable_hosts
+from ignite_tf_magic.runs.hosts.run_hosts import (
+    capacities_of,
+    check_same_tensorflow,
+    hosts_of_nodes,
+    unusable_hosts,
+)
 from ignite_tf_magic.runs.orders import Capacity
 from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import HostRecord, RunOptions, RunRecord, RunSpec
@@ -126,6 +131,8 @@ def plan_run(
     plan = plan_launch(spec, _facts(options, config, spec, cache, reach))
     if plan.insufficient_capacity is not None and not request.wait:
         raise NoRoom(f"{plan.insufficient_capacity}. Wait until there is room with --wait, or ask for fewer")
+    if request.requirements is None:
+        _check_versions(plan, spec, reach)
     package = pack_package() if any(host.ssh is not None for host in plan.hosts) else None
     job = pack_job(request.job_dir) if request.job_dir is not None else None
     return RunPlan(
@@ -175,7 +182,15 @@ def plan_again(
     check_capacity(client, record, told)
     cache = count_cache(client, spec.cache, options, allow_partial=spec.allow_partial)
     facts = _facts(options, config, spec, cache, reach, {host.name: host for host in record.hosts}, told)
-    return plan_launch(spec, facts).with_seats()
+    plan = plan_launch(spec, facts).with_seats()
+    if spec.requirements is None:
+        _check_versions(plan, spec, reach)
+    return plan
+
+
+def _check_versions(plan: Plan, spec: RunSpec, reach: Reach) -> None:
+    used = {seat.host for seat in plan.seats}
+    check_same_tensorflow([host for host in plan.hosts if host.name in used], spec, reach)
 
 
 def _facts(

@@ -6,14 +6,14 @@ TensorFlow's context, which has no public way to keep and restore them.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from ignite_tf_magic.dataset.tf_private import global_seed, seed_generator
+from ignite_tf_magic.dataset.tf_private import draw_seeds, global_seed, seed_state
 from ignite_tf_magic.training.group import WorkerGroup
 from ignite_tf_magic.training.seeding import mixed, run_seed
 
@@ -46,10 +46,11 @@ def other_numbers(group: WorkerGroup) -> Iterator[None]:
         yield
         return
     if not group.place.is_chief:
-        tf.random.set_seed(mixed(seed, group.place.index))
+        _draw_others(seed, group.place.index)
     yield
-    (state,) = group.from_chief([np.array(seed_generator().getstate()[1], np.int64)])
-    _go_on(seed, state.numpy().tolist())
+    version, own, rest = seed_state()
+    (of_chief,) = group.from_chief([np.array(own, np.int64)])
+    draw_seeds(seed, (version, tuple(of_chief.numpy().tolist()), rest))
 
 
 @contextmanager
@@ -59,15 +60,14 @@ def own_numbers(index: int) -> Iterator[None]:
     if seed is None:
         yield
         return
-    state = seed_generator().getstate()[1]
-    tf.random.set_seed(mixed(seed, "own", index))
+    state = seed_state()
+    _draw_others(seed, "own", index)
     try:
         yield
     finally:
-        _go_on(seed, state)
+        draw_seeds(seed, state)
 
 
-def _go_on(seed: int, state: Any) -> None:
-    tf.random.set_seed(seed)
-    version, _, rest = seed_generator().getstate()
-    seed_generator().setstate((version, tuple(state), rest))
+def _draw_others(seed: int, *parts: object) -> None:
+    other = mixed(seed, seed_state(), *parts)
+    draw_seeds(other, random.Random(other).getstate())  # noqa: S311 - as TensorFlow's

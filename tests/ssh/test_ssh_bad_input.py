@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from ignite_tf_magic.runs.registry.registry import Registry
 from ignite_tf_magic.runs.seals import Seal
 from ignite_tf_magic.session import RunRequest, RunState, open_session
 from ignite_tf_magic.session.resolve import reach_of
-from tests.ssh.ssh_user import COUNT, NUM_ROWS, changed_ssh_config
+from tests.ssh.ssh_user import CACHE, COUNT, NUM_ROWS, changed_ssh_config
 
 JOB = ("job", "python", "-c", "pass")
 
@@ -159,3 +160,39 @@ def test_two_owners_at_once(session, bed):
             reached.start(late)
         assert refused.value.kind == "stale_generation"
     assert run.stop().info.state is RunState.STOPPED
+
+
+@pytest.fixture
+def other_tensorflow(bed, configure):
+    """An interpreter of the first host that has another TensorFlow than the others."""
+    folder = bed.hosts[0].disk / "other"
+    (folder / "tensorflow-2.15.0.dist-info").mkdir(parents=True)
+    (folder / "tensorflow-2.15.0.dist-info" / "METADATA").write_text("Name: tensorflow\nVersion: 2.15.0\n")
+    (folder / "python").write_text(f'#!/bin/sh\nPYTHONPATH=~/other exec {sys.executable} "$@"\n')
+    (folder / "python").chmod(0o755)
+    yield configure(bed1={"python": "~/other/python"})
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"strategy": "async", "num_ps": 1},
+        {"strategy": "standalone", "chief": "here"},
+        {
+            "strategy": "between",
+            "num_ps": 1,
+            "args": ("{ps_hosts}", "{worker_hosts}", "{job_name}", "{task_index}"),
+        },
+    ],
+    ids=lambda asked: asked["strategy"],
+)
+def test_tasks_that_compute_for_each_other_have_the_same_tensorflow(other_tensorflow, asked):
+    request = RunRequest(CACHE, "pass", 3, **asked)
+    with open_session(report=print) as session:
+        with pytest.raises(
+            PlacementError, match=r"different versions of TensorFlow: 2\.15\.0 on bed1, \S+ on bed2"
+        ):
+            session.start_run(request)
+        assert session.plan_run(replace(request, hosts=("bed2", "bed3"))).seats
+        assert session.plan_run(RunRequest(CACHE, "pass", 3)).seats  # they compare themselves

@@ -95,6 +95,13 @@ def test_one_worker_is_told_of_its_strategy_and_keeps_a_metric_of_several_values
         )
 
 
+def test_random_numbers_go_on_behind_trainings_and_are_each_workers_own_in_what_it_does_alone(told):
+    first, other = (each["random_numbers"]["result"] for each in told)
+    assert first["made"] == first["one_process"] == other["made"] == other["one_process"]
+    assert first["behind"] == other["behind"]
+    assert len({*first["inside"], *other["inside"], *first["behind"]}) == 6
+
+
 def test_one_file_that_all_workers_save(told):
     for of_worker in told:
         assert of_worker["saved_under_one_name"]["error"] is None

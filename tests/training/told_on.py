@@ -508,6 +508,29 @@ def means_of_rows():
     fitted(means)
 
 
+def random_numbers():
+    """What an operation gives that was made before; then what others give in blocks and behind them."""
+    tf.random.set_seed(4)
+    made, one = tf.function(lambda: tf.random.uniform([])), None
+    of_made, inside, behind = [float(made())], [], []
+    for _ in range(2):
+        with itf.independent():
+            of_made.append(float(made()))
+            inside.append(float(tf.random.uniform([])))
+        one = one or model()
+        one.fit(x, y, verbose=0)
+        of_made.append(float(made()))
+        behind.append(float(tf.random.uniform([])))
+    tf.random.set_seed(4)
+    again = tf.function(lambda: tf.random.uniform([]))
+    return {
+        "made": of_made,
+        "one_process": [float(again()) for _ in of_made],
+        "inside": inside,
+        "behind": behind,
+    }
+
+
 told = {}
 everything = (
     *(
@@ -542,7 +565,7 @@ everything = (
     *(another_rate_on_each, another_size_on_each, other_epochs_on_each, other_class_weights_on_each),
     *(no_batch_on_one, batches_without_end_on_one),
     *(a_root_of_a_mean, measured_by_quotients, a_codebook, a_queue, a_moving_mean),
-    *(rows_counted_in_a_variable, eager_steps),
+    *(rows_counted_in_a_variable, eager_steps, random_numbers),
     *(rounded_by_keras, rounded_by_tf_keras, rounded_by_a_script),
     *(compared_by_differences, compared_within_rows, halves_that_are_views, losses_of_what_a_step_knows),
     *(added_up, a_mean_of_what_is_left, compared_row_by_row, compared_with_each_other, mixed_by_the_model),

@@ -14,8 +14,9 @@ from functools import partial
 from ignite_tf_magic.client.router import Node
 from ignite_tf_magic.client.sql import SqlClient
 from ignite_tf_magic.config.options import Config, ConnectOptions, Endpoint
-from ignite_tf_magic.errors import ConfigError, HostError, IgniteTfError
+from ignite_tf_magic.errors import ConfigError, HostError, IgniteTfError, PlacementError
 from ignite_tf_magic.launch.hosts import Host, call_all
+from ignite_tf_magic.launch.jobs import ProbeFacts
 from ignite_tf_magic.runs.hosts.capacity import look
 from ignite_tf_magic.runs.hosts.host_names import (
     LOCAL,
@@ -30,6 +31,7 @@ from ignite_tf_magic.runs.hosts.host_names import (
 from ignite_tf_magic.runs.orders import Capacity
 from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import HostRecord, RunSpec
+from ignite_tf_magic.runs.roles import Strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,3 +200,33 @@ def unusable_hosts(hosts: Iterable[HostRecord], reach: Reach) -> dict[str, str]:
         for name, answer in answers.items()
         if isinstance(answer, IgniteTfError)
     }
+
+
+def check_same_tensorflow(hosts: Sequence[HostRecord], spec: RunSpec, reach: Reach) -> None:
+    """Make sure that tasks that compute for each other find the same TensorFlow on all hosts of a run.
+
+    Workers that take each step together compare theirs, and Keras', themselves.
+
+    Raises:
+        PlacementError: They do not; each host's is named.
+    """
+    by_name = {host.name: host for host in hosts}
+    if spec.strategy is Strategy.SYNC or len(by_name) < 2:
+        return
+
+    def probe(host: Host) -> ProbeFacts:
+        return host.probe(spec.python or by_name[host.name].python, ["tensorflow"])
+
+    with reach.visiting(by_name.values()) as opened:
+        answers = call_all(opened, probe)
+    found = {
+        name: answer.modules["tensorflow"]
+        for name, answer in sorted(answers.items())
+        if isinstance(answer, ProbeFacts) and answer.modules.get("tensorflow")
+    }
+    if len(set(found.values())) > 1:
+        told = ", ".join(f"{version} on {name}" for name, version in found.items())
+        raise PlacementError(
+            f"tasks that compute for each other have different versions of TensorFlow: {told}. --requirements FILE "
+            "builds one environment on every host, --python names another interpreter, and --hosts leaves hosts out"
+        )
