@@ -98,7 +98,7 @@ parser.add_argument("ways", nargs="+")
 asked = parser.parse_args()
 rows = ignite_tf_magic.IgniteDataset(os.environ["IGNITE_DATASET_ASSIGNED_CACHE"])
 config = json.loads(os.environ.get("TF_CONFIG") or "{}")
-num_workers = 2 if config else 1
+num_workers = len(config["cluster"]["worker"]) if config else 1
 is_chief = not config or config["task"]["index"] == 0
 with tempfile.TemporaryDirectory() as folder:
     write_file(Path(folder) / "rows")
