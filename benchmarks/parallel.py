@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
+
+import psutil
 
 from benchmarks.cases import Case, fill
 from benchmarks.plan import Effort, Report
@@ -17,6 +21,22 @@ from ignite_tf_magic.config.options import ConnectOptions
 
 READERS = (1, 2, 4)
 _MODULES = {"dataset_batch": "read_dataset", "drain": "read_drain"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Rates:
+    """Rows per second of some readers.
+
+    Attributes:
+        alone: The sum of what each reads while the others wait.
+        at_once: What all read together.
+        by_cores: What this machine's cores could do at once with the processor time that a row takes alone, of the
+            reader, of the nodes and of all else that runs.
+    """
+
+    alone: float
+    at_once: float
+    by_cores: float
 
 
 def run(
@@ -52,17 +72,19 @@ def _rows(
                 reader.answer()
             found[variant] = _best(readers, effort)
         report(f"{number} readers, {variant}: {found[variant]}")
-    limit = min(found["dataset_batch"][0], found["drain"][1])
+    datasets, drains = found["dataset_batch"], found["drain"]
+    limits = {"dataset_batch": min(datasets.alone, drains.at_once, datasets.by_cores), "drain": None}
     return [
         {
             "case": case.name,
             "variant": f"{variant}, {number} readers",
-            "one_after_the_other_rows_per_s": round(alone),
-            "at_once_rows_per_s": round(at_once),
-            "ratio_to_sum": round(at_once / alone, 3),
-            "ratio_to_limit": round(at_once / limit, 3) if variant == "dataset_batch" else None,
+            "one_after_the_other_rows_per_s": round(rates.alone),
+            "at_once_rows_per_s": round(rates.at_once),
+            "cores_limit_rows_per_s": round(rates.by_cores),
+            "ratio_to_sum": round(rates.at_once / rates.alone, 3),
+            "ratio_to_limit": round(rates.at_once / limit, 3) if (limit := limits[variant]) else None,
         }
-        for variant, (alone, at_once) in found.items()
+        for variant, rates in found.items()
     ]
 
 
@@ -81,12 +103,23 @@ def _reader(
     return python_variant(f"{variant} {index}", _MODULES[variant], task)
 
 
-def _best(readers: Sequence[Variant], effort: Effort) -> tuple[float, float]:
-    """Return the best sums of rows per second: of readers alone, and at once."""
-    alone, at_once = [], []
+def _best(readers: Sequence[Variant], effort: Effort) -> _Rates:
+    """Return the best of some rounds, in each of which readers read one after the other and then at once."""
+    alone, at_once, busy_s_per_row = [], [], []
     with ThreadPoolExecutor(len(readers)) as pool:
         for _ in range(effort.rounds):
-            alone.append(sum(reader.measure(effort.seconds).rows_per_s for reader in readers))
-            measured = pool.map(lambda reader: reader.measure(effort.seconds), readers)
-            at_once.append(sum(each.rows_per_s for each in measured))
-    return max(alone), max(at_once)
+            began_s = _busy_s()
+            measured = [reader.measure(effort.seconds) for reader in readers]
+            busy_s_per_row.append((_busy_s() - began_s) / sum(each.rows for each in measured))
+            alone.append(sum(each.rows_per_s for each in measured))
+            together = pool.map(lambda reader: reader.measure(effort.seconds), readers)
+            at_once.append(sum(each.rows_per_s for each in together))
+    return _Rates(max(alone), max(at_once), (os.cpu_count() or 1) / min(busy_s_per_row))
+
+
+def _busy_s() -> float:
+    """Return the processor time that all processes of this machine have had."""
+    times = psutil.cpu_times()
+    return float(
+        times.user + times.system + times.nice + getattr(times, "irq", 0) + getattr(times, "softirq", 0)
+    )
