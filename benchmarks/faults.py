@@ -19,9 +19,10 @@ from pathlib import Path
 from benchmarks import tables
 from benchmarks.fault_kinds import FAULTS, Fault
 from benchmarks.fault_outcome import Outcome
-from benchmarks.fault_results import DIVISOR, NAME, CodeChanged, Rounds
+from benchmarks.fault_results import DIVISOR, NAME, Rounds
 from benchmarks.fault_rounds import Round
 from benchmarks.fault_stage import BedKind, Stage
+from benchmarks.round_file import CodeChanged
 
 _NUM_ROUNDS, _NUM_DEFAULT = 20, 3
 _MAX_TRIES = 100

@@ -1,15 +1,16 @@
-"""`results/modes.json`: each strategy x 1, 2 and 4 workers x nothing, a worker, a parameter server or the chief killed.
+"""`results/modes.md`: each strategy x 1, 2 and 4 workers x nothing, a worker, a parameter server or the chief killed.
 
     python -m benchmarks.modes [--rounds 10] [--modes sync,async] [--workers 1,2] [--faults worker] [--anew]
 
 On hosts that root makes, as in `benchmarks.faults`. A task's process gets SIGKILL when a random part of the training is
-done. Rounds that are done are kept, and a later sitting goes on; `results/modes.md` is the sum as a table.
+done. Rounds that are done are kept in results/modes_rounds.jsonl, and a later sitting goes on, or another one at the
+same time (--modes); `results/modes.md` is the sum as a table. Rounds of other code than today's are refused, and
+dropped with --anew.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import statistics
@@ -28,6 +29,7 @@ from benchmarks.code_hash import hash_of_rooms
 from benchmarks.fault_stage import BedError, BedKind, Stage
 from benchmarks.mode_rounds import ModeRound, NotStruck
 from benchmarks.mode_verdicts import CACHE, Cell, Verdict, columns, judge
+from benchmarks.round_file import CodeChanged, RoundFile
 from ignite_tf_magic.errors import IgniteTfError
 from ignite_tf_magic.session import open_session
 
@@ -61,11 +63,24 @@ def cells(given: argparse.Namespace) -> Iterator[Cell]:
 
 
 class Rounds:
-    """The rounds that are done, in results/modes.json, one a line; results/modes.md sums them up."""
+    """The rounds that are done of one state of the code.
 
-    def __init__(self, folder: Path, *, anew: bool = False) -> None:
-        self._folder = folder
-        self.rows = [] if anew else tables.read(folder, NAME)
+    Args:
+        folder: Of the results: modes_rounds.jsonl, and modes.md, which sums it up.
+        code_hash: Tells the hash of the code as it is now.
+    """
+
+    def __init__(
+        self, folder: Path, code_hash: Callable[[], str] = lambda: hash_of_rooms(rooms=_ROOMS)
+    ) -> None:
+        self._table = folder / f"{NAME}.md"
+        self._file = RoundFile(folder / f"{NAME}_rounds.jsonl", code_hash)
+        self.begin = self._file.begin
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The rounds."""
+        return self._file.rows
 
     def of(self, cell: Cell) -> list[dict[str, Any]]:
         """Return the rounds of one kind."""
@@ -73,12 +88,10 @@ class Rounds:
         return [row for row in self.rows if (row["mode"], row["workers"], row["fault"]) == place]
 
     def add(self, row: dict[str, Any]) -> None:
-        """Write a round down."""
-        self.rows.append(row)
-        self._folder.mkdir(parents=True, exist_ok=True)
-        lines = ",\n".join(map(json.dumps, self.rows))
-        (self._folder / f"{NAME}.json").write_text(f"[\n{lines}\n]\n", encoding="utf-8")
-        (self._folder / f"{NAME}.md").write_text(self.table(), encoding="utf-8")
+        """Write a round down; raises CodeChanged where the code is not what it was when the sitting began."""
+        with self._file.locked():
+            self._file.append(row)
+            self._table.write_text(self.table(), encoding="utf-8")
 
     def table(self) -> str:
         """Return the sum in Markdown, a line for each kind, and what was wrong below."""
@@ -190,26 +203,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if BedKind.best() is not BedKind.NAMESPACES:
         _say("these rounds need real hosts, which root may make")
         return 2
-    rounds = Rounds(given.results, anew=given.anew)
+    rounds = Rounds(given.results)
     folder = given.folder or Path(tempfile.mkdtemp(prefix="ignite-tf-modes-"))
     _say(f"evidence of rounds that go wrong: {folder}/wrong")
     os.environ["IGNITE_TF_HOME"] = str(folder / "home")
-    with Campaign(folder, _say) as campaign:
-        _play(given, rounds, campaign)
+    try:
+        rounds.begin(anew=given.anew)
+        with Campaign(folder, _say) as campaign:
+            _play(given, rounds, campaign)
+    except CodeChanged as error:
+        _say(str(error))
+        return 2
     print(rounds.table())
     return int(any(row["problems"] for row in rounds.rows))
 
 
 def _play(given: argparse.Namespace, rounds: Rounds, campaign: Campaign) -> None:
     """Play one round of each kind, then another one, so that each sitting shows something of all."""
-    code, deadline = hash_of_rooms(rooms=_ROOMS), time.monotonic() + 60 * given.minutes
+    deadline = time.monotonic() + 60 * given.minutes
     for number in range(given.rounds):
         for cell in cells(given):
             if time.monotonic() > deadline:
                 return
             if len(rounds.of(cell)) <= number:
                 row = campaign.play(cell, number)
-                rounds.add({**row, "code": code})
+                rounds.add(row)
                 _say(" ".join(f"{name} {row[name]}" for name in row))
 
 
@@ -227,7 +245,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no round after so long")
     parser.add_argument("--results", type=Path, default=tables.RESULTS)
     parser.add_argument("--folder", type=Path, help="for the bed and evidence; kept")
-    parser.add_argument("--anew", action="store_true", help="drop the rounds that are done")
+    parser.add_argument("--anew", action="store_true", help="drop rounds of other code")
     return parser
 
 

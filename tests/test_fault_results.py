@@ -9,7 +9,8 @@ import pytest
 
 from benchmarks.code_hash import hash_of_rooms, normal_form
 from benchmarks.fault_outcome import Outcome
-from benchmarks.fault_results import CodeChanged, Rounds
+from benchmarks.fault_results import Rounds
+from benchmarks.round_file import CodeChanged
 
 
 def outcome(fault: str = "worker_kill", number: int = 0, divisor: int = 4, **changes) -> Outcome:
@@ -65,7 +66,7 @@ def test_rounds_of_other_code_are_refused(tmp_path):
 def test_a_round_during_which_the_code_changed_does_not_count(tmp_path):
     hashes = iter(["one", "two"])
     rounds = Rounds(tmp_path, lambda: next(hashes))
-    with pytest.raises(CodeChanged, match="during round 0 of worker_kill"):
+    with pytest.raises(CodeChanged, match="during a round: .*worker_kill"):
         rounds.add(outcome())
     assert not (tmp_path / "faults_rounds.jsonl").exists()
 

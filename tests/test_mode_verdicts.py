@@ -22,6 +22,7 @@ from benchmarks.mode_verdicts import (
     steps_told,
     times_trained,
 )
+from benchmarks.round_file import CodeChanged
 
 KEYS = [list(range(100)), list(range(100, NUM_ROWS))]
 STEPS = {"sync": NUM_ROWS // FIT["batch"] * FIT["epochs"], "async": (9 + 12) * FIT["epochs"]}
@@ -186,7 +187,11 @@ def test_a_later_sitting_goes_on(tmp_path):
     text = (tmp_path / "modes.md").read_text()
     assert "| async | 1 | ps | 1 / 2 | 1 | 0 | 4 | 13 |" in text
     assert "Wrong in async, 1 workers, ps: the run is failed" in text
-    assert not modes.Rounds(tmp_path, anew=True).rows
+    changed = modes.Rounds(tmp_path, lambda: "another one")
+    with pytest.raises(CodeChanged, match="2 rounds in .* are of other code"):
+        changed.begin(anew=False)
+    changed.begin(anew=True)
+    assert not changed.rows
 
 
 def test_kinds_of_rounds_that_do_not_exist_are_left_out():
