@@ -1,20 +1,31 @@
-"""Finds modules under the names that they had in TensorFlow 1: `tensorflow.contrib.ignite`."""
+"""Finds what TensorFlow 1 had under its names there: `tensorflow.contrib.ignite`, some functions, and jobs."""
 
 from __future__ import annotations
 
+import functools
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
+from ignite_tf_magic.after_import import after_import
 from ignite_tf_magic.session import registration
 
 _ROOT = "tensorflow.contrib"
 _OPS = f"{_ROOT}.ignite.python.ops"
 _WITH_DATASET = (f"{_ROOT}.ignite", f"{_OPS}.ignite_dataset_ops")
 _WITH_FILES = (f"{_ROOT}.ignite", f"{_OPS}.igfs_ops")
+# Of tensorflow.compat.v1, from before TensorFlow 1.0.
+_OLDER = {
+    "merge_all_summaries": "merge_all",
+    "merge_summary": "merge",
+    "scalar_summary": "scalar",
+    "histogram_summary": "histogram",
+}
 _NAMES = {_ROOT, f"{_ROOT}.ignite.python", _OPS, *_WITH_DATASET, *_WITH_FILES}
 
 
@@ -22,9 +33,30 @@ def install() -> None:
     """Let this process import `tensorflow.contrib.ignite`, as scripts for TensorFlow 1 do. A second call does nothing.
 
     A module of that name that TensorFlow has itself comes first. Of `tensorflow.contrib` there is nothing else.
+    `tf.device("/job:WORKER")`, as they write it, is then the job "worker" of a run.
     """
     if not any(isinstance(finder, _OldNames) for finder in sys.meta_path):
         sys.meta_path.append(_OldNames())
+        after_import("tensorflow", _complete_tensorflow)
+
+
+def _complete_tensorflow() -> None:
+    import tensorflow as tf
+
+    for older, name in _OLDER.items():
+        setattr(tf.compat.v1, older, getattr(tf.compat.v1.summary, name))
+    for module in (tf, tf.compat.v1):
+        module.device = _by_small_letters(module.device)
+
+
+def _by_small_letters(device: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    @functools.wraps(device)
+    def by_small_letters(name: Any) -> Any:
+        if isinstance(name, str):
+            name = re.sub(r"(?<=/job:)(WORKER|PS|CHIEF)(?=/|$)", lambda job: job[0].lower(), name)
+        return device(name)
+
+    return by_small_letters
 
 
 class _OldNames(MetaPathFinder, Loader):
