@@ -38,15 +38,22 @@ def install() -> None:
     if not any(isinstance(finder, _OldNames) for finder in sys.meta_path):
         sys.meta_path.append(_OldNames())
         after_import("tensorflow", _complete_tensorflow)
+        # Another module than the attribute of `tensorflow`, which it takes the place of.
+        after_import("tensorflow.compat.v1", lambda: _complete(sys.modules["tensorflow.compat.v1"]))
 
 
 def _complete_tensorflow() -> None:
     import tensorflow as tf
 
+    tf.device = _by_small_letters(tf.device)
+    _complete(tf.compat.v1)
+
+
+def _complete(module: Any) -> None:
+    """Give tensorflow.compat.v1 what scripts expect there."""
     for older, name in _OLDER.items():
-        setattr(tf.compat.v1, older, getattr(tf.compat.v1.summary, name))
-    for module in (tf, tf.compat.v1):
-        module.device = _by_small_letters(module.device)
+        setattr(module, older, getattr(module.summary, name))
+    module.device = _by_small_letters(module.device)
 
 
 def _by_small_letters(device: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -63,20 +63,24 @@ def test_one_line_lets_any_process_import_it(ignite, kittens, monkeypatch):
     assert "No module named 'tensorflow.contrib.learn'" in other.stderr
 
 
-def test_jobs_may_be_in_capitals_and_summaries_have_their_oldest_names():
+@pytest.mark.parametrize(
+    "imports", ["import tensorflow as tf; v1 = tf.compat.v1", "import tensorflow.compat.v1 as v1"]
+)
+def test_jobs_may_be_in_capitals_and_summaries_have_their_oldest_names(imports):
     script = (
         "import ignite_tf_magic.contrib as contrib; contrib.install(); contrib.install()\n"
+        f"{imports}\n"
         "import tensorflow as tf\n"
         "found = []\n"
         "with tf.Graph().as_default():\n"
-        "    for device in (tf.device, tf.compat.v1.device):\n"
+        "    for device in (tf.device, v1.device, tf.compat.v1.device):\n"
         "        for name in ('/job:WORKER/task:1', '/job:PS', '/job:Other/task:0', None):\n"
         "            with device(name):\n"
         "                found.append(tf.constant(1).op.device)\n"
-        "    tf.compat.v1.scalar_summary('loss', 1.0)\n"
-        "    assert tf.compat.v1.merge_all_summaries().dtype is tf.string\n"
+        "    v1.scalar_summary('loss', 1.0)\n"
+        "    assert v1.merge_all_summaries().dtype is tf.string\n"
         "print(found)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     names = ["/job:worker/task:1", "/job:ps", "/job:Other/task:0", ""]
-    assert done.stdout.strip() == str(names * 2)
+    assert done.stdout.strip() == str(names * 3)
