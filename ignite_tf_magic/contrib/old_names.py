@@ -43,8 +43,7 @@ def install() -> None:
 
 
 def _complete_tensorflow() -> None:
-    import tensorflow as tf
-
+    tf: Any = sys.modules["tensorflow"]
     tf.device = _by_small_letters(tf.device)
     _complete(tf.compat.v1)
 
