@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +193,20 @@ def changed_ssh_config(bed: Bed, directory: Path, **changes: dict[Path, Path]) -
     path = directory / f"ssh_config-{time.monotonic_ns()}"
     path.write_text("".join(entries))
     return str(path)
+
+
+@contextmanager
+def another_tensorflow(host: Host) -> Iterator[str]:
+    """Give the path of an interpreter on a host that has version 2.15.0 of TensorFlow, for who asks."""
+    folder = host.disk / "other"
+    (folder / "tensorflow-2.15.0.dist-info").mkdir(parents=True)
+    (folder / "tensorflow-2.15.0.dist-info" / "METADATA").write_text("Name: tensorflow\nVersion: 2.15.0\n")
+    (folder / "python").write_text(f'#!/bin/sh\nPYTHONPATH=~/other exec {sys.executable} "$@"\n')
+    (folder / "python").chmod(0o755)
+    try:
+        yield "~/other/python"
+    finally:
+        shutil.rmtree(folder)
 
 
 def known_hosts_without(bed: Bed, name: str, directory: Path, *, is_changed: bool = False) -> Path:

@@ -18,7 +18,7 @@ from ignite_tf_magic.runs.registry.registry import Registry
 from ignite_tf_magic.runs.seals import Seal
 from ignite_tf_magic.session import RunRequest, RunState, open_session
 from ignite_tf_magic.session.resolve import reach_of
-from tests.ssh.ssh_user import CACHE, COUNT, NUM_ROWS, changed_ssh_config
+from tests.ssh.ssh_user import CACHE, COUNT, NUM_ROWS, another_tensorflow, changed_ssh_config
 
 JOB = ("job", "python", "-c", "pass")
 
@@ -165,13 +165,8 @@ def test_two_owners_at_once(session, bed):
 @pytest.fixture
 def other_tensorflow(bed, configure):
     """An interpreter of the first host that has another TensorFlow than the others."""
-    folder = bed.hosts[0].disk / "other"
-    (folder / "tensorflow-2.15.0.dist-info").mkdir(parents=True)
-    (folder / "tensorflow-2.15.0.dist-info" / "METADATA").write_text("Name: tensorflow\nVersion: 2.15.0\n")
-    (folder / "python").write_text(f'#!/bin/sh\nPYTHONPATH=~/other exec {sys.executable} "$@"\n')
-    (folder / "python").chmod(0o755)
-    yield configure(bed1={"python": "~/other/python"})
-    shutil.rmtree(folder)
+    with another_tensorflow(bed.hosts[0]) as python:
+        yield configure(bed1={"python": python})
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from ignite_tf_magic.session import open_session
-from tests.ssh.ssh_user import changed_ssh_config, known_hosts_without, load_numbers
+from tests.ssh.ssh_user import another_tensorflow, changed_ssh_config, known_hosts_without, load_numbers
 from tests.waiting import until
 
 WAITS = "import time; print('waits', flush=True); time.sleep(600)"
@@ -117,20 +117,13 @@ def test_interpreters(doctor, elsewhere, bed):
     assert found == f"missing in {bare}"
     assert "pip install tensorflow" in fix
 
-    other = bed.hosts[0].disk / "other"
-    (other / "tensorflow-2.15.0.dist-info").mkdir(parents=True)
-    (other / "tensorflow-2.15.0.dist-info" / "METADATA").write_text("Name: tensorflow\nVersion: 2.15.0\n")
-    (other / "python").write_text(f'#!/bin/sh\nPYTHONPATH=~/other exec {sys.executable} "$@"\n')
-    (other / "python").chmod(0o755)
-    try:
-        elsewhere.configure(bed, bed1={"python": "~/other/python"})
+    with another_tensorflow(bed.hosts[0]) as python:
+        elsewhere.configure(bed, bed1={"python": python})
         found, fix = fault(doctor(code=1), None, "tensorflow")
         assert "versions differ (bed1: 2.15.0, bed2: " in found
         assert "pip install tensorflow==" in fix
         # An interpreter for this look alone.
         assert doctor("--python", sys.executable)["healthy"]
-    finally:
-        shutil.rmtree(other)
 
 
 def test_an_address_that_others_do_not_reach(doctor, elsewhere, bed):
