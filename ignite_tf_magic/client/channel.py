@@ -163,7 +163,7 @@ def open_channel(endpoint: Endpoint, options: ConnectOptions, tls: ssl.SSLContex
     """Connect to a node and greet it.
 
     Raises:
-        ConnectionFailed: No Ignite node answers there.
+        ConnectionFailed: No Ignite node answers there, or it is starting.
         HandshakeError: It answered with a refusal; AuthenticationError for user and password.
     """
     timeout_s = min(options.timeout_s, HANDSHAKE_TIMEOUT_S)
@@ -176,7 +176,7 @@ def open_channel(endpoint: Endpoint, options: ConnectOptions, tls: ssl.SSLContex
     except AuthenticationError as error:
         transport.close()
         raise AuthenticationError(f"{endpoint}: {error}", error.server_version) from None
-    except (ConnectionLost, RemoteProtocolError, HandshakeError) as error:
+    except (ConnectionLost, RemoteProtocolError, HandshakeError, ConnectionFailed) as error:
         transport.close()
         _explain_failed_greeting(endpoint, error, tls is not None)
     if not isinstance(event, Handshaken):
@@ -211,6 +211,8 @@ def open_any_channel(options: ConnectOptions) -> Iterator[Channel]:
 def _explain_failed_greeting(endpoint: Endpoint, error: Exception, with_tls: bool) -> NoReturn:
     if isinstance(error, HandshakeError):
         raise HandshakeError(f"{endpoint}: {error}", error.server_version) from None
+    if isinstance(error, ConnectionFailed):
+        raise ConnectionFailed(f"{endpoint}: {error}") from None
     if isinstance(error, RemoteProtocolError):
         raise ConnectionFailed(
             f"{endpoint}: something listens there, but it is not an Ignite node's client port ({error}). "

@@ -13,7 +13,7 @@ from typing import TypeVar
 from ignite_tf_magic.client.channel import Channel, open_channel
 from ignite_tf_magic.client.transport import tls_context
 from ignite_tf_magic.config.options import ConnectOptions, Endpoint
-from ignite_tf_magic.errors import AuthenticationError, ConnectionFailed, ConnectionLost, HandshakeError
+from ignite_tf_magic.errors import ConnectionFailed, ConnectionLost
 from ignite_tf_magic.protocol import messages
 from ignite_tf_magic.protocol.affinity import TopologyVersion
 from ignite_tf_magic.protocol.messages import Request
@@ -205,8 +205,6 @@ class Router:
             except ConnectionFailed as error:
                 reasons.append(str(error))
                 continue
-            except (AuthenticationError, HandshakeError):
-                raise
             self._known_good[channel.node_id] = endpoint
             return channel
         raise ConnectionFailed("no Ignite node answers. Tried " + "; ".join(reasons))

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from ignite_tf_magic.errors import (
     AuthenticationError,
+    ConnectionFailed,
     HandshakeError,
     LocalProtocolError,
     RemoteProtocolError,
@@ -229,13 +230,14 @@ class Connection:
         Raises:
             RemoteProtocolError: The peer does not speak this protocol. The connection is then broken.
             HandshakeError: The server refused the handshake; AuthenticationError for user and password.
+            ConnectionFailed: The server is starting, and will take a handshake later.
         """
         try:
             frame = self._frame()
             if frame is None:
                 return None
             return self._greeted(frame) if self.state is State.GREETING else parse_frame(frame)
-        except (RemoteProtocolError, HandshakeError):
+        except (RemoteProtocolError, HandshakeError, ConnectionFailed):
             self.state = State.BROKEN
             raise
 
@@ -268,7 +270,7 @@ class Connection:
             return Handshaken(node_id, frozenset(bit for bit in range(len(mask) * 8) if bits >> bit & 1))
         raise self._refusal(reader)
 
-    def _refusal(self, reader: Reader) -> HandshakeError:
+    def _refusal(self, reader: Reader) -> HandshakeError | ConnectionFailed:
         version = (reader.int16(), reader.int16(), reader.int16())
         message = str(read_value(reader))
         status = reader.int32() if reader.remaining >= 4 else Status.FAILED
@@ -277,6 +279,10 @@ class Connection:
             return AuthenticationError(
                 f"the Ignite node requires a valid user name and password; {who} ({message})", version
             )
+        if status == Status.NODE_IN_RECOVERY_MODE:  # it listens before it has joined the cluster
+            return ConnectionFailed(f"the Ignite node is starting, and takes no clients yet ({message})")
+        if version >= PROTOCOL_VERSION:
+            return HandshakeError(f"the Ignite node takes no thin clients ({message})", version)
         offered = ".".join(map(str, version))
         ours = ".".join(map(str, PROTOCOL_VERSION))
         return HandshakeError(

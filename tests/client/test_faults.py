@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
+from ignite_tf_magic.client.channel import open_channel
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.client.load import put_rows, table_config
 from ignite_tf_magic.client.page_sizes import PageSizes
 from ignite_tf_magic.client.router import Router
+from ignite_tf_magic.embedded import Lifetime, ensure_up
 from ignite_tf_magic.errors import ConnectionFailed, PartitionsLost
 from ignite_tf_magic.protocol.buffer import Reader
 from ignite_tf_magic.protocol.encode import RowEncoder
@@ -143,6 +146,32 @@ def test_a_node_killed_during_the_load_loses_no_row(loaded):
     put_rows(cache, encoder, lambda rows: started.set())
     killer.join()
     assert cache.size() == 60_000
+
+
+def test_a_node_that_is_starting_is_not_there_yet(new_cluster):
+    """It listens before it has joined the others, and refuses who comes then: the next time it may not."""
+    cluster = new_cluster(num_nodes=2)
+    options = cluster.connect_options
+    victim, endpoint = cluster.nodes[1], options.endpoints[1]
+    os.kill(victim.pid, signal.SIGKILL)
+    reasons, is_back = set(), threading.Event()
+
+    def knock():
+        while not is_back.is_set():
+            try:
+                open_channel(endpoint, options, None).close()
+                is_back.wait(0.01)
+            except ConnectionFailed as error:
+                reasons.add(str(error))
+
+    with ThreadPoolExecutor() as threads:
+        knocking = threads.submit(knock)
+        try:
+            ensure_up(None, Lifetime.UNTIL_IDLE, home=cluster.home)
+        finally:
+            is_back.set()
+        knocking.result()
+    assert any("the Ignite node is starting" in reason for reason in reasons), reasons
 
 
 def test_a_load_waits_for_a_node_that_is_listed_though_it_does_not_answer(ignite, monkeypatch):
