@@ -189,8 +189,7 @@ class Leading(LeadingCallback):
             self._together.wish(SAVE, wanted=False)
             self._together.check_weights(f"after step {self.step}")
             self._progress.save(self.epoch, batch + 1, self.step, logs=logs)
-            if self._asked.is_asked:
-                self._asked.end()
+            self._asked.end_together(self._group)
         elif self._wants_to_save():
             self._together.wish(SAVE)
         self._report_if_agreed(bool(agreed[REPORT]), logs or {})
@@ -218,8 +217,7 @@ class Leading(LeadingCallback):
             self.model.stop_training = True
         if save:
             self._progress.save(epoch + 1, 0, self.step)
-        if self._asked.is_asked:
-            self._asked.end()
+            self._asked.end_together(self._group)
 
     def _report_if_agreed(self, is_agreed: bool, logs: Mapping[str, Any]) -> None:
         if is_agreed or (self._group.place.size == 1 and self._reporter.is_time()):

@@ -11,6 +11,7 @@ import copy
 import os
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -119,6 +120,14 @@ class WorkerGroup:
     def any_true(self, condition: bool) -> bool:
         """Return whether a condition holds on any worker."""
         return sum(self.side_by_side(int(condition))) > 0
+
+    def settle(self) -> None:
+        """Wait until every worker has all that it called for so far, or has ended: then this one may end, too.
+
+        What is on its way is fetched from this process, and would be lost with it.
+        """
+        with suppress(tf.errors.OpError):  # who has ended needed nothing any more
+            self.side_by_side(0)
 
     def are_equal(self, numbers: np.ndarray) -> np.ndarray:
         """Return which numbers are the same on all workers.

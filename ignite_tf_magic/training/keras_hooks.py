@@ -249,6 +249,7 @@ def _fit(model: Any, original: Callable[..., Any], given: dict[str, Any]) -> Any
         progress.restore()
         together.start()
         if progress.is_done:
+            group.settle()
             return progress.result(history)
         given["initial_epoch"] = max(given.get("initial_epoch", 0), progress.epoch)
         progress.begin(data["x"], given["initial_epoch"])
@@ -261,6 +262,7 @@ def _fit(model: Any, original: Callable[..., Any], given: dict[str, Any]) -> Any
             end_is_well(given, "steps_per_epoch", "validation_steps"),
         ):
             found = original(**{**given, **data}, callbacks=callbacks)
+    group.settle()
     if group.place.is_chief:
         leave_model(model)
     return found
@@ -284,6 +286,7 @@ def _evaluate(model: Any, original: Callable[..., Any], given: dict[str, Any]) -
         found = original(**given, **data)
     for first in firsts.of_validation:
         first.check(group)
+    group.settle()
     return found
 
 

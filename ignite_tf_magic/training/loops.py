@@ -113,6 +113,7 @@ class Loop:
                     self._after(self.epoch, number)
                 self._tell(number, self._logged.of_epoch(), is_epoch=True)
             self._save(epochs, 0)
+            self._group.settle()
 
     def log(self, **values: Any) -> None:
         """Tell how a step went: loss and metrics over the rows of all workers, as `strategy.reduce` gives them.
@@ -138,8 +139,7 @@ class Loop:
             self._tell(num_batches, self._logged.latest(), is_epoch=False)
         if wanted:
             self._save(epoch, num_batches)
-        if self._asked.is_asked:
-            self._asked.end()
+            self._asked.end_together(self._group)
 
     def _tell(self, num_batches: int, values: dict[str, float], *, is_epoch: bool) -> None:
         check_loss(values, self.epoch, self.step)

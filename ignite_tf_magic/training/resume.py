@@ -31,6 +31,7 @@ from ignite_tf_magic.training.reading import begin_at, record_sources
 
 # Saving may take a twentieth of the time, and what can be lost is bounded.
 _SHARE_OF_TIME, _SHORTEST_S, _LONGEST_S = 0.05, 2.0, 60.0
+_ASKED_WITHIN_S = 2.0  # less than a process is given to end when it was asked to
 _KEPT_OF_CALLBACKS = (bool, int, float, str, type(None), np.number)
 
 
@@ -330,10 +331,23 @@ class GracefulShutdown:
             yield
         finally:
             signal.signal(signal.SIGTERM, self._previous)
+        if self.is_asked:  # after the last step
+            self.end()
 
     def _on_signal(self, number: int, frame: Any) -> None:
         del number, frame
         self.is_asked = True
+
+    def end_together(self, group: WorkerGroup) -> None:
+        """End if any worker was asked to, as soon as this one is; all workers call, when they have saved."""
+        if not group.any_true(self.is_asked):
+            return
+        deadline = time.monotonic() + _ASKED_WITHIN_S
+        while not self.is_asked and time.monotonic() < deadline:
+            time.sleep(0.01)
+        group.settle()
+        if self.is_asked:
+            self.end()
 
     def end(self) -> None:
         """End the process as it would have ended without this."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import signal
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -85,6 +86,28 @@ def test_asked_to_end_when_an_epoch_ends(
     assert [process.wait(300) for process in processes] == [-signal.SIGTERM] * num_workers, workers.words()
     # Usually 20: at the step in which it is asked, it may be about to save anyway.
     assert last_saved(tmp_path, "fit-0") in (asked_at, 20)
+    check(results(workers), undisturbed)
+
+
+def test_workers_are_asked_one_after_the_other(tmp_path, undisturbed):
+    """As over several connections: who is asked first waits until the others have been, and none fails of it."""
+    workers = Workers(tmp_path, 2, FIT)
+    processes = workers.start(STEP_S="0.05")
+    until_step(workers, 10, processes)
+    processes[1].send_signal(signal.SIGTERM)
+    with suppress(subprocess.TimeoutExpired):
+        processes[1].wait(0.7)
+    processes[0].send_signal(signal.SIGTERM)
+    assert [process.wait(300) for process in processes] == [-signal.SIGTERM] * 2, workers.words()
+    check(results(workers), undisturbed)
+
+
+def test_asked_to_end_in_the_last_step(tmp_path, undisturbed):
+    """It ends, rather than go on with what follows `fit`."""
+    workers = Workers(tmp_path, 1, FIT)
+    (process,) = workers.start(ASKED_AT_END="1")
+    assert process.wait(300) == -signal.SIGTERM, workers.words()
+    assert not (tmp_path / "result-0.npz").exists()
     check(results(workers), undisturbed)
 
 

@@ -35,6 +35,10 @@ class Steps(keras.callbacks.Callback):
             signal.raise_signal(signal.SIGTERM)
         time.sleep(float(os.environ.get("STEP_S", "0")))
 
+    def on_train_end(self, logs=None):
+        if os.environ.get("ASKED_AT_END"):
+            signal.raise_signal(signal.SIGTERM)
+
 
 layers = keras.layers
 model = keras.Sequential(
