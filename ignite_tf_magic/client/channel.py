@@ -49,6 +49,11 @@ class Channel(Closing):
         self._buffer = bytearray()
         self._lock = threading.Lock()
 
+    @property
+    def local_port(self) -> int:
+        """The port of this side, by which the node names the connection."""
+        return self._transport.local_port
+
     def close(self) -> None:
         """Close the connection; wakes a thread that waits on it."""
         self._transport.close()

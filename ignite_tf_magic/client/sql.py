@@ -7,15 +7,21 @@ import decimal
 import re
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any
 
 import numpy as np
 
 from ignite_tf_magic.client.channel import Channel, open_any_channel
+from ignite_tf_magic.client.sql_hints import near_names
+from ignite_tf_magic.client.sql_result import Column, QueryResult, kind_of
+from ignite_tf_magic.client.sql_types import declared_columns
 from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.errors import (
+    ConnectionFailed,
+    ConnectionLost,
     LocalProtocolError,
     QueryError,
     RemoteProtocolError,
@@ -23,52 +29,11 @@ from ignite_tf_magic.errors import (
 )
 from ignite_tf_magic.protocol import messages, sql
 from ignite_tf_magic.protocol.objects import BinaryType, FindType
-
-if TYPE_CHECKING:
-    import pandas as pd
+from ignite_tf_magic.protocol.odbc import DeclaredColumn
+from ignite_tf_magic.protocol.sql_cells import CellColumn, join
+from ignite_tf_magic.serialization.sql_text import gives_rows
 
 _PAGE_ROWS = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """Name and kind of one column of a result.
-
-    Attributes:
-        kind: boolean, integer, float, decimal, text, date, time, timestamp, uuid, binary, object, or null
-            for a column without any value: the protocol tells the type with each value only.
-    """
-
-    name: str
-    kind: str
-
-
-@dataclass(frozen=True, slots=True)
-class QueryResult:
-    """Rows of one statement. A statement that changes data has one row with the column UPDATED.
-
-    Attributes:
-        rows: NULL is None; a timestamp is a numpy.datetime64 in UTC, with nanoseconds where they reach (1678 to
-            2261) and else with microseconds; the other kinds are Python's own types.
-        truncated: More rows exist than the limit let through.
-    """
-
-    columns: tuple[Column, ...]
-    rows: tuple[tuple[Any, ...], ...]
-    truncated: bool
-
-    def to_pandas(self) -> pd.DataFrame:
-        """Build a DataFrame whose dtypes follow the columns; integers and booleans keep their NULLs.
-
-        Timestamps are datetime64[ns] in UTC, or datetime64[us] where one of the column is before 1678 or after 2261.
-        """
-        import pandas as pd
-
-        cells: list[tuple[Any, ...]] = list(zip(*self.rows, strict=True)) or [()] * len(self.columns)
-        series = [_series(column.kind, values) for column, values in zip(self.columns, cells, strict=True)]
-        frame = pd.concat(series, axis=1) if series else pd.DataFrame()
-        frame.columns = pd.Index([column.name for column in self.columns])
-        return frame
 
 
 class SqlClient:
@@ -78,7 +43,7 @@ class SqlClient:
         self._options = options
 
     def query(self, statement: str, args: Sequence[Any] = (), limit: int | None = None) -> QueryResult:
-        """Run one statement and fetch its rows.
+        """Run one statement and fetch its rows. Interrupted, it ends the statement on the cluster, too.
 
         Args:
             statement: One SQL statement with a `?` for each of `args`.
@@ -98,30 +63,74 @@ class SqlClient:
         except LocalProtocolError as error:
             raise QueryError(f"an argument cannot be sent: {error}") from error
         with open_any_channel(self._options) as channel:
-            return _fetch(channel, request, statement, limit)
+            try:
+                names, cells = _fetch(channel, request, statement, limit)
+            except BaseException as error:
+                if not isinstance(error, Exception):
+                    _kill(
+                        replace(self._options, endpoints=(channel.endpoint,)), channel.local_port, statement
+                    )
+                raise
+            asked = gives_rows(statement)
+            declared = declared_columns(channel.endpoint, self._options, statement) if asked else None
+        return _result(names, cells, declared, limit)
 
 
-def _fetch(channel: Channel, request: messages.Request, statement: str, limit: int | None) -> QueryResult:
+def _fetch(
+    channel: Channel, request: messages.Request, statement: str, limit: int | None
+) -> tuple[tuple[str, ...], list[CellColumn]]:
     find_type = _type_finder(channel)
     try:
-        payload = channel.call(request, bytes)  # kept, as finding a type asks on the same connection
-        page = sql.parse_result(memoryview(payload), find_type)
-        rows = page.rows
-        while page.cursor is not None and (limit is None or len(rows) <= limit):
-            payload = channel.call(sql.next_rows(page.cursor), bytes)
-            page = sql.parse_rows(memoryview(payload), page, find_type)
-            rows += page.rows
+        page = channel.call(request, sql.parse_result)
+        parts = [_columns(page, find_type)]
+        num_rows = page.cells.num_rows
+        while page.cursor is not None and (limit is None or num_rows <= limit):
+            page = channel.call(sql.next_rows(page.cursor), partial(sql.parse_rows, page=page))
+            parts.append(_columns(page, find_type))
+            num_rows += page.cells.num_rows
     except ServerError as error:
-        raise QueryError(_refusal(error.server_message, statement)) from error
+        near = near_names(channel, error.server_message, statement)
+        raise QueryError(_refusal(error.server_message, statement, near)) from error
     except RemoteProtocolError as error:
         raise QueryError(
             f"a column holds a value that cannot be read here ({error}); name the columns you need instead "
             f"of *, or CAST that one to VARCHAR, in\n{_indented(statement)}"
         ) from error
-    truncated = limit is not None and len(rows) > limit
-    kept = tuple(rows[:limit])
-    columns = zip(page.names, zip(*kept, strict=True) if kept else [()] * len(page.names), strict=True)
-    return QueryResult(tuple(Column(name, _kind(cells)) for name, cells in columns), kept, truncated)
+    return page.names, [join(of_one) for of_one in zip(*parts, strict=True)]
+
+
+def _columns(page: sql.SqlPage, find_type: FindType) -> list[CellColumn]:
+    return [page.cells.column(index, find_type) for index in range(page.cells.num_columns)]
+
+
+def _result(
+    names: Sequence[str],
+    cells: Sequence[CellColumn],
+    declared: Sequence[DeclaredColumn] | None,
+    limit: int | None,
+) -> QueryResult:
+    truncated = limit is not None and bool(cells) and len(cells[0].nulls) > limit
+    kept = [each.first(limit) for each in cells] if truncated and limit is not None else cells
+    known = declared if declared and len(declared) == len(names) else [None] * len(names)
+    columns = [
+        Column(name, kind_of(each, of_it), of_it)
+        for name, each, of_it in zip(names, kept, known, strict=True)
+    ]
+    return QueryResult(columns, kept, truncated=truncated)
+
+
+def _kill(options: ConnectOptions, local_port: int, statement: str) -> None:
+    """End the statement of a connection, which a node knows by its address; by its text, if that is another there."""
+    find = sql.execute(
+        "SELECT QUERY_ID, INITIATOR_ID FROM SYS.SQL_QUERIES WHERE SQL = ?", [statement], _PAGE_ROWS
+    )
+    with suppress(ConnectionFailed, ConnectionLost, ServerError), open_any_channel(options) as channel:
+        found = channel.call(find, sql.parse_result).rows
+        ours = [query_id for query_id, who in found if re.search(rf":{local_port}(@|$)", who or "")]
+        if not ours and len(found) == 1:
+            ours = [found[0][0]]
+        for query_id in ours:
+            channel.call(sql.execute(f"KILL QUERY '{query_id}'", (), 1), sql.parse_result)
 
 
 def _type_finder(channel: Channel) -> FindType:
@@ -132,12 +141,12 @@ def _type_finder(channel: Channel) -> FindType:
     return find_type
 
 
-def _refusal(message: str, statement: str) -> str:
+def _refusal(message: str, statement: str, near: str) -> str:
     """Ignite's message without its echo of the statement, and a hint where a cache's schema is missing."""
     words = re.sub(r";? SQL statement:.*?(?= \[\d+-\d+\]|$)", "", message, flags=re.DOTALL)
     words = re.sub(r"^[0-9A-Z]{5}: | \[\d+-\d+\]$", "", words).strip()
-    hint = ""
-    if "not found" in words and re.search(r"(?i)\btable\b", words):
+    hint = near
+    if not near and "not found" in words and re.search(r"(?i)\btable\b", words):
         hint = "\nSYS.TABLES lists the tables; a name with small letters is written in double quotes."
     return f"the cluster refused the statement: {words}\n{_indented(statement)}{hint}"
 
@@ -161,40 +170,3 @@ def _argument(value: Any) -> Any:
         f"an argument of type {type(value).__name__} has no SQL form; give a number, str, bytes, Decimal, "
         "UUID, date, time, datetime or None"
     )
-
-
-_KINDS: dict[type, str] = {
-    bool: "boolean",
-    int: "integer",
-    float: "float",
-    decimal.Decimal: "decimal",
-    str: "text",
-    dt.date: "date",
-    dt.time: "time",
-    np.datetime64: "timestamp",
-    uuid.UUID: "uuid",
-    bytes: "binary",
-}
-
-
-def _kind(cells: Sequence[Any]) -> str:
-    found = {_KINDS.get(type(cell), "object") for cell in cells if cell is not None}
-    return "null" if not found else found.pop() if len(found) == 1 else "object"
-
-
-def _series(kind: str, cells: Sequence[Any]) -> pd.Series[Any]:
-    import pandas as pd
-
-    holes = any(cell is None for cell in cells)
-    is_coarse = any(isinstance(cell, np.datetime64) and cell.dtype == "M8[us]" for cell in cells)
-    dtype = {
-        "integer": "Int64" if holes else "int64",
-        "boolean": "boolean" if holes else "bool",
-        "float": "float64",
-        "timestamp": "datetime64[us]" if is_coarse else "datetime64[ns]",
-        "date": "datetime64[s]",
-        "text": "string",
-    }.get(kind, "object")
-    given = np.array(cells, "M8[us]") if is_coarse and kind == "timestamp" else list(cells)
-    series: pd.Series[Any] = pd.Series(given, dtype=dtype)
-    return series

@@ -11,11 +11,18 @@ from typing import Protocol
 from ignite_tf_magic.config.options import Dial, Endpoint, TlsOptions
 from ignite_tf_magic.errors import ConfigError, ConnectionFailed, ConnectionLost
 
+# With a limit Python waits in poll, which Ctrl-C ends; without one in recv, which the handler that polars sets for
+# SIGINT has the kernel begin again (SA_RESTART).
+_FOR_EVER_S = 7 * 86400.0
 _RECEIVE_BUFFER_BYTES = 4 * 1024 * 1024
 
 
 class ByteStream(Protocol):
     """What a channel needs of a byte stream. Blocking; one sender and one receiver thread at a time."""
+
+    @property
+    def local_port(self) -> int:
+        """The port of this side; 0 where there is none."""
 
     def send(self, data: bytes | memoryview) -> None:
         """Send all of it."""
@@ -71,6 +78,12 @@ class SocketTransport:
         self._stream = stream
         self._endpoint = endpoint
 
+    @property
+    def local_port(self) -> int:
+        """See `ByteStream.local_port`."""
+        name = self._stream.getsockname()
+        return int(name[1]) if isinstance(name, tuple) else 0
+
     def send(self, data: bytes | memoryview) -> None:
         """See `ByteStream.send`."""
         try:
@@ -96,7 +109,7 @@ class SocketTransport:
 
     def set_timeout(self, timeout_s: float | None) -> None:
         """See `ByteStream.set_timeout`."""
-        self._stream.settimeout(timeout_s)
+        self._stream.settimeout(_FOR_EVER_S if timeout_s is None else timeout_s)
 
     def close(self) -> None:
         """See `ByteStream.close`."""

@@ -452,6 +452,23 @@ EXPORT int itm_index(const uint8_t *bytes, int64_t num_bytes, int64_t num_rows, 
     return at == num_bytes ? 0 : -1;
 }
 
+/* Finds where each of so many values starts, whatever the types. `starts` gets num_values + 1 offsets. Gives 0, or -1. */
+EXPORT int itm_starts(const uint8_t *bytes, int64_t num_bytes, int64_t num_values, int64_t *starts) {
+    int64_t i;
+    starts[0] = 0;
+    for (i = 0; i < num_values; i++)
+        if ((starts[i + 1] = skip(bytes, starts[i], num_bytes, 0)) < 0) return -1;
+    return 0;
+}
+
+/* Copies so many bytes from each offset, one piece behind the other. The offsets were found by itm_starts. */
+EXPORT void itm_gather(const uint8_t *bytes, const int64_t *offsets, int64_t num_offsets, int64_t piece_bytes, uint8_t *out) {
+    int64_t i;
+    if (piece_bytes == 4) for (i = 0; i < num_offsets; i++) memcpy(out + 4 * i, bytes + offsets[i], 4);
+    else if (piece_bytes == 8) for (i = 0; i < num_offsets; i++) memcpy(out + 8 * i, bytes + offsets[i], 8);
+    else for (i = 0; i < num_offsets; i++) memcpy(out + piece_bytes * i, bytes + offsets[i], (size_t)piece_bytes);
+}
+
 /* Finds the size of the largest row of each page, whatever the types. Gives 0, or -1. */
 EXPORT int itm_measure(const page_t *pages, int64_t num_pages, int64_t *largest) {
     int64_t i, at, row, start;
@@ -615,7 +632,7 @@ EXPORT uint32_t itm_crc32c(uint32_t crc, const uint8_t *bytes, int64_t num_bytes
     return ~crc_by_table(~crc, bytes, num_bytes, table);
 }
 
-EXPORT int itm_abi(void) { return 4; }
+EXPORT int itm_abi(void) { return 5; }
 
 /* Python's build tools expect an init function; this file is loaded with ctypes instead. */
 EXPORT void *PyInit__rows(void) { return 0; }

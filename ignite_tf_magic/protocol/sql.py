@@ -1,7 +1,6 @@
 """SQL statements and the rows that come back, as requests and answers.
 
-What a cell becomes: a timestamp is a numpy.datetime64 in UTC (`times.to_datetime64`), a DATE a date, a TIME a time, a
-CHAR a str; the rest as in `objects`. Source: Ignite documentation, "Binary Client Protocol", SQL and scan queries.
+Source: Ignite documentation, "Binary Client Protocol", SQL and scan queries.
 """
 
 from __future__ import annotations
@@ -15,13 +14,11 @@ from typing import Any
 from ignite_tf_magic.errors import LocalProtocolError
 from ignite_tf_magic.protocol.buffer import Reader, Writer
 from ignite_tf_magic.protocol.messages import Request
-from ignite_tf_magic.protocol.objects import SQL_DATE_BYTES, SQL_DATE_HEAD, FindType, read_value, write_value
+from ignite_tf_magic.protocol.objects import read_value, write_value
 from ignite_tf_magic.protocol.ops import Operation, TypeCode
-from ignite_tf_magic.protocol.times import date_of_java, to_datetime64
+from ignite_tf_magic.protocol.sql_cells import Cells
 
 _ANY_STATEMENT = 0
-_HOURS_13_MS = 13 * 3_600_000
-_DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +28,17 @@ class SqlPage:
     Attributes:
         cursor: Under which there are more rows, or None.
         names: Of the columns, where the statement asked for them.
+        cells: Of the rows.
     """
 
     cursor: int | None
     names: tuple[str, ...]
-    rows: list[tuple[Any, ...]]
+    cells: Cells
+
+    @property
+    def rows(self) -> list[tuple[Any, ...]]:
+        """The rows, of which none holds an object with fields."""
+        return self.cells.rows()
 
 
 def execute(
@@ -69,51 +72,25 @@ def next_rows(cursor: int) -> Request:
     return Request(Operation.QUERY_SQL_FIELDS_GET_PAGE, bytes(Writer().int64(cursor).data))
 
 
-def parse_result(
-    payload: memoryview, find_type: FindType | None = None, *, with_names: bool = True
-) -> SqlPage:
-    """Read the answer of `execute`."""
+def parse_result(payload: memoryview, *, with_names: bool = True) -> SqlPage:
+    """Read the answer of `execute`. The page's cells stay where they are: `payload` has to."""
     reader = Reader(payload)
     cursor = reader.int64()
     num_columns = reader.count() if with_names else reader.int32()
     names = tuple(str(read_value(reader)) for _ in range(num_columns)) if with_names else ()
-    rows = _rows(reader, num_columns, find_type)
-    return SqlPage(cursor if reader.bool() else None, names, rows)
+    return _page(reader, cursor, names, num_columns)
 
 
-def parse_rows(payload: memoryview, page: SqlPage, find_type: FindType | None = None) -> SqlPage:
+def parse_rows(payload: memoryview, page: SqlPage) -> SqlPage:
     """Read the answer of `next_rows`; `page` is the one before."""
-    reader = Reader(payload)
-    rows = _rows(reader, len(page.names), find_type)
-    return SqlPage(page.cursor if reader.bool() else None, page.names, rows)
+    return _page(Reader(payload), page.cursor, page.names, page.cells.num_columns)
 
 
-def _rows(reader: Reader, num_columns: int, find_type: FindType | None) -> list[tuple[Any, ...]]:
-    return [
-        tuple(_read_cell(reader, find_type) for _ in range(num_columns))
-        for _ in range(reader.count(max(num_columns, 1)))
-    ]
-
-
-def _read_cell(reader: Reader, find_type: FindType | None) -> Any:
-    code = reader.view[reader.position] if reader.remaining else 0
-    if code == TypeCode.TIMESTAMP:
-        reader.int8()
-        return to_datetime64(reader.int64(), reader.int32())
-    if code == TypeCode.DATE:
-        reader.int8()
-        return to_datetime64(reader.int64(), 0)
-    if code == TypeCode.OPTIMIZED:
-        reader.int8()
-        raw = bytes(reader.take(reader.count()))
-        return _date(raw) if len(raw) == SQL_DATE_BYTES and raw.startswith(SQL_DATE_HEAD) else raw
-    value = read_value(reader, find_type)
-    return chr(value) if code == TypeCode.CHAR else value
-
-
-def _date(raw: bytes) -> dt.date:
-    # Midnight in the node's time zone, which is not told: right for zones from UTC-10 to UTC+13.
-    return date_of_java((int.from_bytes(raw[-8:], "little", signed=True) + _HOURS_13_MS) // _DAY_MS)
+def _page(reader: Reader, cursor: int | None, names: tuple[str, ...], num_columns: int) -> SqlPage:
+    num_rows = reader.count(max(num_columns, 1))
+    cells = Cells(reader.view[reader.position :], num_rows, num_columns)
+    reader.take(cells.num_bytes)
+    return SqlPage(cursor if reader.bool() else None, names, cells)
 
 
 def _write_argument(writer: Writer, value: Any) -> None:

@@ -126,10 +126,28 @@ def to_datetime(millis: int, nanos: int) -> dt.datetime:
 
 
 def to_datetime64(millis: int, nanos: int) -> np.datetime64:
-    """Return a moment in UTC, in nanoseconds; in microseconds where those do not reach, before 1678 and after 2261."""
+    """Return a moment in UTC, in nanoseconds; in microseconds where those do not reach, before 1678 and after 2261.
+
+    Raises:
+        RemoteProtocolError: Microseconds do not reach either.
+    """
     if _FIRST_MILLIS_IN_NANOS <= millis <= _LAST_MILLIS_IN_NANOS:
         return np.datetime64(millis * _NANOS_OF_MILLI + nanos, "ns")
-    return np.datetime64(millis * 1000 + nanos // 1000, "us")
+    try:
+        return np.datetime64(millis * 1000 + nanos // 1000, "us")
+    except OverflowError:
+        raise RemoteProtocolError(
+            f"a time of {millis} ms since 1970 is outside of what NumPy can hold"
+        ) from None
+
+
+def nanos_of_wire(instants: NDArray[Any]) -> NDArray[Any] | None:
+    """Return instants as datetime64[ns], where `to_datetime64` gives nanoseconds for each of them; else None."""
+    millis = instants["millis"]
+    if ((millis < _FIRST_MILLIS_IN_NANOS) | (millis > _LAST_MILLIS_IN_NANOS)).any():
+        return None
+    nanos: NDArray[Any] = (millis * _NANOS_OF_MILLI + instants["nanos"]).view("M8[ns]")
+    return nanos
 
 
 def date_of_java(day: int) -> dt.date:

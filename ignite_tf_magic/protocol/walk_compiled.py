@@ -20,7 +20,7 @@ from ignite_tf_magic.protocol.walk import RowFault, Walker, item_bytes, kind_of,
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_ABI = 4
+_ABI = 5
 _TEMPLATE_CAPACITY = 64 * 1024
 _MAX_HOLES = 512
 
@@ -109,6 +109,11 @@ def load(path: Path) -> ctypes.CDLL | None:
     library.itm_decode.argtypes = [pointer, pointer, number, number, number, pointer, pointer]
     library.itm_decode.restype = number
     library.itm_index.argtypes = [pointer, number, number, pointer, pointer]
+    library.itm_starts.argtypes = [pointer, number, number, pointer]
+    library.itm_gather.argtypes, library.itm_gather.restype = (
+        [pointer, pointer, number, number, pointer],
+        None,
+    )
     library.itm_measure.argtypes = [pointer, number, pointer]
     library.itm_hash_rows.argtypes = [pointer, *(number,) * 5]
     library.itm_hash_rows.restype = None

@@ -5,7 +5,6 @@ The notebook and the shell are thin views of this module; they take no decisions
 
 from __future__ import annotations
 
-import re
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -19,7 +18,8 @@ from ignite_tf_magic import embedded
 from ignite_tf_magic.client.cache_facts import NOTES_PREFIX, LoadState, load_mark, read_facts
 from ignite_tf_magic.client.client import Client
 from ignite_tf_magic.client.control import pyignite_client
-from ignite_tf_magic.client.sql import QueryResult, SqlClient
+from ignite_tf_magic.client.sql import SqlClient
+from ignite_tf_magic.client.sql_result import QueryResult
 from ignite_tf_magic.closing import Closing
 from ignite_tf_magic.config.options import Config, ConnectOptions, state_dir, timeouts_divisor
 from ignite_tf_magic.data.loading import LoadOutcome, LoadProgress, load_columns
@@ -39,6 +39,7 @@ from ignite_tf_magic.runs.registry.registry import Registry
 from ignite_tf_magic.runs.supervision import manager
 from ignite_tf_magic.runs.supervision.manager import RunHooks, RunPlan
 from ignite_tf_magic.runs.supervision.planning import Plan
+from ignite_tf_magic.serialization.sql_text import quoted_name
 from ignite_tf_magic.serialization.terminal_text import echo, visible
 from ignite_tf_magic.serialization.values import encode
 from ignite_tf_magic.session.known_runs import get_run
@@ -161,7 +162,7 @@ class Session(Closing):
         tables: dict[str, list[str]] = {}
         listed = self.query("SELECT CACHE_NAME, SCHEMA_NAME, TABLE_NAME FROM SYS.TABLES ORDER BY TABLE_NAME")
         for cache_name, schema, table in listed.rows:
-            tables.setdefault(cache_name, []).append(f"{_sql_name(schema)}.{_sql_name(table)}")
+            tables.setdefault(cache_name, []).append(f"{quoted_name(schema)}.{quoted_name(table)}")
         infos = []
         for name in self.client.cache_names():
             if name.startswith(NOTES_PREFIX):
@@ -473,11 +474,6 @@ class Session(Closing):
 
 def _queued(plan: RunPlan, reason: str) -> RunPlan:
     return replace(plan, plan=replace(plan.plan, seats=(), insufficient_capacity=reason))
-
-
-def _sql_name(name: str) -> str:
-    """Quote a schema or table where SQL would otherwise fold it to upper case or refuse it."""
-    return name if re.fullmatch("[A-Z_][A-Z0-9_]*", name) else f'"{name}"'
 
 
 def load(

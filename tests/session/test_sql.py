@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import datetime as dt
+import signal
+import threading
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from ignite_tf_magic.client.sql import Column, SqlClient
+from ignite_tf_magic.client.sql import SqlClient
+from ignite_tf_magic.client.sql_result import Column
 from ignite_tf_magic.config.options import ConnectOptions, Endpoint
 from ignite_tf_magic.errors import ConnectionFailed, QueryError
+from tests.waiting import until
 
 TYPES = {
     "B": "BOOLEAN",
@@ -70,7 +75,7 @@ def test_every_type_comes_back_as_it_was_bound(sql, typed_table):
 def test_data_frame_is_typed_and_keeps_nulls(sql, typed_table):
     frame = sql.query("SELECT * FROM TYPED ORDER BY ID").to_pandas()
     assert {name: str(dtype) for name, dtype in frame.dtypes.items()} == {
-        "ID": "int64",
+        "ID": "Int64",
         "B": "boolean",
         "T": "Int64",
         "L": "Int64",
@@ -90,8 +95,53 @@ def test_data_frame_is_typed_and_keeps_nulls(sql, typed_table):
 
 def test_result_without_rows_keeps_its_columns(sql, typed_table):
     result = sql.query("SELECT ID, V FROM TYPED WHERE ID > 5")
-    assert result.columns == (Column("ID", "null"), Column("V", "null"))
-    assert list(result.to_pandas().columns) == ["ID", "V"]
+    assert result.columns == (Column("ID", "integer"), Column("V", "text"))
+    assert [str(dtype) for dtype in result.to_pandas().dtypes] == ["Int64", "string"]
+    assert len(result) == 0
+    assert result.rows == ()
+
+
+@pytest.mark.parametrize("of", ["pandas", "arrow", "polars"])
+def test_types_of_columns_do_not_depend_on_the_rows(sql, typed_table, of):
+    names = ", ".join(["ID", *(name for name in TYPES if name != "U")])  # a UUID is declared as bytes
+
+    def types(where):
+        found = getattr(sql.query(f"SELECT {names} FROM TYPED WHERE {where}"), f"to_{of}")()
+        return [str(each) for each in (found.schema.types if of == "arrow" else found.dtypes)]
+
+    assert types("ID = 1") == types("ID = 2") == types("ID IN (1, 2)") == types("ID > 5")
+
+
+def test_arrow_and_polars_hold_what_rows_do(sql, typed_table):
+    result = sql.query("SELECT * FROM TYPED ORDER BY ID")
+    table, frame = result.to_arrow(), result.to_polars()
+    expected = [1, *(str(value) if name == "U" else value for name, value in ROW.items())]
+    moment = list(ROW).index("TS") + 1
+    expected[moment] = pd.Timestamp(expected[moment])
+    assert list(table.to_pylist()[0].values()) == expected
+    assert set(table.to_pylist()[1].values()) == {2, None}
+    expected[moment] = expected[moment].to_pydatetime()
+    expected[list(ROW).index("N") + 1] = str(ROW["N"])
+    assert frame.rows()[0] == tuple(expected)
+    assert str(table.schema.field("N").type) == "decimal256(40, 2)"
+
+
+def test_an_interrupted_statement_ends_on_the_cluster(sql):
+    import polars  # noqa: F401  it sets a handler for SIGINT, with which a plain recv is not interrupted
+
+    heavy = "SELECT COUNT(*) FROM SYSTEM_RANGE(1, 100000) A, SYSTEM_RANGE(1, 100000) B WHERE A.X * B.X = 7"
+    running = "SELECT COUNT(*) FROM SYS.SQL_QUERIES WHERE SQL = ?"
+
+    def interrupt():
+        until(lambda: sql.query(running, [heavy]).rows == ((1,),), what="the statement to run")
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    with ThreadPoolExecutor() as threads:
+        interrupting = threads.submit(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            sql.query(heavy)
+        interrupting.result()
+    until(lambda: sql.query(running, [heavy]).rows == ((0,),), what="the statement to be gone")
 
 
 def test_repeated_column_names_survive(sql):
@@ -163,6 +213,22 @@ def test_refusals(sql, statement, words):
     for word in words:
         assert word in str(caught.value)
     assert "SQL statement:\n" not in str(caught.value)
+
+
+def test_near_names_are_told(sql, typed_table):
+    sql.query('CREATE TABLE "kitten"(ID INT PRIMARY KEY, "Name" VARCHAR)')
+    try:
+        for statement, words in [
+            ("SELECT * FROM TYPD", "Did you mean TYPED?"),
+            ("SELECT * FROM KITTEN", 'Did you mean "kitten"?'),
+            ('SELECT NAME FROM "kitten"', 'Did you mean "Name"?'),
+            ("SELECT T.TSS FROM TYPED T", "Did you mean TS"),
+        ]:
+            with pytest.raises(QueryError) as caught:
+                sql.query(statement)
+            assert words in str(caught.value)
+    finally:
+        sql.query('DROP TABLE "kitten"')
 
 
 def test_second_endpoint_is_used_when_the_first_is_gone(ignite):

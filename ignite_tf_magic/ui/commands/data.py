@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Any, Protocol
 
+from ignite_tf_magic.errors import ConfigError
+from ignite_tf_magic.serialization.sql_text import changes_rows, gives_rows, split_statements
 from ignite_tf_magic.session import QueryResult, open_session
 from ignite_tf_magic.ui.commands.command import Command, flags
 from ignite_tf_magic.ui.options import whole
@@ -44,20 +48,58 @@ def _caches(options: argparse.Namespace, screen: Screen) -> None:
 
 
 def _sql(options: argparse.Namespace, screen: Screen) -> None:
+    statements = split_statements(options.statement) or [options.statement]
+    if len(statements) > 1 and options.param:
+        raise ConfigError("-p goes with one statement, and there are several")
+
+    def show(result: QueryResult, *, is_last: bool) -> None:
+        names = [column.name for column in result.columns]
+        if options.output and is_last:
+            screen.keep(result.to_pandas(), options.output, f"{len(result):,} rows of {', '.join(names)}")
+        else:
+            cells = [["NULL" if value is None else str(value) for value in row] for row in result.rows]
+            screen.show(table_view(names, cells, upper=False))
+
+    run_statements([(each, options.param) for each in statements], options, screen, show)
+
+
+class ShowRows(Protocol):
+    """Shows the rows of a statement; `is_last` of the last one that gives any."""
+
+    def __call__(self, result: QueryResult, *, is_last: bool) -> None:
+        """Show them."""
+
+
+def run_statements(
+    statements: Sequence[tuple[str, Sequence[Any]]],
+    options: argparse.Namespace,
+    screen: Screen,
+    show: ShowRows,
+) -> None:
+    """Run SQL statements with their arguments one after the other, and tell what came of each.
+
+    Raises:
+        ConfigError: Rows are to be kept, and no statement gives any.
+        QueryError: A statement was refused; those before it were carried out.
+    """
+    asking = [number for number, (statement, _) in enumerate(statements) if gives_rows(statement)]
+    if options.output and not asking:
+        raise ConfigError(f"-o {options.output} keeps rows, and no statement gives any")
     with open_session(report=screen.note, config=options.config, via=options.via) as session:
-        result = session.query(options.statement, options.param, options.limit or None)
-    names = [column.name for column in result.columns]
-    if options.output:
-        screen.keep(result.to_pandas(), options.output, f"{len(result.rows):,} rows of {', '.join(names)}")
-    elif options.json:
-        say_json(screen, rows_as_json(result))
-    else:
-        cells = [["NULL" if value is None else str(value) for value in row] for row in result.rows]
-        screen.show(table_view(names, cells, upper=False))
-    if result.truncated:
-        screen.note(
-            f"the first {len(result.rows):,} rows; there are more: --limit N fetches N, --limit 0 all"
-        )
+        for number, (statement, arguments) in enumerate(statements):
+            result = session.query(statement, arguments, options.limit or None)
+            if options.json and not options.output:
+                say_json(screen, rows_as_json(result))
+            elif [column.name for column in result.columns] == ["PLAN"]:
+                screen.say("\n".join(str(plan) for (plan,) in result.rows))
+            elif number in asking:
+                show(result, is_last=number == asking[-1])
+            else:
+                screen.say(f"{result.rows[0][0]:,} rows changed" if changes_rows(statement) else "done")
+            if result.truncated:
+                screen.note(
+                    f"the first {len(result):,} rows; there are more: --limit N fetches N, --limit 0 all"
+                )
 
 
 def rows_as_json(result: QueryResult) -> list[dict[str, object]]:

@@ -11,15 +11,14 @@ from typing import Any
 
 from ignite_tf_magic.errors import ConfigError, IgniteTfError
 from ignite_tf_magic.serialization.terminal_text import visible
-from ignite_tf_magic.session import left_runs, open_session
+from ignite_tf_magic.session import QueryResult, left_runs
 from ignite_tf_magic.session.registration import register_on_import
-from ignite_tf_magic.ui.commands.data import rows_as_json
+from ignite_tf_magic.ui.commands.data import run_statements
 from ignite_tf_magic.ui.notebook.arguments import NAME, parse_line
 from ignite_tf_magic.ui.notebook.completion import complete_magic
 from ignite_tf_magic.ui.notebook.screen import NotebookScreen, say
 from ignite_tf_magic.ui.notebook.sql import USAGE as SQL_USAGE
 from ignite_tf_magic.ui.notebook.sql import bind_names, parse_sql_magic
-from ignite_tf_magic.ui.screen import say_json
 
 
 def load_ipython_extension(ipython: Any) -> None:
@@ -62,19 +61,18 @@ class IgniteMagics:
             if options is None:
                 say(SQL_USAGE)
                 return None
-            statement, values = bind_names(options.statement, self._shell.user_ns)
-            with open_session(report=say, config=options.config, via=options.via) as session:
-                result = session.query(statement, values, options.limit or None)
             screen = NotebookScreen(self._shell.user_ns)
-            if result.truncated:
-                say(
-                    f"the first {len(result.rows):,} rows; there are more: --limit N fetches N, --limit 0 all"
-                )
-            if options.json and options.output is None:
-                say_json(screen, rows_as_json(result))
-                return None
-            frame = result.to_pandas()
-            screen.keep(frame, options.output, f"{len(frame):,} rows of {', '.join(map(str, frame.columns))}")
+            statements = [bind_names(each, self._shell.user_ns) for each in options.statements]
+
+            def show(result: QueryResult, *, is_last: bool) -> None:
+                names = ", ".join(column.name for column in result.columns)
+                frame = getattr(result, f"to_{options.to}")()
+                if is_last:
+                    screen.keep(frame, options.output, f"{len(result):,} rows of {names}")
+                else:
+                    screen.display(frame)
+
+            run_statements(statements, options, screen, show)
             return screen.answer
 
     # Python text in braces is IPython's way to splice; SQL gets values bound instead.

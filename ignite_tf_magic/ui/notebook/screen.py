@@ -69,6 +69,12 @@ class NotebookScreen:
         """Show a table or a message."""
         show(view)
 
+    def display(self, value: Any) -> None:
+        """Show a value as the notebook shows it."""
+        from IPython.display import display
+
+        display(value)
+
     def say(self, line: str) -> None:
         """Print a line of the answer."""
         say(line)

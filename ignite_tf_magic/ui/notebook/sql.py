@@ -3,37 +3,37 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import re
-import shlex
 from collections.abc import Mapping
 from typing import Any
 
 from ignite_tf_magic.errors import ConfigError
+from ignite_tf_magic.serialization.sql_text import QUOTED, split_statements
 from ignite_tf_magic.ui.commands.command import add_common_options
 from ignite_tf_magic.ui.commands.data import add_sql_options
 from ignite_tf_magic.ui.notebook.arguments import NotebookParser
 
 USAGE = """\
-%%ignite_sql [-o NAME] [--limit N] [--json] [-c FILE] [--via HOST]
+%%ignite_sql [-o NAME] [--to KIND] [--limit N] [--json] [-c FILE] [--via HOST]
 SELECT label, COUNT(*) FROM MNIST WHERE label < :largest GROUP BY label
 
   :name         the notebook variable of that name, bound as a parameter, never pasted into the text
   -o NAME       put the DataFrame into the variable NAME instead of showing it
+  --to KIND     pandas, polars or arrow: what the rows become (default pandas)
   --limit N     fetch at most N rows (default 1000; 0 for all)
   --json        print JSON
   -c FILE, --via HOST   as in %ignite_tf
+Several statements stand in one cell with a ; between them.
 On one line: %ignite_sql [options] STATEMENT"""
 
 _OPTION = re.compile(r"\s*(--?[A-Za-z][\w-]*)")
 _VALUE = re.compile(r"(?:\s+|=)(\S+)")
-_TOKEN = re.compile(
-    r"""'(?:[^']|'')*' | "(?:[^"]|"")*" | --[^\n]* | /\*.*?\*/ | :: | :([A-Za-z_]\w*)""",
-    re.VERBOSE | re.DOTALL,
-)
+_TOKEN = re.compile(rf"{QUOTED} | :: | :([A-Za-z_]\w*)", re.VERBOSE | re.DOTALL)
 
 
 def parse_sql_magic(line: str, cell: str | None) -> argparse.Namespace | None:
-    """Read the magic's line and cell: the options of `%ignite_tf sql`, and `statement`; None when help is wanted.
+    """Read the magic's line and cell: the options of `%ignite_tf sql`, and `statements`; None when help is wanted.
 
     Raises:
         ConfigError: An unusable option, or no statement.
@@ -41,14 +41,13 @@ def parse_sql_magic(line: str, cell: str | None) -> argparse.Namespace | None:
     parser = NotebookParser("%ignite_sql", add_help=False)
     add_common_options(parser)
     add_sql_options(parser)
+    parser.add_argument("--to", choices=("pandas", "polars", "arrow"), default="pandas")
     words, line = _leading_options(parser, line)
     if words is None:
         return None
-    if line.strip().startswith("-") and not line.strip().startswith("--"):
-        raise ConfigError(f"unknown option {shlex.split(line)[0]!r}\n{USAGE}")
     options = parser.parse_args(words)
-    options.statement = "\n".join(part for part in (line, cell or "") if part.strip()).strip().rstrip(";")
-    if not options.statement:
+    options.statements = split_statements("\n".join((line, cell or "")))
+    if not options.statements:
         raise ConfigError(f"no SQL statement was given\n{USAGE}")
     if options.output is not None and not options.output.isidentifier():
         raise ConfigError(f"-o {options.output} is not the name of a variable")
@@ -63,7 +62,11 @@ def _leading_options(parser: argparse.ArgumentParser, line: str) -> tuple[list[s
         if match[1] in ("-h", "--help"):
             return None, ""
         if match[1] not in known:
-            break
+            near = difflib.get_close_matches(match[1], known, n=1)
+            hint = (
+                f"; did you mean {near[0]}?" if near else "" if match[1][1] != "-" else "; a comment: -- text"
+            )
+            raise ConfigError(f"unknown option {match[1]}{hint}\n{USAGE}")
         words, line = [*words, match[1]], line[match.end() :]
         if known[match[1]].nargs != 0 and (value := _VALUE.match(line)):
             words, line = [*words, value[1]], line[value.end() :]

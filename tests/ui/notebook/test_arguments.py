@@ -96,11 +96,29 @@ def test_errors_show_the_usage(line, words):
         ),
         ("-o x --limit=0 SELECT '-c y' -- --json", "SELECT '-c y' -- --json", {"output": "x", "limit": 0}),
         ("--json", "SELECT 2", {"json": True}),
-        ("--no-option-but-a-comment", "--no-option-but-a-comment\nSELECT 2", {}),
+        ("-- a comment", "-- a comment\nSELECT 2", {}),
+        ("--to arrow SELECT 1; ; SELECT ';'", ["SELECT 1", "SELECT ';'"], {"to": "arrow"}),
     ],
 )
 def test_sql_has_the_options_of_the_command_in_front_of_its_text(line, statement, given):
     options = parse_sql_magic(line, None if "SELECT" in line else "SELECT 2;\n")
-    plain = {"config": None, "via": None, "json": False, "output": None, "limit": 1000}
+    plain = {"config": None, "via": None, "json": False, "output": None, "limit": 1000, "to": "pandas"}
     assert options is not None
-    assert vars(options) == {**plain, **given, "statement": statement}
+    statements = [statement] if isinstance(statement, str) else statement
+    assert vars(options) == {**plain, **given, "statements": statements}
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("--limt 2", "unknown option --limt; did you mean --limit?"),
+        ("-x SELECT 1", "unknown option -x"),
+        ("--comment without a space", "a comment: -- text"),
+        ("--to excel SELECT 1", "excel"),
+        ("-- nothing else", "no SQL statement"),
+    ],
+)
+def test_options_of_sql_that_there_are_not_are_refused(line, words):
+    with pytest.raises(ConfigError) as error:
+        parse_sql_magic(line, None if "SELECT" in line or "nothing" in line else "SELECT 2")
+    assert words in str(error.value)

@@ -252,7 +252,41 @@ def test_sql_gives_a_frame(kernel, digits):
     )
     assert result.error is None, result.error
     assert result.stdout == "counts: 2 rows of LABEL, IMAGES\n"
-    assert kernel.run("counts.LABEL.tolist(), str(counts.IMAGES.dtype)").text.strip() == "([8, 9], 'int64')"
+    assert kernel.run("counts.LABEL.tolist(), str(counts.IMAGES.dtype)").text.strip() == "([8, 9], 'Int64')"
+
+
+def test_sql_statements_of_one_cell(kernel):
+    made = kernel.run(
+        "%%ignite_sql\n"
+        "CREATE TABLE OF_A_CELL(ID INT PRIMARY KEY, NAME VARCHAR); -- it ends with ;\n"
+        "INSERT INTO OF_A_CELL VALUES (1, 'a;b'), (2, 'c');\n"
+        "SELECT NAME FROM OF_A_CELL ORDER BY ID;\n"
+        "SELECT COUNT(*) AS N FROM OF_A_CELL"
+    )
+    assert made.error is None, made.error
+    assert made.stdout == "done\n2 rows changed\n"
+    first, last = (shown["text/plain"] for shown in made.shown)
+    assert "a;b" in first
+    assert last.split() == ["N", "0", "2"]
+    refused = kernel.run("%ignite_sql -o kept DELETE FROM OF_A_CELL")
+    assert "no statement gives any" in refused.error["evalue"]
+    near = kernel.run("%ignite_sql SELECT NAM FROM OF_A_CEL").error["evalue"]
+    assert "Did you mean OF_A_CELL?" in near
+    assert kernel.run("%ignite_sql DROP TABLE OF_A_CELL").stdout == "done\n"
+
+
+@pytest.mark.parametrize(("kind", "of"), [("pandas", "pandas"), ("polars", "polars"), ("arrow", "pyarrow")])
+def test_sql_gives_frames_of_other_kinds(kernel, kind, of):
+    result = kernel.run(f"%ignite_sql -o frame --to {kind} SELECT 7 AS X WHERE 1 = 0")
+    assert result.error is None, result.error
+    assert result.stdout == "frame: 0 rows of X\n"
+    assert kernel.run("type(frame).__module__.split('.')[0], len(frame)").text.strip() == f"('{of}', 0)"
+
+
+def test_sql_shows_a_plan_as_text(kernel):
+    result = kernel.run("%ignite_sql EXPLAIN SELECT X FROM SYSTEM_RANGE(1, 3)")
+    assert "SYSTEM_RANGE" in result.stdout
+    assert not result.shown
 
 
 def test_sql_announces_truncation(kernel, digits):

@@ -187,6 +187,10 @@ def test_load_then_caches_then_sql(configured, tmp_path):
     )
     found = ignite_tf("sql", "SELECT id, name FROM CLI_POINTS WHERE name = ?", "-p", "n7")
     assert found.stdout.split() == ["ID", "NAME", "7", "n7"]
+    both = ignite_tf(
+        "sql", "SELECT 1 AS A; UPDATE CLI_POINTS SET name = 'n7' WHERE name = 'n7'; SELECT ';' AS B"
+    )
+    assert both.stdout.split() == ["A", "1", "1", "rows", "changed", "B", ";"]
     few = ignite_tf("sql", "SELECT id FROM CLI_POINTS", "--limit", "2")
     assert len(few.stdout.split()) == 3
     assert "there are more" in few.stderr

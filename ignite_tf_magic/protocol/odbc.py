@@ -1,0 +1,88 @@
+"""What types the columns of a SQL result have, before there is any row: the thin client protocol does not tell.
+
+Ignite's ODBC protocol does, on the same port. Only its handshake and this question are here.
+Source: OdbcMessageParser, OdbcConnectionContext and OdbcColumnMeta in Ignite's sources.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from ignite_tf_magic.errors import RemoteProtocolError
+from ignite_tf_magic.protocol.buffer import Reader, Writer
+from ignite_tf_magic.protocol.objects import read_value, write_text
+
+_HANDSHAKE, _DESCRIBE = 1, 11
+_VERSION = (2, 8, 0)  # the first that tells which columns may be NULL
+_ODBC_CLIENT = 0
+_NO_NESTED_TRANSACTIONS = 3
+_SETTINGS = ("distributed joins", "join order", "replicated only", "collocated", "lazy", "skip reducer")
+_LENGTH = struct.Struct("<i")
+_NEVER_NULL = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredColumn:
+    """A column of a statement's result, as the node that parsed it knows it.
+
+    Attributes:
+        code: Type code; NULL or OBJECT where it is not known.
+        precision: Of a decimal: its digits.
+        scale: Of a decimal: those behind the point.
+        is_nullable: False where there is no NULL.
+    """
+
+    name: str
+    code: int
+    precision: int
+    scale: int
+    is_nullable: bool
+
+
+def hello(username: str | None, password: str | None) -> bytes:
+    """Build the handshake; answer: `is_greeted`."""
+    writer = Writer().int8(_HANDSHAKE)
+    for number in _VERSION:
+        writer.int16(number)
+    writer.int8(_ODBC_CLIENT)
+    for _ in _SETTINGS:
+        writer.bool(False)
+    write_text(writer, username)
+    write_text(writer, password)
+    return _framed(writer.int8(_NO_NESTED_TRANSACTIONS))
+
+
+def describe(statement: str) -> bytes:
+    """Ask for the columns of a statement, which is parsed and not carried out; answer: `parse_columns`."""
+    writer = Writer().int8(_DESCRIBE)
+    write_text(writer, "PUBLIC")
+    write_text(writer, statement)
+    return _framed(writer)
+
+
+def _framed(writer: Writer) -> bytes:
+    return _LENGTH.pack(len(writer.data)) + bytes(writer.data)
+
+
+def is_greeted(answer: memoryview) -> bool:
+    """Tell whether the node speaks ODBC with us."""
+    return Reader(answer).bool()
+
+
+def parse_columns(answer: memoryview) -> tuple[DeclaredColumn, ...] | None:
+    """Read the columns; none where the statement gives no rows, None where the node could not parse it."""
+    reader = Reader(answer)
+    if reader.int32():
+        return None
+    return tuple(_column(reader) for _ in range(reader.count()))
+
+
+def _column(reader: Reader) -> DeclaredColumn:
+    for _ in ("schema", "table"):
+        read_value(reader)
+    name = read_value(reader)
+    if not isinstance(name, str):
+        raise RemoteProtocolError("corrupted answer: a column without a name")
+    code, precision, scale = reader.int8() & 0xFF, reader.int32(), reader.int32()
+    return DeclaredColumn(name, code, precision, scale, reader.int8() != _NEVER_NULL)

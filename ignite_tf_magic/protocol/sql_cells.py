@@ -1,0 +1,217 @@
+"""The cells of a SQL result, column by column.
+
+In an answer the cells of a row stand one behind the other, each with its type code. They are found first, by the
+compiled library where it was built; then each column is taken out as one array. What a cell becomes: a timestamp is a
+numpy.datetime64 in UTC (`times.to_datetime64`), a DATE a date, a TIME a time, a CHAR a str; the rest as in `objects`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ignite_tf_magic.errors import RemoteProtocolError
+from ignite_tf_magic.protocol.buffer import Reader
+from ignite_tf_magic.protocol.lazy_numpy import np
+from ignite_tf_magic.protocol.objects import (
+    SQL_DATE_BYTES,
+    SQL_DATE_HEAD,
+    FindType,
+    dtype_of,
+    read_value,
+    skip_value,
+)
+from ignite_tf_magic.protocol.ops import TypeCode
+from ignite_tf_magic.protocol.page_series import address_of
+from ignite_tf_magic.protocol.times import date_of_java, nanos_of_wire, to_datetime64
+from ignite_tf_magic.protocol.walk_compiled import library
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_HOURS_13_MS = 13 * 3_600_000
+_DAY_MS = 86_400_000
+_NUMBERS = frozenset(
+    (
+        *(TypeCode.BYTE, TypeCode.SHORT, TypeCode.INT, TypeCode.LONG),
+        TypeCode.FLOAT,
+        TypeCode.DOUBLE,
+        TypeCode.BOOL,
+    )
+)
+_INTEGERS = (TypeCode.BYTE, TypeCode.SHORT, TypeCode.INT, TypeCode.LONG)
+_MIXED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CellColumn:
+    """The cells of one column.
+
+    Attributes:
+        code: Type code of its cells; NULL if there is none but NULLs, 0 if they are of several types.
+        values: Numbers and booleans in their dtype; timestamps as datetime64[ns], where all fit; else objects. What
+            stands where there is a NULL means nothing.
+        nulls: Where there is a NULL.
+    """
+
+    code: int
+    values: NDArray[Any]
+    nulls: NDArray[np.bool_]
+
+    def to_list(self) -> list[Any]:
+        """Return the cells as Python's values, and None."""
+        is_moment = self.values.dtype.kind == "M"
+        found = list(self.values) if is_moment else self.values.tolist()
+        for row in np.flatnonzero(self.nulls).tolist():
+            found[row] = None
+        return found
+
+    def first(self, num_rows: int) -> CellColumn:
+        """Return the first cells."""
+        return CellColumn(self.code, self.values[:num_rows], self.nulls[:num_rows])
+
+
+class Cells:
+    """The cells of some rows.
+
+    Args:
+        data: The bytes of the cells, and what stands behind them.
+    """
+
+    def __init__(self, data: memoryview, num_rows: int, num_columns: int) -> None:
+        self.num_rows, self.num_columns = num_rows, num_columns
+        self._data = data
+        starts = _starts(data, num_rows * num_columns)
+        self.num_bytes = int(starts[-1])
+        self._starts = starts[:-1].reshape(num_rows, num_columns)
+
+    def rows(self, find_type: FindType | None = None) -> list[tuple[Any, ...]]:
+        """Return the cells row by row."""
+        reader = Reader(self._data)
+        return [
+            tuple(read_cell(reader, find_type) for _ in range(self.num_columns)) for _ in range(self.num_rows)
+        ]
+
+    def column(self, index: int, find_type: FindType | None = None) -> CellColumn:
+        """Return the cells of one column; the same values as in `rows`."""
+        starts = np.ascontiguousarray(self._starts[:, index])
+        codes = np.frombuffer(self._data, np.uint8)[starts]
+        nulls = codes == TypeCode.NULL
+        found = np.unique(codes[~nulls])
+        code = int(TypeCode.NULL) if not len(found) else int(found[0]) if len(found) == 1 else _MIXED
+        if code in _NUMBERS:
+            return CellColumn(code, self._numbers(code, starts, nulls), nulls)
+        if code == TypeCode.TIMESTAMP:
+            return CellColumn(code, self._moments(starts, nulls), nulls)
+        if code == TypeCode.STRING:
+            return CellColumn(code, self._texts(starts, nulls), nulls)
+        return CellColumn(code, self._objects(starts, nulls, find_type), nulls)
+
+    def _numbers(self, code: int, starts: NDArray[np.int64], nulls: NDArray[np.bool_]) -> NDArray[Any]:
+        dtype = dtype_of(code)
+        values = np.zeros(len(starts), dtype)
+        values[~nulls] = _pieces(self._data, starts[~nulls] + 1, dtype)
+        return values
+
+    def _moments(self, starts: NDArray[np.int64], nulls: NDArray[np.bool_]) -> NDArray[Any]:
+        instants = _pieces(self._data, starts[~nulls] + 1, np.dtype([("millis", "<i8"), ("nanos", "<i4")]))
+        nanos = nanos_of_wire(instants)
+        if nanos is None:
+            return self._objects(starts, nulls, None)
+        values = np.full(len(starts), "NaT", "M8[ns]")
+        values[~nulls] = nanos
+        return values
+
+    def _texts(self, starts: NDArray[np.int64], nulls: NDArray[np.bool_]) -> NDArray[Any]:
+        at = starts[~nulls] + 1
+        ends = (at + 4 + _pieces(self._data, at, np.dtype("<i4"))).tolist()
+        values = np.full(len(starts), None, object)
+        try:
+            values[~nulls] = [
+                str(self._data[a:b], "utf-8") for a, b in zip((at + 4).tolist(), ends, strict=True)
+            ]
+        except UnicodeDecodeError as error:
+            raise RemoteProtocolError(f"corrupted message: a string that is not UTF-8: {error}") from None
+        return values
+
+    def _objects(
+        self, starts: NDArray[np.int64], nulls: NDArray[np.bool_], find_type: FindType | None
+    ) -> NDArray[Any]:
+        values = np.full(len(starts), None, object)
+        for row in np.flatnonzero(~nulls).tolist():
+            values[row] = read_cell(Reader(self._data, int(starts[row])), find_type)
+        return values
+
+
+def join(parts: Sequence[CellColumn]) -> CellColumn:
+    """Put together the cells of one column from several answers, of which there is at least one."""
+    codes = {part.code for part in parts} - {TypeCode.NULL}
+    if len(codes) > 1 and codes <= {*_INTEGERS}:
+        codes = {max(codes)}  # the widest of them
+    code = codes.pop() if len(codes) == 1 else _MIXED if codes else int(TypeCode.NULL)
+    dtype = dtype_of(code) if code in _NUMBERS else np.dtype(object)
+    if code == TypeCode.TIMESTAMP and all(
+        part.values.dtype.kind == "M" for part in parts if part.code == code
+    ):
+        dtype = np.dtype("M8[ns]")
+    nulls = np.concatenate([part.nulls for part in parts])
+    values = np.full(len(nulls), None if dtype.kind == "O" else np.zeros((), dtype), dtype)
+    first = 0
+    for part in parts:
+        rows = slice(first, first := first + len(part.nulls))
+        if part.code != TypeCode.NULL:
+            is_plain = dtype.kind != "O" or part.values.dtype.kind == "O"
+            values[rows] = part.values if is_plain else part.to_list()
+    return CellColumn(code, values, nulls)
+
+
+def read_cell(reader: Reader, find_type: FindType | None = None) -> Any:
+    """Read one cell; the reader is behind it afterwards."""
+    code = reader.view[reader.position] if reader.remaining else 0
+    if code == TypeCode.TIMESTAMP:
+        reader.int8()
+        return to_datetime64(reader.int64(), reader.int32())
+    if code == TypeCode.DATE:
+        reader.int8()
+        return to_datetime64(reader.int64(), 0)
+    if code == TypeCode.OPTIMIZED:
+        reader.int8()
+        raw = bytes(reader.take(reader.count()))
+        return _date(raw) if len(raw) == SQL_DATE_BYTES and raw.startswith(SQL_DATE_HEAD) else raw
+    value = read_value(reader, find_type)
+    return chr(value) if code == TypeCode.CHAR else value
+
+
+def _date(raw: bytes) -> dt.date:
+    # Midnight in the node's time zone, which is not told: right for zones from UTC-10 to UTC+13.
+    return date_of_java((int.from_bytes(raw[-8:], "little", signed=True) + _HOURS_13_MS) // _DAY_MS)
+
+
+def _starts(data: memoryview, num_values: int) -> NDArray[np.int64]:
+    starts = np.zeros(num_values + 1, np.int64)
+    compiled = library()
+    if compiled is None:
+        reader = Reader(data)
+        for index in range(num_values):
+            skip_value(reader)
+            starts[index + 1] = reader.position
+    elif num_values and compiled.itm_starts(address_of(data), len(data), num_values, starts.ctypes.data):
+        raise RemoteProtocolError("corrupted answer: its cells do not end where it ends")
+    return starts
+
+
+def _pieces(data: memoryview, offsets: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Take out what stands at each offset."""
+    compiled = library()
+    if compiled is None:
+        at = offsets[:, None] + np.arange(dtype.itemsize)
+        pieces: NDArray[Any] = np.frombuffer(data, np.uint8)[at].view(dtype)[:, 0]
+        return pieces
+    found = np.empty(len(offsets), dtype)
+    if len(offsets):
+        compiled.itm_gather(
+            address_of(data), offsets.ctypes.data, len(offsets), dtype.itemsize, found.ctypes.data
+        )
+    return found

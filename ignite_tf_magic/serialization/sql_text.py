@@ -1,0 +1,46 @@
+"""SQL as text: where a statement ends, and what kind of statement it is."""
+
+from __future__ import annotations
+
+import re
+
+# What a `;`, a name or a mark may stand in without being one.
+QUOTED = r"""'(?:[^']|'')*' | "(?:[^"]|"")*" | --[^\n]* | /\*.*?\*/"""
+_END = re.compile(rf"(?P<end>;) | {QUOTED}", re.VERBOSE | re.DOTALL)
+_COMMENTS = re.compile(r"(?:\s+|--[^\n]*(?:\n|$)|/\*.*?\*/)*", re.DOTALL)
+_WORD = re.compile(r"[A-Za-z]+|\(")
+_PLAIN_NAME = re.compile("[A-Z_][A-Z0-9_]*")
+_CHANGES_ROWS = frozenset(("INSERT", "UPDATE", "DELETE", "MERGE", "COPY"))
+_GIVES_ROWS = frozenset(("SELECT", "WITH", "VALUES", "EXPLAIN", "TABLE", "CALL", "("))
+
+
+def split_statements(text: str) -> list[str]:
+    """Split a text at each `;` outside of strings, names in quotes and comments; comments alone are no statement."""
+    parts, begin = [], 0
+    for match in _END.finditer(text):
+        if match["end"]:
+            parts.append(text[begin : match.start()])
+            begin = match.end()
+    parts.append(text[begin:])
+    return [part.strip() for part in parts if _first_word(part)]
+
+
+def gives_rows(statement: str) -> bool:
+    """Tell whether a statement asks for rows."""
+    return _first_word(statement) in _GIVES_ROWS
+
+
+def changes_rows(statement: str) -> bool:
+    """Tell whether a statement writes or removes rows, and the answer says how many."""
+    return _first_word(statement) in _CHANGES_ROWS
+
+
+def quoted_name(name: str) -> str:
+    """Return a name as it is written in a statement: in quotes where SQL would fold or refuse it."""
+    return name if _PLAIN_NAME.fullmatch(name) else '"' + name.replace('"', '""') + '"'
+
+
+def _first_word(statement: str) -> str:
+    begin = _COMMENTS.match(statement)
+    word = _WORD.match(statement, begin.end() if begin else 0)
+    return word[0].upper() if word else ""
