@@ -25,6 +25,7 @@ from benchmarks import (
     resume,
     scan,
     skew,
+    sql,
     tables,
     training,
 )
@@ -36,6 +37,7 @@ from ignite_tf_magic.embedded import EmbeddedOptions, Lifetime, down, ensure_up
 NAMES = (
     "scan",
     "load",
+    "sql",
     "memory",
     "first_step",
     "igfs",
@@ -108,6 +110,9 @@ def _results(
         if "load" in names:
             with nodes(home, SMALL, report) as options:
                 yield "load", load.run(options, plan.load_rows, plan.effort, report)
+        if "sql" in names:
+            with nodes(home, SMALL, report) as options:
+                yield "sql", sql.run(options, plan.sql_rows, plan.effort, report)
         if "memory" in names:
             with nodes(home, HUGE, report) as options:
                 yield "memory", [row for case in plan.memory for row in memory.run(options, case, report)]

@@ -36,6 +36,7 @@ class Plan:
         large_rows: Cases for nodes with 1 GiB of heap.
         memory: Cases of which the reader's memory is watched.
         load_rows: Rows of the loading case.
+        sql_rows: Rows of the table that SQL reads.
         file_mib: Size of igfs's large file.
         checkpoint_mib: Size of the checkpoint saved to igfs.
         num_hosts: Numbers of fake hosts that are reached at once.
@@ -53,6 +54,7 @@ class Plan:
     large_rows: tuple[Case, ...]
     memory: tuple[Case, ...]
     load_rows: int
+    sql_rows: int
     file_mib: int
     checkpoint_mib: int
     num_hosts: tuple[int, ...]
@@ -71,6 +73,7 @@ FULL = Plan(
     large_rows=(mib(1_000),),
     memory=(mnist(2_500_000), mib(2_000)),
     load_rows=60_000,
+    sql_rows=100_000,
     file_mib=1024,
     checkpoint_mib=100,
     num_hosts=(10, 30, 100),
@@ -88,6 +91,7 @@ QUICK = Plan(
     large_rows=(mib(40),),
     memory=(mnist(150_000),),
     load_rows=2_000,
+    sql_rows=2_000,
     file_mib=16,
     checkpoint_mib=10,
     num_hosts=(2, 4),

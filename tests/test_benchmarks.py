@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks import cells, compare, follow, igfs, launch, load, pairs, parallel, scan, skew, tables
+from benchmarks import cells, compare, follow, igfs, launch, load, pairs, parallel, scan, skew, sql, tables
 from benchmarks.cases import Case, fill, mib, mnist
 from benchmarks.plan import Effort
 from benchmarks.process import Variant, VariantFailed, python_variant
@@ -58,6 +58,12 @@ def test_load_is_measured_beside_pyignite(ignite):
     ours, theirs = rows
     assert theirs["ratio_to_pyignite"] == 1
     assert ours["ratio_to_pyignite"] == pytest.approx(ours["rows_per_s"] / theirs["rows_per_s"], abs=0.01)
+
+
+def test_sql_is_measured_beside_pyignite(ignite):
+    rows = sql.run(ignite.connect_options, 300, replace(BRIEF, rounds=1), unheard)
+    assert [row["variant"] for row in rows] == list(sql.VARIANTS)
+    assert all(row.keys() >= FIELDS and row["ratio_to_pyignite"] > 0 for row in rows)
 
 
 def test_a_pass_with_another_number_of_rows_is_refused(ignite, client: Client):
