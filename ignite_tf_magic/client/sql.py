@@ -65,11 +65,8 @@ class SqlClient:
         with open_any_channel(self._options) as channel:
             try:
                 names, cells = _fetch(channel, request, statement, limit)
-            except BaseException as error:
-                if not isinstance(error, Exception):
-                    _kill(
-                        replace(self._options, endpoints=(channel.endpoint,)), channel.local_port, statement
-                    )
+            except (KeyboardInterrupt, SystemExit):
+                _kill(replace(self._options, endpoints=(channel.endpoint,)), channel.local_port, statement)
                 raise
             asked = gives_rows(statement)
             declared = declared_columns(channel.endpoint, self._options, statement) if asked else None
@@ -110,7 +107,7 @@ def _result(
     limit: int | None,
 ) -> QueryResult:
     truncated = limit is not None and bool(cells) and len(cells[0].nulls) > limit
-    kept = [each.first(limit) for each in cells] if truncated and limit is not None else cells
+    kept = [each.first(limit) for each in cells]
     known = declared if declared and len(declared) == len(names) else [None] * len(names)
     columns = [
         Column(name, kind_of(each, of_it), of_it)

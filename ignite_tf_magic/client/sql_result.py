@@ -175,12 +175,9 @@ def _pandas_array(column: Column, cells: CellColumn) -> Any:
     if column.kind == "timestamp":
         if cells.code == TypeCode.NULL:
             return np.full(len(nulls), "NaT", "M8[ns]")
-        is_coarse = cells.values.dtype.kind == "O"
-        return (
-            np.array(["NaT" if each is None else each for each in cells.values], "M8[us]")
-            if is_coarse
-            else cells.values
-        )
+        if cells.values.dtype.kind == "O":
+            return np.array(["NaT" if each is None else each for each in cells.values], "M8[us]")
+        return cells.values
     dtype = {"date": "datetime64[s]", "text": "string"}.get(column.kind, "object")
     return pd.array(cells.to_list(), dtype)  # type: ignore[call-overload]
 
@@ -211,12 +208,10 @@ def _arrow(column: Column, cells: CellColumn) -> pa.Array:
 
 
 def _for_arrow(kind: str, values: list[Any]) -> list[Any]:
-    if kind == "uuid":
+    if kind in ("uuid", "object"):
         return [None if value is None else str(value) for value in values]
     if kind == "timestamp":
         return [None if value is None else value.astype("M8[us]") for value in values]
-    if kind == "object":
-        return [None if value is None else str(value) for value in values]
     return values
 
 
@@ -234,8 +229,12 @@ def _arrow_type(column: Column, cells: CellColumn) -> pa.DataType | None:
     if column.kind == "timestamp":
         return pa.timestamp("us" if cells.values.dtype.kind == "O" and cells.code != TypeCode.NULL else "ns")
     if column.kind == "integer":
-        widths = {TypeCode.BYTE: pa.int8(), TypeCode.SHORT: pa.int16(), TypeCode.INT: pa.int32()}
-        return widths.get(TypeCode(code) if code else TypeCode.LONG, pa.int64())
+        widths: dict[int, pa.DataType] = {
+            TypeCode.BYTE: pa.int8(),
+            TypeCode.SHORT: pa.int16(),
+            TypeCode.INT: pa.int32(),
+        }
+        return widths.get(code, pa.int64())
     found: dict[str, pa.DataType] = {
         "float": pa.float32() if code == TypeCode.FLOAT else pa.float64(),
         "boolean": pa.bool_(),

@@ -25,7 +25,7 @@ from ignite_tf_magic.protocol.objects import (
 )
 from ignite_tf_magic.protocol.ops import TypeCode
 from ignite_tf_magic.protocol.page_series import address_of
-from ignite_tf_magic.protocol.times import date_of_java, nanos_of_wire, to_datetime64
+from ignite_tf_magic.protocol.times import date_of_java, nanos_of_wire, to_datetime64, wire_dtype
 from ignite_tf_magic.protocol.walk_compiled import library
 
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ class CellColumn:
             found[row] = None
         return found
 
-    def first(self, num_rows: int) -> CellColumn:
-        """Return the first cells."""
+    def first(self, num_rows: int | None) -> CellColumn:
+        """Return the first cells; None is all of them."""
         return CellColumn(self.code, self.values[:num_rows], self.nulls[:num_rows])
 
 
@@ -116,7 +116,7 @@ class Cells:
         return values
 
     def _moments(self, starts: NDArray[np.int64], nulls: NDArray[np.bool_]) -> NDArray[Any]:
-        instants = _pieces(self._data, starts[~nulls] + 1, np.dtype([("millis", "<i8"), ("nanos", "<i4")]))
+        instants = _pieces(self._data, starts[~nulls] + 1, wire_dtype())
         nanos = nanos_of_wire(instants)
         if nanos is None:
             return self._objects(starts, nulls, None)
