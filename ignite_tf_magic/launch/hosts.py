@@ -360,6 +360,15 @@ class Host(Closing):
         reply = loop_thread().run(self._request("connect", fields, b"", timeout_s + 10))
         return list(reply.fields["results"])
 
+    def listens(self, address: str, port: int) -> bool:
+        """Tell whether a program of the host listens at a port, which sees nothing of it where the host lists sockets.
+
+        Args:
+            address: The host's own, at which it is tried where the host lists none.
+            port: Whatever interface it is at.
+        """
+        return bool(self.call("listens", host=address, port=port).fields["listens"])
+
     def route(self, addresses: Sequence[str]) -> list[str | None]:
         """Tell from which of its own addresses the host would send to each of these."""
         return list(self.call("route", addresses=list(addresses)).fields["sources"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import faulthandler
+import io
 import os
 import shutil
 import subprocess
@@ -43,6 +44,7 @@ def main() -> None:
     if task.owner_lock:
         leaving.watch_owner(Path(task.owner_lock))
     preloaded = os.environ.get(loopback.PRELOAD)
+    _write_whole_lines()
     _prepare(task)
     if port := os.environ.get(loopback.PORTS):
         _keep_port(int(port), preloaded, task)
@@ -95,6 +97,16 @@ def _lacks_room(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
+
+
+def _write_whole_lines() -> None:
+    """Have each line that is printed leave at once and whole, as at a terminal.
+
+    Unbuffered, a text and the end of its line are two writes, and what a thread or a library of C logs comes between.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True, write_through=False)
 
 
 def _prepare(task: WorkerTask) -> None:

@@ -163,7 +163,9 @@ def test_ports_and_reachability(host):
     reached, refused = host.connect_to([("127.0.0.1", port), ("127.0.0.1", ports[0])])
     assert reached is None
     assert refused
+    assert [host.listens("127.0.0.1", each) for each in (port, ports[0])] == [True, False]
     host.unlisten(port)
+    assert not host.listens("127.0.0.1", port)
     assert host.route(["127.0.0.1"]) == ["127.0.0.1"]
     with pytest.raises(HostRefused) as caught:
         host.reserve_ports(3, (42000, 42001))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -75,6 +76,53 @@ def test_each_of_several_workers_has_its_task_and_its_partitions(start):
     assert all(config["cluster"] == {"worker": addresses} for config in configs)
     assert len(set(addresses)) == 3
     assert all(address.startswith("127.0.0.1:") for address in addresses)
+
+
+# Prints numbered lines while a thread writes others below Python, as libraries of C do.
+LINES = """
+import os, threading, time
+def log():
+    for number in range(500):
+        os.write(2, b"LOGGED %d\\n" % number)
+        time.sleep(0.0002)
+thread = threading.Thread(target=log)
+thread.start()
+number = 0
+while thread.is_alive() or number < 500:
+    print("PRINTED", number)
+    number += 1
+"""
+# Listens where the task's server would, and counts who connects in two seconds.
+LISTEN = """
+import json, os, socket
+config = json.loads(os.environ["TF_CONFIG"])
+address = config["cluster"]["worker"][config["task"]["index"]]
+server = socket.socket()
+server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+server.bind(("", int(address.rpartition(":")[2])))
+server.listen()
+server.settimeout(2)
+try:
+    print("CONNECTED", server.accept()[1])
+except TimeoutError:
+    print("NOBODY")
+"""
+
+
+def test_lines_of_a_script_stay_whole(start):
+    run = start(LINES)
+    assert run.wait(300).state is RunState.SUCCEEDED
+    lines = text_of(run).splitlines()
+    assert [line for line in lines if not re.fullmatch(r"(PRINTED|LOGGED) \d+", line)] == []
+    assert [line for line in lines if line[0] == "L"] == [f"LOGGED {number}" for number in range(500)]
+    printed = [line for line in lines if line[0] == "P"]
+    assert printed == [f"PRINTED {number}" for number in range(len(printed))] and len(printed) >= 500
+
+
+def test_nobody_but_the_other_workers_connects_to_a_server_of_a_script(start):
+    run = start(LISTEN, 2)
+    assert run.wait(300).state is RunState.SUCCEEDED
+    assert [text_of(run, worker).strip() for worker in range(2)] == ["NOBODY"] * 2
 
 
 def test_what_a_worker_must_not_inherit(start, monkeypatch):

@@ -19,7 +19,7 @@ from ignite_tf_magic.launch.agent.frames import (
     FrameError,
     encode_frame,
 )
-from ignite_tf_magic.launch.agent.network import Ports, connect_to, route
+from ignite_tf_magic.launch.agent.network import Ports, connect_to, listens, route
 from ignite_tf_magic.launch.agent.parking import Parking
 from ignite_tf_magic.launch.agent.polling import Poll
 from ignite_tf_magic.launch.agent.runs import (
@@ -221,6 +221,7 @@ class Relay:
             "devices": lambda asked, _: self._devices(asked),
             "reserve": lambda asked, _: {"ports": ports.reserve(int(asked["count"]), asked.get("range"))},
             "connect": lambda asked, _: {"results": connect_to(asked["targets"], float(asked["timeout_s"]))},
+            "listens": lambda asked, _: {"listens": listens(asked["host"], int(asked["port"]))},
             "route": lambda asked, _: {"sources": route(asked["addresses"])},
             "has": lambda asked, _: {"have": self._parcels.has(asked["digests"])},
             "tidy": lambda asked, _: tidy(runs, self._digest, float(asked["unused_s"])),

@@ -47,7 +47,6 @@ LOOPBACK = "127.0.0.1"
 NUM_LAST_LINES = 60  # of which a traceback is taken away before they are shown
 _TAIL_BYTES = 8192
 _TRACEBACK_CHARS = 16_000
-_CONNECT_S = 0.5
 _SOON_S, _LATER_S = 60.0, 2.0  # servers come up soon, or most likely never
 _ROOM_S = 1.0
 _WAITING = (RunState.QUEUED, RunState.RESTARTING)
@@ -385,9 +384,9 @@ class HostController:
         return is_time
 
     def _knock(self, record: RunRecord, worker: int, job: JobStatus) -> None:
-        """Try whether a worker's server listens; while others wait for it, note what the worker says."""
+        """Look whether a worker's server listens; while others wait for it, note what the worker says."""
         here = Endpoint.parse(record.order.addresses[worker])
-        if self._host.connect_to([(here.host, here.port)], _CONNECT_S)[0] is None:
+        if self._host.listens(here.host, here.port):
             self._up.add(worker)
         elif any(each.joined_at is not None for each in record.workers):
             self._last_lines[worker] = (self._tail(record.run_id, job) or ("nothing",))[-1]

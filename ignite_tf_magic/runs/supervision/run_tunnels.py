@@ -36,6 +36,7 @@ class RunTunnels(Closing):
         self._lock = threading.Lock()
         self._chosen: dict[str, tuple[int, tuple[int, ...]]] = {}
         self._taken: set[int] = set()
+        self._checked: set[tuple[str, int]] = set()
 
     def add(self, host: Host) -> None:
         """Make a host known; those of an order are, before `lead` is called for one of them."""
@@ -82,8 +83,10 @@ class RunTunnels(Closing):
         if leads == wanted:
             return
         here.forwards.lead({port: to for port, to in wanted.items() if leads.get(port) is to})
-        if wanted:
+        if wanted and (name, own[0]) not in self._checked:
             here.forwards.check(own[0])
+            # Only before the task starts: its server must not meet with a connection of ours.
+            self._checked.add((name, own[0]))
         fresh = [port for port in wanted if leads.get(port) is not wanted[port]]
         with self._found_free(here.host, fresh):
             try:
