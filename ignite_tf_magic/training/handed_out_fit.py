@@ -18,11 +18,11 @@ import tensorflow as tf
 
 from ignite_tf_magic.training.chief_client import Servers
 from ignite_tf_magic.training.frameworks import Framework
+from ignite_tf_magic.training.hooking import seams
 from ignite_tf_magic.training.remote_step import RemoteStep, StepReport
 from ignite_tf_magic.training.resume import FitProgress
 from ignite_tf_magic.training.step_queue import StepQueue
 from ignite_tf_magic.training.step_sources import HandedBatches, StepSource
-from ignite_tf_magic.training.together import seams
 from ignite_tf_magic.training.waiting import count_rows
 
 # Steps for each worker that may be begun before Keras hears of one: the next is ready when one is done.

@@ -1,12 +1,13 @@
 """Puts functions around methods of Keras' classes, which then know of the step that they are called in.
 
-Outside of steps, and where a step is alone, the methods are what they were.
+Outside of steps, and where a step is alone, the methods are what they were. `seams` has one model's methods be others.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ignite_tf_magic.training.step import Step, current_step
@@ -71,3 +72,19 @@ def subclasses(base: type[Any]) -> Iterator[type[Any]]:
     for kind in base.__subclasses__():
         yield kind
         yield from subclasses(kind)
+
+
+@contextmanager
+def seams(model: Any, methods: dict[str, Callable[..., Any]]) -> Iterator[None]:
+    """Have a model's methods be others for as long as it lasts."""
+    own = {name: vars(model)[name] for name in methods if name in vars(model)}
+    try:
+        for name, method in methods.items():
+            setattr(model, name, method)
+        yield
+    finally:
+        for name in methods:
+            if name in own:
+                setattr(model, name, own[name])
+            else:
+                delattr(model, name)

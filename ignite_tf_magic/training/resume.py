@@ -26,6 +26,7 @@ from ignite_tf_magic.errors import IgniteTfError
 from ignite_tf_magic.training.checkpoints import Checkpoint, CheckpointDirectory
 from ignite_tf_magic.training.frameworks import Framework
 from ignite_tf_magic.training.group import WorkerGroup, as_array
+from ignite_tf_magic.training.hooking import seams
 from ignite_tf_magic.training.optimizers import optimizers_of
 from ignite_tf_magic.training.reading import begin_at, record_sources
 
@@ -231,11 +232,8 @@ class FitProgress:
             model.train_function = train_function
             return train_function
 
-        model.make_train_function = make_train_function
-        try:
+        with seams(model, {"make_train_function": make_train_function}):
             yield
-        finally:
-            del model.make_train_function
 
     def wants_to_save(self) -> bool:
         """Whether it is time to save."""

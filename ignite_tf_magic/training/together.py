@@ -27,6 +27,7 @@ from ignite_tf_magic.dataset.batches import num_rows, or_one_row
 from ignite_tf_magic.training.consistency import check_models, check_weights
 from ignite_tf_magic.training.frameworks import Framework, layers_of
 from ignite_tf_magic.training.group import WorkerGroup
+from ignite_tf_magic.training.hooking import seams
 from ignite_tf_magic.training.losses import whole_activities
 from ignite_tf_magic.training.optimizers import optimizers_of
 from ignite_tf_magic.training.reductions import number_of_all, tell_of_changes
@@ -295,22 +296,6 @@ class DataParallelFit:
         *sums, total = self._group.sum([step.or_zero(value * step.rows) for value in values] + [step.rows])
         means = {name: value / total for name, value in zip(others, sums, strict=True)}
         return {name: exact[name] if name in exact else means[name] for name in logs}
-
-
-@contextmanager
-def seams(model: Any, methods: dict[str, Callable[..., Any]]) -> Iterator[None]:
-    """Have a model's methods be others for as long as it lasts."""
-    own = {name: vars(model)[name] for name in methods if name in vars(model)}
-    try:
-        for name, method in methods.items():
-            setattr(model, name, method)
-        yield
-    finally:
-        for name in methods:
-            if name in own:
-                setattr(model, name, own[name])
-            else:
-                delattr(model, name)
 
 
 def _warn_of_eager_steps(group: WorkerGroup) -> None:

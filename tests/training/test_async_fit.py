@@ -260,7 +260,6 @@ def test_a_killed_worker_is_replaced_and_no_row_is_lost_or_counted_twice(session
     assert found["iterations"] == found["batches"] == sum(found["history"]["steps"])
 
 
-@pytest.mark.long
 @FRAMEWORKS
 def test_a_killed_parameter_server_restarts_the_fit_from_its_checkpoint(session, cache, module):
     script = written(module, SUMMED.replace("SLOWNESS", "60"))
