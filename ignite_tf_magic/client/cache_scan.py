@@ -51,6 +51,11 @@ class Baseline:
     backups: int
     size: int
 
+    @property
+    def rows_of_a_node(self) -> float:
+        """Rows that a node keeps about, copies of others' included."""
+        return self.size * (1 + self.backups) / len(self.nodes)
+
     def at(self, owners: Mapping[int, uuid.UUID], nodes: Iterable[uuid.UUID]) -> Baseline:
         """Return the same for the owners and nodes of a later time; what left before was made up for."""
         return replace(self, owners=owners, nodes=frozenset(nodes))
@@ -157,7 +162,9 @@ class CacheScan:
         mine = deque(takewhile(lambda partition: owners[partition] == node_id, self._pending))
         others = list(islice(self._pending, len(mine), None))
         channel = self._open(node_id)
-        scan = OwnerScan(channel, self._cache.cache_id, mine, self._progress, self._sizes)
+        scan = OwnerScan(
+            channel, self._cache.cache_id, mine, self._progress, self._sizes, self._baseline.rows_of_a_node
+        )
         try:
             yield from scan.series()
         except BaseException:

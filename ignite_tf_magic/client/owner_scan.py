@@ -12,6 +12,7 @@ one short page, and what Python does for each page would otherwise take longer t
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -19,11 +20,11 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from ignite_tf_magic.client.channel import Channel, payload_of, server_error
-from ignite_tf_magic.client.page_sizes import IN_FLIGHT_BYTES, PageSizes, PartitionStats
+from ignite_tf_magic.client.page_sizes import HARMLESS_BYTES, IN_FLIGHT_BYTES, PageSizes, PartitionStats
 from ignite_tf_magic.client.scanned_pages import ScannedSeries, index
 from ignite_tf_magic.errors import ConnectionLost
-from ignite_tf_magic.protocol import messages
-from ignite_tf_magic.protocol.connection import Fault
+from ignite_tf_magic.protocol import messages, metrics
+from ignite_tf_magic.protocol.connection import Fault, Response
 from ignite_tf_magic.protocol.lazy_numpy import np
 from ignite_tf_magic.protocol.messages import Page, Request
 from ignite_tf_magic.protocol.ops import Operation
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 MAX_CURSORS = 8
 MAX_WAITING_PAGES = 4
+_MAX_SWEEPS = 8  # a partition that was larger than the others let expect ends one
 
 
 @dataclass(slots=True)
@@ -97,6 +99,8 @@ class OwnerScan:
             holds what is left to be read.
         progress: How far partitions were read that have been begun; kept up to date.
         sizes: What is known of the partitions; learns from this reading.
+        node_rows: Rows of the cache on the node, copies included; 0 where that is not known, and the node is not
+            asked how full it is.
     """
 
     def __init__(
@@ -106,6 +110,7 @@ class OwnerScan:
         pending: deque[int],
         progress: dict[int, PartitionProgress],
         sizes: PageSizes,
+        node_rows: float = 0.0,
     ) -> None:
         self._channel = channel
         self._cache = cache
@@ -113,8 +118,11 @@ class OwnerScan:
         self._progress = progress
         self._sizes = sizes
         self._cursors: deque[_Cursor] = deque()
+        self._node_rows = node_rows
         self._asked: dict[int, tuple[_Cursor | None, Request]] = {}
+        self._region_question: int | None = None
         self._reserved_bytes = 0
+        self._stops_at_sweep = False
 
     def series(self) -> Iterator[ScannedSeries]:
         """Yield the pages in order, as many at once as there are; valid until the next series is asked for.
@@ -124,7 +132,17 @@ class OwnerScan:
             ServerError: The node refused to read on.
             RemoteProtocolError: A page is corrupted.
         """
-        yield from self._sweep()
+        self._ask_region()
+        for _ in range(_MAX_SWEEPS):
+            yield from self._sweep()
+            yield from self._read(until_sweep=True)
+        yield from self._read(until_sweep=False)
+
+    def _read(self, *, until_sweep: bool) -> Iterator[ScannedSeries]:
+        """Read partitions of any number of pages: all, or some until the others are known to be a page each."""
+        self._stops_at_sweep = False
+        self._open_more(1)
+        self._stops_at_sweep = until_sweep and library() is not None
         self._open_more()
         while self._cursors:
             if not self._cursors[0].waiting:  # reopening may have received what was left
@@ -154,11 +172,27 @@ class OwnerScan:
         """Whether no answer is under way: the channel can serve somebody else."""
         return not self._asked
 
+    def _ask_region(self) -> None:
+        """Ask how full the node is, if that is of use; it is read with care until the answer is here."""
+        if self._node_rows and self._sizes.lacks(self._channel.node_id, self._pending):
+            request = metrics.data_regions()
+            self._region_question = self._channel.submit(request)
+            self._asked[self._region_question] = (None, request)
+
+    def _note_region(self, answer: Response | Fault) -> None:
+        """Note how full the node is; it does not tell without Ignite's indexing, or one who may not read its views."""
+        used = (
+            metrics.used_bytes(metrics.parse_regions(answer.payload)) if isinstance(answer, Response) else 0
+        )
+        unseen = max(0, used - HARMLESS_BYTES) if used else math.inf
+        self._sizes.note_region(self._channel.node_id, unseen / self._node_rows)
+
     def _sweep(self) -> Iterator[ScannedSeries]:
         """Read the partitions in the quick way, if there is one for them and as far as it goes."""
         compiled = library()
         partitions = list(self._pending)
-        expected = None if self._progress else self._sizes.one_page_each(partitions)
+        is_free = not self._progress and not self._asked
+        expected = self._sizes.one_page_each(partitions, self._channel.node_id) if is_free else None
         if compiled is None or expected is None:
             return
         first_id = self._channel.reserve_ids(len(partitions))
@@ -166,10 +200,13 @@ class OwnerScan:
             compiled, self._cache, expected, first_id, MAX_CURSORS, IN_FLIGHT_BYTES, self._channel.buffer
         )
         self._channel.flush(sweep.requests())
-        while not sweep.is_done:
+        is_apt = True
+        while not sweep.is_done and (is_apt or not sweep.is_idle):
             outcome = sweep.take()
             if isinstance(outcome, SweptSeries):
-                yield from self._sent_before(self._swept(outcome, partitions), sweep.requests())
+                series = self._swept(outcome, partitions)
+                is_apt = is_apt and self._sizes.are_apt(expected, self._channel.node_id)
+                yield from self._sent_before(series, sweep.requests() if is_apt else b"")
             elif isinstance(outcome, Fault):
                 raise server_error(outcome, Operation.QUERY_SCAN)
             elif isinstance(outcome, Grown) and sweep.is_quiet:
@@ -185,16 +222,19 @@ class OwnerScan:
         if not swept.as_expected:
             pages = swept.series.pages()
             for partition, page, row_bytes in zip(mine, pages, measure_pages(pages), strict=True):
+                self._sizes.saw(page.num_rows, row_bytes)
                 self._sizes.finished(partition, PartitionStats(page.num_rows, row_bytes))
             swept = replace(swept, series=PageSeries(pages))
         for _ in mine:
             self._pending.popleft()
         return ScannedSeries(mine, swept.series)
 
-    def _open_more(self) -> None:
+    def _open_more(self, most: int = MAX_CURSORS) -> None:
+        if self._stops_at_sweep and self._sizes.unread_are_one_page(self._channel.node_id):
+            return
         for partition in list(islice(self._pending, len(self._cursors), MAX_CURSORS + 1)):
-            page_bytes = self._sizes.page_bytes(partition)
-            full = len(self._cursors) >= MAX_CURSORS or self._reserved_bytes + page_bytes > IN_FLIGHT_BYTES
+            page_bytes = self._sizes.page_bytes(partition, self._channel.node_id)
+            full = len(self._cursors) >= most or self._reserved_bytes + page_bytes > IN_FLIGHT_BYTES
             if full and self._cursors:
                 return
             self._open(partition, page_bytes)
@@ -202,7 +242,8 @@ class OwnerScan:
     def _open(self, partition: int, page_bytes: int) -> None:
         progress = self._progress.setdefault(partition, PartitionProgress())
         repeated = np.concatenate(progress.delivered) if progress.delivered else np.empty(0, np.uint64)
-        cursor = _Cursor(partition, progress, self._sizes.page_rows(partition), page_bytes, repeated)
+        page_rows = self._sizes.page_rows(partition, self._channel.node_id)
+        cursor = _Cursor(partition, progress, page_rows, page_bytes, repeated)
         self._reserved_bytes += page_bytes
         self._cursors.append(cursor)
         self._scan(cursor)
@@ -226,6 +267,9 @@ class OwnerScan:
             cursor.keep_waiting()
         for answer in self._channel.next_answers():
             asker, request = self._asked.pop(answer.request_id)
+            if answer.request_id == self._region_question:
+                self._note_region(answer)
+                continue
             payload = payload_of(answer, request)
             if asker is not None:
                 asker.take_in(payload)
@@ -238,7 +282,7 @@ class OwnerScan:
         if not taken:
             return None
         largest = measure_pages([page for _, page in taken])
-        self._sizes.saw_row(max(largest))
+        self._sizes.saw(sum(page.num_rows for _, page in taken), max(largest))
         pages = [self._account(*each, row_bytes) for each, row_bytes in zip(taken, largest, strict=True)]
         self._open_more()
         if self._cursors and not self._cursors[0].is_oversized:
@@ -282,7 +326,8 @@ class OwnerScan:
         cursor.num_borrowed = 0
         if cursor.cursor_id is not None:
             self._ask(None, messages.close_cursor(cursor.cursor_id))
-        cursor.page_rows = min(self._sizes.page_rows(cursor.partition), cursor.page_rows)
+        allowed = self._sizes.page_rows(cursor.partition, self._channel.node_id)
+        cursor.page_rows = min(allowed, cursor.page_rows)
         cursor.repeated = np.concatenate(cursor.progress.delivered)
         cursor.cursor_id = None
         self._scan(cursor)

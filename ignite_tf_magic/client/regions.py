@@ -78,8 +78,7 @@ def _asked(client: Client, nodes: Iterable[Node]) -> tuple[list[RegionUse], dict
 def _use(node: Node, values: Mapping[str, int]) -> RegionUse | None:
     if not values.get("MaxSize") or values.get("CheckpointBufferSize"):
         return None
-    page_bytes = values.get("TotalAllocatedSize", 0) / max(values.get("TotalAllocatedPages", 0), 1)
-    return RegionUse(node, round(values.get("TotalUsedPages", 0) * page_bytes), values["MaxSize"])
+    return RegionUse(node, metrics.used_bytes({"": values}), values["MaxSize"])
 
 
 class RegionWatch:

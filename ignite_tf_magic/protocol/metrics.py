@@ -5,6 +5,8 @@ Source: Ignite documentation, "System Views", METRICS.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ignite_tf_magic.protocol import sql
 from ignite_tf_magic.protocol.messages import Request
 
@@ -41,3 +43,16 @@ def parse_regions(payload: memoryview) -> dict[str, dict[str, int]]:
         if region not in _SYSTEM_REGIONS and str(value).isdecimal():
             regions.setdefault(region, {})[metric] = int(value)
     return regions
+
+
+def used_bytes(regions: Mapping[str, Mapping[str, int]]) -> int:
+    """Return the bytes that rows and indexes take in regions: in memory, or on disk where they are kept there."""
+    return sum(map(_used_bytes, regions.values()))
+
+
+def _used_bytes(region: Mapping[str, int]) -> int:
+    allocated = region.get("TotalAllocatedSize", 0)
+    if region.get("CheckpointBufferSize"):
+        return allocated
+    page_bytes = allocated / max(region.get("TotalAllocatedPages", 0), 1)
+    return round(region.get("TotalUsedPages", 0) * page_bytes)

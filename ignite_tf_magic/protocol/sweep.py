@@ -36,6 +36,7 @@ _LENGTH = struct.Struct("<i")
 _MIN_READ_BYTES = 64 * 1024
 _MIN_BUFFER_BYTES = 512 * 1024
 _RUN, _ODD, _GROWN = 1, -1, -2
+UNREAD = -1  # a number of rows that no page has
 
 
 @cache
@@ -80,7 +81,7 @@ class Expected:
     """What is known of partitions that are one page each; arrays of int64, one item per partition.
 
     Attributes:
-        rows: Rows when they were read last.
+        rows: Rows when they were read last; UNREAD where they were not.
         num_bytes: Bytes to reckon with.
         page_rows: Rows to ask for at once, at least `rows`.
     """
@@ -168,6 +169,11 @@ class Sweep:
     def is_done(self) -> bool:
         """Whether all partitions were given."""
         return self.num_taken == len(self._expected.partitions)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every partition asked for was given."""
+        return bool(self._state.num_asked == self._state.num_taken)
 
     @property
     def is_quiet(self) -> bool:

@@ -10,12 +10,15 @@ import pytest
 
 from ignite_tf_magic.client.client import WHOLE_CACHE, connect
 from ignite_tf_magic.client.owner_scan import OwnerScan
-from ignite_tf_magic.client.page_sizes import PageSizes
+from ignite_tf_magic.client.page_sizes import CAREFUL_ROWS, PageSizes
+from ignite_tf_magic.client.regions import region_use
 from ignite_tf_magic.embedded import status
+from ignite_tf_magic.protocol import messages
 from ignite_tf_magic.protocol.buffer import Reader
 from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.protocol.objects import read_value
 from tests.client.rows import put_all
+from tests.waiting import until
 
 MIB = np.random.default_rng(0).bytes(1 << 20)
 
@@ -67,6 +70,29 @@ def test_one_percent_of_large_rows_clustered_together(small_nodes):
         assert max(s.max_row_bytes for s in stats.values()) > 1 << 20
         client.destroy_cache("CLUSTERED")
     assert_alive(small_nodes)
+
+
+def test_nodes_are_asked_how_full_they_are(small_nodes, monkeypatch):
+    """Small rows alone are read by large pages the first time, and by small ones beside a cache of large rows."""
+    asked = []
+    original = messages.scan
+    monkeypatch.setattr(messages, "scan", lambda *args: asked.append(args[2]) or original(*args))
+    with connect(small_nodes.connect_options) as client:
+        until(
+            lambda: max(use.used_bytes for use in region_use(client)) < 24 << 20, 60
+        )  # of caches destroyed before
+        cache = client.create_cache(CacheConfig("SMALL"))
+        put_all(cache, [(key, b"x" * 100) for key in range(100_000)])
+        assert sorted(keys_of(cache, PageSizes())) == list(range(100_000))
+        assert max(asked) > CAREFUL_ROWS
+        other = client.create_cache(CacheConfig("BESIDE"))
+        for key in range(200):
+            other.put(key, MIB)
+        asked.clear()
+        assert sorted(keys_of(cache, PageSizes())) == list(range(100_000))
+        assert max(asked) == CAREFUL_ROWS
+        for name in ("SMALL", "BESIDE"):
+            client.destroy_cache(name)
 
 
 def test_a_thousand_rows_of_one_mib(small_nodes):

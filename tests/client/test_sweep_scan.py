@@ -61,6 +61,56 @@ def test_both_ways_give_the_same_rows_in_the_same_order(cache, known, sweeps, mo
     assert len(slow) == 3000
 
 
+@pytest.fixture
+def alike(client):
+    """Sizes of which nothing is known but that the nodes have no room for large rows."""
+    sizes = PageSizes()
+    for node in client.nodes():
+        sizes.note_region(node.node_id, 100.0)
+    return sizes
+
+
+@pytest.mark.parametrize("partition", [3, 500, 1023])
+def test_partitions_that_were_never_read_are_swept_where_rows_are_alike(
+    cache, alike, sweeps, monkeypatch, partition
+):
+    """One of them has many more rows than the others."""
+    cache.put_all({partition + 1024 * n: np.int32(n) for n in range(3, 600)})
+    slow = in_general(cache, monkeypatch, PageSizes())
+    assert not sweeps
+    assert scanned_rows(cache, alike) == slow
+    assert sweeps
+    stats = alike.known()
+    assert stats == cache.partition_stats()
+    sweeps.clear()
+    assert scanned_rows(cache, alike) == slow
+    assert sweeps
+
+
+def test_a_sweep_of_unread_partitions_ends_where_rows_are_larger_than_those_seen(
+    cache, alike, sweeps, monkeypatch
+):
+    owners = cache.baseline().owners
+    mine = [p for p in range(1024) if owners[p] == owners[0]]
+    for partition in mine[30:40]:
+        cache.put(partition + 1024 * 3, b"x" * (1 << 19))
+    expected = []
+    original = scan_module.Sweep
+
+    def sweep(library, cache_id, wanted, *args):
+        expected.append(wanted)
+        return original(library, cache_id, wanted, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(scan_module, "Sweep", sweep)
+        found = scanned_rows(cache, alike)
+    assert sweeps
+    assert found == in_general(cache, monkeypatch, PageSizes())
+    # Of those that were not under way by then, no page is asked for that such rows would make larger than 4 MiB.
+    late = [each for each in expected if set(mine[60:]) & set(each.partitions.tolist())]
+    assert [int(each.page_rows.max()) for each in late[1:]] == [7] * (len(late) - 1) and late[1:]
+
+
 def test_the_order_asked_for_holds_wherever_the_partitions_lie(cache, known):
     baseline = cache.baseline()
     order = [p for p in range(1023, -1, -1) if p % 5]
