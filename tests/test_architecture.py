@@ -28,7 +28,7 @@ ROOMS: list[dict[str, str]] = [
     {
         "protocol": """
             lazy_numpy ops buffer times objects affinity messages key_value connection layout walk walk_python
-            page_series walk_compiled crc32c sweep columns encode sql_cells sql metrics odbc
+            page_series walk_compiled crc32c sweep columns encode sql_cells row_fields sql metrics odbc
         """,
         "tfplugin": "handler codes table registration local_guard",
         "serialization": "terminal_text sql_text function_source values",
@@ -37,7 +37,7 @@ ROOMS: list[dict[str, str]] = [
     {
         "client": """
             transport channel router transaction type_registry page_sizes scanned_pages owner_scan cache_scan client
-            cache_facts regions row_counts load pipeline all_rows control
+            cache_facts regions row_counts load pipeline all_rows control local_rows
             sql_types sql_hints sql_result sql
         """,
         "launch": """
@@ -100,14 +100,16 @@ ROOMS: list[dict[str, str]] = [
     {
         "session": """
             registration run_plans run_index liveness pruning resuming submission resolve listing run_values
-            training_run known_runs examination facade tensorboards files
+            training_run known_runs examination cache_rows cache_tables seen_fields cache_sample cache_columns
+            column_numbers server_numbers column_profiles cache_profile facade tensorboards files
         """,
     },
     {
         "ui": """
-            live_output stall_notices render metrics_views run_views pictures options screen following demo
+            live_output stall_notices render cache_views profile_views metrics_views run_views pictures
+            profile_pictures options screen following demo
             commands.command commands.listing commands.nodes commands.runs commands.starting commands.tensorboards
-            commands.data commands.files commands.table completion
+            commands.data commands.looking commands.files commands.table completion
         """,
     },
     {

@@ -31,6 +31,7 @@ from ignite_tf_magic.protocol.ops import (
 )
 
 KEEP_BINARY = 1
+_JAVA = 0
 _SCAN = struct.Struct("<ibbiib")
 _FIRST_PAGE = struct.Struct("<qi")
 _NEXT_PAGE = struct.Struct("<i")
@@ -246,6 +247,11 @@ def get_binary_type(type_id: int) -> Request:
     return Request(Operation.GET_BINARY_TYPE, bytes(Writer().int32(type_id).data))
 
 
+def get_type_name(type_id: int) -> Request:
+    """Ask for the name of a Java class by its id; answer: `parse_type_name`."""
+    return Request(Operation.GET_BINARY_TYPE_NAME, bytes(Writer().int8(_JAVA).int32(type_id).data))
+
+
 def put_binary_type(binary_type: BinaryType) -> Request:
     """Tell the cluster a type; it merges it with what it knows. The answer is empty."""
     writer = Writer().int32(binary_type.type_id)
@@ -425,6 +431,11 @@ def _page(payload: memoryview, start: int, cursor: int | None, num_rows: int) ->
     if not 0 <= 2 * num_rows <= len(payload) - start - 1:
         raise RemoteProtocolError(f"corrupted page: {num_rows} rows in {len(payload)} bytes")
     return Page(cursor, num_rows, payload[start:-1], payload[-1] != 0)
+
+
+def parse_type_name(payload: memoryview) -> str:
+    """Read the answer of `get_type_name`."""
+    return _string(Reader(payload))
 
 
 def parse_binary_type(payload: memoryview) -> BinaryType | None:

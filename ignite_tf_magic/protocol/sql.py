@@ -42,7 +42,13 @@ class SqlPage:
 
 
 def execute(
-    statement: str, args: Sequence[Any], page_rows: int, *, with_names: bool = True, timeout_ms: int = 0
+    statement: str,
+    args: Sequence[Any],
+    page_rows: int,
+    *,
+    with_names: bool = True,
+    timeout_ms: int = 0,
+    local: bool = False,
 ) -> Request:
     """Run a statement; answer: `parse_result`.
 
@@ -53,6 +59,7 @@ def execute(
         page_rows: Rows of an answer.
         with_names: Whether the answer has the columns' names.
         timeout_ms: After which the node ends the statement; 0 is never.
+        local: Over the rows of which the node that is asked has the primary copy.
     """
     writer = Writer().int32(0).int8(0).int8(TypeCode.NULL).int32(page_rows).int32(-1)
     write_value(writer, statement)
@@ -60,7 +67,8 @@ def execute(
     for value in args:
         _write_argument(writer, value)
     writer.int8(_ANY_STATEMENT)
-    for _ in ("distributed joins", "local", "replicated only", "join order", "collocated"):
+    writer.bool(False).bool(local)  # the first: distributed joins
+    for _ in ("replicated only", "join order", "collocated"):
         writer.bool(False)
     writer.bool(True)  # lazy: the node does not gather all rows before the first page
     writer.int64(timeout_ms).bool(with_names)

@@ -42,6 +42,9 @@ from ignite_tf_magic.runs.supervision.planning import Plan
 from ignite_tf_magic.serialization.sql_text import quoted_name
 from ignite_tf_magic.serialization.terminal_text import echo, visible
 from ignite_tf_magic.serialization.values import encode
+from ignite_tf_magic.session.cache_columns import CacheColumns, look_at_columns
+from ignite_tf_magic.session.cache_profile import SAMPLED_ROWS, CacheProfile, make_profile
+from ignite_tf_magic.session.cache_sample import CacheSample, look_at_rows
 from ignite_tf_magic.session.known_runs import get_run
 from ignite_tf_magic.session.pruning import Pruned, Pruner
 from ignite_tf_magic.session.resolve import (
@@ -190,6 +193,41 @@ class Session(Closing):
             ConnectionLost: The node went away before the last row.
         """
         return SqlClient(self.options).query(statement, args, limit)
+
+    def columns(self, cache: str) -> CacheColumns:
+        """Tell what the rows of a cache are made of, by a few hundred of them: types, nulls, what a dataset gives.
+
+        Raises:
+            CacheNotFound: There is none of that name; the error lists the near names.
+        """
+        return look_at_columns(self.client, self.query, cache)
+
+    def sample(self, cache: str, num_rows: int = 10) -> CacheSample:
+        """Read some rows of a cache, of as many partitions as there are rows, up to 24.
+
+        Raises:
+            CacheNotFound: There is none of that name; the error lists the near names.
+        """
+        return look_at_rows(self.client, self.query, cache, num_rows)
+
+    def profile(
+        self, cache: str, columns: Sequence[str] = (), *, num_rows: int = SAMPLED_ROWS
+    ) -> CacheProfile:
+        """Make out the numbers of a cache: rows, bytes, skew; of columns nulls, bounds, means, quantiles, classes.
+
+        The cluster makes out what SQL can over all rows, where the cache has a table. The rest is that of a sample, and
+        is marked so.
+
+        Args:
+            cache: Its name.
+            columns: Names of fields, or SQL's; all by default.
+            num_rows: The sample; a cache of no more rows is read whole.
+
+        Raises:
+            CacheNotFound: There is none of that name; the error lists the near names.
+            ConfigError: It has no such column.
+        """
+        return make_profile(self.client, self.query, self.report, cache, columns, num_rows)
 
     def pyignite(self) -> AbstractContextManager[Any]:
         """Connect Apache's own client, `pyignite.Client`, for what this package does not do; closed with the `with`.

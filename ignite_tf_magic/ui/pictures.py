@@ -33,16 +33,22 @@ def picture_of(runs: Sequence[tuple[str, Sequence[TrainingRecord]]], title: str 
 
 
 def _picture(names: Sequence[str], runs: Sequence[tuple[str, Sequence[TrainingRecord]]], title: str) -> bytes:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(_WIDTH_IN * len(names), _HEIGHT_IN), layout="constrained")
-    FigureCanvasAgg(figure)
     for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
         for number, (label, records) in enumerate(runs):
             _draw_lines(axes, name, label, records, f"C{number}")
         _label(axes, name)
     figure.suptitle(title, fontsize=9)
+    return png_of(figure)
+
+
+def png_of(figure: Any) -> bytes:
+    """Draw a figure of matplotlib without a display."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    FigureCanvasAgg(figure)
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=_DPI)
     return file.getvalue()

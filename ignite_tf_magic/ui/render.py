@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from html import escape
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _RED, _GREEN, _BLUE, _GREY, _AMBER = "#e53935", "#43a047", "#1e88e5", "#9e9e9e", "#fb8c00"
 _STATE_COLOURS = {"succeeded": _GREEN, "failed": _RED, "failing": _RED, "lost": _RED, "stopped": _GREY}
 _FONT = "font-size:var(--jp-ui-font-size1,13px);line-height:1.5"
+_BARS = f"white-space:pre;font-family:monospace;color:{_BLUE}"
 _MARGIN = "margin:6px 0 2px 0"
 
 
@@ -207,11 +208,12 @@ def table_view(
     right: set[int] | None = None,
     dots: dict[int, list[str]] | None = None,
     *,
+    bars: Set[int] = frozenset(),
     upper: bool = True,
 ) -> View:
     """Lay out a table; `right` are columns of numbers, `dots` CSS colours by column and row.
 
-    `upper` puts the text's head into capitals.
+    `bars` are columns of block characters, between which spaces count. `upper` puts the text's head into capitals.
     """
     right, dots = right or set(), dots or {}
     head, rows = [visible_line(name) for name in head], [[visible_line(cell) for cell in row] for row in rows]
@@ -227,7 +229,8 @@ def table_view(
 
     def cell(tag: str, html: str, column: int) -> str:
         align = "right" if column in right else "left"
-        return f'<{tag} style="text-align:{align};white-space:nowrap;padding:2px 12px 2px 4px">{html}</{tag}>'
+        style = _BARS if column in bars and tag == "td" else "white-space:nowrap"
+        return f'<{tag} style="text-align:{align};{style};padding:2px 12px 2px 4px">{html}</{tag}>'
 
     def body_cell(text: str, row: int, column: int) -> str:
         return cell("td", (dot(dots[column][row]) if column in dots else "") + escape(text), column)

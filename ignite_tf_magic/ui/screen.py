@@ -88,6 +88,9 @@ class Screen(Protocol):
             ConfigError: It cannot be kept there.
         """
 
+    def show_rows(self, frame: Callable[[], Any], view: View) -> None:
+        """Show rows: a DataFrame where it can be gone on with, else the table, for which no DataFrame is made."""
+
     def variables(self, names: Sequence[str]) -> dict[str, Any]:
         """Return variables of the person's.
 

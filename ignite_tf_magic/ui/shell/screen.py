@@ -92,7 +92,8 @@ class ShellScreen:
             return
         try:
             if hasattr(value, "to_csv"):
-                (value.to_parquet if name.endswith(".parquet") else value.to_csv)(name, index=False)
+                frame = value.apply(_with_whole_arrays)
+                (frame.to_parquet if name.endswith(".parquet") else frame.to_csv)(name, index=False)
             elif hasattr(value, "save"):
                 value.save(name)
             else:
@@ -101,6 +102,11 @@ class ShellScreen:
             raise ConfigError(f"-o {name} cannot be written: {error}") from error
         if what:
             self.note(f"{name}: {what}")
+
+    def show_rows(self, frame: Callable[[], Any], view: View) -> None:
+        """Print the table."""
+        del frame
+        echo(view.text)
 
     def variables(self, names: Sequence[str]) -> dict[str, Any]:
         """Return none: a shell has none."""
@@ -133,6 +139,13 @@ class ShellScreen:
 
     def chart(self) -> None:
         """Draw none."""
+
+
+def _with_whole_arrays(column: Any) -> Any:
+    """Have lists in place of arrays, which a file of text would show shortened."""
+    if column.dtype != object:
+        return column
+    return column.map(lambda cell: cell.tolist() if hasattr(cell, "tolist") else cell)
 
 
 class ShellStream:

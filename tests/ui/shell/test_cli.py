@@ -55,6 +55,7 @@ def test_version_is_that_of_the_package():
 
 
 COMMANDS = ["demo", "local", "local up", "local status", "local down", "load", "caches", "sql"]
+COMMANDS += ["columns", "sample", "profile"]
 COMMANDS += [
     "start",
     "ps",
@@ -194,6 +195,20 @@ def test_load_then_caches_then_sql(configured, tmp_path):
     few = ignite_tf("sql", "SELECT id FROM CLI_POINTS", "--limit", "2")
     assert len(few.stdout.split()) == 3
     assert "there are more" in few.stderr
+    assert re.search(r"^key +key +long +int64 +ID +0$", ignite_tf("columns", "CLI_POINTS").stdout, re.M)
+    rows = json.loads(ignite_tf("sample", "CLI_POINTS", "-n", "5", "--json").stdout)
+    assert [row["name"] for row in rows] == [f"n{row['key']}" for row in rows]
+    ignite_tf("sample", "CLI_POINTS", "-o", "some.csv")
+    assert len((tmp_path / "some.csv").read_text().splitlines()) == 11
+    profile = ignite_tf("profile", "CLI_POINTS", "id")
+    assert profile.stdout.startswith("cache CLI_POINTS: 500 rows")
+    assert "█" in profile.stdout
+    (column,) = json.loads(ignite_tf("profile", "CLI_POINTS", "id", "--limit", "50", "--json").stdout)[
+        "columns"
+    ]
+    assert (column["min"], column["max"], column["mean"], column["distinct"]) == (0, 499, 249.5, 500)
+    assert column["estimated"] == ["histogram", "quantiles"]
+    assert "did you mean 'CLI_POINTS'" in ignite_tf("profile", "CLI_POINT", code=1).stderr
     refused = ignite_tf("load", "CLI_POINTS", "digits", code=1)
     assert "exists and has 500 rows" in refused.stderr
     replaced = ignite_tf("load", "CLI_POINTS", "digits", "--replace", "--backups", "0", "--split", "test")

@@ -1,0 +1,121 @@
+"""The fields of a row one by one, each with its exact value and whatever its type: for looking at a cache.
+
+Training data goes through `columns`, which wants one type per field. Values are those of `sql_cells`, so that a time
+keeps its nanoseconds and a decimal its digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ignite_tf_magic.errors import RemoteProtocolError
+from ignite_tf_magic.protocol.buffer import Reader
+from ignite_tf_magic.protocol.objects import BinaryType, FindType, read_header, skip_value
+from ignite_tf_magic.protocol.ops import TypeCode
+from ignite_tf_magic.protocol.sql_cells import read_cell
+
+Path = tuple[str, ...]
+_NAMES = {TypeCode.BOOL: "boolean", TypeCode.OPTIMIZED: "date", TypeCode.DATE: "java.util.Date"}
+_CLASS_ID_AT = 1
+_MIN_SERIALISED_BYTES = 5
+_MAX_DEPTH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class RowField:
+    """One field of one row.
+
+    Attributes:
+        code: Type code; NULL where there is no value.
+        value: As `sql_cells.read_cell` gives it; None of an object whose type the cluster does not know.
+    """
+
+    code: int
+    value: Any
+
+    @property
+    def java_class_id(self) -> int | None:
+        """The id of the class of a value that Java has serialised, and nobody can read here; None of other values."""
+        if self.code != TypeCode.OPTIMIZED or not isinstance(self.value, bytes):
+            return None
+        raw = self.value[_CLASS_ID_AT:_MIN_SERIALISED_BYTES]
+        return int.from_bytes(raw, "little", signed=True) if len(raw) == _MIN_SERIALISED_BYTES - 1 else 0
+
+
+@dataclass(frozen=True, slots=True)
+class RowFields:
+    """One row.
+
+    Attributes:
+        types: What its key and its value are, in words: the name of a binary type, else that of the type.
+        fields: By their paths: ("key",), ("val", "pixels"), ("val", "owner", "name"), ...
+    """
+
+    types: tuple[str, str]
+    fields: dict[Path, RowField]
+
+
+def read_row(row: memoryview, find_type: FindType) -> RowFields:
+    """Read the key and the value of a row.
+
+    Raises:
+        RemoteProtocolError: Truncated bytes, an unknown type code, or senseless lengths.
+    """
+    reader = Reader(row)
+    fields: dict[Path, RowField] = {}
+    types = []
+    for root in ("key", "val"):
+        start = reader.position
+        skip_value(reader)
+        fields.update(_fields((root,), row, start, find_type))
+        types.append(_type_of(row, start, find_type))
+    return RowFields((types[0], types[1]), fields)
+
+
+def type_name(code: int) -> str:
+    """Name a type as people do: "long", "byte array", "date"."""
+    known = _NAMES.get(TypeCode(code)) if code in tuple(TypeCode) else f"type code {code}"
+    return known or TypeCode(code).name.lower().replace("_", " ")
+
+
+def _fields(path: Path, view: memoryview, start: int, find_type: FindType) -> Iterator[tuple[Path, RowField]]:
+    if len(path) > _MAX_DEPTH:
+        raise RemoteProtocolError(f"corrupted message: values nested more than {_MAX_DEPTH} deep")
+    view, start, code = _unwrapped(view, start)
+    if code != TypeCode.BINARY_OBJECT:
+        yield path, RowField(code, read_cell(Reader(view, start), find_type))
+        return
+    header = read_header(Reader(view), start)
+    binary_type = find_type(header.type_id)
+    if binary_type is None:
+        yield path, RowField(code, None)
+        return
+    names = _names(binary_type)
+    body = view[start : start + header.length]
+    for field_id, offset in header.field_offsets(body, binary_type):
+        name = names.get(field_id, f"field {field_id & 0xFFFFFFFF:#010x}")
+        yield from _fields((*path, name), body, offset, find_type)
+
+
+def _names(binary_type: BinaryType) -> dict[int, str]:
+    return {field_id: name for name, (_, field_id) in binary_type.fields.items()}
+
+
+def _type_of(view: memoryview, start: int, find_type: FindType) -> str:
+    view, start, code = _unwrapped(view, start)
+    if code != TypeCode.BINARY_OBJECT:
+        return type_name(code)
+    type_id = read_header(Reader(view), start).type_id
+    binary_type = find_type(type_id)
+    return binary_type.name if binary_type else f"an unknown type {type_id & 0xFFFFFFFF:#010x}"
+
+
+def _unwrapped(view: memoryview, start: int) -> tuple[memoryview, int, int]:
+    """Look into the wrapping of a value; gives where the value stands, and its type code."""
+    while (code := Reader(view, start).int8() & 0xFF) == TypeCode.WRAPPED_OBJECT:
+        reader = Reader(view, start + 1)
+        view = reader.take(reader.count())
+        start = reader.int32()
+    return view, start, code

@@ -1,0 +1,178 @@
+"""What the rows of a cache are made of: types as they are stored, and as a dataset has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ignite_tf_magic.client.client import Cache, Client
+from ignite_tf_magic.errors import IgniteTfError
+from ignite_tf_magic.protocol.layout import LayoutFinder, Leaf, RowLayout, declared_layout
+from ignite_tf_magic.protocol.objects import FindType
+from ignite_tf_magic.protocol.ops import TypeCode
+from ignite_tf_magic.protocol.row_fields import Path, RowFields, read_row, type_name
+from ignite_tf_magic.session.cache_rows import first_rows
+from ignite_tf_magic.session.cache_tables import CacheTable, Query, find_cache, table_of
+from ignite_tf_magic.session.seen_fields import RowKind, kinds_of, name_of, paths_of, stored_type, type_finder
+
+LOOKED_AT_ROWS = 256
+_LOOKED_AT_BYTES = 32 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnInfo:
+    """One column: the key, the value, or a field of one of them.
+
+    Attributes:
+        name: As `IgniteDataset(fields=)` and `profile` take it: "pixels", "owner.name", "key".
+        is_key: It is the key, or a part of it.
+        type: As it is stored: "int", "byte array", "string"; several with "or" between them.
+        dtype: What a dataset has: "int32", "string"; None where it has no form for it.
+        shape: Of one row in a dataset; None in it is a length that varies.
+        sql_column: What SQL calls it; None where it has no such column.
+        is_nullable: Whether SQL lets it be NULL; None without a column.
+        num_nulls: Rows without a value.
+        num_rows: Rows that were looked at and are of a type that has it.
+    """
+
+    name: str
+    is_key: bool
+    type: str
+    dtype: str | None
+    shape: tuple[int | None, ...]
+    sql_column: str | None
+    is_nullable: bool | None
+    num_nulls: int
+    num_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class CacheColumns:
+    """What the rows of a cache are made of.
+
+    Attributes:
+        rows: Of the whole cache.
+        num_looked_at: Rows of which types and nulls are told.
+        table: The SQL table as a statement names it; None without one.
+        kinds: Types of keys and values, those that most rows have first.
+        notes: What a person should know, in words: why a dataset would refuse the cache.
+    """
+
+    cache: str
+    rows: int
+    num_looked_at: int
+    table: str | None
+    kinds: tuple[RowKind, ...]
+    columns: tuple[ColumnInfo, ...]
+    notes: tuple[str, ...]
+
+
+def look_at_columns(client: Client, query: Query, cache_name: str) -> CacheColumns:
+    """Tell what the rows of a cache are made of; see `Session.columns`."""
+    cache = find_cache(client, query, cache_name)
+    baseline = cache.baseline()
+    encoded = first_rows(cache, baseline, LOOKED_AT_ROWS, _LOOKED_AT_BYTES)
+    table, _ = table_of(query, cache_name)
+    if not encoded:
+        return _declared_columns(cache, table)
+    find_type = type_finder(client)
+    rows = [read_row(memoryview(row), find_type) for row in encoded]
+    leaves, notes = _leaves(encoded, rows, find_type)
+    columns = [_column(client, path, rows, leaves.get(path), table) for path in paths_of(rows)]
+    kinds = kinds_of(rows)
+    return CacheColumns(
+        cache_name,
+        baseline.size,
+        len(rows),
+        table.name if table else None,
+        kinds,
+        tuple(columns),
+        tuple(notes),
+    )
+
+
+def _leaves(
+    encoded: Sequence[bytes], rows: Sequence[RowFields], find_type: FindType
+) -> tuple[Mapping[Path, Leaf], list[str]]:
+    """Return what a dataset makes of each field, and why it would refuse the cache, if it does."""
+    try:
+        return _by_path(_layout(encoded, find_type)), []
+    except IgniteTfError as error:
+        notes = [f"IgniteDataset refuses these rows: {error}"]
+    leaves: dict[Path, Leaf] = {}
+    for path in paths_of(rows):
+        try:
+            leaves.update(_by_path(_layout(encoded, find_type, [".".join(path[1:])] if path[1:] else [])))
+        except IgniteTfError:
+            continue
+    return leaves, notes
+
+
+def _layout(encoded: Sequence[bytes], find_type: FindType, fields: Sequence[str] | None = None) -> RowLayout:
+    finder = LayoutFinder(find_type, fields)
+    finder.add(memoryview(b"".join(encoded)), len(encoded))
+    return finder.layout()
+
+
+def _by_path(layout: RowLayout) -> dict[Path, Leaf]:
+    return {leaf.path: leaf for leaf in layout.leaves()}
+
+
+def _column(
+    client: Client, path: Path, rows: Sequence[RowFields], leaf: Leaf | None, table: CacheTable | None
+) -> ColumnInfo:
+    kinds = {row.types for row in rows if path in row.fields}
+    mine = [row.fields.get(path) for row in rows if row.types in kinds]
+    there = [field for field in mine if field is not None and field.code != TypeCode.NULL]
+    types = dict.fromkeys(stored_type(client, field) for field in there) or {"unknown": None}
+    column = table.column_of(path) if table else None
+    return ColumnInfo(
+        name_of(path),
+        path[0] == "key",
+        " or ".join(types),
+        _dtype(leaf),
+        _shape(leaf),
+        column.name if column else None,
+        column.is_nullable if column else None,
+        len(mine) - len(there),
+        len(mine),
+    )
+
+
+def _dtype(leaf: Leaf | None) -> str | None:
+    if leaf is None:
+        return None
+    return "string" if leaf.is_text else str(leaf.dtype)
+
+
+def _shape(leaf: Leaf | None) -> tuple[int | None, ...]:
+    if leaf is None:
+        return ()
+    return (None,) if leaf.is_ragged else leaf.row_shape
+
+
+def _declared_columns(cache: Cache, table: CacheTable | None) -> CacheColumns:
+    """Tell of a cache without rows what its SQL table declares."""
+    entities = cache.config().query_entities
+    layout = declared_layout(entities[0]) if len(entities) == 1 else None
+    columns = []
+    for leaf in layout.leaves() if layout else ():
+        column = table.column_of(leaf.path) if table else None
+        columns.append(
+            ColumnInfo(
+                name_of(leaf.path),
+                leaf.path[0] == "key",
+                type_name(leaf.code),
+                _dtype(leaf),
+                _shape(leaf),
+                column.name if column else None,
+                column.is_nullable if column else None,
+                0,
+                0,
+            )
+        )
+    known = (
+        "these are the columns that its SQL table declares" if columns else "nothing tells what its rows are"
+    )
+    note = f"cache {cache.name!r} has no rows; {known}"
+    return CacheColumns(cache.name, 0, 0, table.name if table else None, (), tuple(columns), (note,))

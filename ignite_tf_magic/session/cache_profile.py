@@ -1,0 +1,222 @@
+"""A cache in numbers: its rows, bytes, nulls, classes, distributions and skew, to be looked at before a training.
+
+Where the cache has a SQL table, the cluster makes out what SQL can over all rows. All else comes from a sample of whole
+partitions chosen at random (`cache_rows.draw_rows`), and is marked so. A cache that is no larger than the sample is
+read whole, and then everything is exact.
+"""
+
+from __future__ import annotations
+
+import difflib
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ignite_tf_magic.client.cache_facts import LoadState, load_mark, read_facts
+from ignite_tf_magic.client.cache_scan import Baseline
+from ignite_tf_magic.client.client import WHOLE_CACHE, Client
+from ignite_tf_magic.client.local_rows import rows_by_node
+from ignite_tf_magic.errors import ConfigError
+from ignite_tf_magic.protocol.row_fields import Path, RowFields, read_row
+from ignite_tf_magic.session.cache_rows import RowSample, draw_rows
+from ignite_tf_magic.session.cache_tables import CacheTable, Query, find_cache, table_of
+from ignite_tf_magic.session.column_numbers import ColumnProfile
+from ignite_tf_magic.session.column_profiles import Looked, Report, said_if_it_lasts
+from ignite_tf_magic.session.seen_fields import RowKind, kinds_of, name_of, paths_of, type_finder
+
+SAMPLED_ROWS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSkew:
+    """How many rows partitions have.
+
+    Attributes:
+        num_partitions: Of the cache.
+        num_counted: Partitions that were counted; all, or those of the sample.
+        num_empty: Of these, those without a row.
+        least, median, greatest: Rows of one of these.
+    """
+
+    num_partitions: int
+    num_counted: int
+    num_empty: int
+    least: int
+    median: float
+    greatest: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRows:
+    """How many rows a node has whose primary copy it is.
+
+    Attributes:
+        address: Where it is reached.
+        rows: None where it was not counted.
+    """
+
+    address: str
+    num_partitions: int
+    rows: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CacheProfile:
+    """A cache in numbers.
+
+    Attributes:
+        rows: Of the whole cache.
+        backups: Copies of each row beside the first.
+        num_sampled: Rows that all that is estimated comes from.
+        num_read_partitions: Partitions that were read for it, from beginning to end.
+        is_whole: All rows were read: nothing is estimated.
+        table: The SQL table that was asked; None where nothing was.
+        row_bytes: Mean size of a row as it is stored, without backups and indexes; of the rows that were read.
+        kinds: Types of keys and values of the rows that were read.
+        notes: What a person should know, in words.
+    """
+
+    cache: str
+    rows: int
+    backups: int
+    num_sampled: int
+    num_read_partitions: int
+    is_whole: bool
+    table: str | None
+    row_bytes: float
+    kinds: tuple[RowKind, ...]
+    columns: tuple[ColumnProfile, ...]
+    partitions: PartitionSkew | None
+    nodes: tuple[NodeRows, ...]
+    notes: tuple[str, ...]
+
+
+def make_profile(
+    client: Client,
+    query: Query,
+    report: Report,
+    cache_name: str,
+    columns: Sequence[str],
+    num_rows: int,
+) -> CacheProfile:
+    """Look at a cache; see `Session.profile`."""
+    cache = find_cache(client, query, cache_name)
+    baseline = cache.baseline()
+    table, why_no_table = table_of(query, cache_name)
+    with said_if_it_lasts(report, f"reading a sample of the {baseline.size:,} rows of cache {cache_name}"):
+        sample = draw_rows(cache, baseline, num_rows)
+        find_type = type_finder(client)
+        rows = [read_row(memoryview(row), find_type) for row in sample.rows]
+    looked = Looked(client, query, report, sample, rows, table, baseline.size)
+    found = looked.profiles(_chosen(cache_name, _paths(rows, table, sample), table, columns))
+    notes = [*_load_notes(client, cache_name), *_sample_notes(sample), *looked.notes]
+    if table is None and not sample.is_whole:
+        notes.append(f"SQL was not asked about cache {cache_name}: {why_no_table}")
+    return CacheProfile(
+        cache_name,
+        baseline.size,
+        baseline.backups,
+        len(sample.rows),
+        len(sample.rows_of),
+        sample.is_whole,
+        table.name if table and not sample.is_whole else None,
+        sample.row_bytes,
+        kinds_of(rows),
+        tuple(found),
+        _skew(sample, baseline),
+        _nodes(client, baseline, sample, table),
+        tuple(notes),
+    )
+
+
+def _paths(rows: Sequence[RowFields], table: CacheTable | None, sample: RowSample) -> list[Path]:
+    """List the fields of rows, and where SQL is asked the columns that no row of the sample has."""
+    paths = paths_of(rows)
+    if table is None or sample.is_whole:
+        return paths
+    known = {column.name for path in paths if (column := table.column_of(path))}
+    others = [each for each in table.columns if each.name not in (*known, "_KEY", "_VAL") and not each.is_key]
+    return [*paths, *(("val", each.name) for each in others)]
+
+
+def _chosen(
+    cache_name: str, paths: Sequence[Path], table: CacheTable | None, wanted: Sequence[str]
+) -> list[Path]:
+    """Return the columns that were asked for, by the names of fields or of SQL.
+
+    Raises:
+        ConfigError: There is none of that name.
+    """
+    if not wanted or not paths:
+        return list(paths)
+    names: dict[str, Path] = {}
+    for path in paths:
+        column = table.column_of(path) if table else None
+        for name in (name_of(path), column.name if column else None):
+            if name:
+                names.setdefault(name.upper(), path)
+    for name in wanted:
+        if name.upper() not in names:
+            shown = {name_of(path).upper(): name_of(path) for path in paths}
+            near = [shown.get(each, each) for each in difflib.get_close_matches(name.upper(), names, n=3)]
+            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            raise ConfigError(
+                f"cache {cache_name!r} has no column {name!r}{hint} Its columns: {', '.join(shown.values())}"
+                if hint
+                else f"cache {cache_name!r} has no column {name!r}; its columns: {', '.join(shown.values())}"
+            )
+    return list(dict.fromkeys(names[name.upper()] for name in wanted))
+
+
+def _load_notes(client: Client, cache_name: str) -> list[str]:
+    mark = load_mark(read_facts(client, cache_name))
+    if mark is None or mark.state is LoadState.COMPLETE:
+        return []
+    return [f"the load of cache {cache_name} was not finished: it was to write {mark.expected_rows:,} rows"]
+
+
+def _sample_notes(sample: RowSample) -> list[str]:
+    if not sample.is_cut:
+        return []
+    return [
+        f"the rows are large: reading ended after {sample.read_bytes / 2**20:,.0f} MiB, within a partition, whose rows "
+        "come in the order of their keys' hashes"
+    ]
+
+
+def _skew(sample: RowSample, baseline: Baseline) -> PartitionSkew | None:
+    counts = sorted(sample.rows_of.values())
+    if WHOLE_CACHE in baseline.owners or not counts:
+        return None
+    return PartitionSkew(
+        len(baseline.owners),
+        len(counts),
+        counts.count(0),
+        counts[0],
+        statistics.median(counts),
+        counts[-1],
+    )
+
+
+def _nodes(
+    client: Client, baseline: Baseline, sample: RowSample, table: CacheTable | None
+) -> tuple[NodeRows, ...]:
+    """Tell how many rows each node has; a table is counted by the nodes themselves."""
+    if WHOLE_CACHE in baseline.owners:
+        return ()
+    counted: Mapping[Any, int] = {}
+    if sample.is_whole:
+        by_node: Counter[Any] = Counter()
+        for partition, rows in sample.rows_of.items():
+            by_node[baseline.owners[partition]] += rows
+        counted = by_node
+    elif table is not None:
+        counted = rows_by_node(client, table.name)
+    num_partitions = Counter(baseline.owners.values())
+    return tuple(
+        NodeRows(str(node.endpoints[0]), num_partitions[node.node_id], counted.get(node.node_id))
+        for node in client.nodes()
+        if num_partitions[node.node_id]
+    )

@@ -1,0 +1,87 @@
+"""Some rows of a cache, as a person looks at them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ignite_tf_magic.client.client import Client
+from ignite_tf_magic.protocol.row_fields import read_row
+from ignite_tf_magic.session.cache_rows import first_rows
+from ignite_tf_magic.session.cache_tables import Query, find_cache
+from ignite_tf_magic.session.seen_fields import cell_of, name_of, paths_of, type_finder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSample:
+    """Rows of a cache, of many partitions.
+
+    Attributes:
+        columns: Names, those of the key first.
+        rows: Python's and NumPy's values, in this order; a null is None, as is a field that a row has not.
+        total_rows: Of the cache.
+    """
+
+    cache: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    total_rows: int
+
+    def to_pandas(self, shorten: Callable[[Any], str] | None = None) -> pd.DataFrame:
+        """Build a DataFrame. Whole numbers and truths that are null somewhere are of pandas' nullable dtypes.
+
+        Args:
+            shorten: Makes text of arrays and lists, which are kept as they are without it.
+        """
+        import pandas as pd
+
+        rows = self.rows
+        if shorten is not None:
+            rows = tuple(
+                tuple(shorten(cell) if isinstance(cell, np.ndarray | list) else cell for cell in row)
+                for row in rows
+            )
+        columns = {at: _pandas_column([row[at] for row in rows]) for at in range(len(self.columns))}
+        frame: pd.DataFrame = pd.DataFrame(columns)
+        frame.columns = pd.Index(list(self.columns))
+        return frame
+
+
+def look_at_rows(client: Client, query: Query, cache_name: str, num_rows: int) -> CacheSample:
+    """Return rows of many partitions; see `Session.sample`."""
+    cache = find_cache(client, query, cache_name)
+    baseline = cache.baseline()
+    find_type = type_finder(client)
+    rows = [read_row(memoryview(row), find_type) for row in first_rows(cache, baseline, num_rows)]
+    paths = paths_of(rows)
+    cells = tuple(tuple(cell_of(row, path) for path in paths) for row in rows)
+    return CacheSample(cache_name, tuple(map(name_of, paths)), cells, baseline.size)
+
+
+def _pandas_column(values: Sequence[Any]) -> Any:
+    """Return what pandas keeps as a column."""
+    import pandas as pd
+
+    types = {type(value) for value in values if value is not None}
+    kind: Any = types.pop() if len(types) == 1 else None
+    if kind in (int, bool):
+        dtype = ("Int64" if kind is int else "boolean") if None in values else kind.__name__
+        return pd.Series(values, dtype=dtype)
+    if kind is float:
+        return np.array([np.nan if value is None else value for value in values])
+    if kind is np.datetime64:
+        moments = [np.datetime64("NaT") if value is None else value for value in values]
+        is_near = all(np.datetime_data(value.dtype)[0] == "ns" for value in values if value is not None)
+        return np.array(moments, "M8[ns]" if is_near else "M8[us]")
+    if kind is str:
+        return pd.Series(values, dtype="string")
+    column = np.empty(len(values), object)
+    for at, value in enumerate(values):
+        column[at] = value
+    return column

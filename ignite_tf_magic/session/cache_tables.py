@@ -1,0 +1,90 @@
+"""The SQL table of a cache, and which of its columns holds which field of the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from ignite_tf_magic.client.client import Cache, Client
+from ignite_tf_magic.client.sql_result import QueryResult
+from ignite_tf_magic.errors import CacheNotFound, QueryError
+from ignite_tf_magic.protocol.row_fields import Path
+from ignite_tf_magic.serialization.sql_text import quoted_name
+
+Query = Callable[[str, Sequence[Any]], QueryResult]
+_TABLES = "SELECT SCHEMA_NAME, TABLE_NAME FROM SYS.TABLES WHERE CACHE_NAME = ? ORDER BY TABLE_NAME"
+_CACHES_OF_TABLES = "SELECT CACHE_NAME FROM SYS.TABLES WHERE UPPER(TABLE_NAME) = ? ORDER BY CACHE_NAME"
+_COLUMNS = (
+    "SELECT COLUMN_NAME, TYPE, NULLABLE, PK FROM SYS.TABLE_COLUMNS WHERE SCHEMA_NAME = ? AND TABLE_NAME = ?"
+)
+_WHOLE = {("key",): "_KEY", ("val",): "_VAL"}
+
+
+@dataclass(frozen=True, slots=True)
+class TableColumn:
+    """A column of a cache's SQL table.
+
+    Attributes:
+        name: As SQL knows it.
+        java_type: As "java.lang.Integer".
+    """
+
+    name: str
+    java_type: str
+    is_nullable: bool
+    is_key: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CacheTable:
+    """The SQL table of a cache.
+
+    Attributes:
+        name: As it is written in a statement: PUBLIC.MNIST.
+    """
+
+    name: str
+    columns: tuple[TableColumn, ...]
+
+    def column_of(self, path: Path) -> TableColumn | None:
+        """Find the column of a field; fields of fields have none that is known."""
+        if len(path) > 2:
+            return None
+        keys = [each for each in self.columns if each.is_key and each.name not in _WHOLE.values()]
+        if path == ("key",) and len(keys) == 1:
+            return keys[0]
+        name = _WHOLE[path] if len(path) == 1 else path[1]
+        alike = [each for each in self.columns if each.name.upper() == name.upper()]
+        if len(alike) != 1 or (len(path) == 2 and alike[0].is_key != (path[0] == "key")):
+            return None
+        return alike[0]
+
+
+def find_cache(client: Client, query: Query, name: str) -> Cache:
+    """Return a cache that exists.
+
+    Raises:
+        CacheNotFound: There is none of that name; the error lists near names, or the cache of such a table.
+    """
+    try:
+        return client.cache(name)
+    except CacheNotFound as error:
+        with suppress(QueryError):
+            if tables := query(_CACHES_OF_TABLES, [name.upper()]).rows:
+                raise CacheNotFound(name, [cache for (cache,) in tables], 1) from None
+        raise error from None
+
+
+def table_of(query: Query, cache_name: str) -> tuple[CacheTable | None, str]:
+    """Find the one SQL table of a cache; without one, say why in words."""
+    try:
+        tables = query(_TABLES, [cache_name]).rows
+    except QueryError as error:  # a cluster without SQL, or one that lets this user not look
+        return None, f"the cluster tells nothing of SQL tables: {str(error).splitlines()[0]}"
+    names = [f"{quoted_name(schema)}.{quoted_name(table)}" for schema, table in tables]
+    if len(tables) != 1:
+        return None, f"it has several SQL tables: {', '.join(names)}" if tables else "it has no SQL table"
+    columns = query(_COLUMNS, list(tables[0])).rows
+    return CacheTable(names[0], tuple(TableColumn(*each) for each in columns)), ""

@@ -1,0 +1,226 @@
+"""The numbers of the columns of a cache: out of a sample of its rows, and of what the cluster says of all of them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import accumulate
+from threading import Timer
+from typing import Any
+
+from ignite_tf_magic.client.client import Client
+from ignite_tf_magic.errors import QueryError
+from ignite_tf_magic.protocol.objects import ARRAYS
+from ignite_tf_magic.protocol.ops import TypeCode
+from ignite_tf_magic.protocol.row_fields import Path, RowField, RowFields
+from ignite_tf_magic.session.cache_rows import RowSample
+from ignite_tf_magic.session.cache_tables import CacheTable, Query
+from ignite_tf_magic.session.column_numbers import (
+    OF_COUNTS,
+    OF_VALUES,
+    ColumnProfile,
+    numbers_of,
+    numbers_of_items,
+)
+from ignite_tf_magic.session.seen_fields import cell_of, name_of, stored_type
+from ignite_tf_magic.session.server_numbers import (
+    ServerColumn,
+    aggregated,
+    counted_distinct,
+    grouped,
+    kind_of_java_type,
+)
+
+Report = Callable[[str], None]
+# A column that has no more different values in the sample, and each of them often, is counted value by value.
+_FEW_VALUES, _OFTEN = 64, 4
+# The node that counts different values gathers all of them on its heap.
+_MAX_GATHERED_BYTES, _VALUE_BYTES = 16 * 1024 * 1024, 64
+_MAX_ITEMS = 4_000_000
+_OF_ITEMS = frozenset({"num_nans", "num_infinite"}) | OF_VALUES
+_TOLD_AFTER_S = 2.0
+_KIND_OF_CODE: dict[int, str] = {
+    **dict.fromkeys((TypeCode.BYTE, TypeCode.SHORT, TypeCode.INT, TypeCode.LONG), "integer"),
+    **dict.fromkeys((TypeCode.FLOAT, TypeCode.DOUBLE), "float"),
+    **dict.fromkeys((TypeCode.CHAR, TypeCode.STRING), "text"),
+    **dict.fromkeys((TypeCode.TIMESTAMP, TypeCode.DATE), "timestamp"),
+    TypeCode.BOOL: "boolean",
+    TypeCode.DECIMAL: "decimal",
+    TypeCode.TIME: "time",
+    TypeCode.UUID: "uuid",
+    TypeCode.OPTIMIZED: "date",
+    **dict.fromkeys((TypeCode.ENUM, TypeCode.BINARY_ENUM), "integer"),
+}
+
+
+@contextmanager
+def said_if_it_lasts(report: Report, what: str) -> Iterator[None]:
+    """Say what is going on when it takes more than two seconds."""
+    timer = Timer(_TOLD_AFTER_S, report, [f"{what} ..."])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+class Looked:
+    """Makes profiles of columns out of a sample, and of what the cluster says of all rows.
+
+    Attributes:
+        notes: What is to be said of them, in words.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        query: Query,
+        report: Report,
+        sample: RowSample,
+        rows: Sequence[RowFields],
+        table: CacheTable | None,
+        num_rows: int,
+    ) -> None:
+        self._client, self._query, self._report = client, query, report
+        self._sample, self._rows = sample, rows
+        self._num_rows = num_rows
+        self._table = None if sample.is_whole else table
+        self.notes: list[str] = []
+
+    def profiles(self, paths: Sequence[Path]) -> list[ColumnProfile]:
+        """Make them; `notes` has what is to be said afterwards."""
+        found = {path: self._of_sample(path) for path in paths}
+        self.notes += [
+            f"column {column.name} holds {column.type}: nobody can read that without the class"
+            for column in found.values()
+            if column.kind == "java"
+        ]
+        if not self._sample.is_whole:
+            everything = OF_COUNTS | OF_VALUES
+            found = {path: replace(column, estimated=everything) for path, column in found.items()}
+        if self._table is not None:
+            self._ask(self._table, found)
+        return list(found.values())
+
+    def _of_sample(self, path: Path) -> ColumnProfile:
+        types = {row.types for row in self._rows if path in row.fields}
+        mine = [row for row in self._rows if row.types in types]
+        there = [field for row in mine if (field := row.fields.get(path)) and field.code != TypeCode.NULL]
+        kind, num_nulls = _kind_of(there), len(mine) - len(there)
+        type_name = " or ".join(dict.fromkeys(stored_type(self._client, field) for field in there))
+        name = name_of(path)
+        if kind == "array":
+            arrays = [cell for row in mine if (cell := cell_of(row, path)) is not None]
+            kept = _as_many_as_fit(arrays)
+            column = numbers_of_items(name, type_name, kept, num_nulls, len(mine))
+            return column if len(kept) == len(arrays) else replace(column, estimated=_OF_ITEMS)
+        if kind in ("null", "object", "java", "mixed"):
+            return ColumnProfile(name, type_name or "unknown", kind, len(mine), num_nulls)
+        return numbers_of(name, type_name, kind, Counter(field.value for field in there), num_nulls)
+
+    def _ask(self, table: CacheTable, found: dict[Path, ColumnProfile]) -> None:
+        """Put in place of a sample's numbers those of the cluster, where SQL makes something of a column."""
+        server_columns = {
+            path: server_column
+            for path, column in found.items()
+            if (server_column := _server_column(table, path, column))
+        }
+        asked = dict(server_columns)
+        try:
+            for path, column in list(asked.items()):
+                if not _has_few_values(found[path]):
+                    continue
+                with said_if_it_lasts(self._report, f"the cluster counts the values of column {column.name}"):
+                    groups = grouped(self._query, table.name, column)
+                if groups is not None:
+                    found[path] = groups
+                    del asked[path]
+            with said_if_it_lasts(self._report, f"the cluster adds up {len(asked)} columns"):
+                answers = list(aggregated(self._query, table.name, list(asked.values())))
+            for (path, column), answer in zip(asked.items(), answers, strict=True):
+                found[path] = self._with_sample(table, path, column, answer, found[path])
+            self._compare_rows(found[path].num_rows for path in server_columns)
+        except QueryError as error:
+            self.notes.append(f"SQL gave no numbers of some columns: {error}")
+
+    def _compare_rows(self, counted: Iterable[int]) -> None:
+        """Note where a table has not as many rows as its cache."""
+        for num_rows in sorted({*counted} - {self._num_rows}):
+            self.notes.append(
+                f"SQL counted {num_rows:,} rows, and the cache has {self._num_rows:,}: the others are of types that "
+                "the table does not have, or came or went meanwhile"
+            )
+
+    def _with_sample(
+        self,
+        table: CacheTable,
+        path: Path,
+        asked: ServerColumn,
+        answer: ColumnProfile,
+        sampled: ColumnProfile,
+    ) -> ColumnProfile:
+        """Add to the cluster's numbers those of the sample that SQL has not."""
+        num_distinct, estimated = sampled.num_distinct, {"num_distinct", "quantiles", "histogram"}
+        if path == ("key",):
+            num_distinct = answer.num_rows
+            estimated.remove("num_distinct")
+        elif answer.num_rows * self._gathered_bytes(path) <= _MAX_GATHERED_BYTES:
+            with said_if_it_lasts(
+                self._report, f"the cluster counts different values of column {asked.name}"
+            ):
+                num_distinct = counted_distinct(self._query, table.name, asked)
+            estimated.remove("num_distinct")
+        return replace(
+            answer,
+            num_distinct=num_distinct,
+            quantiles=sampled.quantiles,
+            histogram=sampled.histogram,
+            estimated=frozenset(estimated),
+        )
+
+    def _gathered_bytes(self, path: Path) -> int:
+        """Reckon what a node keeps of a value while it tells values apart."""
+        texts = [len(value) for row in self._rows if isinstance(value := cell_of(row, path), str)]
+        return _VALUE_BYTES + (2 * sum(texts) // len(texts) if texts else 0)
+
+
+def _has_few_values(sampled: ColumnProfile) -> bool:
+    num_distinct, num_values = sampled.num_distinct or 0, sampled.num_rows - sampled.num_nulls
+    return num_distinct <= _FEW_VALUES and num_distinct * _OFTEN <= num_values
+
+
+def _kind_of(fields: Sequence[RowField]) -> str:
+    kinds = {
+        _kind_of_field(code, is_java)
+        for code, is_java in {(f.code, f.java_class_id is not None) for f in fields}
+    }
+    if not kinds:
+        return "null"
+    return kinds.pop() if len(kinds) == 1 else "mixed"
+
+
+def _kind_of_field(code: int, is_java: bool) -> str:
+    if is_java:
+        return "java"
+    return "array" if code in ARRAYS else _KIND_OF_CODE.get(code, "object")
+
+
+def _as_many_as_fit(arrays: Sequence[Any]) -> Sequence[Any]:
+    """Return the first arrays, up to about four million items."""
+    ends = list(accumulate(map(len, arrays)))
+    return arrays[: bisect_left(ends, _MAX_ITEMS) + 1]
+
+
+def _server_column(table: CacheTable, path: Path, sampled: ColumnProfile) -> ServerColumn | None:
+    """Return the column of SQL that holds the same values as a field; None where there is none."""
+    column = table.column_of(path)
+    kind = kind_of_java_type(column.java_type) if column else None
+    if column is None or kind is None or sampled.kind not in (kind, "null"):
+        return None
+    is_seen = sampled.kind != "null"
+    type_name = sampled.type if is_seen else column.java_type.rpartition(".")[2].lower()
+    return ServerColumn(sampled.name, type_name, column.name, kind)

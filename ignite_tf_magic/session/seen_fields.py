@@ -1,0 +1,88 @@
+"""The fields of rows that were looked at: their names, the types of rows, and how they are stored."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache as remembered
+from typing import Any
+
+import numpy as np
+
+from ignite_tf_magic.client.client import Client
+from ignite_tf_magic.errors import ServerError
+from ignite_tf_magic.protocol import messages
+from ignite_tf_magic.protocol.objects import BinaryType, FindType
+from ignite_tf_magic.protocol.ops import TypeCode
+from ignite_tf_magic.protocol.row_fields import Path, RowField, RowFields, type_name
+
+
+@dataclass(frozen=True, slots=True)
+class RowKind:
+    """Rows of one type of keys and one of values.
+
+    Attributes:
+        num_rows: How many of the rows that were looked at.
+    """
+
+    key_type: str
+    value_type: str
+    num_rows: int
+
+
+def cell_of(row: RowFields, path: Path) -> Any:
+    """Return a field of a row, numbers of an array as one; None where there is none."""
+    field = row.fields.get(path)
+    if field is None:
+        return None
+    return np.frombuffer(field.value, np.uint8) if field.code == TypeCode.BYTE_ARRAY else field.value
+
+
+def name_of(path: Path) -> str:
+    """Name a field as `IgniteDataset` does: those of the value without "val" in front."""
+    is_plain = path[0] == "val" and len(path) > 1 and path[1] not in ("key", "val")
+    return ".".join(path[1:] if is_plain else path)
+
+
+def paths_of(rows: Iterable[RowFields]) -> list[Path]:
+    """List the fields of rows, those of the key first; an object that is null in some is its fields in the others."""
+    seen = dict.fromkeys(path for row in rows for path in row.fields)
+    above = {path[:length] for path in seen for length in range(1, len(path))}
+    empty = {path for path in above & seen.keys() if all(_is_null(row.fields.get(path)) for row in rows)}
+    return sorted((path for path in seen if path not in empty), key=lambda path: path[0] != "key")
+
+
+def _is_null(field: RowField | None) -> bool:
+    return field is None or field.code == TypeCode.NULL
+
+
+def kinds_of(rows: Iterable[RowFields]) -> tuple[RowKind, ...]:
+    """Count the types of rows."""
+    return tuple(RowKind(*types, count) for types, count in Counter(row.types for row in rows).most_common())
+
+
+def type_finder(client: Client) -> FindType:
+    """Ask for each type once, and anew, as types gain fields."""
+
+    @remembered
+    def find(type_id: int) -> BinaryType | None:
+        return client.types.find(type_id, refresh=True)
+
+    return find
+
+
+def stored_type(client: Client, field: RowField) -> str:
+    """Name the type of a field, of a value that Java has serialised its class."""
+    class_id = field.java_class_id
+    if class_id is None:
+        return type_name(field.code) if field.value is not None else "object of an unknown type"
+    return f"{java_class(client, class_id)}, serialised by Java"
+
+
+def java_class(client: Client, class_id: int) -> str:
+    """Ask for the name of a Java class."""
+    try:
+        return client.router.call(messages.get_type_name(class_id), messages.parse_type_name)
+    except ServerError:
+        return f"class {class_id & 0xFFFFFFFF:#010x}"

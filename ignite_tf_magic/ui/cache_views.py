@@ -1,0 +1,148 @@
+"""Views of a cache's columns and rows. Pure, as `render`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ignite_tf_magic.ui.render import View, message_view, table_view
+
+if TYPE_CHECKING:
+    from ignite_tf_magic.session import CacheColumns, CacheSample, ColumnInfo, RowKind
+
+_MAX_TEXT_CHARS = 40
+_SHOWN_ITEMS_CHARS = 16
+
+
+def columns_view(found: CacheColumns) -> View:
+    """List the columns of a cache."""
+    several = len(found.kinds) > 1
+    looked_at = f"types and nulls are those of {found.num_looked_at:,} of its {found.rows:,} rows"
+    title = f"cache {found.cache}: {looked_at}" if found.num_looked_at else f"cache {found.cache}"
+    title += f"; SQL table {found.table}" if found.table else ""
+    head = ["Column", "Of", "Type", "Dataset", "SQL", "Nulls"]
+    rows = [
+        [
+            column.name,
+            "key" if column.is_key else "value",
+            column.type,
+            tensor_text(column),
+            _sql_text(column),
+            _share_text(column.num_nulls, column.num_rows),
+        ]
+        for column in found.columns
+    ]
+    parts = [message_view(title)]
+    if several:
+        parts.append(kinds_view(found.kinds, found.num_looked_at))
+    if rows:
+        parts.append(table_view(head, rows, right={5}))
+    parts += [message_view(note) for note in found.notes]
+    return joined(parts)
+
+
+def kinds_view(kinds: Sequence[RowKind], num_rows: int) -> View:
+    """List the types of keys and values, and how many of so many rows have each."""
+    rows = [[kind.key_type, kind.value_type, _share_text(kind.num_rows, num_rows)] for kind in kinds]
+    return table_view(["Key", "Value", "Rows"], rows, right={2})
+
+
+def _share_text(part: int, whole: int) -> str:
+    """Tell how many of how many; nothing of none."""
+    if not whole:
+        return ""
+    return f"{part:,} of {whole:,}" if part else "0"
+
+
+def tensor_text(column: ColumnInfo) -> str:
+    """Write the dtype and the shape that a dataset has for a column: uint8[784]."""
+    if column.dtype is None:
+        return "-"
+    sizes = ", ".join("?" if size is None else str(size) for size in column.shape)
+    return f"{column.dtype}[{sizes}]" if column.shape else column.dtype
+
+
+def _sql_text(column: ColumnInfo) -> str:
+    if column.sql_column is None:
+        return "-"
+    return column.sql_column if column.is_nullable else f"{column.sql_column} NOT NULL"
+
+
+def columns_as_json(found: CacheColumns) -> dict[str, Any]:
+    """Return what programs are told of the columns of a cache."""
+    return {
+        "cache": found.cache,
+        "rows": found.rows,
+        "rows_looked_at": found.num_looked_at,
+        "table": found.table,
+        "row_types": [
+            {"key": kind.key_type, "value": kind.value_type, "rows": kind.num_rows} for kind in found.kinds
+        ],
+        "columns": [
+            {
+                "name": column.name,
+                "of": "key" if column.is_key else "value",
+                "type": column.type,
+                "dtype": column.dtype,
+                "shape": list(column.shape),
+                "sql_column": column.sql_column,
+                "nullable": column.is_nullable,
+                "nulls": column.num_nulls,
+                "rows": column.num_rows,
+            }
+            for column in found.columns
+        ],
+        "notes": list(found.notes),
+    }
+
+
+def sample_view(sample: CacheSample) -> View:
+    """Show rows as a table."""
+    cells = [[short_text(value) for value in row] for row in sample.rows]
+    return table_view(list(sample.columns), cells, upper=False)
+
+
+def sample_as_json(sample: CacheSample) -> list[dict[str, Any]]:
+    """Return rows by the names of their columns, arrays as lists."""
+    return [
+        dict(zip(sample.columns, (value_as_json(value) for value in row), strict=True)) for row in sample.rows
+    ]
+
+
+def short_text(value: Any) -> str:
+    """Write a value in a few words; of an array its dtype, its length and the first items."""
+    if value is None:
+        return "NULL"
+    if _has_items(value):
+        return _array_text(value)
+    text = str(value)
+    return text if len(text) <= _MAX_TEXT_CHARS else f"{text[: _MAX_TEXT_CHARS - 3]}..."
+
+
+def _has_items(value: Any) -> bool:
+    return isinstance(value, list) or bool(getattr(value, "shape", None))
+
+
+def _array_text(value: Any) -> str:
+    shown: list[str] = []
+    for item in value[:_SHOWN_ITEMS_CHARS]:
+        shown.append(short_text(item))
+        if len(" ".join(shown)) > _SHOWN_ITEMS_CHARS:
+            break
+    items = " ".join([*shown, "..."] if len(shown) < len(value) else shown)
+    return f"{getattr(value, 'dtype', 'list')}[{len(value)}] {items}"
+
+
+def value_as_json(value: Any) -> Any:
+    """Return what JSON has a word for; all else as text."""
+    if _has_items(value):
+        items = value if isinstance(value, list) else value.tolist()
+        return [value_as_json(item) for item in items]
+    is_plain = value is None or isinstance(value, bool | int | str)
+    is_finite = isinstance(value, float) and abs(value) < float("inf")
+    return value if is_plain or is_finite else str(value)
+
+
+def joined(views: Sequence[View]) -> View:
+    """Put views below each other."""
+    return View("\n".join(view.text for view in views), "".join(view.html for view in views))
