@@ -37,7 +37,12 @@ def changes_rows(statement: str) -> bool:
 
 def quoted_name(name: str) -> str:
     """Return a name as it is written in a statement: in quotes where SQL would fold or refuse it."""
-    return name if _PLAIN_NAME.fullmatch(name) else '"' + name.replace('"', '""') + '"'
+    return name if _PLAIN_NAME.fullmatch(name) else in_quotes(name)
+
+
+def in_quotes(name: str) -> str:
+    """Return a name in quotes, for a statement that nobody reads: it may be a word of SQL, as ORDER."""
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _first_word(statement: str) -> str:

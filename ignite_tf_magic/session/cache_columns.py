@@ -13,7 +13,14 @@ from ignite_tf_magic.protocol.ops import TypeCode
 from ignite_tf_magic.protocol.row_fields import Path, RowFields, read_row, type_name
 from ignite_tf_magic.session.cache_rows import first_rows
 from ignite_tf_magic.session.cache_tables import CacheTable, Query, find_cache, table_of
-from ignite_tf_magic.session.seen_fields import RowKind, kinds_of, name_of, paths_of, stored_type, type_finder
+from ignite_tf_magic.session.seen_fields import (
+    RowKind,
+    kinds_of,
+    name_of,
+    paths_of,
+    stored_types,
+    type_finder,
+)
 
 LOOKED_AT_ROWS = 256
 _LOOKED_AT_BYTES = 32 * 1024 * 1024
@@ -124,12 +131,11 @@ def _column(
     kinds = {row.types for row in rows if path in row.fields}
     mine = [row.fields.get(path) for row in rows if row.types in kinds]
     there = [field for field in mine if field is not None and field.code != TypeCode.NULL]
-    types = dict.fromkeys(stored_type(client, field) for field in there) or {"unknown": None}
     column = table.column_of(path) if table else None
     return ColumnInfo(
         name_of(path),
         path[0] == "key",
-        " or ".join(types),
+        stored_types(client, there),
         _dtype(leaf),
         _shape(leaf),
         column.name if column else None,

@@ -14,11 +14,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ignite_tf_magic.client.cache_facts import LoadState, load_mark, read_facts
+from ignite_tf_magic.client.cache_facts import check_complete, read_facts
 from ignite_tf_magic.client.cache_scan import Baseline
-from ignite_tf_magic.client.client import WHOLE_CACHE, Client
+from ignite_tf_magic.client.client import WHOLE_CACHE, Cache, Client
 from ignite_tf_magic.client.local_rows import rows_by_node
-from ignite_tf_magic.errors import ConfigError
+from ignite_tf_magic.client.row_counts import check_rows
+from ignite_tf_magic.errors import ConfigError, LoadIncomplete, RowsLost
 from ignite_tf_magic.protocol.row_fields import Path, RowFields, read_row
 from ignite_tf_magic.session.cache_rows import RowSample, draw_rows
 from ignite_tf_magic.session.cache_tables import CacheTable, Query, find_cache, table_of
@@ -111,7 +112,7 @@ def make_profile(
         rows = [read_row(memoryview(row), find_type) for row in sample.rows]
     looked = Looked(client, query, report, sample, rows, table, baseline.size)
     found = looked.profiles(_chosen(cache_name, _paths(rows, table, sample), table, columns))
-    notes = [*_load_notes(client, cache_name), *_sample_notes(sample), *looked.notes]
+    notes = [*_doubts(cache, baseline), *_sample_notes(sample), *looked.notes]
     if table is None and not sample.is_whole:
         notes.append(f"SQL was not asked about cache {cache_name}: {why_no_table}")
     return CacheProfile(
@@ -161,20 +162,21 @@ def _chosen(
         if name.upper() not in names:
             shown = {name_of(path).upper(): name_of(path) for path in paths}
             near = [shown.get(each, each) for each in difflib.get_close_matches(name.upper(), names, n=3)]
-            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            hint = f"did you mean {' or '.join(near)}? There are" if near else "there are"
             raise ConfigError(
-                f"cache {cache_name!r} has no column {name!r}{hint} Its columns: {', '.join(shown.values())}"
-                if hint
-                else f"cache {cache_name!r} has no column {name!r}; its columns: {', '.join(shown.values())}"
+                f"cache {cache_name!r} has no column {name!r}; {hint}: {', '.join(shown.values())}"
             )
     return list(dict.fromkeys(names[name.upper()] for name in wanted))
 
 
-def _load_notes(client: Client, cache_name: str) -> list[str]:
-    mark = load_mark(read_facts(client, cache_name))
-    if mark is None or mark.state is LoadState.COMPLETE:
-        return []
-    return [f"the load of cache {cache_name} was not finished: it was to write {mark.expected_rows:,} rows"]
+def _doubts(cache: Cache, baseline: Baseline) -> list[str]:
+    """Tell whether the cache has a part of its rows only, which a training would refuse."""
+    facts = read_facts(cache.client, cache.name)
+    try:
+        check_complete(cache.client, cache.name, facts)
+        return check_rows(cache, baseline, facts)
+    except (LoadIncomplete, RowsLost) as error:
+        return [str(error)]
 
 
 def _sample_notes(sample: RowSample) -> list[str]:
@@ -213,7 +215,7 @@ def _nodes(
             by_node[baseline.owners[partition]] += rows
         counted = by_node
     elif table is not None:
-        counted = rows_by_node(client, table.name)
+        counted = rows_by_node(client, table.quoted)
     num_partitions = Counter(baseline.owners.values())
     return tuple(
         NodeRows(str(node.endpoints[0]), num_partitions[node.node_id], counted.get(node.node_id))

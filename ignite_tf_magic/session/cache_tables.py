@@ -11,7 +11,7 @@ from ignite_tf_magic.client.client import Cache, Client
 from ignite_tf_magic.client.sql_result import QueryResult
 from ignite_tf_magic.errors import CacheNotFound, QueryError
 from ignite_tf_magic.protocol.row_fields import Path
-from ignite_tf_magic.serialization.sql_text import quoted_name
+from ignite_tf_magic.serialization.sql_text import in_quotes, quoted_name
 
 Query = Callable[[str, Sequence[Any]], QueryResult]
 _TABLES = "SELECT SCHEMA_NAME, TABLE_NAME FROM SYS.TABLES WHERE CACHE_NAME = ? ORDER BY TABLE_NAME"
@@ -42,10 +42,12 @@ class CacheTable:
     """The SQL table of a cache.
 
     Attributes:
-        name: As it is written in a statement: PUBLIC.MNIST.
+        name: As a person writes it in a statement: PUBLIC.MNIST.
+        quoted: As it is written in any case.
     """
 
     name: str
+    quoted: str
     columns: tuple[TableColumn, ...]
 
     def column_of(self, path: Path) -> TableColumn | None:
@@ -86,5 +88,7 @@ def table_of(query: Query, cache_name: str) -> tuple[CacheTable | None, str]:
     names = [f"{quoted_name(schema)}.{quoted_name(table)}" for schema, table in tables]
     if len(tables) != 1:
         return None, f"it has several SQL tables: {', '.join(names)}" if tables else "it has no SQL table"
-    columns = query(_COLUMNS, list(tables[0])).rows
-    return CacheTable(names[0], tuple(TableColumn(*each) for each in columns)), ""
+    schema, table = tables[0]
+    columns = query(_COLUMNS, [schema, table]).rows
+    quoted = f"{in_quotes(schema)}.{in_quotes(table)}"
+    return CacheTable(names[0], quoted, tuple(TableColumn(*each) for each in columns)), ""

@@ -25,7 +25,7 @@ from ignite_tf_magic.session.column_numbers import (
     numbers_of,
     numbers_of_items,
 )
-from ignite_tf_magic.session.seen_fields import cell_of, name_of, stored_type
+from ignite_tf_magic.session.seen_fields import cell_of, name_of, stored_types
 from ignite_tf_magic.session.server_numbers import (
     ServerColumn,
     aggregated,
@@ -111,7 +111,7 @@ class Looked:
         mine = [row for row in self._rows if row.types in types]
         there = [field for row in mine if (field := row.fields.get(path)) and field.code != TypeCode.NULL]
         kind, num_nulls = _kind_of(there), len(mine) - len(there)
-        type_name = " or ".join(dict.fromkeys(stored_type(self._client, field) for field in there))
+        type_name = stored_types(self._client, there)
         name = name_of(path)
         if kind == "array":
             arrays = [cell for row in mine if (cell := cell_of(row, path)) is not None]
@@ -119,7 +119,7 @@ class Looked:
             column = numbers_of_items(name, type_name, kept, num_nulls, len(mine))
             return column if len(kept) == len(arrays) else replace(column, estimated=_OF_ITEMS)
         if kind in ("null", "object", "java", "mixed"):
-            return ColumnProfile(name, type_name or "unknown", kind, len(mine), num_nulls)
+            return ColumnProfile(name, type_name, kind, len(mine), num_nulls)
         return numbers_of(name, type_name, kind, Counter(field.value for field in there), num_nulls)
 
     def _ask(self, table: CacheTable, found: dict[Path, ColumnProfile]) -> None:
@@ -135,12 +135,12 @@ class Looked:
                 if not _has_few_values(found[path]):
                     continue
                 with said_if_it_lasts(self._report, f"the cluster counts the values of column {column.name}"):
-                    groups = grouped(self._query, table.name, column)
+                    groups = grouped(self._query, table.quoted, column)
                 if groups is not None:
                     found[path] = groups
                     del asked[path]
             with said_if_it_lasts(self._report, f"the cluster adds up {len(asked)} columns"):
-                answers = list(aggregated(self._query, table.name, list(asked.values())))
+                answers = list(aggregated(self._query, table.quoted, list(asked.values())))
             for (path, column), answer in zip(asked.items(), answers, strict=True):
                 found[path] = self._with_sample(table, path, column, answer, found[path])
             self._compare_rows(found[path].num_rows for path in server_columns)
@@ -172,7 +172,7 @@ class Looked:
             with said_if_it_lasts(
                 self._report, f"the cluster counts different values of column {asked.name}"
             ):
-                num_distinct = counted_distinct(self._query, table.name, asked)
+                num_distinct = counted_distinct(self._query, table.quoted, asked)
             estimated.remove("num_distinct")
         return replace(
             answer,

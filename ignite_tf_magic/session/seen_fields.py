@@ -72,15 +72,19 @@ def type_finder(client: Client) -> FindType:
     return find
 
 
-def stored_type(client: Client, field: RowField) -> str:
-    """Name the type of a field, of a value that Java has serialised its class."""
-    class_id = field.java_class_id
-    if class_id is None:
-        return type_name(field.code) if field.value is not None else "object of an unknown type"
-    return f"{java_class(client, class_id)}, serialised by Java"
+def stored_types(client: Client, fields: Iterable[RowField]) -> str:
+    """Name the types of fields that have values, with "or" between them; of what Java has serialised the class."""
+    kinds = dict.fromkeys((each.code, each.java_class_id, each.value is None) for each in fields)
+    return " or ".join(_stored_type(client, *kind) for kind in kinds) or "unknown"
 
 
-def java_class(client: Client, class_id: int) -> str:
+def _stored_type(client: Client, code: int, class_id: int | None, is_unknown: bool) -> str:
+    if class_id is not None:
+        return f"{_java_class(client, class_id)}, serialised by Java"
+    return "object of an unknown type" if is_unknown else type_name(code)
+
+
+def _java_class(client: Client, class_id: int) -> str:
     """Ask for the name of a Java class."""
     try:
         return client.router.call(messages.get_type_name(class_id), messages.parse_type_name)

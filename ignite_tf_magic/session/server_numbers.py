@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ignite_tf_magic.serialization.sql_text import quoted_name
+from ignite_tf_magic.serialization.sql_text import in_quotes
 from ignite_tf_magic.session.cache_tables import Query
 from ignite_tf_magic.session.column_numbers import NUMBERS, TIMES, ColumnProfile, mean_of, numbers_of
 
@@ -64,7 +64,7 @@ class ServerColumn:
     @property
     def quoted(self) -> str:
         """Its name in a statement."""
-        return quoted_name(self.sql_name)
+        return in_quotes(self.sql_name)
 
 
 def kind_of_java_type(java_type: str) -> str | None:

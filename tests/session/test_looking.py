@@ -216,6 +216,10 @@ def test_what_java_has_serialised_is_named(session, new_cache):
     nobody = f"class {java_hash('com.example.Nobody') & 0xFFFFFFFF:#010x}"
     assert types == {"java.util.Locale, serialised by Java", f"{nobody}, serialised by Java"}
     assert len(session.sample("SERIALISED").rows) == 3
+    profile = session.profile("SERIALISED")
+    assert [(column.kind, column.num_nulls) for column in profile.columns] == [("integer", 0), ("java", 0)]
+    assert "column held holds" in profile.notes[0]
+    assert "java.util.Locale, serialised by Java" in profile.notes[0]
 
 
 def test_a_cache_that_is_not_there(session, loaded):

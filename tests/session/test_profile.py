@@ -13,11 +13,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ignite_tf_magic.errors import CacheNotFound, ConfigError
+from ignite_tf_magic.client.cache_facts import forget, mark_loading
+from ignite_tf_magic.errors import CacheNotFound, ConfigError, QueryError
 from ignite_tf_magic.protocol.messages import CacheConfig, QueryEntity, QueryField
 from ignite_tf_magic.protocol.objects import BinaryObject
 from ignite_tf_magic.protocol.ops import CacheMode
 from ignite_tf_magic.session import column_profiles, open_session
+from ignite_tf_magic.session.cache_profile import make_profile
 
 ROWS = 600
 MOMENT = np.datetime64("2024-01-02T03:04:05.123456789")
@@ -236,12 +238,40 @@ def test_items_that_were_left_out_are_told(session, without_table, monkeypatch):
     assert sum(columns["pixels"].histogram.counts) == 400
 
 
+def test_a_load_that_was_not_finished_is_told(session, without_table):
+    mark_loading(session.client, without_table, 7000)
+    try:
+        profile = session.profile(without_table, num_rows=500)
+        assert any("6,000 of the 7,000 rows" in note for note in profile.notes), profile.notes
+    finally:
+        forget(session.client, without_table)
+
+
+def test_where_sql_refuses_a_sample_serves(session, table):
+    def refuse(statement, args=()):
+        raise QueryError("the cluster refused the statement: no SQL here")
+
+    profile = make_profile(session.client, refuse, print, table, (), 100)
+    assert "no SQL here" in profile.notes[0]
+    assert all("num_nulls" in column.estimated for column in profile.columns)
+
+    def refuse_sums(statement, args=()):
+        return refuse(statement) if "SUM" in statement else session.query(statement, args)
+
+    profile = make_profile(session.client, refuse_sums, print, table, (), 100)
+    assert "no SQL here" in profile.notes[0]
+    columns = by_name(profile)
+    assert columns["L"].num_rows == 100
+    assert "mean" in columns["L"].estimated
+    assert columns["I"].num_rows == ROWS
+
+
 def test_columns_are_chosen_by_either_name(session, table):
     profile = session.profile(table, ["c", "ID", "C"], num_rows=100)
     assert [column.name for column in profile.columns] == ["C", "key"]
-    with pytest.raises(ConfigError, match="no column 'EMTPY'; did you mean EMPTY?"):
+    with pytest.raises(ConfigError, match="no column 'EMTPY'; did you mean EMPTY. There are: key"):
         session.profile(table, ["EMTPY"], num_rows=100)
-    with pytest.raises(ConfigError, match="no column 'zzzzzz'; its columns: key, I,"):
+    with pytest.raises(ConfigError, match="no column 'zzzzzz'; there are: key, I,"):
         session.profile(table, ["zzzzzz"], num_rows=100)
     with pytest.raises(CacheNotFound, match="SQL_PUBLIC_KINDS"):
         session.profile("SQL_PUBLIC_KIND")
@@ -252,16 +282,26 @@ def test_columns_are_chosen_by_either_name(session, table):
 
 def test_names_are_no_part_of_statements(session):
     session.query(
-        'CREATE TABLE "Odd; name"("i d" INT PRIMARY KEY, "a; DROP TABLE KINDS --" INT, "select" BIGINT)'
+        'CREATE TABLE "Odd; name"("i d" INT PRIMARY KEY, "a; DROP TABLE KINDS --" INT, "select" BIGINT, "ORDER" INT)'
     )
+    session.query('CREATE TABLE "GROUP"("FROM" INT PRIMARY KEY, "WHERE" INT)')
     try:
         for i in range(60):
-            session.query('INSERT INTO "Odd; name" VALUES(?, ?, ?)', [i, i % 2, 2**62 - i])
-        columns = by_name(session.profile("SQL_PUBLIC_Odd; name", num_rows=10))
+            session.query('INSERT INTO "Odd; name" VALUES(?, ?, ?, ?)', [i, i % 2, 2**62 - i, i % 3])
+            session.query('INSERT INTO "GROUP" VALUES(?, ?)', [i, 5 * i])
+        profile = session.profile("SQL_PUBLIC_Odd; name", num_rows=10)
+        columns = by_name(profile)
+        assert profile.notes == ()
         assert [each.count for each in columns["a; DROP TABLE KINDS --"].classes] == [30, 30]
         assert (columns["select"].least, columns["select"].greatest) == (2**62 - 59, 2**62)
+        assert columns["ORDER"].num_rows == 60
+        profile = session.profile("SQL_PUBLIC_GROUP", num_rows=10)
+        assert profile.notes == ()
+        assert by_name(profile)["WHERE"].greatest == 295
+        assert sum(node.rows for node in profile.nodes) == 60
     finally:
         session.query('DROP TABLE "Odd; name"')
+        session.query('DROP TABLE "GROUP"')
 
 
 def test_rows_that_a_table_does_not_see_are_told(session):
