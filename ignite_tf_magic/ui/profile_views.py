@@ -60,7 +60,8 @@ def _head(profile: CacheProfile) -> Iterable[str]:
     of = f", chosen at random from {profile.num_read_partitions:,} of {num_partitions:,} partitions"
     sample = f"a sample of {profile.num_sampled:,} rows{of if num_partitions > 1 else ''}"
     if profile.is_whole:
-        yield "All numbers are those of all rows."
+        some = any(column.estimated for column in profile.columns)
+        yield f"Numbers are those of all rows{'; of arrays with a ~, those of some rows' if some else ''}."
     elif profile.table:
         yield f"Numbers are those of all rows, by SQL from {profile.table}; those with a ~ are of {sample}."
     else:

@@ -13,7 +13,7 @@ import pytest
 
 from ignite_tf_magic.session import CacheProfile, Histogram
 from ignite_tf_magic.session.cache_profile import NodeRows, PartitionSkew
-from ignite_tf_magic.session.column_numbers import OF_COUNTS, OF_VALUES, numbers_of
+from ignite_tf_magic.session.column_numbers import OF_COUNTS, OF_VALUES, numbers_of, numbers_of_items
 from ignite_tf_magic.ui.profile_pictures import picture_of_profile
 from ignite_tf_magic.ui.profile_views import profile_as_json, profile_view, spark_text
 
@@ -82,6 +82,15 @@ def test_numbers_of_a_sample_are_marked():
         "11 partitions that were read, of 1,024: 0 to 1,900 rows each, 976 in the middle; 2 have none"
         in view.text
     )
+
+
+def test_arrays_of_which_some_were_looked_at_are_marked():
+    arrays = numbers_of_items("pixels", "byte array", [np.arange(9, dtype=np.uint8)], 0, 1)
+    whole = replace(PROFILE, is_whole=True, columns=(arrays,))
+    assert "Numbers are those of all rows.\n" in profile_view(whole).text
+    some = replace(whole, columns=(replace(arrays, estimated=OF_VALUES),))
+    assert "of arrays with a ~, those of some rows" in profile_view(some).text
+    assert "~4  ~2.73861" in profile_view(some).text
 
 
 def test_what_others_have_written_is_text():
