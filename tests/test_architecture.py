@@ -54,6 +54,9 @@ ROOMS: list[dict[str, str]] = [
             reader block_writer writer volume fsck file_objects filesystem tensorflow_files places
             mounted_file mounted_files mount
         """,
+        "profiling": """
+            rows tables seen_fields sample columns column_numbers server_numbers column_profiles profile
+        """,
         "tensorboard": "record log_tree server lifecycle",
         "embedded": """
             options config_xml lock java jars archive processes data record readiness nodes starting
@@ -100,8 +103,7 @@ ROOMS: list[dict[str, str]] = [
     {
         "session": """
             registration run_plans run_index liveness pruning resuming submission resolve listing run_values
-            training_run known_runs examination cache_rows cache_tables seen_fields cache_sample cache_columns
-            column_numbers server_numbers column_profiles cache_profile facade tensorboards files
+            training_run known_runs examination facade tensorboards files
         """,
     },
     {
@@ -131,7 +133,7 @@ ROOMS_OF_LIBRARY: dict[str, set[str]] = {
     "asyncssh": {"launch"},
     "tensorflow": {"data", "dataset", "tfplugin", "training"},
     "pyignite": {"client"},
-    "pandas": {"client", "data", "serialization", "session", "ui.notebook"},
+    "pandas": {"client", "data", "profiling", "serialization", "session", "ui.notebook"},
     "pyarrow": {"client", "data", "serialization"},
     "polars": {"client"},
     "sklearn": {"data"},

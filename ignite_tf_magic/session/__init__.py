@@ -20,6 +20,14 @@ if TYPE_CHECKING:
     from ignite_tf_magic.embedded import EmbeddedCluster as EmbeddedCluster
     from ignite_tf_magic.embedded import EmbeddedNode as EmbeddedNode
     from ignite_tf_magic.embedded import EmbeddedOptions as EmbeddedOptions
+    from ignite_tf_magic.profiling.column_numbers import ColumnProfile as ColumnProfile
+    from ignite_tf_magic.profiling.column_numbers import Histogram as Histogram
+    from ignite_tf_magic.profiling.columns import CacheColumns as CacheColumns
+    from ignite_tf_magic.profiling.columns import ColumnInfo as ColumnInfo
+    from ignite_tf_magic.profiling.profile import SAMPLED_ROWS as SAMPLED_ROWS
+    from ignite_tf_magic.profiling.profile import CacheProfile as CacheProfile
+    from ignite_tf_magic.profiling.sample import CacheSample as CacheSample
+    from ignite_tf_magic.profiling.seen_fields import RowKind as RowKind
     from ignite_tf_magic.runs.handles.failure import Failure as Failure
     from ignite_tf_magic.runs.handles.run import Run as Run
     from ignite_tf_magic.runs.handles.run import StopKind as StopKind
@@ -33,13 +41,6 @@ if TYPE_CHECKING:
     from ignite_tf_magic.runs.states import RunState as RunState
     from ignite_tf_magic.runs.supervision.planning import Plan as Plan
     from ignite_tf_magic.serialization.function_source import source_of as source_of
-    from ignite_tf_magic.session.cache_columns import CacheColumns as CacheColumns
-    from ignite_tf_magic.session.cache_columns import ColumnInfo as ColumnInfo
-    from ignite_tf_magic.session.cache_profile import SAMPLED_ROWS as SAMPLED_ROWS
-    from ignite_tf_magic.session.cache_profile import CacheProfile as CacheProfile
-    from ignite_tf_magic.session.cache_sample import CacheSample as CacheSample
-    from ignite_tf_magic.session.column_numbers import ColumnProfile as ColumnProfile
-    from ignite_tf_magic.session.column_numbers import Histogram as Histogram
     from ignite_tf_magic.session.examination import diagnose as diagnose
     from ignite_tf_magic.session.facade import CacheInfo as CacheInfo
     from ignite_tf_magic.session.facade import Session as Session
@@ -59,7 +60,6 @@ if TYPE_CHECKING:
     from ignite_tf_magic.session.run_index import Listed as Listed
     from ignite_tf_magic.session.run_plans import COMMUNICATION as COMMUNICATION
     from ignite_tf_magic.session.run_plans import RunRequest as RunRequest
-    from ignite_tf_magic.session.seen_fields import RowKind as RowKind
     from ignite_tf_magic.session.training_run import MetricsTail as MetricsTail
     from ignite_tf_magic.session.training_run import TrainingRun as TrainingRun
     from ignite_tf_magic.training.records import TrainingRecord as TrainingRecord
@@ -83,17 +83,17 @@ _NAMES_IN = {
     "runs.supervision.planning": "Plan",
     "serialization.function_source": "source_of",
     "session.facade": "CacheInfo Session attach_run load local_down local_status local_up open_session start_embedded",
-    "session.cache_columns": "CacheColumns ColumnInfo",
-    "session.cache_profile": "CacheProfile SAMPLED_ROWS",
-    "session.cache_sample": "CacheSample",
-    "session.column_numbers": "ColumnProfile Histogram",
+    "profiling.columns": "CacheColumns ColumnInfo",
+    "profiling.profile": "CacheProfile SAMPLED_ROWS",
+    "profiling.sample": "CacheSample",
+    "profiling.column_numbers": "ColumnProfile Histogram",
     "session.examination": "diagnose",
     "session.known_runs": "cache_names get_run stop_run",
     "session.listing": "left_runs list_runs",
     "session.pruning": "Pruned",
     "session.run_index": "Listed",
     "session.run_plans": "COMMUNICATION RunRequest",
-    "session.seen_fields": "RowKind",
+    "profiling.seen_fields": "RowKind",
     "session.training_run": "MetricsTail TrainingRun",
     "training.records": "TrainingRecord mean_data_wait",
 }

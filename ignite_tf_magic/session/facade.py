@@ -27,6 +27,9 @@ from ignite_tf_magic.data.sources import read_source
 from ignite_tf_magic.embedded import ClusterStopped, EmbeddedCluster, EmbeddedOptions
 from ignite_tf_magic.errors import ConfigError, IgniteTfError, NoRoom
 from ignite_tf_magic.igfs.volume import Volume
+from ignite_tf_magic.profiling.columns import CacheColumns, look_at_columns
+from ignite_tf_magic.profiling.profile import SAMPLED_ROWS, CacheProfile, make_profile
+from ignite_tf_magic.profiling.sample import CacheSample, look_at_rows
 from ignite_tf_magic.runs.decisions import Reports
 from ignite_tf_magic.runs.handles.run import Run, StopOutcome
 from ignite_tf_magic.runs.handles.run_files import RunFiles
@@ -42,9 +45,6 @@ from ignite_tf_magic.runs.supervision.planning import Plan
 from ignite_tf_magic.serialization.sql_text import quoted_name
 from ignite_tf_magic.serialization.terminal_text import echo, visible
 from ignite_tf_magic.serialization.values import encode
-from ignite_tf_magic.session.cache_columns import CacheColumns, look_at_columns
-from ignite_tf_magic.session.cache_profile import SAMPLED_ROWS, CacheProfile, make_profile
-from ignite_tf_magic.session.cache_sample import CacheSample, look_at_rows
 from ignite_tf_magic.session.known_runs import get_run
 from ignite_tf_magic.session.pruning import Pruned, Pruner
 from ignite_tf_magic.session.resolve import (

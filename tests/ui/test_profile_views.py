@@ -11,9 +11,9 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
+from ignite_tf_magic.profiling.column_numbers import OF_COUNTS, OF_VALUES, numbers_of, numbers_of_items
+from ignite_tf_magic.profiling.profile import NodeRows, PartitionSkew
 from ignite_tf_magic.session import CacheProfile, Histogram
-from ignite_tf_magic.session.cache_profile import NodeRows, PartitionSkew
-from ignite_tf_magic.session.column_numbers import OF_COUNTS, OF_VALUES, numbers_of, numbers_of_items
 from ignite_tf_magic.ui.profile_pictures import picture_of_profile
 from ignite_tf_magic.ui.profile_views import profile_as_json, profile_view, spark_text
 

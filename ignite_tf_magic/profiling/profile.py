@@ -1,7 +1,7 @@
 """A cache in numbers: its rows, bytes, nulls, classes, distributions and skew, to be looked at before a training.
 
 Where the cache has a SQL table, the cluster makes out what SQL can over all rows. All else comes from a sample of whole
-partitions chosen at random (`cache_rows.draw_rows`), and is marked so. A cache that is no larger than the sample is
+partitions chosen at random (`rows.draw_rows`), and is marked so. A cache that is no larger than the sample is
 read whole, and then everything is exact.
 """
 
@@ -20,12 +20,12 @@ from ignite_tf_magic.client.client import WHOLE_CACHE, Cache, Client
 from ignite_tf_magic.client.local_rows import rows_by_node
 from ignite_tf_magic.client.row_counts import check_rows
 from ignite_tf_magic.errors import ConfigError, LoadIncomplete, RowsLost
+from ignite_tf_magic.profiling.column_numbers import ColumnProfile
+from ignite_tf_magic.profiling.column_profiles import Looked, Report, said_if_it_lasts
+from ignite_tf_magic.profiling.rows import RowSample, draw_rows
+from ignite_tf_magic.profiling.seen_fields import RowKind, kinds_of, name_of, paths_of, type_finder
+from ignite_tf_magic.profiling.tables import CacheTable, Query, find_cache, table_of
 from ignite_tf_magic.protocol.row_fields import Path, RowFields, read_row
-from ignite_tf_magic.session.cache_rows import RowSample, draw_rows
-from ignite_tf_magic.session.cache_tables import CacheTable, Query, find_cache, table_of
-from ignite_tf_magic.session.column_numbers import ColumnProfile
-from ignite_tf_magic.session.column_profiles import Looked, Report, said_if_it_lasts
-from ignite_tf_magic.session.seen_fields import RowKind, kinds_of, name_of, paths_of, type_finder
 
 SAMPLED_ROWS = 10_000
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ignite_tf_magic.session.column_numbers import (
+from ignite_tf_magic.profiling.column_numbers import (
     NUM_BINS,
     PERCENTS,
     histogram_of,

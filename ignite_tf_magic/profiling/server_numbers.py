@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from ignite_tf_magic.profiling.column_numbers import NUMBERS, TIMES, ColumnProfile, mean_of, numbers_of
+from ignite_tf_magic.profiling.tables import Query
 from ignite_tf_magic.serialization.sql_text import in_quotes
-from ignite_tf_magic.session.cache_tables import Query
-from ignite_tf_magic.session.column_numbers import NUMBERS, TIMES, ColumnProfile, mean_of, numbers_of
 
 # More groups than this are not fetched: the column has many values.
 MAX_GROUPS = 1000

@@ -11,26 +11,26 @@ from typing import Any
 
 from ignite_tf_magic.client.client import Client
 from ignite_tf_magic.errors import QueryError
-from ignite_tf_magic.protocol.objects import ARRAYS
-from ignite_tf_magic.protocol.ops import TypeCode
-from ignite_tf_magic.protocol.row_fields import Path, RowField, RowFields
-from ignite_tf_magic.session.cache_rows import RowSample
-from ignite_tf_magic.session.cache_tables import CacheTable, Query
-from ignite_tf_magic.session.column_numbers import (
+from ignite_tf_magic.profiling.column_numbers import (
     OF_COUNTS,
     OF_VALUES,
     ColumnProfile,
     numbers_of,
     numbers_of_items,
 )
-from ignite_tf_magic.session.seen_fields import cell_of, name_of, stored_types
-from ignite_tf_magic.session.server_numbers import (
+from ignite_tf_magic.profiling.rows import RowSample
+from ignite_tf_magic.profiling.seen_fields import cell_of, name_of, stored_types
+from ignite_tf_magic.profiling.server_numbers import (
     ServerColumn,
     aggregated,
     counted_distinct,
     grouped,
     kind_of_java_type,
 )
+from ignite_tf_magic.profiling.tables import CacheTable, Query
+from ignite_tf_magic.protocol.objects import ARRAYS
+from ignite_tf_magic.protocol.ops import TypeCode
+from ignite_tf_magic.protocol.row_fields import Path, RowField, RowFields
 
 Report = Callable[[str], None]
 # A column that has no more different values in the sample, and each of them often, is counted value by value.

@@ -7,13 +7,8 @@ from dataclasses import dataclass
 
 from ignite_tf_magic.client.client import Cache, Client
 from ignite_tf_magic.errors import IgniteTfError
-from ignite_tf_magic.protocol.layout import LayoutFinder, Leaf, RowLayout, declared_layout
-from ignite_tf_magic.protocol.objects import FindType
-from ignite_tf_magic.protocol.ops import TypeCode
-from ignite_tf_magic.protocol.row_fields import Path, RowFields, read_row, type_name
-from ignite_tf_magic.session.cache_rows import first_rows
-from ignite_tf_magic.session.cache_tables import CacheTable, Query, find_cache, table_of
-from ignite_tf_magic.session.seen_fields import (
+from ignite_tf_magic.profiling.rows import first_rows
+from ignite_tf_magic.profiling.seen_fields import (
     RowKind,
     kinds_of,
     name_of,
@@ -21,6 +16,11 @@ from ignite_tf_magic.session.seen_fields import (
     stored_types,
     type_finder,
 )
+from ignite_tf_magic.profiling.tables import CacheTable, Query, find_cache, table_of
+from ignite_tf_magic.protocol.layout import LayoutFinder, Leaf, RowLayout, declared_layout
+from ignite_tf_magic.protocol.objects import FindType
+from ignite_tf_magic.protocol.ops import TypeCode
+from ignite_tf_magic.protocol.row_fields import Path, RowFields, read_row, type_name
 
 LOOKED_AT_ROWS = 256
 _LOOKED_AT_BYTES = 32 * 1024 * 1024

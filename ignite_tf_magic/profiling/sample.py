@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ignite_tf_magic.client.client import Client
+from ignite_tf_magic.profiling.rows import first_rows
+from ignite_tf_magic.profiling.seen_fields import cell_of, name_of, paths_of, type_finder
+from ignite_tf_magic.profiling.tables import Query, find_cache
 from ignite_tf_magic.protocol.row_fields import read_row
-from ignite_tf_magic.session.cache_rows import first_rows
-from ignite_tf_magic.session.cache_tables import Query, find_cache
-from ignite_tf_magic.session.seen_fields import cell_of, name_of, paths_of, type_finder
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,11 +15,12 @@ import pytest
 
 from ignite_tf_magic.client.cache_facts import forget, mark_loading
 from ignite_tf_magic.errors import CacheNotFound, ConfigError, QueryError
+from ignite_tf_magic.profiling import column_profiles
+from ignite_tf_magic.profiling.profile import make_profile
 from ignite_tf_magic.protocol.messages import CacheConfig, QueryEntity, QueryField
 from ignite_tf_magic.protocol.objects import BinaryObject
 from ignite_tf_magic.protocol.ops import CacheMode
-from ignite_tf_magic.session import column_profiles, open_session
-from ignite_tf_magic.session.cache_profile import make_profile
+from ignite_tf_magic.session import open_session
 
 ROWS = 600
 MOMENT = np.datetime64("2024-01-02T03:04:05.123456789")

@@ -1,0 +1,1 @@
+"""Looks at a cache before a training: its columns, some of its rows, its numbers."""
