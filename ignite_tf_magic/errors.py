@@ -109,11 +109,30 @@ class CacheExists(IgniteTfError):
 
     def __init__(self, cache: str, rows: int) -> None:
         super().__init__(
-            f"cache {cache!r} exists and has {rows:,} rows; load into another one, or replace it: "
-            "ignite-tf load --replace, load(..., replace=True)"
+            f"cache {cache!r} exists and has {rows:,} rows; load into another one, replace it, or "
+            "give it more: ignite-tf load --replace, --append or --upsert; load(..., replace=True)"
         )
         self.cache = cache
         self.rows = rows
+
+
+class KeysExist(IgniteTfError):
+    """Rows that were to be new have keys of rows that are there.
+
+    Attributes:
+        cache: Name of the cache.
+    """
+
+    def __init__(self, cache: str, keys: str) -> None:
+        super().__init__(
+            f"cache {cache!r} has rows with keys of those to be loaded, and nothing was written; the first: {keys}. "
+            "Leave them out, or write over them: ignite-tf load --upsert, load(..., upsert=True)"
+        )
+        self.cache = cache
+
+
+class LoadNotResumed(IgniteTfError):
+    """There is no load to go on with, or it was one of other rows."""
 
 
 class LoadIncomplete(IgniteTfError, RuntimeError):
@@ -131,7 +150,8 @@ class LoadIncomplete(IgniteTfError, RuntimeError):
         whole = f"All of them are in cache {whole_in!r}. " if whole_in else ""
         super().__init__(
             f"cache {cache!r} has {rows:,} of the {expected_rows:,} rows of its load, which {by} began at {started_at} "
-            f"and has not finished. {whole}Wait for it, or load again with --replace; to use the rows that are there: "
+            f"and has not finished. {whole}Wait for it, go on with it (--resume), or load again with --replace; to use "
+            "the rows that are there: "
             "--allow-partial, IgniteDataset(..., allow_partial=True)"
         )
         self.cache = cache

@@ -27,8 +27,8 @@ ROOMS: list[dict[str, str]] = [
     },
     {
         "protocol": """
-            lazy_numpy ops buffer times objects affinity messages key_value connection layout walk walk_python
-            page_series walk_compiled crc32c sweep columns encode sql_cells row_fields sql metrics odbc
+            lazy_numpy ops buffer times decimals objects affinity messages key_value connection layout walk walk_python
+            page_series walk_compiled crc32c sweep columns row_blocks encode sql_cells row_fields sql metrics odbc
         """,
         "tfplugin": "handler codes table registration local_guard",
         "serialization": "terminal_text sql_text function_source values",
@@ -85,7 +85,9 @@ ROOMS: list[dict[str, str]] = [
         "runs.environments": "environment_builder wheels requirements environments",
     },
     {
-        "data": "frames sources loading",
+        "data": """
+            columns scalars lists values arrow_columns frames records tables checked_rows sources row_types loading
+        """,
         "runs.registry": "registry_rows registry queue publisher registry_host_pool origins",
     },
     {
@@ -103,7 +105,7 @@ ROOMS: list[dict[str, str]] = [
     {
         "session": """
             registration run_plans run_index liveness pruning resuming submission resolve listing run_values
-            training_run known_runs examination facade tensorboards files
+            training_run known_runs examination local_nodes facade tensorboards files
         """,
     },
     {

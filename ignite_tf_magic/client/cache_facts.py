@@ -1,9 +1,10 @@
 """Notes on caches beside their rows: one small cache that every node holds whole, one JSON text per cache.
 
-    {"cache_id": ..., "load": {"state": "loading", "rows": ..., "expected_rows": ..., "started_at": ..., "by": ...}}
+    {"cache_id": ..., "load": {"state": "loading", "rows": ..., "expected_rows": ..., "started_at": ..., ...}}
 
-A load is marked before its first row and again after its last, so that one that was killed is told from one
-that is whole. Rows change by compare-and-set and keep keys that this version does not know. Reading creates nothing.
+A load is marked before its first row, now and then while it goes on, and again after its last, so that one that was
+killed is told from one that is whole, and can be gone on with. Rows change by compare-and-set and keep keys that this
+version does not know. Reading creates nothing.
 """
 
 from __future__ import annotations
@@ -54,10 +55,13 @@ class LoadMark:
 
     Attributes:
         state: "loading" from before the first row until after the last.
-        rows: Rows written; 0 until the load is complete.
-        expected_rows: Rows of the source.
+        rows: Rows of the source that are written for sure, from the first one; once it is complete, all of them.
+        expected_rows: Rows that the cache is to have.
         started_at: Seconds since 1970 by the loader's clock.
         by: The loader: its host and process id.
+        source: Tells the rows of its source from others.
+        way: How they come into the cache: "new", "append", or "upsert".
+        first_key: Number of the first row, where rows are numbered.
     """
 
     state: LoadState
@@ -65,6 +69,9 @@ class LoadMark:
     expected_rows: int
     started_at: float
     by: str
+    source: str = ""
+    way: str = "new"
+    first_key: int = 0
 
 
 def read_facts(client: Client, cache: str) -> Facts:
@@ -112,11 +119,46 @@ def update_facts(client: Client, cache: str, change: Callable[[Facts], Facts | N
         )
 
 
-def mark_loading(client: Client, cache: str, expected_rows: int) -> LoadMark:
-    """Note that a load begins. What was noted of an earlier cache of that name is forgotten."""
-    mark = LoadMark(LoadState.LOADING, 0, expected_rows, time.time(), f"{socket.gethostname()}:{os.getpid()}")
+def mark_loading(client: Client, cache: str, expected_rows: int, **more: Any) -> LoadMark:
+    """Note that a load into a new cache begins. What was noted of an earlier one of that name is forgotten.
+
+    Args:
+        client: Of the cluster.
+        cache: The cache's name.
+        expected_rows: Rows that it is to have.
+        **more: What else is noted: `rows`, `source`.
+    """
+    mark = new_mark(expected_rows, **more)
     update_facts(client, cache, lambda _: _with_load({}, cache, mark))
     return mark
+
+
+def new_mark(expected_rows: int, *, rows: int = 0, **more: Any) -> LoadMark:
+    """Return the mark of a load of this process that begins now."""
+    by = f"{socket.gethostname()}:{os.getpid()}"
+    return LoadMark(LoadState.LOADING, rows, expected_rows, time.time(), by, **more)
+
+
+def change_mark(client: Client, cache: str, old: LoadMark | None, new: LoadMark) -> None:
+    """Note how a load goes on, if nobody has noted anything else meanwhile.
+
+    Raises:
+        LoadIncomplete: Another load has begun.
+    """
+    taken = False
+
+    def change(facts: Facts) -> Facts:
+        nonlocal taken
+        taken = load_mark(facts) not in (old, new)
+        return facts if taken else _with_load(facts, cache, new)
+
+    update_facts(client, cache, change)
+    if taken:
+        check_complete(client, cache)
+        raise IgniteTfError(
+            f"another load into cache {cache!r} has begun and ended while this one went on; look at its rows, and load "
+            "again"
+        )
 
 
 def mark_complete(client: Client, cache: str, mark: LoadMark, rows: int) -> None:

@@ -22,6 +22,7 @@ from ignite_tf_magic.protocol import key_value
 from ignite_tf_magic.protocol.affinity import partitions_of_hashes
 from ignite_tf_magic.protocol.encode import RowEncoder
 from ignite_tf_magic.protocol.messages import CacheConfig, QueryEntity, QueryField, Request
+from ignite_tf_magic.protocol.objects import BinaryType
 from ignite_tf_magic.protocol.ops import JAVA_TYPES, TypeCode
 
 REQUEST_BYTES = 1024 * 1024
@@ -30,26 +31,47 @@ REQUESTS_UNDER_WAY = 3
 # What a node keeps of each row beside its bytes: its place in a page, and its entry in the index of keys.
 STORED_ROW_BYTES = 64
 _SETTLE_TIMEOUT_S = 40.0
+_JAVA_TYPES: dict[int, str] = {
+    **{int(code): name for code, name in JAVA_TYPES.items()},
+    # The only objects that a load writes are dates; the servers' own metadata calls them so, too.
+    TypeCode.BINARY_OBJECT: JAVA_TYPES[TypeCode.OPTIMIZED],
+    TypeCode.STRING_ARRAY: "[Ljava.lang.String;",
+    TypeCode.OBJECT_ARRAY: "java.lang.Object",
+}
 
 Progress = Callable[[int], None]
 
 
-def table_config(name: str, encoder: RowEncoder, backups: int, *, text_keys: bool = False) -> CacheConfig:
+def table_config(name: str, encoder: RowEncoder, backups: int, *, key_name: str = "ID") -> CacheConfig:
     """Describe a cache for an encoder's rows that SQL can browse: table `name`, a column per field.
 
-    The key is the column ID, unless a field has that name.
+    A key of one column is the column `key_name`, unless a field has that name; one that is an object gives a column for
+    each of its own fields.
     """
-    fields = [
-        QueryField(field, JAVA_TYPES[TypeCode(code)])
-        for field, (code, _) in encoder.binary_type.fields.items()
-        if code in JAVA_TYPES
-    ]
-    key_type = "java.lang.String" if text_keys else "java.lang.Long"
-    key_field = None if any(field.name.upper() == "ID" for field in fields) else "ID"
-    if key_field:
-        fields.insert(0, QueryField(key_field, key_type, is_key=True))
-    entity = QueryEntity(name, key_type, encoder.binary_type.name, tuple(fields), key_field)
+    fields = _columns(encoder.binary_type)
+    if encoder.key_type is not None:
+        key_java, key_field = encoder.key_type.name, None
+        fields = [*_columns(encoder.key_type, is_key=True), *fields]
+    else:
+        key_java = java_type(encoder.key_code)
+        key_field = None if any(field.name.upper() == key_name.upper() for field in fields) else key_name
+        if key_field:
+            fields.insert(0, QueryField(key_field, key_java, is_key=True))
+    entity = QueryEntity(name, key_java, encoder.binary_type.name, tuple(fields), key_field)
     return CacheConfig(name, backups=backups, sql_schema="PUBLIC", query_entities=(entity,))
+
+
+def _columns(binary_type: BinaryType, *, is_key: bool = False) -> list[QueryField]:
+    return [
+        QueryField(field, java_type(code), is_key)
+        for field, (code, _) in binary_type.fields.items()
+        if code in _JAVA_TYPES
+    ]
+
+
+def java_type(code: int) -> str:
+    """Return what SQL's tables call the type of a field that a load writes."""
+    return _JAVA_TYPES.get(code, "java.lang.Object")
 
 
 def put_rows(
@@ -74,7 +96,9 @@ def put_rows(
         RegionFull: A node has no room for more; some rows are written.
         IgniteTfError: Writing failed again and again.
     """
-    cache.client.types.put(encoder.binary_type)
+    for binary_type in (encoder.binary_type, encoder.key_type):
+        if binary_type is not None:
+            cache.client.types.put(binary_type)
     loader = _RowSender(cache, encoder, progress, watch)
     pending: NDArray[np.intp] = np.arange(len(encoder))
     attempts = 0
@@ -90,8 +114,14 @@ def put_rows(
     return len(encoder)
 
 
-def check_room(client: Client, encoder: RowEncoder, backups: int) -> RegionWatch:
+def check_room(client: Client, encoder: RowEncoder, num_rows: int, backups: int) -> RegionWatch:
     """Refuse rows for which there is no room for sure, before any is written; gives what watches while they are.
+
+    Args:
+        client: Of the cluster.
+        encoder: Of some of them.
+        num_rows: How many they are.
+        backups: Copies of each beside the first.
 
     Raises:
         RegionFull: A node has no room for its part of them.
@@ -100,7 +130,7 @@ def check_room(client: Client, encoder: RowEncoder, backups: int) -> RegionWatch
     watch = region_watch(client)
     copies = min(1 + backups, num_nodes)
     least_row_bytes = encoder.row_bytes if encoder.has_fixed_rows else 0
-    watch.check(len(encoder) * (least_row_bytes + STORED_ROW_BYTES // 2) * copies // num_nodes)
+    watch.check(num_rows * (least_row_bytes + STORED_ROW_BYTES // 2) * copies // num_nodes)
     return watch
 
 

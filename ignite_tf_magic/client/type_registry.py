@@ -32,6 +32,8 @@ class TypeRegistry:
     def put(self, binary_type: BinaryType) -> None:
         """Tell the cluster a binary type; it is merged with what the cluster knows."""
         self._router.call(messages.put_binary_type(binary_type), messages.parse_nothing)
+        with self._lock:  # it has more schemas now than are remembered
+            self._known.pop(binary_type.type_id, None)
 
     def announce(self, value: Any) -> None:
         """Tell the cluster the type of a binary object that is about to be written, once."""

@@ -1,29 +1,34 @@
-"""Makes a cache out of columns of data: its type, its SQL table, its rows.
+"""Makes a cache out of rows, or writes them into one that is there.
 
 Rows that are to replace others are gathered in a cache beside the old one first, as Ignite cannot rename caches: the
 old one goes when all of them are there, and they are then written under its name. So at every moment the old rows or
 the new ones are whole in the cluster, whatever fails or is killed, and what is not whole is marked (`cache_facts`).
+
+A load that was killed is gone on with from the rows that its mark tells of: those behind them are written again, under
+the same keys.
 """
 
 from __future__ import annotations
 
-import itertools
 import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from enum import Enum
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ignite_tf_magic.client.cache_facts import (
+    LoadMark,
     LoadState,
+    change_mark,
+    check_complete,
     forget,
     load_mark,
     mark_complete,
     mark_loading,
+    new_mark,
     read_facts,
     spare_name,
 )
@@ -31,27 +36,62 @@ from ignite_tf_magic.client.client import Cache, Client
 from ignite_tf_magic.client.load import check_room, put_rows, region_watch, table_config
 from ignite_tf_magic.client.regions import RegionWatch, region_use
 from ignite_tf_magic.client.router import wait_for
-from ignite_tf_magic.client.row_counts import counted_now, note_count
-from ignite_tf_magic.data.sources import Columns, value_type_name
+from ignite_tf_magic.client.row_counts import counted_now, last_count, note_count
+from ignite_tf_magic.data.checked_rows import CheckedRows
+from ignite_tf_magic.data.row_types import RowTypes, check_zones, key_column, new_types, types_of
 from ignite_tf_magic.errors import (
     CacheExists,
     CacheNameError,
     IgniteTfError,
+    KeysExist,
+    LoadNotResumed,
     RegionFull,
     RowsLost,
     ServerError,
+    SourceError,
 )
-from ignite_tf_magic.protocol import sql
+from ignite_tf_magic.protocol import key_value, sql
 from ignite_tf_magic.protocol.affinity import partitions_of_hashes
 from ignite_tf_magic.protocol.encode import RowEncoder
 from ignite_tf_magic.runs.hosts.topology import topology_of
+from ignite_tf_magic.serialization.sql_text import quoted_name
 
 # Told the rows written so far and all rows.
-_RECOUNT_S = 2.0
 LoadProgress = Callable[[int, int], None]
+_RECOUNT_S = 2.0
 _TABLES = "SELECT CACHE_NAME, TABLE_NAME FROM SYS.TABLES WHERE SCHEMA_NAME = 'PUBLIC'"
 _MAX_TABLES = 100_000
 _FREEING_S = 10.0
+_KEYS_AT_ONCE = 1024
+_SHOWN = 5
+
+
+class LoadWay(str, Enum):
+    """How rows come into a cache."""
+
+    NEW = "new"
+    REPLACE = "replace"
+    APPEND = "append"
+    UPSERT = "upsert"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """How rows are loaded; see `Session.load`.
+
+    Attributes:
+        backups: Copies of each row beside the first, of a new cache; None is 1 when there is more than one node.
+        way: How they come into the cache.
+        resume: Go on with a load that was ended before it was whole.
+        key: Columns that are the key.
+        progress: Told the rows written so far and all rows.
+    """
+
+    backups: int | None = None
+    way: LoadWay = LoadWay.NEW
+    resume: bool = False
+    key: tuple[str, ...] = ()
+    progress: LoadProgress | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,61 +100,143 @@ class LoadOutcome:
 
     Attributes:
         seconds: Time for writing; reading the source is not counted.
+        rows: Rows of the source that are in the cache.
+        rejected: Rows of the source that have no form in a cache.
     """
 
     cache: str
     rows: int
     backups: int
     seconds: float
+    rejected: int = 0
 
     def __str__(self) -> str:
         copies = {0: "without backups", 1: "with 1 backup"}.get(self.backups, f"with {self.backups} backups")
-        return f"{self.rows:,} rows in cache {self.cache} ({copies}), written in {self.seconds:.1f} s"
+        left_out = (
+            f"; {self.rejected:,} rows have no form in a cache and were left out" if self.rejected else ""
+        )
+        return (
+            f"{self.rows:,} rows in cache {self.cache} ({copies}), written in {self.seconds:.1f} s{left_out}"
+        )
 
 
-def load_columns(
-    client: Client,
-    cache: str,
-    columns: Columns,
-    *,
-    backups: int | None,
-    replace: bool,
-    progress: LoadProgress | None,
-) -> LoadOutcome:
-    """Write columns into a new cache; see `Session.load`.
+def load_rows(client: Client, cache: str, rows: CheckedRows, options: LoadOptions) -> LoadOutcome:
+    """Write rows into a cache; see `Session.load`.
 
     Raises:
-        CacheExists: The cache has rows and `replace` is not set.
+        CacheExists: The cache has rows and is neither to be replaced nor to get more.
         CacheNameError: Another cache has the name, or a table of it.
+        CacheNotFound: There is none to append to.
+        KeysExist: Rows that are to be new have keys of rows that are there.
+        LoadIncomplete: An earlier load into it was not finished.
+        LoadNotResumed: There is no load to go on with, or it was one of other rows.
         RegionFull: A node has no room for the rows.
+        SourceError: The rows do not fit the cache.
     """
     began = time.monotonic()
-    if backups is None:
-        backups = int(len(client.nodes()) > 1)
-    load = _Load(client, cache, columns, backups, progress)
-    if load.keeps_old(replace=replace):
-        load.gather()
-    load.write()
-    return LoadOutcome(cache, len(columns), backups, time.monotonic() - began)
+    check_zones(client, rows)
+    way = options.way
+    known = load_mark(read_facts(client, cache)) if options.resume and cache in client.cache_names() else None
+    if known is not None and known.state is LoadState.LOADING:
+        way = LoadWay(known.way)
+    if way in (LoadWay.APPEND, LoadWay.UPSERT):
+        backups = _Addition(client, cache, rows, replace(options, way=way)).run()
+    else:
+        backups = _Load(client, cache, rows, options).run()
+    return LoadOutcome(cache, rows.num_rows, backups, time.monotonic() - began, rows.num_rejected)
+
+
+class _Writing:
+    """Rows on their way into one cache, and how far they have come."""
+
+    def __init__(self, rows: CheckedRows, progress: LoadProgress | None, times: int = 1) -> None:
+        self.rows, self.times = rows, times
+        self._progress = progress
+        self._done = 0
+
+    def advance(self, more: int) -> None:
+        """Tell that more rows are written."""
+        self._done += more
+        if self._progress:
+            self._progress(self._done // self.times, self.rows.num_rows)
+
+    def write(
+        self, cache: Cache, types: RowTypes, mark: LoadMark, watch: RegionWatch
+    ) -> tuple[LoadMark, set[int] | None]:
+        """Write the rows that the mark does not tell of yet; returns the new mark, and the partitions of all of them.
+
+        The partitions are None where it is not known here to which a key belongs.
+        """
+        partition_map = cache.partition_map()
+        is_known = partition_map.partitioned and partition_map.default_affinity
+        filled: set[int] | None = set() if is_known else None
+        first, begun_at = 0, mark.rows
+        for chunk in self.rows.chunks():
+            encoder = types.encoder(chunk, mark.first_key + first)
+            if filled is not None:
+                hashes = encoder.key_hashes()
+                filled |= set(map(int, np.unique(partitions_of_hashes(hashes, partition_map.num_partitions))))
+            first += len(chunk)
+            if first <= begun_at:
+                self.advance(len(chunk))
+                continue
+            put_rows(cache, encoder, self.advance, watch)
+            if first < self.rows.num_rows:
+                mark, old = replace(mark, rows=first), mark
+                change_mark(cache.client, cache.name, old, mark)
+        return mark, filled
 
 
 class _Load:
-    """One load, and what it needs in each of its steps."""
+    """A load into a new cache, and what it needs in each of its steps."""
 
-    def __init__(
-        self, client: Client, cache: str, columns: Columns, backups: int, progress: LoadProgress | None
-    ) -> None:
-        self._client, self._cache, self._backups = client, cache, backups
+    def __init__(self, client: Client, cache: str, rows: CheckedRows, options: LoadOptions) -> None:
+        self._client, self._cache, self._rows, self._options = client, cache, rows, options
+        self._backups = int(len(client.nodes()) > 1) if options.backups is None else options.backups
         self._spare = spare_name(cache)
-        self._progress = progress
-        self._done = 0
-        self._all = self._rows = len(columns)
-        self._keys = columns.keys
-        self._text_keys = columns.keys is not None and columns.keys.dtype == object
+        self._writing = _Writing(rows, options.progress)
         _check_table(client, cache)
-        self._encoder = _encoder(client, cache, columns)
+        self._types = new_types(client, cache, rows)
 
-    def keeps_old(self, *, replace: bool) -> bool:
+    def run(self) -> int:
+        """Load the rows; returns the number of backups."""
+        if self._options.resume:
+            self._go_on()
+        else:
+            if self._keeps_old(replace=self._options.way is LoadWay.REPLACE):
+                self._gather()
+            self._write()
+        return self._backups
+
+    def _go_on(self) -> None:
+        """Go on with a load that was ended, wherever that was.
+
+        Raises:
+            LoadNotResumed: There is none, or it was one of other rows.
+        """
+        mark = self._mark(self._cache)
+        spare = self._mark(self._spare)
+        if self._client.cache_names().count(self._cache) == 0 and spare is None:
+            self._write()  # it was ended before it had made anything
+        elif mark is not None and mark.state is LoadState.LOADING:
+            self._check_same(mark)
+            self._write()
+        elif spare is not None:
+            self._check_same(spare)
+            self._gather()
+            self._write()
+        elif mark is None or mark.source != self._rows.digest:
+            raise LoadNotResumed(
+                f"cache {self._cache!r} has no load that was not finished; --replace loads it again"
+            )
+
+    def _mark(self, name: str) -> LoadMark | None:
+        return load_mark(read_facts(self._client, name))
+
+    def _check_same(self, mark: LoadMark) -> None:
+        check_same(self._cache, mark, self._rows)
+
+    def _keeps_old(self, *, replace: bool) -> bool:
         """Look at the cache that has the name now; gives whether it has rows that must not be lost.
 
         Raises:
@@ -125,17 +247,17 @@ class _Load:
         rows = self._client.cache(self._cache).size()
         if rows and not replace:
             raise CacheExists(self._cache, rows)
-        mark = load_mark(read_facts(self._client, self._cache))
+        mark = self._mark(self._cache)
         is_whole = mark is None or mark.state is LoadState.COMPLETE
         return bool(rows) and is_whole
 
-    def gather(self) -> None:
+    def _gather(self) -> None:
         """Write the rows beside the old ones; when that fails, only the old ones are left.
 
         Raises:
             RegionFull: There is no room for both.
         """
-        self._all = 2 * self._rows
+        self._writing.times = 2
         try:
             before = _used_bytes(self._client)
             self._fill(self._spare)
@@ -154,43 +276,60 @@ class _Load:
         """Refuse what would fill a region when the rows are written again, where the old ones were."""
         after = _used_bytes(self._client)
         grown = max((after[node] - before[node] for node in after.keys() & before.keys()), default=0)
-        freed = grown * min(self._client.cache(self._cache).size() / self._rows, 1)
+        freed = grown * min(self._client.cache(self._cache).size() / self._rows.num_rows, 1)
         if grown > freed:
             region_watch(self._client).check(round(grown - freed))
 
-    def write(self) -> None:
+    def _write(self) -> None:
         """Write the rows under the cache's name, in place of what has it; then the spare ones can go."""
         self._fill(self._cache)
         _drop(self._client, self._spare)
 
     def _fill(self, name: str) -> None:
         client = self._client
-        mark = mark_loading(client, name, self._rows)  # also before what has the name goes
+        known = self._mark(name) if self._options.resume and name in client.cache_names() else None
+        if known is not None and known.source == self._rows.digest:
+            if known.state is LoadState.COMPLETE:
+                self._writing.advance(self._rows.num_rows)
+                return
+        else:
+            known = None
+        mark = mark_loading(
+            client, name, self._rows.num_rows, rows=known.rows if known else 0, source=self._rows.digest
+        )  # also before what has the name goes
+        if known is None:
+            cache, watch = self._make(name)
+        else:
+            cache, watch = client.cache(name), region_watch(client)
+        mark, filled = self._writing.write(cache, self._types, mark, watch)
+        _note_count(cache, filled, self._rows.num_rows, self._backups)
+        mark_complete(client, name, mark, self._rows.num_rows)
+
+    def _make(self, name: str) -> tuple[Cache, RegionWatch]:
+        client = self._client
         is_there = name in client.cache_names()
         if is_there:
             client.destroy_cache(name)
-        config = table_config(name, self._encoder, self._backups, text_keys=self._text_keys)
+        encoder = self._types.encoder(next(self._rows.chunks()))
+        config = table_config(name, encoder, self._backups, key_name=key_column(self._options.key))
         try:
-            watch = self._find_room(patience_s=_FREEING_S if is_there else 0)
-            cache = client.create_cache(config)
+            watch = self._find_room(encoder, patience_s=_FREEING_S if is_there else 0)
+            return client.create_cache(config), watch
         except ServerError as error:
             forget(client, name)
             raise IgniteTfError(f"cache {name!r} cannot be made: {error.server_message}") from error
         except RegionFull:
             forget(client, name)
             raise
-        put_rows(cache, self._encoder, self._advance, watch)
-        _note_count(cache, self._encoder, self._keys, self._backups)
-        mark_complete(client, name, mark, self._rows)
 
-    def _find_room(self, patience_s: float) -> RegionWatch:
+    def _find_room(self, encoder: RowEncoder, patience_s: float) -> RegionWatch:
         """Look for room for the rows; for some time, where a cache was destroyed that has not freed its own yet."""
         full: RegionFull | None = None
 
         def look() -> RegionWatch | None:
             nonlocal full
             try:
-                return check_room(self._client, self._encoder, self._backups)
+                return check_room(self._client, encoder, self._rows.num_rows, self._backups)
             except RegionFull as error:
                 full = error
                 return None
@@ -200,34 +339,134 @@ class _Load:
             raise full
         return watch or region_watch(self._client)
 
-    def _advance(self, more: int) -> None:
-        self._done += more
-        if self._progress:
-            self._progress(self._done * self._rows // self._all, self._rows)
+
+class _Addition:
+    """Rows for a cache that is there."""
+
+    def __init__(self, client: Client, cache: str, rows: CheckedRows, options: LoadOptions) -> None:
+        self._client, self._rows, self._options = client, rows, options
+        self._cache = client.cache(cache)
+        self._types = types_of(self._cache, rows)
+        self._backups = self._cache.config().backups
+        if options.way is LoadWay.UPSERT and not rows.key_codes:
+            raise SourceError(
+                f"rows that are to be written over those of cache {cache!r} need keys: --key COLUMN"
+            )
+
+    def run(self) -> int:
+        """Write the rows; returns the number of the cache's backups."""
+        name = self._cache.name
+        known = load_mark(read_facts(self._client, name))
+        if not self._options.resume:
+            check_complete(self._client, name)
+        elif known is None or known.state is LoadState.COMPLETE:
+            if known is None or known.source != self._rows.digest:
+                raise LoadNotResumed(f"cache {name!r} has no load that was not finished; leave --resume out")
+            return self._backups
+        else:
+            check_same(name, known, self._rows)
+        mark, watch = self._begun(known)
+        change_mark(self._client, name, known, mark)
+        mark, filled = _Writing(self._rows, self._options.progress).write(
+            self._cache, self._types, mark, watch
+        )
+        count = last_count(read_facts(self._client, name))
+        before = count.filled if count else None
+        all_filled = None if filled is None or before is None else filled | before
+        _note_count(self._cache, all_filled, mark.expected_rows, self._backups)
+        mark_complete(self._client, name, mark, self._cache.size())
+        return self._backups
+
+    def _begun(self, known: LoadMark | None) -> tuple[LoadMark, RegionWatch]:
+        """Return the mark of what is about to be written, after it was found that it can be."""
+        source, way = self._rows.digest, self._options.way
+        if self._options.resume and known is not None:
+            mark = new_mark(
+                known.expected_rows, rows=known.rows, source=source, way=way.value, first_key=known.first_key
+            )
+            return mark, region_watch(self._client)
+        encoder = self._types.encoder(next(self._rows.chunks()))
+        there = self._cache.size()
+        if way is LoadWay.UPSERT:
+            watch = region_watch(self._client)
+            return new_mark(max(there, self._rows.num_rows), source=source, way=way.value), watch
+        watch = check_room(self._client, encoder, self._rows.num_rows, self._backups)
+        first_key = 0 if self._rows.key_codes else self._next_key()
+        if self._rows.key_codes:
+            self._refuse_known_keys()
+        mark = new_mark(there + self._rows.num_rows, source=source, way=way.value, first_key=first_key)
+        return mark, watch
+
+    def _next_key(self) -> int:
+        config = self._cache.config()
+        entity, schema = config.query_entities[0], config.sql_schema or self._cache.name
+        schema = schema.strip('"')  # that of CREATE TABLE has its quotes
+        table = f"{quoted_name(schema)}.{quoted_name(entity.table.upper())}"
+        statement = f"SELECT MAX(_KEY) FROM {table}"  # noqa: S608  the name is quoted
+        request = sql.execute(statement, [], 1)
+        try:
+            ((largest,),) = self._client.router.call(request, lambda payload: sql.parse_result(payload).rows)
+        except ServerError as error:
+            raise IgniteTfError(
+                f"the largest key of cache {self._cache.name!r} is not known, from which rows are numbered on: "
+                f"{error.server_message}; give keys: --key COLUMN"
+            ) from error
+        return 0 if largest is None else int(largest) + 1
+
+    def _refuse_known_keys(self) -> None:
+        """Refuse rows whose keys are there.
+
+        Raises:
+            KeysExist: Some are; nothing was written.
+        """
+        for chunk in self._rows.chunks():
+            keys = self._types.keys(chunk)
+            for first in range(0, len(keys), _KEYS_AT_ONCE):
+                request = key_value.get_all(self._cache.cache_id, list(keys[first : first + _KEYS_AT_ONCE]))
+                there = self._client.cache_call(
+                    self._cache.name,
+                    request,
+                    lambda payload: key_value.parse_rows(payload, self._client.types.find),
+                )
+                if there:
+                    shown = ", ".join(_shown(key) for key, _ in there[:_SHOWN])
+                    raise KeysExist(self._cache.name, shown)
 
 
-def _note_count(cache: Cache, encoder: RowEncoder, keys: NDArray[Any] | None, backups: int) -> None:
+def _shown(key: object) -> str:
+    fields = getattr(key, "fields", None)
+    return repr(tuple(fields.values()) if fields else key)
+
+
+def check_same(cache: str, mark: LoadMark, rows: CheckedRows) -> None:
+    """Refuse to go on with a load of other rows.
+
+    Raises:
+        LoadNotResumed: It was one.
+    """
+    if mark.source != rows.digest:
+        raise LoadNotResumed(
+            f"the load of cache {cache!r} that {mark.by} began had other rows than {rows.name}: their columns, types, "
+            "number or some of the rows differ. Give the same source with the same options, or load again: --replace"
+        )
+
+
+def _note_count(cache: Cache, filled: set[int] | frozenset[int] | None, wanted: int, backups: int) -> None:
     """Count what is there after a load, and note it for whoever reads the cache.
 
     Raises:
         RowsLost: A node took rows with it meanwhile.
     """
-    client, hashes = cache.client, encoder.key_hashes()
-    nodes, partition_map = client.nodes(), cache.partition_map()
-    wanted = len(encoder) if keys is None else _num_distinct(keys)
+    client = cache.client
+    nodes = client.nodes()
     rows = wait_for(lambda: size if (size := cache.size()) >= wanted else None, _RECOUNT_S)
     if rows is None:
         evidence = (
             f"and {wanted:,} were written: a node took some with it meanwhile, as it keeps {backups} backups"
         )
         raise RowsLost(cache.name, cache.size(), evidence)
-    filled = map(int, np.unique(partitions_of_hashes(hashes, partition_map.num_partitions)))
-    count = counted_now("a load", rows, (node.node_id for node in nodes), topology_of(nodes), filled)
-    note_count(client, cache.name, count)
-
-
-def _num_distinct(keys: NDArray[Any]) -> int:
-    return len(set(keys)) if keys.dtype == object else len(np.unique(keys))
+    count = counted_now("a load", rows, (node.node_id for node in nodes), topology_of(nodes), filled or ())
+    note_count(client, cache.name, count if filled is not None else replace(count, filled=None))
 
 
 def _drop(client: Client, cache: str) -> None:
@@ -255,22 +494,3 @@ def _check_table(client: Client, cache: str) -> None:
                 f"cache {cache!r} would have the SQL table PUBLIC.{table}, which cache {other!r} has; load into "
                 "a cache of another name"
             )
-
-
-def _encoder(client: Client, cache: str, columns: Columns) -> RowEncoder:
-    """Encode rows with a type of the cache's name, or that and a number when it means another type."""
-    keys = np.arange(len(columns)) if columns.keys is None else columns.keys
-    name = value_type_name(cache)
-    for number in itertools.count(2):
-        encoder = RowEncoder(name, columns.values, keys)
-        fields = encoder.binary_type.fields
-        known = client.types.find(encoder.binary_type.type_id, refresh=True)
-        if known is None:
-            break
-        # Names that differ by case have one id, and Ignite takes one of them only.
-        if known.name == name and all(
-            known.fields.get(each, fields[each]) == fields[each] for each in fields
-        ):
-            break
-        name = f"{value_type_name(cache)}_{number}"
-    return encoder

@@ -1,7 +1,6 @@
-"""Read training data from files, arrays and well-known data sets into plain NumPy columns.
+"""Training data from files, frames, arrays and well-known data sets, as columns that are read chunk by chunk.
 
-This room knows nothing of Ignite: what it returns is what `client/load.py` puts into a cache. pandas,
-pyarrow, scikit-learn and TensorFlow are imported only by the readers that need them.
+pandas, pyarrow, scikit-learn and TensorFlow are imported only by the readers that need them.
 """
 
 from __future__ import annotations
@@ -9,80 +8,185 @@ from __future__ import annotations
 import gzip
 import re
 import zipfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ignite_tf_magic.data import frames
-from ignite_tf_magic.errors import LocalProtocolError, SourceError
-from ignite_tf_magic.protocol.objects import name_id
-from ignite_tf_magic.protocol.times import instant_of
+from ignite_tf_magic.data.checked_rows import CheckedRows, Read
+from ignite_tf_magic.data.columns import Batch, SourceColumn, chunks_of, primitive
+from ignite_tf_magic.data.frames import frame_batch
+from ignite_tf_magic.data.records import element_arrays, json_lines, record_batches
+from ignite_tf_magic.data.scalars import KINDS
+from ignite_tf_magic.data.tables import (
+    CsvFile,
+    TextFormat,
+    arrow_batches,
+    dataset_batches,
+    parquet_batches,
+)
+from ignite_tf_magic.data.values import column_of
+from ignite_tf_magic.errors import SourceError
 
 Arrays = Mapping[str, Any]
 
 _IDX_DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
-_WIDER = {"u1": np.int16, "u2": np.int32, "u4": np.int64, "f2": np.float32}
-_TEXTS_AT_ONCE = 4096
+_TEXT_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
 _SPLITS = ("train", "test")
-_KNOWN = "an .npz, .csv or .parquet file, an MNIST IDX file, keras:mnist or digits"
+_KNOWN = "an .npz, .csv, .tsv, .parquet or .jsonl file, an MNIST IDX file, keras:mnist or digits"
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
-    """Rows as columns of equal length, in the order of the source.
+class SourceOptions:
+    """What of a source is loaded, and how it is read.
 
     Attributes:
-        values: Field name -> array. One dimension: one primitive per row (`object` arrays hold only str or
-            only bytes; times have their own unit, in UTC). Two dimensions: one primitive array per row; `uint8` is a
-            byte[]. Rows of more dimensions are flattened in C order: a 28 x 28 picture is 784 values.
-        keys: Keys of the rows (int64 or str, no two equal), or None: the rows are numbered from 0.
+        key: Columns whose values become the keys. None: rows are numbered.
+        split: "train" or "test"; None is the training rows of a source that comes divided, all rows of one that does
+            not.
+        text: How files of text are read.
+        rejects: File for the rows that have no form; None: one of them is an error.
     """
 
-    values: dict[str, NDArray[Any]]
-    keys: NDArray[Any] | None = None
+    key: Sequence[str] = ()
+    split: str | None = None
+    text: TextFormat = field(default_factory=TextFormat)
+    rejects: Path | None = None
 
-    def __len__(self) -> int:
-        return len(next(iter(self.values.values())))
 
-
-def read_source(source: Any, *, key: str | None = None, split: str | None = None) -> Columns:
-    """Read `source` and check that every row of it has a form in a cache.
+def read_source(source: Any, options: SourceOptions | None = None) -> CheckedRows:
+    """Open `source` and check that every row of it has a form in a cache.
 
     Args:
-        source: A path (npz, csv, parquet; MNIST IDX files, also with .gz: images find their labels), a name
-            ("digits"; "keras:mnist" and other image sets of Keras, downloaded), a pandas DataFrame, a
-            mapping of names to arrays, a pair (features, labels), or one array.
-        key: Column whose values become the keys. Default: rows are numbered from 0.
-        split: "train" or "test". Default: the training rows of a source that comes divided, all rows of
-            one that does not.
+        source: A path (npz, csv, tsv, parquet, jsonl, ndjson; MNIST IDX files, also with .gz: images find their
+            labels), a name ("digits"; "keras:mnist" and other image sets of Keras, downloaded), a frame of pandas or
+            polars, an Arrow table, batch or reader, a data set of Hugging Face's, a finite tf.data.Dataset, a list of
+            dicts, a mapping of names to arrays, a pair (features, labels), or one array.
+        options: What is loaded of it, and how it is read.
 
     Raises:
-        SourceError: The source is missing, unreadable, empty, or has a column without a form in a cache.
+        SourceError: The source is missing, unreadable, empty, or has a column or a row without a form in a cache, or
+            two rows with one key.
     """
-    if split not in (None, *_SPLITS):
-        raise SourceError(f"split {split!r} is neither 'train' nor 'test'")
+    options = options or SourceOptions()
+    if options.split not in (None, *_SPLITS):
+        raise SourceError(f"split {options.split!r} is neither 'train' nor 'test'")
+    _check_kinds(options.text)
+    name = str(source) if isinstance(source, (str, Path)) else f"the given {type(source).__name__}"
+    try:
+        read, bad_lines = _opened(source, options)
+        return CheckedRows(name, read, tuple(options.key), options.rejects, bad_lines)
+    except ModuleNotFoundError as error:
+        extra = "tensorflow" if name.startswith("keras:") else "data"
+        raise SourceError(
+            f"loading {name!r} needs the package {error.name!r}: pip install 'ignite_tf_magic[{extra}]'"
+        ) from error
+
+
+def _check_kinds(text: TextFormat) -> None:
+    for name, kind in text.kinds.items():
+        if kind not in KINDS:
+            raise SourceError(f"column {name!r} cannot be of the type {kind!r}; there are {', '.join(KINDS)}")
+
+
+def is_source(name: str) -> bool:
+    """Tell whether a text names a source: a data set that is known, or a file that is there."""
+    return name == "digits" or name.startswith("keras:") or Path(name).expanduser().exists()
+
+
+def _opened(source: Any, options: SourceOptions) -> tuple[Read, Mapping[int, str]]:
+    """Return what reads a source from its first row, and the lines of its file that are no rows."""
+    split = options.split
+    _refuse_dialect(source, options.text)
     if isinstance(source, (str, Path)):
         name = str(source)
-        try:
-            arrays = _read_named(name, split)
-        except ModuleNotFoundError as error:
-            extra = "tensorflow" if name.startswith("keras:") else "data"
-            raise SourceError(
-                f"loading {name!r} needs the package {error.name!r}: pip install 'ignite_tf_magic[{extra}]'"
-            ) from error
-    else:
-        name, arrays = f"the given {type(source).__name__}", _split_arrays(_as_arrays(source), split)
-    return _checked(name, arrays, key)
+        if name != "digits" and not name.startswith("keras:"):
+            path = _existing_file(name)
+            if (suffix := path.suffix.lower()) in _TEXT_SUFFIXES:
+                _refuse_split(split)
+                return _text_file(path, suffix, options.text)
+            if suffix == ".parquet":
+                _refuse_split(split)
+                return parquet_batches(path), {}
+        return _once(_array_batch(_read_named(name, split))), {}
+    read = _given(source, split)
+    return read or _once(_batch_of_values(source, split)), {}
 
 
-def value_type_name(cache_name: str) -> str:
-    """Name a cache's value type: `MNIST` -> `MNIST`, `my-digits.v2` -> `My_digits_v2`."""
-    words = re.sub(r"\W", "_", cache_name)
-    return words[:1].upper() + words[1:] if words[:1].isalpha() else f"T{words}"
+def _refuse_dialect(source: Any, text: TextFormat) -> None:
+    """Refuse options of files of text that would do nothing."""
+    text = replace(text, kinds=dict(text.kinds), na=tuple(text.na))
+    suffix = Path(source).suffix.lower() if isinstance(source, (str, Path)) else ""
+    kept = {".csv": text, ".tsv": text}.get(suffix, TextFormat())
+    if suffix in (".jsonl", ".ndjson"):
+        kept = replace(text, separator=kept.separator, na=kept.na)
+    if text != kept:
+        raise SourceError(
+            "a separator and words for missing values are for .csv and .tsv files, types of columns and an encoding "
+            "for .jsonl files as well; leave them out"
+        )
+
+
+def _text_file(path: Path, suffix: str, text: TextFormat) -> tuple[Read, Mapping[int, str]]:
+    if suffix in (".csv", ".tsv"):
+        file = CsvFile(
+            path, replace(text, separator="\t") if suffix == ".tsv" and text.separator == "," else text
+        )
+        return file.batches, file.bad_lines
+    return record_batches(lambda: json_lines(path, text.encoding), text.kinds), {}
+
+
+def _once(batch: Batch) -> Read:
+    return lambda: chunks_of(batch) if batch else iter([batch])
+
+
+def _given(source: Any, split: str | None) -> Read | None:
+    """Return what reads rows that come in batches; None for other values."""
+    module = type(source).__module__.partition(".")[0]
+    if isinstance(source, Mapping) and any(hasattr(each, "with_format") for each in source.values()):
+        part = source.get(split or "train")
+        if part is None:
+            raise SourceError(f"the given data sets are {', '.join(map(str, source))}; give one of them")
+        return dataset_batches(part)
+    if hasattr(source, "with_format") and hasattr(source, "features"):
+        _refuse_split(split)
+        return dataset_batches(source)
+    if module == "polars" and hasattr(source, "collect"):
+        source = source.collect()
+    if (module in ("pyarrow", "polars") and hasattr(source, "__arrow_c_stream__")) or hasattr(
+        source, "read_next_batch"
+    ):
+        _refuse_split(split)
+        return arrow_batches(source)
+    if module == "pyarrow" and hasattr(source, "__arrow_c_array__") and hasattr(source, "num_columns"):
+        _refuse_split(split)
+        return arrow_batches(source)
+    if isinstance(source, (list, tuple)) and source and all(isinstance(each, Mapping) for each in source):
+        _refuse_split(split)
+        return record_batches(lambda: source, {})
+    return None
+
+
+def _batch_of_values(source: Any, split: str | None) -> Batch:
+    if hasattr(source, "columns") and hasattr(source, "to_numpy"):
+        _refuse_split(split)
+        return frame_batch(source)
+    if hasattr(source, "element_spec") and hasattr(source, "as_numpy_iterator"):
+        _refuse_split(split)
+        return _array_batch(element_arrays(source))
+    return _array_batch(_split_arrays(_as_arrays(source), split))
+
+
+def _refuse_split(split: str | None) -> None:
+    if split is not None:
+        raise SourceError(f"split {split!r} was asked for, but the source is not divided; leave it out")
+
+
+def _array_batch(arrays: Arrays) -> Batch:
+    return {name: _column(name, array) for name, array in arrays.items()}
 
 
 def _read_named(name: str, split: str | None) -> Arrays:
@@ -91,31 +195,32 @@ def _read_named(name: str, split: str | None) -> Arrays:
     if name.startswith("keras:"):
         return _read_keras(name.removeprefix("keras:"), split)
     path = Path(name).expanduser()
-    if not path.is_file():
-        what = "is a directory" if path.is_dir() else "does not exist"
-        raise SourceError(f"cannot load {name!r}: the file {what}; give {_KNOWN}")
-    reader = _READERS.get(path.suffix.lower())
-    if reader is not None:
-        return _split_arrays(reader(path), split)
+    if path.suffix.lower() == ".npz":
+        return _split_arrays(_read_npz(path), split)
     if _is_idx(path):
         return _read_idx_pair(path)
     raise SourceError(f"cannot load {name!r}: its content is not known from its name; give {_KNOWN}")
+
+
+def _existing_file(name: str) -> Path:
+    path = Path(name).expanduser()
+    if not path.is_file():
+        what = "is a directory" if path.is_dir() else "does not exist"
+        raise SourceError(f"cannot load {name!r}: the file {what}; give {_KNOWN}")
+    return path
 
 
 def _split_arrays(arrays: Arrays, split: str | None) -> Arrays:
     """Keep one part of arrays named like those of Keras' mnist.npz: x_train, y_train, x_test, y_test."""
     divided = {"x_train", "y_train", "x_test", "y_test"} <= set(arrays)
     if not divided:
-        if split is not None:
-            raise SourceError(f"split {split!r} was asked for, but the source is not divided; leave it out")
+        _refuse_split(split)
         return arrays
     part = split or "train"
     return _named_pair(arrays[f"x_{part}"], arrays[f"y_{part}"])
 
 
 def _as_arrays(source: Any) -> Arrays:
-    if hasattr(source, "columns") and hasattr(source, "to_numpy"):
-        return frames.columns_of(source)
     if isinstance(source, Mapping):
         return {str(name): values for name, values in source.items()}
     if isinstance(source, tuple) and len(source) == 2:
@@ -147,10 +252,6 @@ def _read_npz(path: Path) -> Arrays:
     except (ValueError, OSError, zipfile.BadZipFile, EOFError) as error:
         hint = "; save its object arrays as fixed-width strings instead" if "pickle" in str(error) else ""
         raise SourceError(f"cannot read {str(path)!r} as .npz: {error}{hint}") from error
-
-
-_READERS: dict[str, Callable[[Path], Arrays]]
-_READERS = {".npz": _read_npz, ".csv": frames.read_csv, ".parquet": frames.read_parquet}
 
 
 def _read_digits(split: str | None) -> Arrays:
@@ -230,162 +331,44 @@ def _read_idx(path: Path) -> NDArray[Any]:
     return np.frombuffer(body, dtype).reshape(shape).astype(dtype.newbyteorder("="))
 
 
-def _checked(source: str, arrays: Arrays, key: str | None) -> Columns:
-    if not arrays:
-        raise SourceError(f"{source} holds no columns; nothing was loaded")
-    values = {name: _column(name, array) for name, array in arrays.items()}
-    lengths = {name: len(array) for name, array in values.items()}
-    if len(set(lengths.values())) > 1:
-        listed = ", ".join(f"{name}: {length}" for name, length in lengths.items())
-        raise SourceError(f"columns of {source} must have one length, found {listed}")
-    if not next(iter(lengths.values())):
-        raise SourceError(f"{source} holds no rows; nothing was loaded")
-    _check_names(source, values)
-    if key is None:
-        return Columns(values)
-    if key not in values:
-        raise SourceError(f"{source} has no column {key!r} to take keys from; it has {', '.join(values)}")
-    keys = _keys(key, values.pop(key))
-    if not values:
-        raise SourceError(f"{source} has no column beside the key {key!r}; a row needs at least one value")
-    return Columns(values, keys)
-
-
-def _check_names(source: str, values: Arrays) -> None:
-    """Refuse names that a cache cannot have, before it is made: one that could not be made blocks its name."""
-    folded: dict[str, str] = {}
-    ids: dict[int, str] = {}
-    for name in values:
-        if not name.strip():
-            raise SourceError(f"{source} has a column without a name; give every column one")
-        if not _is_encodable(name):
-            raise SourceError(
-                f"column {name!a} of {source} has half a character (a lone surrogate); rename it"
-            )
-        if name.upper() in ("_KEY", "_VAL"):
-            raise SourceError(
-                f"column {name!r} of {source} has a name that Ignite keeps for itself; rename it"
-            )
-        if '"' in name or "." in name:  # SQL would have no table, or nulls: a dot leads into an object
-            raise SourceError(
-                f"column {name!r} of {source} has a dot or a quote, which SQL columns cannot; rename it"
-            )
-        other = folded.setdefault(name.upper(), name)  # as SQL folds names
-        if other != name:
-            raise SourceError(f"columns {other!r} and {name!r} of {source} differ by case only; rename one")
-        other = ids.setdefault(name_id(name), name)
-        if other != name:
-            raise SourceError(
-                f"columns {other!r} and {name!r} of {source} are the same to Ignite; rename one"
-            )
-
-
-def _column(name: str, values: Any) -> NDArray[Any]:
-    try:
-        array = np.asarray(values)
-    except ValueError as error:
-        raise SourceError(f"column {name!r} holds rows of different lengths; pad them to one") from error
+def _column(name: str, values: Any) -> SourceColumn:
+    array = _as_array(values)
     if array.ndim == 0:
         raise SourceError(f"column {name!r} is a single value; give one value per row")
-    if array.dtype == object:
-        array = _from_objects(name, array)
     if array.dtype.kind in "US":
         array = array.astype(object)
-    if array.dtype == object:
-        _check_text(name, array)
-        return array
-    if array.ndim > 2:
-        array = array.reshape(len(array), -1) if array.size else array.reshape(0, 1)
-    return _primitive(name, array)
-
-
-def _check_text(name: str, array: NDArray[Any]) -> None:
-    if array.ndim != 1 or not len(array) or not isinstance(array[0], str):
-        return
-    for first in range(0, len(array), _TEXTS_AT_ONCE):
-        if not _is_encodable("".join(array[first : first + _TEXTS_AT_ONCE])):
-            row = next(row for row in range(first, len(array)) if not _is_encodable(array[row]))
-            raise SourceError(
-                f"column {name!r} has half a character (a lone surrogate) in row {row}, which UTF-8 cannot hold; "
-                "decode the text as what it was, or replace it: text.encode('utf-8', 'replace').decode()"
-            )
-
-
-def _is_encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _from_objects(name: str, array: NDArray[Any]) -> NDArray[Any]:
-    """Stack rows that are arrays; pass columns of only str or only bytes."""
-    kinds = {type(value) for value in array.flat}
-    if array.ndim == 1 and (not kinds or kinds <= {str} or kinds <= {bytes}):
-        return array
-    if array.ndim == 1 and kinds <= {np.ndarray, list, tuple}:
-        try:
-            return _not_object(name, np.stack([np.asarray(row) for row in array]))
-        except ValueError as error:
-            raise SourceError(f"column {name!r} holds rows of different lengths; pad them to one") from error
-    found = ", ".join(sorted(kind.__name__ for kind in kinds))
-    raise SourceError(
-        f"column {name!r} holds {found}; a column is all numbers, all str, all bytes or all arrays of one "
-        "length: convert it first"
-    )
-
-
-def _not_object(name: str, array: NDArray[Any]) -> NDArray[Any]:
-    if array.dtype.kind in "OUS":
-        raise SourceError(
-            f"column {name!r} holds lists of {array.dtype}; only lists of numbers can be loaded"
-        )
-    return array
-
-
-def _primitive(name: str, array: NDArray[Any]) -> NDArray[Any]:
-    """Bring numbers to the types Ignite has: signed integers, floats, booleans, timestamps, byte[]."""
-    code = array.dtype.str[1:]
-    if array.dtype.kind == "M":
-        return _times(name, array)
-    if array.dtype.kind not in "biuf" or code == "f16":
-        raise SourceError(f"column {name!r} has the type {array.dtype}, which Ignite lacks; convert it first")
-    if code == "u1" and array.ndim == 2:
-        return array
-    if code == "i1" and array.ndim == 2:  # a byte[] is read back as uint8
-        return array.astype(np.int16)
-    if code == "u8":
-        if array.size and int(array.max()) > np.iinfo(np.int64).max:
-            raise SourceError(f"column {name!r} holds integers above 2**63 - 1, too large for Ignite's long")
-        return array.astype(np.int64)
-    return array.astype(_WIDER.get(code, array.dtype.newbyteorder("=")))
-
-
-def _times(name: str, array: NDArray[Any]) -> NDArray[Any]:
+    if array.dtype != object:
+        return primitive(name, array)
     if array.ndim > 1:
-        raise SourceError(f"column {name!r} holds arrays of times, which Ignite lacks; make a column of each")
-    if np.isnat(array).any():
-        raise SourceError(f"column {name!r} has missing times (NaT); fill them or drop the rows")
+        array = _rows(array)
+    if len(array) and all(isinstance(row, np.ndarray) and row.ndim > 1 for row in array):
+        return _stacked_pictures(name, array)
+    return column_of(name, list(array))
+
+
+def _as_array(values: Any) -> NDArray[Any]:
+    """Return values as an array that has lost nothing: NumPy would make texts of what stands beside one."""
+    if isinstance(values, (list, tuple)):
+        kinds = {type(value) for value in values}
+        if len(kinds) > 1 or not kinds <= {int, float, bool, str, list, tuple, np.ndarray}:
+            return _rows(values)
     try:
-        for extreme in (array.min(), array.max()) if array.size else ():
-            instant_of(extreme)
-    except LocalProtocolError as error:
-        raise SourceError(f"column {name!r}: {error}; clip it, or drop the rows") from error
-    return array.astype(array.dtype.newbyteorder("="))
+        array = np.asarray(values)
+    except ValueError:  # rows of different lengths
+        return _rows(values)
+    is_mixed = isinstance(values, (list, tuple)) and array.ndim > 1 and array.dtype.kind in "US"
+    return _rows(values) if is_mixed else array
 
 
-def _keys(name: str, array: NDArray[Any]) -> NDArray[Any]:
-    if array.dtype.kind == "i" and array.ndim == 1:
-        keys = array.astype(np.int64)
-    elif array.dtype == object and isinstance(array[0], str):
-        keys = array
-    else:
-        raise SourceError(f"column {name!r} cannot be the key: found {array.dtype}, not integers or text")
-    distinct = len(np.unique(keys))
-    if distinct != len(keys):
-        raise SourceError(
-            f"column {name!r} cannot be the key: {len(keys) - distinct} of its {len(keys)} values are "
-            "repeated, and rows with one key replace each other"
-        )
-    return keys
+def _rows(values: Any) -> NDArray[Any]:
+    rows = np.empty(len(values), object)
+    for number, value in enumerate(values):
+        rows[number] = value
+    return rows
+
+
+def _stacked_pictures(name: str, rows: NDArray[Any]) -> SourceColumn:
+    try:
+        return primitive(name, np.stack(list(rows)))
+    except ValueError as error:
+        raise SourceError(f"column {name!r} holds pictures of different sizes; bring them to one") from error

@@ -5,6 +5,8 @@ Source: Ignite's RendezvousAffinityFunction (partition of a hash) and Java's own
 
 from __future__ import annotations
 
+import datetime as dt
+import decimal
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from ignite_tf_magic.errors import LocalProtocolError
 from ignite_tf_magic.protocol.buffer import Writer
+from ignite_tf_magic.protocol.decimals import decimal_hash
 from ignite_tf_magic.protocol.lazy_numpy import np
-from ignite_tf_magic.protocol.objects import array_hash, java_hash, write_value
+from ignite_tf_magic.protocol.objects import BinaryObject, array_hash, java_hash, write_value
+from ignite_tf_magic.protocol.times import instant_of, millis_of_time
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -90,6 +94,14 @@ def key_hash(key: Any) -> int:
         return int(hashes_of_integers(halves)[0])
     if isinstance(key, bytes):
         return array_hash(key)
+    if isinstance(key, decimal.Decimal):
+        return decimal_hash(key)
+    if isinstance(key, dt.datetime | np.datetime64) and (instant := instant_of(key)) is not None:
+        return int(hashes_of_integers(np.asarray([instant[0]], np.int64))[0])
+    if isinstance(key, dt.time):
+        return int(hashes_of_integers(np.asarray([millis_of_time(key)], np.int64))[0])
+    if isinstance(key, BinaryObject):
+        return array_hash(b"".join(map(encoded, key.fields.values())))
     raise LocalProtocolError(f"the affinity of a key of type {type(key).__name__} is not known")
 
 

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from ignite_tf_magic.errors import RemoteProtocolError, SchemaError
 from ignite_tf_magic.protocol.buffer import Reader
+from ignite_tf_magic.protocol.decimals import decimal_from_wire
 from ignite_tf_magic.protocol.layout import Leaf, RowLayout
-from ignite_tf_magic.protocol.objects import decimal_from_wire, read_value, skip_value, uuid_from_wire
+from ignite_tf_magic.protocol.objects import read_value, skip_value, uuid_from_wire
 from ignite_tf_magic.protocol.ops import TypeCode
 from ignite_tf_magic.protocol.page_series import PageSeries
 from ignite_tf_magic.protocol.walk import RowFault, Rule, Walker

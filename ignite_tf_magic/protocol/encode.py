@@ -10,19 +10,18 @@ from numpy.typing import NDArray
 
 from ignite_tf_magic.errors import LocalProtocolError
 from ignite_tf_magic.protocol.affinity import hashes_of_integers, key_hash
-from ignite_tf_magic.protocol.buffer import Writer
 from ignite_tf_magic.protocol.objects import (
     ARRAY_CODE_OF_DTYPE,
     CODE_OF_DTYPE,
     HEADER_BYTES,
-    BinaryObject,
     BinaryType,
     binary_type_of,
+    code_of,
     object_footer,
     object_header,
-    write_value,
 )
 from ignite_tf_magic.protocol.ops import TypeCode
+from ignite_tf_magic.protocol.row_blocks import cells_of, encode_block, head_of
 from ignite_tf_magic.protocol.times import instants_of, wire_dtype
 from ignite_tf_magic.protocol.walk_compiled import hash_rows
 
@@ -32,30 +31,54 @@ _HASH_AT = 8
 class RowEncoder:
     """Encodes rows of one binary type, chosen by index.
 
-    Rows of numbers, number arrays and times are written as one table with NumPy; a column of text, or of times
-    some of which are missing, makes it go row by row.
+    Rows of numbers, number arrays and times are written as one table with NumPy; a column of text or other objects, or
+    one in which values are missing, makes them vary in length (`row_blocks`).
 
     Args:
         type_name: Name of the value's binary type.
         columns: Field name -> one item per row: one-dimensional for scalars, two-dimensional for
-            arrays, `object` for str, bytes and None.
+            arrays, `object` for what `write_value` takes and None.
         keys: Integer keys or an object array of keys, one per row.
+        nulls: Field name -> rows that have no value, whatever stands in their place.
+        codes: Field name -> type code of an `object` column; by default its first item tells.
+        key_type: Binary type of keys that are objects, to be told to the cluster with the values' own.
     """
 
-    def __init__(self, type_name: str, columns: Mapping[str, NDArray[Any]], keys: NDArray[Any]) -> None:
+    def __init__(
+        self,
+        type_name: str,
+        columns: Mapping[str, NDArray[Any]],
+        keys: NDArray[Any],
+        *,
+        nulls: Mapping[str, NDArray[np.bool_]] | None = None,
+        codes: Mapping[str, int] | None = None,
+        key_type: BinaryType | None = None,
+    ) -> None:
+        given = codes or {}
         self.binary_type: BinaryType = binary_type_of(
-            type_name, {name: _code(name, column) for name, column in columns.items()}
+            type_name, {name: wire_code(name, column, given.get(name)) for name, column in columns.items()}
         )
+        self.key_type = key_type
         self._type_name = type_name
         self._columns = {name: _wire_form(column) for name, column in columns.items()}
+        self._nulls = dict(nulls or {})
         self._keys = _little(keys)
         self._table = None if self._is_variable() else self._template()
+
+    @property
+    def key_code(self) -> int:
+        """Type code of the keys, of which all have one."""
+        return wire_code(
+            "key", self._keys, code_of(self._keys[0]) if self._keys.dtype.kind == "O" and len(self) else None
+        )
 
     def __len__(self) -> int:
         return len(self._keys)
 
     def _is_variable(self) -> bool:
-        return any(column.dtype.kind in "OM" for column in (*self._columns.values(), self._keys))
+        return bool(self._nulls) or any(
+            column.dtype.kind in "OM" for column in (*self._columns.values(), self._keys)
+        )
 
     @property
     def has_fixed_rows(self) -> bool:
@@ -80,13 +103,13 @@ class RowEncoder:
         """Encode the rows of that index, one after another."""
         return self._encode_rows(index) if self._table is None else self._encode_table(index)
 
-    def _encode_rows(self, index: NDArray[np.intp]) -> bytes:
-        writer = Writer()
-        for row in index.tolist():
-            write_value(writer, self._keys[row])
-            fields = {name: column[row] for name, column in self._columns.items()}
-            write_value(writer, BinaryObject(self._type_name, fields))
-        return bytes(writer.data)
+    def _encode_rows(self, index: NDArray[np.intp]) -> memoryview:
+        fields = [
+            cells_of(column[index], self._nulls[name][index] if name in self._nulls else None)
+            for name, column in self._columns.items()
+        ]
+        block = encode_block(self._type_name, list(self._columns), cells_of(self._keys[index]), fields)
+        return block.data.cast("B")
 
     def _template(self) -> tuple[bytes, list[tuple[int, NDArray[Any]]], int, int]:
         """Return a row with everything but values, where each value goes, and where the object's fields are."""
@@ -97,7 +120,7 @@ class RowEncoder:
         body = bytearray()
         for column in self._columns.values():
             offsets.append(HEADER_BYTES + len(body))
-            body += _head(column)
+            body += head_of(column)
             values.append((start + HEADER_BYTES + len(body), column))
             body += bytes(column.dtype.itemsize * (column.shape[1] if column.ndim > 1 else 1))
         field_ids = tuple(field_id for _, field_id in self.binary_type.fields.values())
@@ -128,8 +151,20 @@ def _little(column: NDArray[Any]) -> NDArray[Any]:
     return column if column.dtype.kind in "OM" else column.astype(column.dtype.newbyteorder("<"), copy=False)
 
 
-def _code(name: str, column: NDArray[Any]) -> int:
-    if column.dtype.kind == "M":
+def wire_code(name: str, column: NDArray[Any], code: int | None = None) -> int:
+    """Return the type code of a column's items.
+
+    Args:
+        name: Of the column, for the message.
+        column: Its items.
+        code: Of an `object` column, where it is known; by default its first item tells whether it is text or bytes.
+
+    Raises:
+        LocalProtocolError: They have no Ignite form.
+    """
+    if code is not None:
+        return code
+    if column.dtype.kind == "M" or column.dtype == wire_dtype():
         return TypeCode.TIMESTAMP
     if column.dtype.kind == "O":
         first = next((item for item in column if item is not None), "")
@@ -141,12 +176,3 @@ def _code(name: str, column: NDArray[Any]) -> int:
             f"column {name!r} of {column.dtype} with {column.ndim} dimensions has no Ignite form"
         )
     return code
-
-
-def _head(column: NDArray[Any]) -> bytes:
-    """Return what stands in front of a column's bytes in each row: the type code, and an array's length."""
-    if column.dtype == wire_dtype():
-        return bytes([TypeCode.TIMESTAMP])
-    if column.ndim == 1:
-        return bytes([CODE_OF_DTYPE[column.dtype.str[1:]]])
-    return bytes([ARRAY_CODE_OF_DTYPE[column.dtype.str[1:]]]) + int(column.shape[1]).to_bytes(4, "little")

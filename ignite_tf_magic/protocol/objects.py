@@ -1,9 +1,10 @@
 """One Ignite value <-> one Python value.
 
 Plain Python values choose their Ignite type: int -> long, float -> double, str, bytes -> byte[],
-bool, UUID, datetime -> timestamp, in UTC, which one without a zone is taken for. NumPy scalars and
-one-dimensional arrays choose theirs exactly (np.int32(5) -> int, np.float32 array -> float[]), which is
-the way to write a key of type int.
+bool, UUID, Decimal, datetime -> timestamp, in UTC, which one without a zone is taken for, date -> java.sql.Date and
+time -> java.sql.Time, which nodes in UTC show as they are. A list of text is a String[], any other an Object[]. NumPy
+scalars and one-dimensional arrays choose theirs exactly (np.int32(5) -> int, np.float32 array -> float[]), which is the
+way to write a key of type int.
 Source: Ignite documentation, "Binary Client Protocol", data format.
 """
 
@@ -20,9 +21,18 @@ from typing import Any
 
 from ignite_tf_magic.errors import LocalProtocolError, RemoteProtocolError
 from ignite_tf_magic.protocol.buffer import Reader, Writer
+from ignite_tf_magic.protocol.decimals import decimal_from_wire, write_decimal
 from ignite_tf_magic.protocol.lazy_numpy import np
 from ignite_tf_magic.protocol.ops import ObjectFlag, TypeCode
-from ignite_tf_magic.protocol.times import instant_of, to_datetime, wire_dtype
+from ignite_tf_magic.protocol.times import (
+    SQL_DATE_BYTES,
+    SQL_DATE_HEAD,
+    instant_of,
+    millis_of_time,
+    sql_date,
+    to_datetime,
+    wire_dtype,
+)
 
 HEADER_BYTES = 24
 _HEADER = struct.Struct("<bbhiiiii")
@@ -30,9 +40,7 @@ _FNV_OFFSET = 0x811C9DC5
 _FNV_PRIME = 0x01000193
 # What is NumPy's in no case, though some of NumPy's types derive from these.
 _OF_PYTHON = frozenset((bool, int, float, str, bytes))
-# How the optimised marshaller writes java.sql.Date: 'f', the class's id, two bytes of checksum, milliseconds.
-SQL_DATE_BYTES = 15
-SQL_DATE_HEAD = b"f" + (1087757882).to_bytes(4, "little")
+_OF_CLASS_OBJECT = -1
 _TIMESTAMP = struct.Struct("<qi")
 
 # Types with a NumPy dtype, and its name.
@@ -224,8 +232,25 @@ def _write_python_scalar(writer: Writer, value: Any) -> None:
         writer.int8(TypeCode.UUID).raw(value.bytes[7::-1] + value.bytes[:7:-1])
     elif isinstance(value, dt.datetime):
         _write_moment(writer, value)
+    elif isinstance(value, decimal.Decimal):
+        write_decimal(writer, value)
+    elif isinstance(value, dt.date):
+        writer.int8(TypeCode.OPTIMIZED - 256).int32(SQL_DATE_BYTES).raw(sql_date(value))
+    elif isinstance(value, dt.time):
+        writer.int8(TypeCode.TIME).int64(millis_of_time(value))
+    elif isinstance(value, list | tuple):
+        _write_list(writer, value)
     else:
         raise LocalProtocolError(f"a value of type {type(value).__name__} has no Ignite form here")
+
+
+def _write_list(writer: Writer, value: Sequence[Any]) -> None:
+    if value and all(item is None or isinstance(item, str) for item in value):
+        writer.int8(TypeCode.STRING_ARRAY).int32(len(value))
+    else:
+        writer.int8(TypeCode.OBJECT_ARRAY).int32(_OF_CLASS_OBJECT).int32(len(value))
+    for item in value:
+        write_value(writer, item)
 
 
 def write_text(writer: Writer, value: str | None) -> None:
@@ -367,15 +392,6 @@ def _read_time(reader: Reader, _find: FindType | None, _depth: int) -> dt.time:
 def _read_decimal(reader: Reader, _find: FindType | None, _depth: int) -> decimal.Decimal:
     scale = reader.int32()
     return decimal_from_wire(scale, bytes(reader.take(reader.count())))
-
-
-def decimal_from_wire(scale: int, magnitude: bytes) -> decimal.Decimal:
-    """Build a decimal from its scale and big-endian magnitude, whose first bit is the sign."""
-    if not magnitude or not -100_000 < scale < 100_000:
-        raise RemoteProtocolError(f"corrupted decimal: scale {scale}, {len(magnitude)} bytes")
-    number = int.from_bytes(bytes([magnitude[0] & 0x7F]) + magnitude[1:], "big")
-    digits = decimal.Decimal(number).as_tuple().digits
-    return decimal.Decimal((magnitude[0] >> 7, digits, -scale))
 
 
 def _read_enum(reader: Reader, _find: FindType | None, _depth: int) -> int:

@@ -6,12 +6,10 @@ Source: Ignite documentation, "Binary Client Protocol", SQL and scan queries.
 from __future__ import annotations
 
 import datetime as dt
-import decimal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ignite_tf_magic.errors import LocalProtocolError
 from ignite_tf_magic.protocol.buffer import Reader, Writer
 from ignite_tf_magic.protocol.messages import Request
 from ignite_tf_magic.protocol.objects import read_value, write_value
@@ -54,7 +52,7 @@ def execute(
 
     Args:
         statement: With a `?` for each of `args`.
-        args: Values as `objects` writes them, and date, time and Decimal. Dates and times of day go as text, which
+        args: Values as `objects` writes them. Dates and times of day go as text, which
             means the same in every zone a node may run in.
         page_rows: Rows of an answer.
         with_names: Whether the answer has the columns' names.
@@ -102,19 +100,7 @@ def _page(reader: Reader, cursor: int | None, names: tuple[str, ...], num_column
 
 
 def _write_argument(writer: Writer, value: Any) -> None:
-    if isinstance(value, decimal.Decimal):
-        _write_decimal(writer, value)
-    elif isinstance(value, dt.time) or (isinstance(value, dt.date) and not isinstance(value, dt.datetime)):
+    if isinstance(value, dt.time) or (isinstance(value, dt.date) and not isinstance(value, dt.datetime)):
         write_value(writer, value.isoformat())
     else:
         write_value(writer, value)
-
-
-def _write_decimal(writer: Writer, value: decimal.Decimal) -> None:
-    sign, digits, exponent = value.as_tuple()
-    if not isinstance(exponent, int):
-        raise LocalProtocolError(f"the decimal {value} is no number; bind a float, or None")
-    number = int("".join(map(str, digits)))
-    magnitude = bytearray(number.to_bytes(number.bit_length() // 8 + 1, "big"))
-    magnitude[0] |= sign << 7
-    writer.int8(TypeCode.DECIMAL).int32(-exponent).int32(len(magnitude)).raw(magnitude)

@@ -16,8 +16,6 @@ from ignite_tf_magic.errors import RemoteProtocolError
 from ignite_tf_magic.protocol.buffer import Reader
 from ignite_tf_magic.protocol.lazy_numpy import np
 from ignite_tf_magic.protocol.objects import (
-    SQL_DATE_BYTES,
-    SQL_DATE_HEAD,
     FindType,
     dtype_of,
     read_value,
@@ -25,7 +23,14 @@ from ignite_tf_magic.protocol.objects import (
 )
 from ignite_tf_magic.protocol.ops import TypeCode
 from ignite_tf_magic.protocol.page_series import address_of
-from ignite_tf_magic.protocol.times import date_of_java, nanos_of_wire, to_datetime64, wire_dtype
+from ignite_tf_magic.protocol.times import (
+    SQL_DATE_BYTES,
+    SQL_DATE_HEAD,
+    date_of_java,
+    nanos_of_wire,
+    to_datetime64,
+    wire_dtype,
+)
 from ignite_tf_magic.protocol.walk_compiled import library
 
 if TYPE_CHECKING:

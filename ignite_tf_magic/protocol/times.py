@@ -7,6 +7,7 @@ only, so nothing here goes through them. Times without a zone are taken for UTC.
 from __future__ import annotations
 
 import datetime as dt
+import struct
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,11 @@ _LAST_MILLIS_IN_NANOS = 9_214_646_399_999
 # Milliseconds all nanoseconds of which fit into 64 bits; the same numbers stand in _rows.c.
 MIN_MILLIS_AS_NANOS = -9_223_372_036_854
 MAX_MILLIS_AS_NANOS = 9_223_372_036_853
+# How the optimised marshaller writes java.sql.Date: 'f', the class's id, two bytes of checksum, milliseconds.
+SQL_DATE_BYTES = 15
+SQL_DATE_HEAD = b"f" + (1087757882).to_bytes(4, "little")
+_SQL_DATE = struct.Struct("<5sHq")
+_SQL_DATE_CHECKSUM = 0x6697
 _EPOCH = dt.datetime(1970, 1, 1)
 _EPOCH_UTC = _EPOCH.replace(tzinfo=dt.timezone.utc)
 _NANOS_OF_MILLI = 1_000_000
@@ -148,6 +154,44 @@ def nanos_of_wire(instants: NDArray[Any]) -> NDArray[Any] | None:
         return None
     nanos: NDArray[Any] = (millis * _NANOS_OF_MILLI + instants["nanos"]).view("M8[ns]")
     return nanos
+
+
+def millis_of_date(value: dt.date) -> int:
+    """Return midnight of a date in UTC, in milliseconds since 1970.
+
+    Raises:
+        LocalProtocolError: It is before 15 October 1582, where Java's calendar is another one.
+    """
+    days = value.toordinal() - _EPOCH.toordinal()
+    if days < _FIRST_GREGORIAN_DAY:
+        raise LocalProtocolError(
+            f"the date {value} is before 15 October 1582, and Java counts those days by another calendar; give a "
+            "datetime, or text"
+        )
+    return days * 86_400_000
+
+
+def sql_date(value: dt.date) -> bytes:
+    """Return a date as Java serialises java.sql.Date.
+
+    Raises:
+        LocalProtocolError: As `millis_of_date`.
+    """
+    return _SQL_DATE.pack(SQL_DATE_HEAD, _SQL_DATE_CHECKSUM, millis_of_date(value))
+
+
+def millis_of_time(value: dt.time) -> int:
+    """Return a time of day in milliseconds.
+
+    Raises:
+        LocalProtocolError: It has a zone, or parts of a millisecond, which Ignite's times have not.
+    """
+    if value.tzinfo is not None or value.microsecond % 1000:
+        what = "a zone" if value.tzinfo is not None else "parts of a millisecond"
+        raise LocalProtocolError(
+            f"the time {value} has {what}, which Ignite's TIME has not; cut it off, or give text"
+        )
+    return ((value.hour * 60 + value.minute) * 60 + value.second) * 1000 + value.microsecond // 1000
 
 
 def date_of_java(day: int) -> dt.date:

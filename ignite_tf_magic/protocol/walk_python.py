@@ -11,9 +11,14 @@ from ignite_tf_magic.protocol.buffer import Reader
 from ignite_tf_magic.protocol.layout import Leaf, Node, ObjectNode, RowLayout
 from ignite_tf_magic.protocol.lazy_numpy import np
 from ignite_tf_magic.protocol.messages import Page
-from ignite_tf_magic.protocol.objects import SQL_DATE_BYTES, SQL_DATE_HEAD, read_header, skip_value
+from ignite_tf_magic.protocol.objects import read_header, skip_value
 from ignite_tf_magic.protocol.ops import ObjectFlag, TypeCode
-from ignite_tf_magic.protocol.times import MAX_MILLIS_AS_NANOS, MIN_MILLIS_AS_NANOS
+from ignite_tf_magic.protocol.times import (
+    MAX_MILLIS_AS_NANOS,
+    MIN_MILLIS_AS_NANOS,
+    SQL_DATE_BYTES,
+    SQL_DATE_HEAD,
+)
 from ignite_tf_magic.protocol.walk import PayloadKind, RowFault, Rule, item_bytes, kind_of, row_bytes
 
 if TYPE_CHECKING:

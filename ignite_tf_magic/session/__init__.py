@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from ignite_tf_magic.config.options import OnRebalance as OnRebalance
     from ignite_tf_magic.data.loading import LoadOutcome as LoadOutcome
     from ignite_tf_magic.data.loading import LoadProgress as LoadProgress
+    from ignite_tf_magic.data.sources import is_source as is_source
+    from ignite_tf_magic.data.tables import TextFormat as TextFormat
     from ignite_tf_magic.doctor.diagnosis import Check as Check
     from ignite_tf_magic.doctor.diagnosis import Diagnosis as Diagnosis
     from ignite_tf_magic.doctor.diagnosis import Health as Health
@@ -46,16 +48,16 @@ if TYPE_CHECKING:
     from ignite_tf_magic.session.facade import Session as Session
     from ignite_tf_magic.session.facade import attach_run as attach_run
     from ignite_tf_magic.session.facade import load as load
-    from ignite_tf_magic.session.facade import local_down as local_down
-    from ignite_tf_magic.session.facade import local_status as local_status
-    from ignite_tf_magic.session.facade import local_up as local_up
     from ignite_tf_magic.session.facade import open_session as open_session
-    from ignite_tf_magic.session.facade import start_embedded as start_embedded
     from ignite_tf_magic.session.known_runs import cache_names as cache_names
     from ignite_tf_magic.session.known_runs import get_run as get_run
     from ignite_tf_magic.session.known_runs import stop_run as stop_run
     from ignite_tf_magic.session.listing import left_runs as left_runs
     from ignite_tf_magic.session.listing import list_runs as list_runs
+    from ignite_tf_magic.session.local_nodes import local_down as local_down
+    from ignite_tf_magic.session.local_nodes import local_status as local_status
+    from ignite_tf_magic.session.local_nodes import local_up as local_up
+    from ignite_tf_magic.session.local_nodes import start_embedded as start_embedded
     from ignite_tf_magic.session.pruning import Pruned as Pruned
     from ignite_tf_magic.session.run_index import Listed as Listed
     from ignite_tf_magic.session.run_plans import COMMUNICATION as COMMUNICATION
@@ -71,6 +73,8 @@ _NAMES_IN = {
     "client.sql_result": "QueryResult",
     "config.options": "OnRebalance",
     "data.loading": "LoadOutcome LoadProgress",
+    "data.sources": "is_source",
+    "data.tables": "TextFormat",
     "doctor.diagnosis": "Check Diagnosis Health",
     "embedded": "ClusterStopped EmbeddedCluster EmbeddedNode EmbeddedOptions",
     "runs.handles.failure": "Failure",
@@ -82,7 +86,7 @@ _NAMES_IN = {
     "runs.states": "RunState",
     "runs.supervision.planning": "Plan",
     "serialization.function_source": "source_of",
-    "session.facade": "CacheInfo Session attach_run load local_down local_status local_up open_session start_embedded",
+    "session.facade": "CacheInfo Session attach_run load open_session",
     "profiling.columns": "CacheColumns ColumnInfo",
     "profiling.profile": "CacheProfile SAMPLED_ROWS",
     "profiling.sample": "CacheSample",
@@ -90,6 +94,7 @@ _NAMES_IN = {
     "session.examination": "diagnose",
     "session.known_runs": "cache_names get_run stop_run",
     "session.listing": "left_runs list_runs",
+    "session.local_nodes": "local_down local_status local_up start_embedded",
     "session.pruning": "Pruned",
     "session.run_index": "Listed",
     "session.run_plans": "COMMUNICATION RunRequest",

@@ -22,9 +22,10 @@ from ignite_tf_magic.client.sql import SqlClient
 from ignite_tf_magic.client.sql_result import QueryResult
 from ignite_tf_magic.closing import Closing
 from ignite_tf_magic.config.options import Config, ConnectOptions, state_dir, timeouts_divisor
-from ignite_tf_magic.data.loading import LoadOutcome, LoadProgress, load_columns
-from ignite_tf_magic.data.sources import read_source
-from ignite_tf_magic.embedded import ClusterStopped, EmbeddedCluster, EmbeddedOptions
+from ignite_tf_magic.data.loading import LoadOptions, LoadOutcome, LoadProgress, LoadWay, load_rows
+from ignite_tf_magic.data.sources import SourceOptions, read_source
+from ignite_tf_magic.data.tables import TextFormat
+from ignite_tf_magic.embedded import EmbeddedCluster
 from ignite_tf_magic.errors import ConfigError, IgniteTfError, NoRoom
 from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.profiling.columns import CacheColumns, look_at_columns
@@ -46,6 +47,7 @@ from ignite_tf_magic.serialization.sql_text import quoted_name
 from ignite_tf_magic.serialization.terminal_text import echo, visible
 from ignite_tf_magic.serialization.values import encode
 from ignite_tf_magic.session.known_runs import get_run
+from ignite_tf_magic.session.local_nodes import start_embedded
 from ignite_tf_magic.session.pruning import Pruned, Pruner
 from ignite_tf_magic.session.resolve import (
     configuration,
@@ -120,22 +122,6 @@ def open_session(
         report(note)
     options = through(configured, options or named_cluster(configured) or start_embedded(report))
     return Session(options, connect_to_most(options), report, configured)
-
-
-def start_embedded(report: Report) -> ConnectOptions:
-    """Start the embedded cluster until it is idle, unless it runs; says how to reach it.
-
-    Raises:
-        EmbeddedError: It cannot be started.
-    """
-    running = embedded.status()
-    is_up = running is not None and running.ready and all(node.alive for node in running.nodes)
-    up = embedded.ensure_up(lifetime=embedded.Lifetime.UNTIL_IDLE, report=_unsaid if is_up else report)
-    return up.cluster.connect_options
-
-
-def _unsaid(line: str) -> None:
-    del line
 
 
 class Session(Closing):
@@ -244,33 +230,59 @@ class Session(Closing):
         cache: str,
         source: Any,
         *,
-        key: str | None = None,
+        key: str | Sequence[str] = (),
         split: str | None = None,
         backups: int | None = None,
         replace: bool = False,
+        append: bool = False,
+        upsert: bool = False,
+        resume: bool = False,
+        rejects: Path | None = None,
+        text: TextFormat | None = None,
         progress: LoadProgress | None = None,
     ) -> LoadOutcome:
-        """Create a cache from data; blocks until all rows are written.
+        """Create a cache from data, or give one more rows; blocks until all rows are written.
+
+        All rows are looked at before the first is written. Files of text and parquet, and what Arrow reads, are never
+        in memory as a whole.
 
         Args:
             cache: Name of the cache; the SQL table is called the same.
-            source: A file, a known data set, a DataFrame or arrays; `sources.read_source` lists them.
-            key: Column whose values become the keys; rows are numbered from 0 by default.
+            source: A file, a known data set, a frame, a table or arrays; `sources.read_source` lists them.
+            key: Column whose values become the keys, or several; rows are numbered from 0 by default.
             split: "train" or "test" of a divided source.
             backups: Copies of each row beside the first; by default 1 when there is more than one node.
             replace: Take the place of a cache of that name. Its rows stay until the new ones are whole beside them,
                 which needs room for both; a load that was ended before leaves nothing to keep.
+            append: Write the rows into a cache that is there, where all of their keys have to be new. Without keys
+                they are numbered on from the largest.
+            upsert: Write them into a cache that is there, over rows with the same keys.
+            resume: Go on with a load of the same source that was ended before it was whole.
+            rejects: File for rows that have no form in a cache, with reasons, as JSON lines; these are left out then,
+                and an error otherwise.
+            text: How files of text are read.
             progress: Told the rows written so far and all rows, from other threads, one at a time.
 
         Raises:
-            SourceError: The data cannot be read or has no form in a cache.
-            CacheExists: The cache has rows and `replace` is not set.
+            ConfigError: Options contradict each other.
+            SourceError: The data cannot be read, has no form in a cache, or does not fit the one that it is for.
+            CacheExists: The cache has rows, and is neither to be replaced nor to get more.
+            CacheNotFound: There is none to give more rows.
             CacheNameError: Another cache has the SQL table that this one would have, or no table can be called so.
+            KeysExist: Rows that are to be appended have keys that are there; nothing was written.
+            LoadIncomplete: The cache that is to get more is not whole itself.
+            LoadNotResumed: There is no load to go on with, or it was one of another source.
             RegionFull: A node has no room for the rows. Those that are written stay, and the cache is marked; one that
                 was to be replaced is whole.
         """
-        columns = read_source(source, key=key, split=split)
-        return load_columns(self.client, cache, columns, backups=backups, replace=replace, progress=progress)
+        asked = {LoadWay.REPLACE: replace, LoadWay.APPEND: append, LoadWay.UPSERT: upsert}
+        ways = [way for way, is_asked in asked.items() if is_asked]
+        if len(ways) > 1:
+            raise ConfigError(f"rows can {' or '.join(way.value for way in ways)}, and not both; choose one")
+        names = (key,) if isinstance(key, str) else tuple(key)
+        rows = read_source(source, SourceOptions(names, split, text or TextFormat(), rejects))
+        way = ways[0] if ways else LoadWay.NEW
+        return load_rows(self.client, cache, rows, LoadOptions(backups, way, resume, names, progress))
 
     def default_num_workers(self) -> int:
         """Tell how many workers `ignite-tf start` takes by default: one for each node of the cluster."""
@@ -518,10 +530,15 @@ def load(
     cache: str,
     source: Any,
     *,
-    key: str | None = None,
+    key: str | Sequence[str] = (),
     split: str | None = None,
     backups: int | None = None,
     replace: bool = False,
+    append: bool = False,
+    upsert: bool = False,
+    resume: bool = False,
+    rejects: Path | None = None,
+    text: TextFormat | None = None,
     options: ConnectOptions | None = None,
     report: Report = echo,
 ) -> LoadOutcome:
@@ -530,29 +547,21 @@ def load(
     Arguments and errors are those of `Session.load` and `open_session`.
     """
     with open_session(options, report=report) as session:
-        outcome = session.load(cache, source, key=key, split=split, backups=backups, replace=replace)
+        outcome = session.load(
+            cache,
+            source,
+            key=key,
+            split=split,
+            backups=backups,
+            replace=replace,
+            append=append,
+            upsert=upsert,
+            resume=resume,
+            rejects=rejects,
+            text=text,
+        )
     report(str(outcome))
     return outcome
-
-
-def local_up(options: EmbeddedOptions, *, report: Report) -> EmbeddedCluster:
-    """Start the embedded nodes, or use those that run; they stay until `local_down`. Blocks until ready.
-
-    Raises:
-        EmbeddedError: They cannot be started.
-    """
-    return embedded.ensure_up(options, embedded.Lifetime.UNTIL_DOWN, report=report).cluster
-
-
-def local_status() -> EmbeddedCluster | None:
-    """Look at the embedded nodes; None when there are none. Never blocks."""
-    return embedded.status()
-
-
-def local_down(*, delete_data: bool = False, report: Report) -> ClusterStopped | None:
-    """Stop the embedded nodes; None when there were none. `delete_data` removes also what they persisted."""
-    outcome = embedded.down(delete_data=delete_data, report=report)
-    return outcome if isinstance(outcome, ClusterStopped) else None
 
 
 def attach_run(

@@ -29,6 +29,7 @@ from ignite_tf_magic.errors import (
     CacheNotFound,
     LoadIncomplete,
     RegionFull,
+    ServerError,
     SourceError,
 )
 from ignite_tf_magic.session import RunRequest, open_session
@@ -127,14 +128,22 @@ from ignite_tf_magic.config.options import ConnectOptions, Endpoint
 with open_session(ConnectOptions((Endpoint("127.0.0.1", int(sys.argv[1])),)), report=print) as session:
     rows = {"x": np.arange(int(sys.argv[3])), "y": np.zeros((int(sys.argv[3]), 64), np.uint8)}
     print("begins", flush=True)
-    session.load(sys.argv[2], rows, replace=True)
+    session.load(sys.argv[2], rows, **{way: True for way in sys.argv[4:]})
 """
 
 
-def kill_load(session, ignite, cache, rows, condition):
+def kill_load(session, ignite, cache, rows, condition, *ways):
     """Load in another process, and SIGKILL it when a condition holds."""
     port = ignite.connect_options.endpoints[0].port
-    argv = [sys.executable, "-c", textwrap.dedent(LOADER), str(port), cache, str(rows)]
+    argv = [
+        sys.executable,
+        "-c",
+        textwrap.dedent(LOADER),
+        str(port),
+        cache,
+        str(rows),
+        *(ways or ("replace",)),
+    ]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as loader:
         assert loader.stdout.readline() == "begins\n"
         until(lambda: condition() or loader.poll() is not None)
@@ -145,7 +154,7 @@ def kill_load(session, ignite, cache, rows, condition):
 def has_rows(session, cache, rows):
     try:
         return session.client.cache(cache).size() >= rows
-    except CacheNotFound:  # the loader has just removed it
+    except (CacheNotFound, ServerError):  # the loader has just removed it, or is about to
         return False
 
 

@@ -39,7 +39,7 @@ def fill(cluster: EmbeddedCluster, name: str, columns, keys=None, backups: int =
     keys = np.arange(num_rows) if keys is None else keys
     with connect(cluster.connect_options) as client:
         encoder = RowEncoder(name, columns, keys)
-        cache = client.create_cache(table_config(name, encoder, backups, text_keys=keys.dtype == object))
+        cache = client.create_cache(table_config(name, encoder, backups))
         put_rows(cache, encoder)
     return LoadedCache(name, columns, keys, cluster.connect_options.endpoints[0])
 

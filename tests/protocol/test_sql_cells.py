@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from ignite_tf_magic.errors import RemoteProtocolError
 from ignite_tf_magic.protocol import sql, sql_cells
 from ignite_tf_magic.protocol.buffer import Writer
-from ignite_tf_magic.protocol.objects import SQL_DATE_HEAD, write_value
+from ignite_tf_magic.protocol.objects import write_value
 from ignite_tf_magic.protocol.ops import TypeCode
+from ignite_tf_magic.protocol.times import SQL_DATE_HEAD
 from ignite_tf_magic.protocol.walk_compiled import library
 
 CODES = [None, "compiled"] if library() else [None]
@@ -38,7 +39,7 @@ def _encoded(value: object) -> bytes:
 
 def _decimal(value: decimal.Decimal) -> bytes:
     writer = Writer()
-    sql._write_decimal(writer, value)
+    write_value(writer, value)
     return bytes(writer.data)
 
 

@@ -5,37 +5,76 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Protocol
 
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.serialization.sql_text import changes_rows, gives_rows, split_statements
-from ignite_tf_magic.session import QueryResult, open_session
+from ignite_tf_magic.session import QueryResult, TextFormat, is_source, open_session
 from ignite_tf_magic.ui.commands.command import Command, flags
 from ignite_tf_magic.ui.options import whole
 from ignite_tf_magic.ui.render import caches_view, table_view
 from ignite_tf_magic.ui.screen import Screen, say_json
 
 DEFAULT_LIMIT = 1000
+_SEPARATORS = {"tab": "\t", "\\t": "\t"}
 
 
 def _load(options: argparse.Namespace, screen: Screen) -> None:
+    source = _source(options.source, screen)
+    text = TextFormat(
+        _SEPARATORS.get(options.separator, options.separator),
+        dict(options.dtype),
+        options.na,
+        options.encoding,
+    )
     with (
         open_session(report=screen.note, config=options.config, via=options.via) as session,
         screen.loading(options.cache) as progress,
     ):
         outcome = session.load(
             options.cache,
-            options.source,
+            source,
             key=options.key,
             split=options.split,
             backups=options.backups,
             replace=options.replace,
+            append=options.append,
+            upsert=options.upsert,
+            resume=options.resume,
+            rejects=options.rejects,
+            text=text,
             progress=progress,
         )
     if options.json:
         say_json(screen, asdict(outcome))
     else:
         screen.say(str(outcome))
+
+
+def _source(name: str, screen: Screen) -> Any:
+    """Return what is to be loaded: a notebook's variable, where neither a file nor a data set has the name."""
+    if is_source(name) or not screen.outlives_commands or not name.isidentifier():
+        return name
+    try:
+        value = screen.variables([name])[name]
+    except ConfigError:
+        return name
+    screen.note(f"loading the variable {name}, a {type(value).__name__}, as no file is called so")
+    return value
+
+
+def _column_kind(text: str) -> tuple[str, str]:
+    name, equals, kind = text.rpartition("=")
+    if not equals or not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=TYPE, as in zip=text")
+    return name, kind
+
+
+def _separator(text: str) -> str:
+    if len(_SEPARATORS.get(text, text)) != 1 or not text.isascii():
+        raise argparse.ArgumentTypeError(f"{text!r} is not one character, or tab")
+    return text
 
 
 def _caches(options: argparse.Namespace, screen: Screen) -> None:
@@ -120,15 +159,52 @@ def _add_load(load: argparse.ArgumentParser) -> None:
     load.add_argument(
         "source",
         metavar="SOURCE",
-        help="an .npz, .csv or .parquet file, an MNIST IDX file (images or labels; .gz too), "
-        "keras:mnist (needs internet), or digits",
+        help="an .npz, .csv, .tsv, .parquet or .jsonl file, an MNIST IDX file (images or labels; .gz too), "
+        "keras:mnist (needs internet), digits, or in a notebook a variable: a frame, a table, arrays",
     )
     load.add_argument(
         "--backups", type=whole, metavar="N", help="copies beside the first (1 if several nodes)"
     )
-    load.add_argument("--key", metavar="COLUMN", help="column with the keys (rows are numbered)")
+    load.add_argument(
+        "--key",
+        action="append",
+        default=[],
+        metavar="COLUMN",
+        help="column that is the key, or one of several",
+    )
     load.add_argument("--split", choices=["train", "test"], help="part of a divided source")
-    flags(load, ("--replace", "destroy a cache of that name first"))
+    flags(
+        load,
+        ("--replace", "take the place of a cache of that name"),
+        (
+            "--append",
+            "give a cache more rows, whose keys have to be new (without --key they are numbered on)",
+        ),
+        ("--upsert", "give a cache more rows, over those with the same keys"),
+        ("--resume", "go on with a load of the same source that was ended before it was whole"),
+    )
+    load.add_argument(
+        "--rejects", type=Path, metavar="FILE", help="leave out rows without a form, and tell why"
+    )
+    load.add_argument(
+        "--separator",
+        type=_separator,
+        default=",",
+        metavar="C",
+        help="between columns of a .csv file (or tab)",
+    )
+    load.add_argument(
+        "--dtype",
+        type=_column_kind,
+        action="append",
+        default=[],
+        metavar="NAME=TYPE",
+        help="what a column of text is: int, int32, float, bool, text, decimal, date, time, timestamp, uuid",
+    )
+    load.add_argument(
+        "--na", action="append", default=[], metavar="WORD", help="stands for a missing value in a .csv file"
+    )
+    load.add_argument("--encoding", default="utf-8", metavar="NAME", help="of a file of text (utf-8)")
 
 
 def _add_sql(sql: argparse.ArgumentParser) -> None:

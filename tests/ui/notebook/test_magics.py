@@ -338,3 +338,18 @@ def test_tab_offers_no_name_that_ipython_would_run(kernel, client):
     finally:
         for name in (plain, *hostile):
             client.destroy_cache(name)
+
+
+def test_a_variable_is_loaded_where_no_file_has_its_name(kernel):
+    made = "import pandas as pd\nframe = pd.DataFrame({'k': ['a', 'b'], 'x': pd.array([1, None], 'Int64')})"
+    assert kernel.run(made).error is None
+    result = kernel.run("%ignite_tf load NB_FRAME frame --key k --replace")
+    assert "loading the variable frame, a DataFrame" in str(result)
+    assert "2 rows in cache NB_FRAME" in str(result)
+    assert kernel.run("%ignite_tf load NB_FRAME frame --key k --upsert").error is None
+    rows = kernel.run("%ignite_sql --json SELECT k, x FROM NB_FRAME ORDER BY k")
+    assert json.loads(rows.stdout) == [{"K": "a", "X": 1}, {"K": "b", "X": None}]
+    kernel.run("open('frame', 'w').write('a file')")
+    assert "its content is not known" in str(kernel.run("%ignite_tf load NB_FRAME frame --replace").error)
+    kernel.run("import os; os.remove('frame')")
+    assert "does not exist" in str(kernel.run("%ignite_tf load NB_FRAME other --replace").error)

@@ -186,13 +186,13 @@ def test_load_then_caches_then_sql(configured, tmp_path):
     assert re.search(
         r"^CLI_POINTS +500 +partitioned +1 +PUBLIC.CLI_POINTS$", ignite_tf("caches").stdout, re.M
     )
-    found = ignite_tf("sql", "SELECT id, name FROM CLI_POINTS WHERE name = ?", "-p", "n7")
-    assert found.stdout.split() == ["ID", "NAME", "7", "n7"]
+    found = ignite_tf("sql", "SELECT x, name FROM CLI_POINTS WHERE name = ?", "-p", "n7")
+    assert found.stdout.split() == ["X", "NAME", "7", "n7"]
     both = ignite_tf(
         "sql", "SELECT 1 AS A; UPDATE CLI_POINTS SET name = 'n7' WHERE name = 'n7'; SELECT ';' AS B"
     )
     assert both.stdout.split() == ["A", "1", "1", "rows", "changed", "B", ";"]
-    few = ignite_tf("sql", "SELECT id FROM CLI_POINTS", "--limit", "2")
+    few = ignite_tf("sql", "SELECT x FROM CLI_POINTS", "--limit", "2")
     assert len(few.stdout.split()) == 3
     assert "there are more" in few.stderr
     assert re.search(r"^key +key +long +int64 +ID +0$", ignite_tf("columns", "CLI_POINTS").stdout, re.M)
@@ -214,6 +214,30 @@ def test_load_then_caches_then_sql(configured, tmp_path):
     replaced = ignite_tf("load", "CLI_POINTS", "digits", "--replace", "--backups", "0", "--split", "test")
     assert "359 rows in cache CLI_POINTS (without backups)" in replaced.stdout
     assert "not found" in ignite_tf("sql", "SELECT * FROM NOPE", code=1).stderr
+
+
+def test_load_of_text_and_of_more_rows(configured, tmp_path):
+    (tmp_path / "t.csv").write_bytes("zip\tname\n007\té\n-\tx\n".encode("latin-1"))
+    dialect = ("--separator", "tab", "--dtype", "zip=text", "--na", "-", "--encoding", "latin-1")
+    ignite_tf("load", "CLI_MORE", str(tmp_path / "t.csv"), *dialect)
+    (tmp_path / "t.jsonl").write_text('{"zip": "1", "name": null}\n{"zip": 2, "name": "y"}\n{"zip": "3"}\n')
+    more = ("load", "CLI_MORE", str(tmp_path / "t.jsonl"), "--append")
+    assert "row 1, column 'zip'" in ignite_tf(*more, code=1).stderr
+    added = json.loads(ignite_tf(*more, "--rejects", str(tmp_path / "bad"), "--json").stdout)
+    assert (added["rows"], added["rejected"]) == (2, 1)
+    rows = json.loads(ignite_tf("sql", "SELECT * FROM CLI_MORE ORDER BY id", "--json").stdout)
+    assert [(row["ID"], row["ZIP"], row["NAME"]) for row in rows] == [
+        (0, "007", "é"),
+        (1, None, "x"),
+        (2, "1", None),
+        (3, "3", None),
+    ]
+    assert (
+        "no load that was not finished" in ignite_tf("load", "CLI_MORE", "digits", "--resume", code=1).stderr
+    )
+    assert "'half'" in ignite_tf(*more, "--dtype", "zip=half", code=1).stderr
+    for wrong in (("--dtype", "zip"), ("--separator", "ab")):
+        assert ignite_tf(*more, *wrong, code=2).stderr
 
 
 def test_load_of_bad_input(configured):

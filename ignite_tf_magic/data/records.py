@@ -1,0 +1,189 @@
+"""Rows that come one by one: dicts, lines of JSON, elements of a tf.data.Dataset. Nested dicts become columns `a_b`."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from ignite_tf_magic.data.columns import Batch, SourceColumn, unique_names
+from ignite_tf_magic.data.lists import item_kinds
+from ignite_tf_magic.data.scalars import count_kinds
+from ignite_tf_magic.data.values import chosen_kind, column_of
+from ignite_tf_magic.errors import SourceError
+
+CHUNK_ROWS = 1 << 14
+_SHOWN = 60
+
+
+@dataclass(frozen=True, slots=True)
+class BadRecord:
+    """What stands where a row is expected."""
+
+    reason: str
+
+
+Record = Mapping[str, Any] | BadRecord
+
+
+@dataclass(slots=True)
+class RecordColumns:
+    """What columns records have, found by looking at all of them.
+
+    Attributes:
+        asked: Kinds that were asked for, by name.
+    """
+
+    asked: Mapping[str, str] = field(default_factory=dict)
+    counts: dict[str, Counter[str]] = field(default_factory=dict)
+    items: dict[str, Counter[str]] = field(default_factory=dict)
+
+    def look(self, records: Iterable[Record]) -> None:
+        """Look at some more records."""
+        rows = [flat for record in records if (flat := _flat(record)) is not None]
+        for name in dict.fromkeys(name for row in rows for name in row):
+            values = [row.get(name) for row in rows]
+            self.counts.setdefault(name, Counter()).update(count_kinds(values))
+            self.items.setdefault(name, Counter()).update(item_kinds(values))
+
+    def batch(self, records: list[Record]) -> Batch:
+        """Return some records as columns.
+
+        Raises:
+            SourceError: A column has no form in a cache.
+        """
+        rows = [_flat(record) for record in records]
+        bad = {row: record.reason for row, record in enumerate(records) if isinstance(record, BadRecord)}
+        found = {}
+        for name, counts in self.counts.items():
+            values = [row.get(name) if row else None for row in rows]
+            if not counts and any(other.startswith(f"{name}_") for other in self.counts):
+                continue  # of a struct that is missing in some rows
+            kind = self.asked.get(name) or chosen_kind(name, counts)
+            found[name] = column_of(name, values, kind, self._items(name), parse=name in self.asked)
+        if bad and found:
+            first = next(iter(found))
+            column = found[first]
+            found[first] = SourceColumn(column.values, column.nulls, column.code, {**column.rejects, **bad})
+        return found
+
+    def _items(self, name: str) -> str | None:
+        kinds = self.items[name]
+        if not kinds:
+            return None
+        if kinds.keys() <= {"int", "float"}:
+            return "float" if "float" in kinds else "int"
+        return max(kinds, key=lambda each: kinds[each])
+
+
+def _flat(record: Record) -> dict[str, Any] | None:
+    """Return a row's values by their columns; None for what is no row.
+
+    Raises:
+        SourceError: Two of its values have one column.
+    """
+    if isinstance(record, BadRecord):
+        return None
+    pairs = list(_flattened("", record))
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        unique_names([name for name, _ in pairs])
+    return found
+
+
+def _flattened(path: str, record: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in record.items():
+        if isinstance(value, Mapping):
+            yield from _flattened(f"{path}{name}_", value)
+        else:
+            yield f"{path}{name}", value
+
+
+def record_batches(
+    records: Callable[[], Iterable[Record]], asked: Mapping[str, str]
+) -> Callable[[], Iterator[Batch]]:
+    """Look at all records once, and return what gives them as batches.
+
+    Args:
+        records: Gives them from the first one.
+        asked: Kinds that were asked for, by name.
+
+    Raises:
+        SourceError: A column that was asked for is in none of them.
+    """
+    columns = RecordColumns(asked)
+    for part in _parts(records()):
+        columns.look(part)
+    if columns.counts and (unknown := [name for name in asked if name not in columns.counts]):
+        raise SourceError(f"there is no column {unknown[0]!r}; there are {', '.join(columns.counts)}")
+    return lambda: (columns.batch(part) for part in _parts(records()))
+
+
+def _parts(records: Iterable[Record]) -> Iterator[list[Record]]:
+    left = iter(records)
+    while part := list(islice(left, CHUNK_ROWS)):
+        yield part
+
+
+def json_lines(path: Path, encoding: str) -> Iterator[Record]:
+    """Read a file with a JSON object in each line; empty lines are left out.
+
+    Raises:
+        SourceError: The file cannot be read, or is of another encoding.
+    """
+    try:
+        with path.open(encoding=encoding) as file:
+            for line in file:
+                if line.strip():
+                    yield _json_object(line)
+    except (OSError, UnicodeError, LookupError) as error:
+        raise SourceError(f"cannot read {str(path)!r} as JSON lines: {error}; say --encoding") from error
+
+
+def _json_object(line: str) -> Record:
+    try:
+        found = json.loads(line, object_pairs_hook=_pairs, parse_float=_finite)
+    except (ValueError, RecursionError) as error:
+        return BadRecord(f"no JSON: {error}: {line.strip()[:_SHOWN]!a}")
+    return found if isinstance(found, dict) else BadRecord(f"no JSON object: {line.strip()[:_SHOWN]!a}")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if abs(number) == float("inf"):
+        raise ValueError(f"{text} is too large for a float")
+    return number
+
+
+def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name stands twice in an object")
+    return found
+
+
+def element_arrays(dataset: Any) -> dict[str, list[Any]]:
+    """Read a tf.data.Dataset, each element of which is a row: a dict, a pair (features, label), or one value.
+
+    Raises:
+        SourceError: It has no end, or no row.
+    """
+    if int(dataset.cardinality()) == -1:
+        raise SourceError("the given dataset has no end; say how many rows are to be loaded: dataset.take(n)")
+    rows = [dict(_flattened("", _element(each))) for each in dataset.as_numpy_iterator()]
+    return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
+
+
+def _element(value: Any) -> Mapping[str, Any]:
+    if isinstance(value, Mapping):
+        return value
+    if isinstance(value, tuple) and len(value) == 2:
+        features, label = value
+        return {**(features if isinstance(features, Mapping) else {"features": features}), "label": label}
+    if isinstance(value, tuple):
+        return {f"value_{number}": each for number, each in enumerate(value)}
+    return {"value": value}
