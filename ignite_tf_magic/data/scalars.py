@@ -187,8 +187,11 @@ def _truth(value: Any) -> bool:
 def _float(value: Any) -> float:
     if isinstance(value, bool | np.bool_) or not isinstance(value, str | int | float | np.number):
         raise TypeError
-    made = float(value)
-    if isinstance(value, int) and abs(value) > FIRST_INEXACT and int(made) != value:
+    try:
+        made = float(value)
+    except OverflowError:
+        raise ValueError(f"the whole number {value} is too large for a float; give text or Decimal") from None
+    if isinstance(value, int | np.integer) and abs(int(value)) > FIRST_INEXACT and int(made) != value:
         raise ValueError(
             f"the whole number {value}, which no float holds, in a column of floats; give text or Decimal"
         )

@@ -6,6 +6,7 @@ text is taken for a missing value unless that was asked for.
 
 from __future__ import annotations
 
+import re
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +26,8 @@ _BLOCK_BYTES = 4 << 20
 # In columns of numbers and times; a text says "NA" where it means Namibia.
 _MISSING_NUMBERS = ("", "NA", "N/A", "#N/A", "<NA>", "n/a", "NULL", "null", "None", "NaN", "nan")
 _WHOLE = r"^[+-]?[0-9]+$"
+_CODE = r"^[+-]?0[0-9]"  # of a place, a product, a telephone: a number would lose its zeros
+_LONG_WHOLE = r"^[+-]?[0-9]{16,400}$"  # floats leave some of these out
 _TRUTH = r"(?i)^(true|false)$"
 _CASTS = {"int": "int64", "float": "double", "bool": "bool", "float64": "double", "float32": "float"}
 
@@ -150,6 +153,8 @@ def _may_be(kind: str, values: Any) -> bool:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    if kind != "bool" and pc.any(pc.match_substring_regex(values, _CODE)).as_py():
+        return False
     if kind != "float":
         matches = pc.match_substring_regex(values, _WHOLE if kind == "int" else _TRUTH)
         return bool(pc.all(matches).as_py())
@@ -169,6 +174,7 @@ def _unsigned(values: Any) -> Any:
 def _typed(name: str, texts: Any, kind: str) -> SourceColumn:
     """Return a column of texts as one of a kind; what is none of it is rejected."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     if kind == "text":
         return column_of(name, texts.to_pylist(), kind)
@@ -178,10 +184,17 @@ def _typed(name: str, texts: Any, kind: str) -> SourceColumn:
             numbers = _unsigned(values).cast(target)
         except pa.ArrowInvalid:
             return column_of(name, values.to_pylist(), kind, parse=True)
+        if kind.startswith("float") and pc.any(pc.match_substring_regex(values, _LONG_WHOLE)).as_py():
+            return column_of(name, _with_whole_numbers(values.to_pylist()), kind, parse=True)
         nulls = np.asarray(numbers.is_null().to_numpy(zero_copy_only=False))
         fill = float("nan") if kind.startswith("float") else False if kind == "bool" else 0
         return primitive(name, np.asarray(numbers.fill_null(fill).to_numpy(zero_copy_only=False)), nulls)
     return column_of(name, values.to_pylist(), kind, parse=True)
+
+
+def _with_whole_numbers(texts: Sequence[str | None]) -> list[str | int | None]:
+    """Return texts that are whole numbers as such, so that none is rounded unsaid."""
+    return [int(text) if text is not None and re.match(_LONG_WHOLE, text) else text for text in texts]
 
 
 def parquet_batches(path: Path) -> Callable[[], Iterator[Batch]]:

@@ -149,6 +149,26 @@ def test_lists_with_a_missing_number_are_not_rounded(tmp_path):
         read(tmp_path / "n.parquet")
 
 
+def test_numbers_with_zeros_in_front_are_text(tmp_path):
+    (tmp_path / "z.csv").write_text("zip,code,n\n08001,1,0\n3011,+007.5,-10\n")
+    columns = read(tmp_path / "z.csv")
+    assert columns.values["zip"].tolist() == ["08001", "3011"]
+    assert columns.values["code"].tolist() == ["1", "+007.5"]
+    assert columns.values["n"].tolist() == [0, -10]
+    typed = read(tmp_path / "z.csv", text=TextFormat(kinds={"zip": "int", "code": "float"}))
+    assert typed.values["zip"].tolist() == [8001, 3011]
+    assert typed.values["code"].tolist() == [1.0, 7.5]
+
+
+@pytest.mark.parametrize("number", ["9007199254740993", "1" + "0" * 399])
+def test_whole_numbers_that_no_float_holds_are_refused_in_a_column_of_floats(tmp_path, number):
+    (tmp_path / "w.csv").write_text(f"x\n0.5\n{number}\n9007199254740992\n")
+    with pytest.raises(SourceError, match=f"row 1, column 'x': the whole number {number}"):
+        read(tmp_path / "w.csv")
+    columns = read(tmp_path / "w.csv", text=TextFormat(kinds={"x": "decimal"}))
+    assert [str(each) for each in columns.values["x"]] == ["0.5", number, "9007199254740992"]
+
+
 def test_real_numbers_of_a_csv_stay_floats(tmp_path):
     (tmp_path / "r.csv").write_text("r,o\n1e300,x\n,x\n0.5,x\n")
     np.testing.assert_array_equal(read(tmp_path / "r.csv").values["r"], [1e300, np.nan, 0.5])
