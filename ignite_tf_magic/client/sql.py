@@ -6,7 +6,7 @@ import datetime as dt
 import decimal
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
@@ -33,6 +33,8 @@ from ignite_tf_magic.protocol.odbc import DeclaredColumn
 from ignite_tf_magic.protocol.sql_cells import CellColumn, join
 from ignite_tf_magic.serialization.sql_text import gives_rows
 
+# Told how many rows of a statement have come.
+QueryProgress = Callable[[int], None]
 _PAGE_ROWS = 1024
 
 
@@ -42,7 +44,13 @@ class SqlClient:
     def __init__(self, options: ConnectOptions) -> None:
         self._options = options
 
-    def query(self, statement: str, args: Sequence[Any] = (), limit: int | None = None) -> QueryResult:
+    def query(
+        self,
+        statement: str,
+        args: Sequence[Any] = (),
+        limit: int | None = None,
+        progress: QueryProgress | None = None,
+    ) -> QueryResult:
         """Run one statement and fetch its rows. Interrupted, it ends the statement on the cluster, too.
 
         Args:
@@ -50,6 +58,7 @@ class SqlClient:
             args: Bound to the `?` on the server, never spliced into the text. Times with a zone are turned to UTC,
                 those without are taken for UTC.
             limit: At most this many rows leave the cluster (and one more, which tells `truncated`).
+            progress: Told the rows fetched so far, whenever more have come.
 
         Raises:
             QueryError: The statement or an argument was refused.
@@ -64,7 +73,7 @@ class SqlClient:
             raise QueryError(f"an argument cannot be sent: {error}") from error
         with open_any_channel(self._options) as channel:
             try:
-                names, cells = _fetch(channel, request, statement, limit)
+                names, cells = _fetch(channel, request, statement, limit, progress or _untold)
             except (KeyboardInterrupt, SystemExit):
                 _kill(replace(self._options, endpoints=(channel.endpoint,)), channel.local_port, statement)
                 raise
@@ -73,18 +82,24 @@ class SqlClient:
         return _result(names, cells, declared, limit)
 
 
+def _untold(num_rows: int) -> None:
+    del num_rows
+
+
 def _fetch(
-    channel: Channel, request: messages.Request, statement: str, limit: int | None
+    channel: Channel, request: messages.Request, statement: str, limit: int | None, progress: QueryProgress
 ) -> tuple[tuple[str, ...], list[CellColumn]]:
     find_type = _type_finder(channel)
     try:
         page = channel.call(request, sql.parse_result)
         parts = [_columns(page, find_type)]
         num_rows = page.cells.num_rows
+        progress(num_rows)
         while page.cursor is not None and (limit is None or num_rows <= limit):
             page = channel.call(sql.next_rows(page.cursor), partial(sql.parse_rows, page=page))
             parts.append(_columns(page, find_type))
             num_rows += page.cells.num_rows
+            progress(num_rows)
     except ServerError as error:
         near = near_names(channel, error.server_message, statement)
         raise QueryError(_refusal(error.server_message, statement, near)) from error
@@ -145,6 +160,8 @@ def _refusal(message: str, statement: str, near: str) -> str:
     hint = near
     if not near and "not found" in words and re.search(r"(?i)\btable\b", words):
         hint = "\nSYS.TABLES lists the tables; a name with small letters is written in double quotes."
+    if "Query engines not configured" in words:
+        hint = "\nThe nodes have one SQL engine: leave --engine out (or the hint QUERY_ENGINE)."
     return f"the cluster refused the statement: {words}\n{_indented(statement)}{hint}"
 
 

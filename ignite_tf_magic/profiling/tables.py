@@ -14,7 +14,7 @@ from ignite_tf_magic.protocol.row_fields import Path
 from ignite_tf_magic.serialization.sql_text import in_quotes, quoted_name
 
 Query = Callable[[str, Sequence[Any]], QueryResult]
-_TABLES = "SELECT SCHEMA_NAME, TABLE_NAME FROM SYS.TABLES WHERE CACHE_NAME = ? ORDER BY TABLE_NAME"
+_TABLES = "SELECT SCHEMA_NAME, TABLE_NAME, KEY_ALIAS FROM SYS.TABLES WHERE CACHE_NAME = ? ORDER BY TABLE_NAME"
 _CACHES_OF_TABLES = "SELECT CACHE_NAME FROM SYS.TABLES WHERE UPPER(TABLE_NAME) = ? ORDER BY CACHE_NAME"
 _COLUMNS = (
     "SELECT COLUMN_NAME, TYPE, NULLABLE, PK FROM SYS.TABLE_COLUMNS WHERE SCHEMA_NAME = ? AND TABLE_NAME = ?"
@@ -85,10 +85,13 @@ def table_of(query: Query, cache_name: str) -> tuple[CacheTable | None, str]:
         tables = query(_TABLES, [cache_name]).rows
     except QueryError as error:  # a cluster without SQL, or one that lets this user not look
         return None, f"the cluster tells nothing of SQL tables: {str(error).splitlines()[0]}"
-    names = [f"{quoted_name(schema)}.{quoted_name(table)}" for schema, table in tables]
+    names = [f"{quoted_name(schema)}.{quoted_name(table)}" for schema, table, _ in tables]
     if len(tables) != 1:
         return None, f"it has several SQL tables: {', '.join(names)}" if tables else "it has no SQL table"
-    schema, table = tables[0]
-    columns = query(_COLUMNS, [schema, table]).rows
-    quoted = f"{in_quotes(schema)}.{in_quotes(table)}"
-    return CacheTable(names[0], quoted, tuple(TableColumn(*each) for each in columns)), ""
+    schema, table, key_alias = tables[0]
+    # The view marks a column that stands for the whole key only where both are spelled alike.
+    columns = tuple(
+        TableColumn(name, java_type, is_nullable, is_key or name.upper() == (key_alias or "").upper())
+        for name, java_type, is_nullable, is_key in query(_COLUMNS, [schema, table]).rows
+    )
+    return CacheTable(names[0], f"{in_quotes(schema)}.{in_quotes(table)}", columns), ""

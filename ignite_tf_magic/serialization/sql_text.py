@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 
+from ignite_tf_magic.errors import ConfigError
+
 # What a `;`, a name or a mark may stand in without being one.
 QUOTED = r"""'(?:[^']|'')*' | "(?:[^"]|"")*" | --[^\n]* | /\*.*?\*/"""
 _END = re.compile(rf"(?P<end>;) | {QUOTED}", re.VERBOSE | re.DOTALL)
+_SELECT = re.compile(rf"(?P<select>(?i:\bSELECT\b)) | {QUOTED}", re.VERBOSE | re.DOTALL)
 _COMMENTS = re.compile(r"(?:\s+|--[^\n]*(?:\n|$)|/\*.*?\*/)*", re.DOTALL)
 _WORD = re.compile(r"[A-Za-z]+|\(")
 _PLAIN_NAME = re.compile("[A-Z_][A-Z0-9_]*")
@@ -38,6 +41,18 @@ def changes_rows(statement: str) -> bool:
 def quoted_name(name: str) -> str:
     """Return a name as it is written in a statement: in quotes where SQL would fold or refuse it."""
     return name if _PLAIN_NAME.fullmatch(name) else in_quotes(name)
+
+
+def with_engine(statement: str, engine: str) -> str:
+    """Return a statement for one of Ignite's SQL engines, which a hint behind its first SELECT names.
+
+    Raises:
+        ConfigError: It has no SELECT.
+    """
+    for match in _SELECT.finditer(statement):
+        if match["select"]:
+            return f"{statement[: match.end()]} /*+ QUERY_ENGINE('{engine}') */{statement[match.end() :]}"
+    raise ConfigError(f"--engine {engine} is for statements with a SELECT, and this one has none")
 
 
 def in_quotes(name: str) -> str:

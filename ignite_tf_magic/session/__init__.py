@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ignite_tf_magic.client.sql import QueryProgress as QueryProgress
     from ignite_tf_magic.client.sql_result import QueryResult as QueryResult
     from ignite_tf_magic.config.options import OnRebalance as OnRebalance
     from ignite_tf_magic.data.loading import LoadOutcome as LoadOutcome
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     Planned, Record = Plan, TrainingRecord
 
 _NAMES_IN = {
+    "client.sql": "QueryProgress",
     "client.sql_result": "QueryResult",
     "config.options": "OnRebalance",
     "data.loading": "LoadOutcome LoadProgress",

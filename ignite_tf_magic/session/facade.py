@@ -18,7 +18,7 @@ from ignite_tf_magic import embedded
 from ignite_tf_magic.client.cache_facts import NOTES_PREFIX, LoadState, load_mark, read_facts
 from ignite_tf_magic.client.client import Client
 from ignite_tf_magic.client.control import pyignite_client
-from ignite_tf_magic.client.sql import SqlClient
+from ignite_tf_magic.client.sql import QueryProgress, SqlClient
 from ignite_tf_magic.client.sql_result import QueryResult
 from ignite_tf_magic.closing import Closing
 from ignite_tf_magic.config.options import Config, ConnectOptions, state_dir, timeouts_divisor
@@ -165,20 +165,27 @@ class Session(Closing):
             infos.append(info)
         return infos
 
-    def query(self, statement: str, args: Sequence[Any] = (), limit: int | None = None) -> QueryResult:
+    def query(
+        self,
+        statement: str,
+        args: Sequence[Any] = (),
+        limit: int | None = None,
+        progress: QueryProgress | None = None,
+    ) -> QueryResult:
         """Run one SQL statement.
 
         Args:
             statement: With a `?` for each of `args`.
             args: Bound on the server, never spliced into the text.
             limit: At most so many rows are fetched; None has no limit.
+            progress: Told the rows fetched so far, whenever more have come.
 
         Raises:
             QueryError: The statement or an argument was refused.
             ConnectionFailed: No node could be reached.
             ConnectionLost: The node went away before the last row.
         """
-        return SqlClient(self.options).query(statement, args, limit)
+        return SqlClient(self.options).query(statement, args, limit, progress)
 
     def columns(self, cache: str) -> CacheColumns:
         """Tell what the rows of a cache are made of, by a few hundred of them: types, nulls, what a dataset gives.

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-import time
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ignite_tf_magic.serialization.terminal_text import visible_line
 
 if TYPE_CHECKING:
-    from ignite_tf_magic.session import LoadProgress, TrainingRecord
+    from ignite_tf_magic.session import LoadProgress, QueryProgress, TrainingRecord
     from ignite_tf_magic.session.files import CopyProgress
     from ignite_tf_magic.session.tensorboards import TensorBoardInfo
     from ignite_tf_magic.ui.render import View
@@ -104,6 +105,9 @@ class Screen(Protocol):
     def loading(self, cache: str) -> AbstractContextManager[LoadProgress | None]:
         """Show how far loading rows has come."""
 
+    def querying(self) -> AbstractContextManager[QueryProgress]:
+        """Show that a statement goes on, and how many rows of it have come."""
+
     def stream(self) -> OutputStream:
         """Open the place for the output of workers."""
 
@@ -117,42 +121,61 @@ def say_json(screen: Screen, value: Any) -> None:
 
 
 @contextmanager
-def bar_after_a_while(console: Any) -> Iterator[CopyProgress]:
-    """Show a bar when copying takes more than two seconds; `console` is one of rich."""
+def bytes_bar(console: Any) -> Iterator[CopyProgress]:
+    """Show how far copying files has come, when it takes more than two seconds; `console` is one of rich."""
     from rich.markup import escape
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
 
-    began, bar = time.monotonic(), None
-    columns = (
-        "{task.description}",
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-
-    def advance(name: str, done: int, total: int) -> None:
-        nonlocal bar
-        if bar is None and time.monotonic() - began > _BAR_AFTER_S:
-            bar = Progress(*columns, console=console, transient=True)
-            bar.add_task(escape(visible_line(name)), total=total)
-            bar.start()
-        if bar is not None:
-            bar.update(bar.task_ids[0], description=escape(visible_line(name)), completed=done, total=total)
-
-    try:
-        yield advance
-    finally:
-        if bar is not None:
-            bar.stop()
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with _shown_after_a_while(console, columns) as update:
+        yield lambda name, done, total: update(
+            description=escape(visible_line(name)), completed=done, total=total
+        )
 
 
 @contextmanager
 def rows_bar(console: Any, cache: str) -> Iterator[LoadProgress]:
-    """Show how many rows of a cache are loaded; `console` is one of rich."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+    """Show how many rows of a cache are loaded, when it takes more than two seconds; `console` is one of rich."""
+    from rich.markup import escape
+    from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
 
-    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), "rows", TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(visible_line(cache), total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    columns = (BarColumn(), MofNCompleteColumn(), "rows", TimeRemainingColumn())
+    with _shown_after_a_while(console, columns, escape(visible_line(cache))) as update:
+        yield lambda done, total: update(completed=done, total=total)
+
+
+@contextmanager
+def rows_counter(console: Any) -> Iterator[QueryProgress]:
+    """Show that a statement takes more than two seconds, and how many rows of it are here; `console` is one of rich."""
+    from rich.progress import SpinnerColumn, TimeElapsedColumn
+
+    began = "the cluster works on the statement; an interrupt ends it there, too"
+    with _shown_after_a_while(console, (SpinnerColumn(), TimeElapsedColumn()), began) as update:
+        yield lambda num_rows: update(description=f"{num_rows:,} rows fetched")
+
+
+@contextmanager
+def _shown_after_a_while(
+    console: Any, columns: Sequence[Any], description: str = ""
+) -> Iterator[Callable[..., None]]:
+    """Show one task's progress from the third second on, where it can be rewritten; yields what updates the task.
+
+    By a thread of its own: what is waited for may not tell anything for long.
+    """
+    from rich.progress import Progress
+
+    if not (console.is_terminal or console.is_jupyter):
+        yield lambda **_: None
+        return
+    bar = Progress("{task.description}", *columns, console=console, transient=True)
+    task = bar.add_task(description, total=None)
+    timer = threading.Timer(_BAR_AFTER_S, bar.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield partial(bar.update, task)
+    finally:
+        timer.cancel()
+        timer.join()
+        if bar.live.is_started:
+            bar.stop()

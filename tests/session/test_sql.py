@@ -16,7 +16,8 @@ import pytest
 from ignite_tf_magic.client.sql import SqlClient
 from ignite_tf_magic.client.sql_result import Column
 from ignite_tf_magic.config.options import ConnectOptions, Endpoint
-from ignite_tf_magic.errors import ConnectionFailed, QueryError
+from ignite_tf_magic.errors import ConfigError, ConnectionFailed, QueryError
+from ignite_tf_magic.serialization.sql_text import with_engine
 from tests.waiting import until
 
 TYPES = {
@@ -142,6 +143,30 @@ def test_an_interrupted_statement_ends_on_the_cluster(sql):
             sql.query(heavy)
         interrupting.result()
     until(lambda: sql.query(running, [heavy]).rows == ((0,),), what="the statement to be gone")
+
+
+def test_progress_tells_the_rows_that_have_come(sql):
+    told = []
+    sql.query("SELECT X FROM SYSTEM_RANGE(1, 3000)", progress=told.append)
+    assert told == [1024, 2048, 3000]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["SELECT 'SELECT' AS X", "WITH T AS (SELECT 1) SELECT 'SELECT' AS X FROM T", "(select 'SELECT')"],
+)
+def test_an_engine_is_asked_by_its_name(sql, statement):
+    """The nodes of these tests have one engine, and refuse any name: so the hint is where they look for it."""
+    with pytest.raises(
+        QueryError, match=r"specified engine: calcite\n(.|\n)*have one SQL engine: leave --engine out"
+    ):
+        sql.query(with_engine(statement, "calcite"))
+
+
+def test_an_engine_is_for_statements_that_ask():
+    assert with_engine("-- SELECT 1\nselect 2", "h2") == "-- SELECT 1\nselect /*+ QUERY_ENGINE('h2') */ 2"
+    with pytest.raises(ConfigError, match="SELECT"):
+        with_engine('DELETE FROM "SELECT"', "h2")
 
 
 def test_repeated_column_names_survive(sql):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ignite_tf_magic.errors import ConfigError
-from ignite_tf_magic.serialization.sql_text import changes_rows, gives_rows, split_statements
+from ignite_tf_magic.serialization.sql_text import changes_rows, gives_rows, split_statements, with_engine
 from ignite_tf_magic.session import QueryResult, TextFormat, is_source, open_session
 from ignite_tf_magic.ui.commands.command import Command, flags
 from ignite_tf_magic.ui.options import whole
@@ -77,6 +77,12 @@ def _separator(text: str) -> str:
     return text
 
 
+def _engine(text: str) -> str:
+    if not (text.isascii() and text.isalnum()):
+        raise argparse.ArgumentTypeError(f"{text!r} is no engine's name, such as h2 or calcite")
+    return text.lower()
+
+
 def _caches(options: argparse.Namespace, screen: Screen) -> None:
     with open_session(report=screen.note, config=options.config, via=options.via) as session:
         caches = session.caches()
@@ -126,7 +132,9 @@ def run_statements(
         raise ConfigError(f"-o {options.output} keeps rows, and no statement gives any")
     with open_session(report=screen.note, config=options.config, via=options.via) as session:
         for number, (statement, arguments) in enumerate(statements):
-            result = session.query(statement, arguments, options.limit or None)
+            with screen.querying() as progress:
+                asked = with_engine(statement, options.engine) if options.engine else statement
+                result = session.query(asked, arguments, options.limit or None, progress)
             if options.json and not options.output:
                 say_json(screen, rows_as_json(result))
             elif [column.name for column in result.columns] == ["PLAN"]:
@@ -229,6 +237,12 @@ def add_sql_options(sql: argparse.ArgumentParser) -> None:
         "--output",
         metavar="NAME",
         help="a notebook's variable for the rows, a DataFrame; in a shell a file",
+    )
+    sql.add_argument(
+        "--engine",
+        type=_engine,
+        metavar="NAME",
+        help="Ignite's SQL engine for it, of those the nodes have: h2 or calcite",
     )
 
 

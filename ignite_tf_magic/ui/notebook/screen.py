@@ -15,10 +15,10 @@ from ignite_tf_magic.ui.notebook.arguments import NAME
 from ignite_tf_magic.ui.notebook.chart import LiveChart, picture_bundle
 from ignite_tf_magic.ui.notebook.panel import runs_panel
 from ignite_tf_magic.ui.render import View, size_text, tensorboard_view
-from ignite_tf_magic.ui.screen import bar_after_a_while, rows_bar
+from ignite_tf_magic.ui.screen import bytes_bar, rows_bar, rows_counter
 
 if TYPE_CHECKING:
-    from ignite_tf_magic.session import LoadProgress
+    from ignite_tf_magic.session import LoadProgress, QueryProgress
     from ignite_tf_magic.session.files import CopyProgress
     from ignite_tf_magic.session.tensorboards import TensorBoardInfo
 
@@ -138,7 +138,7 @@ class NotebookScreen:
         """Show a bar below the cell."""
         from rich.console import Console
 
-        with bar_after_a_while(Console()) as progress:
+        with bytes_bar(Console()) as progress:
             yield progress
 
     @contextmanager
@@ -147,6 +147,14 @@ class NotebookScreen:
         from rich.console import Console
 
         with rows_bar(Console(), cache) as progress:
+            yield progress
+
+    @contextmanager
+    def querying(self) -> Iterator[QueryProgress]:
+        """Show a line below the cell."""
+        from rich.console import Console
+
+        with rows_counter(Console()) as progress:
             yield progress
 
     def stream(self) -> NotebookStream:

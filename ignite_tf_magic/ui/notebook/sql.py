@@ -15,13 +15,14 @@ from ignite_tf_magic.ui.commands.data import add_sql_options
 from ignite_tf_magic.ui.notebook.arguments import NotebookParser
 
 USAGE = """\
-%%ignite_sql [-o NAME] [--to KIND] [--limit N] [--json] [-c FILE] [--via HOST]
+%%ignite_sql [-o NAME] [--to KIND] [--limit N] [--engine NAME] [--json] [-c FILE] [--via HOST]
 SELECT label, COUNT(*) FROM MNIST WHERE label < :largest GROUP BY label
 
   :name         the notebook variable of that name, bound as a parameter, never pasted into the text
   -o NAME       put the DataFrame into the variable NAME instead of showing it
   --to KIND     pandas, polars or arrow: what the rows become (default pandas)
   --limit N     fetch at most N rows (default 1000; 0 for all)
+  --engine NAME Ignite's SQL engine for it, of those the nodes have: h2 or calcite
   --json        print JSON
   -c FILE, --via HOST   as in %ignite_tf
 Several statements stand in one cell with a ; between them.

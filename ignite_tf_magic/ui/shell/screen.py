@@ -15,10 +15,10 @@ from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.serialization.terminal_text import coloured, echo
 from ignite_tf_magic.session import list_runs
 from ignite_tf_magic.ui.render import runs_view
-from ignite_tf_magic.ui.screen import bar_after_a_while, rows_bar
+from ignite_tf_magic.ui.screen import bytes_bar, rows_bar, rows_counter
 
 if TYPE_CHECKING:
-    from ignite_tf_magic.session import LoadProgress
+    from ignite_tf_magic.session import LoadProgress, QueryProgress
     from ignite_tf_magic.session.files import CopyProgress
     from ignite_tf_magic.session.tensorboards import TensorBoardInfo
     from ignite_tf_magic.ui.render import View
@@ -117,12 +117,9 @@ class ShellScreen:
     @contextmanager
     def copying(self) -> Iterator[CopyProgress | None]:
         """Show a bar on a terminal."""
-        if not sys.stderr.isatty():
-            yield None
-            return
         from rich.console import Console
 
-        with bar_after_a_while(Console(stderr=True)) as progress:
+        with bytes_bar(Console(stderr=True)) as progress:
             yield progress
 
     @contextmanager
@@ -131,6 +128,14 @@ class ShellScreen:
         from rich.console import Console
 
         with rows_bar(Console(stderr=True), cache) as progress:
+            yield progress
+
+    @contextmanager
+    def querying(self) -> Iterator[QueryProgress]:
+        """Show a line on a terminal."""
+        from rich.console import Console
+
+        with rows_counter(Console(stderr=True)) as progress:
             yield progress
 
     def stream(self) -> ShellStream:

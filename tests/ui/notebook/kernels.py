@@ -63,8 +63,10 @@ class Kernel:
         self.manager.shutdown_kernel(now=True)
         self.manager.cleanup_resources()
 
-    def run(self, code, *, on_stdout=lambda text: None, timeout_s=300) -> CellResult:
-        """Execute a cell; `on_stdout` sees all of its text so far each time there is more."""
+    def run(
+        self, code, *, on_stdout=lambda text: None, on_shown=lambda data: None, timeout_s=300
+    ) -> CellResult:
+        """Execute a cell; `on_stdout` sees all of its text so far each time there is more, `on_shown` what is shown."""
         message = self.client.execute(code)
         result = CellResult()
         while True:
@@ -80,6 +82,7 @@ class Kernel:
                 on_stdout(result.stdout)
             elif kind in ("display_data", "execute_result"):
                 result.shown.append(content["data"])
+                on_shown(content["data"])
             elif kind == "error":
                 result.error = content
             elif kind == "status" and content["execution_state"] == "idle":

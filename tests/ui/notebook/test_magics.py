@@ -106,6 +106,22 @@ def test_of_a_flood_of_output_no_line_is_lost(kernel, digits):
     assert int(kernel.run(f"_shell = get_ipython(); print({kept})").stdout) < 100_000
 
 
+def test_a_statement_that_lasts_shows_that_it_goes_on_until_it_is_interrupted(kernel):
+    shown = []
+
+    def on_shown(data):
+        shown.append(data)
+        if len(shown) == 1:
+            kernel.manager.interrupt_kernel()
+
+    heavy = "SELECT COUNT(*) FROM SYSTEM_RANGE(1, 100000) A, SYSTEM_RANGE(1, 100000) B WHERE A.X * B.X = 7"
+    result = kernel.run(f"%%ignite_sql\n{heavy}", on_shown=on_shown)
+    assert result.error["ename"] == "KeyboardInterrupt"
+    assert "application/vnd.jupyter.widget-view+json" in shown[0]
+    quick = kernel.run("%ignite_sql --json SELECT 7 AS X")
+    assert '"X": 7' in quick.stdout and quick.shown == []
+
+
 def test_failure_is_explained_and_ends_the_cell(kernel, digits):
     result = kernel.run(f"%%ignite_tf start {digits}\nprint('one')\nraise ValueError('boom')\n")
     card = result.shown[0]["text/plain"]

@@ -195,15 +195,15 @@ def test_load_then_caches_then_sql(configured, tmp_path):
     few = ignite_tf("sql", "SELECT x FROM CLI_POINTS", "--limit", "2")
     assert len(few.stdout.split()) == 3
     assert "there are more" in few.stderr
-    assert re.search(r"^key +key +long +int64 +ID +0$", ignite_tf("columns", "CLI_POINTS").stdout, re.M)
+    assert re.search(r"^key +key +long +int64 +X +0$", ignite_tf("columns", "CLI_POINTS").stdout, re.M)
     rows = json.loads(ignite_tf("sample", "CLI_POINTS", "-n", "5", "--json").stdout)
     assert [row["name"] for row in rows] == [f"n{row['key']}" for row in rows]
     ignite_tf("sample", "CLI_POINTS", "-o", "some.csv")
     assert len((tmp_path / "some.csv").read_text().splitlines()) == 11
-    profile = ignite_tf("profile", "CLI_POINTS", "id")
+    profile = ignite_tf("profile", "CLI_POINTS", "x")
     assert profile.stdout.startswith("cache CLI_POINTS: 500 rows")
     assert "█" in profile.stdout
-    (column,) = json.loads(ignite_tf("profile", "CLI_POINTS", "id", "--limit", "50", "--json").stdout)[
+    (column,) = json.loads(ignite_tf("profile", "CLI_POINTS", "x", "--limit", "50", "--json").stdout)[
         "columns"
     ]
     assert (column["min"], column["max"], column["mean"], column["distinct"]) == (0, 499, 249.5, 500)
