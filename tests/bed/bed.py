@@ -69,7 +69,7 @@ class Bed:
         restart_node: bool = False,
         failure_detection_s: float = 8.0,
         segmentation: str = "STOP",
-        disk_mb: int = 64,
+        disk_mb: int = 96,
     ) -> Bed:
         """Make a bed in a directory, in place of the one that may be there. Returns when all can be used.
 

@@ -22,14 +22,16 @@ REAL_NUMPY = f"import sys\nsys.path.insert(0, {SITE!r})\ndel sys.modules['numpy'
 
 @pytest.fixture(autouse=True)
 def clean_hosts(bed, namespaces) -> Iterator[None]:
-    """What is sent and built here is large for the hosts' disks."""
+    """What is sent and built here is large for the hosts' disks, on which earlier tests have left their own."""
+    clean(bed)
     yield
+    clean(bed)
+
+
+def clean(bed) -> None:
+    state = ".local/state/ignite_tf_magic"
     for host in bed.hosts:
-        for folder in (
-            ".cache",
-            ".local/state/ignite_tf_magic/venvs",
-            ".local/state/ignite_tf_magic/parcels",
-        ):
+        for folder in (".cache", f"{state}/venvs", f"{state}/parcels"):
             shutil.rmtree(host.disk / folder, ignore_errors=True)
 
 
