@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from contextlib import ExitStack
 
 from ignite_tf_magic.client.client import Client
 from ignite_tf_magic.errors import ConnectionFailed
@@ -25,13 +24,9 @@ def rows_by_node(client: Client, table: str) -> dict[uuid.UUID, int]:
     found = {}
     for node in client.nodes():
         try:
-            opened = client.router.open_to(node)
+            with client.router.borrowed(node) as channel:
+                ((count,),) = channel.call(request, sql.parse_result).rows
         except ConnectionFailed:
             continue
-        with ExitStack() as on_error:
-            channel = on_error.enter_context(opened)
-            ((count,),) = channel.call(request, sql.parse_result).rows
-            on_error.pop_all()
-        client.router.give_back(channel)
         found[node.node_id] = int(count)
     return found

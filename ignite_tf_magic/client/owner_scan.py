@@ -181,9 +181,8 @@ class OwnerScan:
 
     def _note_region(self, answer: Response | Fault) -> None:
         """Note how full the node is; it does not tell without Ignite's indexing, or one who may not read its views."""
-        used = (
-            metrics.used_bytes(metrics.parse_regions(answer.payload)) if isinstance(answer, Response) else 0
-        )
+        regions = metrics.parse_regions(answer.payload) if isinstance(answer, Response) else {}
+        used = sum(map(metrics.used_bytes, regions.values()))
         unseen = max(0, used - HARMLESS_BYTES) if used else math.inf
         self._sizes.note_region(self._channel.node_id, unseen / self._node_rows)
 

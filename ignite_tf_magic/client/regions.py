@@ -7,7 +7,6 @@ import time
 import uuid
 import warnings
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 
 from ignite_tf_magic.client.client import Client
@@ -60,14 +59,11 @@ def _asked(client: Client, nodes: Iterable[Node]) -> tuple[list[RegionUse], dict
     silent: dict[Node, IgniteTfError] = {}
     for node in nodes:
         try:
-            with ExitStack() as on_error:
-                channel = on_error.enter_context(client.router.open_to(node))
+            with client.router.borrowed(node) as channel:
                 regions = channel.call(metrics.data_regions(), metrics.parse_regions)
-                on_error.pop_all()
         except (ServerError, ConnectionFailed, ConnectionLost) as error:
             silent[node] = error
             continue
-        client.router.give_back(channel)
         if _DEFAULT_REGION in regions:
             regions = {_DEFAULT_REGION: regions[_DEFAULT_REGION]}
         uses = [use for use in (_use(node, values) for values in regions.values()) if use]
@@ -78,7 +74,7 @@ def _asked(client: Client, nodes: Iterable[Node]) -> tuple[list[RegionUse], dict
 def _use(node: Node, values: Mapping[str, int]) -> RegionUse | None:
     if not values.get("MaxSize") or values.get("CheckpointBufferSize"):
         return None
-    return RegionUse(node, metrics.used_bytes({"": values}), values["MaxSize"])
+    return RegionUse(node, metrics.used_bytes(values), values["MaxSize"])
 
 
 class RegionWatch:

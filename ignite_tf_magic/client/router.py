@@ -6,7 +6,8 @@ import ipaddress
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -160,6 +161,21 @@ class Router:
             except (ConnectionFailed, ConnectionLost, KeyError):
                 return False
         return True
+
+    @contextmanager
+    def borrowed(self, node: Node) -> Iterator[Channel]:
+        """Open a channel to one node for requests that are all answered within the `with`; kept unless that fails.
+
+        Raises:
+            ConnectionFailed: As `open_to`.
+        """
+        channel = self.open_to(node)
+        try:
+            yield channel
+        except BaseException:
+            channel.close()
+            raise
+        self.give_back(channel)
 
     def give_back(self, channel: Channel) -> None:
         """Keep a channel without requests under way for the next `open_to`; one for each node is kept."""

@@ -19,7 +19,6 @@ import socket
 import time
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -269,15 +268,12 @@ def _may_hold_a_bare_node(cache: Cache, baseline: Baseline) -> bool:
         share = len(owners.get(node.node_id, ())) / len(baseline.owners)
         if not 0 < share < 1 or baseline.size * math.log1p(-share) >= math.log(_CHANCE):
             continue  # none of so few rows may well be there
-        with ExitStack() as on_error:
-            channel = on_error.enter_context(cache.client.router.open_to(node))
+        with cache.client.router.borrowed(node) as channel:
             page = channel.call(
                 messages.scan(cache.cache_id, WHOLE_CACHE, 1, local=True), messages.parse_first_page
             )
             if page.has_more and page.cursor is not None:
                 channel.call(messages.close_cursor(page.cursor), messages.parse_nothing)
-            on_error.pop_all()
-        cache.client.router.give_back(channel)
         if not page.num_rows:
             return True
     return False

@@ -216,7 +216,7 @@ class _Load:
         """
         mark = self._mark(self._cache)
         spare = self._mark(self._spare)
-        if self._client.cache_names().count(self._cache) == 0 and spare is None:
+        if self._cache not in self._client.cache_names() and spare is None:
             self._write()  # it was ended before it had made anything
         elif mark is not None and mark.state is LoadState.LOADING:
             self._check_same(mark)

@@ -214,7 +214,7 @@ def check_zones(client: Client, rows: CheckedRows) -> None:
     request = sql.execute(f"SELECT {', '.join(['CAST(? AS VARCHAR)'] * len(moments))}", moments, 1)
     for node in client.nodes():
         try:
-            with client.router.open_to(node) as channel:
+            with client.router.borrowed(node) as channel:
                 (texts,) = channel.call(request, lambda payload: sql.parse_result(payload).rows)
         except ServerError:  # no SQL on this node, and nobody to show anything
             continue

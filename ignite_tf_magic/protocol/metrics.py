@@ -45,12 +45,8 @@ def parse_regions(payload: memoryview) -> dict[str, dict[str, int]]:
     return regions
 
 
-def used_bytes(regions: Mapping[str, Mapping[str, int]]) -> int:
-    """Return the bytes that rows and indexes take in regions: in memory, or on disk where they are kept there."""
-    return sum(map(_used_bytes, regions.values()))
-
-
-def _used_bytes(region: Mapping[str, int]) -> int:
+def used_bytes(region: Mapping[str, int]) -> int:
+    """Return the bytes that rows and indexes take in a region: in memory, or on disk where it is kept there."""
     allocated = region.get("TotalAllocatedSize", 0)
     if region.get("CheckpointBufferSize"):
         return allocated

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ignite_tf_magic.ui.render import View, message_view, table_view
+from ignite_tf_magic.ui.render import View, message_view, scalar_as_json, table_view
 
 if TYPE_CHECKING:
     from ignite_tf_magic.session import CacheColumns, CacheSample, ColumnInfo, RowKind
@@ -138,9 +138,7 @@ def value_as_json(value: Any) -> Any:
     if _has_items(value):
         items = value if isinstance(value, list) else value.tolist()
         return [value_as_json(item) for item in items]
-    is_plain = value is None or isinstance(value, bool | int | str)
-    is_finite = isinstance(value, float) and abs(value) < float("inf")
-    return value if is_plain or is_finite else str(value)
+    return scalar_as_json(value)
 
 
 def joined(views: Sequence[View]) -> View:

@@ -124,6 +124,13 @@ def tensorboards_view(boards: Sequence[TensorBoardInfo]) -> View:
     return table_view(["Port", "PID", "Shows", "URL"], rows, right={0, 1})
 
 
+def scalar_as_json(value: object) -> object:
+    """Return what JSON has a word for; all else as text."""
+    is_plain = value is None or isinstance(value, bool | int | str)
+    is_finite = isinstance(value, float) and abs(value) < float("inf")
+    return value if is_plain or is_finite else str(value)
+
+
 def tensorboards_as_json(boards: Sequence[TensorBoardInfo]) -> list[dict[str, Any]]:
     """Return what programs are told of TensorBoards."""
     return [

@@ -13,7 +13,7 @@ from ignite_tf_magic.serialization.sql_text import changes_rows, gives_rows, spl
 from ignite_tf_magic.session import QueryResult, TextFormat, is_source, open_session
 from ignite_tf_magic.ui.commands.command import Command, flags
 from ignite_tf_magic.ui.options import whole
-from ignite_tf_magic.ui.render import caches_view, table_view
+from ignite_tf_magic.ui.render import caches_view, scalar_as_json, table_view
 from ignite_tf_magic.ui.screen import Screen, say_json
 
 DEFAULT_LIMIT = 1000
@@ -152,14 +152,7 @@ def run_statements(
 def rows_as_json(result: QueryResult) -> list[dict[str, object]]:
     """Return rows by the names of their columns, for JSON."""
     names = [column.name for column in result.columns]
-    return [dict(zip(names, map(_as_json, row), strict=True)) for row in result.rows]
-
-
-def _as_json(value: object) -> object:
-    """Return what JSON has a word for; all else as text."""
-    is_plain = value is None or isinstance(value, bool | int | str)
-    is_finite = isinstance(value, float) and abs(value) < float("inf")
-    return value if is_plain or is_finite else str(value)
+    return [dict(zip(names, map(scalar_as_json, row), strict=True)) for row in result.rows]
 
 
 def _add_load(load: argparse.ArgumentParser) -> None:
