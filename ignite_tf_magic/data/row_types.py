@@ -90,27 +90,25 @@ class RowTypes:
 
 
 def new_types(client: Client, cache: str, rows: CheckedRows) -> RowTypes:
-    """Choose the types of a new cache: of its name, or that and a number when it means another type."""
-    for number in itertools.count(1):
-        name = value_type_name(cache) + (f"_{number}" if number > 1 else "")
-        types = RowTypes(name, _key_type(f"{name}_key", rows.key_codes))
-        mine = (binary_type_of(name, rows.codes), types.key_type)
-        if all(each is None or _is_free(client, each) for each in mine):
-            return types
-    raise AssertionError
+    """Choose the types of a new cache: of its name, or that and a number when it means another type.
+
+    A dataset takes its fields from the type, so rows with fewer do not share it, nor do those with more.
+    """
+    name = value_type_name(cache)
+    value_type = _free_type(client, name, rows.codes)
+    is_object = len(rows.key_codes) > 1 or TypeCode.BINARY_OBJECT in rows.key_codes.values()
+    return RowTypes(value_type.name, _free_type(client, f"{name}_key", rows.key_codes) if is_object else None)
 
 
-def _key_type(name: str, codes: Mapping[str, int]) -> BinaryType | None:
-    is_object = len(codes) > 1 or TypeCode.BINARY_OBJECT in codes.values()
-    return binary_type_of(name, codes) if is_object else None
+def _free_type(client: Client, name: str, codes: Mapping[str, int]) -> BinaryType:
+    numbered = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(2)))
+    return next(each for each in (binary_type_of(name, codes) for name in numbered) if _is_free(client, each))
 
 
 def _is_free(client: Client, mine: BinaryType) -> bool:
     """Tell whether the cluster takes a type. Names that differ by case have one id, and Ignite takes one of them."""
     known = client.types.find(mine.type_id, refresh=True)
-    return known is None or (
-        known.name == mine.name and all(known.fields.get(each, of) == of for each, of in mine.fields.items())
-    )
+    return known is None or (known.name == mine.name and known.fields == mine.fields)
 
 
 def types_of(cache: Cache, rows: CheckedRows) -> RowTypes:

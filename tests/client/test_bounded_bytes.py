@@ -8,6 +8,7 @@ from itertools import chain
 import numpy as np
 import pytest
 
+from ignite_tf_magic.client import owner_scan
 from ignite_tf_magic.client.client import WHOLE_CACHE, connect
 from ignite_tf_magic.client.owner_scan import OwnerScan
 from ignite_tf_magic.client.page_sizes import CAREFUL_ROWS, PageSizes
@@ -75,8 +76,11 @@ def test_one_percent_of_large_rows_clustered_together(small_nodes):
 def test_nodes_are_asked_how_full_they_are(small_nodes, monkeypatch):
     """Small rows alone are read by large pages the first time, and by small ones beside a cache of large rows."""
     asked = []
-    original = messages.scan
-    monkeypatch.setattr(messages, "scan", lambda *args: asked.append(args[2]) or original(*args))
+    scan, sweep = messages.scan, owner_scan.Sweep
+    monkeypatch.setattr(messages, "scan", lambda *args: asked.append(args[2]) or scan(*args))
+    monkeypatch.setattr(
+        owner_scan, "Sweep", lambda *args: asked.extend(args[2].page_rows.tolist()) or sweep(*args)
+    )
     with connect(small_nodes.connect_options) as client:
         until(
             lambda: max(use.used_bytes for use in region_use(client)) < 24 << 20, 60

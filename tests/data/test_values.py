@@ -227,6 +227,14 @@ def test_a_dataset_reads_them(session, ignite):
     assert [rows[key]["ragged"].tolist() for key in range(3)] == [[1, 2], [], [3]]
 
 
+def test_a_dataset_has_no_columns_of_what_was_there_before(session, ignite):
+    endpoint = ignite.connect_options.endpoints[0]
+    for names in (("n", "words"), ("n",), ("n", "more")):
+        session.load(CACHE, {name: np.arange(3) for name in names}, replace=True)
+        element = IgniteDataset(CACHE, endpoint.host, endpoint.port).element_spec
+        assert element["val"].keys() == set(names)
+
+
 KEYS = {
     "whole": (7, -(2**40)),
     "words": ("a", "ü\U0001f600"),
@@ -247,7 +255,8 @@ def test_keys_of_any_scalar_type(session, kind):
     rows = session.query(f"SELECT {kind}, x FROM {CACHE} ORDER BY x").rows
     expected = [np.datetime64(key, "ns") for key in keys] if kind == "seen" else list(keys)
     assert [row[0] for row in rows] == expected
-    written = [BinaryObject("VALUES_IN_key", {kind: key}) for key in keys] if kind == "born" else keys
+    key_type = cache.config().query_entities[0].key_type
+    written = [BinaryObject(key_type, {kind: key}) for key in keys] if kind == "born" else keys
     assert [cache.get(key).fields for key in written] == [{"x": 0}, {"x": 1}]
     check_partitions(cache, written)
     with pytest.raises(SourceError, match=rf"'{kind}' cannot be the key: 1 of its 2 values are repeated"):
@@ -269,7 +278,8 @@ def test_keys_of_several_columns(session):
     ).rows
     assert shown == ((2,),)
     cache = session.client.cache(CACHE)
-    keys = [BinaryObject("VALUES_IN_key", {"shop": r["shop"], "till": r["till"], "day": DAY}) for r in rows]
+    key_type = cache.config().query_entities[0].key_type
+    keys = [BinaryObject(key_type, {"shop": r["shop"], "till": r["till"], "day": DAY}) for r in rows]
     assert [cache.get(key).fields for key in keys] == [{"x": 1}, {"x": 2}] * 2
     check_partitions(cache, keys)
     with pytest.raises(

@@ -102,7 +102,15 @@ def test_errors_show_the_usage(line, words):
 )
 def test_sql_has_the_options_of_the_command_in_front_of_its_text(line, statement, given):
     options = parse_sql_magic(line, None if "SELECT" in line else "SELECT 2;\n")
-    plain = {"config": None, "via": None, "json": False, "output": None, "limit": 1000, "to": "pandas"}
+    plain = {
+        "config": None,
+        "via": None,
+        "json": False,
+        "output": None,
+        "limit": 1000,
+        "to": "pandas",
+        "engine": None,
+    }
     assert options is not None
     statements = [statement] if isinstance(statement, str) else statement
     assert vars(options) == {**plain, **given, "statements": statements}
