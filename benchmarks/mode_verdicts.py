@@ -247,7 +247,9 @@ def _judge_between(cell: Cell, evidence: Evidence) -> tuple[list[str], None]:
     found = [said(task.output, "FOUND") for task in workers]
     problems = list(_of_keys(cell, evidence, [said(task.output, "KEYS") for task in workers]))
     saved = int((found[0]["saved"] or "-0").rpartition("-")[2])
-    if not TRAINER["steps"] <= saved <= TRAINER["steps"] + cell.workers:
+    # Each worker may make one step more in each life, a second one that begins behind the last step, too.
+    num_lives = 1 if cell.fault == "finish" else 2
+    if not TRAINER["steps"] <= saved <= TRAINER["steps"] + num_lives * cell.workers:
         problems.append(f"step {saved} is saved last, not {TRAINER['steps']}")
     first = min(number for task in workers for number in steps_told(task.output)[:1])
     made = sum(each["own"] for each in found)

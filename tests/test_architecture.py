@@ -80,7 +80,7 @@ ROOMS: list[dict[str, str]] = [
             fit_data adapting checkpoints reading resume waiting measures records reporting untrusted_models
             models saving callbacks handed_out_fit async_fit keras_hooks loops
         """,
-        "runs.hosts": "capacity host_names run_hosts topology wholeness counting placement",
+        "runs.hosts": "capacity host_names run_hosts topology wholeness counting shares placement",
         "runs.logs": "gaps output mirrored_logs mirror_state mirror",
         "runs.environments": "environment_builder wheels requirements environments",
     },
@@ -95,8 +95,8 @@ ROOMS: list[dict[str, str]] = [
     },
     {
         "runs.supervision": """
-            reconciler_instructions planning run_tunnels host_controller host_pool supervisor reconciler warm_hosts
-            manager
+            reconciler_instructions planning counted_plans run_tunnels host_controller host_pool supervisor
+            reconciler warm_hosts manager
         """,
     },
     {

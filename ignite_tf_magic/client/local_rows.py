@@ -1,32 +1,65 @@
-"""How many rows of a SQL table each node has."""
+"""How many rows nodes and partitions hold, told by the nodes: no row is read for it."""
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 
-from ignite_tf_magic.client.client import Client
+from ignite_tf_magic.client.client import Cache, Client
+from ignite_tf_magic.client.router import Node
 from ignite_tf_magic.errors import ConnectionFailed
-from ignite_tf_magic.protocol import sql
+from ignite_tf_magic.protocol import metrics, sql
+from ignite_tf_magic.protocol.ops import Feature
+from ignite_tf_magic.serialization.sql_text import in_quotes
+
+_TABLES = "SELECT SCHEMA_NAME, TABLE_NAME FROM SYS.TABLES WHERE CACHE_NAME = ?"
 
 
-def rows_by_node(client: Client, table: str) -> dict[uuid.UUID, int]:
-    """Ask each node for the rows of which it has the primary copy; one that cannot be reached is left out.
+def rows_by_node(client: Client, cache_name: str) -> dict[uuid.UUID, int]:
+    """Ask each node for the rows of which it has the primary copy, which takes a node no longer for more rows.
 
-    Args:
-        client: Of the cluster.
-        table: As a statement names it.
+    A node that cannot be reached, or does not tell, is left out.
 
     Raises:
-        ServerError: The table cannot be read.
+        ServerError: Nodes do not let this user look, or are without Ignite's module for SQL.
         ConnectionLost: A node went away.
     """
-    request = sql.execute(f"SELECT COUNT(*) FROM {table}", (), 1, local=True)  # noqa: S608  a quoted name
     found = {}
     for node in client.nodes():
         try:
             with client.router.borrowed(node) as channel:
-                ((count,),) = channel.call(request, sql.parse_result).rows
+                count = channel.call(metrics.primary_rows(cache_name), metrics.parse_primary_rows)
         except ConnectionFailed:
             continue
-        found[node.node_id] = int(count)
+        if count is not None:
+            found[node.node_id] = count
     return found
+
+
+def table_of(cache: Cache) -> str | None:
+    """Return the SQL table that a cache's rows are in, as a statement names it; None where there is not one.
+
+    Raises:
+        ServerError: The cluster is without SQL.
+    """
+    with cache.client.router.borrowed(cache.client.nodes()[0]) as channel:
+        tables = channel.call(sql.execute(_TABLES, [cache.name], 2), sql.parse_result).rows
+    return ".".join(map(in_quotes, tables[0])) if len(tables) == 1 else None
+
+
+def rows_of_partitions(client: Client, node: Node, table: str, partitions: Sequence[int]) -> int | None:
+    """Have a node count the rows of some of its partitions; it looks at each of its rows.
+
+    Returns:
+        The rows that are in the table; None where the node cannot look at some partitions alone.
+
+    Raises:
+        ServerError: The table cannot be read.
+        ConnectionFailed, ConnectionLost: The node is away.
+    """
+    request = sql.execute(f"SELECT COUNT(*) FROM {table}", (), 1, partitions=partitions)  # noqa: S608  in quotes
+    with client.router.borrowed(node) as channel:
+        if Feature.QUERY_PARTITIONS not in channel.features:
+            return None
+        ((count,),) = channel.call(request, sql.parse_result).rows
+    return int(count)

@@ -18,14 +18,13 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ignite_tf_magic.client.cache_facts import Facts, read_facts, update_facts
 from ignite_tf_magic.client.cache_scan import Baseline
 from ignite_tf_magic.client.client import WHOLE_CACHE, Cache, Client
-from ignite_tf_magic.client.page_sizes import PartitionStats
 from ignite_tf_magic.client.router import wait_for
 from ignite_tf_magic.errors import RowsLost, format_ranges
 from ignite_tf_magic.protocol import messages
@@ -72,12 +71,13 @@ def counted_now(
     rows: int,
     nodes: Iterable[uuid.UUID],
     endpoints: Iterable[str],
-    filled: Iterable[int],
+    filled: Iterable[int] | None,
     lost_from: int = 0,
 ) -> RowCount:
     """Return a count that was made at this moment, by this process."""
     by = f"{what} on {socket.gethostname()}, process {os.getpid()}"
-    return RowCount(rows, frozenset(nodes), by, time.time(), tuple(endpoints), frozenset(filled), lost_from)
+    seen = None if filled is None else frozenset(filled)
+    return RowCount(rows, frozenset(nodes), by, time.time(), tuple(endpoints), seen, lost_from)
 
 
 def last_count(facts: Facts) -> RowCount | None:
@@ -142,8 +142,10 @@ def evidence_of_loss(known: RowCount | None, baseline: Baseline, rows_of: Mappin
     gone = known.nodes - baseline.nodes
     if sum(rows_of.values()) >= known.rows or len(gone) <= _spare_copies(known, baseline):
         return ""
-    emptied = sorted(p for p in known.filled or () if not rows_of.get(p))
-    if known.filled is not None and not emptied:
+    is_dense = known.rows >= _DENSE_ROWS * len(rows_of)
+    filled = frozenset(rows_of) if known.filled is None and is_dense else known.filled
+    emptied = sorted(p for p in filled or () if not rows_of.get(p))
+    if filled is not None and not emptied:
         return ""  # a loss takes whole partitions
     copies = f"{baseline.backups or 'no'} backup{'s' * (baseline.backups != 1)}"
     where = f": {len(emptied)} partitions have no rows any more ({_some(emptied)})" if emptied else ""
@@ -233,15 +235,8 @@ def check_rows(cache: Cache, baseline: Baseline, facts: Facts) -> list[str]:
         RowsLost: Rows are gone with the nodes that held them.
     """
     known = last_count(facts)
-    rows = baseline.size
-    if known is None:
-        is_doubtful = _may_hold_a_bare_node(cache, baseline)
-    else:
-        if rows < known.rows:
-            rows = _settled_size(cache, known.rows)
-        num_gone = len(known.nodes - baseline.nodes)
-        is_doubtful = rows < known.rows and num_gone > _spare_copies(known, baseline)
-    if is_doubtful:
+    rows = _settled_size(cache, baseline, known)
+    if _are_in_doubt(cache, baseline, known, rows):
         rows_of = {partition: each.rows for partition, each in cache.partition_stats().items()}
         rows = sum(rows_of.values())
         if evidence := evidence_of_loss(known, baseline, rows_of):
@@ -249,15 +244,28 @@ def check_rows(cache: Cache, baseline: Baseline, facts: Facts) -> list[str]:
     return _fewer(known, cache.name, rows) if known is not None else []
 
 
-def _settled_size(cache: Cache, wanted: int) -> int:
-    """Count again until there are so many rows, for a while; gives what there was at last."""
-    sizes = [0]
+def are_in_doubt(cache: Cache, baseline: Baseline, known: RowCount | None) -> bool:
+    """Find out by a few small requests whether rows may have gone with nodes, so that each partition is to be seen."""
+    return _are_in_doubt(cache, baseline, known, _settled_size(cache, baseline, known))
+
+
+def _are_in_doubt(cache: Cache, baseline: Baseline, known: RowCount | None, rows: int) -> bool:
+    if known is None:
+        return _may_hold_a_bare_node(cache, baseline)
+    return rows < known.rows and len(known.nodes - baseline.nodes) > _spare_copies(known, baseline)
+
+
+def _settled_size(cache: Cache, baseline: Baseline, known: RowCount | None) -> int:
+    """Count again until there are as many rows as are known, for a while; gives what there was at last."""
+    sizes = [baseline.size]
+    wanted = known.rows if known else 0
 
     def is_whole() -> bool | None:
         sizes.append(cache.size())
         return sizes[-1] >= wanted or None
 
-    wait_for(is_whole, _RECOUNT_S)
+    if baseline.size < wanted:
+        wait_for(is_whole, _RECOUNT_S)
     return sizes[-1]
 
 
@@ -277,8 +285,3 @@ def _may_hold_a_bare_node(cache: Cache, baseline: Baseline) -> bool:
         if not page.num_rows:
             return True
     return False
-
-
-def filled_of(stats: Mapping[int, PartitionStats]) -> Collection[int]:
-    """Return the partitions that have rows."""
-    return [partition for partition, each in stats.items() if partition != WHOLE_CACHE and each.rows]

@@ -465,8 +465,8 @@ def _note_count(cache: Cache, filled: set[int] | frozenset[int] | None, wanted: 
             f"and {wanted:,} were written: a node took some with it meanwhile, as it keeps {backups} backups"
         )
         raise RowsLost(cache.name, cache.size(), evidence)
-    count = counted_now("a load", rows, (node.node_id for node in nodes), topology_of(nodes), filled or ())
-    note_count(client, cache.name, count if filled is not None else replace(count, filled=None))
+    count = counted_now("a load", rows, (node.node_id for node in nodes), topology_of(nodes), filled)
+    note_count(client, cache.name, count)
 
 
 def _drop(client: Client, cache: str) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ignite_tf_magic.client.page_sizes import MAX_PAGE_ROWS, PartitionStats
+from ignite_tf_magic.client.page_sizes import MAX_PAGE_ROWS
 from ignite_tf_magic.config.options import (
     DEFAULT_PORT,
     ConnectOptions,
@@ -53,12 +53,10 @@ class AssignedShard:
     Attributes:
         worker: This worker's number.
         rows_by_worker: Rows of every worker's share.
-        stats: What the launcher's count showed of each partition of this worker.
     """
 
     worker: int
     rows_by_worker: tuple[int, ...]
-    stats: Mapping[int, PartitionStats]
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +218,6 @@ def _read_assignment(path: Path, cache: str) -> AssignedShard | None:
         record = json.loads(path.read_text(encoding="utf-8"))
         if record["cache"] != cache:
             return None
-        stats = {int(p): PartitionStats(int(v[0]), int(v[1])) for p, v in record["partitions"].items()}
-        return AssignedShard(int(record["worker"]), tuple(map(int, record["rows_by_worker"])), stats)
+        return AssignedShard(int(record["worker"]), tuple(map(int, record["rows_by_worker"])))
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         raise ConfigError(f"cannot read the assignment in {path}: {error!r}") from error

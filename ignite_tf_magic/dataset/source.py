@@ -129,8 +129,7 @@ def _look_at(
         )
     baseline = snapshot.baseline if snapshot else _whole_baseline(options, cache)
     partitions = _choose(options, client, baseline)
-    known = options.assignment.stats if options.assignment else None
-    sizes = PageSizes(options.page_rows, known)
+    sizes = PageSizes(options.page_rows)
     layout, row_bytes = (
         (snapshot.layout, snapshot.row_bytes)
         if snapshot

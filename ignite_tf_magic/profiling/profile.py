@@ -10,7 +10,8 @@ from __future__ import annotations
 import difflib
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ from ignite_tf_magic.client.cache_scan import Baseline
 from ignite_tf_magic.client.client import WHOLE_CACHE, Cache, Client
 from ignite_tf_magic.client.local_rows import rows_by_node
 from ignite_tf_magic.client.row_counts import check_rows
-from ignite_tf_magic.errors import ConfigError, LoadIncomplete, RowsLost
+from ignite_tf_magic.errors import ConfigError, LoadIncomplete, RowsLost, ServerError
 from ignite_tf_magic.profiling.column_numbers import ColumnProfile
 from ignite_tf_magic.profiling.column_profiles import Looked, Report, said_if_it_lasts
 from ignite_tf_magic.profiling.rows import RowSample, draw_rows
@@ -127,7 +128,7 @@ def make_profile(
         kinds_of(rows),
         tuple(found),
         _skew(sample, baseline),
-        _nodes(client, baseline, sample, table),
+        _nodes(client, baseline, sample),
         tuple(notes),
     )
 
@@ -202,20 +203,17 @@ def _skew(sample: RowSample, baseline: Baseline) -> PartitionSkew | None:
     )
 
 
-def _nodes(
-    client: Client, baseline: Baseline, sample: RowSample, table: CacheTable | None
-) -> tuple[NodeRows, ...]:
-    """Tell how many rows each node has; a table is counted by the nodes themselves."""
+def _nodes(client: Client, baseline: Baseline, sample: RowSample) -> tuple[NodeRows, ...]:
+    """Tell how many rows each node has; where not all were read, as far as the nodes tell."""
     if WHOLE_CACHE in baseline.owners:
         return ()
-    counted: Mapping[Any, int] = {}
+    counted: Counter[Any] = Counter()
     if sample.is_whole:
-        by_node: Counter[Any] = Counter()
         for partition, rows in sample.rows_of.items():
-            by_node[baseline.owners[partition]] += rows
-        counted = by_node
-    elif table is not None:
-        counted = rows_by_node(client, table.quoted)
+            counted[baseline.owners[partition]] += rows
+    else:
+        with suppress(ServerError):
+            counted.update(rows_by_node(client, baseline.cache))
     num_partitions = Counter(baseline.owners.values())
     return tuple(
         NodeRows(str(node.endpoints[0]), num_partitions[node.node_id], counted.get(node.node_id))

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import struct
 import uuid
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -46,7 +47,7 @@ _MIN_READ_BYTES = 64 * 1024
 _LENGTH = struct.Struct("<i")
 _REQUEST_HEAD = struct.Struct("<ihq")
 _ANSWER_HEAD = struct.Struct("<qh")
-_OFFERED = (Feature.CLUSTER_STATES, Feature.NODE_ENDPOINTS, Feature.HEARTBEAT)
+_OFFERED = (Feature.CLUSTER_STATES, Feature.NODE_ENDPOINTS, Feature.QUERY_PARTITIONS, Feature.HEARTBEAT)
 
 
 class State(Enum):
@@ -123,9 +124,10 @@ def parse_frame(frame: memoryview) -> Response | Fault | Notification:
     return Response(request_id, frame[reader.position :], topology)
 
 
-def encode_request(request_id: int, request: Request) -> bytes:
-    """Frame a request: length, operation, request id, payload."""
-    return _REQUEST_HEAD.pack(10 + len(request.payload), request.operation, request_id) + request.payload
+def encode_request(request_id: int, request: Request, features: Collection[int] = ()) -> bytes:
+    """Frame a request to a node with these features: length, operation, request id, payload."""
+    payload = request.for_node(features)
+    return _REQUEST_HEAD.pack(10 + len(payload), request.operation, request_id) + payload
 
 
 class Connection:
@@ -140,6 +142,7 @@ class Connection:
         self._end = 0
         self._next_id = 0
         self._username: str | None = None
+        self._features: frozenset[int] = frozenset()
 
     def hello(self, username: str | None = None, password: str | None = None) -> bytes:
         """Return the bytes that open a connection.
@@ -172,7 +175,7 @@ class Connection:
         if self.state is not State.OPEN:
             raise LocalProtocolError(f"a request needs an open connection; this one is {self.state.value}")
         self._next_id += 1
-        return self._next_id, encode_request(self._next_id, request)
+        return self._next_id, encode_request(self._next_id, request, self._features)
 
     def reserve_ids(self, number: int) -> int:
         """Set ids aside for requests that are encoded elsewhere; gives the first of them.
@@ -267,7 +270,8 @@ class Connection:
                 raise RemoteProtocolError("corrupted answer to the handshake")
             self.state, self._limit_bytes = State.OPEN, MAX_MESSAGE_BYTES
             bits = int.from_bytes(mask, "little")
-            return Handshaken(node_id, frozenset(bit for bit in range(len(mask) * 8) if bits >> bit & 1))
+            self._features = frozenset(bit for bit in range(len(mask) * 8) if bits >> bit & 1)
+            return Handshaken(node_id, self._features)
         raise self._refusal(reader)
 
     def _refusal(self, reader: Reader) -> HandshakeError | ConnectionFailed:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -38,10 +38,21 @@ _NEXT_PAGE = struct.Struct("<i")
 
 
 class Request(NamedTuple):
-    """One operation, by its number, and its payload, ready for `Connection.send`."""
+    """One operation, by its number, and its payload, ready for `Connection.send`.
+
+    Attributes:
+        tail: Follows the payload where the node has a feature that makes it part of the operation.
+        tail_feature: The feature.
+    """
 
     operation: int
     payload: bytes = b""
+    tail: bytes = b""
+    tail_feature: int | None = None
+
+    def for_node(self, features: Collection[int]) -> bytes:
+        """Return the payload as a node with these features reads it."""
+        return self.payload + self.tail if self.tail_feature in features else self.payload
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ _STATEMENT = """
 SELECT NAME, "VALUE" FROM SYS.METRICS
 WHERE NAME LIKE ? OR NAME LIKE ? OR NAME LIKE ? OR NAME LIKE ? OR NAME LIKE ?
 """
+_ONE = 'SELECT "VALUE" FROM SYS.METRICS WHERE NAME = ?'
 _MAX_ROWS = 1000
 _TIMEOUT_MS = 5000
 # Ignite's own, for its internal caches, metadata and snapshots.
@@ -43,6 +44,18 @@ def parse_regions(payload: memoryview) -> dict[str, dict[str, int]]:
         if region not in _SYSTEM_REGIONS and str(value).isdecimal():
             regions.setdefault(region, {})[metric] = int(value)
     return regions
+
+
+def primary_rows(cache_name: str) -> Request:
+    """Ask a node for the rows of a cache of which it has the primary copy; answer: `parse_primary_rows`."""
+    name = f"cache.{cache_name}.OffHeapPrimaryEntriesCount"
+    return sql.execute(_ONE, [name], 1, timeout_ms=_TIMEOUT_MS)
+
+
+def parse_primary_rows(payload: memoryview) -> int | None:
+    """Read the answer; None where the node has no such metric."""
+    rows = sql.parse_result(payload).rows
+    return int(rows[0][0]) if rows else None
 
 
 def used_bytes(region: Mapping[str, int]) -> int:

@@ -118,6 +118,7 @@ class Feature(IntEnum):
 
     CLUSTER_STATES = 2
     NODE_ENDPOINTS = 3
+    QUERY_PARTITIONS = 7
     HEARTBEAT = 11
 
 

@@ -13,10 +13,11 @@ from typing import Any
 from ignite_tf_magic.protocol.buffer import Reader, Writer
 from ignite_tf_magic.protocol.messages import Request
 from ignite_tf_magic.protocol.objects import read_value, write_value
-from ignite_tf_magic.protocol.ops import Operation, TypeCode
+from ignite_tf_magic.protocol.ops import Feature, Operation, TypeCode
 from ignite_tf_magic.protocol.sql_cells import Cells
 
 _ANY_STATEMENT = 0
+_UPDATE_BATCH_ROWS = 1  # Ignite's default
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ def execute(
     with_names: bool = True,
     timeout_ms: int = 0,
     local: bool = False,
+    partitions: Sequence[int] | None = None,
 ) -> Request:
     """Run a statement; answer: `parse_result`.
 
@@ -58,6 +60,7 @@ def execute(
         with_names: Whether the answer has the columns' names.
         timeout_ms: After which the node ends the statement; 0 is never.
         local: Over the rows of which the node that is asked has the primary copy.
+        partitions: Over the rows of these alone; a node without `Feature.QUERY_PARTITIONS` reads all.
     """
     writer = Writer().int32(0).int8(0).int8(TypeCode.NULL).int32(page_rows).int32(-1)
     write_value(writer, statement)
@@ -70,7 +73,11 @@ def execute(
         writer.bool(False)
     writer.bool(True)  # lazy: the node does not gather all rows before the first page
     writer.int64(timeout_ms).bool(with_names)
-    return Request(Operation.QUERY_SQL_FIELDS, bytes(writer.data))
+    tail = Writer().int32(-1 if partitions is None else len(partitions))
+    for partition in partitions or ():
+        tail.int32(partition)
+    tail.int32(_UPDATE_BATCH_ROWS)
+    return Request(Operation.QUERY_SQL_FIELDS, bytes(writer.data), bytes(tail.data), Feature.QUERY_PARTITIONS)
 
 
 def next_rows(cursor: int) -> Request:

@@ -37,7 +37,7 @@ class TaskSlot:
         host: Name of the host on which it runs.
         node: Ignite's node there, "host:port" as that host reaches it; the worker knocks there first.
         partitions: Ascending; none for a task that is no worker; None reads the cache whole.
-        sizes: (rows, bytes of the largest row) of each partition, by its number as text.
+        rows: Rows that it reads.
         local_rows: Rows that a node of its own host holds.
     """
 
@@ -45,13 +45,8 @@ class TaskSlot:
     host: str
     node: str
     partitions: tuple[int, ...] | None
-    sizes: Mapping[str, tuple[int, int]]
+    rows: int = 0
     local_rows: int = 0
-
-    @property
-    def rows(self) -> int:
-        """Rows that the worker reads."""
-        return sum(rows for rows, _ in self.sizes.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +94,11 @@ class Order:
 
 def _seat(found: Mapping[str, Any]) -> TaskSlot:
     partitions = found.get("partitions")
-    sizes = {name: (rows, num_bytes) for name, (rows, num_bytes) in found.get("sizes", {}).items()}
     numbers = None if partitions is None else tuple(partitions)
-    return TaskSlot(**{**known_fields(TaskSlot, found), "partitions": numbers, "sizes": sizes})
+    rows = found.get(
+        "rows", sum(rows for rows, _ in found.get("sizes", {}).values())
+    )  # "sizes": in older records
+    return TaskSlot(**{**known_fields(TaskSlot, found), "partitions": numbers, "rows": rows})
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,12 +55,11 @@ def rendezvous(record: RunRecord, seat: TaskSlot) -> dict[str, str | None]:
 
 
 def assignment(record: RunRecord, seat: TaskSlot) -> dict[str, Any]:
-    """Tell a worker the size of its partitions, and the rows of all workers, which make steps equal."""
+    """Tell a worker the rows of all workers, which make steps equal."""
     return {
         "cache": record.spec.cache,
         "worker": seat.worker,
         "rows_by_worker": [each.rows for each in record.order.seats[: record.spec.num_workers]],
-        "partitions": {number: list(seat.sizes[number]) for number in sorted(seat.sizes, key=int)},
     }
 
 

@@ -36,8 +36,9 @@ from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import HostRecord, RunOptions, RunRecord, RunSpec
 from ignite_tf_magic.runs.roles import Strategy, check_roles, check_templates, choose_strategy
 from ignite_tf_magic.runs.spec import check_script
+from ignite_tf_magic.runs.supervision.counted_plans import plan_counted
 from ignite_tf_magic.runs.supervision.manager import RunPlan
-from ignite_tf_magic.runs.supervision.planning import LaunchFacts, Plan, plan_launch
+from ignite_tf_magic.runs.supervision.planning import LaunchFacts, Plan
 from ignite_tf_magic.runs.timeouts import Timeouts
 
 # What workers do when they have imported a module: it then knows igfs://.
@@ -106,7 +107,7 @@ class RunRequest(RunOptions):
 def plan_run(
     client: Client, options: ConnectOptions, config: Config, request: RunRequest, reach: Reach
 ) -> RunPlan:
-    """Decide all that a run needs to start. Reads the cache once, to count its rows.
+    """Decide all that a run needs to start, for which the rows of its cache are counted.
 
     Raises:
         ScriptError: The script is not Python.
@@ -128,7 +129,7 @@ def plan_run(
     if not spec.command:
         check_script(request.script, request.script_name, spec.python)
     cache = count_cache(client, spec.cache, options, allow_partial=spec.allow_partial)
-    plan = plan_launch(spec, _facts(options, config, spec, cache, reach))
+    plan = plan_counted(client, spec, _facts(options, config, spec, cache, reach))
     if plan.insufficient_capacity is not None and not request.wait:
         raise NoRoom(f"{plan.insufficient_capacity}. Wait until there is room with --wait, or ask for fewer")
     if request.requirements is None:
@@ -182,7 +183,7 @@ def plan_again(
     check_capacity(client, record, told)
     cache = count_cache(client, spec.cache, options, allow_partial=spec.allow_partial)
     facts = _facts(options, config, spec, cache, reach, {host.name: host for host in record.hosts}, told)
-    plan = plan_launch(spec, facts).with_seats()
+    plan = plan_counted(client, spec, facts).with_seats()
     if spec.requirements is None:
         _check_versions(plan, spec, reach)
     return plan

@@ -24,7 +24,6 @@ def in_a_run(request, digits, ignite, tmp_path, monkeypatch):
         "cache": digits.name,
         "worker": 0,
         "rows_by_worker": rows if request.param == 2 else [sum(rows)],
-        "partitions": {str(p): [stats[p].rows, stats[p].max_row_bytes] for p in stats},
     }
     path = tmp_path / "assignment.json"
     path.write_text(json.dumps(record))

@@ -49,7 +49,7 @@ def make_plan(script: str, num_workers: int = 1, *, cwd: Path, **options) -> Run
             "localhost",
             f"127.0.0.1:{10800 + i}",
             (i, i + 10),
-            {str(i): (100 + i, 64), str(i + 10): (1, 8)},
+            101 + i,
         )
         for i in range(num_workers)
     )

@@ -62,7 +62,7 @@ def host_at(place: Path, name: str, **options) -> HostRecord:
 
 
 def seats_on(hosts) -> tuple[TaskSlot, ...]:
-    return tuple(TaskSlot(i, host.name, "127.0.0.1:10800", None, {}) for i, host in enumerate(hosts))
+    return tuple(TaskSlot(i, host.name, "127.0.0.1:10800", None) for i, host in enumerate(hosts))
 
 
 def plan_on(hosts, script: str | None, *, used=None, **options) -> RunPlan:

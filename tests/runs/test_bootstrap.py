@@ -56,12 +56,7 @@ def test_the_environment_of_a_worker(start):
         "IGNITE_TF_STRATEGY": "sync",
         "IGNITE_TF_LOOPBACK_PORTS": address.rpartition(":")[2],
     }
-    assert assignment == {
-        "cache": "MNIST",
-        "worker": 0,
-        "rows_by_worker": [101],
-        "partitions": {"0": [100, 64], "10": [1, 8]},
-    }
+    assert assignment == {"cache": "MNIST", "worker": 0, "rows_by_worker": [101]}
 
 
 def test_each_of_several_workers_has_its_task_and_its_partitions(start):

@@ -33,7 +33,7 @@ PORT_WORDS = ("Could not start gRPC server",)
 
 
 def seated_record(hosts="ab", *, phase=Phase.RUN, state=RunState.RUNNING, **spec) -> RunRecord:
-    seats = tuple(TaskSlot(i, host, "n:10800", None, {}) for i, host in enumerate(hosts))
+    seats = tuple(TaskSlot(i, host, "n:10800", None) for i, host in enumerate(hosts))
     addresses = (
         tuple(f"{host}:{5000 + i}" for i, host in enumerate(hosts)) if phase is not Phase.PREPARE else ()
     )
@@ -547,7 +547,7 @@ class AnyRun(RuleBasedStateMachine):
         if after.state is before.state and needs_plan(after, reports, observation, TIMEOUTS):
             for world in self.worlds.values():
                 assert not world.living
-            seats = tuple(TaskSlot(i, places[i], "n:1", None, {}) for i in range(after.spec.num_workers))
+            seats = tuple(TaskSlot(i, places[i], "n:1", None) for i in range(after.spec.num_workers))
             after = next_generation(after, seats)
             self.owners_changed = False
         if after.state is not before.state:

@@ -29,9 +29,8 @@ numbers = st.integers(0, 1 << 40)
 workers = st.integers(0, 200)
 times = st.floats(0, 2e9)
 lines = st.lists(names, max_size=3).map(tuple)
-sizes = st.dictionaries(st.integers(0, 1023).map(str), st.tuples(numbers, numbers), max_size=3)
 partitions = st.none() | st.lists(st.integers(0, 1023), max_size=3, unique=True).map(sorted).map(tuple)
-seats = st.builds(TaskSlot, workers, names, names, partitions, sizes, numbers)
+seats = st.builds(TaskSlot, workers, names, names, partitions, numbers, numbers)
 orders = st.builds(
     Order, numbers, st.sampled_from(Phase), st.lists(seats, max_size=3).map(tuple), lines, names
 )
@@ -164,7 +163,7 @@ def test_other_jobs_are_no_workers(name):
 
 
 def test_hosts_of_an_order_come_in_the_order_of_its_workers():
-    order = Order(seats=tuple(TaskSlot(i, host, "n:1", None, {}) for i, host in enumerate("bcab")))
+    order = Order(seats=tuple(TaskSlot(i, host, "n:1", None) for i, host in enumerate("bcab")))
     assert order.hosts == ("b", "c", "a")
     assert [seat.worker for seat in order.on("b")] == [0, 3]
 

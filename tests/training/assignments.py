@@ -27,9 +27,8 @@ def assignment(
     more_rows: int = 0,
 ) -> dict[str, str]:
     """Write a worker's assignment into a folder, and give the variables that name it."""
-    sizes = {str(p): [stats[p].rows, stats[p].max_row_bytes] for p in shares[worker] if p in stats}
     rows = rows_of_shares(stats, shares, more_rows)
-    record = {"cache": cache, "worker": worker, "rows_by_worker": rows, "partitions": sizes}
+    record = {"cache": cache, "worker": worker, "rows_by_worker": rows}
     path = folder / f"assignment-{worker}.json"
     path.write_text(json.dumps(record))
     found = {

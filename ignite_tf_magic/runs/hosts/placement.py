@@ -51,7 +51,7 @@ class PlacementRow:
     Attributes:
         partitions: As ranges, "0-127,200".
         rows_share: Of the rows of all workers, from 0 to 1.
-        num_bytes: An estimate: in each partition, rows times its largest row.
+        num_bytes: An estimate: rows times the largest of those that were looked at.
         local_bytes_share: Of `num_bytes`, what a node of the worker's own host holds, from 0 to 1; 1 without rows.
     """
 
@@ -100,43 +100,23 @@ def place(
     return tuple(worker.assignment(index, cluster) for index, worker in enumerate(workers))
 
 
-def explain(
-    assignments: Sequence[Assignment],
-    owners: Mapping[uuid.UUID, Sequence[int]],
-    rows: Mapping[int, int],
-    max_row_bytes: Mapping[int, int],
-    hosts: Mapping[uuid.UUID, str],
-) -> tuple[PlacementRow, ...]:
-    """Say for a table who reads what, and how much of it over the network; one row for each assignment.
-
-    Args:
-        assignments: What `place` gave for these owners, rows and hosts.
-        owners: As for `place`.
-        rows: As for `place`.
-        max_row_bytes: The largest row of each partition, in bytes.
-        hosts: As for `place`.
-    """
-    host_of = {partition: hosts[node] for node, partitions in owners.items() for partition in partitions}
+def explain(assignments: Sequence[Assignment], row_bytes: int) -> tuple[PlacementRow, ...]:
+    """Say for a table who reads what, and how much of it over the network; one row for each assignment."""
     total = sum(each.rows for each in assignments)
-    found = []
-    for each in assignments:
-        sizes = {p: rows.get(p, 0) * max_row_bytes.get(p, 0) for p in each.partitions}
-        num_bytes = sum(sizes.values())
-        local_bytes = sum(size for p, size in sizes.items() if host_of[p] == each.host)
-        found.append(
-            PlacementRow(
-                worker=each.worker,
-                host=each.host,
-                node=each.node,
-                num_partitions=len(each.partitions),
-                partitions=format_ranges(each.partitions),
-                rows=each.rows,
-                rows_share=each.rows / total if total else 1 / len(assignments),
-                num_bytes=num_bytes,
-                local_bytes_share=local_bytes / num_bytes if num_bytes else 1.0,
-            )
+    return tuple(
+        PlacementRow(
+            worker=each.worker,
+            host=each.host,
+            node=each.node,
+            num_partitions=len(each.partitions),
+            partitions=format_ranges(each.partitions),
+            rows=each.rows,
+            rows_share=each.rows / total if total else 1 / len(assignments),
+            num_bytes=each.rows * row_bytes,
+            local_bytes_share=each.local_rows / each.rows if each.rows else 1.0,
         )
-    return tuple(found)
+        for each in assignments
+    )
 
 
 class _Cluster:

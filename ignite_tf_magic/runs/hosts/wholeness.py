@@ -10,17 +10,15 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from ignite_tf_magic.client.cache_facts import check_complete, read_facts
+from ignite_tf_magic.client.cache_facts import Facts, check_complete
 from ignite_tf_magic.client.cache_scan import Baseline
 from ignite_tf_magic.client.client import WHOLE_CACHE, Cache, Client
-from ignite_tf_magic.client.page_sizes import PartitionStats
 from ignite_tf_magic.client.router import Node
 from ignite_tf_magic.client.row_counts import (
     RowCount,
     counted_now,
     doubts,
     evidence_of_loss,
-    filled_of,
     last_count,
     note_count,
 )
@@ -64,10 +62,12 @@ def find_cache(client: Client, name: str, options: ConnectOptions | None) -> Cac
 def check_whole(
     cache: Cache,
     partition_map: PartitionMap,
-    stats: Mapping[int, PartitionStats],
+    rows_of: Mapping[int, int],
     nodes: Collection[Node],
     options: ConnectOptions | None,
+    facts: Facts,
     *,
+    filled: Collection[int] | None,
     allow_partial: bool,
 ) -> Wholeness:
     """Compare nodes and rows with what is configured and was counted before, and note them for the next time.
@@ -75,9 +75,11 @@ def check_whole(
     Args:
         cache: What was counted.
         partition_map: Who owned what meanwhile.
-        stats: The rows of each partition.
+        rows_of: The rows of each partition, which may be even parts of those of its node.
         nodes: The nodes of the cluster.
         options: How to reach it, with the endpoints that are configured; None asks for no missing nodes.
+        facts: What is noted of the cache.
+        filled: The partitions that have rows; None where nobody has looked into them.
         allow_partial: Only warn of what is missing.
 
     Raises:
@@ -85,11 +87,9 @@ def check_whole(
         NodesMissing: The rest of the rows may be with nodes that are not in this cluster.
         RowsLost: Rows are gone with the nodes that held them.
     """
-    facts = read_facts(cache.client, cache.name)
     if not allow_partial:
         check_complete(cache.client, cache.name, facts)
     known = last_count(facts)
-    rows_of = {partition: each.rows for partition, each in stats.items()}
     baseline = _baseline(cache, partition_map, nodes, sum(rows_of.values()))
     evidence = evidence_of_loss(known, baseline, rows_of)
     absent = _absent(options, known, nodes) if options else []
@@ -101,7 +101,7 @@ def check_whole(
         warnings.append(f"{_missing_words(absent)}; cache {cache.name!r} has all its rows without")
     here = topology_of(nodes)
     lost_from = _lost_from(known, baseline.size, has_lost=bool(evidence))
-    count = counted_now("a start", baseline.size, baseline.nodes, here, filled_of(stats), lost_from)
+    count = counted_now("a start", baseline.size, baseline.nodes, here, filled, lost_from)
     return Wholeness(_whole(here, _dialled(options, absent)), (*warnings, *_noted(cache, count)))
 
 

@@ -14,6 +14,7 @@ from ignite_tf_magic.runs.orders import Capacity, TaskSlot
 from ignite_tf_magic.runs.record import HostRecord, RunSpec
 
 CHIEF_HERE, CHIEF_RANDOM = "here", "random"
+_UNEVEN = 0.2  # of an even share
 _NOBODYS_NODE = uuid.UUID(int=0)  # stands for the node that a host without one does not have
 
 
@@ -149,6 +150,36 @@ def plan_launch(spec: RunSpec, facts: LaunchFacts) -> Plan:
     )
 
 
+def with_counts(plan: Plan, facts: LaunchFacts, shares: Sequence[Mapping[uuid.UUID, int]]) -> Plan | None:
+    """Put in the rows that workers read, for those that were reckoned with.
+
+    Args:
+        plan: Made of what the nodes have told.
+        facts: Of which it was made.
+        shares: Rows of each worker's partitions, by the nodes that have them.
+
+    Returns:
+        None where the rows are so unlike what was reckoned with that workers would wait for one of them.
+    """
+    hosts = {node: host.name for node, host in facts.by_node.items()}
+    total = sum(sum(share.values()) for share in shares)
+    seats, rows = list(plan.seats), list(plan.rows)
+    for number, share in enumerate(shares):
+        seat, counted = seats[number], sum(share.values())
+        if abs(counted - seat.rows) > _UNEVEN * total / len(shares):
+            return None
+        local = sum(own for node, own in share.items() if hosts.get(node) == seat.host)
+        seats[number] = replace(seat, rows=counted, local_rows=local)
+        rows[number] = replace(
+            rows[number],
+            rows=counted,
+            rows_share=counted / total if total else 1 / len(shares),
+            num_bytes=counted * facts.cache.row_bytes,
+            local_bytes_share=local / counted if counted else 1.0,
+        )
+    return replace(plan, seats=tuple(seats), rows=tuple(rows))
+
+
 def _chief_host(spec: RunSpec, facts: LaunchFacts, usable: Sequence[HostRecord], first: str) -> HostRecord:
     """Return the host on which the chief runs, and an evaluator.
 
@@ -176,7 +207,7 @@ def _seats_without_share(
     for number, role in enumerate(spec.roles[len(seats) :], start=len(seats)):
         host = min(num_tasks, key=num_tasks.__getitem__) if role.job == "ps" else chief
         num_tasks[host] = num_tasks.get(host, 0) + 1
-        yield TaskSlot(number, host, nodes.get(host, seats[0].node), (), {})
+        yield TaskSlot(number, host, nodes.get(host, seats[0].node), ())
 
 
 def _limits(
@@ -199,13 +230,14 @@ def _seats(
     if not cache.partition_map.partitioned:
         chosen = max((host.name for host in usable), key=lambda name: limit_of.get(name, 1))
         return (_whole_seat(spec, cache, by_node, chosen),), ()
-    owners, rows = cache.partition_map.owners, cache.rows
+    owners = cache.partition_map.owners
     names = {node: host.name for node, host in by_node.items()}
     places = [host.name for host in usable]
-    placed = place(owners, rows, names, spec.num_workers, usable_hosts=places, max_workers_by_host=limit_of)
+    placed = place(
+        owners, cache.rows, names, spec.num_workers, usable_hosts=places, max_workers_by_host=limit_of
+    )
     assignments = [_with_node(each, owners) for each in placed]
-    seats = tuple(_seat(each, cache) for each in assignments)
-    return seats, explain(assignments, owners, rows, cache.max_row_bytes, names)
+    return tuple(_seat(each, cache) for each in assignments), explain(assignments, cache.row_bytes)
 
 
 def _with_node(assignment: Assignment, owners: Mapping[uuid.UUID, Collection[int]]) -> Assignment:
@@ -222,7 +254,7 @@ def _seat(assignment: Assignment, cache: CountedCache) -> TaskSlot:
         assignment.host,
         str(cache.nodes[assignment.node].endpoints[0]),
         assignment.partitions,
-        _sizes(cache, assignment.partitions),
+        assignment.rows,
         assignment.local_rows,
     )
 
@@ -237,8 +269,4 @@ def _whole_seat(
         )
     nodes = cache.nodes
     node = next((node for node in nodes if by_node[node].name == host), next(iter(nodes)))
-    return TaskSlot(0, host, str(nodes[node].endpoints[0]), None, _sizes(cache, cache.stats))
-
-
-def _sizes(cache: CountedCache, partitions: Iterable[int]) -> dict[str, tuple[int, int]]:
-    return {str(p): (cache.stats[p].rows, cache.stats[p].max_row_bytes) for p in partitions}
+    return TaskSlot(0, host, str(nodes[node].endpoints[0]), None, sum(cache.rows.values()))

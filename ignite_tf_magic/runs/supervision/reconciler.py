@@ -39,8 +39,9 @@ from ignite_tf_magic.runs.registry.registry import Registry, Stored
 from ignite_tf_magic.runs.registry.registry_host_pool import RegistryHostPool
 from ignite_tf_magic.runs.seals import Seal, differences
 from ignite_tf_magic.runs.states import RunState
+from ignite_tf_magic.runs.supervision.counted_plans import plan_counted
 from ignite_tf_magic.runs.supervision.host_controller import HostController, HostPayload
-from ignite_tf_magic.runs.supervision.planning import LaunchFacts, Plan, plan_launch
+from ignite_tf_magic.runs.supervision.planning import LaunchFacts, Plan
 from ignite_tf_magic.runs.supervision.reconciler_instructions import (
     INSTRUCTIONS,
     Instructions,
@@ -309,9 +310,11 @@ class Reconciler:
             check_capacity(client, record, rooms)
             check_turn(record, self._registry.runs())
             cache = count_cache(client, spec.cache, self._options, allow_partial=spec.allow_partial)
-        by_node = hosts_by_record(record.hosts, cache.nodes.values())
-        facts = LaunchFacts(cache, by_node, self._unusable(by_node.values()), rooms, self._fallback(record))
-        return plan_launch(spec, facts).with_seats()
+            by_node = hosts_by_record(record.hosts, cache.nodes.values())
+            facts = LaunchFacts(
+                cache, by_node, self._unusable(by_node.values()), rooms, self._fallback(record)
+            )
+            return plan_counted(client, spec, facts).with_seats()
 
     def _fallback(self, record: RunRecord) -> HostRecord | None:
         """Return the host where all workers were because none with a node could be used, if it reports."""

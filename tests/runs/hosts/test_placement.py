@@ -290,19 +290,18 @@ def test_hosts_that_do_not_exist():
 
 def test_the_table_says_who_reads_what_and_how_much_over_the_network():
     owners, rows, hosts = three_hosts(per_host=4)
-    row_bytes = {**dict.fromkeys(range(8), 100), **dict.fromkeys(range(8, 12), 1000)}
     found = place(owners, rows, hosts, 2, usable_hosts=["a", "b"])
-    first, second = explain(found, owners, rows, row_bytes, hosts)
+    first, second = explain(found, 100)
     assert (first.worker, first.host, first.node, second.host) == (0, "a", NODES[0], "b")
     assert first.partitions == "0-3,8,10"
     assert (first.num_partitions, first.rows, first.rows_share) == (6, 60, 0.5)
-    assert first.num_bytes == 4 * 10 * 100 + 2 * 10 * 1000
-    assert first.local_bytes_share == pytest.approx(4000 / 24000)
+    assert first.num_bytes == 60 * 100
+    assert first.local_bytes_share == pytest.approx(4 / 6)
 
 
 def test_the_table_of_an_empty_cache():
     owners, hosts = {NODES[0]: [0, 1], NODES[1]: []}, dict.fromkeys(NODES[:2], "a")
-    (row,) = explain(place(owners, {}, hosts, 1), owners, {}, {}, hosts)
+    (row,) = explain(place(owners, {}, hosts, 1), 0)
     assert (row.rows, row.rows_share, row.num_bytes, row.local_bytes_share) == (0, 1.0, 0, 1.0)
 
 
@@ -311,7 +310,7 @@ def test_the_table_of_an_empty_cache():
 def test_the_table_adds_up(case):
     (owners, rows, hosts, num_workers), usable, limits = case
     found = place(owners, rows, hosts, num_workers, usable_hosts=usable, max_workers_by_host=limits)
-    table = explain(found, owners, rows, dict.fromkeys(rows, 7), hosts)
+    table = explain(found, 7)
     assert sum(row.num_partitions for row in table) == len(rows)
     assert sum(row.num_bytes for row in table) == 7 * sum(rows.values())
     assert sum(row.rows_share for row in table) == pytest.approx(1)

@@ -1,0 +1,96 @@
+"""The rows of what each worker reads, counted where they are.
+
+Of a worker that reads all that a node has, the node has told it. What nodes share out among workers is counted by SQL,
+where there is a table, else read.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from ignite_tf_magic.client.client import Cache, Client
+from ignite_tf_magic.client.local_rows import rows_of_partitions, table_of
+from ignite_tf_magic.errors import ConnectionFailed, ConnectionLost, ServerError
+from ignite_tf_magic.runs.hosts.counting import CountedCache
+
+Piece = tuple[uuid.UUID, int]  # what a node has of a share
+
+
+def count_shares(
+    client: Client, cache: CountedCache, shares: Sequence[Collection[int]]
+) -> list[dict[uuid.UUID, int]] | None:
+    """Count the rows of each share of a cache's partitions, by the nodes that have them.
+
+    Args:
+        client: Connected to the cluster.
+        cache: With what its nodes have told.
+        shares: Partitions, each of them in one share.
+
+    Returns:
+        None where the counts do not come to what the nodes have told, as when rows are written meanwhile.
+    """
+    told = cache.rows_by_node or {}
+    pieces = dict(_pieces(cache, shares))
+    divided = {
+        piece: partitions
+        for piece, partitions in pieces.items()
+        if len(partitions) < len(cache.partition_map.owners[piece[0]])
+    }
+    counts = {(node, number): told[node] for node, number in pieces.keys() - divided.keys()}
+    if divided:
+        found = client.cache(cache.name)
+        counts |= _counted_by_sql(found, cache, divided) or _read(found, told, divided)
+    for node, rows in told.items():
+        mine = [count for (owner, _), count in counts.items() if owner == node]
+        if sum(mine) != rows or min(mine, default=0) < 0:
+            return None
+    by_share: list[dict[uuid.UUID, int]] = [{} for _ in shares]
+    for (node, number), count in counts.items():
+        by_share[number][node] = count
+    return by_share
+
+
+def _pieces(cache: CountedCache, shares: Sequence[Collection[int]]) -> Iterator[tuple[Piece, list[int]]]:
+    for number, share in enumerate(shares):
+        mine = set(share)
+        for node, partitions in cache.partition_map.owners.items():
+            if piece := sorted(mine.intersection(partitions)):
+                yield (node, number), piece
+
+
+def _counted_by_sql(
+    found: Cache, cache: CountedCache, divided: dict[Piece, list[int]]
+) -> dict[Piece, int] | None:
+    """Have the nodes count pieces; None where they cannot."""
+    try:
+        table = table_of(found)
+        if table is None:
+            return None
+
+        def count(piece: Piece, table: str = table) -> int | None:
+            return rows_of_partitions(found.client, cache.nodes[piece[0]], table, divided[piece])
+
+        with ThreadPoolExecutor(min(len(divided), 16), "count-rows") as pool:
+            counted = dict(zip(divided, pool.map(count, divided), strict=True))
+    except (ServerError, ConnectionFailed, ConnectionLost):
+        return None
+    counts = {piece: rows for piece, rows in counted.items() if rows is not None}
+    return counts if len(counts) == len(divided) else None
+
+
+def _read(found: Cache, told: Mapping[uuid.UUID, int], divided: dict[Piece, list[int]]) -> dict[Piece, int]:
+    """Read all pieces but the largest of each node, which has what is left."""
+    largest = {
+        node: max((piece for piece in divided if piece[0] == node), key=lambda piece: len(divided[piece]))
+        for node, _ in divided
+    }
+    smaller = {piece: divided[piece] for piece in divided if piece not in largest.values()}
+    stats = found.partition_stats(partition for partitions in smaller.values() for partition in partitions)
+    counts = {piece: sum(stats[p].rows for p in partitions) for piece, partitions in smaller.items()}
+    left = {
+        piece: told[node] - sum(rows for (owner, _), rows in counts.items() if owner == node)
+        for node, piece in largest.items()
+    }
+    return {**counts, **left}
