@@ -19,6 +19,7 @@ VARIANTS = (
     "java_1",
     "java_3",
     "dataset_batch",
+    "dataset_first_batch",
     "dataset_map_batch",
     "dataset_shuffle_batch",
 )

@@ -12,7 +12,6 @@ one short page, and what Python does for each page would otherwise take longer t
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -20,7 +19,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from ignite_tf_magic.client.channel import Channel, payload_of, server_error
-from ignite_tf_magic.client.page_sizes import HARMLESS_BYTES, IN_FLIGHT_BYTES, PageSizes, PartitionStats
+from ignite_tf_magic.client.page_sizes import IN_FLIGHT_BYTES, PageSizes, PartitionStats
 from ignite_tf_magic.client.scanned_pages import ScannedSeries, index
 from ignite_tf_magic.errors import ConnectionLost
 from ignite_tf_magic.protocol import messages, metrics
@@ -183,8 +182,7 @@ class OwnerScan:
         """Note how full the node is; it does not tell without Ignite's indexing, or one who may not read its views."""
         regions = metrics.parse_regions(answer.payload) if isinstance(answer, Response) else {}
         used = sum(map(metrics.used_bytes, regions.values()))
-        unseen = max(0, used - HARMLESS_BYTES) if used else math.inf
-        self._sizes.note_region(self._channel.node_id, unseen / self._node_rows)
+        self._sizes.note_region(self._channel.node_id, used, self._node_rows)
 
     def _sweep(self) -> Iterator[ScannedSeries]:
         """Read the partitions in the quick way, if there is one for them and as far as it goes."""

@@ -73,12 +73,16 @@ class PageSizes:
         unread = len(partitions) - sum(partition in self._known for partition in partitions)
         return unread > _TELLING_PARTITIONS and node not in self._region_row_bytes
 
-    def note_region(self, node: uuid.UUID, row_bytes: float) -> None:
-        """Note what a node's data regions hold for each row of the cache there, but for `HARMLESS_BYTES`, in bytes.
+    def note_region(self, node: uuid.UUID, used_bytes: int, node_rows: float) -> None:
+        """Note what a node's data regions hold, in bytes; 0 where it does not tell.
 
-        Infinite where the node does not tell.
+        Args:
+            node: The node.
+            used_bytes: Of all its regions.
+            node_rows: Rows of the cache there, copies included.
         """
-        self._region_row_bytes[node] = row_bytes
+        unseen = max(0, used_bytes - HARMLESS_BYTES) if used_bytes else math.inf
+        self._region_row_bytes[node] = unseen / max(node_rows, 1)
 
     def page_rows(self, partition: int, node: uuid.UUID | None = None) -> int:
         """Rows to ask a node for at once in this partition."""

@@ -11,6 +11,7 @@ from ignite_tf_magic.client.cache_facts import read_facts
 from ignite_tf_magic.client.cache_scan import Baseline
 from ignite_tf_magic.client.client import Cache, Client
 from ignite_tf_magic.client.page_sizes import PageSizes, PartitionStats
+from ignite_tf_magic.client.regions import note_regions
 from ignite_tf_magic.client.router import wait_for
 from ignite_tf_magic.client.row_counts import check_rows
 from ignite_tf_magic.dataset.kept_client import KeptClient
@@ -130,10 +131,11 @@ def _look_at(
     baseline = snapshot.baseline if snapshot else _whole_baseline(options, cache)
     partitions = _choose(options, client, baseline)
     sizes = PageSizes(options.page_rows)
+    note_regions(client, sizes, baseline, partitions)
     layout, row_bytes = (
         (snapshot.layout, snapshot.row_bytes)
         if snapshot
-        else _find_layout(options, client, cache, partitions, baseline)
+        else _find_layout(options, client, cache, partitions, baseline, sizes)
     )
     return Source(options.cache, partitions, layout, baseline, row_bytes, sizes, pool, clients)
 
@@ -164,10 +166,15 @@ def _choose(options: ReadOptions, client: Client, baseline: Baseline) -> tuple[i
 
 
 def _find_layout(
-    options: ReadOptions, client: Client, cache: Cache, partitions: Sequence[int], baseline: Baseline
+    options: ReadOptions,
+    client: Client,
+    cache: Cache,
+    partitions: Sequence[int],
+    baseline: Baseline,
+    sizes: PageSizes,
 ) -> tuple[RowLayout | None, int]:
     finder = LayoutFinder(client.types.find, options.fields, options.fill, options.variable)
-    num_bytes = _sample(cache, partitions, baseline, finder)
+    num_bytes = _sample(cache, partitions, baseline, finder, sizes)
     if not finder.num_rows:
         return _declared(cache), 0
     return finder.layout(), num_bytes // finder.num_rows
@@ -178,7 +185,9 @@ def _declared(cache: Cache) -> RowLayout | None:
     return declared_layout(entities[0]) if len(entities) == 1 else None
 
 
-def _sample(cache: Cache, partitions: Sequence[int], baseline: Baseline, finder: LayoutFinder) -> int:
+def _sample(
+    cache: Cache, partitions: Sequence[int], baseline: Baseline, finder: LayoutFinder, sizes: PageSizes
+) -> int:
     """Look at the first rows of partitions spread over the owners, until enough rows were seen; gives their bytes.
 
     Rows of another cache's partitions serve when this worker's own are empty.
@@ -187,7 +196,7 @@ def _sample(cache: Cache, partitions: Sequence[int], baseline: Baseline, finder:
     ordered = dict.fromkeys((*partitions[::step], *partitions, *sorted(baseline.owners)))
     # Owner after owner, as fewer connections are needed then.
     rank = {owner: at for at, owner in enumerate(dict.fromkeys(baseline.owners[p] for p in ordered))}
-    scan = cache.scan(sorted(ordered, key=lambda p: rank[baseline.owners[p]]), PageSizes(), baseline)
+    scan = cache.scan(sorted(ordered, key=lambda p: rank[baseline.owners[p]]), sizes, baseline)
     try:
         num_partitions = num_bytes = 0
         last = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import uuid
 
 import pytest
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 
 from ignite_tf_magic.client.page_sizes import (
     CAREFUL_ROWS,
+    HARMLESS_BYTES,
     IN_FLIGHT_BYTES,
     MAX_PAGE_ROWS,
     PAGE_BYTES,
@@ -39,7 +39,7 @@ def test_large_rows_seen_anywhere_make_unknown_partitions_smaller():
 
 def test_no_more_rows_than_were_seen_are_asked_for_where_all_are_alike():
     sizes = PageSizes()
-    sizes.note_region(HERE, 900.0)
+    sizes.note_region(HERE, HARMLESS_BYTES + 900_000, 1000)
     for seen, rows in ((4, CAREFUL_ROWS), (60, 64), (100, 164), (5000, MAX_PAGE_ROWS)):
         sizes.saw(seen, 100)
         assert sizes.page_rows(5, HERE) == rows
@@ -48,11 +48,11 @@ def test_no_more_rows_than_were_seen_are_asked_for_where_all_are_alike():
     assert sizes.page_rows(5, HERE) == PAGE_BYTES // (4 << 14)
 
 
-@pytest.mark.parametrize("row_bytes", [2000.0, math.inf], ids=["room for large rows", "unknown"])
-def test_a_region_with_room_for_larger_rows_is_read_carefully(row_bytes):
+@pytest.mark.parametrize("used_bytes", [100 << 20, 0], ids=["room for large rows", "unknown"])
+def test_a_region_with_room_for_larger_rows_is_read_carefully(used_bytes):
     sizes = PageSizes()
     sizes.saw(5000, 100)
-    sizes.note_region(HERE, row_bytes)
+    sizes.note_region(HERE, used_bytes, 5000)
     for node in (HERE, ELSEWHERE, None):
         assert sizes.page_rows(5, node) == CAREFUL_ROWS
         assert sizes.page_bytes(5, node) == IN_FLIGHT_BYTES
@@ -62,7 +62,7 @@ def test_a_region_with_room_for_larger_rows_is_read_carefully(row_bytes):
 
 def test_partitions_that_were_read_tell_how_many_rows_others_have():
     sizes = PageSizes()
-    sizes.note_region(HERE, 900.0)
+    sizes.note_region(HERE, HARMLESS_BYTES + 900_000, 1000)
     sizes.saw(700, 100)
     assert sizes.lacks(ELSEWHERE, range(9)) and not sizes.lacks(HERE, range(9))
     for partition in range(8):

@@ -66,7 +66,7 @@ def alike(client):
     """Sizes of which nothing is known but that the nodes have no room for large rows."""
     sizes = PageSizes()
     for node in client.nodes():
-        sizes.note_region(node.node_id, 100.0)
+        sizes.note_region(node.node_id, 1, 1)
     return sizes
 
 
