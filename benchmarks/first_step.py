@@ -47,14 +47,15 @@ def run(options: ConnectOptions, num_runs: int, report: Report) -> list[dict[str
 
 def _pair(options: ConnectOptions, cache: str, number: int, report: Report) -> list[dict[str, Any]]:
     """Start the script as the first cell of a notebook, and once more when its hosts are ready for it."""
-    cold = _one_run(options, cache, f"run {number}", report)
+    cold = one_run(options, cache, f"run {number}", report)
     _await_parked()
-    warm = _one_run(options, cache, f"run {number}, warm", report)
+    warm = one_run(options, cache, f"run {number}, warm", report)
     WARM_HOSTS.close()
     return [cold, warm]
 
 
-def _one_run(options: ConnectOptions, cache: str, name: str, report: Report) -> dict[str, Any]:
+def one_run(options: ConnectOptions, cache: str, name: str, report: Report) -> dict[str, Any]:
+    """Start the script once, and tell when its first step was done."""
     script = _SCRIPT.read_text(encoding="utf-8")
     began = time.time()
     with open_session(options, report=report) as session:
