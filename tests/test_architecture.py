@@ -29,6 +29,7 @@ ROOMS: list[dict[str, str]] = [
         "protocol": """
             lazy_numpy ops buffer times decimals objects affinity messages key_value connection layout walk walk_python
             page_series walk_compiled crc32c sweep columns row_blocks encode sql_cells row_fields sql metrics odbc
+            continuous
         """,
         "tfplugin": "handler codes table registration local_guard",
         "serialization": "terminal_text sql_text function_source values",

@@ -1,7 +1,8 @@
 """One open connection to one node: drives `protocol.Connection` over a transport.
 
-Two ways to use a channel, never mixed: `call` for control (any thread, one at a time), or `submit` with
-`next_answer` or `next_answers` by one thread that keeps several requests in flight.
+Ways to use a channel, never mixed: `call` for control (any thread, one at a time); `submit` with `next_answer` or
+`next_answers` by one thread that keeps several requests in flight; or, after a `call` that subscribed to something,
+`submit` with `next_event` by one thread.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from ignite_tf_magic.errors import (
     ServerError,
 )
 from ignite_tf_magic.protocol.affinity import TopologyVersion
-from ignite_tf_magic.protocol.connection import Connection, Fault, Handshaken, Response
+from ignite_tf_magic.protocol.connection import Connection, Fault, Handshaken, Notification, Response
 from ignite_tf_magic.protocol.messages import Request
 from ignite_tf_magic.protocol.ops import Operation
 
@@ -118,6 +119,18 @@ class Channel(Closing):
             answers.append(answer)
         return answers
 
+    def next_event(self, within_s: float) -> Response | Fault | Notification | None:
+        """Wait for what the node sends next, asked for or not; None when nothing has come for so long.
+
+        Its payload is valid until the next call.
+        """
+        while (event := self._event_at_hand()) is None:
+            self.flush()
+            if self._transport.is_quiet(within_s):
+                return None
+            self._receive()
+        return event
+
     def reserve_ids(self, number: int) -> int:
         """Set request ids aside for a sweep, which uses `flush` and `receive_into` while nothing else does."""
         return self._connection.reserve_ids(number)
@@ -138,10 +151,15 @@ class Channel(Closing):
         self._connection.received(self._transport.receive_into(space))
 
     def _answer_at_hand(self) -> Response | Fault | None:
+        while isinstance(event := self._event_at_hand(), Notification):
+            pass
+        return event
+
+    def _event_at_hand(self) -> Response | Fault | Notification | None:
         while (event := self._connection.next_event()) is not None:
-            if isinstance(event, Response | Fault):
-                if event.topology is not None:
-                    self.topology = event.topology
+            if isinstance(event, Response | Fault) and event.topology is not None:
+                self.topology = event.topology
+            if not isinstance(event, Handshaken):
                 return event
         return None
 

@@ -30,8 +30,8 @@ class ByteStream(Protocol):
     def receive_into(self, space: memoryview) -> int:
         """Wait for bytes and put some into `space`; gives how many, at least 1."""
 
-    def is_quiet(self) -> bool:
-        """Whether there is nothing to receive, not even the end."""
+    def is_quiet(self, for_s: float = 0.0) -> bool:
+        """Whether there is nothing to receive, not even the end; after waiting so long for it."""
 
     def set_timeout(self, timeout_s: float | None) -> None:
         """Limit each later send and receive; None waits for ever."""
@@ -101,11 +101,16 @@ class SocketTransport:
             raise ConnectionLost(str(self._endpoint), "the node closed it")
         return num_bytes
 
-    def is_quiet(self) -> bool:
+    def is_quiet(self, for_s: float = 0.0) -> bool:
         """See `ByteStream.is_quiet`."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._stream, selectors.EVENT_READ)
-            return not selector.select(0)
+        if isinstance(self._stream, ssl.SSLSocket) and self._stream.pending():
+            return False
+        try:
+            with selectors.DefaultSelector() as selector:
+                selector.register(self._stream, selectors.EVENT_READ)
+                return not selector.select(for_s)
+        except (OSError, ValueError):  # it has been closed: what is received next says so
+            return False
 
     def set_timeout(self, timeout_s: float | None) -> None:
         """See `ByteStream.set_timeout`."""

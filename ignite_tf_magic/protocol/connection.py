@@ -90,11 +90,22 @@ class Fault:
     topology: TopologyVersion | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Notification:
-    """Something the server sent without a request; this client subscribes to nothing and drops it."""
+class Notification(NamedTuple):
+    """What a node sends without a request, of something that was opened before.
 
-    request_id: int
+    Attributes:
+        resource: What it is about: the id that the answer to its opening gave.
+        operation: Tells how the payload is read.
+        payload: As `Response.payload`; empty when there is a status.
+        status: Not 0 when the node says that it failed.
+        message: The node's words for that.
+    """
+
+    resource: int
+    operation: int
+    payload: memoryview
+    status: int = 0
+    message: str = ""
 
 
 Event = Handshaken | Response | Fault | Notification
@@ -117,11 +128,19 @@ def parse_frame(frame: memoryview) -> Response | Fault | Notification:
     if flags & ResponseFlag.TOPOLOGY_CHANGED:
         topology = TopologyVersion(reader.int64(), reader.int32())
     if flags & ResponseFlag.NOTIFICATION:
-        return Notification(request_id)
+        return _notification(request_id, reader, has_failed=bool(flags & ResponseFlag.ERROR))
     if flags & ResponseFlag.ERROR:
         status = reader.int32()
         return Fault(request_id, status, str(read_value(reader)), topology)
     return Response(request_id, frame[reader.position :], topology)
+
+
+def _notification(resource: int, reader: Reader, *, has_failed: bool) -> Notification:
+    operation = reader.int16()
+    if has_failed:
+        status = reader.int32()
+        return Notification(resource, operation, memoryview(b""), status, str(read_value(reader)))
+    return Notification(resource, operation, reader.view[reader.position :])
 
 
 def encode_request(request_id: int, request: Request, features: Collection[int] = ()) -> bytes:

@@ -38,6 +38,8 @@ class Operation(IntEnum):
     QUERY_SCAN_GET_PAGE = 2001
     QUERY_SQL_FIELDS = 2004
     QUERY_SQL_FIELDS_GET_PAGE = 2005
+    QUERY_CONTINUOUS = 2006
+    QUERY_CONTINUOUS_EVENT_NOTIFICATION = 2007
     GET_BINARY_TYPE_NAME = 3000
     GET_BINARY_TYPE = 3002
     PUT_BINARY_TYPE = 3003
@@ -140,6 +142,15 @@ class PeekMode(IntEnum):
     NEAR = 1
     PRIMARY = 2
     BACKUP = 3
+
+
+class EventType(IntEnum):
+    """What happened to a row that a continuous query tells of."""
+
+    CREATED = 0
+    UPDATED = 1
+    REMOVED = 2
+    EXPIRED = 3
 
 
 class Concurrency(IntEnum):

@@ -130,7 +130,7 @@ def test_a_fault_is_given_and_a_notification_passed_over():
     sweep = sweep_of([4])
     sweep.requests()
     text = b"\x09" + struct.pack("<i", 4) + b"gone"
-    note = frame(99, b"", ResponseFlag.NOTIFICATION)
+    note = frame(99, struct.pack("<h", 2007), ResponseFlag.NOTIFICATION)
     fault = frame(FIRST_ID, struct.pack("<i", 1001) + text, ResponseFlag.ERROR)
     assert feed(sweep, note + fault) == [Fault(FIRST_ID, 1001, "gone")]
 
