@@ -1,0 +1,241 @@
+"""The rows of a cache that are there, and those that come: what is put on any node, as it is put.
+
+    with follow(client.cache("EVENTS")) as following:
+        for followed in following.pages():
+            decode(followed.page)
+
+A continuous query (`event_stream`) tells of changes; a scan of the whole cache (`cache_scan`) brings what is there, and
+once more what may have been missed whenever the query's stream has ended. The query begins before the scan does, and
+what it brings is kept back until the scan is over: so a row that is put meanwhile is in one of them, and an older value
+of it does not come last. What has come already is left out by `news`.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import TypeVar
+
+from ignite_tf_magic.client.cache_scan import RECOVERY_TIMEOUT_S, Baseline
+from ignite_tf_magic.client.client import Cache
+from ignite_tf_magic.client.event_stream import EventStream
+from ignite_tf_magic.client.news import FollowedPage, NewsFilter
+from ignite_tf_magic.client.page_sizes import PageSizes
+from ignite_tf_magic.client.router import wait_for
+from ignite_tf_magic.closing import Closing
+from ignite_tf_magic.errors import (
+    ConnectionFailed,
+    ConnectionLost,
+    IgniteTfError,
+    PartitionsLost,
+    ServerError,
+)
+from ignite_tf_magic.protocol.messages import Page
+from ignite_tf_magic.protocol.ops import Status
+
+T = TypeVar("T")
+ROOM_BYTES = 64 * 1024 * 1024
+MOST_REMEMBERED = 8_000_000
+_TURN_S = 1.0  # how long is waited for changes before it is looked whether the stream has ended
+
+
+def follow(
+    cache: Cache,
+    *,
+    after: int | None = None,
+    pause_s: float | None = None,
+    room_bytes: int = ROOM_BYTES,
+    most_remembered: int = MOST_REMEMBERED,
+) -> Follow:
+    """Follow a cache: see `Follow` for what is promised. Close it, or use it as a context manager.
+
+    Args:
+        cache: Which one.
+        after: Leave out the rows that are there whose keys, which must be whole numbers, are not larger. Right for
+            caches whose rows are put in the order of their keys, each once; see `Follow.resume_after`.
+        pause_s: Give a page without rows whenever nothing has come for so long; without it nothing is given then.
+        room_bytes: How much of what comes is kept for a reader that is slower than the writers.
+        most_remembered: How many rows are remembered as read, in 16 bytes each.
+    """
+    return Follow(cache, after, pause_s, room_bytes, most_remembered)
+
+
+class Follow(Closing):
+    """Reads the rows of a cache as they come, in one thread; `close` from any thread ends it.
+
+    - Every row that is there when it begins, or is put later, comes at least once, also when nodes are lost of whose
+      partitions there are other copies. Of a row that is put again and again, the newest value comes last; older ones
+      may be left out, and may come once more before it. Rows come in no order otherwise.
+    - A row comes once, unless it was put again in between, as long as no more than `most_remembered` rows were read:
+      those read before may come again when a stream of changes has ended.
+    - Rows that are removed are not told. One that is put again afterwards comes again; not if that happened while there
+      was no stream, with the same value.
+    - Memory is bounded: by `room_bytes` and one message, 16 bytes for each row remembered, and the pages of a scan.
+    """
+
+    def __init__(
+        self,
+        cache: Cache,
+        after: int | None,
+        pause_s: float | None,
+        room_bytes: int,
+        most_remembered: int,
+    ) -> None:
+        self._cache = cache
+        self._resume_after = after
+        self._pause_s = pause_s
+        self._room_bytes = room_bytes
+        self._news = NewsFilter(cache.name, after, most_remembered)
+        self._sizes = PageSizes()
+        self._baseline: Baseline | None = None
+        self._stream: EventStream | None = None
+        self._is_behind = False
+        self._is_closed = False
+        self._lock = threading.Lock()
+        self.num_streams = 0
+        self.last_end: IgniteTfError | None = None
+
+    @property
+    def resume_after(self) -> int | None:
+        """The key to give as `after` to who goes on later; None without `after`.
+
+        All rows with keys up to it have come, if a row is put only when those with smaller keys are there: it is the
+        largest key that had come when the last scan began that is over. `look_again` brings it up to date.
+        """
+        return self._resume_after
+
+    @property
+    def node_id(self) -> uuid.UUID | None:
+        """The node that tells of changes; None before it is known."""
+        return self._stream.node_id if self._stream else None
+
+    @property
+    def has_forgotten(self) -> bool:
+        """Whether so many rows were read that some may come again."""
+        return self._news.has_forgotten
+
+    def look_again(self) -> None:
+        """Have the whole cache looked through before the next changes are given."""
+        self._is_behind = True
+
+    def close(self) -> None:
+        """End the following; a thread inside `pages` gets no further page."""
+        with self._lock:
+            self._is_closed = True
+            if self._stream:
+                self._stream.close()
+
+    def pages(self) -> Iterator[FollowedPage]:
+        """Yield rows for ever. Blocks until there are some, or `pause_s` is over.
+
+        Raises:
+            CacheNotFound: The cache does not exist, or no more.
+            PartitionsLost: Rows are gone with the nodes that held them.
+            SchemaError: A key is not a whole number, and `after` was given.
+            ConnectionFailed, ServerError: The cluster could not be reached for 40 s, or refuses.
+        """
+        while not self._is_closed:
+            if self._stream is None or self._stream.is_over:
+                self._begin_stream()
+            elif self._is_behind:
+                yield from self._look_through()
+            else:
+                yield from self._changes(self._stream)
+
+    def _changes(self, stream: EventStream) -> Iterator[FollowedPage]:
+        events = stream.take(_TURN_S if self._pause_s is None else self._pause_s)
+        if events:
+            followed = self._news.of_events(events)
+            if followed.page.num_rows:
+                yield followed
+        elif self._pause_s is not None and stream.end is None:
+            yield FollowedPage(Page(None, 0, memoryview(b""), has_more=True), ())
+
+    def _begin_stream(self) -> None:
+        """Begin another stream, after which the cache has to be looked through for what the last one missed."""
+        if self._stream:
+            self.last_end = self._stream.end
+            self._stream.close()
+        stream = self._persist(self._subscribe)
+        with self._lock:
+            self._stream, self._is_behind = stream, True
+            self.num_streams += 1
+            if self._is_closed:
+                stream.close()
+
+    def _subscribe(self) -> EventStream:
+        """Begin a stream on the first node that lets us: the one that control questions go to, if it can."""
+        client = self._cache.client
+        here = client.router.control_node_id()
+        failure: IgniteTfError | None = None
+        for node in sorted(client.nodes(), key=lambda node: node.node_id != here):
+            try:
+                channel = client.router.open_to(node)
+            except ConnectionFailed as error:
+                failure = error
+                continue
+            try:
+                return EventStream(channel, self._cache.cache_id, self._room_bytes)
+            except BaseException:
+                channel.close()
+                raise
+        raise failure or ConnectionFailed("the cluster lists no node")
+
+    def _look_through(self) -> Iterator[FollowedPage]:
+        """Yield those rows of the cache that have not come."""
+        baseline = self._persist(self._new_baseline)
+        self._is_behind, is_done = False, False
+        had_come = self._news.largest_key
+        try:
+            with closing(self._cache.scan(sorted(baseline.owners), self._sizes, baseline)) as scan:
+                for scanned in scan.pages():
+                    if self._is_closed:
+                        return
+                    page = self._news.of_page(scanned.page)
+                    if page.num_rows:
+                        yield FollowedPage(page, None)
+            self._baseline, self._resume_after, is_done = baseline, had_come, not self._is_closed
+        finally:
+            self._is_behind = self._is_behind or not is_done
+
+    def _new_baseline(self) -> Baseline:
+        """Note who owns what.
+
+        Raises:
+            PartitionsLost: Too many nodes have left since the cache was looked through for the last time.
+        """
+        baseline = self._cache.baseline()
+        before = self._baseline
+        lost = before.lost(baseline.nodes, before.owners) if before else []
+        if before and lost:
+            departed = len(before.nodes - baseline.nodes)
+            raise PartitionsLost(
+                self._cache.name,
+                lost,
+                f"{departed} of {len(before.nodes)} nodes left while it was followed, and it keeps {before.backups} "
+                "backups. Rows that had not come are gone; load them again, into a cache with more backups",
+            )
+        return baseline
+
+    def _persist(self, attempt: Callable[[], T]) -> T:
+        """Try again while the cluster recovers from a loss."""
+        failure: IgniteTfError | None = None
+
+        def outcome() -> tuple[T] | None:
+            nonlocal failure
+            try:
+                return (attempt(),)
+            except (ConnectionLost, ConnectionFailed, ServerError) as error:
+                if isinstance(error, ServerError) and error.status == Status.CACHE_DOES_NOT_EXIST:
+                    self._cache.client.cache(self._cache.name)
+                if self._is_closed:
+                    raise
+                failure = error
+                return None
+
+        found = wait_for(outcome, RECOVERY_TIMEOUT_S)
+        if found is None:
+            raise failure or ConnectionFailed(f"cache {self._cache.name!r} cannot be followed")
+        return found[0]

@@ -1,0 +1,270 @@
+"""A cache is followed on real nodes: what is there, what comes, and what a stream of changes has missed."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from ignite_tf_magic.client.client import connect
+from ignite_tf_magic.client.event_stream import ClusterChanged, EventStream, FellBehind
+from ignite_tf_magic.client.follow import follow
+from ignite_tf_magic.errors import CacheNotFound, ConnectionLost, PartitionsLost, SchemaError
+from ignite_tf_magic.protocol.buffer import Reader
+from ignite_tf_magic.protocol.messages import CacheConfig
+from ignite_tf_magic.protocol.objects import read_value
+from ignite_tf_magic.protocol.ops import CacheMode, EventType
+from tests.waiting import until
+
+ROOT = Path(__file__).parent.parent.parent
+PAUSE_S = 0.5
+
+
+@pytest.fixture(params=[CacheMode.PARTITIONED, CacheMode.REPLICATED], ids=["partitioned", "replicated"])
+def cache(client, request):
+    yield client.create_cache(CacheConfig("FOLLOWED", backups=1, mode=request.param))
+    if "FOLLOWED" in client.cache_names():
+        client.destroy_cache("FOLLOWED")
+
+
+@pytest.fixture
+def partitioned(client):
+    yield client.create_cache(CacheConfig("FOLLOWED", backups=1))
+    if "FOLLOWED" in client.cache_names():
+        client.destroy_cache("FOLLOWED")
+
+
+def rows_of(followed):
+    reader = Reader(followed.page.rows)
+    return [(read_value(reader), read_value(reader)) for _ in range(followed.page.num_rows)]
+
+
+def take_until(pages, is_enough):
+    """Collect rows until there are enough of them; gives them in the order they came."""
+    found = []
+    for followed in pages:
+        found += rows_of(followed)
+        if is_enough(found):
+            return found
+    raise AssertionError(f"it ended with {found}")
+
+
+def take_all(pages):
+    """Collect rows until nothing comes any more."""
+    found = []
+    for followed in pages:
+        if not followed.page.num_rows:
+            return found
+        found += rows_of(followed)
+    raise AssertionError(f"it ended with {found}")
+
+
+def test_what_is_there_comes_first_and_then_what_is_put(cache):
+    there = {n: f"value {n}" for n in range(100)}
+    cache.put_all(there)
+    with follow(cache, pause_s=PAUSE_S) as following:
+        pages = following.pages()
+        assert sorted(take_all(pages)) == sorted(there.items())
+        more = {n: f"value {n}" for n in range(100, 300)}
+        cache.put_all(more)
+        assert sorted(take_until(pages, lambda found: len(found) >= 200)) == sorted(more.items())
+        assert take_all(pages) == []
+
+
+def test_one_node_tells_of_all(client, partitioned):
+    """And with the bytes that a scan has; the test above would not notice, as a new stream begins with a scan."""
+    streams = [
+        EventStream(client.router.open_to(node), partitioned.cache_id, 1 << 20) for node in client.nodes()
+    ]
+    owners = partitioned.partition_map().primary_of()
+    assert len(set(owners.values())) == len(streams) == 3
+    rows = {n: n * n for n in range(300)}
+    partitioned.put_all(rows)
+    with follow(partitioned) as following:
+        scanned = set()
+        for followed in following.pages():
+            assert followed.event_types is None
+            scanned |= {
+                bytes(followed.page.rows)[at : at + 18] for at in range(0, len(followed.page.rows), 18)
+            }
+            if len(scanned) == 300:
+                break
+    for stream in streams:
+        found = []
+        while len(found) < 300:
+            found += stream.take(300.0)
+        stream.close()
+        assert {event.event_type for event in found} == {EventType.CREATED}
+        assert {bytes(event.key) + bytes(event.value) for event in found} == scanned
+        assert len(found) == 300
+
+
+def test_the_newest_value_comes_last_and_removed_rows_may_come_back(partitioned):
+    partitioned.put_all({1: "a", 2: "a", 3: "a"})
+    with follow(partitioned, pause_s=PAUSE_S) as following:
+        pages = following.pages()
+        take_all(pages)
+        for value in "bcde":
+            partitioned.put(1, value)
+        found = take_until(pages, lambda found: found[-1:] == [(1, "e")])
+        assert {key for key, _ in found} == {1}
+        partitioned.remove(2)
+        partitioned.put(2, "a")
+        assert take_until(pages, lambda found: found) == [(2, "a")]
+        following.look_again()
+        assert take_all(pages) == []
+
+
+def test_what_a_slow_reader_has_no_room_for_is_looked_for_later(partitioned):
+    rows = dict.fromkeys(range(2000), "x" * 1000)
+    with follow(partitioned, pause_s=PAUSE_S, room_bytes=20_000) as following:
+        pages = following.pages()
+        take_all(pages)
+        for first in range(0, 2000, 100):
+            partitioned.put_all(dict(itertools.islice(rows.items(), first, first + 100)))
+        until(lambda: following._stream.end)
+        assert isinstance(following._stream.end, FellBehind)
+        assert following._stream._waiting_bytes <= 20_000 + 64 * 1100
+        assert sorted(take_all(pages)) == sorted(rows.items())
+        assert following.num_streams > 1
+
+
+def test_rows_put_while_it_looks_through_come_once(partitioned):
+    whole = {n: "there" if n < 400 else "new" for n in range(900)}
+    partitioned.put_all(dict.fromkeys(range(500), "there"))
+    with follow(partitioned, pause_s=PAUSE_S) as following:
+        pages = following.pages()
+        found = rows_of(next(pages))
+        partitioned.put_all(dict.fromkeys(range(400, 900), "new"))
+        found += take_until(pages, lambda more: {**dict(found), **dict(more)} == whole)
+        found += take_all(pages)
+    assert dict(found) == whole
+    assert len(found) == len(set(found))
+
+
+def test_a_cache_that_is_made_anew_is_followed_on_and_one_that_is_gone_is_an_error(client, partitioned):
+    with follow(partitioned, pause_s=PAUSE_S) as following:
+        pages = following.pages()
+        take_all(pages)
+        client.destroy_cache("FOLLOWED")
+        client.create_cache(CacheConfig("FOLLOWED", backups=1)).put(7, "new")
+        assert take_until(pages, lambda found: found) == [(7, "new")]
+        assert isinstance(following.last_end, ClusterChanged)
+        client.destroy_cache("FOLLOWED")
+        with pytest.raises(CacheNotFound):
+            take_until(pages, lambda found: False)
+
+
+def test_it_goes_on_after_a_key(partitioned):
+    partitioned.put_all(dict.fromkeys(range(1, 101), "x"))
+    with follow(partitioned, after=60, pause_s=PAUSE_S) as following:
+        pages = following.pages()
+        assert sorted(key for key, _ in take_all(pages)) == list(range(61, 101))
+        partitioned.put(101, "x")
+        assert take_until(pages, lambda found: found) == [(101, "x")]
+        assert following.resume_after == 60
+        following.look_again()
+        take_all(pages)
+        assert following.resume_after == 101
+        partitioned.put("text", "x")
+        with pytest.raises(SchemaError, match="text"):
+            take_until(pages, lambda found: False)
+
+
+def test_what_is_forgotten_comes_again_and_nothing_is_missing(partitioned, monkeypatch):
+    monkeypatch.setattr("ignite_tf_magic.client.remembered_rows._RECENT_ROWS", 50)
+    partitioned.put_all(dict.fromkeys(range(300), "x"))
+    with follow(partitioned, pause_s=PAUSE_S, most_remembered=100) as following:
+        pages = following.pages()
+        assert {key for key, _ in take_all(pages)} == set(range(300))
+        assert following.has_forgotten
+        partitioned.put(300, "x")
+        following.look_again()
+        assert 300 in {key for key, _ in take_all(pages)}
+
+
+def test_closing_ends_it_from_another_thread(partitioned):
+    following = follow(partitioned)
+    found = []
+    thread = threading.Thread(target=lambda: found.extend(following.pages()))
+    thread.start()
+    until(lambda: following.num_streams)
+    following.close()
+    thread.join(300)
+    assert not thread.is_alive() and found == []
+    assert not [each for each in threading.enumerate() if each.name == "follow"]
+
+
+PUT_ROWS = """
+import sys, time
+from ignite_tf_magic.client.client import connect
+from ignite_tf_magic.config.options import ConnectOptions, Endpoint
+from ignite_tf_magic.errors import ConnectionFailed, ConnectionLost, ServerError
+
+count, ports = int(sys.argv[1]), sys.argv[2:]
+endpoints = tuple(Endpoint("127.0.0.1", int(port)) for port in ports)
+with connect(ConnectOptions(endpoints=endpoints)) as client:
+    for first in range(0, count, 50):
+        while True:
+            try:
+                client.cache("FOLLOWED").put_all({n: f"value {n}" for n in range(first, first + 50)})
+                break
+            except (ConnectionFailed, ConnectionLost, ServerError):
+                time.sleep(0.2)
+"""
+
+
+def start_writer(cluster, count):
+    """Put rows in another process, 50 by 50."""
+    ports = [str(node.port) for node in cluster.nodes]
+    command = [sys.executable, "-c", PUT_ROWS, str(count), *ports]
+    return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)})
+
+
+def kill(cluster, client, teller, *, is_it):
+    """SIGKILL the node that tells of changes, or another one."""
+    node = next(node for node in client.nodes() if (node.node_id == teller) == is_it)
+    victim = next(n for n in cluster.nodes if n.port == node.endpoints[0].port)
+    os.kill(victim.pid, signal.SIGKILL)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("victim", ["tells", "another"])
+def test_no_row_is_missing_when_a_node_is_killed_while_rows_are_put(new_cluster, victim):
+    cluster = new_cluster(num_nodes=3)
+    with connect(cluster.connect_options) as client:
+        cache = client.create_cache(CacheConfig("FOLLOWED", backups=1))
+        found, killed, ends = [], False, set()
+        with follow(cache, pause_s=PAUSE_S) as following, start_writer(cluster, 5000) as writer:
+            for followed in following.pages():
+                found += rows_of(followed)
+                ends.add(type(following.last_end))
+                if len(found) >= 1000 and not killed:
+                    kill(cluster, client, following.node_id, is_it=victim == "tells")
+                    killed = True
+                if killed and len(ends) > 1 and len(dict(found)) == 5000:
+                    break
+        assert writer.returncode == 0
+        assert dict(found) == {n: f"value {n}" for n in range(5000)}
+        assert len(found) == 5000
+        assert (ConnectionLost if victim == "tells" else ClusterChanged) in ends
+
+
+@pytest.mark.faults
+def test_rows_that_are_gone_with_their_node_are_told(new_cluster):
+    cluster = new_cluster(num_nodes=2)
+    with connect(cluster.connect_options) as client:
+        cache = client.create_cache(CacheConfig("BARE"))
+        cache.put_all({n: n for n in range(100)})
+        with follow(cache, pause_s=PAUSE_S) as following:
+            pages = following.pages()
+            take_all(pages)
+            kill(cluster, client, following.node_id, is_it=False)
+            with pytest.raises(PartitionsLost, match="backups"):
+                take_until(pages, lambda found: False)
