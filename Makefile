@@ -48,6 +48,7 @@ faults: $(VENV)/.dev
 	LOAD_KILLS=20 $(BIN)/python -m pytest tests/data/test_loading.py -k killed_loads
 	$(BIN)/python -m benchmarks.killed_loads
 	$(BIN)/python -m benchmarks.resumed_loads
+	$(BIN)/python -m benchmarks.followed
 	$(BIN)/python -m benchmarks.kernel_restarts
 	$(BIN)/python -m benchmarks.slow_links
 
