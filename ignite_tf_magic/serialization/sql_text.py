@@ -13,6 +13,15 @@ _SELECT = re.compile(rf"(?P<select>(?i:\bSELECT\b)) | {QUOTED}", re.VERBOSE | re
 _COMMENTS = re.compile(r"(?:\s+|--[^\n]*(?:\n|$)|/\*.*?\*/)*", re.DOTALL)
 _WORD = re.compile(r"[A-Za-z]+|\(")
 _PLAIN_NAME = re.compile("[A-Z_][A-Z0-9_]*")
+# Words that are no names to the H2 of Ignite 2.x: those that its parser knows everywhere, and those that it takes for
+# something else at some places, as TOP behind SELECT, CASE and CURRENT_USER for a column, VALUES behind FROM.
+_WORDS = """
+    ALL CHECK CONSTRAINT CROSS CURRENT_DATE CURRENT_TIME CURRENT_TIMESTAMP DISTINCT EXCEPT EXISTS FALSE FETCH FOR
+    FOREIGN FROM FULL GROUP HAVING INNER INTERSECT IS JOIN LIKE LIMIT MINUS NATURAL NOT NULL OFFSET ON ORDER PRIMARY
+    ROWNUM SELECT SYSDATE SYSTIME SYSTIMESTAMP TODAY TRUE UNION UNIQUE WHERE WITH
+    CASE CURRENT_USER INTERSECTS TOP VALUES
+"""
+WORDS = frozenset(_WORDS.split())
 _CHANGES_ROWS = frozenset(("INSERT", "UPDATE", "DELETE", "MERGE", "COPY"))
 _GIVES_ROWS = frozenset(("SELECT", "WITH", "VALUES", "EXPLAIN", "TABLE", "CALL", "("))
 
@@ -40,7 +49,7 @@ def changes_rows(statement: str) -> bool:
 
 def quoted_name(name: str) -> str:
     """Return a name as it is written in a statement: in quotes where SQL would fold or refuse it."""
-    return name if _PLAIN_NAME.fullmatch(name) else in_quotes(name)
+    return name if _PLAIN_NAME.fullmatch(name) and name not in WORDS else in_quotes(name)
 
 
 def with_engine(statement: str, engine: str) -> str:
