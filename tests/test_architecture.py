@@ -37,7 +37,8 @@ ROOMS: list[dict[str, str]] = [
     },
     {
         "client": """
-            transport channel router transaction type_registry page_sizes scanned_pages owner_scan cache_scan client
+            transport channel router table_names transaction type_registry page_sizes scanned_pages owner_scan
+            cache_scan client
             cache_facts regions row_counts load pipeline all_rows control local_rows
             remembered_rows news event_stream follow
             sql_types sql_hints sql_result sql

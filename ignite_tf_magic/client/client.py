@@ -9,7 +9,6 @@ Blocking and thread-safe. SQL is in `client.sql`.
 
 from __future__ import annotations
 
-import difflib
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,7 @@ from typing import Any, TypeVar
 from ignite_tf_magic.client.cache_scan import Baseline, CacheScan
 from ignite_tf_magic.client.page_sizes import PageSizes, PartitionStats
 from ignite_tf_magic.client.router import Node, Router, wait_for
+from ignite_tf_magic.client.table_names import cache_called, list_tables, near_names
 from ignite_tf_magic.client.transaction import Transaction, begin
 from ignite_tf_magic.client.type_registry import TypeRegistry
 from ignite_tf_magic.closing import Closing
@@ -135,15 +135,34 @@ class Client(Closing):
         )
 
     def cache(self, name: str) -> Cache:
-        """Return a cache that exists.
+        """Return a cache that exists, by its own name.
 
         Raises:
-            CacheNotFound: There is none of that name; the error lists the near names.
+            CacheNotFound: There is none of that name; the error lists near names, and the cache of such a table.
         """
         names = self.cache_names()
         if name not in names:
-            raise _not_found(name, names)
+            near = near_names(name, names, list_tables(self._router), as_tables=False)
+            raise CacheNotFound(name, near, len(names))
         return Cache(self, name)
+
+    def find_cache(self, name: str) -> Cache:
+        """Return a cache that exists, by its own name, or else by that of its SQL table, as a statement has it.
+
+        What a person has typed is looked for here.
+
+        Raises:
+            CacheNotFound: There is neither; the error lists near names of both.
+            CacheNameError: Several caches have tables of that name.
+        """
+        names = self.cache_names()
+        if name in names:
+            return Cache(self, name)
+        tables = list_tables(self._router)
+        found = cache_called(name, tables)
+        if found is None:
+            raise CacheNotFound(name, near_names(name, names, tables, as_tables=True), len(names))
+        return Cache(self, found)
 
     def transaction(
         self,
@@ -175,14 +194,9 @@ class Client(Closing):
             return self._router.call(request, parse, repeat=repeat)
         except ServerError as error:
             if error.status == Status.CACHE_DOES_NOT_EXIST:
-                raise _not_found(name, self.cache_names()) from None
+                names = self.cache_names()
+                raise CacheNotFound(name, near_names(name, names, (), as_tables=False), len(names)) from None
             raise
-
-
-def _not_found(name: str, names: list[str]) -> CacheNotFound:
-    lower = {other.lower(): other for other in names}
-    near = difflib.get_close_matches(name.lower(), lower, n=3, cutoff=0.5)
-    return CacheNotFound(name, [lower[match] for match in near], len(names))
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,11 +37,13 @@ from ignite_tf_magic.client.load import check_room, put_rows, region_watch, tabl
 from ignite_tf_magic.client.regions import RegionWatch, region_use
 from ignite_tf_magic.client.router import wait_for
 from ignite_tf_magic.client.row_counts import counted_now, last_count, note_count
+from ignite_tf_magic.client.table_names import list_tables
 from ignite_tf_magic.data.checked_rows import CheckedRows
 from ignite_tf_magic.data.row_types import RowTypes, check_zones, key_column, new_types, types_of
 from ignite_tf_magic.errors import (
     CacheExists,
     CacheNameError,
+    CacheNotFound,
     IgniteTfError,
     KeysExist,
     LoadNotResumed,
@@ -59,8 +61,6 @@ from ignite_tf_magic.serialization.sql_text import quoted_name
 # Told the rows written so far and all rows.
 LoadProgress = Callable[[int, int], None]
 _RECOUNT_S = 2.0
-_TABLES = "SELECT CACHE_NAME, TABLE_NAME FROM SYS.TABLES WHERE SCHEMA_NAME = 'PUBLIC'"
-_MAX_TABLES = 100_000
 _FREEING_S = 10.0
 _KEYS_AT_ONCE = 1024
 _SHOWN = 5
@@ -73,6 +73,9 @@ class LoadWay(str, Enum):
     REPLACE = "replace"
     APPEND = "append"
     UPSERT = "upsert"
+
+
+_ADDING = (LoadWay.APPEND, LoadWay.UPSERT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,15 +138,34 @@ def load_rows(client: Client, cache: str, rows: CheckedRows, options: LoadOption
     """
     began = time.monotonic()
     check_zones(client, rows)
-    way = options.way
+    cache, way = _cache_meant(client, cache, options), options.way
     known = load_mark(read_facts(client, cache)) if options.resume and cache in client.cache_names() else None
     if known is not None and known.state is LoadState.LOADING:
         way = LoadWay(known.way)
-    if way in (LoadWay.APPEND, LoadWay.UPSERT):
+    if way in _ADDING:
         backups = _Addition(client, cache, rows, replace(options, way=way)).run()
     else:
         backups = _Load(client, cache, rows, options).run()
     return LoadOutcome(cache, rows.num_rows, backups, time.monotonic() - began, rows.num_rejected)
+
+
+def _cache_meant(client: Client, name: str, options: LoadOptions) -> str:
+    """Return the name of the cache for the rows: of one that is to get more, it may be that of its SQL table.
+
+    Raises:
+        CacheNotFound: There is none to append to.
+        CacheNameError: Several caches have tables of that name.
+    """
+    if options.way in _ADDING:
+        return client.find_cache(name).name
+    if not options.resume:
+        return name
+    with suppress(CacheNotFound):
+        found = client.find_cache(name).name
+        mark = load_mark(read_facts(client, found))
+        if mark is not None and mark.way in _ADDING:
+            return found
+    return name
 
 
 class _Writing:
@@ -483,14 +505,9 @@ def _check_table(client: Client, cache: str) -> None:
     """Refuse a name that would make a table which another cache has: SQL folds names to upper case."""
     if not cache or '"' in cache:
         raise CacheNameError(f"{cache!r} is no name for a cache with an SQL table; give one without quotes")
-    request = sql.execute(_TABLES, [], _MAX_TABLES)
-    try:
-        tables = client.router.call(request, lambda payload: sql.parse_result(payload).rows)
-    except ServerError:  # no SQL on these nodes
-        return
-    for other, table in tables:
-        if table == cache.upper() and other != cache:
+    for table in list_tables(client.router):
+        if table.is_public and table.table == cache.upper() and table.cache != cache:
             raise CacheNameError(
-                f"cache {cache!r} would have the SQL table PUBLIC.{table}, which cache {other!r} has; load into "
-                "a cache of another name"
+                f"cache {cache!r} would have the SQL table {table.in_full}, which cache {table.cache!r} has; load into "
+                "a cache of another name, or give that one more rows: --append or --upsert"
             )

@@ -122,7 +122,7 @@ def _look_at_data(client: Client, cache: str | None) -> tuple[list[Check], dict[
     summary = f"{len(nodes)} node{'s' * (len(nodes) != 1)}"
     if cache is None:
         return [good("", "ignite", summary)], {}, 0
-    opened = client.cache(cache)
+    opened = client.find_cache(cache)
     losses = _look_for_losses(opened)  # waits until all nodes count their rows
     rows, partition_map = opened.size(), opened.partition_map()
     if not partition_map.partitioned:

@@ -16,7 +16,7 @@ from ignite_tf_magic.profiling.seen_fields import (
     stored_types,
     type_finder,
 )
-from ignite_tf_magic.profiling.tables import CacheTable, Query, find_cache, table_of
+from ignite_tf_magic.profiling.tables import CacheTable, Query, table_of
 from ignite_tf_magic.protocol.layout import LayoutFinder, Leaf, RowLayout, declared_layout
 from ignite_tf_magic.protocol.objects import FindType
 from ignite_tf_magic.protocol.ops import TypeCode
@@ -74,12 +74,12 @@ class CacheColumns:
     notes: tuple[str, ...]
 
 
-def look_at_columns(client: Client, query: Query, cache_name: str) -> CacheColumns:
+def look_at_columns(client: Client, query: Query, name: str) -> CacheColumns:
     """Tell what the rows of a cache are made of; see `Session.columns`."""
-    cache = find_cache(client, query, cache_name)
+    cache = client.find_cache(name)
     baseline = cache.baseline()
     encoded = first_rows(cache, baseline, LOOKED_AT_ROWS, _LOOKED_AT_BYTES)
-    table, _ = table_of(query, cache_name)
+    table, _ = table_of(query, cache.name)
     if not encoded:
         return _declared_columns(cache, table)
     find_type = type_finder(client)
@@ -88,7 +88,7 @@ def look_at_columns(client: Client, query: Query, cache_name: str) -> CacheColum
     columns = [_column(client, path, rows, leaves.get(path), table) for path in paths_of(rows)]
     kinds = kinds_of(rows)
     return CacheColumns(
-        cache_name,
+        cache.name,
         baseline.size,
         len(rows),
         table.name if table else None,

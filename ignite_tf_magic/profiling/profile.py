@@ -25,7 +25,7 @@ from ignite_tf_magic.profiling.column_numbers import ColumnProfile
 from ignite_tf_magic.profiling.column_profiles import Looked, Report, said_if_it_lasts
 from ignite_tf_magic.profiling.rows import RowSample, draw_rows
 from ignite_tf_magic.profiling.seen_fields import RowKind, kinds_of, name_of, paths_of, type_finder
-from ignite_tf_magic.profiling.tables import CacheTable, Query, find_cache, table_of
+from ignite_tf_magic.profiling.tables import CacheTable, Query, table_of
 from ignite_tf_magic.protocol.row_fields import Path, RowFields, read_row
 
 SAMPLED_ROWS = 10_000
@@ -99,25 +99,25 @@ def make_profile(
     client: Client,
     query: Query,
     report: Report,
-    cache_name: str,
+    name: str,
     columns: Sequence[str],
     num_rows: int,
 ) -> CacheProfile:
     """Look at a cache; see `Session.profile`."""
-    cache = find_cache(client, query, cache_name)
+    cache = client.find_cache(name)
     baseline = cache.baseline()
-    table, why_no_table = table_of(query, cache_name)
-    with said_if_it_lasts(report, f"reading a sample of the {baseline.size:,} rows of cache {cache_name}"):
+    table, why_no_table = table_of(query, cache.name)
+    with said_if_it_lasts(report, f"reading a sample of the {baseline.size:,} rows of cache {cache.name}"):
         sample = draw_rows(cache, baseline, num_rows)
         find_type = type_finder(client)
         rows = [read_row(memoryview(row), find_type) for row in sample.rows]
     looked = Looked(client, query, report, sample, rows, table, baseline.size)
-    found = looked.profiles(_chosen(cache_name, _paths(rows, table, sample), table, columns))
+    found = looked.profiles(_chosen(cache.name, _paths(rows, table, sample), table, columns))
     notes = [*_doubts(cache, baseline), *_sample_notes(sample), *looked.notes]
     if table is None and not sample.is_whole:
-        notes.append(f"SQL was not asked about cache {cache_name}: {why_no_table}")
+        notes.append(f"SQL was not asked about cache {cache.name}: {why_no_table}")
     return CacheProfile(
-        cache_name,
+        cache.name,
         baseline.size,
         baseline.backups,
         len(sample.rows),

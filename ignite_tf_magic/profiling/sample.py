@@ -11,7 +11,6 @@ import numpy as np
 from ignite_tf_magic.client.client import Client
 from ignite_tf_magic.profiling.rows import first_rows
 from ignite_tf_magic.profiling.seen_fields import cell_of, name_of, paths_of, type_finder
-from ignite_tf_magic.profiling.tables import Query, find_cache
 from ignite_tf_magic.protocol.row_fields import read_row
 
 if TYPE_CHECKING:
@@ -53,15 +52,15 @@ class CacheSample:
         return frame
 
 
-def look_at_rows(client: Client, query: Query, cache_name: str, num_rows: int) -> CacheSample:
+def look_at_rows(client: Client, name: str, num_rows: int) -> CacheSample:
     """Return rows of many partitions; see `Session.sample`."""
-    cache = find_cache(client, query, cache_name)
+    cache = client.find_cache(name)
     baseline = cache.baseline()
     find_type = type_finder(client)
     rows = [read_row(memoryview(row), find_type) for row in first_rows(cache, baseline, num_rows)]
     paths = paths_of(rows)
     cells = tuple(tuple(cell_of(row, path) for path in paths) for row in rows)
-    return CacheSample(cache_name, tuple(map(name_of, paths)), cells, baseline.size)
+    return CacheSample(cache.name, tuple(map(name_of, paths)), cells, baseline.size)
 
 
 def _pandas_column(values: Sequence[Any]) -> Any:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from ignite_tf_magic.client.client import Cache, Client
 from ignite_tf_magic.client.sql_result import QueryResult
-from ignite_tf_magic.errors import CacheNotFound, QueryError
+from ignite_tf_magic.errors import QueryError
 from ignite_tf_magic.protocol.row_fields import Path
 from ignite_tf_magic.serialization.sql_text import in_quotes, quoted_name
 
 Query = Callable[[str, Sequence[Any]], QueryResult]
 _TABLES = "SELECT SCHEMA_NAME, TABLE_NAME, KEY_ALIAS FROM SYS.TABLES WHERE CACHE_NAME = ? ORDER BY TABLE_NAME"
-_CACHES_OF_TABLES = "SELECT CACHE_NAME FROM SYS.TABLES WHERE UPPER(TABLE_NAME) = ? ORDER BY CACHE_NAME"
 _COLUMNS = (
     "SELECT COLUMN_NAME, TYPE, NULLABLE, PK FROM SYS.TABLE_COLUMNS WHERE SCHEMA_NAME = ? AND TABLE_NAME = ?"
 )
@@ -62,21 +59,6 @@ class CacheTable:
         if len(alike) != 1 or (len(path) == 2 and alike[0].is_key != (path[0] == "key")):
             return None
         return alike[0]
-
-
-def find_cache(client: Client, query: Query, name: str) -> Cache:
-    """Return a cache that exists.
-
-    Raises:
-        CacheNotFound: There is none of that name; the error lists near names, or the cache of such a table.
-    """
-    try:
-        return client.cache(name)
-    except CacheNotFound as error:
-        with suppress(QueryError):
-            if tables := query(_CACHES_OF_TABLES, [name.upper()]).rows:
-                raise CacheNotFound(name, [cache for (cache,) in tables], 1) from None
-        raise error from None
 
 
 def table_of(query: Query, cache_name: str) -> tuple[CacheTable | None, str]:

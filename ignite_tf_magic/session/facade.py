@@ -20,6 +20,7 @@ from ignite_tf_magic.client.client import Client
 from ignite_tf_magic.client.control import pyignite_client
 from ignite_tf_magic.client.sql import QueryProgress, SqlClient
 from ignite_tf_magic.client.sql_result import QueryResult
+from ignite_tf_magic.client.table_names import list_tables
 from ignite_tf_magic.closing import Closing
 from ignite_tf_magic.config.options import Config, ConnectOptions, state_dir, timeouts_divisor
 from ignite_tf_magic.data.loading import LoadOptions, LoadOutcome, LoadProgress, LoadWay, load_rows
@@ -43,7 +44,6 @@ from ignite_tf_magic.runs.registry.registry import Registry
 from ignite_tf_magic.runs.supervision import manager
 from ignite_tf_magic.runs.supervision.manager import RunHooks, RunPlan
 from ignite_tf_magic.runs.supervision.planning import Plan
-from ignite_tf_magic.serialization.sql_text import quoted_name
 from ignite_tf_magic.serialization.terminal_text import echo, visible
 from ignite_tf_magic.serialization.values import encode
 from ignite_tf_magic.session.known_runs import get_run
@@ -149,9 +149,8 @@ class Session(Closing):
     def caches(self) -> list[CacheInfo]:
         """List the caches by name, but for those of this package's own notes. Asks the cluster about each of them."""
         tables: dict[str, list[str]] = {}
-        listed = self.query("SELECT CACHE_NAME, SCHEMA_NAME, TABLE_NAME FROM SYS.TABLES ORDER BY TABLE_NAME")
-        for cache_name, schema, table in listed.rows:
-            tables.setdefault(cache_name, []).append(f"{quoted_name(schema)}.{quoted_name(table)}")
+        for table in list_tables(self.client.router):
+            tables.setdefault(table.cache, []).append(table.in_full)
         infos = []
         for name in self.client.cache_names():
             if name.startswith(NOTES_PREFIX):
@@ -201,7 +200,7 @@ class Session(Closing):
         Raises:
             CacheNotFound: There is none of that name; the error lists the near names.
         """
-        return look_at_rows(self.client, self.query, cache, num_rows)
+        return look_at_rows(self.client, cache, num_rows)
 
     def profile(
         self, cache: str, columns: Sequence[str] = (), *, num_rows: int = SAMPLED_ROWS
@@ -212,7 +211,7 @@ class Session(Closing):
         is marked so.
 
         Args:
-            cache: Its name.
+            cache: Its name, or that of its SQL table.
             columns: Names of fields, or SQL's; all by default.
             num_rows: The sample; a cache of no more rows is read whole.
 
@@ -254,7 +253,7 @@ class Session(Closing):
         in memory as a whole.
 
         Args:
-            cache: Name of the cache; the SQL table is called the same.
+            cache: Name of the cache; its SQL table is called the same. One that gets more may be named by its table.
             source: A file, a known data set, a frame, a table or arrays; `sources.read_source` lists them.
             key: Column whose values become the keys, or several; rows are numbered from 0 by default.
             split: "train" or "test" of a divided source.
@@ -310,6 +309,8 @@ class Session(Closing):
 
     def _plan_run(self, request: RunRequest, reach: Reach) -> RunPlan:
         run = self._plan_where_most_nodes_are(request, reach)
+        if run.spec.cache != request.cache:
+            self.report(f"table {request.cache} is cache {run.spec.cache}: so IgniteDataset has to name it")
         for warning in run.plan.warnings:
             self.report(f"warning: {warning}")
         for host, reason in run.plan.unusable.items():

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from ignite_tf_magic import embedded
 from ignite_tf_magic.client.cache_facts import NOTES_PREFIX
 from ignite_tf_magic.client.client import connect
+from ignite_tf_magic.client.table_names import list_tables
 from ignite_tf_magic.config.options import Config, ConnectOptions
 from ignite_tf_magic.errors import IgniteTfError
 from ignite_tf_magic.runs.handles.run import StopOutcome
@@ -47,7 +49,9 @@ def cluster_that_runs(config: Config) -> ConnectOptions | None:
 
 
 def cache_names(timeout_s: float = 2.0) -> list[str]:
-    """List the caches of the configured cluster, else of the embedded one if it runs; for completion.
+    """List names of caches of the configured cluster, else of the embedded one if it runs; for completion.
+
+    Beside a cache's own name is that of its SQL table, where that is another one and needs no quotes.
 
     Starts nothing. Empty where no cluster can be asked in that time.
     """
@@ -56,6 +60,10 @@ def cache_names(timeout_s: float = 2.0) -> list[str]:
         if options is None:
             return []
         with connect(replace(options, timeout_s=timeout_s)) as client:
-            return sorted(name for name in client.cache_names() if not name.startswith(NOTES_PREFIX))
+            own = [name for name in client.cache_names() if not name.startswith(NOTES_PREFIX)]
+            tables: list[str] = []
+            with suppress(IgniteTfError):  # a node that has answered, and is slow with its first statement
+                tables = [str(table) for table in list_tables(client.router)]
+        return sorted({*own, *(name for name in tables if '"' not in name)})
     except (IgniteTfError, OSError):
         return []

@@ -18,7 +18,7 @@ from ignite_tf_magic.config.options import (
     timeouts_divisor,
     working_directory,
 )
-from ignite_tf_magic.errors import ConfigError, NoRoom
+from ignite_tf_magic.errors import CacheNotFound, ConfigError, NoRoom
 from ignite_tf_magic.launch.parcels import pack_job, pack_package
 from ignite_tf_magic.runs.decisions import Reports
 from ignite_tf_magic.runs.environments.environments import prepare_environments
@@ -64,6 +64,7 @@ class RunRequest(RunOptions):
     """What to run, on what, with how many workers.
 
     Attributes:
+        cache: Name of the cache that is read, or of its SQL table.
         script: Source of the script that every worker runs; empty when there is a command.
         job_dir: Directory or archive that the command needs.
         name: First part of the run's id; the cache's name by default.
@@ -113,6 +114,7 @@ def plan_run(
         ScriptError: The script is not Python.
         ConfigError: Options contradict each other, or a node's host cannot be told.
         CacheNotFound: There is no such cache.
+        CacheNameError: Several caches have SQL tables of that name.
         LoadIncomplete, RowsLost, NodesMissing: Only a part of its rows is there.
         PlacementError: The workers cannot be spread so.
         NoRoom: The hosts have too few free GPUs or ports, or too little memory, and the run was not to wait.
@@ -128,6 +130,7 @@ def plan_run(
         )
     if not spec.command:
         check_script(request.script, request.script_name, spec.python)
+    spec = replace(spec, cache=_cache_meant(client, spec.cache))
     cache = count_cache(client, spec.cache, options, allow_partial=spec.allow_partial)
     plan = plan_counted(client, spec, _facts(options, config, spec, cache, reach))
     if plan.insufficient_capacity is not None and not request.wait:
@@ -148,6 +151,18 @@ def plan_run(
         timeouts=Timeouts().scaled(timeouts_divisor()),
         warm_s=request.warm_s if config.launch.warm_s is None else config.launch.warm_s,
     )
+
+
+def _cache_meant(client: Client, name: str) -> str:
+    """Return the name of the cache that is meant by its own or its SQL table's name.
+
+    Raises:
+        CacheNameError: Several caches have tables of that name.
+    """
+    try:
+        return client.find_cache(name).name
+    except CacheNotFound:  # who counts its rows knows whether nodes are missing that have it
+        return name
 
 
 def with_environments(

@@ -112,7 +112,7 @@ def _add_start(start: argparse.ArgumentParser) -> None:
     start.usage = (
         "%(prog)s [OPTIONS] CACHE_NAME [OPTIONS] [JOB_DIR JOB_CMD [JOB_ARGS...] | -- SCRIPT_ARGS...]"
     )
-    start.add_argument("cache", metavar="CACHE_NAME", help="the cache that is read")
+    start.add_argument("cache", metavar="CACHE_NAME", help="the cache that is read, or its SQL table")
     _add_options(start)
     behind = type(start)(prog=start.prog, usage=start.usage)
     add_version(behind)
