@@ -35,7 +35,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def pytest_report_header() -> list[str]:
     try:
-        java = str(find_java())
+        java = str(find_java(EmbeddedOptions().resolved_version()))
     except EmbeddedError as error:  # the tests that need nodes will fail with it
         java = str(error).splitlines()[0]
     ignite = f"Apache Ignite {EmbeddedOptions().resolved_version()} (embedded), {java}"

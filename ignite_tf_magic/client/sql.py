@@ -31,7 +31,7 @@ from ignite_tf_magic.protocol import messages, sql
 from ignite_tf_magic.protocol.objects import BinaryType, FindType
 from ignite_tf_magic.protocol.odbc import DeclaredColumn
 from ignite_tf_magic.protocol.sql_cells import CellColumn, join
-from ignite_tf_magic.serialization.sql_text import gives_rows
+from ignite_tf_magic.serialization.sql_text import gives_rows, split_statements
 
 # Told how many rows of a statement have come.
 QueryProgress = Callable[[int], None]
@@ -65,6 +65,8 @@ class SqlClient:
             ConnectionFailed: No node could be reached.
             ConnectionLost: The node went away before the last row.
         """
+        if not split_statements(statement):  # Ignite 2.14 answers it with nothing
+            raise QueryError(f"there is no SQL statement in {statement!r}; write one")
         bound = [_argument(value) for value in args]
         page_rows = _PAGE_ROWS if limit is None else min(_PAGE_ROWS, limit + 1)
         try:

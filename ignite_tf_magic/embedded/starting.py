@@ -59,7 +59,7 @@ def start_cluster(
     """
     check_data(home, options)
     version = options.resolved_version()
-    bare = Installation(find_java(), resolve_jars(version, report))
+    bare = Installation(find_java(version), resolve_jars(version, report))
     installation = _quickened(bare, home, report)
     report(f"starting {count_nodes(options.num_nodes)}, version {version}, on {installation.java}")
     attempt = 1
@@ -175,7 +175,8 @@ def restart_nodes(
         report(f"{death}\nstarting it again")
     if not cluster.settings["persist"]:
         report("rows with a copy on a living node are kept; rows of caches without backups were lost with it")
-    bare = Installation(find_java(), resolve_jars(cluster.settings["ignite_version"], report))
+    version = cluster.settings["ignite_version"]
+    bare = Installation(find_java(version), resolve_jars(version, report))
     archive = archive_for(bare.java, bare.jars)
     installation = replace(bare, java_options=archive.read_options() if archive else ())
     attempt = 1

@@ -73,7 +73,8 @@ def node_xml(
 
 def installation() -> Installation:
     """Return Java and Ignite; the embedded cluster's archive of classes, when it has been made, halves the start."""
-    bare = Installation(find_java(), resolve_jars(EmbeddedOptions().resolved_version(), print))
+    version = EmbeddedOptions().resolved_version()
+    bare = Installation(find_java(version), resolve_jars(version, print))
     archive = archive_for(bare.java, bare.jars)
     options = archive.read_options() if archive else ()
     return Installation(bare.java, bare.jars, (*options, "-XX:MaxDirectMemorySize=64m"))

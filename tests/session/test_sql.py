@@ -229,7 +229,8 @@ def test_arguments_without_a_form(sql, argument, words):
         ("SELECT * FROM NOPE", ['"NOPE" not found', "SYS.TABLES"]),
         ("SELECT ?", ["expected=1, actual=0"]),
         ("SELECT 1; SELECT 2", ["Multiple statements"]),
-        ("", ["Invalid SQL"]),
+        ("", ["no SQL statement in ''"]),
+        ("-- nothing", ["no SQL statement"]),
     ],
 )
 def test_refusals(sql, statement, words):
