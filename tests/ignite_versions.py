@@ -1,0 +1,123 @@
+"""A campaign: all that speaks to Ignite, on nodes of several versions; writes the table of docs/compatibility.md.
+
+    python tests/ignite_versions.py [--only WORD] [VERSION...]
+
+Downloads 27 MB a version, once. What was found of other versions stays. Ends with 1 when a test failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ET
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+FOUND = ROOT / "tests/ignite_versions.json"
+TABLE = ROOT / "docs/compatibility.md"
+MARKS = ("<!-- made by make versions -->\n", "<!-- end -->\n")
+VERSIONS = ("2.14.0", "2.15.0", "2.16.0", "2.17.0")
+# What is tested, by the words of the table, and the tests of it: those whose answers depend on the nodes.
+AREAS: Mapping[str, Sequence[str]] = {
+    "handshake, TLS, passwords, topology": ("client/test_connect.py",),
+    "rows by key, transactions": ("client/test_key_value.py",),
+    "scans and sweeps, partitions": ("client/test_sweep_scan.py", "client/test_row_counts.py"),
+    "memory regions, notes on caches": ("client/test_regions.py", "client/test_cache_facts.py"),
+    "SQL, times, names": (
+        "session/test_sql.py",
+        "session/test_sql_names.py",
+        "client/test_times.py",
+        "client/test_table_names.py",
+    ),
+    "`load`": ("data/test_additions.py", "data/test_values.py"),
+    "`columns`, `sample`, `profile`": ("profiling/test_looking.py", "profiling/test_profile.py"),
+    "`IgniteDataset`, `batches`": ("dataset/test_ignite_dataset.py", "dataset/test_array_batches.py"),
+    "igfs": ("igfs/test_filesystem.py", "igfs/test_volume.py"),
+    "the registry of runs": ("runs/registry/test_registry.py",),
+}
+
+# Of each version, of each area: how many tests passed, and the names of those that did not.
+Found = dict[str, dict[str, dict[str, object]]]
+
+
+def run_tests(version: str, only: str) -> dict[str, dict[str, object]]:
+    """Run the tests of all areas on nodes of one version."""
+    paths = [str(ROOT / "tests" / path) for paths in AREAS.values() for path in paths]
+    chosen = ["-m", "not long and not faults", "-k", only or "not killed"]
+    with tempfile.TemporaryDirectory() as scratch:
+        report = Path(scratch) / "report.xml"
+        command = [sys.executable, "-m", "pytest", "-q", *chosen, f"--junitxml={report}", *paths]
+        environment = {**os.environ, "IGNITE_TF_IGNITE_VERSION": version}
+        code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+        if code > 1:  # not all were run
+            raise SystemExit(f"the tests with Ignite {version} did not come to their end: pytest gave {code}")
+        cases = list(ET.parse(report).iter("testcase"))
+    return {area: outcomes(cases, paths) for area, paths in AREAS.items()}
+
+
+def outcomes(cases: Sequence[ET.Element], paths: Sequence[str]) -> dict[str, object]:
+    """Count the tests of some files by what came of them."""
+    modules = {"tests." + path.removesuffix(".py").replace("/", ".") for path in paths}
+    mine = [case for case in cases if case.get("classname", "") in modules]
+    counts = Counter(next((child.tag for child in case), "passed") for case in mine)
+    failed = sorted(
+        {str(case.get("name")) for case in mine if any(c.tag in ("failure", "error") for c in case)}
+    )
+    return {"passed": counts["passed"], "failed": failed}
+
+
+def cell(found: Mapping[str, object] | None) -> str:
+    """Return one cell of the table."""
+    if not found or not (found["passed"] or found["failed"]):
+        return "not tested"
+    failed = found["failed"]
+    assert isinstance(failed, list)
+    words = "; ".join(f"`{name}` fails" for name in failed)
+    return f"{found['passed']} tests{'; ' if words else ''}{words}"
+
+
+def table(found: Found) -> str:
+    """Return the table of all versions, in Markdown."""
+    versions = sorted(found, key=lambda version: [int(number) for number in version.split(".")])
+    lines = [f"| | {' | '.join(versions)} |", "|---" * (len(versions) + 1) + "|"]
+    lines += [
+        f"| {area} | {' | '.join(cell(found[each].get(area)) for each in versions)} |" for area in AREAS
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def write_table(found: Found) -> None:
+    """Put the table in its place in the document."""
+    text = TABLE.read_text(encoding="utf-8")
+    before, _, rest = text.partition(MARKS[0])
+    _, _, after = rest.partition(MARKS[1])
+    TABLE.write_text(f"{before}{MARKS[0]}{table(found)}{MARKS[1]}{after}", encoding="utf-8")
+
+
+def main() -> int:
+    """Run the campaign."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--only", default="", metavar="WORDS", help="tests that pytest -k chooses; writes no table"
+    )
+    parser.add_argument("versions", nargs="*", metavar="VERSION", default=VERSIONS)
+    options = parser.parse_args()
+    found: Found = json.loads(FOUND.read_text(encoding="utf-8")) if FOUND.exists() else {}
+    for version in options.versions:
+        found[version] = run_tests(version, options.only)
+        if not options.only:
+            FOUND.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            write_table(found)
+    asked = [found[version] for version in options.versions]
+    print(table({version: found[version] for version in options.versions}))
+    return int(any(area["failed"] for areas in asked for area in areas.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
