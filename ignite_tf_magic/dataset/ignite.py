@@ -63,7 +63,7 @@ class IgniteDataset(PagedDataset):
     `equal_steps` is without effect there: only a worker knows its share.
 
     Args:
-        cache_name: Name of the cache; a SQL table T of schema PUBLIC is the cache SQL_PUBLIC_T.
+        cache_name: Name of the cache, or of its SQL table.
         host: A node to ask first. Default: the configured cluster, else the embedded one, else localhost.
         port: Its client port, 10800 by default.
         local: Read only partitions whose primary copy is on that node.
@@ -87,6 +87,7 @@ class IgniteDataset(PagedDataset):
 
     Raises:
         CacheNotFound: No such cache; the error lists the near names.
+        CacheNameError: Several caches have SQL tables of that name.
         RowsLost, LoadIncomplete: The cache holds fewer rows than it had, or was to have. Where that may be intended it
             is a warning.
         EmptyCache: The cache is empty and `element_spec` was not given.
@@ -163,7 +164,7 @@ class IgniteDataset(PagedDataset):
             )
         else:
             address = RecordAddress(
-                options.cache,
+                source.cache,
                 ASSIGNED if assigned else ALL,
                 Endpoint(host or "localhost", port or DEFAULT_PORT) if host or port else None,
                 part_text(parse_partitions(part)),

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.client.page_sizes import MAX_PAGE_ROWS
 from ignite_tf_magic.config.options import (
     DEFAULT_PORT,
@@ -141,12 +142,15 @@ def read_options(
 ) -> ReadOptions:
     """Merge a constructor's arguments with the environment.
 
+    A cache that is not the assigned one may be that one by the name of its SQL table: the cluster is asked.
+
     Raises:
         ConfigError: A value is unusable; the message names the variable or the argument.
+        CacheNotFound: No such cache.
+        CacheNameError: Several caches have SQL tables of that name.
+        ConnectionFailed, AuthenticationError: No way to the cluster that was to be asked.
     """
     found = environment("IGNITE_DATASET_", _VARIABLES, os.environ if env is None else env)
-    cache = found.get("cache_name", cache)
-    is_assigned = assigned and found.get("assigned_cache", cache) == cache
     secrets = read_credentials(Path(found["credentials_file"])) if "credentials_file" in found else {}
     given = {
         "username": username,
@@ -156,9 +160,14 @@ def read_options(
         "cert_password": cert_password,
     }
     merged = {**secrets, **{name: found.get(name) or secrets.get(name) or given[name] for name in given}}
+    reached = _connect_options(found, host, port, merged)
+    cache, is_assigned = found.get("cache_name", cache), assigned
+    if assigned and found.get("assigned_cache", cache) != cache:
+        cache = _cache_meant(cache, reached)
+        is_assigned = found["assigned_cache"] == cache
     options = ReadOptions(
         cache,
-        _connect_options(found, host, port, merged),
+        reached,
         parse_partitions(found.get("part", part) if is_assigned else part),
         _flag("IGNITE_DATASET_LOCAL", found["local"]) if "local" in found else local,
         _positive("page_size", found.get("page_size", page_size), MAX_PAGE_ROWS),
@@ -175,6 +184,11 @@ def read_options(
     if is_assigned and "assignment_file" in found:
         return replace(options, assignment=_read_assignment(Path(found["assignment_file"]), cache))
     return options
+
+
+def _cache_meant(name: str, options: ConnectOptions) -> str:
+    with connect(options) as client:
+        return client.find_cache(name).name
 
 
 def _connect_options(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ignite_tf_magic.client.cache_facts import check_complete as check_load
 from ignite_tf_magic.client.cache_facts import read_facts
@@ -103,6 +103,7 @@ def open_source(options: ReadOptions, snapshot: Snapshot | None = None) -> Sourc
     Raises:
         ConfigError: There is no such partition, or the snapshot is of another cache.
         CacheNotFound: No such cache; the error lists the near names.
+        CacheNameError: Several caches have SQL tables of that name.
         RowsLost, LoadIncomplete: The cache holds a part of its rows only.
         SchemaError: The rows have no common layout.
         ConnectionFailed, AuthenticationError: No way to the cluster.
@@ -122,7 +123,8 @@ def open_source(options: ReadOptions, snapshot: Snapshot | None = None) -> Sourc
 def _look_at(
     options: ReadOptions, client: Client, clients: KeptClient, pool: BufferPool, snapshot: Snapshot | None
 ) -> Source:
-    cache = client.cache(options.cache)
+    cache = client.find_cache(options.cache)
+    options = replace(options, cache=cache.name)
     if snapshot and snapshot.baseline.cache != options.cache:
         raise ConfigError(
             f"the dataset was made for cache {snapshot.baseline.cache!r}, and IGNITE_DATASET_CACHE_NAME here "

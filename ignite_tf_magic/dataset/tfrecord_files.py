@@ -242,7 +242,7 @@ def _read_options(address: RecordAddress) -> ReadOptions:
 def _partitions(address: RecordAddress) -> list[int]:
     options = _read_options(replace(address, name=ALL, part=None))
     with connect(options.connect) as client:
-        return sorted(client.cache(options.cache).baseline().owners)
+        return sorted(client.find_cache(options.cache).baseline().owners)
 
 
 @contextmanager

@@ -310,7 +310,7 @@ class Session(Closing):
     def _plan_run(self, request: RunRequest, reach: Reach) -> RunPlan:
         run = self._plan_where_most_nodes_are(request, reach)
         if run.spec.cache != request.cache:
-            self.report(f"table {request.cache} is cache {run.spec.cache}: so IgniteDataset has to name it")
+            self.report(f"table {request.cache} is cache {run.spec.cache}")
         for warning in run.plan.warnings:
             self.report(f"warning: {warning}")
         for host, reason in run.plan.unusable.items():

@@ -94,7 +94,7 @@ def test_a_run_is_of_the_tables_cache(session, cats, told):
     assert caches == (CACHE, CACHE)
     assert sum(shares[0]) == ROWS and shares[0] == shares[1]
     assert run.record().spec.cache == CACHE
-    assert f"table {cats} is cache {CACHE}: so IgniteDataset has to name it" in told
+    assert f"table {cats} is cache {CACHE}" in told
 
 
 def test_a_run_of_what_is_not_there(session, cats):
