@@ -61,7 +61,7 @@ def test_a_table_gets_rows(session, cats):
     rows = {"TOES": np.arange(3)}
     outcome = session.load(cats, rows, append=True)
     assert (outcome.cache, outcome.rows) == (CACHE, 3)
-    assert session.query("SELECT ID, TOES FROM CATS_BY_NAME WHERE ID >= ?", [ROWS]).rows == (
+    assert session.query("SELECT ID, TOES FROM CATS_BY_NAME WHERE ID >= ? ORDER BY ID", [ROWS]).rows == (
         (ROWS, 0),
         (ROWS + 1, 1),
         (ROWS + 2, 2),
