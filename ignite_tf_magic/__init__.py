@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ignite_tf_magic.dataset.ignite import IgniteDataset as IgniteDataset
     from ignite_tf_magic.errors import IgniteTfError as IgniteTfError
     from ignite_tf_magic.session import load as load
+    from ignite_tf_magic.session import predict as predict
     from ignite_tf_magic.session.facade import Session as Session
     from ignite_tf_magic.session.facade import open_session as connect
     from ignite_tf_magic.session.registration import register as register
@@ -42,6 +43,7 @@ _HOME_OF_NAME = {
     "independent": "ignite_tf_magic.training.keras_hooks",
     "load": "ignite_tf_magic.session",
     "load_ipython_extension": "ignite_tf_magic.ui.notebook.magics",
+    "predict": "ignite_tf_magic.session",
     "register": "ignite_tf_magic.session.registration",
     "result": "ignite_tf_magic.session.run_values",
     "run": "ignite_tf_magic.ui.notebook.run_function",
@@ -62,6 +64,7 @@ __all__ = [
     "independent",
     "load",
     "load_ipython_extension",
+    "predict",
     "register",
     "result",
     "run",

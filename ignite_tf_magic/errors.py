@@ -107,11 +107,12 @@ class CacheExists(IgniteTfError):
         rows: How many rows it has.
     """
 
-    def __init__(self, cache: str, rows: int) -> None:
-        super().__init__(
-            f"cache {cache!r} exists and has {rows:,} rows; load into another one, replace it, or "
-            "give it more: ignite-tf load --replace, --append or --upsert; load(..., replace=True)"
+    def __init__(self, cache: str, rows: int, advice: str | None = None) -> None:
+        of_load = (
+            "load into another one, replace it, or give it more: ignite-tf load --replace, --append or --upsert; "
+            "load(..., replace=True)"
         )
+        super().__init__(f"cache {cache!r} exists and has {rows:,} rows; {advice or of_load}")
         self.cache = cache
         self.rows = rows
 
@@ -133,6 +134,28 @@ class KeysExist(IgniteTfError):
 
 class LoadNotResumed(IgniteTfError):
     """There is no load to go on with, or it was one of other rows."""
+
+
+class PredictionReplaced(IgniteTfError):
+    """A prediction cannot go on, as something else has begun to fill its cache."""
+
+
+class PredictionMismatch(IgniteTfError, ValueError):
+    """A model does not fit the rows that it is to predict, or what it gives has no form in a cache."""
+
+
+class PredictionIncomplete(IgniteTfError, RuntimeError):
+    """A prediction has ended, and its cache has not one row for each row of its source.
+
+    Attributes:
+        cache: The cache that was to be filled.
+        partitions: Those in which rows are missing, or too many; empty where only the sums differ.
+    """
+
+    def __init__(self, cache: str, partitions: Iterable[int], detail: str) -> None:
+        self.cache = cache
+        self.partitions = tuple(sorted(partitions))
+        super().__init__(detail)
 
 
 class LoadIncomplete(IgniteTfError, RuntimeError):

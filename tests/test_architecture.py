@@ -94,6 +94,7 @@ ROOMS: list[dict[str, str]] = [
         "runs.registry": "registry_rows registry queue publisher registry_host_pool origins",
     },
     {
+        "prediction": "job progress comparison outputs keyed_rows target reading model_files inputs writing worker",
         "runs.handles": "failure run run_files",
     },
     {
@@ -108,7 +109,8 @@ ROOMS: list[dict[str, str]] = [
     {
         "session": """
             registration run_plans run_index liveness pruning resuming submission resolve listing run_values
-            training_run known_runs examination local_nodes facade tensorboards files
+            training_run known_runs examination local_nodes prediction_steps predictions facade predicting tensorboards
+            files
         """,
     },
     {
@@ -116,7 +118,7 @@ ROOMS: list[dict[str, str]] = [
             live_output stall_notices render cache_views profile_views metrics_views run_views pictures
             profile_pictures options screen following demo
             commands.command commands.listing commands.nodes commands.runs commands.starting commands.tensorboards
-            commands.data commands.looking commands.files commands.table completion
+            commands.data commands.predicting commands.looking commands.files commands.table completion
         """,
     },
     {
@@ -136,7 +138,7 @@ VIEWS_MAY_IMPORT = {"session", "errors", "version", "config", "serialization"}
 # Third-party packages and the only rooms that may import them.
 ROOMS_OF_LIBRARY: dict[str, set[str]] = {
     "asyncssh": {"launch"},
-    "tensorflow": {"data", "dataset", "tfplugin", "training"},
+    "tensorflow": {"data", "dataset", "prediction", "tfplugin", "training"},
     "pyignite": {"client"},
     "pandas": {"client", "data", "profiling", "serialization", "session", "ui.notebook"},
     "pyarrow": {"client", "data", "serialization"},

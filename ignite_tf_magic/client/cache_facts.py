@@ -129,7 +129,7 @@ def mark_loading(client: Client, cache: str, expected_rows: int, **more: Any) ->
         **more: What else is noted: `rows`, `source`.
     """
     mark = new_mark(expected_rows, **more)
-    update_facts(client, cache, lambda _: _with_load({}, cache, mark))
+    update_facts(client, cache, lambda _: with_load({}, cache, mark))
     return mark
 
 
@@ -150,7 +150,7 @@ def change_mark(client: Client, cache: str, old: LoadMark | None, new: LoadMark)
     def change(facts: Facts) -> Facts:
         nonlocal taken
         taken = load_mark(facts) not in (old, new)
-        return facts if taken else _with_load(facts, cache, new)
+        return facts if taken else with_load(facts, cache, new)
 
     update_facts(client, cache, change)
     if taken:
@@ -166,7 +166,7 @@ def mark_complete(client: Client, cache: str, mark: LoadMark, rows: int) -> None
     done = replace(mark, state=LoadState.COMPLETE, rows=rows)
 
     def change(facts: Facts) -> Facts:
-        return _with_load(facts, cache, done) if load_mark(facts) in (mark, done) else facts
+        return with_load(facts, cache, done) if load_mark(facts) in (mark, done) else facts
 
     update_facts(client, cache, change)
 
@@ -215,7 +215,8 @@ def _utc(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
 
 
-def _with_load(facts: Facts, cache: str, mark: LoadMark) -> Facts:
+def with_load(facts: Facts, cache: str, mark: LoadMark) -> Facts:
+    """Return the facts of a cache with another mark."""
     return {**facts, "cache_id": messages.cache_id(cache), "load": asdict(mark)}
 
 

@@ -217,7 +217,7 @@ class _Load:
         self._backups = int(len(client.nodes()) > 1) if options.backups is None else options.backups
         self._spare = spare_name(cache)
         self._writing = _Writing(rows, options.progress)
-        _check_table(client, cache)
+        check_table(client, cache)
         self._types = new_types(client, cache, rows)
 
     def run(self) -> int:
@@ -501,8 +501,12 @@ def _used_bytes(client: Client) -> dict[uuid.UUID, int]:
     return {use.node.node_id: use.used_bytes for use in region_use(client)}
 
 
-def _check_table(client: Client, cache: str) -> None:
-    """Refuse a name that would make a table which another cache has: SQL folds names to upper case."""
+def check_table(client: Client, cache: str) -> None:
+    """Refuse a name that would make a table which another cache has: SQL folds names to upper case.
+
+    Raises:
+        CacheNameError: It would, or no table can be called so.
+    """
     if not cache or '"' in cache:
         raise CacheNameError(f"{cache!r} is no name for a cache with an SQL table; give one without quotes")
     for table in list_tables(client.router):

@@ -95,12 +95,13 @@ def new_types(client: Client, cache: str, rows: CheckedRows) -> RowTypes:
     A dataset takes its fields from the type, so rows with fewer do not share it, nor do those with more.
     """
     name = value_type_name(cache)
-    value_type = _free_type(client, name, rows.codes)
+    value_type = free_type(client, name, rows.codes)
     is_object = len(rows.key_codes) > 1 or TypeCode.BINARY_OBJECT in rows.key_codes.values()
-    return RowTypes(value_type.name, _free_type(client, f"{name}_key", rows.key_codes) if is_object else None)
+    return RowTypes(value_type.name, free_type(client, f"{name}_key", rows.key_codes) if is_object else None)
 
 
-def _free_type(client: Client, name: str, codes: Mapping[str, int]) -> BinaryType:
+def free_type(client: Client, name: str, codes: Mapping[str, int]) -> BinaryType:
+    """Return a type with these fields: of that name, or that and a number where the name means other fields."""
     numbered = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(2)))
     return next(each for each in (binary_type_of(name, codes) for name in numbered) if _is_free(client, each))
 

@@ -59,6 +59,8 @@ if TYPE_CHECKING:
     from ignite_tf_magic.session.local_nodes import local_status as local_status
     from ignite_tf_magic.session.local_nodes import local_up as local_up
     from ignite_tf_magic.session.local_nodes import start_embedded as start_embedded
+    from ignite_tf_magic.session.predicting import predict as predict
+    from ignite_tf_magic.session.prediction_steps import PredictionOutcome as PredictionOutcome
     from ignite_tf_magic.session.pruning import Pruned as Pruned
     from ignite_tf_magic.session.run_index import Listed as Listed
     from ignite_tf_magic.session.run_plans import COMMUNICATION as COMMUNICATION
@@ -97,6 +99,8 @@ _NAMES_IN = {
     "session.known_runs": "cache_names get_run stop_run",
     "session.listing": "left_runs list_runs",
     "session.local_nodes": "local_down local_status local_up start_embedded",
+    "session.predicting": "predict",
+    "session.prediction_steps": "PredictionOutcome",
     "session.pruning": "Pruned",
     "session.run_index": "Listed",
     "session.run_plans": "COMMUNICATION RunRequest",

@@ -48,6 +48,7 @@ from ignite_tf_magic.serialization.terminal_text import echo, visible
 from ignite_tf_magic.serialization.values import encode
 from ignite_tf_magic.session.known_runs import get_run
 from ignite_tf_magic.session.local_nodes import start_embedded
+from ignite_tf_magic.session.predictions import Predicting
 from ignite_tf_magic.session.pruning import Pruned, Pruner
 from ignite_tf_magic.session.resolve import (
     configuration,
@@ -124,7 +125,7 @@ def open_session(
     return Session(options, connect_to_most(options), report, configured)
 
 
-class Session(Closing):
+class Session(Predicting, Closing):
     """A connected cluster and the runs of this user. Closing it leaves runs alone."""
 
     def __init__(

@@ -17,6 +17,7 @@ NAMES_IN = {
     "runs": "attach resume describe stop logs history model prune panel doctor",
     "tensorboards": "tensorboard",
     "data": "load caches sql",
+    "predicting": "predict",
     "looking": "columns sample profile",
     "files": "fs",
     "nodes": "local demo",

@@ -1,0 +1,113 @@
+"""What a model gets of a row: chosen by the names of its inputs, or made by the user's own function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from ignite_tf_magic.errors import PredictionMismatch
+
+Prepare = Callable[[Any], Any]
+
+
+def input_batches(rows: Any, model: Any, batch_rows: int, prepare: Prepare | None, cache: str) -> Any:
+    """Return batches of a model's input, in the order of the rows.
+
+    Args:
+        rows: Dataset of {"key": ..., "val": ...}.
+        model: The model.
+        batch_rows: Rows of a batch.
+        prepare: Makes the input of a row's value; of a tuple it is the first item, as in Keras' own `predict`. None
+            takes the fields that have the inputs' names, or the only field.
+        cache: Name of the cache, for messages.
+
+    Raises:
+        PredictionMismatch: The model takes no such input; says what it takes.
+    """
+    if prepare is None:
+        choose = _choice(rows.element_spec["val"], model, cache)
+        found = rows.batch(batch_rows).map(lambda row: choose(row["val"]))
+        spec = choose(rows.element_spec["val"])
+    else:
+        prepared = rows.map(_of_row(prepare))
+        found, spec = prepared.batch(batch_rows), prepared.element_spec
+    check_fit(spec, model, cache)
+    return found.prefetch(1)
+
+
+def _of_row(prepare: Prepare) -> Callable[[Any], Any]:
+    def made(row: Any) -> Any:
+        prepared = prepare(row["val"])
+        return prepared[0] if isinstance(prepared, tuple) else prepared
+
+    made.__qualname__ = getattr(prepare, "__qualname__", repr(prepare))  # for what `map` says of it
+    return made
+
+
+def _choice(value: Any, model: Any, cache: str) -> Callable[[Any], Any]:
+    """Say how the input follows from a value."""
+    if not isinstance(value, Mapping):
+        return lambda given: given
+    names = [name for name, _ in inputs_of(model)]
+    if names and set(names) <= value.keys():
+        return lambda given: given[names[0]] if len(names) == 1 else {name: given[name] for name in names}
+    if len(names) < 2 and len(value) == 1:
+        (only,) = value
+        return lambda given: given[only]
+    raise PredictionMismatch(
+        f"cache {cache!r} has the fields {', '.join(value)}, and the model's inputs are "
+        f"{', '.join(names) or 'nothing'}: nobody knows which. Name the field (fields=['NAME'], --field NAME), "
+        "or give a function that makes the input of a row's value (prepare=)"
+    )
+
+
+def inputs_of(model: Any) -> list[tuple[str, tuple[int | None, ...]]]:
+    """Return names and shapes of a model's inputs; nothing of a model that does not tell."""
+    try:
+        found = model.inputs
+    except (AttributeError, ValueError):
+        return []
+    names = getattr(model, "input_names", None) or [each.name for each in found or ()]
+    return [(str(name), tuple(each.shape)) for name, each in zip(names, found or (), strict=True)]
+
+
+def check_fit(spec: Any, model: Any, cache: str) -> None:
+    """Refuse an input whose shape the model does not take.
+
+    Raises:
+        PredictionMismatch: It does not; names both shapes.
+    """
+    inputs = inputs_of(model)
+    given = _by_input(spec, [name for name, _ in inputs])
+    for (name, shape), each in zip(inputs, given, strict=False):
+        if not isinstance(each, tf.TensorSpec) or each.shape.rank is None:
+            continue
+        if not _fits((None, *each.shape.as_list()), shape):
+            raise PredictionMismatch(
+                f"the model's input {name!r} has the shape {_shown(shape)}, and what cache {cache!r} has for it is "
+                f"{_shown((None, *each.shape.as_list()))} ({each.dtype.name}); reshape it: prepare=FUNCTION"
+            )
+
+
+def _by_input(spec: Any, names: Sequence[str]) -> list[Any]:
+    """List what an input gets, in the order of the inputs; nothing where that is for Keras to say."""
+    if isinstance(spec, Mapping):
+        return [spec[name] for name in names] if set(names) <= spec.keys() else []
+    flat = tf.nest.flatten(spec)
+    return flat if len(flat) == len(names) else []
+
+
+def _fits(given: tuple[int | None, ...], wanted: tuple[int | None, ...]) -> bool:
+    """Tell whether Keras takes a shape for another: it adds or takes away a last dimension of 1."""
+    shapes = [given, (*given, 1), *([given[:-1]] if given[-1] == 1 and len(given) > 1 else [])]
+    return any(
+        len(shape) == len(wanted)
+        and all(None in pair or pair[0] == pair[1] for pair in zip(shape, wanted, strict=True))
+        for shape in shapes
+    )
+
+
+def _shown(shape: Sequence[int | None]) -> str:
+    return f"({', '.join('rows' if not place else str(size) for place, size in enumerate(shape))})"

@@ -1,0 +1,104 @@
+"""The cache that a prediction fills: made like the one that is read, so that its rows lie beside that one's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ignite_tf_magic.client.client import Cache, Client
+from ignite_tf_magic.client.load import java_type
+from ignite_tf_magic.data.row_types import free_type, value_type_name
+from ignite_tf_magic.errors import PredictionMismatch, ServerError
+from ignite_tf_magic.prediction.outputs import Columns
+from ignite_tf_magic.protocol.encode import wire_code
+from ignite_tf_magic.protocol.layout import Leaf, RowLayout
+from ignite_tf_magic.protocol.messages import CacheConfig, QueryEntity, QueryField
+from ignite_tf_magic.protocol.objects import BinaryType
+
+_ONLY_KEY = "ID"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyColumns:
+    """What a cache's keys are to SQL.
+
+    Attributes:
+        type_name: Their Java type, or the binary type of objects.
+        fields: Their columns.
+        only: The column that is the whole key, where it is one.
+    """
+
+    type_name: str
+    fields: tuple[QueryField, ...]
+    only: str | None = None
+
+
+def make_target(client: Client, source: Cache, layout: RowLayout, name: str, columns: Columns) -> str:
+    """Make the cache for a model's outputs unless it is there; returns the name of its values' type.
+
+    Any worker may be the first, and all of them make the same: they have the same model.
+
+    Raises:
+        PredictionMismatch: It cannot be made of these outputs.
+    """
+    binary_type = _value_type(client, name, columns)
+    like = source.config()
+    keys = _key_columns(like, layout)
+    fields = [QueryField(field, java_type(code)) for field, (code, _) in binary_type.fields.items()]
+    _check_names(name, keys, fields)
+    entity = QueryEntity(name, keys.type_name, binary_type.name, (*keys.fields, *fields), keys.only)
+    config = CacheConfig(
+        name, backups=like.backups, mode=like.mode, sql_schema="PUBLIC", query_entities=(entity,)
+    )
+    try:
+        made = client.get_or_create_cache(config).config()
+    except ServerError as error:
+        raise PredictionMismatch(
+            f"cache {name!r} cannot be made for the model's outputs {', '.join(columns)}: {error.server_message}"
+        ) from error
+    _check_made(made, entity)
+    return binary_type.name
+
+
+def _value_type(client: Client, name: str, columns: Columns) -> BinaryType:
+    codes = {field: wire_code(field, column) for field, column in columns.items()}
+    return free_type(client, value_type_name(name), codes)
+
+
+def _key_columns(like: CacheConfig, layout: RowLayout) -> KeyColumns:
+    """Take the keys' columns from the other cache's table; where it has none, from its rows."""
+    if len(like.query_entities) == 1:
+        entity = like.query_entities[0]
+        columns = tuple(
+            QueryField(each.name, each.java_type, is_key=True)
+            for each in entity.fields
+            if each.is_key or each.name == entity.key_field
+        )
+        return KeyColumns(entity.key_type, columns, entity.key_field)
+    if isinstance(layout.key, Leaf):
+        java = java_type(layout.key.code)
+        return KeyColumns(java, (QueryField(_ONLY_KEY, java, is_key=True),), _ONLY_KEY)
+    fields = layout.key.binary_type.fields
+    listed = tuple(QueryField(field, java_type(code), is_key=True) for field, (code, _) in fields.items())
+    return KeyColumns(layout.key.binary_type.name, listed)
+
+
+def _check_names(cache: str, keys: KeyColumns, fields: list[QueryField]) -> None:
+    """Refuse outputs that SQL could not tell from the keys, or from each other."""
+    seen: dict[str, str] = {each.name.upper(): each.name for each in keys.fields}
+    for each in fields:
+        if each.name.upper() in seen:
+            raise PredictionMismatch(
+                f"cache {cache!r} cannot have a column for the model's output {each.name!r} beside its column "
+                f"{seen[each.name.upper()]!r}; give the output another name"
+            )
+        seen[each.name.upper()] = each.name
+
+
+def _check_made(made: CacheConfig, wanted: QueryEntity) -> None:
+    """Refuse a cache of that name that somebody has made for other rows."""
+    there = [each.value_type for each in made.query_entities]
+    if there != [wanted.value_type]:
+        raise PredictionMismatch(
+            f"cache {made.name!r} is there, and its values are of {', '.join(there) or 'no type known to SQL'}, not of "
+            f"{wanted.value_type}; predict into another cache, or again with --replace"
+        )

@@ -1,0 +1,87 @@
+"""`predict`: a model's outputs for all rows of a cache, in another."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from typing import Any
+
+from ignite_tf_magic.errors import ConfigError
+from ignite_tf_magic.session import open_session
+from ignite_tf_magic.ui.commands.command import Command, flags
+from ignite_tf_magic.ui.options import whole
+from ignite_tf_magic.ui.screen import Screen, say_json
+
+
+def _predict(options: argparse.Namespace, screen: Screen) -> None:
+    model = _model(options.model, screen)
+    prepare = screen.variables([options.prepare])[options.prepare] if options.prepare else None
+    given = {"batch_size": options.batch_size} if options.batch_size else {}
+    with (
+        open_session(report=screen.note, config=options.config, via=options.via) as session,
+        screen.loading(options.target) as progress,
+    ):
+        outcome = session.predict(
+            model,
+            options.source,
+            options.target,
+            workers=options.workers,
+            prepare=prepare,
+            fields=options.field or None,
+            replace=options.replace,
+            resume=options.resume,
+            trust=options.trust,
+            progress=progress,
+            **given,
+        )
+    if options.json:
+        say_json(screen, asdict(outcome))
+    else:
+        screen.say(str(outcome))
+
+
+def _model(name: str, screen: Screen) -> Any:
+    """Return the model: a notebook's variable, where the name is that of one, else the name of a file."""
+    if not screen.outlives_commands or not name.isidentifier():
+        return name
+    try:
+        return screen.variables([name])[name]
+    except ConfigError:
+        return name
+
+
+def _add_predict(predict: argparse.ArgumentParser) -> None:
+    predict.add_argument(
+        "model", metavar="MODEL", help="a .keras file, here or igfs:///...; in a notebook a variable, a model"
+    )
+    predict.add_argument("source", metavar="CACHE", help="the cache whose rows are predicted")
+    predict.add_argument(
+        "target", metavar="OUT", help="the cache that gets the outputs, beside the same keys"
+    )
+    predict.add_argument("--workers", type=whole, metavar="N", help="how many (one for each node)")
+    predict.add_argument(
+        "--batch-size", type=whole, metavar="N", help="rows that the model gets at once (1024)"
+    )
+    predict.add_argument(
+        "--field", action="append", default=[], metavar="NAME", help="field of a row that is read, or several"
+    )
+    predict.add_argument(
+        "--prepare",
+        metavar="NAME",
+        help="a notebook's function that makes the model's input of a row's value",
+    )
+    flags(
+        predict,
+        ("--replace", "take the place of a cache of that name, whose rows go at once"),
+        ("--resume", "go on with the same prediction that was ended before it was whole"),
+        ("--trust", "run what code the model's file brings"),
+    )
+
+
+COMMANDS = (
+    Command(
+        *("predict", "predict a cache's rows into another", _predict, _add_predict),
+        "Each worker predicts its own partitions. OUT has a field for each output of the model (`prediction` for one) "
+        "under the keys of CACHE. A prediction that was killed is gone on with by --resume; each row is there once.",
+    ),
+)

@@ -1,0 +1,168 @@
+"""Predictions by real runs: each row of a cache is one row of another, also after kills, with what the model gives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import ignite_tf_magic
+from ignite_tf_magic.client.cache_facts import check_complete, forget
+from ignite_tf_magic.errors import (
+    CacheExists,
+    CacheNameError,
+    CacheNotFound,
+    ConfigError,
+    EmptyCache,
+    LoadIncomplete,
+    LoadNotResumed,
+    RunFailed,
+)
+from ignite_tf_magic.protocol.messages import CacheConfig
+from ignite_tf_magic.protocol.objects import BinaryObject
+from ignite_tf_magic.session import open_session
+from tests.prediction.predicted import (
+    content,
+    expected,
+    kill_prediction,
+    linear_model,
+    num_rows,
+    rows_of,
+)
+
+ROWS = 3000
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("IGNITE_TF_HOME", str(tmp_path))
+    monkeypatch.delenv("IGNITE_TF_CLUSTER", raising=False)
+
+
+@pytest.fixture
+def session(ignite):
+    with open_session(ignite.connect_options, report=print) as opened:
+        yield opened
+        for name in opened.client.cache_names():
+            if name.startswith("PREDICT"):
+                opened.client.destroy_cache(name)
+                forget(opened.client, name)
+
+
+def test_rows_are_predicted_once_beside_their_keys(session):
+    rows = rows_of(ROWS)
+    session.load("PREDICT_IN", {**rows, "label": np.arange(ROWS)})
+    told = []
+    model = linear_model()
+    outcome = session.predict(
+        model, "PREDICT_IN", "PREDICT_OUT", workers=2, fields=["x"], progress=lambda *of: told.append(of)
+    )
+    assert (outcome.rows, outcome.predicted) == (ROWS, ROWS)
+    assert told[-1] == (ROWS, ROWS)
+    found, source = content(session, "PREDICT_OUT"), content(session, "PREDICT_IN")
+    assert {key: partition for key, (_, partition) in found.items()} == {
+        key: partition for key, (_, partition) in source.items()
+    }
+    outputs = np.stack([found[key][0]["prediction"] for key in range(ROWS)])
+    assert np.array_equal(outputs, expected(rows))
+    assert np.allclose(outputs, model.predict(rows["x"], verbose=0), atol=1e-6)
+    check_complete(session.client, "PREDICT_OUT")
+    joined = "SELECT COUNT(*) FROM PREDICT_OUT o JOIN PREDICT_IN i ON o.ID = i.ID"
+    assert list(session.query(joined).rows) == [(ROWS,)]
+
+    again = session.predict(model, "PREDICT_IN", "PREDICT_OUT", fields=["x"], resume=True)
+    assert (again.rows, again.predicted, again.run_id) == (ROWS, 0, None)
+    with pytest.raises(CacheExists, match="3,000 rows"):
+        session.predict(model, "PREDICT_IN", "PREDICT_OUT", fields=["x"])
+    model.set_weights([np.zeros((4, 3), np.float32)])
+    with pytest.raises(LoadNotResumed, match="no unfinished prediction of this model"):
+        session.predict(model, "PREDICT_IN", "PREDICT_OUT", fields=["x"], resume=True)
+
+
+def test_a_function_makes_the_input_and_several_outputs_have_names(session):
+    """Keys of several columns, from a cache that SQL knows nothing of; outputs of one number, and not a number."""
+    import keras
+
+    cache = session.client.get_or_create_cache(CacheConfig("PREDICT_KEYS", backups=1))
+    for day in range(60):
+        key = BinaryObject("PredictKey", {"shop": f"s{day % 7}", "day": day})
+        value = BinaryObject("PredictValue", {"a": float(day) if day else float("nan"), "name": "x" * day})
+        cache.put(key, value)
+
+    def prepare(value):
+        import tensorflow as tf
+
+        length = tf.cast(tf.strings.length(value["name"]), tf.float32)
+        return tf.stack([tf.cast(value["a"], tf.float32), length]), value["a"]
+
+    given = keras.Input((2,))
+    first = keras.layers.Dense(1, use_bias=False)
+    model = keras.Model(given, {"first": first(given), "both": keras.layers.Identity()(given)})
+    first.set_weights([np.array([[1], [0]], np.float32)])
+    session.predict(model, "PREDICT_KEYS", "PREDICT_NAMED", workers=1, prepare=prepare)
+    found = content(session, "PREDICT_NAMED")
+    assert set(found) == {(f"s{day % 7}", day) for day in range(60)}
+    for (_, day), (fields, _) in found.items():
+        a = float(day) if day else np.nan
+        assert np.array_equal([fields["first"], *fields["both"]], [a, a, day], equal_nan=True)
+    listed = session.query("SELECT SHOP, DAY, FIRST FROM PREDICT_NAMED ORDER BY DAY").rows
+    assert list(listed[1:3]) == [("s1", 1, 1.0), ("s2", 2, 2.0)]
+
+
+def test_what_cannot_be_predicted_is_refused_in_words(session, tmp_path):
+    path = tmp_path / "model.keras"
+    linear_model(path)
+    session.load("PREDICT_WIDE", {"x": np.zeros((40, 5), np.float32), "y": np.arange(40)})
+    with pytest.raises(RunFailed, match=r"shape \(rows, 4\).*'PREDICT_WIDE' has for it is \(rows, 5\)"):
+        session.predict(path, "PREDICT_WIDE", "PREDICT_NONE", workers=1, fields=["x"])
+    assert "PREDICT_NONE" not in session.client.cache_names()
+    session.client.get_or_create_cache(CacheConfig("PREDICT_EMPTY"))
+    for source, target, error in (
+        ("PREDICT_EMPTY", "PREDICT_NONE", EmptyCache),
+        ("PREDICT_NOWHERE", "PREDICT_NONE", CacheNotFound),
+        ("PREDICT_WIDE", "PREDICT_WIDE", CacheNameError),
+        ("PREDICT_WIDE", "ignite-tf-caches", CacheNameError),
+    ):
+        with pytest.raises(error):
+            session.predict(path, source, target)
+    with pytest.raises(ConfigError, match="choose one"):
+        session.predict(path, "PREDICT_WIDE", "PREDICT_NONE", resume=True, replace=True)
+    with pytest.raises(ConfigError, match=r"no \.keras file"):
+        session.predict(tmp_path, "PREDICT_WIDE", "PREDICT_NONE")
+    with pytest.raises(ConfigError, match="no model of Keras"):
+        session.predict(5, "PREDICT_WIDE", "PREDICT_NONE")
+    (tmp_path / "bad.keras").write_bytes(b"no zip")
+    with pytest.raises(ConfigError, match=r"no \.keras file"):
+        session.predict(tmp_path / "bad.keras", "PREDICT_WIDE", "PREDICT_NONE")
+
+
+def test_kills_leave_each_row_once(session, ignite, tmp_path):
+    rows, path = rows_of(20_000), tmp_path / "model.keras"
+    session.load("PREDICT_KILLED_IN", rows)
+    linear_model(path)
+    port = ignite.connect_options.endpoints[0].port
+    kill_prediction(
+        session,
+        port,
+        path,
+        "PREDICT_KILLED_IN",
+        "PREDICT_KILLED",
+        lambda: num_rows(session, "PREDICT_KILLED") > 4_000,
+        lambda: num_rows(session, "PREDICT_KILLED") > 500,
+    )
+    with pytest.raises(LoadIncomplete):
+        check_complete(session.client, "PREDICT_KILLED")
+    with pytest.raises(CacheExists, match="has not finished: go on"):
+        session.predict(path, "PREDICT_KILLED_IN", "PREDICT_KILLED", fields=["x"])
+    outcome = session.predict(
+        path, "PREDICT_KILLED_IN", "PREDICT_KILLED", fields=["x"], workers=1, resume=True
+    )
+    assert outcome.rows == 20_000
+    assert outcome.predicted < 20_000
+    found = content(session, "PREDICT_KILLED")
+    assert sorted(found) == list(range(20_000))
+    assert np.array_equal(np.stack([found[key][0]["prediction"] for key in range(20_000)]), expected(rows))
+    check_complete(session.client, "PREDICT_KILLED")
+
+
+def test_the_name_of_the_package():
+    assert callable(ignite_tf_magic.predict)
