@@ -49,6 +49,7 @@ faults: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.killed_loads
 	$(BIN)/python -m benchmarks.resumed_loads
 	$(BIN)/python -m benchmarks.followed
+	$(BIN)/python -m benchmarks.killed_predictions
 	$(BIN)/python -m benchmarks.kernel_restarts
 	$(BIN)/python -m benchmarks.slow_links
 

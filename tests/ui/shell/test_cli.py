@@ -19,6 +19,7 @@ from ignite_tf_magic.runs.registry.registry import Registry
 from ignite_tf_magic.session import RunRequest, RunState, open_session
 from ignite_tf_magic.ui.shell.cli import main
 from tests.alive import is_alive
+from tests.prediction.predicted import expected, linear_model, rows_of
 from tests.waiting import until
 
 HEAVY = ["tensorflow", "IPython", "pandas", "pyignite", "asyncssh", "ipywidgets", "sklearn", "rich", "jgo"]
@@ -55,7 +56,7 @@ def test_version_is_that_of_the_package():
 
 
 COMMANDS = ["demo", "local", "local up", "local status", "local down", "load", "caches", "sql"]
-COMMANDS += ["columns", "sample", "profile"]
+COMMANDS += ["columns", "sample", "profile", "predict"]
 COMMANDS += [
     "start",
     "ps",
@@ -238,6 +239,24 @@ def test_load_of_text_and_of_more_rows(configured, tmp_path):
     assert "'half'" in ignite_tf(*more, "--dtype", "zip=half", code=1).stderr
     for wrong in (("--dtype", "zip"), ("--separator", "ab")):
         assert ignite_tf(*more, *wrong, code=2).stderr
+
+
+def test_predict(configured, tmp_path, client):
+    path = tmp_path / "model.keras"
+    linear_model(path)
+    np.savez(tmp_path / "rows.npz", **rows_of(200))
+    ignite_tf("load", "CLI_PREDICTED", str(tmp_path / "rows.npz"), "--replace")
+    ignite_tf("load", "CLI_OUTPUTS", "digits", "--replace")
+    asked = ("predict", str(path), "CLI_PREDICTED", "CLI_OUTPUTS", "--workers", "1", "--field", "x")
+    assert "exists and has 1,797 rows; predict into another" in ignite_tf(*asked, code=1).stderr
+    assert "no unfinished prediction" in ignite_tf(*asked, "--resume", code=1).stderr
+    outcome = json.loads(ignite_tf(*asked, "--replace", "--batch-size", "64", "--json").stdout)
+    assert (outcome["cache"], outcome["rows"], outcome["predicted"]) == ("CLI_OUTPUTS", 200, 200)
+    cache = client.cache("CLI_OUTPUTS")
+    found = cache.get_all(range(200))
+    outputs = np.stack([found[key].fields["prediction"] for key in range(200)])
+    assert np.array_equal(outputs, expected(rows_of(200)))
+    assert "nothing was left to predict" in ignite_tf(*asked, "--resume").stdout
 
 
 def test_load_of_bad_input(configured):
