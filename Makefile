@@ -6,7 +6,7 @@ unexport PYTHONDONTWRITEBYTECODE
 INPUTS := setup.cfg setup.py pyproject.toml ignite_tf_magic/protocol/_rows.c ignite_tf_magic/runs/_loopback.c \
 	ignite_tf_magic/tfplugin/_filesystem.c ignite_tf_magic/tfplugin/_filesystem.h
 
-.PHONY: demo test test-all lint bench compare pairs faults faults-short matrix versions versions-tensorflow versions-ignite sanitize golden browser fuse sshd torch pictures clean
+.PHONY: demo test test-all lint bench compare pairs faults faults-short matrix versions versions-tensorflow versions-ignite sanitize golden types browser fuse sshd torch pictures clean
 
 demo: $(VENV)/.all
 	$(BIN)/ignite-tf demo
@@ -85,6 +85,10 @@ sanitize: $(VENV)/.dev
 # The golden bytes of tests/protocol, captured anew from a real node.
 golden: $(VENV)/.dev
 	$(BIN)/python tests/protocol/capture.py
+
+# docs/types.md: every type that Java puts into a cluster, read and written in every way.
+types: $(VENV)/.dev
+	$(BIN)/python -m tests.client.java_types
 
 # The browser of tests/browser. Without the right to install one, the other tests go on.
 browser:

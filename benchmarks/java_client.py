@@ -22,28 +22,28 @@ _SOURCE = Path(__file__).parent / "java" / "ThinScan.java"
 _HEAP = "768m"
 
 
-def java_command(report: Callable[[str], None]) -> list[str]:
-    """Return the command line that starts ThinScan, all but its arguments; compiles it on first use."""
+def java_command(report: Callable[[str], None], source: Path = _SOURCE) -> list[str]:
+    """Return the command line that starts a program of one file, all but its arguments; compiles it on first use."""
     java = find_java()
     jars = resolve_jars(EmbeddedOptions().resolved_version(), report)
-    classes = _classes(java.path, jars, report)
+    classes = _classes(java.path, jars, source, report)
     path = ":".join(map(str, [classes, *jars]))
     opens = [f"--add-opens={module}=ALL-UNNAMED" for module in ADD_OPENS]
-    return [java.path, *opens, f"-Xmx{_HEAP}", "-cp", path, _SOURCE.stem]
+    return [java.path, *opens, f"-Xmx{_HEAP}", "-cp", path, source.stem]
 
 
-def _classes(java: str, jars: Sequence[Path], report: Callable[[str], None]) -> Path:
+def _classes(java: str, jars: Sequence[Path], source: Path, report: Callable[[str], None]) -> Path:
     """The folder of class files, named by what they are made of."""
-    made_of = "\n".join([ECJ_VERSION, *(jar.name for jar in jars)]).encode() + _SOURCE.read_bytes()
+    made_of = "\n".join([ECJ_VERSION, *(jar.name for jar in jars)]).encode() + source.read_bytes()
     folder = cache_dir() / f"bench-{hashlib.sha256(made_of).hexdigest()[:16]}"
     if folder.exists():
         return folder
-    report("compiling the Java variant")
+    report(f"compiling {source.name}")
     compiler = _compiler()
     with tempfile.TemporaryDirectory(prefix=folder.name, dir=folder.parent) as scratch:
         staging = Path(scratch) / "classes"
         argv = [java, "-jar", str(compiler), "-11", "-nowarn", "-cp", ":".join(map(str, jars))]
-        subprocess.run([*argv, "-d", str(staging), str(_SOURCE)], check=True)
+        subprocess.run([*argv, "-d", str(staging), str(source)], check=True)
         staging.replace(folder)
     return folder
 

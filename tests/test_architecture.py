@@ -27,7 +27,8 @@ ROOMS: list[dict[str, str]] = [
     },
     {
         "protocol": """
-            lazy_numpy ops buffer times decimals objects affinity messages key_value connection layout walk walk_python
+            lazy_numpy ops buffer times decimals typed_values objects read_values write_values affinity messages
+            key_value connection layout walk walk_python
             page_series walk_compiled crc32c sweep columns row_blocks encode sql_cells row_fields sql metrics odbc
             continuous
         """,

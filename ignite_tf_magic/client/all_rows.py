@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from ignite_tf_magic.client.client import Cache
 from ignite_tf_magic.protocol import messages
 from ignite_tf_magic.protocol.buffer import Reader
-from ignite_tf_magic.protocol.objects import read_value
+from ignite_tf_magic.protocol.messages import Page
+from ignite_tf_magic.protocol.objects import FindType
+from ignite_tf_magic.protocol.read_values import read_value
 
 _ALL_PARTITIONS = -1
 
@@ -20,7 +23,7 @@ def all_rows(cache: Cache, page_rows: int = 1024) -> Iterator[tuple[Any, Any]]:
         CacheNotFound: The cache does not exist.
         ConnectionLost: The node went away; start again.
     """
-    router = cache.client.router
+    router, types = cache.client.router, cache.client.types
     here = router.control_node_id()
     nodes = cache.client.nodes()
     with router.open_to(next((node for node in nodes if node.node_id == here), nodes[0])) as channel:
@@ -30,12 +33,15 @@ def all_rows(cache: Cache, page_rows: int = 1024) -> Iterator[tuple[Any, Any]]:
         )
         cursor = page.cursor
         while True:
-            reader = Reader(page.rows)
-            for _ in range(page.num_rows):
-                yield read_value(reader), read_value(reader)
+            yield from types.read(partial(_rows_of, page))
             if not page.has_more or cursor is None:
                 return
             page = channel.call(
                 messages.next_page(cursor),
                 lambda payload: messages.parse_next_page(memoryview(bytes(payload))),
             )
+
+
+def _rows_of(page: Page, find_type: FindType) -> list[tuple[Any, Any]]:
+    reader = Reader(page.rows)
+    return [(read_value(reader, find_type), read_value(reader, find_type)) for _ in range(page.num_rows)]

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 from ignite_tf_magic.client.cache_scan import Baseline, CacheScan
@@ -232,7 +233,7 @@ class Cache:
         """Read a value, None when the key is not there."""
         return self._call(
             key_value.get(self.cache_id, key),
-            lambda payload: key_value.parse_value(payload, self.client.types.find),
+            lambda payload: self.client.types.read(partial(key_value.parse_value, payload)),
         )
 
     def get_all(self, keys: Iterable[Any]) -> dict[Any, Any]:
@@ -240,7 +241,7 @@ class Cache:
         return dict(
             self._call(
                 key_value.get_all(self.cache_id, list(keys)),
-                lambda payload: key_value.parse_rows(payload, self.client.types.find),
+                lambda payload: self.client.types.read(partial(key_value.parse_rows, payload)),
             )
         )
 

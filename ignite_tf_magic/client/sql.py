@@ -28,7 +28,7 @@ from ignite_tf_magic.errors import (
     ServerError,
 )
 from ignite_tf_magic.protocol import messages, sql
-from ignite_tf_magic.protocol.objects import BinaryType, FindType
+from ignite_tf_magic.protocol.objects import BUILT_IN_TYPES, BinaryType, FindType
 from ignite_tf_magic.protocol.odbc import DeclaredColumn
 from ignite_tf_magic.protocol.sql_cells import CellColumn, join
 from ignite_tf_magic.serialization.sql_text import gives_rows, split_statements
@@ -150,6 +150,8 @@ def _kill(options: ConnectOptions, local_port: int, statement: str) -> None:
 def _type_finder(channel: Channel) -> FindType:
     @cache
     def find_type(type_id: int) -> BinaryType | None:
+        if type_id in BUILT_IN_TYPES:
+            return BUILT_IN_TYPES[type_id]
         return channel.call(messages.get_binary_type(type_id), messages.parse_binary_type)
 
     return find_type

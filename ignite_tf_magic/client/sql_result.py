@@ -144,8 +144,12 @@ def kind_of(cells: CellColumn, declared: DeclaredColumn | None) -> str:
         return _KIND_OF_CODE.get(declared.code, "object") if declared else "null"
     if cells.values.dtype.kind != "O":
         return "timestamp" if cells.values.dtype.kind == "M" else _KIND_OF_CODE[cells.code]
-    found = {_KIND_OF_TYPE.get(type(value), "object") for value in cells.values[~cells.nulls]}
+    found = {_kind_of_value(value) for value in cells.values[~cells.nulls]}
     return found.pop() if len(found) == 1 else "object"
+
+
+def _kind_of_value(value: Any) -> str:
+    return next((_KIND_OF_TYPE[kind] for kind in type(value).__mro__ if kind in _KIND_OF_TYPE), "object")
 
 
 def _unique(names: Sequence[str]) -> list[str]:

@@ -16,11 +16,16 @@ from ignite_tf_magic.errors import LocalProtocolError
 from ignite_tf_magic.protocol.buffer import Writer
 from ignite_tf_magic.protocol.decimals import decimal_hash
 from ignite_tf_magic.protocol.lazy_numpy import np
-from ignite_tf_magic.protocol.objects import BinaryObject, array_hash, java_hash, write_value
+from ignite_tf_magic.protocol.objects import BinaryObject, array_hash, java_hash
 from ignite_tf_magic.protocol.times import instant_of, millis_of_time
+from ignite_tf_magic.protocol.typed_values import INTEGERS, EnumValue, JavaSerialized, JavaTime
+from ignite_tf_magic.protocol.write_values import write_value
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+
+_NARROW = frozenset(INTEGERS.values())
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -84,6 +89,10 @@ def key_hash(key: Any) -> int:
     """
     if isinstance(key, bool | np.bool_):
         return 1231 if key else 1237
+    if isinstance(key, EnumValue):
+        raise LocalProtocolError(f"the affinity of {key!r}, a key that is an enum, is not known")
+    if type(key) in _NARROW:
+        return int(key)
     if isinstance(key, int | np.integer):
         array = np.asarray([key]) if isinstance(key, np.integer) else np.asarray([key], np.int64)
         return int(hashes_of_integers(array)[0])
@@ -92,13 +101,13 @@ def key_hash(key: Any) -> int:
     if isinstance(key, uuid.UUID):
         halves = np.asarray([key.int >> 64 ^ (key.int & (1 << 64) - 1)], np.uint64).view(np.int64)
         return int(hashes_of_integers(halves)[0])
-    if isinstance(key, bytes):
+    if isinstance(key, bytes) and not isinstance(key, JavaSerialized):
         return array_hash(key)
     if isinstance(key, decimal.Decimal):
         return decimal_hash(key)
     if isinstance(key, dt.datetime | np.datetime64) and (instant := instant_of(key)) is not None:
         return int(hashes_of_integers(np.asarray([instant[0]], np.int64))[0])
-    if isinstance(key, dt.time):
+    if isinstance(key, dt.time) and not isinstance(key, JavaTime):
         return int(hashes_of_integers(np.asarray([millis_of_time(key)], np.int64))[0])
     if isinstance(key, BinaryObject):
         return array_hash(b"".join(map(encoded, key.fields.values())))

@@ -14,9 +14,10 @@ from ignite_tf_magic.errors import RemoteProtocolError, SchemaError
 from ignite_tf_magic.protocol.buffer import Reader
 from ignite_tf_magic.protocol.decimals import decimal_from_wire
 from ignite_tf_magic.protocol.layout import Leaf, RowLayout
-from ignite_tf_magic.protocol.objects import read_value, skip_value, uuid_from_wire
+from ignite_tf_magic.protocol.objects import skip_value
 from ignite_tf_magic.protocol.ops import TypeCode
 from ignite_tf_magic.protocol.page_series import PageSeries
+from ignite_tf_magic.protocol.read_values import read_value, uuid_from_wire
 from ignite_tf_magic.protocol.walk import RowFault, Rule, Walker
 from ignite_tf_magic.protocol.walk_compiled import CompiledWalker, make_walker
 

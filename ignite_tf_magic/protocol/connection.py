@@ -29,7 +29,6 @@ from ignite_tf_magic.errors import (
 from ignite_tf_magic.protocol.affinity import TopologyVersion
 from ignite_tf_magic.protocol.buffer import Reader, Writer
 from ignite_tf_magic.protocol.messages import Request
-from ignite_tf_magic.protocol.objects import read_value, write_text
 from ignite_tf_magic.protocol.ops import (
     CLIENT_CODE,
     HANDSHAKE_CODE,
@@ -39,6 +38,8 @@ from ignite_tf_magic.protocol.ops import (
     Status,
     TypeCode,
 )
+from ignite_tf_magic.protocol.read_values import read_value
+from ignite_tf_magic.protocol.write_values import write_text
 
 MAX_MESSAGE_BYTES = 2**31 - 1
 MAX_HANDSHAKE_BYTES = 64 * 1024

@@ -16,7 +16,7 @@ from ignite_tf_magic.protocol.objects import (
     HEADER_BYTES,
     BinaryType,
     binary_type_of,
-    code_of,
+    name_id,
     object_footer,
     object_header,
 )
@@ -24,6 +24,7 @@ from ignite_tf_magic.protocol.ops import TypeCode
 from ignite_tf_magic.protocol.row_blocks import cells_of, encode_block, head_of
 from ignite_tf_magic.protocol.times import instants_of, wire_dtype
 from ignite_tf_magic.protocol.walk_compiled import hash_rows
+from ignite_tf_magic.protocol.write_values import code_of
 
 _HASH_AT = 8
 
@@ -124,7 +125,7 @@ class RowEncoder:
             values.append((start + HEADER_BYTES + len(body), column))
             body += bytes(column.dtype.itemsize * (column.shape[1] if column.ndim > 1 else 1))
         field_ids = tuple(field_id for _, field_id in self.binary_type.fields.values())
-        header = object_header(self._type_name, field_ids, offsets, len(body), 0)
+        header = object_header(name_id(self._type_name), field_ids, offsets, len(body), 0)
         return key + header + bytes(body) + object_footer(offsets), values, start, len(body)
 
     def _encode_table(self, index: NDArray[np.intp]) -> memoryview:

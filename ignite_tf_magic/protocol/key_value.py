@@ -10,8 +10,10 @@ from typing import Any
 
 from ignite_tf_magic.protocol.buffer import Reader, Writer
 from ignite_tf_magic.protocol.messages import Request, for_cache
-from ignite_tf_magic.protocol.objects import FindType, read_value, write_value
+from ignite_tf_magic.protocol.objects import FindType
 from ignite_tf_magic.protocol.ops import Concurrency, Isolation, Operation, TypeCode
+from ignite_tf_magic.protocol.read_values import read_value
+from ignite_tf_magic.protocol.write_values import write_value
 
 _TRANSACTIONAL = 2
 _EXPIRING = 4

@@ -15,12 +15,7 @@ from typing import NamedTuple
 from ignite_tf_magic.errors import RemoteProtocolError
 from ignite_tf_magic.protocol.affinity import PartitionMap, TopologyVersion
 from ignite_tf_magic.protocol.buffer import Reader, Writer
-from ignite_tf_magic.protocol.objects import (
-    BinaryType,
-    java_hash,
-    read_value,
-    write_text,
-)
+from ignite_tf_magic.protocol.objects import BinaryType, java_hash
 from ignite_tf_magic.protocol.ops import (
     AtomicityMode,
     CacheMode,
@@ -29,6 +24,8 @@ from ignite_tf_magic.protocol.ops import (
     TypeCode,
     WriteSyncMode,
 )
+from ignite_tf_magic.protocol.read_values import read_value
+from ignite_tf_magic.protocol.write_values import write_text
 
 KEEP_BINARY = 1
 _JAVA = 0
@@ -459,12 +456,13 @@ def parse_binary_type(payload: memoryview) -> BinaryType | None:
     for _ in range(reader.count()):
         field_name = _string(reader)
         fields[field_name] = (reader.int32(), reader.int32())
+    enum_names = {}
     if reader.bool():
         for _ in range(reader.count()):
-            _string(reader)
-            reader.int32()
+            enum_name = _string(reader)
+            enum_names[reader.int32()] = enum_name
     schemas = {}
     for _ in range(reader.count(8)):
         schema = reader.int32()
         schemas[schema] = tuple(reader.take(4 * reader.count(4)).cast("i"))
-    return BinaryType(type_id, name or f"type {type_id}", fields, schemas, affinity)
+    return BinaryType(type_id, name or f"type {type_id}", fields, schemas, affinity, enum_names)

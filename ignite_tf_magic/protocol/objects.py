@@ -1,47 +1,28 @@
-"""One Ignite value <-> one Python value.
+"""Binary objects and their types, and how long values are: what reading and writing of values share.
 
-Plain Python values choose their Ignite type: int -> long, float -> double, str, bytes -> byte[],
-bool, UUID, Decimal, datetime -> timestamp, in UTC, which one without a zone is taken for, date -> java.sql.Date and
-time -> java.sql.Time, which nodes in UTC show as they are. A list of text is a String[], any other an Object[]. NumPy
-scalars and one-dimensional arrays choose theirs exactly (np.int32(5) -> int, np.float32 array -> float[]), which is the
-way to write a key of type int.
 Source: Ignite documentation, "Binary Client Protocol", data format.
 """
 
 from __future__ import annotations
 
-import datetime as dt
-import decimal
 import struct
-import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
-from ignite_tf_magic.errors import LocalProtocolError, RemoteProtocolError
-from ignite_tf_magic.protocol.buffer import Reader, Writer
-from ignite_tf_magic.protocol.decimals import decimal_from_wire, write_decimal
+from ignite_tf_magic.errors import RemoteProtocolError
+from ignite_tf_magic.protocol.buffer import Reader
 from ignite_tf_magic.protocol.lazy_numpy import np
 from ignite_tf_magic.protocol.ops import ObjectFlag, TypeCode
-from ignite_tf_magic.protocol.times import (
-    SQL_DATE_BYTES,
-    SQL_DATE_HEAD,
-    instant_of,
-    millis_of_time,
-    sql_date,
-    to_datetime,
-    wire_dtype,
-)
 
 HEADER_BYTES = 24
 _HEADER = struct.Struct("<bbhiiiii")
 _FNV_OFFSET = 0x811C9DC5
 _FNV_PRIME = 0x01000193
-# What is NumPy's in no case, though some of NumPy's types derive from these.
-_OF_PYTHON = frozenset((bool, int, float, str, bytes))
-_OF_CLASS_OBJECT = -1
-_TIMESTAMP = struct.Struct("<qi")
+_RAW_OFFSET_BYTES = 4
+_COMPACT = ObjectFlag.USER_TYPE | ObjectFlag.COMPACT_FOOTER
+_OF_FORM = ObjectFlag.USER_TYPE | ObjectFlag.COMPACT_FOOTER
 
 # Types with a NumPy dtype, and its name.
 SCALARS: dict[int, str] = {
@@ -101,6 +82,7 @@ class BinaryType:
     Attributes:
         fields: Field name -> (type code, field id), in the type's order.
         schemas: Schema id -> field ids in the order in which such an object stores them.
+        enum_names: Of an enum: ordinal -> name.
     """
 
     type_id: int
@@ -108,14 +90,63 @@ class BinaryType:
     fields: Mapping[str, tuple[int, int]]
     schemas: Mapping[int, tuple[int, ...]]
     affinity_field: str | None = None
+    enum_names: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectForm:
+    """What the bytes of an object that was read had beside its fields; an object written back is as it was.
+
+    Attributes:
+        type_id: As the object has it, which need not be the hash of a name.
+        field_ids: Likewise of its fields, by their names.
+        flags: Whose type it is, and whether the footer is compact: without field ids.
+    """
+
+    type_id: int
+    field_ids: Mapping[str, int]
+    flags: int
 
 
 @dataclass(frozen=True, slots=True)
 class BinaryObject:
-    """A complex object, with its fields by name (by "field 0x..." where the type is unknown)."""
+    """A complex object, with its fields by name (by "field 0x..." where the type is unknown).
+
+    Objects in a circle are the same object in Python, too: look at `fields` instead of comparing them with `==`.
+
+    Attributes:
+        raw: What its class has written behind the fields, in a form that only the class knows.
+        form: How it was written, of an object that was read.
+    """
 
     type_name: str
     fields: Mapping[str, Any] = field(default_factory=dict)
+    raw: bytes = b""
+    form: ObjectForm | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def type_id(self) -> int:
+        """Id of its type."""
+        return self.form.type_id if self.form else name_id(self.type_name)
+
+    @property
+    def field_ids(self) -> tuple[int, ...]:
+        """Ids of its fields, in their order."""
+        known = self.form.field_ids if self.form else {}
+        return tuple(known[name] if name in known else name_id(name) for name in self.fields)
+
+
+class UnknownObjectSchema(RemoteProtocolError):
+    """An object whose type does not tell where such an object has which fields; the cluster may know more by now.
+
+    Attributes:
+        type_id: Of the type.
+        schema_id: Of the schema.
+    """
+
+    def __init__(self, type_id: int, schema_id: int) -> None:
+        super().__init__(f"schema {schema_id:#x} of type {type_id:#x} is unknown")
+        self.type_id, self.schema_id = type_id, schema_id
 
 
 FindType = Callable[[int], BinaryType | None]
@@ -136,8 +167,6 @@ def name_id(name: str) -> int:
 
 def schema_id(field_ids: tuple[int, ...]) -> int:
     """Id of a schema: FNV-1 over the bytes of its field ids."""
-    if not field_ids:
-        return 0
     value = _FNV_OFFSET
     for field_id in field_ids:
         for shift in (0, 8, 16, 24):
@@ -162,151 +191,57 @@ def _signed(value: int) -> int:
     return value - (1 << 32) if value & 0x80000000 else value
 
 
-def write_value(writer: Writer, value: Any) -> None:
-    """Append one value with its type code.
-
-    Raises:
-        LocalProtocolError: The value has no Ignite form here.
-    """
-    if value is None:
-        writer.int8(TypeCode.NULL)
-    elif type(value) in _OF_PYTHON:
-        _write_python_scalar(writer, value)
-    elif isinstance(value, BinaryObject):
-        write_object(writer, value)
-    elif isinstance(value, np.ndarray):
-        _write_array(writer, value)
-    elif isinstance(value, np.generic):
-        _write_numpy_scalar(writer, value)
-    else:
-        _write_python_scalar(writer, value)
-
-
-def _write_numpy_scalar(writer: Writer, value: np.generic) -> None:
-    code = CODE_OF_DTYPE.get(value.dtype.str[1:])
-    if isinstance(value, np.datetime64):
-        _write_moment(writer, value)
-        return
-    if value.dtype == wire_dtype():
-        writer.int8(TypeCode.TIMESTAMP).raw(value.tobytes())
-        return
-    if code is None:
-        _write_python_scalar(writer, value.item())
-        return
-    writer.int8(code).raw(np.asarray(value, dtype_of(code)).tobytes())
-
-
-def _write_moment(writer: Writer, value: dt.datetime | np.datetime64) -> None:
-    instant = instant_of(value)
-    if instant is None:
-        writer.int8(TypeCode.NULL)
-    else:
-        writer.int8(TypeCode.TIMESTAMP).raw(_TIMESTAMP.pack(*instant))
-
-
-def _write_array(writer: Writer, value: np.ndarray[Any, Any]) -> None:
-    code = ARRAY_CODE_OF_DTYPE.get(value.dtype.str[1:])
-    if code is None or value.ndim != 1:
-        raise LocalProtocolError(
-            f"an array of {value.dtype} with {value.ndim} dimensions has no Ignite form; "
-            "give a one-dimensional array of a primitive type"
-        )
-    writer.int8(code).int32(value.size)
-    writer.raw(np.ascontiguousarray(value, value.dtype.newbyteorder("<")).tobytes())
-
-
-def _write_python_scalar(writer: Writer, value: Any) -> None:
-    if isinstance(value, bool):
-        writer.int8(TypeCode.BOOL).bool(value)
-    elif isinstance(value, int):
-        if not -(1 << 63) <= value < 1 << 63:
-            raise LocalProtocolError(f"{value} does not fit into a 64-bit integer")
-        writer.int8(TypeCode.LONG).int64(value)
-    elif isinstance(value, float):
-        writer.int8(TypeCode.DOUBLE).raw(struct.pack("<d", value))
-    elif isinstance(value, str):
-        write_text(writer, value)
-    elif isinstance(value, bytes | bytearray | memoryview):
-        writer.int8(TypeCode.BYTE_ARRAY).int32(len(value)).raw(value)
-    elif isinstance(value, uuid.UUID):
-        writer.int8(TypeCode.UUID).raw(value.bytes[7::-1] + value.bytes[:7:-1])
-    elif isinstance(value, dt.datetime):
-        _write_moment(writer, value)
-    elif isinstance(value, decimal.Decimal):
-        write_decimal(writer, value)
-    elif isinstance(value, dt.date):
-        writer.int8(TypeCode.OPTIMIZED - 256).int32(SQL_DATE_BYTES).raw(sql_date(value))
-    elif isinstance(value, dt.time):
-        writer.int8(TypeCode.TIME).int64(millis_of_time(value))
-    elif isinstance(value, list | tuple):
-        _write_list(writer, value)
-    else:
-        raise LocalProtocolError(f"a value of type {type(value).__name__} has no Ignite form here")
-
-
-def _write_list(writer: Writer, value: Sequence[Any]) -> None:
-    if value and all(item is None or isinstance(item, str) for item in value):
-        writer.int8(TypeCode.STRING_ARRAY).int32(len(value))
-    else:
-        writer.int8(TypeCode.OBJECT_ARRAY).int32(_OF_CLASS_OBJECT).int32(len(value))
-    for item in value:
-        write_value(writer, item)
-
-
-def write_text(writer: Writer, value: str | None) -> None:
-    """Append a string value with its type code, or a null."""
-    if value is None:
-        writer.int8(TypeCode.NULL)
-        return
-    try:
-        raw = value.encode()
-    except UnicodeEncodeError as error:
-        raise LocalProtocolError(
-            f"the text {value[:60]!a} has half a character (a lone surrogate) at {error.start}, which UTF-8 cannot "
-            "hold; decode it as what it was, or replace it: text.encode('utf-8', 'replace').decode()"
-        ) from None
-    writer.int8(TypeCode.STRING).int32(len(raw)).raw(raw)
-
-
-def write_object(writer: Writer, value: BinaryObject) -> None:
-    """Append a binary object with a compact footer, as the servers themselves write it.
-
-    The cluster must know its type and schema (`binary_type_of`, PUT_BINARY_TYPE) before it can read it.
-    """
-    body = Writer()
-    offsets = []
-    for item in value.fields.values():
-        offsets.append(HEADER_BYTES + len(body.data))
-        write_value(body, item)
-    field_ids = tuple(name_id(name) for name in value.fields)
-    header = object_header(value.type_name, field_ids, offsets, len(body.data), array_hash(bytes(body.data)))
-    writer.raw(header).raw(body.data).raw(object_footer(offsets))
-
-
 def object_header(
-    type_name: str, field_ids: tuple[int, ...], offsets: Sequence[int], body_bytes: int, body_hash: int
+    type_id: int,
+    field_ids: tuple[int, ...],
+    offsets: Sequence[int],
+    body_bytes: int,
+    body_hash: int,
+    *,
+    flags: int = _COMPACT,
+    raw_at: int = 0,
 ) -> bytes:
-    """Build the header of an object with a compact footer."""
+    """Build the header of an object.
+
+    Args:
+        type_id: Its type.
+        field_ids: Of its fields, in stored order.
+        offsets: Where they begin, from the object's start.
+        body_bytes: Bytes of the fields, and of what is raw behind them.
+        body_hash: Their hash.
+        flags: Whose type it is and whether the footer is compact, as in `ObjectForm`.
+        raw_at: Where raw data begins, from the object's start; 0 where there is none.
+    """
     end = HEADER_BYTES + body_bytes
-    flags = ObjectFlag.USER_TYPE | ObjectFlag.COMPACT_FOOTER
     if field_ids:
         flags |= ObjectFlag.HAS_SCHEMA | _WIDTH_FLAG[_offset_width(offsets)]
+    if raw_at:
+        flags |= ObjectFlag.HAS_RAW_DATA
+    footer = object_footer(offsets, field_ids, flags=flags, raw_at=raw_at)
     return _HEADER.pack(
         TypeCode.BINARY_OBJECT,
         1,
         flags,
-        name_id(type_name),
+        type_id,
         body_hash,
-        end + len(object_footer(offsets)),
+        end + len(footer),
         schema_id(field_ids),
-        end if field_ids else 0,
+        end if field_ids else raw_at or HEADER_BYTES,
     )
 
 
-def object_footer(offsets: Sequence[int]) -> bytes:
-    """Build a compact footer: only the offsets, as narrow as the last one allows."""
+def object_footer(
+    offsets: Sequence[int], field_ids: Sequence[int] = (), *, flags: int = _COMPACT, raw_at: int = 0
+) -> bytes:
+    """Build a footer: the offsets, as narrow as the last one allows, and the field ids unless it is compact."""
+    if not offsets:
+        return b""
     width = _offset_width(offsets)
-    return b"".join(offset.to_bytes(width, "little") for offset in offsets)
+    pieces = [offset.to_bytes(width, "little") for offset in offsets]
+    if not flags & ObjectFlag.COMPACT_FOOTER:
+        named = zip(field_ids, pieces, strict=True)
+        pieces = [field_id.to_bytes(4, "little", signed=True) + piece for field_id, piece in named]
+    return b"".join(pieces) + (raw_at.to_bytes(_RAW_OFFSET_BYTES, "little") if raw_at else b"")
 
 
 def _offset_width(offsets: Sequence[int]) -> int:
@@ -322,131 +257,6 @@ def binary_type_of(type_name: str, codes: Mapping[str, int]) -> BinaryType:
     fields = {name: (code, name_id(name)) for name, code in codes.items()}
     field_ids = tuple(field_id for _, field_id in fields.values())
     return BinaryType(name_id(type_name), type_name, fields, {schema_id(field_ids): field_ids})
-
-
-def code_of(value: Any) -> int:
-    """Return the type code a value is written with."""
-    writer = Writer()
-    write_value(writer, value)
-    return writer.data[0]
-
-
-def read_value(reader: Reader, find_type: FindType | None = None, depth: int = 0) -> Any:
-    """Read one value with its type code.
-
-    Args:
-        reader: Positioned at the type code; afterwards behind the value.
-        find_type: Gives the type of a binary object, to name its fields.
-        depth: Nesting so far; objects nested deeper than 64 are refused as corrupted.
-
-    Raises:
-        RemoteProtocolError: Truncated bytes, an unknown type code, or senseless lengths.
-    """
-    if depth > 64:
-        raise RemoteProtocolError("corrupted message: values nested more than 64 deep")
-    code = reader.int8() & 0xFF
-    if code in SCALARS:
-        dtype = dtype_of(code)
-        return np.frombuffer(reader.take(dtype.itemsize), dtype)[0].item()
-    if code == TypeCode.BYTE_ARRAY:
-        return bytes(reader.take(reader.count()))
-    if code in ARRAYS:
-        dtype = dtype_of(code)
-        return np.frombuffer(reader.take(reader.count(dtype.itemsize) * dtype.itemsize), dtype).copy()
-    read = _READERS.get(code)
-    if read is None:
-        raise RemoteProtocolError(f"unknown type code {code} at offset {reader.position - 1}")
-    return read(reader, find_type, depth + 1)
-
-
-def _read_uuid(reader: Reader, _find: FindType | None, _depth: int) -> uuid.UUID:
-    return uuid_from_wire(reader.take(16))
-
-
-def uuid_from_wire(raw: bytes | memoryview) -> uuid.UUID:
-    """Read a UUID: two little-endian 64-bit halves."""
-    data = bytes(raw)
-    return uuid.UUID(bytes=data[7::-1] + data[:7:-1])
-
-
-def _read_date(reader: Reader, _find: FindType | None, _depth: int) -> dt.datetime:
-    return to_datetime(reader.int64(), 0)
-
-
-def _read_timestamp(reader: Reader, _find: FindType | None, _depth: int) -> dt.datetime:
-    return to_datetime(reader.int64(), reader.int32())
-
-
-def _read_optimized(reader: Reader, _find: FindType | None, _depth: int) -> dt.datetime | bytes:
-    """Read a java.sql.Date; anything else that Java serialised stays bytes."""
-    raw = reader.take(reader.count())
-    if len(raw) != SQL_DATE_BYTES or bytes(raw[:5]) != SQL_DATE_HEAD:
-        return bytes(raw)
-    return to_datetime(int.from_bytes(raw[-8:], "little", signed=True), 0)
-
-
-def _read_time(reader: Reader, _find: FindType | None, _depth: int) -> dt.time:
-    return to_datetime(reader.int64(), 0).time()
-
-
-def _read_decimal(reader: Reader, _find: FindType | None, _depth: int) -> decimal.Decimal:
-    scale = reader.int32()
-    return decimal_from_wire(scale, bytes(reader.take(reader.count())))
-
-
-def _read_enum(reader: Reader, _find: FindType | None, _depth: int) -> int:
-    if reader.int32() == 0:
-        read_value(reader)
-    return reader.int32()
-
-
-def _read_values(reader: Reader, find: FindType | None, depth: int) -> list[Any]:
-    return [read_value(reader, find, depth) for _ in range(reader.count())]
-
-
-def _read_object_array(reader: Reader, find: FindType | None, depth: int) -> list[Any]:
-    if reader.int32() == 0:
-        read_value(reader)
-    return _read_values(reader, find, depth)
-
-
-def _read_collection(reader: Reader, find: FindType | None, depth: int) -> list[Any]:
-    size = reader.count()
-    reader.int8()
-    return [read_value(reader, find, depth) for _ in range(size)]
-
-
-def _read_map(reader: Reader, find: FindType | None, depth: int) -> list[tuple[Any, Any]]:
-    size = reader.count(2)
-    reader.int8()
-    return [(read_value(reader, find, depth), read_value(reader, find, depth)) for _ in range(size)]
-
-
-def _read_wrapped(reader: Reader, find: FindType | None, depth: int) -> Any:
-    data = reader.take(reader.count())
-    return read_value(Reader(data, _inside(reader.int32(), len(data))), find, depth)
-
-
-def _inside(offset: int, size: int) -> int:
-    if not 0 <= offset < max(size, 1):
-        raise RemoteProtocolError(f"corrupted object: offset {offset} in {size} bytes")
-    return offset
-
-
-def _read_object(reader: Reader, find: FindType | None, depth: int) -> BinaryObject:
-    start = reader.position - 1
-    header = read_header(reader, start)
-    binary_type = find(header.type_id) if find else None
-    names = {field_id: name for name, (_, field_id) in binary_type.fields.items()} if binary_type else {}
-    body = reader.view[start : start + header.length]
-    values = {}
-    for field_id, offset in header.field_offsets(body, binary_type):
-        name = names.get(field_id, f"field {field_id & 0xFFFFFFFF:#010x}")
-        values[name] = read_value(Reader(body, _inside(offset, len(body))), find, depth)
-    reader.position = start + header.length
-    return BinaryObject(
-        binary_type.name if binary_type else f"type {header.type_id & 0xFFFFFFFF:#010x}", values
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,6 +276,27 @@ class ObjectHeader:
             return 1
         return 2 if self.flags & ObjectFlag.OFFSET_TWO_BYTES else 4
 
+    @property
+    def form_flags(self) -> int:
+        """Those flags that `ObjectForm` has."""
+        return self.flags & _OF_FORM
+
+    def raw_range(self, body: memoryview) -> tuple[int, int]:
+        """Return where raw data begins and ends, from the object's start; twice the same where there is none.
+
+        Raises:
+            RemoteProtocolError: It would lie outside of the object.
+        """
+        if not self.flags & ObjectFlag.HAS_RAW_DATA:
+            return 0, 0
+        if not self.flags & ObjectFlag.HAS_SCHEMA:
+            start, end = self.footer, self.length
+        else:
+            start, end = Reader(body, self.length - _RAW_OFFSET_BYTES).int32(), self.footer
+        if not HEADER_BYTES <= start <= end:
+            raise RemoteProtocolError(f"corrupted object: raw data from {start} to {end}")
+        return start, end
+
     def field_offsets(self, body: memoryview, binary_type: BinaryType | None) -> list[tuple[int, int]]:
         """List (field id, offset from the object's start) in stored order.
 
@@ -479,7 +310,7 @@ class ObjectHeader:
         if self.flags & ObjectFlag.COMPACT_FOOTER:
             ids = binary_type.schemas.get(self.schema_id) if binary_type else None
             if ids is None:
-                raise RemoteProtocolError(f"schema {self.schema_id:#x} of type {self.type_id:#x} is unknown")
+                raise UnknownObjectSchema(self.type_id, self.schema_id)
             return [(field_id, self._offset(footer)) for field_id in ids]
         pairs = []
         while footer.remaining >= 4 + self.offset_bytes:
@@ -515,8 +346,9 @@ _SIZE_OF_PLAIN = {
     TypeCode.DATE: 8,
     TypeCode.TIMESTAMP: 12,
     TypeCode.TIME: 8,
+    TypeCode.HANDLE: 4,
 }
-_VALUES_BEHIND_COUNT = frozenset(
+VALUES_BEHIND_COUNT = frozenset(
     {
         TypeCode.STRING_ARRAY,
         TypeCode.UUID_ARRAY,
@@ -555,9 +387,17 @@ def skip_value(reader: Reader, depth: int = 0) -> None:
 
 
 def _skip_many(reader: Reader, code: int, depth: int) -> None:
-    if code in (TypeCode.ENUM, TypeCode.BINARY_ENUM, TypeCode.OBJECT_ARRAY, TypeCode.ENUM_ARRAY):
+    if code in (
+        TypeCode.ENUM,
+        TypeCode.BINARY_ENUM,
+        TypeCode.OBJECT_ARRAY,
+        TypeCode.ENUM_ARRAY,
+        TypeCode.CLASS,
+    ):
         if reader.int32() == 0:
             skip_value(reader, depth)
+        if code == TypeCode.CLASS:
+            return
         if code in (TypeCode.ENUM, TypeCode.BINARY_ENUM):
             reader.int32()
             return
@@ -565,7 +405,7 @@ def _skip_many(reader: Reader, code: int, depth: int) -> None:
     elif code in (TypeCode.COLLECTION, TypeCode.MAP):
         size = reader.count() * (2 if code == TypeCode.MAP else 1)
         reader.int8()
-    elif code in _VALUES_BEHIND_COUNT:
+    elif code in VALUES_BEHIND_COUNT:
         size = reader.count()
     else:
         raise RemoteProtocolError(f"unknown type code {code} at offset {reader.position - 1}")
@@ -573,27 +413,9 @@ def _skip_many(reader: Reader, code: int, depth: int) -> None:
         skip_value(reader, depth)
 
 
-_READERS: dict[int, Callable[[Reader, FindType | None, int], Any]] = {
-    TypeCode.NULL: lambda _reader, _find, _depth: None,
-    TypeCode.STRING: lambda reader, _find, _depth: reader.text(),
-    TypeCode.UUID: _read_uuid,
-    TypeCode.DATE: _read_date,
-    TypeCode.TIMESTAMP: _read_timestamp,
-    TypeCode.TIME: _read_time,
-    TypeCode.DECIMAL: _read_decimal,
-    TypeCode.ENUM: _read_enum,
-    TypeCode.BINARY_ENUM: _read_enum,
-    TypeCode.STRING_ARRAY: _read_values,
-    TypeCode.UUID_ARRAY: _read_values,
-    TypeCode.DATE_ARRAY: _read_values,
-    TypeCode.DECIMAL_ARRAY: _read_values,
-    TypeCode.TIMESTAMP_ARRAY: _read_values,
-    TypeCode.TIME_ARRAY: _read_values,
-    TypeCode.OBJECT_ARRAY: _read_object_array,
-    TypeCode.ENUM_ARRAY: _read_object_array,
-    TypeCode.COLLECTION: _read_collection,
-    TypeCode.MAP: _read_map,
-    TypeCode.WRAPPED_OBJECT: _read_wrapped,
-    TypeCode.BINARY_OBJECT: _read_object,
-    TypeCode.OPTIMIZED: _read_optimized,
-}
+_AFFINITY_KEY = replace(
+    binary_type_of("AffinityKey", {"key": TypeCode.BINARY_OBJECT, "affKey": TypeCode.BINARY_OBJECT}),
+    name="org.apache.ignite.cache.affinity.AffinityKey",
+)
+# Ignite's own types, which no cluster tells of.
+BUILT_IN_TYPES = {_AFFINITY_KEY.type_id: _AFFINITY_KEY}

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from ignite_tf_magic.errors import RemoteProtocolError
 from ignite_tf_magic.protocol.buffer import Reader, Writer
-from ignite_tf_magic.protocol.objects import read_value, write_text
+from ignite_tf_magic.protocol.read_values import read_value
+from ignite_tf_magic.protocol.write_values import write_text
 
 _HANDSHAKE, _DESCRIBE = 1, 11
 _VERSION = (2, 8, 0)  # the first that tells which columns may be NULL

@@ -83,12 +83,15 @@ class TypeCode(IntEnum):
     ENUM_ARRAY = 29
     DECIMAL = 30
     DECIMAL_ARRAY = 31
+    CLASS = 32
     TIMESTAMP = 33
     TIMESTAMP_ARRAY = 34
     TIME = 36
     TIME_ARRAY = 37
     BINARY_ENUM = 38
     NULL = 101
+    # Where a value stands that has come before: how many bytes ago.
+    HANDLE = 102
     BINARY_OBJECT = 103
     # Java's own serialisation by Ignite's optimised marshaller; SQL's DATE comes so.
     OPTIMIZED = 254

@@ -15,10 +15,10 @@ from ignite_tf_magic.protocol.objects import (
     HEADER_BYTES,
     name_id,
     schema_id,
-    write_value,
 )
 from ignite_tf_magic.protocol.ops import ObjectFlag, TypeCode
 from ignite_tf_magic.protocol.times import instants_of, wire_dtype
+from ignite_tf_magic.protocol.write_values import write_value
 
 _HEADER = np.dtype(
     [

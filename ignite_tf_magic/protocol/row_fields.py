@@ -93,10 +93,10 @@ def _fields(path: Path, view: memoryview, start: int, find_type: FindType) -> It
         yield path, RowField(code, None)
         return
     names = _names(binary_type)
-    body = view[start : start + header.length]
-    for field_id, offset in header.field_offsets(body, binary_type):
+    view = view[: start + header.length]
+    for field_id, offset in header.field_offsets(view[start:], binary_type):
         name = names.get(field_id, f"field {field_id & 0xFFFFFFFF:#010x}")
-        yield from _fields((*path, name), body, offset, find_type)
+        yield from _fields((*path, name), view, start + offset, find_type)
 
 
 def _names(binary_type: BinaryType) -> dict[int, str]:

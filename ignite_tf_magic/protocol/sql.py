@@ -12,9 +12,11 @@ from typing import Any
 
 from ignite_tf_magic.protocol.buffer import Reader, Writer
 from ignite_tf_magic.protocol.messages import Request
-from ignite_tf_magic.protocol.objects import read_value, write_value
 from ignite_tf_magic.protocol.ops import Feature, Operation, TypeCode
+from ignite_tf_magic.protocol.read_values import read_value
 from ignite_tf_magic.protocol.sql_cells import Cells
+from ignite_tf_magic.protocol.times import millis_of_time
+from ignite_tf_magic.protocol.write_values import write_value
 
 _ANY_STATEMENT = 0
 _UPDATE_BATCH_ROWS = 1  # Ignite's default
@@ -107,6 +109,8 @@ def _page(reader: Reader, cursor: int | None, names: tuple[str, ...], num_column
 
 
 def _write_argument(writer: Writer, value: Any) -> None:
+    if isinstance(value, dt.time):
+        millis_of_time(value)  # a node would cut off what its TIME has not, and say nothing
     if isinstance(value, dt.time) or (isinstance(value, dt.date) and not isinstance(value, dt.datetime)):
         write_value(writer, value.isoformat())
     else:

@@ -15,19 +15,16 @@ from typing import TYPE_CHECKING, Any
 from ignite_tf_magic.errors import RemoteProtocolError
 from ignite_tf_magic.protocol.buffer import Reader
 from ignite_tf_magic.protocol.lazy_numpy import np
-from ignite_tf_magic.protocol.objects import (
-    FindType,
-    dtype_of,
-    read_value,
-    skip_value,
-)
+from ignite_tf_magic.protocol.objects import FindType, dtype_of, skip_value
 from ignite_tf_magic.protocol.ops import TypeCode
 from ignite_tf_magic.protocol.page_series import address_of
+from ignite_tf_magic.protocol.read_values import read_value
 from ignite_tf_magic.protocol.times import (
     SQL_DATE_BYTES,
     SQL_DATE_HEAD,
     date_of_java,
     nanos_of_wire,
+    to_datetime,
     to_datetime64,
     wire_dtype,
 )
@@ -185,8 +182,15 @@ def read_cell(reader: Reader, find_type: FindType | None = None) -> Any:
         reader.int8()
         raw = bytes(reader.take(reader.count()))
         return _date(raw) if len(raw) == SQL_DATE_BYTES and raw.startswith(SQL_DATE_HEAD) else raw
+    if code == TypeCode.TIME:
+        reader.int8()
+        return to_datetime(reader.int64() % _DAY_MS, 0).time()
     value = read_value(reader, find_type)
-    return chr(value) if code == TypeCode.CHAR else value
+    if code == TypeCode.CHAR:
+        return chr(value)
+    if code in _INTEGERS:
+        return int(value)
+    return float(value) if code == TypeCode.FLOAT else value
 
 
 def _date(raw: bytes) -> dt.date:
@@ -197,13 +201,16 @@ def _date(raw: bytes) -> dt.date:
 def _starts(data: memoryview, num_values: int) -> NDArray[np.int64]:
     starts = np.zeros(num_values + 1, np.int64)
     compiled = library()
-    if compiled is None:
-        reader = Reader(data)
-        for index in range(num_values):
-            skip_value(reader)
-            starts[index + 1] = reader.position
-    elif num_values and compiled.itm_starts(address_of(data), len(data), num_values, starts.ctypes.data):
-        raise RemoteProtocolError("corrupted answer: its cells do not end where it ends")
+    if compiled is not None and num_values:
+        if not compiled.itm_starts(address_of(data), len(data), num_values, starts.ctypes.data):
+            return starts
+        starts[:] = 0
+    reader = Reader(
+        data
+    )  # also what the library does not know, as references between values, or says what is wrong
+    for index in range(num_values):
+        skip_value(reader)
+        starts[index + 1] = reader.position
     return starts
 
 

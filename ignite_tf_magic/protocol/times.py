@@ -70,7 +70,7 @@ def instant_of(value: dt.datetime | np.datetime64) -> tuple[int, int] | None:
         return instant_of(to_numpy())
     since = value - (_EPOCH if value.tzinfo is None else _EPOCH_UTC)
     micros = (since.days * 86400 + since.seconds) * 1_000_000 + since.microseconds
-    return _checked(micros // 1000, micros % 1000 * 1000, value)
+    return _checked(micros // 1000, micros % 1000 * 1000 + getattr(value, "nanosecond", 0), value)
 
 
 def _nanos(value: np.datetime64) -> int:
@@ -177,7 +177,12 @@ def sql_date(value: dt.date) -> bytes:
     Raises:
         LocalProtocolError: As `millis_of_date`.
     """
-    return _SQL_DATE.pack(SQL_DATE_HEAD, _SQL_DATE_CHECKSUM, millis_of_date(value))
+    return sql_date_of(millis_of_date(value))
+
+
+def sql_date_of(millis: int) -> bytes:
+    """Return milliseconds since 1970 as Java serialises the java.sql.Date that they are."""
+    return _SQL_DATE.pack(SQL_DATE_HEAD, _SQL_DATE_CHECKSUM, millis)
 
 
 def millis_of_time(value: dt.time) -> int:

@@ -9,7 +9,6 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ignite_tf_magic.errors import RemoteProtocolError
 from ignite_tf_magic.protocol import walk_python
 from ignite_tf_magic.protocol.layout import VARIABLE, Leaf, Node, ObjectNode, RowLayout
 from ignite_tf_magic.protocol.lazy_numpy import np
@@ -46,12 +45,12 @@ def index_rows(
         RemoteProtocolError: The page is truncated or corrupted.
     """
     compiled = library()
-    if compiled is None:
-        walk_python.index_rows(rows, num_rows, row_starts, key_hashes)
-        return
-    starts, hashes = row_starts.ctypes.data, key_hashes.ctypes.data
-    if compiled.itm_index(address_of(rows), len(rows), num_rows, starts, hashes):
-        raise RemoteProtocolError("corrupted page: its rows do not end where the page ends")
+    if compiled is not None:
+        starts, hashes = row_starts.ctypes.data, key_hashes.ctypes.data
+        if not compiled.itm_index(address_of(rows), len(rows), num_rows, starts, hashes):
+            return
+    # Also what the library does not know, as references between values, or says what is wrong.
+    walk_python.index_rows(rows, num_rows, row_starts, key_hashes)
 
 
 def measure_pages(pages: Sequence[Page]) -> list[int]:
@@ -61,12 +60,11 @@ def measure_pages(pages: Sequence[Page]) -> list[int]:
         RemoteProtocolError: A page is truncated or corrupted.
     """
     compiled = library()
-    if compiled is None:
-        return [walk_python.measure_page(page) for page in pages]
-    largest = (ctypes.c_int64 * len(pages))()
-    if compiled.itm_measure(page_table(pages), len(pages), largest):
-        raise RemoteProtocolError("corrupted page: its rows do not end where the page ends")
-    return list(largest)
+    if compiled is not None:
+        largest = (ctypes.c_int64 * len(pages))()
+        if not compiled.itm_measure(page_table(pages), len(pages), largest):
+            return list(largest)
+    return [walk_python.measure_page(page) for page in pages]  # as in `index_rows`
 
 
 def hash_rows(table: NDArray[np.uint8], start: int, num_bytes: int, at: int) -> None:

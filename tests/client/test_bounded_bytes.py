@@ -17,7 +17,7 @@ from ignite_tf_magic.embedded import status
 from ignite_tf_magic.protocol import messages
 from ignite_tf_magic.protocol.buffer import Reader
 from ignite_tf_magic.protocol.messages import CacheConfig
-from ignite_tf_magic.protocol.objects import read_value
+from ignite_tf_magic.protocol.read_values import read_value
 from tests.client.rows import put_all
 from tests.waiting import until
 

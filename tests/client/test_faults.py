@@ -19,7 +19,7 @@ from ignite_tf_magic.embedded import Lifetime, ensure_up
 from ignite_tf_magic.errors import ConnectionFailed, PartitionsLost
 from ignite_tf_magic.protocol.buffer import Reader
 from ignite_tf_magic.protocol.encode import RowEncoder
-from ignite_tf_magic.protocol.objects import read_value
+from ignite_tf_magic.protocol.read_values import read_value
 
 pytestmark = pytest.mark.faults
 ROWS = 20_000

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from ignite_tf_magic.client.all_rows import all_rows
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.errors import (
     CacheNotFound,
@@ -19,8 +20,9 @@ from ignite_tf_magic.errors import (
 from ignite_tf_magic.protocol import key_value
 from ignite_tf_magic.protocol.buffer import Writer
 from ignite_tf_magic.protocol.messages import CacheConfig
-from ignite_tf_magic.protocol.objects import BinaryObject, write_value
+from ignite_tf_magic.protocol.objects import BinaryObject
 from ignite_tf_magic.protocol.ops import AtomicityMode, CacheMode, Concurrency, Isolation
+from ignite_tf_magic.protocol.write_values import write_value
 
 
 @pytest.fixture(params=[CacheMode.PARTITIONED, CacheMode.REPLICATED], ids=["partitioned", "replicated"])
@@ -68,6 +70,40 @@ def test_objects_announce_their_types(cache):
     assert cache.put_if_absent(2, BinaryObject("KvDog", {"name": "Rex"}))
     assert cache.get_all([1])[1].fields["name"] == "Tom"
     assert cache.get(2).type_name == "KvDog"
+
+
+def test_objects_in_lists_and_maps_announce_their_types(cache, ignite):
+    cache.put(1, [BinaryObject("KvListed", {"a": np.int32(1)}), {"k": BinaryObject("KvMapped", {"b": "x"})}])
+    with connect(ignite.connect_options) as other:  # it knows of no type what the first one has told
+        listed, mapping = other.cache(cache.name).get(1)
+    assert listed.fields == {"a": 1}
+    assert dict(mapping)["k"].fields == {"b": "x"}
+
+
+def test_a_newer_schema_is_asked_for(cache, ignite):
+    cache.put(1, BinaryObject("KvGrowing", {"a": 1}))
+    with connect(ignite.connect_options) as other:
+        theirs = other.cache(cache.name)
+        assert theirs.get(1).fields == {"a": 1}
+        cache.put(2, BinaryObject("KvGrowing", {"a": 2, "b": "new"}))
+        assert theirs.get(2).fields == {"a": 2, "b": "new"}
+        cache.put(3, BinaryObject("KvGrowing", {"c": None}))
+        assert theirs.get_all([3])[3].fields == {"c": None}
+
+
+def test_a_circle_of_objects(cache):
+    fields = {"name": "a"}
+    circle = BinaryObject("KvCircle", fields)
+    fields["items"] = [circle]
+    cache.put(1, circle)
+    back = cache.get(1)
+    assert back.fields["items"][0] is back
+
+
+def test_an_object_without_fields_is_a_key(cache):
+    cache.put(BinaryObject("KvEmpty"), "value")
+    ((key, value),) = all_rows(cache)
+    assert (cache.get(key), value) == ("value", "value")
 
 
 def test_put_if_absent_writes_once(cache):

@@ -215,6 +215,27 @@ def test_embedded_nodes_take_times_without_a_zone_for_utc(new_cluster, monkeypat
     assert bound[0].startswith("2024-07-01 12:00:00")
 
 
+@pytest.mark.parametrize(
+    ("time_of_day", "why"),
+    [
+        (dt.time(1, 2, 3, 456789), "parts of a millisecond"),
+        (dt.time(1, 2, 3, tzinfo=dt.timezone.utc), "a zone"),
+    ],
+)
+def test_times_of_day_that_a_node_would_cut_are_refused(sql, time_of_day, why):
+    with pytest.raises(QueryError, match=why):
+        sql.query("INSERT INTO MOMENT_TABLE(ID, TI) VALUES(1, ?)", [time_of_day])
+    assert sql.query("SELECT ID FROM MOMENT_TABLE").rows == ()
+
+
+def test_nanoseconds_are_read_and_written_back(cache):
+    moment = cache.get(np.int32(0))
+    assert (moment.microsecond, moment.nanosecond) == (123456, 789)
+    cache.put("again", moment)
+    assert cache.get("again").nanosecond == 789
+    assert cache.remove("again")
+
+
 def test_text_with_a_zero_character_is_whole(sql):
     assert sql.query("SELECT ?", ["a\0b"]).rows == (("a\0b",),)
     assert sql.query("SELECT 'a\0b'").rows == (("a\0b",),)

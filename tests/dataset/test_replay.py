@@ -15,7 +15,7 @@ from ignite_tf_magic.dataset.deal import EqualSteps, GlobalBatchPlan
 from ignite_tf_magic.dataset.lineage import passes_of
 from ignite_tf_magic.dataset.passes import PassRecord, Stream, read_record, record_part
 from ignite_tf_magic.protocol.buffer import Reader
-from ignite_tf_magic.protocol.objects import read_value
+from ignite_tf_magic.protocol.read_values import read_value
 from tests.dataset.chunks import in_turn
 from tests.waiting import until
 

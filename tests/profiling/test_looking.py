@@ -18,8 +18,9 @@ from ignite_tf_magic.protocol import key_value, messages
 from ignite_tf_magic.protocol.affinity import partitions_of_hashes
 from ignite_tf_magic.protocol.buffer import Writer
 from ignite_tf_magic.protocol.messages import CacheConfig, QueryEntity, QueryField
-from ignite_tf_magic.protocol.objects import BinaryObject, java_hash, write_value
+from ignite_tf_magic.protocol.objects import BinaryObject, java_hash
 from ignite_tf_magic.protocol.ops import TypeCode
+from ignite_tf_magic.protocol.write_values import write_value
 from ignite_tf_magic.session import open_session
 from ignite_tf_magic.ui.cache_views import (
     columns_as_json,

@@ -10,14 +10,8 @@ from hypothesis import strategies as st
 
 from ignite_tf_magic.protocol.buffer import Writer
 from ignite_tf_magic.protocol.layout import LayoutFinder, RowLayout
-from ignite_tf_magic.protocol.objects import (
-    BinaryObject,
-    BinaryType,
-    binary_type_of,
-    code_of,
-    schema_id,
-    write_value,
-)
+from ignite_tf_magic.protocol.objects import BinaryObject, BinaryType, binary_type_of, schema_id
+from ignite_tf_magic.protocol.write_values import code_of, write_value
 
 
 @dataclass

@@ -17,7 +17,7 @@ from ignite_tf_magic.protocol.affinity import (
 )
 from ignite_tf_magic.protocol.buffer import Reader
 from ignite_tf_magic.protocol.messages import CacheConfig
-from ignite_tf_magic.protocol.objects import read_value
+from ignite_tf_magic.protocol.read_values import read_value
 
 KEYS = [
     *(np.int32(n) for n in (0, 1, -1, 70_000, -(1 << 31))),

@@ -2,27 +2,47 @@
 
 from __future__ import annotations
 
+import copy
 import datetime as dt
 import math
+import pickle
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ignite_tf_magic.errors import LocalProtocolError
+from ignite_tf_magic.errors import LocalProtocolError, RemoteProtocolError
 from ignite_tf_magic.protocol.buffer import Reader, Writer
 from ignite_tf_magic.protocol.objects import (
     BinaryObject,
+    BinaryType,
+    ObjectForm,
     array_hash,
     binary_type_of,
-    code_of,
     java_hash,
-    read_value,
     schema_id,
     skip_value,
-    write_value,
 )
+from ignite_tf_magic.protocol.ops import ObjectFlag, TypeCode
+from ignite_tf_magic.protocol.read_values import read_value
+from ignite_tf_magic.protocol.typed_values import (
+    Byte,
+    Char,
+    EnumValue,
+    Float,
+    Int,
+    JavaSerialized,
+    Short,
+    SqlDate,
+    Timestamp,
+    TypedArray,
+    TypedCollection,
+    TypedMap,
+    UtilDate,
+    time_of,
+)
+from ignite_tf_magic.protocol.write_values import code_of, write_value
 
 SCALARS = (
     st.none()
@@ -111,8 +131,58 @@ def test_java_hash(text, value):
 def test_array_hash_and_schema_id():
     assert array_hash(b"") == 1
     assert array_hash(bytes([1, 2, 255])) == ((31 * 1 + 1) * 31 + 2) * 31 - 1
-    assert schema_id(()) == 0
+    assert schema_id(()) == 0x811C9DC5 - (1 << 32)
 
 
 def test_nan():
     assert math.isnan(read_value(Reader(encode(float("nan")))))
+
+
+def test_what_was_read_is_written_as_it_was():
+    for value in (
+        *(Byte(-3), Short(-4), Int(7), Char(90), Float(0.5), JavaSerialized(b"abcdefg")),
+        *(Timestamp.of(1234567, 891011), UtilDate.of(5), SqlDate.of(-5), time_of(-5), time_of(5)),
+        *(EnumValue.of(3, 77), EnumValue.of(3, 0, 38, class_name="a.B")),
+        *(TypedArray([1, None], 23, 99), TypedCollection([1, "x"], 3), TypedMap([(1, "x")], 1)),
+    ):
+        data = encode(value)
+        back = read_value(Reader(data))
+        assert (type(back), back, encode(back)) == (type(value), value, data)
+        for again in (copy.deepcopy(back), pickle.loads(pickle.dumps(back))):
+            assert (type(again), encode(again)) == (type(value), data)
+
+
+def test_full_footers_and_raw_data():
+    form = ObjectForm(7, {"a": 1, "b": 2}, ObjectFlag.USER_TYPE)
+    for value in (
+        BinaryObject("field", {"a": 5, "b": "x" * 300}, b"raw", form),
+        BinaryObject("field", {}, b"raw", form),
+    ):
+        data = encode(value)
+        known = BinaryType(7, "field", {"a": (4, 1), "b": (9, 2)}, {})
+        back = read_value(Reader(data), {7: known}.get)
+        assert (back, encode(back)) == (value, data)
+
+
+def test_references_that_lead_nowhere_are_refused():
+    for distance in (0, -4, 100):
+        raw = bytes([TypeCode.COLLECTION, 1, 0, 0, 0, 1, TypeCode.HANDLE]) + distance.to_bytes(
+            4, "little", signed=True
+        )
+        with pytest.raises(RemoteProtocolError, match="refers to"):
+            read_value(Reader(raw))
+
+
+def test_what_was_one_is_one():
+    shared = TypedCollection([1], 1)
+    back = read_value(Reader(encode([shared, shared])))
+    assert back[0] is back[1]
+    plain = BinaryObject("T", {})
+    first, second = read_value(Reader(encode([plain, plain])))
+    assert first is not second
+
+
+@pytest.mark.parametrize("value", [Byte(128), Char(-1), Short(1 << 15), Int(1 << 31)])
+def test_integers_that_do_not_fit_are_refused(value):
+    with pytest.raises(LocalProtocolError, match="does not fit"):
+        encode(value)

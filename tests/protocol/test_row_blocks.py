@@ -15,7 +15,8 @@ from ignite_tf_magic.errors import LocalProtocolError
 from ignite_tf_magic.protocol.affinity import key_hash
 from ignite_tf_magic.protocol.buffer import Writer
 from ignite_tf_magic.protocol.encode import RowEncoder
-from ignite_tf_magic.protocol.objects import BinaryObject, write_value
+from ignite_tf_magic.protocol.objects import BinaryObject
+from ignite_tf_magic.protocol.write_values import write_value
 
 
 def simply(name, columns, keys, nulls, index):
@@ -74,7 +75,7 @@ def test_blocks_are_what_is_written_value_by_value(data):
 
 def test_what_has_no_form_is_an_error():
     with pytest.raises(LocalProtocolError):
-        RowEncoder("Block", {"x": objects([{}])}, np.arange(1)).encode(np.arange(1))
+        RowEncoder("Block", {"x": objects([object()])}, np.arange(1)).encode(np.arange(1))
 
 
 @pytest.mark.parametrize(

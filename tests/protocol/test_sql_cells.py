@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from ignite_tf_magic.errors import RemoteProtocolError
 from ignite_tf_magic.protocol import sql, sql_cells
 from ignite_tf_magic.protocol.buffer import Writer
-from ignite_tf_magic.protocol.objects import write_value
 from ignite_tf_magic.protocol.ops import TypeCode
 from ignite_tf_magic.protocol.times import SQL_DATE_HEAD
 from ignite_tf_magic.protocol.walk_compiled import library
+from ignite_tf_magic.protocol.write_values import write_value
 
 CODES = [None, "compiled"] if library() else [None]
 

@@ -12,8 +12,9 @@ from ignite_tf_magic.protocol import walk_python
 from ignite_tf_magic.protocol.buffer import Reader
 from ignite_tf_magic.protocol.columns import ColumnChunk, PageDecoder, RaggedColumn, UnknownSchema
 from ignite_tf_magic.protocol.messages import Page
-from ignite_tf_magic.protocol.objects import BinaryObject, read_value
+from ignite_tf_magic.protocol.objects import BinaryObject
 from ignite_tf_magic.protocol.page_series import PageSeries
+from ignite_tf_magic.protocol.read_values import read_value
 from ignite_tf_magic.protocol.walk_compiled import (
     CompiledWalker,
     index_rows,

@@ -1,0 +1,26 @@
+"""Every type that Java can put into a cluster, read and written in every way: docs/types.md says how, and is true."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+from ignite_tf_magic.client.client import connect
+from ignite_tf_magic.protocol.affinity import encoded
+from tests.client.java_types import DOCUMENT, Java, measured, values_at
+
+
+def test_what_java_puts_is_read_and_written_as_the_document_says(new_cluster, tmp_path):
+    options = new_cluster(num_nodes=1).connect_options
+    java = Java(options.endpoints[0])
+    try:
+        with connect(options) as client:
+            found = measured(client, options, java)
+            for case in java.cases:  # what was read is the same after a copy
+                for value in values_at(client, case, "field"):
+                    for again in (copy.deepcopy(value), pickle.loads(pickle.dumps(value))):
+                        assert encoded(again) == encoded(value), case.name
+    finally:
+        java.close()
+    (tmp_path / "types.md").write_text(found)
+    assert found == DOCUMENT.read_text(), f"write it again: make types; or look at {tmp_path}/types.md"
