@@ -51,6 +51,8 @@ from ignite_tf_magic.protocol.typed_values import (
 
 SOURCE = Path(__file__).parent / "java" / "FillTypes.java"
 DOCUMENT = Path(__file__).parents[2] / "docs" / "types.md"
+# Each connection takes 2 MiB of a node beside its heap, of as much as the heap at most; datasets keep theirs for 10 s.
+HEAP = "1g"
 PLACES = ("value", "key", "field", "nested", "elements")
 _ARRAY_NAMES = {
     "i2": "short",
@@ -493,7 +495,7 @@ def main() -> None:
     from ignite_tf_magic.embedded import EmbeddedOptions, Lifetime, down, ensure_up
 
     home = Path(tempfile.mkdtemp())
-    cluster = ensure_up(EmbeddedOptions(num_nodes=1, heap="256m"), Lifetime.UNTIL_DOWN, home=home).cluster
+    cluster = ensure_up(EmbeddedOptions(num_nodes=1, heap=HEAP), Lifetime.UNTIL_DOWN, home=home).cluster
     java = Java(cluster.connect_options.endpoints[0])
     try:
         with connect(cluster.connect_options) as client:

@@ -7,11 +7,11 @@ import pickle
 
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.protocol.affinity import encoded
-from tests.client.java_types import DOCUMENT, Java, measured, values_at
+from tests.client.java_types import DOCUMENT, HEAP, Java, measured, values_at
 
 
 def test_what_java_puts_is_read_and_written_as_the_document_says(new_cluster, tmp_path):
-    options = new_cluster(num_nodes=1).connect_options
+    options = new_cluster(num_nodes=1, heap=HEAP).connect_options
     java = Java(options.endpoints[0])
     try:
         with connect(options) as client:
