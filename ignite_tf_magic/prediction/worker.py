@@ -48,7 +48,7 @@ def predict(text: str, prepare: Prepare | None = None) -> None:
         run = os.environ.get("IGNITE_TF_RUN_ID")
         done = note(client, job.target, job.mark, run=run).done
         left = _in_order_of_owners(source, done)
-        speed = _Speed(left, options.assignment)
+        speed = _Speed(_rows_of(options.assignment) if len(left) == len(source.partitions) else 0)
         if left and source.layout is not None:
             _predict(client, job, source, left, prepare, speed)
     speed.tell()
@@ -106,12 +106,15 @@ def _output_names(model: Any) -> list[str]:
     return [str(name) for name in getattr(model, "output_names", None) or ()]
 
 
+def _rows_of(assignment: AssignedShard | None) -> int:
+    return assignment.rows_by_worker[assignment.worker] if assignment else 0
+
+
 class _Speed:
     """Tells in the worker's output how it goes on."""
 
-    def __init__(self, partitions: Sequence[int], assignment: AssignedShard | None) -> None:
-        known = assignment.stats if assignment else {}
-        self._total = sum(known[partition].rows for partition in partitions if partition in known)
+    def __init__(self, total: int) -> None:
+        self._total = total
         self._began_at = self._told_at = time.monotonic()
         self._rows = 0
 

@@ -18,8 +18,8 @@ from ignite_tf_magic.client.follow import follow
 from ignite_tf_magic.errors import CacheNotFound, ConnectionLost, PartitionsLost, SchemaError
 from ignite_tf_magic.protocol.buffer import Reader
 from ignite_tf_magic.protocol.messages import CacheConfig
-from ignite_tf_magic.protocol.objects import read_value
 from ignite_tf_magic.protocol.ops import CacheMode, EventType
+from ignite_tf_magic.protocol.read_values import read_value
 from tests.waiting import until
 
 ROOT = Path(__file__).parent.parent.parent

@@ -19,8 +19,8 @@ from ignite_tf_magic.protocol.affinity import encoded
 from ignite_tf_magic.protocol.buffer import Reader
 from ignite_tf_magic.protocol.continuous import RowEvent
 from ignite_tf_magic.protocol.messages import Page
-from ignite_tf_magic.protocol.objects import read_value
 from ignite_tf_magic.protocol.ops import EventType
+from ignite_tf_magic.protocol.read_values import read_value
 
 NODE, KEYS, PARTITIONS = "node", 6, 3
 

@@ -15,7 +15,7 @@ import numpy as np
 from ignite_tf_magic.client.page_sizes import PageSizes
 from ignite_tf_magic.errors import CacheNotFound, ServerError
 from ignite_tf_magic.protocol.buffer import Reader
-from ignite_tf_magic.protocol.objects import read_value
+from ignite_tf_magic.protocol.read_values import read_value
 from ignite_tf_magic.session import Session
 from tests.waiting import until
 
