@@ -115,7 +115,7 @@ def record_part(share: RowShard, stream: Stream | None) -> np.ndarray:
     if stream is not None:
         for number, group in enumerate(stream.groups):
             table[0, list(group)] = 1 + share.worker * _GROUPS + number
-        for partition, (rows, largest) in share.measure().items():
+        for partition, (rows, largest) in {**stream.measured, **share.measure()}.items():
             if table[0, partition]:
                 table[1:, partition] = rows + 1, largest
         chunks[share.worker] = stream.chunk_rows
