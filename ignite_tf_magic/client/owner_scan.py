@@ -180,8 +180,7 @@ class OwnerScan:
 
     def _note_region(self, answer: Response | Fault) -> None:
         """Note how full the node is; it does not tell without Ignite's indexing, or one who may not read its views."""
-        regions = metrics.parse_regions(answer.payload) if isinstance(answer, Response) else {}
-        used = sum(map(metrics.used_bytes, regions.values()))
+        used = metrics.parse_used_bytes(answer.payload) if isinstance(answer, Response) else 0
         self._sizes.note_region(self._channel.node_id, used, self._node_rows)
 
     def _sweep(self) -> Iterator[ScannedSeries]:

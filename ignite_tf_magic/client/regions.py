@@ -88,8 +88,7 @@ def note_regions(client: Client, sizes: PageSizes, baseline: Baseline, partition
 
     def ask(node: Node) -> None:
         with suppress(ServerError, ConnectionFailed, ConnectionLost), client.router.borrowed(node) as channel:
-            regions = channel.call(metrics.data_regions(), metrics.parse_regions)
-            used = sum(map(metrics.used_bytes, regions.values()))
+            used = channel.call(metrics.data_regions(), metrics.parse_used_bytes)
             sizes.note_region(node.node_id, used, baseline.rows_of_a_node)
 
     if nodes and baseline.rows_of_a_node:

@@ -25,6 +25,7 @@ from ignite_tf_magic.prediction.progress import note
 from ignite_tf_magic.prediction.reading import KeyQueue, ReadingFailure, rows_of
 from ignite_tf_magic.prediction.target import make_target
 from ignite_tf_magic.prediction.writing import OutputWriter
+from ignite_tf_magic.protocol.layout import RowLayout
 
 _TELL_INTERVAL_S = 5.0
 
@@ -50,7 +51,7 @@ def predict(text: str, prepare: Prepare | None = None) -> None:
         left = _in_order_of_owners(source, done)
         speed = _Speed(_rows_of(options.assignment) if len(left) == len(source.partitions) else 0)
         if left and source.layout is not None:
-            _predict(client, job, source, left, prepare, speed)
+            _predict(client, job, source, source.layout, left, prepare, speed)
     speed.tell()
 
 
@@ -63,13 +64,11 @@ def _predict(
     client: Client,
     job: PredictionJob,
     source: Source,
+    layout: RowLayout,
     partitions: Sequence[int],
     prepare: Prepare | None,
     speed: _Speed,
 ) -> None:
-    layout = source.layout
-    if layout is None:
-        return
     with tempfile.TemporaryDirectory() as folder:
         model = load_model(fetch_model(job.model_path, job.model_sha256, Path(folder)), trust=job.trust)
     keys, failure = KeyQueue(partitions), ReadingFailure()
