@@ -102,10 +102,11 @@ def test_random_numbers_go_on_behind_trainings_and_are_each_workers_own_in_what_
     assert len({*first["inside"], *other["inside"], *first["behind"]}) == 6
 
 
-def test_one_file_that_all_workers_save(told):
+def test_one_file_that_all_workers_save(told, folder):
     for of_worker in told:
         assert of_worker["saved_under_one_name"]["error"] is None
-        assert of_worker["saved_under_one_name"]["result"] == [*[True] * 10, []]
+        assert of_worker["saved_under_one_name"]["result"] == [True] * 10
+    assert not list(folder.glob(".worker*"))
 
 
 def test_a_file_that_only_the_first_worker_has(told):
