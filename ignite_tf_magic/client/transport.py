@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import selectors
 import socket
 import ssl
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
 from ignite_tf_magic.config.options import Dial, Endpoint, TlsOptions
 from ignite_tf_magic.errors import ConfigError, ConnectionFailed, ConnectionLost
 
-# With a limit Python waits in poll, which Ctrl-C ends; without one in recv, which the handler that polars sets for
-# SIGINT has the kernel begin again (SA_RESTART).
-_FOR_EVER_S = 7 * 86400.0
+# A thread waits so long at a time, however long it may: Python does what Ctrl-C asks for when a call comes back, and a
+# signal does not end the main thread's call where a thread that is just starting takes it, or where recv, without a
+# limit, is begun again by the kernel (SA_RESTART, as the handler that polars sets for SIGINT has it).
+_TURN_S = 0.25
 _RECEIVE_BUFFER_BYTES = 4 * 1024 * 1024
 
 
@@ -34,7 +38,7 @@ class ByteStream(Protocol):
         """Whether there is nothing to receive, not even the end; after waiting so long for it."""
 
     def set_timeout(self, timeout_s: float | None) -> None:
-        """Limit each later send and receive; None waits for ever."""
+        """Limit how long a later send or receive waits for one byte to go; None waits for ever."""
 
     def close(self) -> None:
         """Close at once; a thread that waits in `receive_into` is woken with ConnectionLost."""
@@ -74,9 +78,10 @@ def tls_context(options: TlsOptions) -> ssl.SSLContext:
 class SocketTransport:
     """TCP or TLS. Opened by `open_transport`, closed by whoever opened it."""
 
-    def __init__(self, stream: socket.socket, endpoint: Endpoint) -> None:
+    def __init__(self, stream: socket.socket, endpoint: Endpoint, timeout_s: float) -> None:
         self._stream = stream
         self._endpoint = endpoint
+        self.set_timeout(timeout_s)
 
     @property
     def local_port(self) -> int:
@@ -86,17 +91,13 @@ class SocketTransport:
 
     def send(self, data: bytes | memoryview) -> None:
         """See `ByteStream.send`."""
-        try:
-            self._stream.sendall(data)
-        except OSError as error:
-            raise self._lost(error) from error
+        left = memoryview(data)
+        while left:
+            left = left[self._in_turns(self._stream.send, left) :]
 
     def receive_into(self, space: memoryview) -> int:
         """See `ByteStream.receive_into`."""
-        try:
-            num_bytes = self._stream.recv_into(space)
-        except OSError as error:
-            raise self._lost(error) from error
+        num_bytes = self._in_turns(self._stream.recv_into, space)
         if not num_bytes:
             raise ConnectionLost(str(self._endpoint), "the node closed it")
         return num_bytes
@@ -114,7 +115,8 @@ class SocketTransport:
 
     def set_timeout(self, timeout_s: float | None) -> None:
         """See `ByteStream.set_timeout`."""
-        self._stream.settimeout(_FOR_EVER_S if timeout_s is None else timeout_s)
+        self._timeout_s = math.inf if timeout_s is None else timeout_s
+        self._stream.settimeout(min(self._timeout_s, _TURN_S))
 
     def close(self) -> None:
         """See `ByteStream.close`."""
@@ -122,10 +124,19 @@ class SocketTransport:
             self._stream.shutdown(socket.SHUT_RDWR)
         self._stream.close()
 
-    def _lost(self, error: OSError) -> ConnectionLost:
-        if isinstance(error, TimeoutError):
-            return ConnectionLost(str(self._endpoint), f"no answer within {self._stream.gettimeout():g} s")
-        return ConnectionLost(str(self._endpoint), str(error) or type(error).__name__)
+    def _in_turns(self, call: Callable[[memoryview], int], data: memoryview) -> int:
+        ends_s = None
+        while True:
+            try:
+                return call(data)
+            except (OSError, ValueError) as error:  # ValueError: TLS that another thread has just closed
+                if not isinstance(error, TimeoutError) or error.errno is not None:
+                    raise ConnectionLost(str(self._endpoint), str(error) or type(error).__name__) from error
+                now_s = time.monotonic()
+                ends_s = now_s + self._timeout_s - _TURN_S if ends_s is None else ends_s
+                if now_s >= ends_s:
+                    words = f"no answer within {self._timeout_s:g} s"
+                    raise ConnectionLost(str(self._endpoint), words) from error
 
 
 def open_transport(
@@ -142,9 +153,9 @@ def open_transport(
     except OSError as error:
         raise ConnectionFailed(f"{endpoint}: {_reason(error)}") from error
     if tls is None:
-        return SocketTransport(stream, endpoint)
+        return SocketTransport(stream, endpoint, timeout_s)
     try:
-        return SocketTransport(tls.wrap_socket(stream, server_hostname=endpoint.host), endpoint)
+        return SocketTransport(tls.wrap_socket(stream, server_hostname=endpoint.host), endpoint, timeout_s)
     except (OSError, ssl.SSLError) as error:
         stream.close()
         raise ConnectionFailed(f"{endpoint}: {_tls_reason(error)}") from error

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _AGAIN_S = 0.1
+_TURN_S = 0.25
 
 
 async def end_task(task: asyncio.Task[Any]) -> None:
@@ -55,7 +56,13 @@ class LoopThread:
             coroutine.close()
             raise RuntimeError("a blocking call on the loop's own thread would wait for itself for ever")
         future = self.spawn(coroutine)
+        from concurrent.futures import wait  # asyncio has loaded it
+
         try:
+            while (
+                not future.done()
+            ):  # in turns: a thread that is just starting may take the signal of a Ctrl-C
+                wait([future], _TURN_S)
             return future.result()
         except BaseException:
             future.cancel()
