@@ -245,6 +245,7 @@ def batches(
     seed: int | None = None,
     fields: Sequence[str] | None = None,
     fill: Mapping[str, Any] | None = None,
+    nulls: str | Iterable[str] | None = None,
     variable: Sequence[str] = (),
     equal_steps: str = "pad",
     assigned: bool = True,
@@ -269,6 +270,7 @@ def batches(
         seed: Of the orders; without one a run has its own, that it keeps through restarts.
         fields: Dotted names of the value's fields to keep; None keeps all.
         fill: What a null becomes, by field name.
+        nulls: Which fields have a boolean beside them that tells where they are null, as in `IgniteDataset`.
         variable: Arrays of varying length where the sampled rows do not show it, by field name.
         equal_steps: What becomes of the last batch of an epoch in a run: "pad", "drop" or "repeat".
         assigned: False reads the whole cache also inside a run.
@@ -305,5 +307,6 @@ def batches(
         fields=fields,
         fill=fill,
         variable=variable,
+        nulls=nulls,
     )
     return Batches(options, batch_size, shuffle, seed, EqualSteps.parse(equal_steps))

@@ -46,7 +46,8 @@ class IgniteDataset(PagedDataset):
     char uint16, boolean bool; String, UUID and byte[] of varying length are strings; byte[] of one
     length is uint8[n]; other primitive arrays are tensors when all have one length, else ragged;
     date and time are int64 milliseconds, timestamp int64 nanoseconds since 1970; enum int32 ordinal.
-    Null is NaN for reals and the empty string for strings; for others an error unless `fill` says what.
+    Null is NaN for reals and the empty string for strings; others are 0 where they are null, and a boolean beside them
+    tells (`nulls`), unless `fill` says what. A null in a field where the sampled rows have none is an error.
 
     Every argument up to `cert_password` is overridden by the environment variable IGNITE_DATASET_ and
     its name; so a script runs unchanged on each worker, which reads the part that its launcher assigned.
@@ -76,6 +77,10 @@ class IgniteDataset(PagedDataset):
         cert_password: Password of the key.
         fields: Dotted names of the value's fields to keep; None keeps all.
         fill: What a null becomes, by field name.
+        nulls: Which fields have a boolean beside them, NAME_is_null, that tells where they are null; they are 0 there
+            where nothing else is said. None: those that have no null of their own (integers, booleans, dates, enums),
+            where a null was among the sampled rows. "mask": all of those. Names: these fields, of any type but
+            objects. "error": none.
         variable: Arrays of varying length where the sampled rows do not show it, by field name.
         equal_steps: What `batch` makes of the last batch of an epoch in a run, when the rows do not fill it: "pad"
             (default: it stays smaller, every row is there once), "drop" leaves it out, "repeat" fills it up.
@@ -112,6 +117,7 @@ class IgniteDataset(PagedDataset):
         *,
         fields: Sequence[str] | None = None,
         fill: Mapping[str, Any] | None = None,
+        nulls: str | Iterable[str] | None = None,
         variable: Sequence[str] = (),
         equal_steps: str = "pad",
         assigned: bool = True,
@@ -136,6 +142,7 @@ class IgniteDataset(PagedDataset):
             fields=fields,
             fill=fill,
             variable=variable,
+            nulls=nulls,
         )
         policy, reader = EqualSteps.parse(equal_steps), reading_process(read_by)
         source = open_source(options)

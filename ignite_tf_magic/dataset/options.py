@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import cast
 
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.client.page_sizes import MAX_PAGE_ROWS
@@ -25,6 +26,7 @@ from ignite_tf_magic.config.options import (
     tls_options,
 )
 from ignite_tf_magic.errors import ConfigError
+from ignite_tf_magic.protocol.layout import Nulls
 
 _VARIABLES = (
     "cache_name",
@@ -82,6 +84,21 @@ class ReadOptions:
     fields: tuple[str, ...] | None = None
     fill: Mapping[str, object] = field(default_factory=dict)
     variable: tuple[str, ...] = ()
+    nulls: Nulls = None
+
+
+def parse_nulls(nulls: str | Iterable[str] | None) -> Nulls:
+    """Read which fields have a boolean beside them that tells where they are null; see `protocol.layout.LayoutFinder`.
+
+    Raises:
+        ConfigError: Neither a choice that there is, nor names of fields.
+    """
+    if nulls is None or nulls in ("mask", "error"):
+        return cast(Nulls, nulls)
+    names = None if isinstance(nulls, str) else frozenset(nulls)
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"nulls={nulls!r}: write 'mask', 'error', or a list with names of fields")
+    return names
 
 
 def parse_partitions(part: int | str | Iterable[int] | None) -> tuple[int, ...] | None:
@@ -138,6 +155,7 @@ def read_options(
     fields: Iterable[str] | None = None,
     fill: Mapping[str, object] | None = None,
     variable: Iterable[str] = (),
+    nulls: str | Iterable[str] | None = None,
     env: Mapping[str, str] | None = None,
 ) -> ReadOptions:
     """Merge a constructor's arguments with the environment.
@@ -180,6 +198,7 @@ def read_options(
         fields=None if fields is None else tuple(fields),
         fill=dict(fill or {}),
         variable=tuple(variable),
+        nulls=parse_nulls(nulls),
     )
     if is_assigned and "assignment_file" in found:
         return replace(options, assignment=_read_assignment(Path(found["assignment_file"]), cache))

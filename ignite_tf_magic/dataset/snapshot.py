@@ -19,7 +19,7 @@ from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.protocol.layout import Leaf, Node, ObjectNode, RowLayout
 from ignite_tf_magic.protocol.objects import BinaryType
 
-_VERSION = 1
+_VERSION = 2
 _MOST_BYTES = 64 * 1024 * 1024
 
 
@@ -73,7 +73,7 @@ class Snapshot:
 def _node_to_json(node: Node) -> Any:
     if isinstance(node, Leaf):
         fill = None if node.fill is None else base64.b64encode(node.fill).decode()
-        return [node.code, node.length, fill]
+        return [node.code, node.length, fill, node.is_nullness]
     binary_type = node.binary_type
     return {
         "id": binary_type.type_id,
@@ -86,8 +86,9 @@ def _node_to_json(node: Node) -> Any:
 
 def _node(content: Any, path: tuple[str, ...]) -> Node:
     if isinstance(content, list):
-        code, length, fill = content
-        return Leaf(path, int(code), int(length), None if fill is None else base64.b64decode(fill))
+        code, length, fill, is_nullness = content
+        decoded = None if fill is None else base64.b64decode(fill)
+        return Leaf(path, int(code), int(length), decoded, bool(is_nullness))
     fields = {name: (code, field_id) for name, code, field_id in content["fields"]}
     schemas = {schema: tuple(field_ids) for schema, field_ids in content["schemas"]}
     binary_type = BinaryType(content["id"], content["name"], fields, schemas)

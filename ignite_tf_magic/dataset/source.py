@@ -20,11 +20,11 @@ from ignite_tf_magic.dataset.passes import RowShard, Stream
 from ignite_tf_magic.dataset.pool import BufferPool
 from ignite_tf_magic.dataset.snapshot import Snapshot
 from ignite_tf_magic.errors import ConfigError, PartitionsLost, format_ranges
-from ignite_tf_magic.protocol.layout import LayoutFinder, Leaf, RowLayout, declared_layout
+from ignite_tf_magic.protocol.layout import LayoutFinder, Leaf, Nulls, RowLayout, declared_layout
 
 CHUNK_BYTES = 4 * 1024 * 1024
 MAX_CHUNK_ROWS = 32 * 1024
-SAMPLED_PARTITIONS = 24
+SPREAD_PARTITIONS = 24
 SAMPLED_ROWS = 256
 _VARIABLE_ROW_BYTES = 256
 _RECOUNT_TIMEOUT_S = 2.0
@@ -175,39 +175,41 @@ def _find_layout(
     baseline: Baseline,
     sizes: PageSizes,
 ) -> tuple[RowLayout | None, int]:
-    finder = LayoutFinder(client.types.find, options.fields, options.fill, options.variable)
-    num_bytes = _sample(cache, partitions, baseline, finder, sizes)
+    finder = LayoutFinder(client.types.find, options.fields, options.fill, options.variable, options.nulls)
+    # The rows of a run's other workers count as much: what differs by chance, as whether there is a null, would be
+    # another structure on each of them.
+    looked_at = sorted(baseline.owners) if options.assignment else partitions
+    num_bytes = _sample(cache, looked_at, baseline, finder, sizes)
     if not finder.num_rows:
-        return _declared(cache), 0
+        return _declared(cache, options.nulls), 0
     return finder.layout(), num_bytes // finder.num_rows
 
 
-def _declared(cache: Cache) -> RowLayout | None:
+def _declared(cache: Cache, nulls: Nulls) -> RowLayout | None:
     entities = cache.config().query_entities
-    return declared_layout(entities[0]) if len(entities) == 1 else None
+    return declared_layout(entities[0], nulls) if len(entities) == 1 else None
 
 
 def _sample(
     cache: Cache, partitions: Sequence[int], baseline: Baseline, finder: LayoutFinder, sizes: PageSizes
 ) -> int:
-    """Look at the first rows of partitions spread over the owners, until enough rows were seen; gives their bytes.
+    """Look at the first rows of partitions spread over all, until enough rows were seen; gives their bytes.
 
-    Rows of another cache's partitions serve when this worker's own are empty.
+    Of a cache with fewer rows all are seen. Those of other partitions serve where the wanted ones are empty.
     """
-    step = max(1, len(partitions) // SAMPLED_PARTITIONS)
-    ordered = dict.fromkeys((*partitions[::step], *partitions, *sorted(baseline.owners)))
+    spread = partitions[:: max(1, len(partitions) // SPREAD_PARTITIONS)]
+    wanted = dict.fromkeys((*spread, *partitions, *sorted(baseline.owners)))
     # Owner after owner, as fewer connections are needed then.
-    rank = {owner: at for at, owner in enumerate(dict.fromkeys(baseline.owners[p] for p in ordered))}
-    scan = cache.scan(sorted(ordered, key=lambda p: rank[baseline.owners[p]]), sizes, baseline)
+    rank = {owner: at for at, owner in enumerate(dict.fromkeys(baseline.owners[p] for p in wanted))}
+    first = frozenset(spread)
+    ordered = sorted(wanted, key=lambda p: (p not in first, rank[baseline.owners[p]]))
+    scan = cache.scan(ordered, sizes, baseline)
     try:
-        num_partitions = num_bytes = 0
-        last = None
+        num_bytes = 0
         for scanned in scan.pages():
             finder.add(scanned.page.rows, scanned.page.num_rows)
             num_bytes += len(scanned.page.rows)
-            num_partitions += scanned.partition != last
-            last = scanned.partition
-            if finder.num_rows >= SAMPLED_ROWS or num_partitions >= SAMPLED_PARTITIONS:
+            if finder.num_rows >= SAMPLED_ROWS:
                 break
     finally:
         scan.close()

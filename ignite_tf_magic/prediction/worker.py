@@ -43,7 +43,7 @@ def predict(text: str, prepare: Prepare | None = None) -> None:
         IgniteTfError: As of reading and writing.
     """
     job = PredictionJob.from_text(text)
-    options = read_options(job.source, fields=job.fields, fill=job.fill)
+    options = read_options(job.source, fields=job.fields, fill=job.fill, nulls="error")
     source = open_source(options)
     with connect(options.connect) as client:
         run = os.environ.get("IGNITE_TF_RUN_ID")

@@ -16,7 +16,7 @@
 
 enum { T_NULL = 101, T_WRAPPED = 27, T_OBJECT = 103 };
 enum { F_SCHEMA = 2, F_RAW = 4, F_ONE = 8, F_TWO = 16, F_COMPACT = 32 };
-enum { KIND_FIXED = 0, KIND_TIMESTAMP = 1, KIND_ENUM = 2, KIND_TEXT = 3, KIND_ARRAY = 4, KIND_DECIMAL = 5, KIND_UUID = 6, KIND_SQL_DATE = 7 };
+enum { KIND_FIXED = 0, KIND_TIMESTAMP = 1, KIND_ENUM = 2, KIND_TEXT = 3, KIND_ARRAY = 4, KIND_DECIMAL = 5, KIND_UUID = 6, KIND_SQL_DATE = 7, KIND_NULLNESS = 8 };
 enum { SQL_DATE_BYTES = 15, SQL_DATE_TYPE = 1087757882 };
 enum { BAD_BYTES = 1, BAD_TYPE = 2, BAD_NULL = 3, BAD_LENGTH = 4, BAD_SCHEMA = 5, BAD_TIME = 6 };
 enum { MAX_HOLES = 512, MAX_DEPTH = 64 };
@@ -94,7 +94,7 @@ static int put_fixed(const leaf_t *leaf, uint8_t *column, int64_t row, const uin
     uint8_t *out = column + row * leaf->row_bytes;
     if (leaf->kind == KIND_TIMESTAMP) return copy_timestamp(out, payload);
     switch (leaf->row_bytes) {
-        case 1: *out = *payload; break;
+        case 1: *out = leaf->kind == KIND_NULLNESS ? 0 : *payload; break;
         case 2: memcpy(out, payload, 2); break;
         case 4: memcpy(out, payload, 4); break;
         case 8: memcpy(out, payload, 8); break;
@@ -144,6 +144,11 @@ static int64_t walk_leaf(walk_t *w, int32_t index, int64_t at, int64_t limit) {
     int64_t payload = at + 1, size;
     if (at >= limit) return fail(w, BAD_BYTES, index, at);
     if (w->bytes[at] == T_NULL) return put_null(w, index, at) < 0 ? -1 : payload;
+    if (leaf->kind == KIND_NULLNESS) { /* the field's own leaf looks at the rest; no hole: its type tells */
+        column[w->first_row + w->row] = 0;
+        if (index < MAX_HOLES) w->leaf_at[index] = (int32_t)(at - w->row_start);
+        return payload;
+    }
     if (w->bytes[at] != (uint8_t)leaf->code) return fail(w, BAD_TYPE, index, at);
     switch (leaf->kind) {
     case KIND_FIXED:
@@ -632,7 +637,7 @@ EXPORT uint32_t itm_crc32c(uint32_t crc, const uint8_t *bytes, int64_t num_bytes
     return ~crc_by_table(~crc, bytes, num_bytes, table);
 }
 
-EXPORT int itm_abi(void) { return 5; }
+EXPORT int itm_abi(void) { return 6; }
 
 /* Python's build tools expect an init function; this file is loaded with ctypes instead. */
 EXPORT void *PyInit__rows(void) { return 0; }

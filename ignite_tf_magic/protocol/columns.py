@@ -208,7 +208,7 @@ def _explain(fault: RowFault, leaves: Sequence[Leaf], where: str) -> Exception:
     if fault.rule is Rule.NULL:
         return SchemaError(
             f"{where} has a null in {name}, and {leaves[fault.leaf].dtype} has no null; "
-            f"say what it becomes: fill={{{short!r}: 0}}"
+            f"say what it becomes, fill={{{short!r}: 0}}, or have a boolean beside it that tells, nulls='mask'"
         )
     if fault.rule is Rule.TYPE:
         return SchemaError(

@@ -29,6 +29,9 @@ from ignite_tf_magic.protocol.objects import (
 from ignite_tf_magic.protocol.ops import JAVA_TYPES, TypeCode
 
 VARIABLE = -1
+NULLNESS_SUFFIX = "_is_null"
+
+Nulls = str | frozenset[str] | None
 
 _CODE_OF_JAVA_TYPE = {name: code for code, name in JAVA_TYPES.items()}
 
@@ -46,12 +49,14 @@ class Leaf:
         code: Type code on the wire.
         length: Items of an array when all rows have the same, VARIABLE when they differ; 1 for scalars.
         fill: What a null becomes, as the column's item bytes; None makes a null an error.
+        is_nullness: Whether it is no field, but tells of the one before it whether that is null.
     """
 
     path: tuple[str, ...]
     code: int
     length: int = 1
     fill: bytes | None = None
+    is_nullness: bool = False
 
     @property
     def name(self) -> str:
@@ -145,6 +150,8 @@ def _leaves(node: Node) -> Iterator[Leaf]:
 class _SeenField:
     """What was seen of one field: type codes, array lengths, nulls, and its own fields if an object."""
 
+    has_null: bool = False
+
     codes: set[int] = field(default_factory=set)
     lengths: set[int] = field(default_factory=set)
     types: dict[int, BinaryType] = field(default_factory=dict)
@@ -160,6 +167,9 @@ class LayoutFinder:
             with a type that has no tensor form is no obstacle when it is not kept.
         fill: Dotted path -> what a null becomes, for fields where a null is otherwise an error.
         variable: Dotted paths of arrays whose length varies, where the sampled rows may not show it.
+        nulls: Which fields have a boolean beside them, NAME_is_null, that tells where they are null: "mask" means all
+            whose own type has no null and that have no `fill`; names mean those; None means those of "mask" of which a
+            null was seen; "error" means none.
     """
 
     def __init__(
@@ -168,11 +178,13 @@ class LayoutFinder:
         fields: Iterable[str] | None = None,
         fill: Mapping[str, Any] | None = None,
         variable: Iterable[str] = (),
+        nulls: str | Iterable[str] | None = None,
     ) -> None:
         self._find_type = find_type
         self._wanted = None if fields is None else frozenset(fields)
         self._fill = dict(fill or {})
         self._variable = frozenset(variable)
+        self._nulls: Nulls = nulls if nulls is None or isinstance(nulls, str) else frozenset(nulls)
         self._key, self._value = _SeenField(), _SeenField()
         self.num_rows = 0
 
@@ -201,6 +213,7 @@ class LayoutFinder:
             self._note(data, reader.int32(), seen)
             return
         if code == TypeCode.NULL:
+            seen.has_null = True
             return
         seen.codes.add(code)
         if code in ARRAYS:
@@ -217,8 +230,13 @@ class LayoutFinder:
             )
         seen.types[header.type_id] = binary_type
         body = view[start : start + header.length]
-        for field_id, offset in header.field_offsets(body, binary_type):
+        there = header.field_offsets(body, binary_type)
+        for field_id, offset in there:
             self._note(body, offset, seen.fields.setdefault(field_id, _SeenField()))
+        for field_id in {field_id for _, field_id in binary_type.fields.values()} - {
+            each for each, _ in there
+        }:
+            seen.fields.setdefault(field_id, _SeenField()).has_null = True
 
     def layout(self) -> RowLayout:
         """Return the common layout of all rows added.
@@ -238,7 +256,8 @@ class LayoutFinder:
             raise SchemaError(f"no field {unknown[0]!r} in the values; there are: {', '.join(sorted(known))}")
         fields = {*self._primitives("val", self._value), *self._primitives("key", self._key)}
         short = {name.partition(".")[2] for name in fields} - {""}
-        for option, names in (("fill", self._fill), ("variable", self._variable)):
+        masked = self._nulls if isinstance(self._nulls, frozenset) else ()
+        for option, names in (("fill", self._fill), ("variable", self._variable), ("nulls", masked)):
             if unknown := sorted(set(names) - fields - short):
                 listed = ", ".join(sorted(name.removeprefix("val.") for name in fields))
                 raise SchemaError(
@@ -286,12 +305,16 @@ class LayoutFinder:
         return replace(leaf, fill=_fill_bytes(leaf, self._fill))
 
     def _object(self, path: tuple[str, ...], seen: _SeenField, binary_type: BinaryType) -> ObjectNode:
-        children = []
+        children: list[tuple[int, Node]] = []
         for name, (declared, field_id) in binary_type.fields.items():
             child_path = (*path, name)
             if self._keeps(child_path):
-                child = self._node(child_path, seen.fields.get(field_id, _SeenField()), declared)
-                children.append((field_id, child))
+                found = seen.fields.get(field_id, _SeenField())
+                found.has_null |= seen.has_null
+                child = self._node(child_path, found, declared)
+                nodes = _with_nullness(child, self._nulls, has_null=found.has_null)
+                children += [(field_id, each) for each in nodes]
+        _check_apart(path, binary_type, children)
         return ObjectNode(path, binary_type, tuple(children))
 
     def _keeps(self, path: tuple[str, ...]) -> bool:
@@ -299,6 +322,33 @@ class LayoutFinder:
             return True
         name = ".".join(path[1:])
         return any(w == name or w.startswith(name + ".") or name.startswith(w + ".") for w in self._wanted)
+
+
+def _with_nullness(node: Node, nulls: Nulls, *, has_null: bool) -> tuple[Node, ...]:
+    """Return a field, and what tells where it is null, where that is wanted (`LayoutFinder`)."""
+    if not isinstance(node, Leaf) or nulls == "error":
+        return (node,)
+    if isinstance(nulls, frozenset):
+        is_wanted = bool(nulls & {node.name, ".".join(node.path[1:])})
+    else:
+        is_wanted = node.fill is None and (has_null or nulls == "mask")
+    if not is_wanted:
+        return (node,)
+    fill = bytes(node.dtype.itemsize * (node.row_shape or (1,))[0]) if node.fill is None else node.fill
+    path = (*node.path[:-1], f"{node.path[-1]}{NULLNESS_SUFFIX}")
+    return replace(node, fill=fill), Leaf(path, TypeCode.BOOL, fill=b"\1", is_nullness=True)
+
+
+def _check_apart(
+    path: tuple[str, ...], binary_type: BinaryType, children: Iterable[tuple[int, Node]]
+) -> None:
+    for _, child in children:
+        if isinstance(child, Leaf) and child.is_nullness and child.path[-1] in binary_type.fields:
+            taken = ".".join((*path[1:], child.path[-1]))
+            raise SchemaError(
+                f"there is a field {taken!r}, and what tells where {taken.removesuffix(NULLNESS_SUFFIX)!r} is null "
+                "would have its name; say what a null becomes, fill={...}, and nulls='error'"
+            )
 
 
 def _common_length(code: int, lengths: set[int]) -> int:
@@ -338,10 +388,10 @@ def _fill_bytes(leaf: Leaf, fill: Mapping[str, Any]) -> bytes | None:
     return None
 
 
-def declared_layout(entity: QueryEntity) -> RowLayout | None:
+def declared_layout(entity: QueryEntity, nulls: Nulls = None) -> RowLayout | None:
     """Return the layout a SQL table declares, for a cache without rows; None when it does not tell.
 
-    Arrays have no declared length and are taken as varying.
+    Arrays have no declared length and are taken as varying. `nulls` is that of `LayoutFinder`.
     """
     keys = [column for column in entity.fields if column.is_key]
     # A key of one column is that column itself, and CREATE TABLE marks it by its name only.
@@ -349,19 +399,23 @@ def declared_layout(entity: QueryEntity) -> RowLayout | None:
     if entity.key_type in _CODE_OF_JAVA_TYPE:
         key: Node | None = _declared_leaf(("key",), entity.key_type)
     else:
-        key = _declared_object(("key",), entity.key_type, keys)
-    value = _declared_object(("val",), entity.value_type, values)
+        key = _declared_object(("key",), entity.key_type, keys, nulls)
+    value = _declared_object(("val",), entity.value_type, values, nulls)
     return RowLayout(key, value) if key and value else None
 
 
 def _declared_object(
-    path: tuple[str, ...], type_name: str, columns: Sequence[QueryField]
+    path: tuple[str, ...], type_name: str, columns: Sequence[QueryField], nulls: Nulls
 ) -> ObjectNode | None:
     if not columns or any(column.java_type not in _CODE_OF_JAVA_TYPE for column in columns):
         return None
     codes = {column.name: int(_CODE_OF_JAVA_TYPE[column.java_type]) for column in columns}
     leaves = [
-        (name_id(column.name), _declared_leaf((*path, column.name), column.java_type)) for column in columns
+        (name_id(column.name), node)
+        for column in columns
+        for node in _with_nullness(
+            _declared_leaf((*path, column.name), column.java_type), nulls, has_null=False
+        )
     ]
     return ObjectNode(path, binary_type_of(type_name, codes), tuple(leaves))
 

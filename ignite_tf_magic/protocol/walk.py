@@ -32,6 +32,7 @@ class PayloadKind(IntEnum):
     DECIMAL = 5
     UUID = 6
     SQL_DATE = 7
+    NULLNESS = 8
 
 
 class Rule(IntEnum):
@@ -82,6 +83,8 @@ class Walker(Protocol):
 
 def kind_of(leaf: Leaf) -> PayloadKind:
     """Tell how a leaf's payload is laid out."""
+    if leaf.is_nullness:
+        return PayloadKind.NULLNESS
     if leaf.code in (TypeCode.ENUM, TypeCode.BINARY_ENUM):
         return PayloadKind.ENUM
     if leaf.code == TypeCode.TIMESTAMP:

@@ -19,7 +19,7 @@ from ignite_tf_magic.protocol.walk import RowFault, Walker, item_bytes, kind_of,
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_ABI = 5
+_ABI = 6
 _TEMPLATE_CAPACITY = 64 * 1024
 _MAX_HOLES = 512
 

@@ -76,7 +76,8 @@ class PythonWalker:
         self._leaves = layout.leaves()
         self._number = {leaf.path: number for number, leaf in enumerate(self._leaves)}
         self._strides = all(
-            kind_of(leaf) in (PayloadKind.FIXED, PayloadKind.TIMESTAMP, PayloadKind.SQL_DATE)
+            kind_of(leaf)
+            in (PayloadKind.FIXED, PayloadKind.TIMESTAMP, PayloadKind.SQL_DATE, PayloadKind.NULLNESS)
             for leaf in self._leaves
         )
         self._out: Sequence[NDArray[Any]] = ()
@@ -136,6 +137,8 @@ class PythonWalker:
                 column[row] = (offset, width)
             elif offset < 0:
                 column[first_row + row] = np.frombuffer(leaf.fill or b"", leaf.dtype).reshape(leaf.row_shape)
+            elif leaf.is_nullness:
+                column[first_row + row] = False
             elif leaf.code == TypeCode.TIMESTAMP:
                 millis, nanos = _TIMESTAMP.unpack_from(rows, offset)
                 column[first_row + row] = millis * 1_000_000 + nanos
@@ -218,6 +221,9 @@ class PythonWalker:
         if rows[at] == TypeCode.NULL:
             self._null(leaf, at)
             return at + 1
+        if leaf.is_nullness:
+            self._spans[number] = (at, 0)
+            return at + 1
         if rows[at] != leaf.code:
             raise self._fault(Rule.TYPE, number, at)
         payload, size = self._payload(rows, leaf, number, at, limit)
@@ -269,6 +275,8 @@ def _is_in_nanos(millis: Any, nanos: Any) -> Any:
 
 def _strided_values(leaf: Leaf, values: NDArray[np.uint8]) -> NDArray[Any] | None:
     """Return a column's values; None when one has no place in it."""
+    if leaf.is_nullness:
+        return np.zeros(len(values), bool)
     if leaf.code == TypeCode.TIMESTAMP:
         millis = np.ascontiguousarray(values[:, :8]).view("<i8")[:, 0]
         nanos = np.ascontiguousarray(values[:, 8:]).view("<i4")[:, 0]

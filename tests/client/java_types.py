@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import json
-import re
 import struct
 import subprocess
 import uuid
@@ -408,30 +407,62 @@ def _loosely(told: Any) -> Any:
 
 def _dataset_cell(endpoint: Endpoint, case: Case, place: str) -> str:
     plain = place in ("key", "value")
-    path = {"nested": "nested.inner"}.get(place, place)
-    fill: dict[str, Any] = {}
-    while True:
-        options = read_options(
-            case.plain if plain else case.rows,
-            host=endpoint.host,
-            port=endpoint.port,
-            assigned=False,
-            fields=None if plain else [path],
-            fill=fill,
+    options = read_options(
+        case.plain if plain else case.rows,
+        host=endpoint.host,
+        port=endpoint.port,
+        assigned=False,
+        fields=None if plain else [{"nested": "nested.inner"}.get(place, place)],
+    )
+    try:
+        batches = list(Batches(options, 64, 0, None, EqualSteps.PAD))
+    except IndexError:
+        return "fails: no column at all"
+    except IgniteTfError as error:
+        return _reason(error)
+    found = [row for batch in batches for row in _rows(batch, place)]
+    if not found:
+        return "no columns"
+    kind, values = found[0][0], [_listed(item) for _, item in found]
+    for told in _expected(case, place) if not kind.startswith("columns") else ():
+        assert any(alike(value, _as_item(told)) for value in values), (
+            f"{case.name}, {place}: {told}, {values}"
         )
-        try:
-            found = [
-                row for batch in Batches(options, 64, 0, None, EqualSteps.PAD) for row in _rows(batch, place)
-            ]
-        except IndexError:
-            return "fails: no column at all"
-        except IgniteTfError as error:
-            wanted = re.search(r"fill=\{'(.+)': 0\}", str(error))
-            if wanted is None or wanted[1] in fill:
-                return _reason(error)
-            fill[wanted[1]] = 0
-            continue
-        return f"as {found[0][0]}{'; a null wants `fill`' if fill else ''}" if found else "no columns"
+    nulls = [is_null for batch in batches for is_null in _nulls(batch, place)]
+    assert sum(nulls) == any(nulls), f"{case.name}, {place}: the nulls of {found}"
+    return f"as {kind}{'; null: 0, and a boolean' if nulls else ''}"
+
+
+def _listed(item: Any) -> Any:
+    """A dataset's value, its reals by what they are made of."""
+    array = np.asarray(item)
+    if isinstance(item, bytes) or array.dtype == np.uint8:
+        return bytes(item).decode("latin-1")
+    if array.dtype.kind == "f":
+        return [format(each, "x") for each in array.reshape(-1).view(f"<u{array.dtype.itemsize}").tolist()]
+    return array.reshape(-1).tolist()
+
+
+def _as_item(told: Any) -> Any:
+    """What a dataset is to give for a value of Java's."""
+    kind = told[0]
+    if kind in ("text", "uuid"):
+        return told[1].encode().decode("latin-1")
+    if kind == "decimal":
+        real = float(decimal.Decimal(int(told[1])).scaleb(-told[2]))
+        return [format(struct.unpack("<Q", struct.pack("<d", real))[0], "x")]
+    if kind == "timestamp":
+        return [told[1] * 1_000_000 + told[2]]
+    if kind == "array":
+        return np.array(told[2], np.int8).tobytes().decode("latin-1") if told[1] == "byte" else told[2]
+    return [told[-1]]
+
+
+def _nulls(batch: dict[str, Any], place: str) -> Iterator[bool]:
+    """What tells of a field whether it is null, if there is anything."""
+    if place in ("field", "nested"):
+        within = batch["val"]["nested"] if place == "nested" else batch["val"]
+        yield from within.get(f"{'inner' if place == 'nested' else 'field'}_is_null", ())
 
 
 def _rows(batch: dict[str, Any], place: str) -> Iterator[tuple[str, Any]]:
@@ -476,7 +507,7 @@ document; `tests/client/test_java_types.py` fails where it is out of date, and w
   refers to.
 - **SQL**: the Python type in `session.query(...).rows`.
 - **write**: what was read is put under another key by `Cache.put`. "exact": Java reads it as it reads its own.
-- **dataset**: the dtype that `IgniteDataset` and `batches` give.
+- **dataset**: the dtype that `IgniteDataset` and `batches` give; each value is that of Java.
 - *value* and *key* of a row; *field* of an object; *nested*, of an object in an object; *elements* of an Object[].
 
 What was read knows its Java type (`protocol/typed_values.py`), and is Python's own in all else: an int of Java's is an

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import ignite_tf_magic
 from ignite_tf_magic import IgniteDataset
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.client.sql import SqlClient
-from ignite_tf_magic.errors import CacheNotFound, ConfigError, EmptyCache
+from ignite_tf_magic.errors import CacheNotFound, ConfigError, EmptyCache, SchemaError
 from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.protocol.objects import BinaryObject
 from tests.waiting import until
@@ -254,13 +255,81 @@ def test_nulls(ignite, client):
     where = {"host": "127.0.0.1", "port": ignite.nodes[0].port}
     # tf.data passes errors of a source on as its own, with our words in them.
     with pytest.raises(tf.errors.OpError, match=r"SchemaError.*null in val.i.*fill=\{'i': 0\}"):
-        all_rows(IgniteDataset("NULLS", **where).batch(10))
+        all_rows(IgniteDataset("NULLS", **where, nulls="error").batch(10))
     found = all_rows(IgniteDataset("NULLS", **where, fill={"i": -1}).batch(10))
     by_key = {key: n for n, key in enumerate(found["key"].tolist())}
     assert np.isnan(found["val"]["r"][by_key[3]])
     assert found["val"]["s"][by_key[4]] == b""
     assert found["val"]["i"][by_key[5]] == -1
+    assert set(found["val"]) == {"i", "r", "s"}
     client.destroy_cache("NULLS")
+
+
+def test_a_boolean_beside_a_field_tells_where_it_is_null(ignite, client):
+    client.create_cache(CacheConfig("MASKED"))
+    cache = client.cache("MASKED")
+    for n in range(60):
+        inner = (
+            None if n % 20 == 4 else BinaryObject("MaskedIn", {"on": True, "x": None if n == 5 else n / 2})
+        )
+        value = {"i": None if n == 7 else np.int32(n + 1), "whole": np.int16(n + 1), "s": "t", "in": inner}
+        if n % 10 == 3:
+            del value["i"]  # as objects have it that were put before there was such a field
+        cache.put(n, BinaryObject("Masked", value))
+    where = {"host": "127.0.0.1", "port": ignite.nodes[0].port}
+    try:
+        rows = list(IgniteDataset("MASKED", **where).shuffle(60, seed=1).as_numpy_iterator())
+        assert len(rows) == 60
+        for row in rows:
+            n, value = int(row["key"]), row["val"]
+            assert set(value) == {"i", "i_is_null", "whole", "s", "in"} and set(value["in"]) == {
+                "on",
+                "on_is_null",
+                "x",
+            }
+            is_null = n % 10 == 3 or n == 7
+            assert (value["i"], value["i_is_null"]) == ((0, True) if is_null else (n + 1, False))
+            assert (value["in"]["on"], value["in"]["on_is_null"]) == (n % 20 != 4, n % 20 == 4)
+        of_all = IgniteDataset("MASKED", **where, nulls="mask", fields=["i", "whole", "s"], fill={"i": -1})
+        assert set(of_all.element_spec["val"]) == {"i", "whole", "whole_is_null", "s"}
+        assert min(row["val"]["i"] for row in of_all.as_numpy_iterator()) == -1
+        named = IgniteDataset("MASKED", **where, nulls=["s", "in.x"], fill={"i": -1, "in.on": False})
+        assert {row["key"]: row["val"]["in"]["x_is_null"] for row in named.as_numpy_iterator()} == {
+            n: n == 5 or n % 20 == 4 for n in range(60)
+        }
+        assert not any(row["val"]["s_is_null"] for row in named.as_numpy_iterator())
+        (batch,) = ignite_tf_magic.batches("MASKED", 60, **where)
+        expected = {n for n in range(60) if n % 10 == 3 or n == 7}
+        assert set(batch["key"][batch["val"]["i_is_null"]].tolist()) == expected
+        assert batch["val"]["i_is_null"].dtype == bool
+        with pytest.raises(SchemaError, match="nulls names the field 'nothing', and there is none"):
+            IgniteDataset("MASKED", **where, nulls=["nothing"])
+        for wrong in ("masks", [], [3]):
+            with pytest.raises(ConfigError, match=r"nulls=.*write 'mask', 'error', or a list"):
+                IgniteDataset("MASKED", **where, nulls=wrong)
+        cache.put(100, BinaryObject("Masked", {"i": np.int32(1), "i_is_null": 1}))
+        with pytest.raises(SchemaError, match="there is a field 'i_is_null'"):
+            IgniteDataset("MASKED", **where, fields=["i"])
+    finally:
+        client.destroy_cache("MASKED")
+
+
+def test_workers_agree_on_what_may_be_null(ignite, client, as_worker):
+    client.create_cache(CacheConfig("MASKED_ONCE"))
+    cache = client.cache("MASKED_ONCE")
+    for n in range(1500):
+        cache.put(n, BinaryObject("MaskedOnce", {"i": np.int32(n)}))
+    where = {"host": "127.0.0.1", "port": ignite.nodes[0].port}
+    for row in IgniteDataset("MASKED_ONCE", **where, part="512-1023"):
+        cache.put(int(row["key"]), BinaryObject("MaskedOnce", {"i": None}))
+    try:
+        shares, specs = [range(512), range(512, 1024)], []
+        for worker in range(2):
+            as_worker(worker, shares, "MASKED_ONCE")
+            specs.append(IgniteDataset("MASKED_ONCE").element_spec)
+        assert specs[0] == specs[1] and "i_is_null" in specs[0]["val"]
+    finally:
+        client.destroy_cache("MASKED_ONCE")
 
 
 def test_an_early_end_ends_the_reading_threads(digits):

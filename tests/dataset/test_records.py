@@ -248,8 +248,10 @@ def test_ragged_nested_and_null_rows(client, where):
         assert_equal_datasets("R_RAGGED", 16, **where)
         assert_equal_datasets("R_NESTED", **where)
         assert_equal_datasets("R_NULLS", **where, fill={"i": -1})
+        assert_equal_datasets("R_NULLS", **where)
+        assert_equal_datasets("R_NULLS", **where, nulls=["r", "s"], fill={"i": -1})
         with pytest.raises(tf.errors.OpError, match=r"SchemaError.*null in val.i.*fill=\{'i': 0\}"):
-            list(IgniteDataset("R_NULLS", **where, read_by="worker"))
+            list(IgniteDataset("R_NULLS", **where, nulls="error", read_by="worker"))
     finally:
         for name in ("R_RAGGED", "R_NESTED", "R_NULLS"):
             client.destroy_cache(name)

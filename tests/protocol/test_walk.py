@@ -57,9 +57,11 @@ def outcome(pages, layout, walker):
 
 
 def full_layout(pages):
-    texts = {leaf.name for leaf in pages.layout(fill={}).leaves() if not leaf.is_fixed}
-    names = {leaf.name for leaf in pages.layout(fill={}).leaves()}
-    return pages.layout(fill=dict.fromkeys(names - texts, 0))
+    """The layout with what tells where a field is null, beside each second one."""
+    leaves = pages.layout(nulls="error").leaves()
+    names = [leaf.name for leaf in leaves]
+    fill = dict.fromkeys([leaf.name for leaf in leaves if leaf.is_fixed], 0)
+    return pages.layout(fill=fill, nulls=names[::2])
 
 
 def plain(value, leaf):
@@ -95,8 +97,9 @@ def test_both_walkers_agree_with_reading_value_by_value(rows):
         for number, leaf in enumerate(layout.leaves()):
             item = key if leaf.path[0] == "key" else value
             for name in leaf.path[1:]:
+                name = name.removesuffix("_is_null")
                 item = None if item is None else item.fields.get(name)
-            expected[number] += plain(item, leaf)
+            expected[number] += [item is None] if leaf.is_nullness else plain(item, leaf)
     for number, got in enumerate(compiled):
         if isinstance(got, tuple):
             flat = [x for row in expected[number] for x in (row if row != b"" else [])]
