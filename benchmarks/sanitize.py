@@ -207,8 +207,9 @@ def _page(draw: random.Random, library: ctypes.CDLL) -> tuple[bytes, int, RowLay
         value = _row(shape, row, values)
         rows.append((_value(draw, draw.choice(("i4", "i8"))) if row == 0 else type(rows[0][0])(row), value))
     pages = make_pages(rows)
-    names = {leaf.name for leaf in pages.layout(fill={}).leaves() if leaf.is_fixed}
-    layout = pages.layout(fill=dict.fromkeys(names, 0))
+    leaves = pages.layout(nulls="error").leaves()
+    fill = {leaf.name: 0 for leaf in leaves if leaf.is_fixed}
+    layout = pages.layout(fill=fill, nulls=[leaf.name for leaf in leaves[::2]])
     return pages.rows, num_rows, layout, PageDecoder(layout, CompiledWalker(layout, library))
 
 

@@ -27,6 +27,7 @@ from ignite_tf_magic.protocol.objects import (
     skip_value,
 )
 from ignite_tf_magic.protocol.ops import JAVA_TYPES, TypeCode
+from ignite_tf_magic.protocol.times import SQL_DATE_HEAD
 
 VARIABLE = -1
 NULLNESS_SUFFIX = "_is_null"
@@ -34,6 +35,8 @@ NULLNESS_SUFFIX = "_is_null"
 Nulls = str | frozenset[str] | None
 
 _CODE_OF_JAVA_TYPE = {name: code for code, name in JAVA_TYPES.items()}
+
+_SERIALISED = -TypeCode.OPTIMIZED  # by Java, and no java.sql.Date
 
 _INT64_CODES = frozenset({TypeCode.DATE, TypeCode.TIMESTAMP, TypeCode.TIME, TypeCode.OPTIMIZED})
 _TEXT_CODES = frozenset({TypeCode.STRING, TypeCode.UUID})
@@ -215,7 +218,7 @@ class LayoutFinder:
         if code == TypeCode.NULL:
             seen.has_null = True
             return
-        seen.codes.add(code)
+        seen.codes.add(_SERIALISED if code == TypeCode.OPTIMIZED and not _is_sql_date(view, start) else code)
         if code in ARRAYS:
             seen.lengths.add(Reader(view, start + 1).int32())
         if code == TypeCode.BINARY_OBJECT:
@@ -246,7 +249,10 @@ class LayoutFinder:
                 message names the field and the way out.
         """
         self._check_names()
-        return RowLayout(self._node(("key",), self._key, None), self._node(("val",), self._value, None))
+        found = RowLayout(self._node(("key",), self._key, None), self._node(("val",), self._value, None))
+        if not found.leaves():
+            raise SchemaError("there is no column to read: neither the keys nor the values have a field")
+        return found
 
     def _check_names(self) -> None:
         """Refuse options for fields that no row has: misspelt ones would do nothing."""
@@ -368,7 +374,14 @@ def _has_tensor_form(code: int) -> bool:
     )
 
 
+def _is_sql_date(view: memoryview, start: int) -> bool:
+    reader = Reader(view, start + 1)
+    return bytes(reader.take(reader.count())[: len(SQL_DATE_HEAD)]) == SQL_DATE_HEAD
+
+
 def _name(code: int) -> str:
+    if code == _SERIALISED:
+        return "a class that Java serialises in its own way"
     try:
         return TypeCode(code).name.lower().replace("_", " ")
     except ValueError:

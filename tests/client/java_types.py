@@ -221,7 +221,9 @@ _RAW = "as `BinaryObject`: `raw` has what its class wrote in its own form"
 _AS_OBJECTS = "as Object[], which the node makes of it"
 _CLASSES = ("FillTypes$Color", "FillTypes$Animal")
 _REASONS = {
+    "a class that Java serialises in its own way": _SERIALISED,
     "which has no tensor form": "refused: no tensor form",
+    "there is no column to read": "refused: there is no column",
     "null in all rows sampled": "refused: no tensor form",
     "rows differ in": "refused: rows of several types",
     "outside of September 1677": "refused: nanoseconds reach from 1677 to 2262",
@@ -416,8 +418,6 @@ def _dataset_cell(endpoint: Endpoint, case: Case, place: str) -> str:
     )
     try:
         batches = list(Batches(options, 64, 0, None, EqualSteps.PAD))
-    except IndexError:
-        return "fails: no column at all"
     except IgniteTfError as error:
         return _reason(error)
     found = [row for batch in batches for row in _rows(batch, place)]
