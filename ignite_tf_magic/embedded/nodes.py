@@ -61,10 +61,17 @@ class Installation:
     java_options: tuple[str, ...] = ()
 
 
-def choose_ports(num_nodes: int) -> tuple[NodePorts, ...]:
-    """Find ports that are free now, on the loopback address."""
+def choose_ports(num_nodes: int, *, is_contended: bool = False) -> tuple[NodePorts, ...]:
+    """Find ports that are free now, on the loopback address.
+
+    Args:
+        num_nodes: For so many nodes.
+        is_contended: Whether others take the first free ports for clients, too, as clusters that start at the same
+            time do: any free ones are taken then.
+    """
     with ExitStack() as held:
-        client = _free_ports(held, range(FIRST_CLIENT_PORT, _LAST_CLIENT_PORT + 1), num_nodes)
+        first = range(FIRST_CLIENT_PORT, _LAST_CLIENT_PORT + 1)
+        client = _free_ports(held, random.sample(first, k=len(first)) if is_contended else first, num_nodes)
         candidates = random.sample(_PEER_PORTS, k=len(_PEER_PORTS))
         peer = _free_ports(held, candidates, 2 * num_nodes)
     return tuple(

@@ -65,7 +65,8 @@ def start_cluster(
     attempt = 1
     while True:
         try:
-            cluster = replace(_start_once(home, options, lifetime, installation, report), ready=True)
+            ports = choose_ports(options.num_nodes, is_contended=attempt > 1)
+            cluster = replace(_start_once(home, options, lifetime, installation, ports, report), ready=True)
             break
         except PortTaken:
             if attempt == _START_ATTEMPTS:
@@ -96,9 +97,9 @@ def _make_archive(archive: Archive, bare: Installation, home: Path, report: Repo
     report(f"preparing {bare.java} for quick starts of Ignite (once, about 10 s)")
     writing = replace(bare, java_options=archive.write_options())
     try:
-        cluster = _start_once(
-            home, EmbeddedOptions(num_nodes=1, heap="256m"), Lifetime.UNTIL_IDLE, writing, lambda _: None
-        )
+        ports = choose_ports(1, is_contended=True)  # the first free ones are for those who wait for them
+        small = EmbeddedOptions(num_nodes=1, heap="256m")
+        cluster = _start_once(home, small, Lifetime.UNTIL_IDLE, writing, ports, lambda _: None)
     except (EmbeddedError, DeadlineExceeded):
         return  # a real start meets the same trouble and explains it
     end_processes(cluster, _ARCHIVE_GRACE_S)
@@ -108,10 +109,14 @@ def _make_archive(archive: Archive, bare: Installation, home: Path, report: Repo
 
 
 def _start_once(
-    home: Path, options: EmbeddedOptions, lifetime: Lifetime, installation: Installation, report: Report
+    home: Path,
+    options: EmbeddedOptions,
+    lifetime: Lifetime,
+    installation: Installation,
+    ports: tuple[NodePorts, ...],
+    report: Report,
 ) -> EmbeddedCluster:
     """Start the nodes and wait for them; the cluster is not yet recorded as ready."""
-    ports = choose_ports(options.num_nodes)
     cluster = _planned(home, options, lifetime, installation, ports)
     try:
         remove_cluster(home)

@@ -269,15 +269,15 @@ def test_a_start_that_takes_too_long_says_for_what_it_waited_and_ends_what_it_st
 def test_a_port_that_is_taken_meanwhile_is_replaced(home, monkeypatch, ignite):
     choose, told, tries = starting.choose_ports, [], []
 
-    def choose_a_taken_one_first(num_nodes: int) -> tuple[NodePorts, ...]:
-        tries.append(num_nodes)
-        (ports,) = choose(num_nodes)
+    def choose_a_taken_one_first(num_nodes: int, *, is_contended: bool) -> tuple[NodePorts, ...]:
+        tries.append(is_contended)
+        (ports,) = choose(num_nodes, is_contended=is_contended)
         taken = ignite.nodes[0].port if len(tries) == 1 else ports.client
         return (NodePorts(taken, ports.discovery, ports.communication),)
 
     monkeypatch.setattr(starting, "choose_ports", choose_a_taken_one_first)
     outcome = ensure_up(ONE, report=told.append, home=home)
-    assert len(tries) == 2
+    assert tries == [False, True]
     assert any("a port was taken" in line for line in told)
     assert outcome.cluster.nodes[0].port != ignite.nodes[0].port
 
