@@ -37,7 +37,7 @@ typedef struct {
     const schema_t *schemas;
     const int32_t *schema_fields;
     /* Scratch, owned by the plan: positions of the children in the footer for the schema seen last. */
-    int32_t *cached_schema; /* per node; cached_valid tells whether it is set */
+    int32_t *cached_schema; /* per node; cached_valid tells whether it is set: fields of the schema and one more */
     int32_t *cached_valid;
     int32_t *cached_position; /* per child: which entry of the footer, -1 for none */
     /* The template: a row whose bytes outside the holes every following row is compared with. */
@@ -213,7 +213,8 @@ static int64_t walk_leaf(walk_t *w, int32_t index, int64_t at, int64_t limit) {
 
 static int64_t walk_node(walk_t *w, int32_t index, int64_t at, int64_t limit, int depth);
 
-/* Finds where the footer lists each child, for this object's schema; caches the answer. */
+/* Finds where the footer lists each child, for this object's schema; caches the answer. Gives how many fields a
+ * compact footer has to list, 0 for another one, -1 where nobody knows the schema. */
 static int find_children(walk_t *w, int32_t index, const uint8_t *footer, int64_t footer_bytes, int flags, int32_t schema) {
     plan_t *plan = w->plan;
     const node_t *node = &plan->nodes[index];
@@ -221,7 +222,7 @@ static int find_children(walk_t *w, int32_t index, const uint8_t *footer, int64_
     int64_t num = 0, i, j;
     const int32_t *ids = 0;
     if (flags & F_COMPACT) {
-        if (plan->cached_valid[index] && plan->cached_schema[index] == schema) return 0;
+        if (plan->cached_valid[index] && plan->cached_schema[index] == schema) return plan->cached_valid[index] - 1;
         for (i = 0; i < plan->num_schemas && !ids; i++)
             if (plan->schemas[i].type_id == node->type_id && plan->schemas[i].schema_id == schema) {
                 ids = plan->schema_fields + plan->schemas[i].first_field;
@@ -237,8 +238,8 @@ static int find_children(walk_t *w, int32_t index, const uint8_t *footer, int64_
         plan->cached_position[node->first_child + j] = position;
     }
     plan->cached_schema[index] = schema;
-    plan->cached_valid[index] = (flags & F_COMPACT) != 0;
-    return 0;
+    plan->cached_valid[index] = flags & F_COMPACT ? (int32_t)num + 1 : 0;
+    return flags & F_COMPACT ? (int)num : 0;
 }
 
 /* Walks the fields of an object whose header stands at `at`; gives its length, or -1. */
@@ -247,20 +248,21 @@ static int64_t walk_object(walk_t *w, int32_t index, int64_t at, int64_t limit, 
     const uint8_t *p = w->bytes + at;
     int32_t flags, length, footer, i;
     int64_t footer_end;
-    int width;
+    int width, listed;
     if (depth > MAX_DEPTH || at + 24 > limit || p[0] != T_OBJECT) return fail(w, BAD_BYTES, -1, at);
     flags = p[2] | p[3] << 8;
     length = i32(p + 12);
     footer = i32(p + 20);
     if (length < 24 || length > limit - at) return fail(w, BAD_BYTES, -1, at);
+    footer_end = length - (flags & F_RAW ? 4 : 0);
+    if (flags & F_SCHEMA && (footer < 24 || footer > footer_end)) return fail(w, BAD_BYTES, -1, at);
     if (i32(p + 4) != node->type_id) return fail(w, BAD_TYPE, -1, at);
     hole(w, at + 8, 4); /* the hash differs from row to row */
     if (!(flags & F_SCHEMA)) return put_nulls(w, index, at) < 0 ? -1 : length;
-    footer_end = length - (flags & F_RAW ? 4 : 0);
-    if (footer < 24 || footer > footer_end) return fail(w, BAD_BYTES, -1, at);
     width = flags & F_ONE ? 1 : flags & F_TWO ? 2 : 4;
-    if (find_children(w, index, p + footer, footer_end - footer, flags, i32(p + 16)) < 0)
-        return fail(w, BAD_SCHEMA, -1, at);
+    listed = find_children(w, index, p + footer, footer_end - footer, flags, i32(p + 16));
+    if (listed < 0) return fail(w, BAD_SCHEMA, -1, at);
+    if ((int64_t)listed * width > footer_end - footer) return fail(w, BAD_BYTES, -1, at);
     for (i = 0; i < node->num_children; i++) {
         int32_t child = w->plan->children[node->first_child + i].node;
         int32_t position = w->plan->cached_position[node->first_child + i];

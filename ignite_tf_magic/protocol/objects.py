@@ -334,7 +334,8 @@ def read_header(reader: Reader, start: int) -> ObjectHeader:
     flags &= 0xFFFF
     if length < HEADER_BYTES or start + length > len(reader.view):
         raise RemoteProtocolError(f"corrupted object: length {length} at offset {start}")
-    if flags & ObjectFlag.HAS_SCHEMA and not HEADER_BYTES <= footer <= length:
+    footer_end = length - (4 if flags & ObjectFlag.HAS_RAW_DATA else 0)
+    if flags & ObjectFlag.HAS_SCHEMA and not HEADER_BYTES <= footer <= footer_end:
         raise RemoteProtocolError(f"corrupted object: footer at {footer} of {length}")
     return ObjectHeader(flags, type_id, length, schema, footer)
 
