@@ -4,19 +4,24 @@
 scikit-learn, and pictures of images by matplotlib, with all that these import in turn: a third of the time that a
 worker needs until it is ready. Only modules are named here that the rest imports and asks for nothing.
 
+They also import libraries of others, where they are installed: pandas, to compare what a fit is given with its classes;
+JAX, to mend old ones for Orbax; requests and IPython, for what hardly anybody calls. That is another third. A module
+gets a stand-in of such a library, and nobody else does.
+
 Standard library only.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from threading import RLock
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from ignite_tf_magic.after_import import StandInLoader
 
@@ -32,13 +37,41 @@ DEFERRED = (
 )
 
 
-def defer_imports(modules: Iterable[str] = DEFERRED) -> MetaPathFinder:
+class Guest(NamedTuple):
+    """A library that a module imports where it is installed, to use it seldom.
+
+    Attributes:
+        name: The library; the module is given one that imports it when it is asked for something.
+        classes: What it may be asked for without that: classes, of which there is nothing before somebody imports them.
+        made_for: Another library. Where that is not installed, it is as if this one were not either.
+    """
+
+    name: str
+    classes: tuple[str, ...] = ()
+    made_for: str | None = None
+
+
+GUESTS = {
+    "keras.src.callbacks.orbax_checkpoint": Guest("jax", made_for="orbax"),
+    "keras.src.callbacks.remote_monitor": Guest("requests"),
+    "keras.src.saving.file_editor": Guest("IPython"),
+    "keras.src.trainers.data_adapters.array_slicing": Guest("pandas", ("Series", "DataFrame")),
+    "tensorflow.python.distribute.failure_handling.failure_handling_util": Guest("requests"),
+    "tensorflow.python.keras.callbacks": Guest("requests"),
+}
+
+
+def defer_imports(modules: Iterable[str] = DEFERRED, guests: Mapping[str, Guest] = GUESTS) -> MetaPathFinder:
     """Have modules executed when somebody asks one for an attribute, from now on; those that are imported stay.
+
+    Args:
+        modules: Those.
+        guests: What other modules import and can do without, by the names of these.
 
     Returns what was put in front of `sys.meta_path`. An error in a module reaches whoever asks it for something, each
     time, as importing it again would.
     """
-    finder = _DeferringFinder(modules)
+    finder = _DeferringFinder(modules, guests)
     sys.meta_path.insert(0, finder)
     return finder
 
@@ -46,20 +79,76 @@ def defer_imports(modules: Iterable[str] = DEFERRED) -> MetaPathFinder:
 class _DeferringFinder(MetaPathFinder):
     """Finds modules by the finders that come after it, and has them executed later."""
 
-    def __init__(self, modules: Iterable[str]) -> None:
+    def __init__(self, modules: Iterable[str], guests: Mapping[str, Guest]) -> None:
         self._modules = set(modules)
+        self._guests = dict(guests)
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         del path, target
-        if fullname not in self._modules:
+        guest = self._guests.pop(fullname, None)
+        if guest is None and fullname not in self._modules:
             return None
-        self._modules.remove(fullname)
+        self._modules.discard(fullname)
         spec = find_spec(fullname)
         if spec is not None and spec.loader is not None:
-            spec.loader = _DeferringLoader(spec.loader)
+            spec.loader = _LoaderWithout(spec.loader, guest) if guest else _DeferringLoader(spec.loader)
         return spec
+
+
+class _LoaderWithout(StandInLoader):
+    """Executes a module as its own loader does, with something small in place of a library that it imports."""
+
+    def __init__(self, loader: Loader, guest: Guest) -> None:
+        super().__init__(loader)
+        self._guest = guest
+
+    def exec_module(self, module: ModuleType) -> None:
+        super().exec_module(module)
+        guest = self._guest
+        is_needed = guest.made_for is not None and find_spec(guest.made_for) is not None
+        found = None if is_needed or guest.name in sys.modules else find_spec(guest.name)
+        if found is None:
+            self.loader.exec_module(module)
+            return
+        # None: to import it is an ImportError.
+        stand_in = None if guest.made_for else _LibraryToCome(guest, found)
+        sys.modules[guest.name] = stand_in  # type: ignore[assignment]
+        try:
+            self.loader.exec_module(module)
+        finally:
+            if sys.modules.get(guest.name) is stand_in:
+                del sys.modules[guest.name]
+
+
+class _LibraryToCome(ModuleType):
+    """Has some classes of a library that nobody has imported yet; asked for anything else, it imports that."""
+
+    def __init__(self, guest: Guest, spec: ModuleSpec) -> None:
+        super().__init__(guest.name)
+        self.__spec__ = spec
+        for each in guest.classes:
+            setattr(self, each, _ClassToCome(each, (), {"__module__": guest.name}))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # what imports ask of a module
+            raise AttributeError(name)
+        return getattr(import_module(self.__name__), name)
+
+
+class _ClassToCome(type):
+    """A class that has no instances before its library has been imported, and then those of the library's own."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, cls._of_the_library())
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, cls._of_the_library())
+
+    def _of_the_library(cls) -> tuple[type, ...]:
+        found = getattr(sys.modules.get(cls.__module__), cls.__name__, None)
+        return (found,) if isinstance(found, type) and found is not cls else ()
 
 
 class _DeferringLoader(StandInLoader):

@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from ignite_tf_magic.runs.deferred_imports import defer_imports
+from ignite_tf_magic.runs.deferred_imports import Guest, defer_imports
 
 
 @pytest.fixture
@@ -86,6 +86,106 @@ def test_other_threads_wait_until_it_is_whole(package: str) -> None:
     for thread in threads:
         thread.join()
     assert seen == [7] * 4
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A module that imports the library `visitor` where it can, and notes what it has of it."""
+    (tmp_path / "visitor.py").write_text("class Frame: ...\nclass Column: ...\nvalue = 7\n")
+    source = "try:\n    import visitor\nexcept ImportError:\n    visitor = None\n"
+    (tmp_path / "hosting.py").write_text(f"{source}KINDS = (int, *([visitor.Frame] if visitor else []))\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    yield "hosting"
+    for name in ("hosting", "visitor", "visited"):
+        sys.modules.pop(name, None)
+
+
+def test_a_library_is_imported_by_who_uses_it_and_its_classes_are_known_then(host: str) -> None:
+    defer_imports([], {host: Guest("visitor", ("Frame",))})
+    hosting = importlib.import_module(host)
+    assert "visitor" not in sys.modules
+    assert not isinstance("text", hosting.KINDS)
+    assert not issubclass(str, hosting.KINDS)
+    visitor = importlib.import_module("visitor")
+    assert visitor is not hosting.visitor
+    assert isinstance(visitor.Frame(), hosting.KINDS)
+    assert issubclass(type("Own", (visitor.Frame,), {}), hosting.KINDS)
+    assert not isinstance(visitor.Column(), hosting.KINDS)
+    assert isinstance(3, hosting.KINDS)
+
+
+def test_a_library_is_imported_when_it_is_asked_for_something_else(host: str) -> None:
+    defer_imports([], {host: Guest("visitor", ("Frame",))})
+    hosting = importlib.import_module(host)
+    assert not hasattr(hosting.visitor, "__version__")
+    assert "visitor" not in sys.modules
+    assert hosting.visitor.value == 7
+    assert hosting.visitor.Column is sys.modules["visitor"].Column
+    with pytest.raises(AttributeError):
+        _ = hosting.visitor.other
+
+
+def test_a_library_that_was_imported_before_is_no_other(host: str) -> None:
+    visitor = importlib.import_module("visitor")
+    defer_imports([], {host: Guest("visitor", ("Frame",))})
+    assert importlib.import_module(host).visitor is visitor
+
+
+def test_a_library_that_is_not_installed_is_not_there(host: str, tmp_path: Path) -> None:
+    (tmp_path / "visitor.py").unlink()
+    defer_imports([], {host: Guest("visitor", ("Frame",))})
+    assert importlib.import_module(host).visitor is None
+
+
+@pytest.mark.parametrize("is_installed", [False, True])
+def test_a_library_that_is_for_another_is_there_with_that(
+    host: str, tmp_path: Path, is_installed: bool
+) -> None:
+    if is_installed:
+        (tmp_path / "visited.py").write_text("")
+    defer_imports([], {host: Guest("visitor", made_for="visited")})
+    hosting = importlib.import_module(host)
+    assert (hosting.visitor is not None) is is_installed is ("visitor" in sys.modules)
+    assert importlib.import_module("visitor").value == 7
+
+
+def test_a_module_that_fails_leaves_nothing_behind(host: str, tmp_path: Path) -> None:
+    (tmp_path / "hosting.py").write_text("import visitor\nraise ValueError('bad')\n")
+    defer_imports([], {host: Guest("visitor")})
+    with pytest.raises(ValueError, match="bad"):
+        importlib.import_module(host)
+    assert importlib.import_module("visitor").value == 7
+
+
+def test_keras_takes_a_frame_as_ever() -> None:
+    """Of a library that it has not imported by itself."""
+    script = """
+import sys
+from ignite_tf_magic.runs.deferred_imports import defer_imports
+if sys.argv[1] == "deferred":
+    defer_imports()
+import numpy, keras
+from keras.src.trainers.data_adapters import array_slicing
+print(sorted({"jax", "pandas", "requests", "IPython"} & sys.modules.keys()), file=sys.stderr)
+import pandas
+frame = pandas.DataFrame({"a": [1.0, 2.0, 3.0], "b": [0, 1, 1]}, dtype="float64")
+keras.utils.set_random_seed(1)
+model = keras.Sequential([keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+found = model.fit(frame, frame["b"], epochs=2, verbose=0, validation_split=0.4, shuffle=False)
+rows = [type(array_slicing.convert_to_sliceable(each)).__name__ for each in (frame, frame["a"])]
+print(found.history, rows, keras.callbacks.RemoteMonitor().root)
+"""
+
+    def told(how: str) -> tuple[str, bool]:
+        argv = [sys.executable, "-c", script, how]
+        done = subprocess.run(argv, capture_output=True, text=True, check=True)
+        return done.stdout, "[]" in done.stderr.splitlines()
+
+    deferred, brings_none = told("deferred")
+    assert brings_none
+    assert told("at once") == (deferred, False)
 
 
 def test_tensorflow_and_keras_are_whole_and_bring_less() -> None:
