@@ -64,7 +64,11 @@ def test_one_line_lets_any_process_import_it(ignite, kittens, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "imports", ["import tensorflow as tf; v1 = tf.compat.v1", "import tensorflow.compat.v1 as v1"]
+    "imports",
+    [
+        "import tensorflow as tf; v1 = tf.compat.v1",
+        pytest.param("import tensorflow.compat.v1 as v1", marks=pytest.mark.long),
+    ],
 )
 def test_jobs_may_be_in_capitals_and_summaries_have_their_oldest_names(imports):
     script = (

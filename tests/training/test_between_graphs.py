@@ -13,7 +13,7 @@ from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.session import RunRequest, RunState, load
 from tests.training.runs import succeeded
 
-NUM_ROWS, NUM_EPOCHS = 200, 40
+NUM_ROWS, NUM_EPOCHS = 200, 10
 ARGS = (
     *("--ps_hosts={ps_hosts}", "--worker_hosts={worker_hosts}"),
     *("--job_name={job_name}", "--task_index={task_index}"),
@@ -74,14 +74,14 @@ SUPERVISOR = """
 """
 MONITORED = """
     with tf.train.MonitoredTrainingSession(
-        master=server.target, is_chief=index == 0, hooks=HOOKS, checkpoint_dir=FLAGS.logdir
+        master=server.target, is_chief=index == 0, hooks=HOOKS, checkpoint_dir=FLAGS.logdir, stop_grace_period_secs=3
     ) as session:
         while not session.should_stop():
             _, rows, *found = session.run([train, x, slope, offset, loss])
             num_rows += len(rows)
 """
 # Each step needs two gradients, whoever makes them: so it ends by steps, not by rows.
-HOOKS = "[together, tf.train.StopAtStepHook(last_step=300)]"
+HOOKS = "[together, tf.train.StopAtStepHook(last_step=100)]"
 SYNC = """
         optimizer = tf.train.SyncReplicasOptimizer(optimizer, num_workers, total_num_replicas=num_workers)
         together = optimizer.make_session_run_hook(index == 0)
@@ -105,7 +105,7 @@ def cache(session):
     [
         pytest.param(trainer(SUPERVISOR), marks=pytest.mark.long),
         trainer(MONITORED),
-        trainer(MONITORED, hooks=HOOKS, sync=SYNC).replace("repeat(40)", "repeat()"),
+        trainer(MONITORED, hooks=HOOKS, sync=SYNC).replace(f"repeat({NUM_EPOCHS})", "repeat()"),
     ],
     ids=["supervisor", "monitored", "synchronous"],
 )
@@ -131,7 +131,7 @@ def test_a_trainer_keeps_checkpoints_and_events_in_igfs(session, cache):
     """Where its hosts have no directory in common, which is why the articles have one."""
     folder = "igfs:///between/logs"
     source = trainer(MONITORED, hooks="[tf.train.StopAtStepHook(last_step=30)]").replace(
-        "repeat(40)", "repeat()"
+        f"repeat({NUM_EPOCHS})", "repeat()"
     )
     request = RunRequest(cache, source, num_workers=2, num_ps=1, args=(*ARGS, f"--logdir={folder}"))
     succeeded(session, request)

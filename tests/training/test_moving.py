@@ -44,7 +44,10 @@ def rows_by_epoch(folder: Path) -> list[list[int]]:
 @pytest.mark.parametrize(
     ("way", "interruptions"),
     # Twice in one epoch: the second time it goes on with what the first workers had.
-    [("fit", [(HALVES, STEPS + 11), (MOVED, STEPS + 18)]), ("loop", [(MOVED, STEPS + 11)])],
+    [
+        ("fit", [(HALVES, STEPS + 11), (MOVED, STEPS + 18)]),
+        pytest.param("loop", [(MOVED, STEPS + 11)], marks=pytest.mark.long),
+    ],
 )
 def test_every_row_once_in_each_epoch(ignite, cache, tmp_path, way, interruptions):
     workers = Workers(tmp_path, 2, SCRIPT, arguments=[way])
