@@ -28,7 +28,8 @@ ROOMS: list[dict[str, str]] = [
     {
         "protocol": """
             lazy_numpy ops buffer times decimals typed_values objects read_values write_values affinity messages
-            key_value connection layout walk walk_python
+            key_value connection layout seen_rows layout_finder declared_layout walk list_items
+            walk_python
             page_series walk_compiled crc32c sweep columns row_blocks encode sql_cells row_fields sql metrics odbc
             continuous
         """,

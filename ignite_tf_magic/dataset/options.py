@@ -26,7 +26,7 @@ from ignite_tf_magic.config.options import (
     tls_options,
 )
 from ignite_tf_magic.errors import ConfigError
-from ignite_tf_magic.protocol.layout import Nulls
+from ignite_tf_magic.protocol.layout_finder import Nulls
 
 _VARIABLES = (
     "cache_name",
@@ -88,7 +88,7 @@ class ReadOptions:
 
 
 def parse_nulls(nulls: str | Iterable[str] | None) -> Nulls:
-    """Read which fields have a boolean beside them that tells where they are null; see `protocol.layout.LayoutFinder`.
+    """Read which fields have a boolean beside them that tells where they are null; see `LayoutFinder`.
 
     Raises:
         ConfigError: Neither a choice that there is, nor names of fields.

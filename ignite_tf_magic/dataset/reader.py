@@ -203,8 +203,9 @@ def _with_current_types(layout: RowLayout, client: Client) -> RowLayout:
     def renew(node: Node) -> Node:
         if isinstance(node, Leaf):
             return node
-        current = client.types.find(node.binary_type.type_id, refresh=True)
-        fields = tuple((field_id, renew(child)) for field_id, child in node.fields)
-        return ObjectNode(node.path, current or node.binary_type, fields)
+        types = tuple(client.types.find(each.type_id, refresh=True) or each for each in node.types)
+        return ObjectNode(
+            node.path, types, tuple((field_id, renew(child)) for field_id, child in node.fields)
+        )
 
     return RowLayout(renew(layout.key), renew(layout.value))

@@ -16,7 +16,7 @@ from typing import Any
 
 from ignite_tf_magic.client.cache_scan import Baseline
 from ignite_tf_magic.errors import ConfigError
-from ignite_tf_magic.protocol.layout import Leaf, Node, ObjectNode, RowLayout
+from ignite_tf_magic.protocol.layout import Leaf, LeafRole, Node, ObjectNode, RowLayout
 from ignite_tf_magic.protocol.objects import BinaryType
 
 _VERSION = 2
@@ -73,27 +73,37 @@ class Snapshot:
 def _node_to_json(node: Node) -> Any:
     if isinstance(node, Leaf):
         fill = None if node.fill is None else base64.b64encode(node.fill).decode()
-        return [node.code, node.length, fill, node.is_nullness]
-    binary_type = node.binary_type
+        return [node.code, node.length, fill, node.role, node.item_code, node.may_hold_null]
     return {
-        "id": binary_type.type_id,
-        "name": binary_type.name,
-        "fields": [[name, code, field_id] for name, (code, field_id) in binary_type.fields.items()],
-        "schemas": [[schema, list(field_ids)] for schema, field_ids in binary_type.schemas.items()],
+        "types": [_type_to_json(each) for each in node.types],
         "kept": [[field_id, child.path[-1], _node_to_json(child)] for field_id, child in node.fields],
     }
 
 
 def _node(content: Any, path: tuple[str, ...]) -> Node:
     if isinstance(content, list):
-        code, length, fill, is_nullness = content
+        code, length, fill, role, item_code, may_hold_null = content
         decoded = None if fill is None else base64.b64decode(fill)
-        return Leaf(path, int(code), int(length), decoded, bool(is_nullness))
+        return Leaf(
+            path, int(code), int(length), decoded, LeafRole(role), int(item_code), bool(may_hold_null)
+        )
+    kept = tuple((field_id, _node(child, (*path, name))) for field_id, name, child in content["kept"])
+    return ObjectNode(path, tuple(map(_type, content["types"])), kept)
+
+
+def _type_to_json(binary_type: BinaryType) -> Any:
+    return {
+        "id": binary_type.type_id,
+        "name": binary_type.name,
+        "fields": [[name, code, field_id] for name, (code, field_id) in binary_type.fields.items()],
+        "schemas": [[schema, list(field_ids)] for schema, field_ids in binary_type.schemas.items()],
+    }
+
+
+def _type(content: Any) -> BinaryType:
     fields = {name: (code, field_id) for name, code, field_id in content["fields"]}
     schemas = {schema: tuple(field_ids) for schema, field_ids in content["schemas"]}
-    binary_type = BinaryType(content["id"], content["name"], fields, schemas)
-    kept = tuple((field_id, _node(child, (*path, name))) for field_id, name, child in content["kept"])
-    return ObjectNode(path, binary_type, kept)
+    return BinaryType(content["id"], content["name"], fields, schemas)
 
 
 def _baseline_to_json(baseline: Baseline) -> Any:

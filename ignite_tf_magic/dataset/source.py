@@ -20,7 +20,9 @@ from ignite_tf_magic.dataset.passes import RowShard, Stream
 from ignite_tf_magic.dataset.pool import BufferPool
 from ignite_tf_magic.dataset.snapshot import Snapshot
 from ignite_tf_magic.errors import ConfigError, PartitionsLost, format_ranges
-from ignite_tf_magic.protocol.layout import LayoutFinder, Leaf, Nulls, RowLayout, declared_layout
+from ignite_tf_magic.protocol.declared_layout import declared_layout
+from ignite_tf_magic.protocol.layout import Leaf, RowLayout
+from ignite_tf_magic.protocol.layout_finder import LayoutFinder, Nulls
 
 CHUNK_BYTES = 4 * 1024 * 1024
 MAX_CHUNK_ROWS = 32 * 1024
@@ -182,7 +184,15 @@ def _find_layout(
     num_bytes = _sample(cache, looked_at, baseline, finder, sizes)
     if not finder.num_rows:
         return _declared(cache, options.nulls), 0
-    return finder.layout(), num_bytes // finder.num_rows
+    layout = finder.layout()
+    if finder.left_out:
+        names, reasons = ", ".join(finder.left_out), "; ".join(map(str, finder.left_out.values()))
+        warnings.warn(
+            f"of cache {cache.name!r} these fields are left out: {names}; {reasons}. Name the fields to read, and this "
+            "is not said: fields=[...]",
+            stacklevel=5,
+        )
+    return layout, num_bytes // finder.num_rows
 
 
 def _declared(cache: Cache, nulls: Nulls) -> RowLayout | None:

@@ -15,9 +15,10 @@ def row_spec(layout: RowLayout) -> Any:
 
 
 def _leaf_spec(leaf: Leaf) -> Any:
+    dtype = tf.string if leaf.dtype == object else tf.as_dtype(leaf.dtype)
     if leaf.is_ragged:
-        return tf.RaggedTensorSpec([None], tf.as_dtype(leaf.dtype), ragged_rank=0)
-    return tf.TensorSpec(leaf.row_shape, tf.string if leaf.is_text else tf.as_dtype(leaf.dtype))
+        return tf.RaggedTensorSpec([None], dtype, ragged_rank=0)
+    return tf.TensorSpec(leaf.row_shape, dtype)
 
 
 def page_spec(spec: Any) -> Any:

@@ -83,10 +83,12 @@ def masked(crc: int) -> int:
 
 def _buffers(column: Column) -> list[Bytes]:
     if isinstance(column, RaggedColumn):
-        return [_flat(column.values), _flat(column.row_lengths)]
-    if column.dtype == object:
-        return [_as_bytes(strings_proto(column))]
-    return [_flat(column)]
+        return [_items(column.values), _flat(column.row_lengths)]
+    return [_items(column)]
+
+
+def _items(array: NDArray[Any]) -> Bytes:
+    return _as_bytes(strings_proto(array)) if array.dtype == object else _flat(array)
 
 
 def strings_proto(items: Sequence[bytes] | NDArray[Any]) -> bytes:

@@ -78,8 +78,9 @@ class _Buffer:
 
 def _column(leaf: Leaf, num_rows: Any, buffers: Iterator[_Buffer]) -> Any:
     buffer = next(buffers)
-    if leaf.is_text:
-        return tf.ensure_shape(tf.io.parse_tensor(buffer.text(), tf.string), [None])
+    if leaf.dtype == object:
+        texts = tf.ensure_shape(tf.io.parse_tensor(buffer.text(), tf.string), [None])
+        return (texts, next(buffers).array(tf.int64)) if leaf.is_ragged else texts
     dtype = tf.as_dtype(leaf.dtype)
     if leaf.is_ragged:
         return buffer.array(dtype), next(buffers).array(tf.int64)

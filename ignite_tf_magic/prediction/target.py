@@ -77,9 +77,14 @@ def _key_columns(like: CacheConfig, layout: RowLayout) -> KeyColumns:
     if isinstance(layout.key, Leaf):
         java = java_type(layout.key.code)
         return KeyColumns(java, (QueryField(_ONLY_KEY, java, is_key=True),), _ONLY_KEY)
-    fields = layout.key.binary_type.fields
-    listed = tuple(QueryField(field, java_type(code), is_key=True) for field, (code, _) in fields.items())
-    return KeyColumns(layout.key.binary_type.name, listed)
+    first, *others = layout.key.types
+    if others:
+        names = ", ".join(each.name for each in layout.key.types)
+        raise PredictionMismatch(f"the keys are of several types, and those of a table are of one: {names}")
+    fields = first.fields.items()
+    return KeyColumns(
+        first.name, tuple(QueryField(name, java_type(code), is_key=True) for name, (code, _) in fields)
+    )
 
 
 def _check_names(cache: str, keys: KeyColumns, fields: list[QueryField]) -> None:

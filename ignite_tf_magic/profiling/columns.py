@@ -17,7 +17,9 @@ from ignite_tf_magic.profiling.seen_fields import (
     type_finder,
 )
 from ignite_tf_magic.profiling.tables import CacheTable, Query, table_of
-from ignite_tf_magic.protocol.layout import LayoutFinder, Leaf, RowLayout, declared_layout
+from ignite_tf_magic.protocol.declared_layout import declared_layout
+from ignite_tf_magic.protocol.layout import Leaf, RowLayout
+from ignite_tf_magic.protocol.layout_finder import LayoutFinder
 from ignite_tf_magic.protocol.objects import FindType
 from ignite_tf_magic.protocol.ops import TypeCode
 from ignite_tf_magic.protocol.row_fields import Path, RowFields, read_row, type_name
@@ -84,7 +86,7 @@ def look_at_columns(client: Client, query: Query, name: str) -> CacheColumns:
         return _declared_columns(cache, table)
     find_type = type_finder(client)
     rows = [read_row(memoryview(row), find_type) for row in encoded]
-    leaves, notes = _leaves(encoded, rows, find_type)
+    leaves, notes = _leaves(encoded, find_type)
     columns = [_column(client, path, rows, leaves.get(path), table) for path in paths_of(rows)]
     kinds = kinds_of(rows)
     return CacheColumns(
@@ -98,27 +100,15 @@ def look_at_columns(client: Client, query: Query, name: str) -> CacheColumns:
     )
 
 
-def _leaves(
-    encoded: Sequence[bytes], rows: Sequence[RowFields], find_type: FindType
-) -> tuple[Mapping[Path, Leaf], list[str]]:
-    """Return what a dataset makes of each field, and why it would refuse the cache, if it does."""
-    try:
-        return _by_path(_layout(encoded, find_type)), []
-    except IgniteTfError as error:
-        notes = [f"IgniteDataset refuses these rows: {error}"]
-    leaves: dict[Path, Leaf] = {}
-    for path in paths_of(rows):
-        try:
-            leaves.update(_by_path(_layout(encoded, find_type, [".".join(path[1:])] if path[1:] else [])))
-        except IgniteTfError:
-            continue
-    return leaves, notes
-
-
-def _layout(encoded: Sequence[bytes], find_type: FindType, fields: Sequence[str] | None = None) -> RowLayout:
-    finder = LayoutFinder(find_type, fields)
+def _leaves(encoded: Sequence[bytes], find_type: FindType) -> tuple[Mapping[Path, Leaf], list[str]]:
+    """Return what a dataset makes of each field, and why it would leave out some, or refuse the cache."""
+    finder = LayoutFinder(find_type)
     finder.add(memoryview(b"".join(encoded)), len(encoded))
-    return finder.layout()
+    try:
+        layout = finder.layout()
+    except IgniteTfError as error:
+        return {}, [f"IgniteDataset refuses these rows: {error}"]
+    return _by_path(layout), [f"IgniteDataset leaves it out: {error}" for error in finder.left_out.values()]
 
 
 def _by_path(layout: RowLayout) -> dict[Path, Leaf]:
@@ -148,7 +138,7 @@ def _column(
 def _dtype(leaf: Leaf | None) -> str | None:
     if leaf is None:
         return None
-    return "string" if leaf.is_text else str(leaf.dtype)
+    return "string" if leaf.dtype == object else str(leaf.dtype)
 
 
 def _shape(leaf: Leaf | None) -> tuple[int | None, ...]:

@@ -16,14 +16,14 @@
 
 enum { T_NULL = 101, T_WRAPPED = 27, T_OBJECT = 103 };
 enum { F_SCHEMA = 2, F_RAW = 4, F_ONE = 8, F_TWO = 16, F_COMPACT = 32 };
-enum { KIND_FIXED = 0, KIND_TIMESTAMP = 1, KIND_ENUM = 2, KIND_TEXT = 3, KIND_ARRAY = 4, KIND_DECIMAL = 5, KIND_UUID = 6, KIND_SQL_DATE = 7, KIND_NULLNESS = 8 };
+enum { KIND_FIXED = 0, KIND_TIMESTAMP = 1, KIND_ENUM = 2, KIND_TEXT = 3, KIND_ARRAY = 4, KIND_DECIMAL = 5, KIND_UUID = 6, KIND_SQL_DATE = 7, KIND_NULLNESS = 8, KIND_LIST = 9 };
 enum { SQL_DATE_BYTES = 15, SQL_DATE_TYPE = 1087757882 };
 enum { BAD_BYTES = 1, BAD_TYPE = 2, BAD_NULL = 3, BAD_LENGTH = 4, BAD_SCHEMA = 5, BAD_TIME = 6 };
 enum { MAX_HOLES = 512, MAX_DEPTH = 64 };
 /* All nanoseconds of these milliseconds since 1970 fit into 64 bits. */
 static const int64_t MIN_MILLIS = -9223372036854, MAX_MILLIS = 9223372036853;
 
-typedef struct { int32_t leaf, type_id, first_child, num_children; } node_t; /* leaf < 0: an object */
+typedef struct { int32_t leaf, first_type, num_types, first_child, num_children; } node_t; /* leaf < 0: an object */
 typedef struct { int32_t field_id, node; } child_t;
 typedef struct { int32_t type_id, schema_id, first_field, num_fields; } schema_t;
 typedef struct { int32_t code, kind, item_bytes, length, row_bytes, has_fill; const uint8_t *fill; } leaf_t;
@@ -32,12 +32,14 @@ typedef struct { int32_t code, leaf; int64_t row, offset; } fault_t;
 typedef struct {
     int32_t num_leaves, num_schemas, key_node, value_node;
     const node_t *nodes;
+    const int32_t *types;
     const child_t *children;
     const leaf_t *leaves;
     const schema_t *schemas;
     const int32_t *schema_fields;
     /* Scratch, owned by the plan: positions of the children in the footer for the schema seen last. */
     int32_t *cached_schema; /* per node; cached_valid tells whether it is set: fields of the schema and one more */
+    int32_t *cached_type;
     int32_t *cached_valid;
     int32_t *cached_position; /* per child: which entry of the footer, -1 for none */
     /* The template: a row whose bytes outside the holes every following row is compared with. */
@@ -114,7 +116,7 @@ static int64_t put_null(walk_t *w, int32_t index, int64_t at) {
     const leaf_t *leaf = &w->plan->leaves[index];
     w->plain = 0;
     if (!leaf->has_fill) return fail(w, BAD_NULL, index, at);
-    if (leaf->kind >= KIND_TEXT && leaf->kind <= KIND_UUID) put_span(w, index, -1, 0);
+    if ((leaf->kind >= KIND_TEXT && leaf->kind <= KIND_UUID) || leaf->kind == KIND_LIST) put_span(w, index, -1, 0);
     else memcpy((uint8_t *)w->out[index] + (w->first_row + w->row) * leaf->row_bytes, leaf->fill, (size_t)leaf->row_bytes);
     return 0;
 }
@@ -136,6 +138,8 @@ static int64_t counted(walk_t *w, int32_t index, int64_t at, int64_t limit, int6
     if (count < 0 || count * item_bytes > limit - at - 4) return fail(w, BAD_BYTES, index, at);
     return count * item_bytes;
 }
+
+static int64_t skip(const uint8_t *bytes, int64_t at, int64_t end, int depth);
 
 /* Walks one leaf whose type code stands at `at`; gives the offset behind it, or -1. */
 static int64_t walk_leaf(walk_t *w, int32_t index, int64_t at, int64_t limit) {
@@ -201,6 +205,11 @@ static int64_t walk_leaf(walk_t *w, int32_t index, int64_t at, int64_t limit) {
         size = 8;
         put_fixed(leaf, column, w->first_row + w->row, w->bytes + payload);
         break;
+    case KIND_LIST: /* with its type code, as Python reads it */
+        size = skip(w->bytes, at, limit, 0) - at;
+        if (size < 0) return fail(w, BAD_BYTES, index, at);
+        put_span(w, index, at, size);
+        return at + size;
     default: /* KIND_UUID */
         if (payload + 16 > limit) return fail(w, BAD_BYTES, index, at);
         put_span(w, index, payload, 16);
@@ -215,16 +224,17 @@ static int64_t walk_node(walk_t *w, int32_t index, int64_t at, int64_t limit, in
 
 /* Finds where the footer lists each child, for this object's schema; caches the answer. Gives how many fields a
  * compact footer has to list, 0 for another one, -1 where nobody knows the schema. */
-static int find_children(walk_t *w, int32_t index, const uint8_t *footer, int64_t footer_bytes, int flags, int32_t schema) {
+static int find_children(walk_t *w, int32_t index, const uint8_t *footer, int64_t footer_bytes, int flags, int32_t type, int32_t schema) {
     plan_t *plan = w->plan;
     const node_t *node = &plan->nodes[index];
     int width = flags & F_ONE ? 1 : flags & F_TWO ? 2 : 4;
     int64_t num = 0, i, j;
     const int32_t *ids = 0;
     if (flags & F_COMPACT) {
-        if (plan->cached_valid[index] && plan->cached_schema[index] == schema) return plan->cached_valid[index] - 1;
+        if (plan->cached_valid[index] && plan->cached_schema[index] == schema && plan->cached_type[index] == type)
+            return plan->cached_valid[index] - 1;
         for (i = 0; i < plan->num_schemas && !ids; i++)
-            if (plan->schemas[i].type_id == node->type_id && plan->schemas[i].schema_id == schema) {
+            if (plan->schemas[i].type_id == type && plan->schemas[i].schema_id == schema) {
                 ids = plan->schema_fields + plan->schemas[i].first_field;
                 num = plan->schemas[i].num_fields;
             }
@@ -238,6 +248,7 @@ static int find_children(walk_t *w, int32_t index, const uint8_t *footer, int64_
         plan->cached_position[node->first_child + j] = position;
     }
     plan->cached_schema[index] = schema;
+    plan->cached_type[index] = type;
     plan->cached_valid[index] = flags & F_COMPACT ? (int32_t)num + 1 : 0;
     return flags & F_COMPACT ? (int)num : 0;
 }
@@ -246,7 +257,7 @@ static int find_children(walk_t *w, int32_t index, const uint8_t *footer, int64_
 static int64_t walk_object(walk_t *w, int32_t index, int64_t at, int64_t limit, int depth) {
     const node_t *node = &w->plan->nodes[index];
     const uint8_t *p = w->bytes + at;
-    int32_t flags, length, footer, i;
+    int32_t flags, length, footer, type, i;
     int64_t footer_end;
     int width, listed;
     if (depth > MAX_DEPTH || at + 24 > limit || p[0] != T_OBJECT) return fail(w, BAD_BYTES, -1, at);
@@ -256,11 +267,13 @@ static int64_t walk_object(walk_t *w, int32_t index, int64_t at, int64_t limit, 
     if (length < 24 || length > limit - at) return fail(w, BAD_BYTES, -1, at);
     footer_end = length - (flags & F_RAW ? 4 : 0);
     if (flags & F_SCHEMA && (footer < 24 || footer > footer_end)) return fail(w, BAD_BYTES, -1, at);
-    if (i32(p + 4) != node->type_id) return fail(w, BAD_TYPE, -1, at);
+    type = i32(p + 4);
+    for (i = 0; i < node->num_types && w->plan->types[node->first_type + i] != type; i++);
+    if (i == node->num_types) return fail(w, BAD_TYPE, -1, at);
     hole(w, at + 8, 4); /* the hash differs from row to row */
     if (!(flags & F_SCHEMA)) return put_nulls(w, index, at) < 0 ? -1 : length;
     width = flags & F_ONE ? 1 : flags & F_TWO ? 2 : 4;
-    listed = find_children(w, index, p + footer, footer_end - footer, flags, i32(p + 16));
+    listed = find_children(w, index, p + footer, footer_end - footer, flags, type, i32(p + 16));
     if (listed < 0) return fail(w, BAD_SCHEMA, -1, at);
     if ((int64_t)listed * width > footer_end - footer) return fail(w, BAD_BYTES, -1, at);
     for (i = 0; i < node->num_children; i++) {
@@ -408,15 +421,17 @@ static int64_t skip(const uint8_t *bytes, int64_t at, int64_t end, int depth) {
     if (code >= 1 && code <= 8) at += scalar[code];
     else if (code == T_NULL) return at;
     else if (code == 10) at += 16;
+    else if (code == 102) at += 4; /* a value that has come before */
     else if (code == 11 || code == 36) at += 8;
     else if (code == 33) at += 12;
     else if (code == T_OBJECT) {
         if (at + 23 > end || i32(bytes + at + 11) < 24) return -1;
         at += i32(bytes + at + 11) - 1;
-    } else if (code == 28 || code == 38 || code == 23 || code == 29) {
+    } else if (code == 28 || code == 38 || code == 23 || code == 29 || code == 32) {
         if (at + 4 > end) return -1;
         at += 4;
         if (i32(bytes + at - 4) == 0 && (at = skip(bytes, at, end, depth + 1)) < 0) return -1;
+        if (code == 32) return at;
         if (at + 4 > end) return -1;
         count = code == 28 || code == 38 ? 0 : i32(bytes + at);
         at += 4;
@@ -639,7 +654,7 @@ EXPORT uint32_t itm_crc32c(uint32_t crc, const uint8_t *bytes, int64_t num_bytes
     return ~crc_by_table(~crc, bytes, num_bytes, table);
 }
 
-EXPORT int itm_abi(void) { return 6; }
+EXPORT int itm_abi(void) { return 8; }
 
 /* Python's build tools expect an init function; this file is loaded with ctypes instead. */
 EXPORT void *PyInit__rows(void) { return 0; }

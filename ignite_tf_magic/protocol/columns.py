@@ -14,6 +14,7 @@ from ignite_tf_magic.errors import RemoteProtocolError, SchemaError
 from ignite_tf_magic.protocol.buffer import Reader
 from ignite_tf_magic.protocol.decimals import decimal_from_wire
 from ignite_tf_magic.protocol.layout import Leaf, RowLayout
+from ignite_tf_magic.protocol.list_items import take_items
 from ignite_tf_magic.protocol.objects import skip_value
 from ignite_tf_magic.protocol.ops import TypeCode
 from ignite_tf_magic.protocol.page_series import PageSeries
@@ -89,7 +90,11 @@ class ColumnChunk:
         if buffer is not None:
             return buffer[: self.num_rows]
         if leaf.is_ragged:
-            values = np.frombuffer(b"".join(part[0] for part in parts), leaf.dtype)
+            values = (
+                np.concatenate([np.zeros(0, leaf.dtype), *(part[0] for part in parts)])
+                if leaf.is_list
+                else np.frombuffer(b"".join(part[0] for part in parts), leaf.dtype)
+            )
             return RaggedColumn(values, np.concatenate([np.zeros(0, np.int64), *(part[1] for part in parts)]))
         items = [item for part in parts for item in part]
         if leaf.code == TypeCode.DECIMAL:
@@ -155,9 +160,11 @@ class PageDecoder:
             self._bind(chunk, num_rows)
 
     def _take_spans(self, rows: memoryview, num_rows: int, chunk: ColumnChunk) -> None:
-        for leaf, spans, parts in zip(self._leaves, self._spans, chunk.parts, strict=True):
+        for number, (leaf, spans) in enumerate(zip(self._leaves, self._spans, strict=True)):
             if spans is not None:
-                parts.append(_take(leaf, rows, spans[:num_rows].tolist()))
+                found = spans[:num_rows].tolist()
+                taken = take_items(leaf, number, rows, found) if leaf.is_list else _take(leaf, rows, found)
+                chunk.parts[number].append(taken)
 
     def _bind(self, chunk: ColumnChunk, num_rows: int) -> None:
         if num_rows > self._room_rows:
@@ -209,6 +216,11 @@ def _explain(fault: RowFault, leaves: Sequence[Leaf], where: str) -> Exception:
         return SchemaError(
             f"{where} has a null in {name}, and {leaves[fault.leaf].dtype} has no null; "
             f"say what it becomes, fill={{{short!r}: 0}}, or have a boolean beside it that tells, nulls='mask'"
+        )
+    if fault.rule is Rule.ITEM_NULL:
+        return SchemaError(
+            f"{where} has a null in the list {name}, and {leaves[fault.leaf].dtype} has no null; "
+            "have booleans beside it that tell: nulls='mask'"
         )
     if fault.rule is Rule.TYPE:
         return SchemaError(

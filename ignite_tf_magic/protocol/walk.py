@@ -33,6 +33,7 @@ class PayloadKind(IntEnum):
     UUID = 6
     SQL_DATE = 7
     NULLNESS = 8
+    LIST = 9
 
 
 class Rule(IntEnum):
@@ -44,6 +45,7 @@ class Rule(IntEnum):
     LENGTH = 4
     SCHEMA = 5
     TIME = 6
+    ITEM_NULL = 7
 
 
 class RowFault(Exception):
@@ -85,6 +87,8 @@ def kind_of(leaf: Leaf) -> PayloadKind:
     """Tell how a leaf's payload is laid out."""
     if leaf.is_nullness:
         return PayloadKind.NULLNESS
+    if leaf.is_list:
+        return PayloadKind.LIST
     if leaf.code in (TypeCode.ENUM, TypeCode.BINARY_ENUM):
         return PayloadKind.ENUM
     if leaf.code == TypeCode.TIMESTAMP:

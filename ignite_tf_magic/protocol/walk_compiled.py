@@ -19,7 +19,7 @@ from ignite_tf_magic.protocol.walk import RowFault, Walker, item_bytes, kind_of,
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_ABI = 6
+_ABI = 8
 _TEMPLATE_CAPACITY = 64 * 1024
 _MAX_HOLES = 512
 
@@ -124,7 +124,9 @@ def load(path: Path) -> ctypes.CDLL | None:
 
 
 class _CNode(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_int32) for name in ("leaf", "type_id", "first_child", "num_children")]
+    _fields_ = [
+        (name, ctypes.c_int32) for name in ("leaf", "first_type", "num_types", "first_child", "num_children")
+    ]
 
 
 class _Child(ctypes.Structure):
@@ -157,8 +159,14 @@ class _CFault(ctypes.Structure):
 class _CPlan(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int32) for name in ("num_leaves", "num_schemas", "key_node", "value_node")),
-        *((name, ctypes.c_void_p) for name in ("nodes", "children", "leaves", "schemas", "schema_fields")),
-        *((name, ctypes.c_void_p) for name in ("cached_schema", "cached_valid", "cached_position")),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("nodes", "types", "children", "leaves", "schemas", "schema_fields")
+        ),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("cached_schema", "cached_type", "cached_valid", "cached_position")
+        ),
         *((name, ctypes.c_int32) for name in ("template_bytes", "template_capacity", "num_ranges")),
         *((name, ctypes.c_void_p) for name in ("template_row", "ranges", "leaf_offsets")),
     ]
@@ -174,6 +182,7 @@ class CompiledWalker:
         self._bound: Sequence[NDArray[Any]] = ()
         self._nodes: list[_CNode] = []
         self._children: list[_Child] = []
+        self._types: list[int] = []
         self._num_leaves = 0
         schemas, schema_fields = _schema_table(layout)
         key_node, value_node = self._add_node(layout.key), self._add_node(layout.value)
@@ -184,11 +193,13 @@ class CompiledWalker:
             key_node=key_node,
             value_node=value_node,
             nodes=self._keep((_CNode * num_nodes)(*self._nodes)),
+            types=self._keep((ctypes.c_int32 * len(self._types))(*self._types)),
             children=self._keep((_Child * num_children)(*self._children)),
             leaves=self._keep(self._leaf_table(layout.leaves())),
             schemas=self._keep((_Schema * len(schemas))(*schemas)),
             schema_fields=self._keep((ctypes.c_int32 * len(schema_fields))(*schema_fields)),
             cached_schema=self._keep((ctypes.c_int32 * num_nodes)()),
+            cached_type=self._keep((ctypes.c_int32 * num_nodes)()),
             cached_valid=self._keep((ctypes.c_int32 * num_nodes)()),
             cached_position=self._keep((ctypes.c_int32 * num_children)()),
             template_capacity=_TEMPLATE_CAPACITY,
@@ -220,13 +231,15 @@ class CompiledWalker:
     def _add_node(self, node: Node) -> int:
         number = len(self._nodes)
         if isinstance(node, Leaf):
-            self._nodes.append(_CNode(self._num_leaves, 0, 0, 0))
+            self._nodes.append(_CNode(self._num_leaves, 0, 0, 0, 0))
             self._num_leaves += 1
             return number
         # The place is taken before the children, so that leaves keep the order of RowLayout.leaves().
         self._nodes.append(_CNode())
         children = [_Child(field_id, self._add_node(child)) for field_id, child in node.fields]
-        self._nodes[number] = _CNode(-1, node.binary_type.type_id, len(self._children), len(children))
+        places = (len(self._types), len(node.types), len(self._children), len(children))
+        self._nodes[number] = _CNode(-1, *places)
+        self._types += [each.type_id for each in node.types]
         self._children += children
         return number
 
@@ -269,8 +282,9 @@ def _schema_table(layout: RowLayout) -> tuple[list[_Schema], list[int]]:
     while pending:
         node = pending.pop()
         if isinstance(node, ObjectNode):
-            for schema, ids in node.binary_type.schemas.items():
-                schemas.append(_Schema(node.binary_type.type_id, schema, len(field_ids), len(ids)))
-                field_ids += ids
+            for binary_type in node.types:
+                for schema, ids in binary_type.schemas.items():
+                    schemas.append(_Schema(binary_type.type_id, schema, len(field_ids), len(ids)))
+                    field_ids += ids
             pending += [child for _, child in node.fields]
     return schemas, field_ids

@@ -176,16 +176,17 @@ class PythonWalker:
             header = read_header(Reader(rows[:limit]), at)
         except RemoteProtocolError:
             raise self._fault(Rule.BYTES, -1, at) from None
-        if header.type_id != node.binary_type.type_id:
+        binary_type = node.type_of(header.type_id)
+        if binary_type is None:
             raise self._fault(Rule.TYPE, -1, at)
         self._hashes.append(at + 8)
         if not header.flags & ObjectFlag.HAS_SCHEMA:
             self._null(node, at)
             return header.length
-        if header.flags & ObjectFlag.COMPACT_FOOTER and header.schema_id not in node.binary_type.schemas:
+        if header.flags & ObjectFlag.COMPACT_FOOTER and header.schema_id not in binary_type.schemas:
             raise self._fault(Rule.SCHEMA, -1, at)
         try:
-            offsets = header.field_offsets(rows[at : at + header.length], node.binary_type)
+            offsets = header.field_offsets(rows[at : at + header.length], binary_type)
         except RemoteProtocolError:
             raise self._fault(Rule.BYTES, -1, at) from None
         first_of = dict(reversed(offsets))
@@ -236,6 +237,8 @@ class PythonWalker:
 
     def _payload(self, rows: memoryview, leaf: Leaf, number: int, at: int, limit: int) -> tuple[int, int]:
         payload, kind = at + 1, kind_of(leaf)
+        if kind == PayloadKind.LIST:
+            return at, self._value_bytes(rows, number, at, limit)
         if kind == PayloadKind.TIMESTAMP:
             return payload, 12
         if kind == PayloadKind.UUID:
@@ -255,6 +258,14 @@ class PythonWalker:
         if kind == PayloadKind.FIXED and size != row_bytes(leaf):
             raise self._fault(Rule.LENGTH, number, at)
         return payload + 4, size
+
+    def _value_bytes(self, rows: memoryview, number: int, at: int, limit: int) -> int:
+        reader = Reader(rows[:limit], at)
+        try:
+            skip_value(reader)
+        except RemoteProtocolError:
+            raise self._fault(Rule.BYTES, number, at) from None
+        return reader.position - at
 
     def _enum_payload(self, rows: memoryview, number: int, payload: int, limit: int) -> int:
         """Skip an enum's type id, and its class name where the id is 0; the ordinal follows."""

@@ -309,7 +309,8 @@ def test_a_boolean_beside_a_field_tells_where_it_is_null(ignite, client):
                 IgniteDataset("MASKED", **where, nulls=wrong)
         cache.put(100, BinaryObject("Masked", {"i": np.int32(1), "i_is_null": 1}))
         with pytest.raises(SchemaError, match="there is a field 'i_is_null'"):
-            IgniteDataset("MASKED", **where, fields=["i"])
+            IgniteDataset("MASKED", **where)
+        assert set(IgniteDataset("MASKED", **where, fields=["i"]).element_spec["val"]) == {"i", "i_is_null"}
     finally:
         client.destroy_cache("MASKED")
 

@@ -18,6 +18,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import ignite_tf_magic
 from ignite_tf_magic import IgniteDataset
 from ignite_tf_magic.client.cache_scan import Baseline
 from ignite_tf_magic.client.client import connect
@@ -30,7 +31,14 @@ from ignite_tf_magic.dataset.tfrecord_address import RecordAddress, part_text
 from ignite_tf_magic.dataset.tfrecord_encoding import masked, page_record
 from ignite_tf_magic.dataset.tfrecord_files import RecordFile, record_file_system
 from ignite_tf_magic.dataset.tfrecord_pages import decode
-from ignite_tf_magic.errors import CacheNotFound, ConfigError, ConnectionLost, IgniteTfError, PartitionsLost
+from ignite_tf_magic.errors import (
+    CacheNotFound,
+    ConfigError,
+    ConnectionLost,
+    IgniteTfError,
+    PartitionsLost,
+    SchemaError,
+)
 from ignite_tf_magic.protocol import crc32c as crc_module
 from ignite_tf_magic.protocol.columns import ColumnChunk
 from ignite_tf_magic.protocol.crc32c import crc32c, crc32c_python
@@ -38,6 +46,7 @@ from ignite_tf_magic.protocol.layout import Leaf, ObjectNode, RowLayout
 from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.protocol.objects import BinaryObject, binary_type_of
 from ignite_tf_magic.protocol.ops import TypeCode
+from ignite_tf_magic.protocol.typed_values import TypedArray, TypedCollection, TypedMap
 from ignite_tf_magic.tfplugin.codes import Code, code_of
 from ignite_tf_magic.tfplugin.registration import register_schemes
 from tests.waiting import until
@@ -126,7 +135,7 @@ def chunks(draw):
     leaves = [Leaf(("val", name), *LEAVES[name][:2]) for name in names]
     binary_type = binary_type_of("T", {name: LEAVES[name][0] for name in names})
     fields = tuple((number, leaf) for number, leaf in enumerate(leaves))
-    layout = RowLayout(Leaf(("key",), TypeCode.LONG), ObjectNode(("val",), binary_type, fields))
+    layout = RowLayout(Leaf(("key",), TypeCode.LONG), ObjectNode(("val",), (binary_type,), fields))
     chunk = ColumnChunk(layout, num_rows + draw(st.integers(0, 3)))
     chunk.num_rows = num_rows
     generator = np.random.default_rng(draw(st.integers(0, 100)))
@@ -225,6 +234,43 @@ def test_chunks_of_large_strings_are_bounded(make_cache):
     assert source.chunk_rows == 64
     assert max(len(payload) for payload in payloads(read_all(uri_of(cache)))) < 4_000_000
     assert_equal_datasets(cache.name, 50, **cache.where())
+
+
+def test_lists_maps_and_objects_of_several_types(client, where):
+    client.create_cache(CacheConfig("R_LISTS"))
+    cache = client.cache("R_LISTS")
+    try:
+        for n in range(60):
+            words = TypedArray([f"w{i}" for i in range(n % 4)], TypeCode.STRING_ARRAY)
+            counts = TypedMap([(f"k{i}", None if i == 2 else n) for i in range(n % 3 + 1)], 1)
+            mixed = TypedCollection([1, "one"], 1)
+            fields = {"words": words, "counts": counts, "mixed": mixed, "n": np.int32(n)}
+            if n % 2:
+                fields = {"words": words, "weight": n / 2, "n": np.int32(n)}
+            cache.put(n, BinaryObject("ROdd" if n % 2 else "REven", fields))
+        with pytest.warns(
+            UserWarning, match="'R_LISTS' these fields are left out: val.mixed; field val.mixed is"
+        ):
+            dataset = IgniteDataset("R_LISTS", **where)
+        names = ["words", "counts_keys", "counts_values", "counts_null_values", "n", "weight"]
+        assert set(dataset.element_spec["val"]) == set(names)
+        for row in dataset:
+            n, value = int(row["key"]), row["val"]
+            assert value["words"].numpy().tolist() == [f"w{i}".encode() for i in range(n % 4)]
+            size = 0 if n % 2 else n % 3 + 1
+            assert value["counts_keys"].numpy().tolist() == [f"k{i}".encode() for i in range(size)]
+            assert value["counts_values"].numpy().tolist() == [0 if i == 2 else n for i in range(size)]
+            assert value["counts_null_values"].numpy().tolist() == [i == 2 for i in range(size)]
+            assert value["n"] == n and (value["weight"] == n / 2 if n % 2 else np.isnan(value["weight"]))
+        assert_equal_datasets("R_LISTS", 16, **where, fields=["words", "counts", "n", "weight"])
+        with pytest.raises(SchemaError, match="field val.mixed is a list of long and string"):
+            IgniteDataset("R_LISTS", **where, fields=["mixed"])
+        found = {}
+        for batch in ignite_tf_magic.batches("R_LISTS", 16, **where, fields=["words"]):
+            found |= zip(batch["key"].tolist(), batch["val"]["words"], strict=True)
+        assert {n: len(words) for n, words in found.items()} == {n: n % 4 for n in range(60)}
+    finally:
+        client.destroy_cache("R_LISTS")
 
 
 def test_ragged_nested_and_null_rows(client, where):

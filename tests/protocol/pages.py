@@ -9,8 +9,11 @@ import numpy as np
 from hypothesis import strategies as st
 
 from ignite_tf_magic.protocol.buffer import Writer
-from ignite_tf_magic.protocol.layout import LayoutFinder, RowLayout
+from ignite_tf_magic.protocol.layout import RowLayout
+from ignite_tf_magic.protocol.layout_finder import LayoutFinder
 from ignite_tf_magic.protocol.objects import BinaryObject, BinaryType, binary_type_of, schema_id
+from ignite_tf_magic.protocol.ops import TypeCode
+from ignite_tf_magic.protocol.typed_values import TypedArray
 from ignite_tf_magic.protocol.write_values import code_of, write_value
 
 
@@ -75,6 +78,8 @@ def field_values(kind: str, length: int):
         return number.map(lambda n: np.datetime64(n * 1_000_003, "us"))
     if kind == "ragged":
         return st.lists(number, max_size=5).map(lambda v: np.array(v, np.float32))
+    if kind == "texts":
+        return st.lists(st.text(max_size=3), max_size=4).map(lambda v: TypedArray(v, TypeCode.STRING_ARRAY))
     if kind.startswith("array "):
         return st.lists(number, min_size=length, max_size=length).map(
             lambda v: np.array(v).astype(kind.split()[1])
@@ -83,7 +88,7 @@ def field_values(kind: str, length: int):
 
 
 FIXED = ["i1", "i2", "i4", "i8", "f4", "f8", "u2", "?", "moment", "array u1", "array f8", "array i4"]
-VARIABLE = ["text", "bytes", "uuid", "ragged"]
+VARIABLE = ["text", "bytes", "uuid", "ragged", "texts"]
 
 
 @st.composite

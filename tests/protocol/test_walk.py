@@ -74,6 +74,8 @@ def plain(value, leaf):
         )
     if isinstance(value, str):
         return [value.encode()]
+    if leaf.is_list:
+        return [[each.encode() for each in value]]
     if hasattr(value, "hex") and leaf.code == 10:
         return [str(value).encode()]
     if leaf.code == 33:

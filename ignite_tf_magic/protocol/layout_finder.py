@@ -1,0 +1,285 @@
+"""The common layout of sampled rows, by what was seen of them and the cluster's metadata of binary types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ignite_tf_magic.errors import SchemaError
+from ignite_tf_magic.protocol.layout import (
+    VARIABLE,
+    Leaf,
+    LeafRole,
+    Node,
+    ObjectNode,
+    RowLayout,
+    has_tensor_form,
+    leaves_of,
+)
+from ignite_tf_magic.protocol.lazy_numpy import np
+from ignite_tf_magic.protocol.objects import ARRAYS, BinaryType, FindType
+from ignite_tf_magic.protocol.ops import TypeCode
+from ignite_tf_magic.protocol.seen_rows import ITEMS_OF_LISTS, SERIALISED, SeenField, SeenRows
+
+Nulls = str | frozenset[str] | None
+
+
+class LayoutFinder:
+    """Collects what sampled rows look like, then gives their common layout.
+
+    Attributes:
+        num_rows: Rows that were looked at.
+        left_out: Fields that `layout` has left out, as they have no tensor form, and why.
+
+    Args:
+        find_type: Gives the cluster's metadata of a binary type.
+        fields: Dotted paths below the value to keep ("pixels", "owner.name"); None keeps all that have a tensor form.
+        fill: Dotted path -> what a null becomes, for fields where a null is otherwise an error.
+        variable: Dotted paths of arrays whose length varies, where the sampled rows may not show it.
+        nulls: Which fields have a boolean beside them, NAME_is_null, that tells where they are null: "mask" means all
+            whose own type has no null and that have no `fill`; names mean those; None means those of "mask" of which a
+            null was seen; "error" means none.
+    """
+
+    def __init__(
+        self,
+        find_type: FindType,
+        fields: Iterable[str] | None = None,
+        fill: Mapping[str, Any] | None = None,
+        variable: Iterable[str] = (),
+        nulls: str | Iterable[str] | None = None,
+    ) -> None:
+        self._wanted = None if fields is None else frozenset(fields)
+        self._fill = dict(fill or {})
+        self._variable = frozenset(variable)
+        self._nulls: Nulls = nulls if nulls is None or isinstance(nulls, str) else frozenset(nulls)
+        self._seen = SeenRows(find_type)
+        self.left_out: dict[str, SchemaError] = {}
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that were looked at."""
+        return self._seen.num_rows
+
+    def add(self, rows: memoryview, num_rows: int) -> None:
+        """Look at the rows of one page.
+
+        Raises:
+            RemoteProtocolError: The page is truncated or corrupted.
+        """
+        self._seen.add(rows, num_rows)
+
+    def layout(self) -> RowLayout:
+        """Return the common layout of all rows added.
+
+        Raises:
+            SchemaError: Rows differ in type, or have a type without a tensor form; or a field that was asked for has,
+                or all have. The message names the field and the way out.
+        """
+        self._check_names()
+        self.left_out.clear()
+        found = RowLayout(
+            self._node(("key",), self._seen.key, None), self._node(("val",), self._seen.value, None)
+        )
+        if not list(leaves_of(found.value)) and (self.left_out or not found.leaves()):
+            why = (
+                "; ".join(map(str, self.left_out.values())) or "neither the keys nor the values have a field"
+            )
+            raise SchemaError(f"there is no column to read: {why}")
+        return found
+
+    def _check_names(self) -> None:
+        """Refuse options for fields that no row has: misspelt ones would do nothing."""
+        known = {name for name, _ in self._names((), self._seen.value)}
+        unknown = sorted((self._wanted or frozenset()) - known)
+        if unknown:
+            raise SchemaError(f"no field {unknown[0]!r} in the values; there are: {', '.join(sorted(known))}")
+        fields = {*self._primitives("val", self._seen.value), *self._primitives("key", self._seen.key)}
+        short = {name.partition(".")[2] for name in fields} - {""}
+        masked = self._nulls if isinstance(self._nulls, frozenset) else ()
+        for option, names in (("fill", self._fill), ("variable", self._variable), ("nulls", masked)):
+            if unknown := sorted(set(names) - fields - short):
+                listed = ", ".join(sorted(name.removeprefix("val.") for name in fields))
+                raise SchemaError(
+                    f"{option} names the field {unknown[0]!r}, and there is none; there are: {listed}"
+                )
+
+    def _primitives(self, root: str, seen: SeenField) -> Iterator[str]:
+        """Name the fields that are no objects, by their whole paths."""
+        if not seen.types:
+            yield root
+        yield from (f"{root}.{name}" for name, child in self._names((), seen) if not child.types)
+
+    def _names(self, path: tuple[str, ...], seen: SeenField) -> Iterator[tuple[str, SeenField]]:
+        for binary_type in seen.types.values():
+            for name, (_, field_id) in binary_type.fields.items():
+                child = seen.fields.get(field_id, SeenField())
+                yield ".".join((*path, name)), child
+                yield from self._names((*path, name), child)
+
+    def _node(self, path: tuple[str, ...], seen: SeenField, declared: int | None) -> Node:
+        codes = seen.codes or ({declared} if declared is not None else set())
+        if len(codes) > 1:
+            raise SchemaError(
+                f"rows differ in {'.'.join(path)}: {' and '.join(sorted(map(_name, codes)))} were found; "
+                "a dataset needs one type per field"
+            )
+        if seen.types:
+            return self._object(path, seen)
+        code = next(iter(codes), TypeCode.NULL)
+        varies = bool({".".join(path), ".".join(path[1:])} & self._variable)
+        if code in ITEMS_OF_LISTS and code != TypeCode.MAP:
+            return self._list(path, code, LeafRole.VALUE, seen.items)[0]
+        leaf = Leaf(path, code, _common_length(code, set() if varies else seen.lengths))
+        if not seen.codes and not has_tensor_form(code):
+            raise SchemaError(f"field {leaf.name} is null in all rows sampled, so its type is not known")
+        if not has_tensor_form(code):
+            raise SchemaError(f"field {leaf.name} is of type {_name(code)}, which has no tensor form")
+        return replace(leaf, fill=fill_bytes(leaf, self._fill))
+
+    def _object(self, path: tuple[str, ...], seen: SeenField) -> ObjectNode:
+        children: list[tuple[int, Node]] = []
+        types = tuple(sorted(seen.types.values(), key=lambda each: each.name))
+        for name, (declared, field_id) in _fields_of(types).items():
+            child_path = (*path, name)
+            if self._keeps(child_path):
+                found = seen.fields.get(field_id, SeenField())
+                found.has_null |= seen.has_null or not all(name in each.fields for each in types)
+                nodes = self._kept(child_path, found, declared)
+                children += [(field_id, each) for each in nodes]
+        _check_apart(path, children)
+        return ObjectNode(path, types, tuple(children))
+
+    def _kept(self, path: tuple[str, ...], seen: SeenField, declared: int | None) -> tuple[Node, ...]:
+        """Return the columns of a field; none where it has no form and nobody has asked for it."""
+        try:
+            first, *others = self._columns(path, seen, declared)
+        except SchemaError as error:
+            if self._wanted is not None and path[0] == "val":
+                raise
+            self.left_out[".".join(path)] = error
+            return ()
+        return *with_nullness(first, path, self._nulls, has_null=seen.has_null), *others
+
+    def _columns(self, path: tuple[str, ...], seen: SeenField, declared: int | None) -> tuple[Node, ...]:
+        (code,) = seen.codes if len(seen.codes) == 1 else (0,)
+        if code == TypeCode.MAP:
+            keys = self._list(path, code, LeafRole.MAP_KEYS, seen.items)
+            return keys + self._list(path, code, LeafRole.MAP_VALUES, seen.map_items)
+        if code in ITEMS_OF_LISTS:
+            return self._list(path, code, LeafRole.VALUE, seen.items)
+        return (self._node(path, seen, declared),)
+
+    def _list(self, path: tuple[str, ...], code: int, role: LeafRole, codes: set[int]) -> tuple[Leaf, ...]:
+        """Return the column of a list's items, and what tells which of them are null, where that is wanted."""
+        known = ITEMS_OF_LISTS[TypeCode(code)]
+        found = codes - {TypeCode.NULL} if known is None else {int(known)}
+        items = next(iter(found)) if len(found) == 1 else 0
+        name = ".".join(path)
+        if not found:
+            raise SchemaError(
+                f"field {name} is an empty {_name(code)} in all rows sampled, so its type is not known"
+            )
+        if items in ARRAYS or not has_tensor_form(items):
+            which = " and ".join(sorted(map(_name, found)))
+            raise SchemaError(f"field {name} is a list of {which}, which has no tensor form")
+        if {name, ".".join(path[1:])} & self._fill.keys():
+            raise SchemaError(f"fill names the field {name}, a list; where it is null the list is empty")
+        leaf = Leaf((*path[:-1], path[-1] + role.suffix), code, VARIABLE, b"", role, items)
+        if leaf.dtype.kind in "fO" or not _is_wanted(path, self._nulls, has_null=TypeCode.NULL in codes):
+            return (leaf,)
+        of_nulls = (*path[:-1], path[-1] + role.of_nulls.suffix)
+        return replace(leaf, may_hold_null=True), Leaf(
+            of_nulls, code, VARIABLE, b"", role.of_nulls, TypeCode.BOOL
+        )
+
+    def _keeps(self, path: tuple[str, ...]) -> bool:
+        if self._wanted is None or path[0] == "key":
+            return True
+        name = ".".join(path[1:])
+        return any(w == name or w.startswith(name + ".") or name.startswith(w + ".") for w in self._wanted)
+
+
+def with_nullness(node: Node, path: tuple[str, ...], nulls: Nulls, *, has_null: bool) -> tuple[Node, ...]:
+    """Return the column of a field, and what tells where that is null, where it is wanted (`LayoutFinder`)."""
+    if not isinstance(node, Leaf):
+        return (node,)
+    is_possible = node.fill is None or isinstance(nulls, frozenset)
+    if not (is_possible and _is_wanted(path, nulls, has_null=has_null)):
+        return (node,)
+    fill = bytes(node.dtype.itemsize * (node.row_shape or (1,))[0]) if node.fill is None else node.fill
+    of_nulls = (*path[:-1], path[-1] + LeafRole.IS_NULL.suffix)
+    return replace(node, fill=fill), Leaf(of_nulls, TypeCode.BOOL, fill=b"\1", role=LeafRole.IS_NULL)
+
+
+def _is_wanted(path: tuple[str, ...], nulls: Nulls, *, has_null: bool) -> bool:
+    if isinstance(nulls, frozenset):
+        return bool(nulls & {".".join(path), ".".join(path[1:])})
+    return nulls == "mask" or (nulls is None and has_null)
+
+
+def _fields_of(types: Iterable[BinaryType]) -> dict[str, tuple[int, int]]:
+    """Return the type code and id of the fields of several types, by name.
+
+    Raises:
+        SchemaError: Fields of one name are told apart by their ids, as a mapper of one's own gives them.
+    """
+    fields: dict[str, tuple[int, int]] = {}
+    for binary_type in types:
+        for name, found in binary_type.fields.items():
+            if fields.setdefault(name, found)[1] != found[1]:
+                raise SchemaError(
+                    f"field {name!r} has another id in {binary_type.name} than in the other types"
+                )
+    return fields
+
+
+def _check_apart(path: tuple[str, ...], children: Sequence[tuple[int, Node]]) -> None:
+    fields = {child.path for _, child in children if not (isinstance(child, Leaf) and child.role)}
+    for _, child in children:
+        if isinstance(child, Leaf) and child.role and child.path in fields:
+            taken = ".".join((*path[1:], child.path[-1]))
+            raise SchemaError(
+                f"there is a field {taken!r}, and {_WHAT_HAS[child.role]} of {taken.removesuffix(child.role.suffix)!r} "
+                "would have its name; leave one of them out by naming the fields to read, fields=[...], or have "
+                "nothing tell of nulls: fill={...}, nulls='error'"
+            )
+
+
+_WHAT_HAS = {
+    LeafRole.IS_NULL: "what tells of nulls",
+    LeafRole.MAP_KEYS: "the keys",
+    LeafRole.MAP_VALUES: "the values",
+    LeafRole.NULL_ITEMS: "what tells of null items",
+    LeafRole.NULL_KEYS: "what tells of null keys",
+    LeafRole.NULL_VALUES: "what tells of null values",
+}
+
+
+def _common_length(code: int, lengths: set[int]) -> int:
+    if code not in ARRAYS:
+        return 1
+    return next(iter(lengths)) if len(lengths) == 1 else VARIABLE
+
+
+def _name(code: int) -> str:
+    if code == SERIALISED:
+        return "a class that Java serialises in its own way"
+    try:
+        return TypeCode(code).name.lower().replace("_", " ")
+    except ValueError:
+        return f"type code {code}"
+
+
+def fill_bytes(leaf: Leaf, fill: Mapping[str, Any]) -> bytes | None:
+    """Return the bytes a null becomes: the user's, else NaN for reals and nothing for strings."""
+    short = ".".join(leaf.path[1:])
+    given = fill.get(leaf.name, fill.get(short))
+    if leaf.is_text or leaf.is_ragged:
+        return given.encode() if isinstance(given, str) else bytes(given or b"")
+    if given is not None:
+        return np.broadcast_to(np.asarray(given, leaf.dtype), leaf.row_shape or (1,)).tobytes()
+    if leaf.dtype.kind == "f":
+        return np.full(leaf.row_shape or (1,), np.nan, leaf.dtype).tobytes()
+    return None

@@ -1,0 +1,138 @@
+"""What sampled rows look like: the type codes, lengths and nulls of each field, from which a layout is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ignite_tf_magic.errors import RemoteProtocolError
+from ignite_tf_magic.protocol.buffer import Reader
+from ignite_tf_magic.protocol.objects import ARRAYS, BinaryType, FindType, read_header, skip_value
+from ignite_tf_magic.protocol.ops import TypeCode
+from ignite_tf_magic.protocol.times import SQL_DATE_HEAD
+
+SERIALISED = -TypeCode.OPTIMIZED  # by Java, and no java.sql.Date
+# Of lists whose items each have their type in front: what that is, where the list's own type says so.
+ITEMS_OF_LISTS = {
+    TypeCode.STRING_ARRAY: TypeCode.STRING,
+    TypeCode.UUID_ARRAY: TypeCode.UUID,
+    TypeCode.DATE_ARRAY: TypeCode.DATE,
+    TypeCode.TIMESTAMP_ARRAY: TypeCode.TIMESTAMP,
+    TypeCode.TIME_ARRAY: TypeCode.TIME,
+    TypeCode.DECIMAL_ARRAY: TypeCode.DECIMAL,
+    TypeCode.ENUM_ARRAY: None,
+    TypeCode.OBJECT_ARRAY: None,
+    TypeCode.COLLECTION: None,
+    TypeCode.MAP: None,
+}
+
+_ITEMS_LOOKED_AT = 1000
+
+
+@dataclass(slots=True)
+class SeenField:
+    """What was seen of one field: type codes, array lengths, nulls, and its own fields if an object."""
+
+    has_null: bool = False
+
+    codes: set[int] = field(default_factory=set)
+    lengths: set[int] = field(default_factory=set)
+    types: dict[int, BinaryType] = field(default_factory=dict)
+    fields: dict[int, SeenField] = field(default_factory=dict)
+    items: set[int] = field(default_factory=set)
+    map_items: set[int] = field(default_factory=set)
+
+
+class SeenRows:
+    """Collects what sampled rows look like.
+
+    Attributes:
+        key: What was seen of the keys.
+        value: What was seen of the values.
+        num_rows: Rows that were looked at.
+
+    Args:
+        find_type: Gives the cluster's metadata of a binary type.
+    """
+
+    def __init__(self, find_type: FindType) -> None:
+        self._find_type = find_type
+        self.key, self.value = SeenField(), SeenField()
+        self.num_rows = 0
+
+    def add(self, rows: memoryview, num_rows: int) -> None:
+        """Look at the rows of one page.
+
+        Raises:
+            RemoteProtocolError: The page is truncated or corrupted.
+        """
+        reader = Reader(rows)
+        for _ in range(num_rows):
+            self._look(reader, self.key)
+            self._look(reader, self.value)
+        self.num_rows += num_rows
+
+    def _look(self, reader: Reader, seen: SeenField) -> None:
+        start = reader.position
+        skip_value(reader)
+        self._note(reader.view, start, seen)
+
+    def _note(self, view: memoryview, start: int, seen: SeenField) -> None:
+        code = view[start]
+        if code == TypeCode.WRAPPED_OBJECT:
+            reader = Reader(view, start + 1)
+            data = reader.take(reader.count())
+            self._note(data, reader.int32(), seen)
+            return
+        if code == TypeCode.NULL:
+            seen.has_null = True
+            return
+        seen.codes.add(_code_at(view, start))
+        if code in ARRAYS:
+            seen.lengths.add(Reader(view, start + 1).int32())
+        if code == TypeCode.BINARY_OBJECT:
+            self._note_object(view, start, seen)
+        elif code in ITEMS_OF_LISTS:
+            _note_items(view, start, seen)
+
+    def _note_object(self, view: memoryview, start: int, seen: SeenField) -> None:
+        header = read_header(Reader(view), start)
+        binary_type = self._find_type(header.type_id)
+        if binary_type is None:
+            raise RemoteProtocolError(
+                f"the cluster does not know binary type {header.type_id & 0xFFFFFFFF:#010x}"
+            )
+        seen.types[header.type_id] = binary_type
+        body = view[start : start + header.length]
+        there = header.field_offsets(body, binary_type)
+        for field_id, offset in there:
+            self._note(body, offset, seen.fields.setdefault(field_id, SeenField()))
+        for field_id in {field_id for _, field_id in binary_type.fields.values()} - {
+            each for each, _ in there
+        }:
+            seen.fields.setdefault(field_id, SeenField()).has_null = True
+
+
+def _note_items(view: memoryview, start: int, seen: SeenField) -> None:
+    """Look at the type codes of a list's items, in turn at those of keys and values in a map."""
+    reader = Reader(view, start)
+    code = reader.int8()
+    if code in (TypeCode.OBJECT_ARRAY, TypeCode.ENUM_ARRAY) and reader.int32() == 0:
+        skip_value(reader)  # the name of the items' class
+    size = reader.count()
+    if code in (TypeCode.COLLECTION, TypeCode.MAP):
+        reader.int8()
+    kinds = (seen.items, seen.map_items) if code == TypeCode.MAP else (seen.items,)
+    for _ in range(min(size, _ITEMS_LOOKED_AT)):
+        for kind in kinds:
+            kind.add(_code_at(view, reader.position))
+            skip_value(reader)
+
+
+def _code_at(view: memoryview, start: int) -> int:
+    code = view[start]
+    return SERIALISED if code == TypeCode.OPTIMIZED and not _is_sql_date(view, start) else code
+
+
+def _is_sql_date(view: memoryview, start: int) -> bool:
+    reader = Reader(view, start + 1)
+    return bytes(reader.take(reader.count())[: len(SQL_DATE_HEAD)]) == SQL_DATE_HEAD

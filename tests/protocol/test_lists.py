@@ -1,0 +1,214 @@
+"""Lists, maps, and objects of several types as columns: both walkers give the same, and what has no form is told."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import uuid
+
+import numpy as np
+import pytest
+
+from ignite_tf_magic.errors import SchemaError
+from ignite_tf_magic.protocol.columns import ColumnChunk, PageDecoder, RaggedColumn
+from ignite_tf_magic.protocol.layout import ObjectNode
+from ignite_tf_magic.protocol.messages import Page
+from ignite_tf_magic.protocol.objects import BinaryObject
+from ignite_tf_magic.protocol.ops import TypeCode
+from ignite_tf_magic.protocol.page_series import PageSeries
+from ignite_tf_magic.protocol.typed_values import (
+    EnumValue,
+    Int,
+    Timestamp,
+    TypedArray,
+    TypedCollection,
+    TypedMap,
+    UtilDate,
+)
+from ignite_tf_magic.protocol.walk_compiled import make_walker
+from ignite_tf_magic.protocol.walk_python import PythonWalker
+from tests.protocol.pages import make_pages
+
+ARRAY_LIST, HASH_MAP = 1, 1
+UNIQUE = uuid.UUID(int=7)
+
+
+def columns(pages, layout):
+    """Columns by name, of which ragged ones are lists of lists; those of both walkers."""
+    found = []
+    for walker in (make_walker(layout), PythonWalker(layout)):
+        chunk, series = (
+            ColumnChunk(layout, 64),
+            PageSeries([Page(None, pages.num_rows, memoryview(pages.rows), False)]),
+        )
+        PageDecoder(layout, walker).decode(series, chunk)
+        by_name = zip(layout.leaves(), chunk.columns(), strict=True)
+        found.append({leaf.name.removeprefix("val."): _listed(column) for leaf, column in by_name})
+    np.testing.assert_equal(*found)
+    return found[0]
+
+
+def _listed(column):
+    if not isinstance(column, RaggedColumn):
+        return column.tolist()
+    ends = np.cumsum(column.row_lengths)
+    return [
+        column.values[end - size : end].tolist() for end, size in zip(ends, column.row_lengths, strict=True)
+    ]
+
+
+def rows_of(name, *values):
+    return make_pages([(n, BinaryObject("Row", {name: value, "n": n})) for n, value in enumerate(values)])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        (
+            TypedArray(["a", None, "ü"], TypeCode.STRING_ARRAY),
+            TypedArray([], TypeCode.STRING_ARRAY),
+            [[b"a", b"", "ü".encode()], [], []],
+        ),
+        (TypedArray([UNIQUE], TypeCode.UUID_ARRAY), None, [[str(UNIQUE).encode()], [], []]),
+        (
+            TypedArray([UtilDate(1970, 1, 2)], TypeCode.DATE_ARRAY),
+            TypedArray([UtilDate(1969, 12, 31)], TypeCode.DATE_ARRAY),
+            [[86_400_000], [-86_400_000], []],
+        ),
+        (
+            TypedArray([Timestamp(1970, 1, 1, 0, 0, 1, 5)], TypeCode.TIMESTAMP_ARRAY),
+            None,
+            [[1_000_005_000], [], []],
+        ),
+        (TypedArray([dt.time(0, 0, 2)], TypeCode.TIME_ARRAY), None, [[2000], [], []]),
+        (
+            TypedArray([decimal.Decimal("1.5"), None], TypeCode.DECIMAL_ARRAY),
+            None,
+            [[1.5, float("nan")], [], []],
+        ),
+        (TypedCollection([1, 2], ARRAY_LIST), TypedCollection([3], ARRAY_LIST), [[1, 2], [3], []]),
+        (
+            TypedCollection([True], ARRAY_LIST),
+            TypedCollection([False, True], ARRAY_LIST),
+            [[True], [False, True], []],
+        ),
+        (
+            TypedArray([2.5], TypeCode.OBJECT_ARRAY, -1),
+            TypedArray([], TypeCode.OBJECT_ARRAY, -1),
+            [[2.5], [], []],
+        ),
+        (
+            TypedArray([EnumValue.of(2, 77, TypeCode.BINARY_ENUM)], TypeCode.ENUM_ARRAY, 77),
+            None,
+            [[2], [], []],
+        ),
+    ],
+)
+def test_lists_are_ragged(first, second, expected):
+    pages = rows_of("x", first, second, None)
+    found = columns(pages, pages.layout())
+    np.testing.assert_equal(found["x"], expected)
+    assert set(found) == {"key", "x", "n"} and found["n"] == [0, 1, 2]
+
+
+def test_null_items_are_told_of():
+    pages = rows_of("x", TypedCollection([1, None], ARRAY_LIST), TypedCollection([None, 2], ARRAY_LIST))
+    found = columns(pages, pages.layout())
+    assert found["x"] == [[1, 0], [0, 2]] and found["x_null_items"] == [[False, True], [True, False]]
+    found = columns(pages, pages.layout(nulls="mask"))
+    assert found["x_null_items"] == [[False, True], [True, False]] and found["n_is_null"] == [False, False]
+    with pytest.raises(
+        SchemaError, match=r"key 0 has a null in the list val.x, and int64 has no null.*nulls='mask'"
+    ):
+        columns(pages, pages.layout(nulls="error"))
+
+
+def test_a_map_is_its_keys_and_its_values():
+    pages = rows_of("m", TypedMap([("a", 1), ("b", None)], HASH_MAP), None, TypedMap([(None, 3)], HASH_MAP))
+    found = columns(pages, pages.layout())
+    assert found["m_keys"] == [[b"a", b"b"], [], [b""]]
+    assert found["m_values"] == [[1, 0], [], [3]] and found["m_null_values"] == [[False, True], [], [False]]
+    assert set(found) == {"key", "n", "m_keys", "m_values", "m_null_values"}
+    masked = columns(pages, pages.layout(nulls=["m"], fields=["m"]))
+    assert masked["m_is_null"] == [False, True, False]
+    with pytest.raises(SchemaError, match="nulls names the field 'm_keys', and there is none"):
+        pages.layout(nulls=["m_keys"])
+    assert set(columns(pages, pages.layout(fields=["m"]))) == {"key", "m_keys", "m_values", "m_null_values"}
+
+
+def test_lists_as_values_and_rows_that_differ_later():
+    pages = make_pages([(n, TypedCollection(["x"] * n, ARRAY_LIST)) for n in range(3)])
+    assert columns(pages, pages.layout())["val"] == [[], [b"x"], [b"x", b"x"]]
+    other = make_pages([(0, TypedCollection([1], ARRAY_LIST))])
+    with pytest.raises(SchemaError, match="key 0 has another type in val than the rows sampled"):
+        columns(other, pages.layout())
+    objects = make_pages([(0, TypedCollection([BinaryObject("Inner", {"a": 1})], ARRAY_LIST))])
+    with pytest.raises(SchemaError, match="key 0 has another type in val than the rows sampled"):
+        columns(objects, pages.layout())
+    late = make_pages([(5, TypedArray([Timestamp(2400, 1, 1)], TypeCode.TIMESTAMP_ARRAY))])
+    with pytest.raises(SchemaError, match="key 5 has a time in val outside"):
+        columns(late, late.layout())
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (TypedCollection([1, "a"], ARRAY_LIST), "a list of long and string, which has no tensor form"),
+        (TypedCollection([Int(1), 2], ARRAY_LIST), "a list of int and long"),
+        (TypedCollection([np.zeros(2)], ARRAY_LIST), "a list of double array"),
+        (TypedCollection([BinaryObject("Inner", {"a": 1})], ARRAY_LIST), "a list of binary object"),
+        (TypedCollection([], ARRAY_LIST), "an empty collection in all rows sampled"),
+        (TypedMap([("a", 1), ("b", "c")], HASH_MAP), "a list of long and string"),
+    ],
+)
+def test_fields_without_a_form_are_left_out_unless_they_are_asked_for(value, words):
+    pages = rows_of("x", value, value)
+    assert set(columns(pages, pages.layout())) == {"key", "n"}
+    with pytest.raises(SchemaError, match=words):
+        pages.layout(fields=["x"])
+    alone = make_pages([(1, BinaryObject("Alone", {"x": value}))])
+    with pytest.raises(SchemaError, match=f"there is no column to read: field val.x is {words}"):
+        alone.layout()
+
+
+def test_what_was_left_out_is_told():
+    from ignite_tf_magic.protocol.buffer import Reader
+    from ignite_tf_magic.protocol.layout_finder import LayoutFinder
+
+    pages = rows_of("x", TypedCollection([1, "a"], ARRAY_LIST))
+    finder = LayoutFinder(pages.types.get)
+    finder.add(Reader(pages.rows).view, 1)
+    finder.layout()
+    assert list(finder.left_out) == ["val.x"]
+
+
+def test_names_that_a_column_would_share():
+    pages = make_pages([(1, BinaryObject("Row", {"m": TypedMap([(1, 2)], HASH_MAP), "m_keys": 3}))])
+    with pytest.raises(
+        SchemaError, match="there is a field 'm_keys', and the keys of 'm' would have its name"
+    ):
+        pages.layout()
+    assert columns(pages, pages.layout(fields=["m_keys"]))["m_keys"] == [3]
+
+
+def test_objects_of_several_types_have_the_fields_of_all():
+    cats = [BinaryObject("Cat", {"name": f"cat {n}", "lives": Int(9), "legs": 4}) for n in range(3)]
+    dogs = [BinaryObject("Dog", {"name": f"dog {n}", "weight": n / 2, "legs": 4}) for n in range(3)]
+    pages = make_pages(
+        [(n, value) for n, value in enumerate([cats[0], dogs[0], dogs[1], cats[1], cats[2], dogs[2]])]
+    )
+    layout = pages.layout()
+    assert isinstance(layout.value, ObjectNode) and [each.name for each in layout.value.types] == [
+        "Cat",
+        "Dog",
+    ]
+    found = columns(pages, layout)
+    assert found["name"] == [b"cat 0", b"dog 0", b"dog 1", b"cat 1", b"cat 2", b"dog 2"]
+    assert found["lives"] == [9, 0, 0, 9, 9, 0]
+    assert found["lives_is_null"] == [False, True, True, False, False, True]
+    np.testing.assert_equal(found["weight"], [np.nan, 0, 0.5, np.nan, np.nan, 1])
+    assert found["legs"] == [4] * 6 and "legs_is_null" not in found
+    with pytest.raises(SchemaError, match="has another type in an object than the rows sampled"):
+        columns(make_pages([(1, BinaryObject("Mouse", {"name": "m"}))], pages.types), layout)
+    mixed = make_pages([(1, cats[0]), (2, BinaryObject("Fish", {"name": 3, "legs": 0}))])
+    assert set(columns(mixed, mixed.layout())) == {"key", "lives", "lives_is_null", "legs"}
