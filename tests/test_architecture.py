@@ -42,7 +42,7 @@ ROOMS: list[dict[str, str]] = [
             transport channel router table_names transaction type_registry page_sizes scanned_pages owner_scan
             cache_scan client
             cache_facts regions row_counts load pipeline all_rows control local_rows
-            remembered_rows news event_stream follow
+            remembered_rows news event_stream own_events follow
             sql_types sql_hints sql_result sql
         """,
         "launch": """
@@ -70,7 +70,7 @@ ROOMS: list[dict[str, str]] = [
         "dataset": """
             options pool kept_client snapshot tfrecord_address tfrecord_encoding kept_secrets generator
             tf_private graph_devices structure reading_process batches page_map deal passes lineage portable source
-            reader array_batches tfrecord_files paged tfrecord_pages ignite
+            reader followed array_batches tfrecord_files paged tfrecord_pages ignite
         """,
         "runs": """
             loopback timeouts states directory seals task warm type_checks roles orders record verdicts decisions spec

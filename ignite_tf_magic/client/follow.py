@@ -13,8 +13,9 @@ of it does not come last. What has come already is left out by `news`.
 from __future__ import annotations
 
 import threading
+import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import closing
 from typing import TypeVar
 
@@ -22,6 +23,7 @@ from ignite_tf_magic.client.cache_scan import RECOVERY_TIMEOUT_S, Baseline
 from ignite_tf_magic.client.client import Cache
 from ignite_tf_magic.client.event_stream import EventStream
 from ignite_tf_magic.client.news import FollowedPage, NewsFilter
+from ignite_tf_magic.client.own_events import PartitionFilter
 from ignite_tf_magic.client.page_sizes import PageSizes
 from ignite_tf_magic.client.router import wait_for
 from ignite_tf_magic.closing import Closing
@@ -45,6 +47,7 @@ def follow(
     cache: Cache,
     *,
     after: int | None = None,
+    partitions: Collection[int] | None = None,
     pause_s: float | None = None,
     room_bytes: int = ROOM_BYTES,
     most_remembered: int = MOST_REMEMBERED,
@@ -55,11 +58,13 @@ def follow(
         cache: Which one.
         after: Leave out the rows that are there whose keys, which must be whole numbers, are not larger. Right for
             caches whose rows are put in the order of their keys, each once; see `Follow.resume_after`.
+        partitions: Follow the rows of these only. Keys must be whole numbers, text or UUIDs, and dealt as Ignite does
+            by default. What comes is read all the same, and left out here.
         pause_s: Give a page without rows whenever nothing has come for so long; without it nothing is given then.
         room_bytes: How much of what comes is kept for a reader that is slower than the writers.
         most_remembered: How many rows are remembered as read, in 16 bytes each.
     """
-    return Follow(cache, after, pause_s, room_bytes, most_remembered)
+    return Follow(cache, after, partitions, pause_s, room_bytes, most_remembered)
 
 
 class Follow(Closing):
@@ -79,12 +84,15 @@ class Follow(Closing):
         self,
         cache: Cache,
         after: int | None,
+        partitions: Collection[int] | None,
         pause_s: float | None,
         room_bytes: int,
         most_remembered: int,
     ) -> None:
         self._cache = cache
         self._resume_after = after
+        self._partitions = None if partitions is None else frozenset(partitions)
+        self._filter: PartitionFilter | None = None
         self._pause_s = pause_s
         self._room_bytes = room_bytes
         self._news = NewsFilter(cache.name, after, most_remembered)
@@ -93,6 +101,7 @@ class Follow(Closing):
         self._stream: EventStream | None = None
         self._is_behind = False
         self._is_closed = False
+        self._asked_at = time.monotonic()
         self._lock = threading.Lock()
         self.num_streams = 0
         self.last_end: IgniteTfError | None = None
@@ -127,13 +136,14 @@ class Follow(Closing):
             if self._stream:
                 self._stream.close()
 
-    def pages(self) -> Iterator[FollowedPage]:
+    def pages(self) -> Generator[FollowedPage, None, None]:
         """Yield rows for ever. Blocks until there are some, or `pause_s` is over.
 
         Raises:
             CacheNotFound: The cache does not exist, or no more.
             PartitionsLost: Rows are gone with the nodes that held them.
-            SchemaError: A key is not a whole number, and `after` was given.
+            SchemaError: A key is not a whole number, and `after` was given; or nobody knows its partition.
+            ConfigError: Nobody knows the partition of any key of the cache, and partitions were given.
             ConnectionFailed, ServerError: The cluster could not be reached for 40 s, or refuses.
         """
         while not self._is_closed:
@@ -145,19 +155,27 @@ class Follow(Closing):
                 yield from self._changes(self._stream)
 
     def _changes(self, stream: EventStream) -> Iterator[FollowedPage]:
-        events = stream.take(_TURN_S if self._pause_s is None else self._pause_s)
-        if events:
-            followed = self._news.of_events(events)
-            if followed.page.num_rows:
-                yield followed
-        elif self._pause_s is not None and stream.end is None:
+        told = stream.take(_TURN_S if self._pause_s is None else self._pause_s)
+        events = self._filter.own(told) if self._filter else told
+        followed = self._news.of_events(events) if events else None
+        if followed and followed.page.num_rows:
+            yield followed
+        elif self._pause_s is None or stream.end is not None:
+            return
+        elif not told or time.monotonic() - self._asked_at >= (self._pause_s or _TURN_S):
             yield FollowedPage(Page(None, 0, memoryview(b""), has_more=True), ())
+        else:  # others' rows keep coming
+            return
+        self._asked_at = time.monotonic()
 
     def _begin_stream(self) -> None:
         """Begin another stream, after which the cache has to be looked through for what the last one missed."""
         if self._stream:
             self.last_end = self._stream.end
             self._stream.close()
+        if self._partitions is not None and self._filter is None:
+            dealt = self._persist(self._cache.partition_map)
+            self._filter = PartitionFilter(self._cache.name, self._partitions, dealt)
         stream = self._persist(self._subscribe)
         with self._lock:
             self._stream, self._is_behind = stream, True
@@ -189,7 +207,8 @@ class Follow(Closing):
         self._is_behind, is_done = False, False
         had_come = self._news.largest_key
         try:
-            with closing(self._cache.scan(sorted(baseline.owners), self._sizes, baseline)) as scan:
+            wanted = sorted(baseline.owners if self._partitions is None else self._partitions)
+            with closing(self._cache.scan(wanted, self._sizes, baseline)) as scan:
                 for scanned in scan.pages():
                     if self._is_closed:
                         return
@@ -197,6 +216,7 @@ class Follow(Closing):
                     if page.num_rows:
                         yield FollowedPage(page, None)
             self._baseline, self._resume_after, is_done = baseline, had_come, not self._is_closed
+            self._asked_at = time.monotonic()
         finally:
             self._is_behind = self._is_behind or not is_done
 
@@ -208,7 +228,8 @@ class Follow(Closing):
         """
         baseline = self._cache.baseline()
         before = self._baseline
-        lost = before.lost(baseline.nodes, before.owners) if before else []
+        followed = self._partitions if self._partitions is not None else before.owners if before else ()
+        lost = before.lost(baseline.nodes, followed) if before else []
         if before and lost:
             departed = len(before.nodes - baseline.nodes)
             raise PartitionsLost(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
 from ignite_tf_magic.config.options import DEFAULT_PORT, Endpoint
+from ignite_tf_magic.dataset.batches import num_rows
 from ignite_tf_magic.dataset.deal import EqualSteps
+from ignite_tf_magic.dataset.followed import EndlessShare, FollowReader
 from ignite_tf_magic.dataset.generator import ArrayDataset
 from ignite_tf_magic.dataset.kept_secrets import Given, keep
 from ignite_tf_magic.dataset.options import ReadOptions, parse_partitions, read_options
@@ -28,8 +31,9 @@ from ignite_tf_magic.dataset.source import Source, open_source
 from ignite_tf_magic.dataset.structure import no_pages, page_spec, row_spec, with_ragged
 from ignite_tf_magic.dataset.tfrecord_address import ALL, ASSIGNED, THIS_PROCESS, RecordAddress, part_text
 from ignite_tf_magic.dataset.tfrecord_pages import tfrecord_pages
-from ignite_tf_magic.errors import EmptyCache
-from ignite_tf_magic.protocol.columns import Column, RaggedColumn
+from ignite_tf_magic.errors import ConfigError, EmptyCache
+from ignite_tf_magic.protocol.columns import Column, ColumnChunk, RaggedColumn
+from ignite_tf_magic.protocol.layout import RowLayout
 
 
 class IgniteDataset(PagedDataset):
@@ -91,6 +95,12 @@ class IgniteDataset(PagedDataset):
         allow_partial: True reads what is left of a cache that has lost rows with a node, or whose load has not ended.
             So does the environment variable IGNITE_DATASET_ALLOW_PARTIAL, in runs started with `--allow-partial`.
         element_spec: Structure of a row, needed only for a cache that may be empty.
+        follow: Yield the rows that are there and then those that are put, as they are put, without end: `take`, or
+            `steps_per_epoch` of Keras, end it. Each row comes at least once, also when nodes are lost of whose
+            partitions there are copies; in no order; the newest value of one that is put again comes last. Each
+            iteration begins anew. In a run, workers follow their own partitions, and a batch waits until each of them
+            has its part of it. See `follow` in docs/data.md.
+        after: With `follow`: leave out the rows that are there whose keys, whole numbers, are not larger.
         read_by: "worker" or "caller" (this process) where the choice described above is wrong.
 
     Raises:
@@ -126,6 +136,8 @@ class IgniteDataset(PagedDataset):
         assigned: bool = True,
         allow_partial: bool = False,
         element_spec: Any = None,
+        follow: bool = False,
+        after: int | None = None,
         read_by: str | None = None,
     ) -> None:
         options = read_options(
@@ -148,8 +160,12 @@ class IgniteDataset(PagedDataset):
             nulls=nulls,
         )
         policy, reader = EqualSteps.parse(equal_steps), reading_process(read_by)
+        _check_following(follow, after, reader, options)
         source = open_source(options)
         spec = _row_spec(source, element_spec)
+        if follow:
+            super().__init__(_followed(source, spec, options, after, is_meant=read_by is not None))
+            return
         everything = replace(options, partitions=parse_partitions(part), assignment=None)
 
         def whole() -> Recipe:
@@ -228,9 +244,57 @@ def _generated(
         with ChunkReader(source, draw(), passes.stream()) as reader:
             passes.note(reader.stream)
             for chunk in reader.chunks():
-                yield tf.nest.flatten(layout.arranged(_arrays(column) for column in chunk.columns()))
+                yield _arranged(chunk, layout)
 
     return ArrayDataset(read, page_spec(spec))
+
+
+def _check_following(follow: bool, after: int | None, reader: ReadBy, options: ReadOptions) -> None:
+    if after is not None and not follow:
+        raise ConfigError("after= leaves out rows of a cache that is followed: give follow=True as well")
+    if follow and reader is not ReadBy.CALLER:
+        raise ConfigError(
+            "follow=True: rows that come are read by this process alone, and not in a graph or on other TensorFlow "
+            "servers. Follow the cache where its rows are used"
+        )
+    if follow and options.local:
+        raise ConfigError(
+            "follow=True, local=True: which partitions are on a node changes while rows come; name them: part=..."
+        )
+
+
+def _followed(
+    source: Source, spec: Any, options: ReadOptions, after: int | None, *, is_meant: bool
+) -> Recipe:
+    """Return the recipe of rows that come without end."""
+    layout, assignment = source.layout, options.assignment
+    if layout is None:
+        raise EmptyCache(
+            f"cache {source.cache!r} is empty and no SQL table, so nothing tells how its rows are encoded; put a row "
+            "before it is followed"
+        )
+    is_all = set(source.partitions) == set(source.baseline.owners)
+    if not source.partitions:
+        raise ConfigError(
+            f"no partition of cache {source.cache!r} was assigned to this worker: start fewer workers"
+        )
+
+    def read() -> Iterator[Any]:
+        if not is_meant:
+            warn_if_connected()
+        return FollowReader(
+            source, after, None if is_all else source.partitions, partial(_arranged, layout=layout)
+        )
+
+    def pages(order: ShuffleOrder | None, passes: EpochTracker | None) -> Pages:
+        del order, passes
+        found = _finished(ArrayDataset(read, page_spec(spec)), spec, is_share=True)
+        return found.filter(lambda page: num_rows(page) > 0).apply(
+            tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
+        )
+
+    share = EndlessShare(assignment.worker, len(assignment.rows_by_worker)) if assignment else EndlessShare()
+    return Recipe(pages, endless=share)
 
 
 def _recorded(source: Source, spec: Any, address: RecordAddress, order: ShuffleOrder | None) -> Pages:
@@ -253,6 +317,10 @@ def _options(*, is_share: bool) -> tf.data.Options:
         # Sharding again what is a share already would lose rows: measured, half of them with two workers.
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return options
+
+
+def _arranged(chunk: ColumnChunk, layout: RowLayout) -> Any:
+    return tf.nest.flatten(layout.arranged(_arrays(column) for column in chunk.columns()))
 
 
 def _arrays(column: Column) -> Any:

@@ -127,12 +127,11 @@ class _OwnerThread:
         chunk_rows: int,
         number: int,
     ) -> None:
-        self._client = client
         self._scan = scan
         self._layout = layout
         self._chunk_rows = chunk_sizes(chunk_rows)
         self._pool = source.pool
-        self._decoder = PageDecoder(self._layout)
+        self._decoder = RenewedDecoder(layout, client)
         self._chunks: queue.Queue[ColumnChunk | BaseException | None] = queue.Queue(QUEUED_CHUNKS)
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"ignite-read-{number}", daemon=True)
@@ -176,7 +175,7 @@ class _OwnerThread:
         chunk = self._new_chunk()
         for scanned in self._scan.series():
             while scanned.series.num_rows:
-                self._decode(scanned.series, chunk)
+                self._decoder.decode(scanned.series, chunk)
                 if not chunk.free_rows:
                     self._put(chunk)
                     chunk = self._new_chunk()
@@ -188,7 +187,17 @@ class _OwnerThread:
     def _new_chunk(self) -> ColumnChunk:
         return ColumnChunk(self._layout, next(self._chunk_rows), self._pool.allocate)
 
-    def _decode(self, series: PageSeries, chunk: ColumnChunk) -> None:
+
+class RenewedDecoder:
+    """Decodes pages, and asks the cluster when there are schemas that are newer than the layout. One thread."""
+
+    def __init__(self, layout: RowLayout, client: Client) -> None:
+        self._client = client
+        self._layout = layout
+        self._decoder = PageDecoder(layout)
+
+    def decode(self, series: PageSeries, chunk: ColumnChunk) -> None:
+        """Decode as `PageDecoder.decode`."""
         try:
             self._decoder.decode(series, chunk)
         except UnknownSchema:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import itertools
 import os
 import signal
 import subprocess
 import sys
 import threading
+import uuid
+from contextlib import ExitStack, closing
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -15,11 +19,13 @@ import pytest
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.client.event_stream import ClusterChanged, EventStream, FellBehind
 from ignite_tf_magic.client.follow import follow
-from ignite_tf_magic.errors import CacheNotFound, ConnectionLost, PartitionsLost, SchemaError
+from ignite_tf_magic.client.page_sizes import PageSizes
+from ignite_tf_magic.errors import CacheNotFound, ConfigError, ConnectionLost, PartitionsLost, SchemaError
 from ignite_tf_magic.protocol.buffer import Reader
 from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.protocol.ops import CacheMode, EventType
 from ignite_tf_magic.protocol.read_values import read_value
+from ignite_tf_magic.protocol.typed_values import Int
 from tests.waiting import until
 
 ROOT = Path(__file__).parent.parent.parent
@@ -268,3 +274,67 @@ def test_rows_that_are_gone_with_their_node_are_told(new_cluster):
             kill(cluster, client, following.node_id, is_it=False)
             with pytest.raises(PartitionsLost, match="backups"):
                 take_until(pages, lambda found: False)
+
+
+# --- by partition -----------------------------------------------------------------------------------------------
+
+
+def keys_by_partition(cache):
+    found = {}
+    baseline = cache.baseline()
+    with closing(cache.scan(sorted(baseline.owners), PageSizes(), baseline)) as scan:
+        for scanned in scan.pages():
+            reader = Reader(scanned.page.rows)
+            for _ in range(scanned.page.num_rows):
+                found.setdefault(scanned.partition, []).append(read_value(reader))
+                read_value(reader)
+    return found
+
+
+KEYS = {
+    "longs": [*range(-50, 150), 2**40, -(2**63)],
+    "ints": [Int(n) for n in range(-100, 100)],
+    "text": [f"key {n}" for n in range(200)],
+    "uuids": [uuid.UUID(int=n << 64 | 7 * n) for n in range(200)],
+    "mixed": [*range(100), *(f"key {n}" for n in range(100))],
+}
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_rows_of_some_partitions_there_or_to_come(partitioned, kind):
+    keys = KEYS[kind]
+    partitioned.put_all(dict.fromkeys(keys[::2], "there"))
+    halves = [range(0, 1024, 2), range(1, 1024, 2)]
+    with ExitStack() as closing:
+        both = [
+            closing.enter_context(follow(partitioned, partitions=half, pause_s=PAUSE_S)) for half in halves
+        ]
+        pages = [following.pages() for following in both]
+        found = [take_all(each) for each in pages]
+        partitioned.put_all(dict.fromkeys(keys[1::2], "came"))
+        found = [before + take_all(each) for before, each in zip(found, pages, strict=True)]
+    by_partition = keys_by_partition(partitioned)
+    for half, rows in zip(halves, found, strict=True):
+        assert sorted((key for key, _ in rows), key=str) == sorted(
+            (key for partition in half for key in by_partition.get(partition, ())), key=str
+        )
+    assert {value for rows in found for _, value in rows} == {"there", "came"}
+
+
+@pytest.mark.parametrize("key", [Decimal(1), True, dt.date(2026, 1, 1)])
+def test_the_partition_of_a_key_that_nobody_knows_here(partitioned, key):
+    with follow(partitioned, partitions=range(1024), pause_s=PAUSE_S) as following:
+        pages = following.pages()
+        take_all(pages)
+        partitioned.put(key, 1)
+        with pytest.raises(SchemaError, match=r"by partition.*row with key.*Follow all partitions"):
+            take_all(pages)
+
+
+def test_a_replicated_cache_has_no_partitions_to_follow(client):
+    cache = client.create_cache(CacheConfig("FOLLOWED", mode=CacheMode.REPLICATED))
+    try:
+        with follow(cache, partitions=[1]) as following, pytest.raises(ConfigError, match="is replicated"):
+            next(following.pages())
+    finally:
+        client.destroy_cache("FOLLOWED")

@@ -1,0 +1,64 @@
+"""Which of the rows that come are of some partitions: what is told of a cache is told of all of it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Sequence
+
+from ignite_tf_magic.errors import ConfigError, SchemaError
+from ignite_tf_magic.protocol.affinity import PartitionMap, hashes_of_integers, key_hash, partitions_of_hashes
+from ignite_tf_magic.protocol.buffer import Reader
+from ignite_tf_magic.protocol.continuous import RowEvent
+from ignite_tf_magic.protocol.lazy_numpy import np
+from ignite_tf_magic.protocol.ops import TypeCode
+from ignite_tf_magic.protocol.read_values import read_value
+
+_LONG_BYTES = 9  # with its type code
+
+
+class PartitionFilter:
+    """Lets the rows of some partitions pass.
+
+    Args:
+        cache: Its name, for errors.
+        partitions: Those.
+        dealt: How keys are dealt to partitions; nodes that join or leave change nothing of that.
+
+    Raises:
+        ConfigError: Nobody but the cluster knows a key's partition.
+    """
+
+    def __init__(self, cache: str, partitions: Collection[int], dealt: PartitionMap) -> None:
+        if not (dealt.partitioned and dealt.default_affinity):
+            why = "has an affinity function of its own" if dealt.partitioned else "is replicated"
+            raise ConfigError(
+                f"cache {cache!r} {why}, so only its nodes know the partition of a key: follow all of its partitions"
+            )
+        self._cache = cache
+        self._is_own = np.zeros(dealt.num_partitions, bool)
+        self._is_own[sorted(partitions)] = True
+
+    def own(self, events: Sequence[RowEvent]) -> list[RowEvent]:
+        """Return what is told of rows of these partitions.
+
+        Raises:
+            SchemaError: Nobody but the cluster knows the partition of a key of that type.
+        """
+        keys = b"".join(event.key for event in events)
+        table = np.frombuffer(keys, np.uint8)
+        if len(keys) == _LONG_BYTES * len(events) and (table[::_LONG_BYTES] == TypeCode.LONG).all():
+            longs = table.reshape(-1, _LONG_BYTES)[:, 1:].copy().view("<i8")[:, 0]
+            hashes = hashes_of_integers(longs)
+        else:
+            hashes = np.array([self._hash(event.key) for event in events], np.int32)
+        is_own = self._is_own[partitions_of_hashes(hashes, len(self._is_own))].tolist()
+        return [event for event, own in zip(events, is_own, strict=True) if own]
+
+    def _hash(self, encoded: memoryview) -> int:
+        key = read_value(Reader(encoded))
+        if isinstance(key, bool | np.bool_) or not isinstance(key, int | np.integer | str | uuid.UUID):
+            raise SchemaError(
+                f"cache {self._cache!r} is to be followed by partition, and has a row with key {key!r}; only of whole "
+                "numbers, text and UUIDs is it known here to which partition they belong. Follow all partitions"
+            )
+        return key_hash(key)

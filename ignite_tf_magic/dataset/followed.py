@@ -1,0 +1,117 @@
+"""Rows of a cache that is followed, as chunks of columns: those that are there, then those that come, without end."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from weakref import WeakSet
+
+from ignite_tf_magic.client.client import Cache
+from ignite_tf_magic.client.follow import follow
+from ignite_tf_magic.dataset.reader import RenewedDecoder
+from ignite_tf_magic.dataset.source import Source
+from ignite_tf_magic.errors import ConfigError, EmptyCache
+from ignite_tf_magic.protocol.columns import ColumnChunk
+from ignite_tf_magic.protocol.page_series import PageSeries
+
+T = TypeVar("T")
+# How long a reading waits for rows before it gives a chunk without any: TensorFlow can end it only between chunks.
+_PAUSE_S = 0.25
+# At the end of a process: until a reading was closed, and until the function that has closed it has returned.
+_END_S, _RETURN_S = 10.0, 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class EndlessShare:
+    """A worker's part of rows that come without end.
+
+    Attributes:
+        worker: Its number.
+        num_workers: How many share the rows. Nobody knows how many each will have.
+    """
+
+    worker: int = 0
+    num_workers: int = 1
+
+    def batch_rows(self, of_all: int) -> int:
+        """Return how many rows of each batch are this worker's.
+
+        Raises:
+            ConfigError: There are fewer than workers.
+        """
+        if of_all < self.num_workers:
+            raise ConfigError(
+                f"batch({of_all}) with {self.num_workers} workers: a batch is shared by all workers, so it needs at "
+                f"least {self.num_workers} rows"
+            )
+        return of_all // self.num_workers + (self.worker < of_all % self.num_workers)
+
+
+class FollowReader(Iterator[T]):
+    """One following of a source: rows for ever, and a chunk without rows whenever none have come for a while.
+
+    `close` it from the thread that iterates. Raises what `Follow.pages` raises.
+
+    Args:
+        source: What is read.
+        after: Leave out what is there with keys up to this one; see `follow`.
+        partitions: Whose rows; None for all.
+        make: Makes of a chunk what is given.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        after: int | None,
+        partitions: Collection[int] | None,
+        make: Callable[[ColumnChunk], T],
+    ) -> None:
+        if source.layout is None:
+            raise EmptyCache(f"cache {source.cache!r} holds no rows to tell what they look like")
+        self._source = source
+        self._make = make
+        self._layout = source.layout
+        self._client = source.clients.take()
+        self._decoder = RenewedDecoder(source.layout, self._client)
+        cache = Cache(self._client, source.cache)
+        self._follow = follow(cache, after=after, partitions=partitions, pause_s=_PAUSE_S)
+        self._pages = self._follow.pages()
+        self._is_closed = threading.Event()
+        _under_way.add(self)
+
+    def __next__(self) -> T:
+        page = next(self._pages).page
+        series = PageSeries([page])
+        chunk = ColumnChunk(self._layout, series.num_rows)
+        while series.num_rows:
+            self._decoder.decode(series, chunk)
+        return self._make(chunk)
+
+    def close(self) -> None:
+        """End it. The connections stay open for a while, for the next reading."""
+        self._follow.close()
+        self._pages.close()
+        self._source.clients.give_back(self._client)
+        self._is_closed.set()
+
+    def end(self) -> None:
+        """Have it end from another thread, and wait until it was closed by the one that iterates."""
+        self._follow.close()
+        self._is_closed.wait(_END_S)
+
+
+_under_way: WeakSet[FollowReader[Any]] = WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    """End what is followed: a process that ends waits for TensorFlow's threads, and those that read ahead for rows."""
+    readers = list(_under_way)
+    for reader in readers:
+        reader.end()
+    if readers:
+        time.sleep(_RETURN_S)
