@@ -13,7 +13,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 TESTS = Path(__file__).parent
-BESIDE = (("launch", "runs", "ssh", "bed"), ("training", "test_benchmarks.py", "test_binder.py"))
+BESIDE = (
+    ("launch", "runs", "ssh", "bed"),
+    ("training", "test_benchmarks.py", "test_binder.py"),
+    ("client", "dataset", "igfs"),
+)
 OTHERS = [str(TESTS), *(f"--ignore={TESTS / name}" for chosen in BESIDE for name in chosen)]
 
 
