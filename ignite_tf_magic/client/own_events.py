@@ -25,7 +25,7 @@ class PartitionFilter:
         dealt: How keys are dealt to partitions; nodes that join or leave change nothing of that.
 
     Raises:
-        ConfigError: Nobody but the cluster knows a key's partition.
+        ConfigError: There is no such partition, or nobody but the cluster knows a key's.
     """
 
     def __init__(self, cache: str, partitions: Collection[int], dealt: PartitionMap) -> None:
@@ -33,6 +33,10 @@ class PartitionFilter:
             why = "has an affinity function of its own" if dealt.partitioned else "is replicated"
             raise ConfigError(
                 f"cache {cache!r} {why}, so only its nodes know the partition of a key: follow all of its partitions"
+            )
+        if unknown := sorted(set(partitions) - set(range(dealt.num_partitions))):
+            raise ConfigError(
+                f"cache {cache!r} has no partition {unknown[0]}; it has {dealt.num_partitions}, from 0"
             )
         self._cache = cache
         self._is_own = np.zeros(dealt.num_partitions, bool)

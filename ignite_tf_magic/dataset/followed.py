@@ -21,8 +21,9 @@ from ignite_tf_magic.protocol.page_series import PageSeries
 T = TypeVar("T")
 # How long a reading waits for rows before it gives a chunk without any: TensorFlow can end it only between chunks.
 _PAUSE_S = 0.25
-# At the end of a process: until a reading was closed, and until the function that has closed it has returned.
-_END_S, _RETURN_S = 10.0, 0.1
+# At the end of a process: until a reading was closed, until it is certain that nobody iterates, and until the function
+# that has closed it has returned.
+_END_S, _IDLE_S, _RETURN_S = 10.0, 0.1, 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +81,20 @@ class FollowReader(Iterator[T]):
         cache = Cache(self._client, source.cache)
         self._follow = follow(cache, after=after, partitions=partitions, pause_s=_PAUSE_S)
         self._pages = self._follow.pages()
+        self._is_asked = False
         self._is_closed = threading.Event()
         _under_way.add(self)
 
     def __next__(self) -> T:
-        page = next(self._pages).page
-        series = PageSeries([page])
-        chunk = ColumnChunk(self._layout, series.num_rows)
-        while series.num_rows:
-            self._decoder.decode(series, chunk)
-        return self._make(chunk)
+        self._is_asked = True
+        try:
+            series = PageSeries([next(self._pages).page])
+            chunk = ColumnChunk(self._layout, series.num_rows)
+            while series.num_rows:
+                self._decoder.decode(series, chunk)
+            return self._make(chunk)
+        finally:
+            self._is_asked = False
 
     def close(self) -> None:
         """End it. The connections stay open for a while, for the next reading."""
@@ -99,9 +104,11 @@ class FollowReader(Iterator[T]):
         self._is_closed.set()
 
     def end(self) -> None:
-        """Have it end from another thread, and wait until it was closed by the one that iterates."""
+        """Have it end from another thread, and wait until it was closed by the one that iterates, if there is one."""
         self._follow.close()
-        self._is_closed.wait(_END_S)
+        deadline, is_idle = time.monotonic() + _END_S, False
+        while not self._is_closed.wait(_IDLE_S) and not is_idle and time.monotonic() < deadline:
+            is_idle = not self._is_asked
 
 
 _under_way: WeakSet[FollowReader[Any]] = WeakSet()

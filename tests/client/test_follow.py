@@ -338,3 +338,11 @@ def test_a_replicated_cache_has_no_partitions_to_follow(client):
             next(following.pages())
     finally:
         client.destroy_cache("FOLLOWED")
+
+
+def test_a_partition_that_there_is_not(partitioned):
+    with (
+        follow(partitioned, partitions=[1024]) as following,
+        pytest.raises(ConfigError, match="no partition 1024"),
+    ):
+        next(following.pages())

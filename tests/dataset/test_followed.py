@@ -204,11 +204,12 @@ def test_a_cache_that_is_destroyed(ignite, fill_cache):
         next(batches)
 
 
-def test_a_process_ends_though_it_follows(cache):
+@pytest.mark.parametrize("ahead", ["", ".prefetch(2)"])
+def test_a_process_ends_though_it_follows(cache, ahead):
     script = f"""
 from ignite_tf_magic import IgniteDataset
-batches = iter(IgniteDataset({cache.name!r}, follow=True).batch(30).prefetch(2))
-print(len(next(batches)["key"]))
+batches = iter(IgniteDataset({cache.name!r}, follow=True).batch(30){ahead})
+print(len(next(batches)["key"]), flush=True)
 """
     env = {**os.environ, "IGNITE_TF_CLUSTER": str(cache.endpoint)}
     done = subprocess.run(
