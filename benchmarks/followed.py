@@ -1,22 +1,28 @@
 """`python -m benchmarks.followed`: a cache is followed while another process puts 100,000 rows, and a node is killed.
 
-By turns it is the node that tells of changes and another one, at an instant that nobody chose. Every row is to come. A
+By turns it is the node that tells of changes and another one, at an instant that nobody chose; in two rounds of four
+the rows are those of an `IgniteDataset(..., follow=True)`, and it is any of the nodes. Every row is to come. A
 round in which one is missing, or comes with another value, makes it fail; rows that come twice are counted.
 """
 
 from __future__ import annotations
 
 import argparse
+import queue
 import random
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from benchmarks import tables
 from benchmarks.process import peak_rss_mb
+from ignite_tf_magic import IgniteDataset
 from ignite_tf_magic.client.client import Client, connect
-from ignite_tf_magic.client.follow import follow
+from ignite_tf_magic.client.follow import Follow, follow
 from ignite_tf_magic.embedded import EmbeddedOptions, Lifetime, down, ensure_up
 from ignite_tf_magic.protocol.messages import CacheConfig
 from tests.client.test_follow import kill, rows_of, start_writer
@@ -27,18 +33,53 @@ _CACHE = "FOLLOWED"
 _PATIENCE = 120  # pauses of a second after the last row was put
 
 
+class _DatasetRows:
+    """Takes the rows of a dataset that follows the cache, in a thread, as TensorFlow waits for them without end."""
+
+    def __init__(self, cluster: Any) -> None:
+        endpoint = cluster.connect_options.endpoints[0]
+        self._dataset = IgniteDataset(_CACHE, host=endpoint.host, port=endpoint.port, follow=True)
+        self._rows: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
+        threading.Thread(target=self._take, daemon=True).start()
+
+    def _take(self) -> None:
+        for row in self._dataset.prefetch(1):
+            self._rows.put((int(row["key"]), row["val"].numpy().decode()))
+
+    def pages(self) -> Iterator[list[tuple[int, str]]]:
+        """Yield rows; none when none have come for a second."""
+        while True:
+            found = []
+            with suppress(queue.Empty):
+                found.append(self._rows.get(timeout=1.0))
+                while True:
+                    found.append(self._rows.get_nowait())
+            yield found
+
+
+def _taken(
+    cluster: Any, cache: Any, following: Follow, *, is_dataset: bool
+) -> Iterator[list[tuple[int, str]]]:
+    if not is_dataset:
+        return map(rows_of, following.pages())
+    while not cache.size():  # what rows look like, it knows of the first
+        time.sleep(0.01)
+    return _DatasetRows(cluster).pages()
+
+
 def play(cluster: Any, client: Client, number: int, count: int) -> dict[str, Any]:
     """Follow until every row has come; tells what came."""
     cache = client.create_cache(CacheConfig(_CACHE, backups=1))
-    is_teller, at_rows = number % 2 == 0, random.randint(1, count * 9 // 10)
+    is_teller, is_dataset = number % 2 == 0, number // 2 % 2 == 1
+    at_rows = random.randint(1, count * 9 // 10)
     found: dict[int, str] = {}
     num_came, pauses, is_killed, began = 0, 0, False, time.monotonic()
     with follow(cache, pause_s=1.0) as following, start_writer(cluster, count) as writer:
-        for followed in following.pages():
-            rows = rows_of(followed)
+        for rows in _taken(cluster, cache, following, is_dataset=is_dataset):
             found.update(rows)
             num_came += len(rows)
-            if num_came >= at_rows and not is_killed and (teller := following.node_id):
+            teller = client.nodes()[0].node_id if is_dataset else following.node_id
+            if num_came >= at_rows and not is_killed and teller:
                 kill(cluster, client, teller, is_it=is_teller)
                 is_killed = True
             pauses = 0 if rows or writer.poll() is None else pauses + 1
@@ -47,13 +88,14 @@ def play(cluster: Any, client: Client, number: int, count: int) -> dict[str, Any
         seconds, num_streams = time.monotonic() - began, following.num_streams
     return {
         "number": number,
-        "killed": "the node that tells" if is_teller else "another",
+        "by": "dataset" if is_dataset else "client",
+        "killed": "one of three" if is_dataset else "the node that tells" if is_teller else "another",
         "at_rows": at_rows,
         "rows": count,
         "missing": count - len(found),
         "wrong": sum(value != f"value {key}" for key, value in found.items()),
         "twice": num_came - len(found),
-        "streams": num_streams,
+        "streams": None if is_dataset else num_streams,
         "seconds": round(seconds, 1),
         "peak_rss_mb": round(peak_rss_mb()),
     }
