@@ -46,6 +46,7 @@ def read(config: str, run_id: str) -> None:
 def list_all(config: str) -> None:
     """List runs as `ps --all` does."""
     found = list_runs(include_ended=True, config=Path(config))
+    print(*found.warnings, sep="\n")
     print(json.dumps({info.id: info.state.value for info in found}), flush=True)
 
 

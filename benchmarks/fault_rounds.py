@@ -31,6 +31,7 @@ _FINISH_S = 240.0
 _READ_S = 60.0
 _GONE_S = 15.0
 _TAKEN_S = 5.0
+_LISTED_S = 20.0
 _PAUSE_S = 0.5  # a shorter one between two steps is none
 _LAST_MOMENT = 0.9  # of the time that the training takes by itself
 _STARTING_S = 2.0
@@ -308,15 +309,22 @@ class Round:
         if record is None or record["state"] in _ENDED:
             return  # the fault came too early or too late to matter
         self._outcome.restarts = record["order"]["generation"] - 1
-        if (seen := self._list("owner").get(self._run_id)) != "lost":
+        if (seen := self._listed("owner")) != "lost":
             problems.append(f"its own machine lists the run as {seen}")
-        seen = self._list("elsewhere").get(self._run_id)
+        seen = self._listed("elsewhere")
         if seen != "lost" and (self._was_told() or seen is not None):
             problems.append(f"another machine lists the run as {seen}")
 
     def _is_lost_at_home(self) -> bool:
         runs = list_runs(self._folder / "owner" / "runs", include_ended=True)
         return [run.state for run in runs] == [RunState.LOST]
+
+    def _listed(self, home: str) -> str | None:
+        """Return how a machine lists the run; asked again, as nodes that are busy may not tell at once."""
+        deadline = time.monotonic() + _LISTED_S
+        while (seen := self._list(home).get(self._run_id or "")) != "lost" and time.monotonic() < deadline:
+            time.sleep(0.5)
+        return seen
 
     def _list(self, home: str) -> dict[str, str]:
         output = self._folder / f"list-{home}.txt"
