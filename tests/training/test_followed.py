@@ -10,7 +10,6 @@ import pytest
 from ignite_tf_magic.session import RunRequest, load
 from tests.training.runs import succeeded
 
-NUM_ROWS = 4000
 SCRIPT = """
 import warnings
 warnings.simplefilter("error")
@@ -47,17 +46,21 @@ print("WEIGHTS", weights, flush=True)
 @pytest.mark.timeout(600)
 def test_two_workers_share_the_rows_that_come(session):
     load("COMING", {"x": np.linspace(-1, 1, 100, dtype=np.float32)}, replace=True, report=str)
+    has_ended = threading.Event()
 
     def put() -> None:
-        for _ in range(100, NUM_ROWS, 300):
+        while not has_ended.is_set():  # nobody knows how many of so many are in which share
             load("COMING", {"x": np.linspace(-1, 1, 300, dtype=np.float32)}, append=True, report=str)
 
     putting = threading.Thread(target=put)
     putting.start()
-    run, text = succeeded(session, RunRequest("COMING", SCRIPT, num_workers=2))
-    putting.join()
+    try:
+        run, text = succeeded(session, RunRequest("COMING", SCRIPT, num_workers=2))
+    finally:
+        has_ended.set()
+        putting.join()
     assert run.result["seen"] == 30 * 101
-    assert 0 < run.result["keys"] <= sum(range(NUM_ROWS - 30 * 101, NUM_ROWS + 100))
+    assert run.result["keys"] > 0
     weights = [line for line in text.splitlines() if line.startswith("WEIGHTS")]
     assert len(weights) == 2
     assert len(set(weights)) == 1
