@@ -19,7 +19,7 @@ from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.protocol.layout import Leaf, LeafRole, Node, ObjectNode, RowLayout
 from ignite_tf_magic.protocol.objects import BinaryType
 
-_VERSION = 2
+_VERSION = 3
 _MOST_BYTES = 64 * 1024 * 1024
 
 
