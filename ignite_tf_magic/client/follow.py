@@ -101,7 +101,6 @@ class Follow(Closing):
         self._stream: EventStream | None = None
         self._is_behind = False
         self._is_closed = False
-        self._asked_at = time.monotonic()
         self._lock = threading.Lock()
         self.num_streams = 0
         self.last_end: IgniteTfError | None = None
@@ -155,18 +154,18 @@ class Follow(Closing):
                 yield from self._changes(self._stream)
 
     def _changes(self, stream: EventStream) -> Iterator[FollowedPage]:
-        told = stream.take(_TURN_S if self._pause_s is None else self._pause_s)
-        events = self._filter.own(told) if self._filter else told
-        followed = self._news.of_events(events) if events else None
-        if followed and followed.page.num_rows:
-            yield followed
-        elif self._pause_s is None or stream.end is not None:
-            return
-        elif not told or time.monotonic() - self._asked_at >= (self._pause_s or _TURN_S):
+        wait_s = _TURN_S if self._pause_s is None else self._pause_s
+        until = time.monotonic() + (wait_s or _TURN_S)
+        while told := stream.take(wait_s):
+            events = self._filter.own(told) if self._filter else told
+            followed = self._news.of_events(events) if events else None
+            if followed and followed.page.num_rows:
+                yield followed
+                return
+            if time.monotonic() >= until:  # others' rows keep coming
+                break
+        if self._pause_s is not None and stream.end is None:
             yield FollowedPage(Page(None, 0, memoryview(b""), has_more=True), ())
-        else:  # others' rows keep coming
-            return
-        self._asked_at = time.monotonic()
 
     def _begin_stream(self) -> None:
         """Begin another stream, after which the cache has to be looked through for what the last one missed."""
@@ -207,8 +206,7 @@ class Follow(Closing):
         self._is_behind, is_done = False, False
         had_come = self._news.largest_key
         try:
-            wanted = sorted(baseline.owners if self._partitions is None else self._partitions)
-            with closing(self._cache.scan(wanted, self._sizes, baseline)) as scan:
+            with closing(self._cache.scan(sorted(self._wanted(baseline)), self._sizes, baseline)) as scan:
                 for scanned in scan.pages():
                     if self._is_closed:
                         return
@@ -216,9 +214,11 @@ class Follow(Closing):
                     if page.num_rows:
                         yield FollowedPage(page, None)
             self._baseline, self._resume_after, is_done = baseline, had_come, not self._is_closed
-            self._asked_at = time.monotonic()
         finally:
             self._is_behind = self._is_behind or not is_done
+
+    def _wanted(self, baseline: Baseline) -> Collection[int]:
+        return baseline.owners if self._partitions is None else self._partitions
 
     def _new_baseline(self) -> Baseline:
         """Note who owns what.
@@ -228,8 +228,7 @@ class Follow(Closing):
         """
         baseline = self._cache.baseline()
         before = self._baseline
-        followed = self._partitions if self._partitions is not None else before.owners if before else ()
-        lost = before.lost(baseline.nodes, followed) if before else []
+        lost = before.lost(baseline.nodes, self._wanted(before)) if before else []
         if before and lost:
             departed = len(before.nodes - baseline.nodes)
             raise PartitionsLost(
