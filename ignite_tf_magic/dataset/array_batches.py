@@ -226,10 +226,16 @@ class _Rows:
 def _array(column: Column) -> NDArray[Any]:
     if not isinstance(column, RaggedColumn):
         return column
-    rows = np.empty(len(column.row_lengths), object)
-    ends = np.cumsum(column.row_lengths)
-    for row, end in enumerate(ends):
-        rows[row] = column.values[end - column.row_lengths[row] : end]
+    found = column.values
+    for lengths in reversed(column.lengths):
+        found = _cut(found, lengths)
+    return found
+
+
+def _cut(items: NDArray[Any], lengths: NDArray[np.int64]) -> NDArray[Any]:
+    rows = np.empty(len(lengths), object)
+    for row, (end, length) in enumerate(zip(np.cumsum(lengths), lengths, strict=True)):
+        rows[row] = items[end - length : end]
     return rows
 
 

@@ -324,7 +324,7 @@ def _arranged(chunk: ColumnChunk, layout: RowLayout) -> Any:
 
 
 def _arrays(column: Column) -> Any:
-    return (column.values, column.row_lengths) if isinstance(column, RaggedColumn) else column
+    return column.arrays if isinstance(column, RaggedColumn) else column
 
 
 def _partition_order(order: ShuffleOrder | None, passes: EpochTracker) -> Callable[[], PartitionOrder | None]:

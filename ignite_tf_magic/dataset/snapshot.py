@@ -19,7 +19,7 @@ from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.protocol.layout import Leaf, LeafRole, Node, ObjectNode, RowLayout
 from ignite_tf_magic.protocol.objects import BinaryType
 
-_VERSION = 3
+_VERSION = 4
 _MOST_BYTES = 64 * 1024 * 1024
 
 
@@ -73,7 +73,8 @@ class Snapshot:
 def _node_to_json(node: Node) -> Any:
     if isinstance(node, Leaf):
         fill = None if node.fill is None else base64.b64encode(node.fill).decode()
-        return [node.code, node.length, fill, node.role, node.item_code, node.may_hold_null]
+        item = _node_to_json(node.item) if node.item else None
+        return [node.code, node.length, fill, node.role, item, node.may_hold_null]
     return {
         "types": [_type_to_json(each) for each in node.types],
         "kept": [[field_id, child.path[-1], _node_to_json(child)] for field_id, child in node.fields],
@@ -82,13 +83,16 @@ def _node_to_json(node: Node) -> Any:
 
 def _node(content: Any, path: tuple[str, ...]) -> Node:
     if isinstance(content, list):
-        code, length, fill, role, item_code, may_hold_null = content
-        decoded = None if fill is None else base64.b64decode(fill)
-        return Leaf(
-            path, int(code), int(length), decoded, LeafRole(role), int(item_code), bool(may_hold_null)
-        )
+        return _leaf(content, path)
     kept = tuple((field_id, _node(child, (*path, name))) for field_id, name, child in content["kept"])
     return ObjectNode(path, tuple(map(_type, content["types"])), kept)
+
+
+def _leaf(content: Any, path: tuple[str, ...]) -> Leaf:
+    code, length, fill, role, item, may_hold_null = content
+    decoded = None if fill is None else base64.b64decode(fill)
+    found = None if item is None else _leaf(item, path)
+    return Leaf(path, int(code), int(length), decoded, LeafRole(role), found, bool(may_hold_null))
 
 
 def _type_to_json(binary_type: BinaryType) -> Any:

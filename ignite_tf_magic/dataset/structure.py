@@ -17,18 +17,21 @@ def row_spec(layout: RowLayout) -> Any:
 def _leaf_spec(leaf: Leaf) -> Any:
     dtype = tf.string if leaf.dtype == object else tf.as_dtype(leaf.dtype)
     if leaf.is_ragged:
-        return tf.RaggedTensorSpec([None], dtype, ragged_rank=0)
+        levels = leaf.ragged_levels
+        return tf.RaggedTensorSpec([*[None] * levels, *leaf.row_shape], dtype, ragged_rank=levels - 1)
     return tf.TensorSpec(leaf.row_shape, dtype)
 
 
 def page_spec(spec: Any) -> Any:
-    """Return what a page holds for the columns of a row: for a ragged one its values and each row's length."""
+    """Return what a page holds for the columns of a row: for a ragged one its values and each level's lengths."""
     return tf.nest.map_structure(_column_spec, spec)
 
 
 def _column_spec(spec: Any) -> Any:
     if isinstance(spec, tf.RaggedTensorSpec):
-        return (tf.TensorSpec([None], spec.dtype), tf.TensorSpec([None], tf.int64))
+        levels = spec.ragged_rank + 1
+        values = tf.TensorSpec([None, *spec.shape.as_list()[levels:]], spec.dtype)
+        return (values, *[tf.TensorSpec([None], tf.int64)] * levels)
     return tf.TensorSpec([None, *spec.shape.as_list()], spec.dtype)
 
 
@@ -43,7 +46,8 @@ def _ragged(column: Any, spec: Any) -> Any:
     if isinstance(spec, dict):
         return {name: _ragged(column[name], item) for name, item in spec.items()}
     if isinstance(spec, tf.RaggedTensorSpec):
-        return tf.RaggedTensor.from_row_lengths(*column, validate=False)
+        values, *lengths = column
+        return tf.RaggedTensor.from_nested_row_lengths(values, lengths, validate=False)
     return column
 
 

@@ -29,7 +29,7 @@ _DT_STRING = 7
 
 def num_buffers(leaf: Leaf) -> int:
     """Buffers of a column."""
-    return 2 if leaf.is_ragged else 1
+    return 1 + leaf.ragged_levels
 
 
 def num_header_items(leaves: Sequence[Leaf]) -> int:
@@ -83,7 +83,7 @@ def masked(crc: int) -> int:
 
 def _buffers(column: Column) -> list[Bytes]:
     if isinstance(column, RaggedColumn):
-        return [_items(column.values), _flat(column.row_lengths)]
+        return [_items(column.values), *map(_flat, column.lengths)]
     return [_items(column)]
 
 

@@ -80,10 +80,14 @@ def _column(leaf: Leaf, num_rows: Any, buffers: Iterator[_Buffer]) -> Any:
     buffer = next(buffers)
     if leaf.dtype == object:
         texts = tf.ensure_shape(tf.io.parse_tensor(buffer.text(), tf.string), [None])
-        return (texts, next(buffers).array(tf.int64)) if leaf.is_ragged else texts
+        return (texts, *_lengths(leaf, buffers)) if leaf.is_ragged else texts
     dtype = tf.as_dtype(leaf.dtype)
     if leaf.is_ragged:
-        return buffer.array(dtype), next(buffers).array(tf.int64)
+        return buffer.array(dtype, leaf.row_shape), *_lengths(leaf, buffers)
     if 0 in leaf.row_shape:  # nothing in the buffer tells how many rows there are
         return tf.zeros([num_rows[0], *leaf.row_shape], dtype)
     return buffer.array(dtype, leaf.row_shape)
+
+
+def _lengths(leaf: Leaf, buffers: Iterator[_Buffer]) -> list[Any]:
+    return [next(buffers).array(tf.int64) for _ in range(leaf.ragged_levels)]

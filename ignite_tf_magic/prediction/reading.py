@@ -195,4 +195,4 @@ def _page(layout: RowLayout, chunk: ColumnChunk, waiting: Sequence[RowKeys], key
 
 
 def _arrays(column: Column) -> Any:
-    return (column.values, column.row_lengths) if isinstance(column, RaggedColumn) else column
+    return column.arrays if isinstance(column, RaggedColumn) else column

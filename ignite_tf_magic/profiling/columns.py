@@ -144,7 +144,7 @@ def _dtype(leaf: Leaf | None) -> str | None:
 def _shape(leaf: Leaf | None) -> tuple[int | None, ...]:
     if leaf is None:
         return ()
-    return (None,) if leaf.is_ragged else leaf.row_shape
+    return (None,) * leaf.ragged_levels + leaf.row_shape
 
 
 def _declared_columns(cache: Cache, table: CacheTable | None) -> CacheColumns:

@@ -32,10 +32,20 @@ class UnknownSchema(RemoteProtocolError):
 
 @dataclass(frozen=True, slots=True)
 class RaggedColumn:
-    """Number arrays of varying length: all values in row order, and how many belong to each row."""
+    """Number arrays and lists of varying length: all values in row order, and how many belong to each.
+
+    Attributes:
+        values: Of all rows.
+        lengths: How many items each row has, then each of these where they are lists, and so on.
+    """
 
     values: NDArray[Any]
-    row_lengths: NDArray[np.int64]
+    lengths: tuple[NDArray[np.int64], ...]
+
+    @property
+    def arrays(self) -> tuple[NDArray[Any], ...]:
+        """The values, then the lengths."""
+        return self.values, *self.lengths
 
 
 Column = NDArray[Any] | RaggedColumn
@@ -89,13 +99,17 @@ class ColumnChunk:
         leaf, buffer, parts = self.leaves[number], self.fixed[number], self.parts[number]
         if buffer is not None:
             return buffer[: self.num_rows]
-        if leaf.is_ragged:
+        if leaf.is_ragged or leaf.is_list:
             values = (
-                np.concatenate([np.zeros(0, leaf.dtype), *(part[0] for part in parts)])
+                np.concatenate([np.zeros((0, *leaf.row_shape), leaf.dtype), *(part[0] for part in parts)])
                 if leaf.is_list
                 else np.frombuffer(b"".join(part[0] for part in parts), leaf.dtype)
             )
-            return RaggedColumn(values, np.concatenate([np.zeros(0, np.int64), *(part[1] for part in parts)]))
+            levels = [
+                np.concatenate([np.zeros(0, np.int64), *(part[1][level] for part in parts)])
+                for level in range(leaf.ragged_levels)
+            ]
+            return RaggedColumn(values, tuple(levels)) if levels else values
         items = [item for part in parts for item in part]
         if leaf.code == TypeCode.DECIMAL:
             return np.array(items, np.float64)
@@ -187,7 +201,7 @@ def _take(leaf: Leaf, rows: memoryview, spans: Sequence[tuple[int, int]]) -> Any
     if leaf.is_text:
         return items
     lengths = np.fromiter(map(len, items), np.int64, len(items)) // leaf.dtype.itemsize
-    return b"".join(items), lengths
+    return b"".join(items), [lengths]
 
 
 def _uuid(raw: memoryview) -> bytes:
@@ -207,6 +221,10 @@ def _described(rows: memoryview, row: int) -> str:
         return f"the row with key {read_value(reader)!r}"
     except RemoteProtocolError:
         return f"row {row} of a page"
+
+
+def _size(leaf: Leaf) -> str:
+    return " by ".join(map(str, leaf.row_shape))
 
 
 def _explain(fault: RowFault, leaves: Sequence[Leaf], where: str) -> Exception:
@@ -229,7 +247,7 @@ def _explain(fault: RowFault, leaves: Sequence[Leaf], where: str) -> Exception:
         )
     if fault.rule is Rule.LENGTH:
         return SchemaError(
-            f"{where} has an array in {name} that is not {leaves[fault.leaf].length} long like those "
+            f"{where} has an array in {name} that is not {_size(leaves[fault.leaf])} long like those "
             f"sampled; say that its length varies: variable=[{short!r}]"
         )
     if fault.rule is Rule.TIME:

@@ -55,10 +55,11 @@ class Leaf:
     Attributes:
         path: ("key",), ("val", "pixels"), ("val", "owner", "name"), ...
         code: Type code on the wire.
-        length: Items of an array when all rows have the same, VARIABLE when they differ; 1 for scalars.
+        length: Items of an array when all rows have the same, VARIABLE when they differ; 1 for scalars. A list that
+            has a length is an array of arrays that have one.
         fill: What a null becomes, as the column's item bytes; None makes a null an error.
         role: IS_NULL tells of the field before it whether that is null, the other NULL_ ones of each of its items.
-        item_code: Type code of each item of a list; 0 where it is none.
+        item: What each item of a list is; None where it is none.
         may_hold_null: Whether an item that is null is 0 where its type has no null, as another column tells of it.
     """
 
@@ -67,7 +68,7 @@ class Leaf:
     length: int = 1
     fill: bytes | None = None
     role: LeafRole = LeafRole.VALUE
-    item_code: int = 0
+    item: Leaf | None = None
     may_hold_null: bool = False
 
     @property
@@ -88,7 +89,12 @@ class Leaf:
     @property
     def is_list(self) -> bool:
         """Whether the field is a list of values that each have their own type in front."""
-        return self.item_code != 0
+        return self.item is not None
+
+    @property
+    def innermost(self) -> Leaf:
+        """What the lists in it hold in the end."""
+        return self.item.innermost if self.item else self
 
     @property
     def is_text(self) -> bool:
@@ -96,21 +102,27 @@ class Leaf:
         return self.code in _TEXT_CODES or (self.code == TypeCode.BYTE_ARRAY and self.length == VARIABLE)
 
     @property
+    def ragged_levels(self) -> int:
+        """How many dimensions of a row are as long as it likes, from the first on: of arrays of numbers, and lists."""
+        if self.item:
+            return 1 + self.item.ragged_levels if self.length == VARIABLE else 0
+        return int(self.is_array and self.length == VARIABLE and self.code != TypeCode.BYTE_ARRAY)
+
+    @property
     def is_ragged(self) -> bool:
-        """Whether each row has as many items in the column as it likes: arrays of numbers, and lists."""
-        is_array = self.is_array and self.length == VARIABLE and self.code != TypeCode.BYTE_ARRAY
-        return is_array or self.is_list
+        """Whether each row has as many items in the column as it likes."""
+        return self.ragged_levels > 0
 
     @property
     def is_fixed(self) -> bool:
         """Whether each row has the same number of bytes in the column."""
-        return not (self.is_text or self.is_ragged or self.code == TypeCode.DECIMAL)
+        return not (self.is_text or self.is_ragged or self.is_list or self.code == TypeCode.DECIMAL)
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """Item type of the column; object for byte strings."""
-        if self.is_list:
-            return Leaf(self.path, self.item_code).dtype
+        if self.item:
+            return self.item.dtype
         if self.is_text:
             return np.dtype(object)
         if self.code in SCALARS or self.code in ARRAYS:
@@ -123,8 +135,9 @@ class Leaf:
 
     @property
     def row_shape(self) -> tuple[int, ...]:
-        """Shape of one row of the column: () or (length,)."""
-        return (self.length,) if self.is_array and self.length != VARIABLE else ()
+        """Shape of one row of the column, behind the dimensions that are as long as the row likes."""
+        own = (self.length,) if (self.is_array or self.item) and self.length != VARIABLE else ()
+        return own + self.item.row_shape if self.item else own
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -128,10 +129,9 @@ class LayoutFinder:
         if seen.types:
             return self._object(path, seen)
         code = next(iter(codes), TypeCode.NULL)
-        varies = bool({".".join(path), ".".join(path[1:])} & self._variable)
         if code in ITEMS_OF_LISTS and code != TypeCode.MAP:
-            return self._list(path, code, LeafRole.VALUE, seen.items)[0]
-        leaf = Leaf(path, code, _common_length(code, set() if varies else seen.lengths))
+            return self._list(path, code, LeafRole.VALUE, seen)[0]
+        leaf = Leaf(path, code, _common_length(code, set() if self._varies(path) else seen.lengths))
         if not seen.codes and not has_tensor_form(code):
             raise SchemaError(f"field {leaf.name} is null in all rows sampled, so its type is not known")
         if not has_tensor_form(code):
@@ -165,34 +165,56 @@ class LayoutFinder:
     def _columns(self, path: tuple[str, ...], seen: SeenField, declared: int | None) -> tuple[Node, ...]:
         (code,) = seen.codes if len(seen.codes) == 1 else (0,)
         if code == TypeCode.MAP:
-            keys = self._list(path, code, LeafRole.MAP_KEYS, seen.items)
-            return keys + self._list(path, code, LeafRole.MAP_VALUES, seen.map_items)
+            keys = self._list(path, code, LeafRole.MAP_KEYS, seen)
+            return keys + self._list(path, code, LeafRole.MAP_VALUES, seen)
         if code in ITEMS_OF_LISTS:
-            return self._list(path, code, LeafRole.VALUE, seen.items)
+            return self._list(path, code, LeafRole.VALUE, seen)
         return (self._node(path, seen, declared),)
 
-    def _list(self, path: tuple[str, ...], code: int, role: LeafRole, codes: set[int]) -> tuple[Leaf, ...]:
+    def _list(self, path: tuple[str, ...], code: int, role: LeafRole, seen: SeenField) -> tuple[Leaf, ...]:
         """Return the column of a list's items, and what tells which of them are null, where that is wanted."""
+        items = seen.items_of(int(role is LeafRole.MAP_VALUES))
+        item = self._item(path, code, items)
+        own = (*path[:-1], path[-1] + role.suffix)
+        if role is LeafRole.VALUE and code == TypeCode.OBJECT_ARRAY and item.row_shape:
+            length = _common(set() if self._varies(path) else seen.lengths)
+            leaf = Leaf(own, code, length, item=item)
+            if not leaf.is_ragged:
+                return (replace(leaf, fill=fill_bytes(leaf, self._fill)),)
+        if {".".join(path), ".".join(path[1:])} & self._fill.keys():
+            raise SchemaError(
+                f"fill names the field {'.'.join(path)}, a list; where it is null the list is empty"
+            )
+        leaf = Leaf(own, code, VARIABLE, b"", role, item)
+        has_null = _innermost(items).has_null
+        if leaf.dtype.kind in "fO" or not _is_wanted(path, self._nulls, has_null=has_null):
+            return (leaf,)
+        of_nulls = (*path[:-1], path[-1] + role.of_nulls.suffix)
+        return replace(leaf, may_hold_null=True), Leaf(
+            of_nulls, code, VARIABLE, b"", role.of_nulls, _with_innermost(item, TypeCode.BOOL)
+        )
+
+    def _item(self, path: tuple[str, ...], code: int, items: SeenField) -> Leaf:
+        """Return what the items of a list are."""
         known = ITEMS_OF_LISTS[TypeCode(code)]
-        found = codes - {TypeCode.NULL} if known is None else {int(known)}
-        items = next(iter(found)) if len(found) == 1 else 0
+        found = items.codes if known is None else {int(known)}
         name = ".".join(path)
         if not found:
             raise SchemaError(
                 f"field {name} is an empty {_name(code)} in all rows sampled, so its type is not known"
             )
-        if items in ARRAYS or not has_tensor_form(items):
+        (item,) = found if len(found) == 1 else (0,)
+        if item in ITEMS_OF_LISTS and item != TypeCode.MAP:
+            return Leaf(path, item, VARIABLE, item=self._item(path, item, items.items_of(0)))
+        if not has_tensor_form(item):
             which = " and ".join(sorted(map(_name, found)))
             raise SchemaError(f"field {name} is a list of {which}, which has no tensor form")
-        if {name, ".".join(path[1:])} & self._fill.keys():
-            raise SchemaError(f"fill names the field {name}, a list; where it is null the list is empty")
-        leaf = Leaf((*path[:-1], path[-1] + role.suffix), code, VARIABLE, b"", role, items)
-        if leaf.dtype.kind in "fO" or not _is_wanted(path, self._nulls, has_null=TypeCode.NULL in codes):
-            return (leaf,)
-        of_nulls = (*path[:-1], path[-1] + role.of_nulls.suffix)
-        return replace(leaf, may_hold_null=True), Leaf(
-            of_nulls, code, VARIABLE, b"", role.of_nulls, TypeCode.BOOL
-        )
+        # Of empty arrays alone nothing would tell how many there are.
+        has_length = not (self._varies(path) or items.has_null or items.lengths == {0})
+        return Leaf(path, item, _common_length(item, items.lengths if has_length else set()))
+
+    def _varies(self, path: tuple[str, ...]) -> bool:
+        return bool({".".join(path), ".".join(path[1:])} & self._variable)
 
     def _keeps(self, path: tuple[str, ...]) -> bool:
         if self._wanted is None or path[0] == "key":
@@ -208,7 +230,7 @@ def with_nullness(node: Node, path: tuple[str, ...], nulls: Nulls, *, has_null: 
     is_possible = node.fill is None or isinstance(nulls, frozenset)
     if not (is_possible and _is_wanted(path, nulls, has_null=has_null)):
         return (node,)
-    fill = bytes(node.dtype.itemsize * (node.row_shape or (1,))[0]) if node.fill is None else node.fill
+    fill = bytes(node.dtype.itemsize * math.prod(node.row_shape)) if node.fill is None else node.fill
     of_nulls = (*path[:-1], path[-1] + LeafRole.IS_NULL.suffix)
     return replace(node, fill=fill), Leaf(of_nulls, TypeCode.BOOL, fill=b"\1", role=LeafRole.IS_NULL)
 
@@ -258,9 +280,20 @@ _WHAT_HAS = {
 
 
 def _common_length(code: int, lengths: set[int]) -> int:
-    if code not in ARRAYS:
-        return 1
+    return _common(lengths) if code in ARRAYS else 1
+
+
+def _common(lengths: set[int]) -> int:
     return next(iter(lengths)) if len(lengths) == 1 else VARIABLE
+
+
+def _innermost(items: SeenField) -> SeenField:
+    return _innermost(items.items[0]) if items.items else items
+
+
+def _with_innermost(leaf: Leaf, code: int) -> Leaf:
+    """Return lists like a leaf's, but of values of another type."""
+    return replace(leaf, item=_with_innermost(leaf.item, code)) if leaf.item else Leaf(leaf.path, code)
 
 
 def _name(code: int) -> str:

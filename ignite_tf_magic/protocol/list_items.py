@@ -1,4 +1,4 @@
-"""Lists of values of one type, in Java's arrays of objects, collections and maps: their items, one behind the other.
+"""What lists hold, one item behind the other: Java's arrays of objects, collections and maps, also in one another.
 
 They are read value by value, in Python: nothing else tells where an item begins.
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ignite_tf_magic.protocol.buffer import Reader
-from ignite_tf_magic.protocol.layout import Leaf, LeafRole
+from ignite_tf_magic.protocol.layout import VARIABLE, Leaf, LeafRole
 from ignite_tf_magic.protocol.lazy_numpy import np
 from ignite_tf_magic.protocol.objects import UnknownObjectSchema
 from ignite_tf_magic.protocol.ops import TypeCode
@@ -30,6 +30,7 @@ from ignite_tf_magic.protocol.typed_values import (
     JavaTime,
     SqlDate,
     Timestamp,
+    TypedMap,
     UtilDate,
 )
 from ignite_tf_magic.protocol.walk import RowFault, Rule
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
 
 def take_items(
     leaf: Leaf, number: int, rows: memoryview, spans: Sequence[tuple[int, int]]
-) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Return the items of a page's lists, and how many each row has; a null has none.
+) -> tuple[NDArray[Any], list[NDArray[np.int64]]]:
+    """Return what a page's lists hold, and for each ragged level how many items each list of it has; a null has none.
 
     Args:
         leaf: Of lists.
@@ -50,56 +51,113 @@ def take_items(
         spans: Where each row has its value, and how many bytes it takes; -1 for null.
 
     Raises:
-        RowFault: An item is of another type than those of the leaf, is null where its column has no null, or is a time
-            that nanoseconds do not reach.
+        RowFault: An item is of another type than those of the leaf, is null where its column has no null, has another
+            length than all others, or is a time that nanoseconds do not reach.
         RemoteProtocolError: A value is corrupted.
     """
-    items: list[Any] = []
-    lengths = np.zeros(len(spans), np.int64)
+    taking = _Taking(leaf)
     for row, (start, size) in enumerate(spans):
-        if start < 0:
-            continue
         try:
-            found = _part(leaf, read_value(Reader(rows[: start + size], start)))
+            value = None if start < 0 else _part(leaf, read_value(Reader(rows[: start + size], start)))
         except UnknownObjectSchema:  # objects, where the rows sampled have none
             raise RowFault(Rule.TYPE, number, row, start) from None
-        lengths[row] = len(found)
-        for each in found:
-            rule = _put(leaf, each, items)
-            if rule is not None:
-                raise RowFault(rule, number, row, start)
-    column = np.empty(len(items), leaf.dtype)
-    column[:] = items
-    return column, lengths
+        rule = taking.put_row(value)
+        if rule is not None:
+            raise RowFault(rule, number, row, start)
+    return taking.values(), [np.array(each, np.int64) for each in taking.lengths]
 
 
-def _part(leaf: Leaf, value: Any) -> Sequence[Any]:
+def _part(leaf: Leaf, value: Any) -> list[Any]:
     if leaf.role in (LeafRole.MAP_KEYS, LeafRole.NULL_KEYS):
         return [key for key, _ in value]
     return [item for _, item in value] if leaf.role in (LeafRole.MAP_VALUES, LeafRole.NULL_VALUES) else value
 
 
-def _put(leaf: Leaf, value: Any, items: list[Any]) -> Rule | None:
-    """Add an item as its column has it; tells what is wrong with one that is not added."""
-    if leaf.role >= LeafRole.NULL_ITEMS:
-        items.append(value is None)
+class _Taking:
+    """The items of a column's lists, one behind the other.
+
+    Attributes:
+        lengths: For each ragged level how many items each of its lists has.
+    """
+
+    def __init__(self, leaf: Leaf) -> None:
+        self._leaf, self._innermost = leaf, leaf.innermost
+        self._tells_of_nulls = leaf.role >= LeafRole.NULL_ITEMS
+        self._may_hold_null = leaf.may_hold_null or leaf.dtype.kind in "fO"
+        self._is_array = self._innermost.is_array and not self._innermost.is_text
+        self._nothing = {"f": float("nan"), "O": b""}.get(leaf.dtype.kind, 0)
+        self._items: list[Any] = []
+        self.lengths: list[list[int]] = [[] for _ in range(leaf.ragged_levels)]
+
+    def values(self) -> NDArray[Any]:
+        shape = self._leaf.row_shape
+        if self._is_array and not self._tells_of_nulls:
+            nothing = np.zeros(0, self._leaf.dtype)
+            return np.concatenate([nothing, *self._items]).reshape(-1, *shape)
+        column = np.empty(len(self._items), self._leaf.dtype)
+        column[:] = self._items
+        return column
+
+    def put_row(self, value: list[Any] | None) -> Rule | None:
+        """Take a row's list; tells what is wrong with one that is not taken."""
+        if value is None and self._leaf.length != VARIABLE:
+            self._items.append(np.frombuffer(self._leaf.fill or b"", self._leaf.dtype))
+            return None
+        return self._put(self._leaf, value, 0)
+
+    def _put(self, leaf: Leaf, value: Any, level: int) -> Rule | None:
+        if leaf.item is None:
+            return self._put_array(leaf, value, level) if self._is_array else self._put_item(value)
+        if value is None:
+            value = ()
+        elif not isinstance(value, list) or isinstance(value, TypedMap):
+            return Rule.TYPE
+        if leaf.length == VARIABLE:
+            self.lengths[level].append(len(value))
+        elif leaf.length != len(value):
+            return Rule.LENGTH
+        for each in value:
+            rule = self._put(leaf.item, each, level + 1)
+            if rule is not None:
+                return rule
         return None
-    if value is None:
-        if leaf.dtype.kind not in "fO" and not leaf.may_hold_null:
-            return Rule.ITEM_NULL
-        items.append({"f": float("nan"), "O": b""}.get(leaf.dtype.kind, 0))
+
+    def _put_array(self, leaf: Leaf, value: Any, level: int) -> Rule | None:
+        if value is None:
+            if leaf.length != VARIABLE and not self._may_hold_null:
+                return Rule.ITEM_NULL
+            value = np.full(max(leaf.length, 0), self._nothing, leaf.dtype)
+        elif type(value) is bytes and leaf.code == TypeCode.BYTE_ARRAY:
+            value = np.frombuffer(value, leaf.dtype)
+        elif not isinstance(value, np.ndarray) or value.dtype != leaf.dtype:
+            return Rule.TYPE
+        if leaf.length == VARIABLE:
+            self.lengths[level].append(len(value))
+        elif leaf.length != len(value):
+            return Rule.LENGTH
+        self._items.append(value)
         return None
-    kind, convert = _OF_CODE[leaf.item_code]
-    if type(value) not in kind:
-        return Rule.TYPE
-    if leaf.item_code == TypeCode.TIMESTAMP:
-        millis, nanos = instant_of(value) or (0, 0)
-        if not MIN_MILLIS_AS_NANOS <= millis <= MAX_MILLIS_AS_NANOS:
-            return Rule.TIME
-        items.append(millis * 1_000_000 + nanos)
-    else:
-        items.append(convert(value))
-    return None
+
+    def _put_item(self, value: Any) -> Rule | None:
+        if self._tells_of_nulls:
+            self._items.append(value is None)
+            return None
+        if value is None:
+            self._items.append(self._nothing)
+            return None if self._may_hold_null else Rule.ITEM_NULL
+        kind, convert = _OF_CODE[self._innermost.code]
+        if type(value) not in kind:
+            return Rule.TYPE
+        item = convert(value)
+        self._items.append(item)
+        return Rule.TIME if item is None else None
+
+
+def _nanos(value: dt.datetime) -> int | None:
+    """Return nanoseconds since 1970; None where an int64 does not hold them."""
+    millis, nanos = instant_of(value) or (0, 0)
+    is_there = MIN_MILLIS_AS_NANOS <= millis <= MAX_MILLIS_AS_NANOS
+    return millis * 1_000_000 + nanos if is_there else None
 
 
 def _millis(value: dt.datetime) -> int:
@@ -118,10 +176,11 @@ _OF_CODE: dict[int, tuple[tuple[type, ...], Callable[[Any], Any]]] = {
     TypeCode.DOUBLE: ((float,), float),
     TypeCode.BOOL: ((bool,), bool),
     TypeCode.STRING: ((str,), str.encode),
+    TypeCode.BYTE_ARRAY: ((bytes,), bytes),
     TypeCode.UUID: ((uuid.UUID,), lambda value: str(value).encode()),
     TypeCode.DATE: ((UtilDate,), _millis),
     TypeCode.OPTIMIZED: ((SqlDate,), _millis),
-    TypeCode.TIMESTAMP: ((Timestamp,), _millis),
+    TypeCode.TIMESTAMP: ((Timestamp,), _nanos),
     TypeCode.TIME: ((dt.time, JavaTime), _millis_of_time),
     TypeCode.DECIMAL: ((decimal.Decimal,), float),
     TypeCode.ENUM: ((EnumValue,), int),

@@ -38,8 +38,12 @@ class SeenField:
     lengths: set[int] = field(default_factory=set)
     types: dict[int, BinaryType] = field(default_factory=dict)
     fields: dict[int, SeenField] = field(default_factory=dict)
-    items: set[int] = field(default_factory=set)
-    map_items: set[int] = field(default_factory=set)
+    items: list[SeenField] = field(default_factory=list)
+
+    def items_of(self, number: int) -> SeenField:
+        """What was seen of the items of a list; of a map those of the keys are 0, those of the values 1."""
+        self.items += [SeenField() for _ in range(number + 1 - len(self.items))]
+        return self.items[number]
 
 
 class SeenRows:
@@ -92,7 +96,7 @@ class SeenRows:
         if code == TypeCode.BINARY_OBJECT:
             self._note_object(view, start, seen)
         elif code in ITEMS_OF_LISTS:
-            _note_items(view, start, seen)
+            _note_items(Reader(view, start), seen)
 
     def _note_object(self, view: memoryview, start: int, seen: SeenField) -> None:
         header = read_header(Reader(view), start)
@@ -112,20 +116,33 @@ class SeenRows:
             seen.fields.setdefault(field_id, SeenField()).has_null = True
 
 
-def _note_items(view: memoryview, start: int, seen: SeenField) -> None:
-    """Look at the type codes of a list's items, in turn at those of keys and values in a map."""
-    reader = Reader(view, start)
+def _note_items(reader: Reader, seen: SeenField) -> None:
+    """Look at a list's items, in turn at keys and values in a map; the reader is behind the last that was looked at."""
     code = reader.int8()
     if code in (TypeCode.OBJECT_ARRAY, TypeCode.ENUM_ARRAY) and reader.int32() == 0:
         skip_value(reader)  # the name of the items' class
     size = reader.count()
     if code in (TypeCode.COLLECTION, TypeCode.MAP):
         reader.int8()
-    kinds = (seen.items, seen.map_items) if code == TypeCode.MAP else (seen.items,)
+    seen.lengths.add(size)
+    kinds = [seen.items_of(number) for number in range(2 if code == TypeCode.MAP else 1)]
     for _ in range(min(size, _ITEMS_LOOKED_AT)):
         for kind in kinds:
-            kind.add(_code_at(view, reader.position))
-            skip_value(reader)
+            _note_item(reader, kind)
+
+
+def _note_item(reader: Reader, seen: SeenField) -> None:
+    start = reader.position
+    code = _code_at(reader.view, start)
+    skip_value(reader)
+    if code == TypeCode.NULL:
+        seen.has_null = True
+        return
+    seen.codes.add(code)
+    if code in ARRAYS:
+        seen.lengths.add(Reader(reader.view, start + 1).int32())
+    elif code in ITEMS_OF_LISTS:
+        _note_items(Reader(reader.view, start), seen)
 
 
 def _code_at(view: memoryview, start: int) -> int:

@@ -440,11 +440,13 @@ def _dataset_cell(endpoint: Endpoint, case: Case, place: str) -> str:
 
 def _listed(item: Any) -> Any:
     """A dataset's value, its reals by what they are made of."""
+    if isinstance(item, tuple):
+        return [_listed(each) for each in item]
     array = np.asarray(item)
     if isinstance(item, bytes) or array.dtype == np.uint8:
         return bytes(item).decode("latin-1")
     if array.dtype == object:
-        return [each.decode("latin-1") for each in array]
+        return [_listed(each) for each in array]
     if array.dtype.kind == "f":
         return [format(each, "x") for each in array.reshape(-1).view(f"<u{array.dtype.itemsize}").tolist()]
     return array.reshape(-1).tolist()
@@ -453,12 +455,15 @@ def _listed(item: Any) -> Any:
 def _as_item(told: Any) -> Any:
     """What a dataset is to give for a value of Java's."""
     kind = told[0]
+    if kind == "map":
+        return [_as_item(["collection", "", list(each)]) for each in zip(*told[2], strict=True)]
     if kind == "collection" or (kind == "array" and any(isinstance(each, list) for each in told[2])):
         nothing = {"float": "7fc00000", "double": "7ff8000000000000", "decimal": "7ff8000000000000"}
-        other = next(each[0] for each in told[2] if each)
-        of_null = nothing.get(other, "" if other in ("text", "uuid") else 0)
-        items = [of_null if each is None else _as_item(each) for each in told[2]]
-        return [each[0] if isinstance(each, list) else each for each in items]
+        other = next(each for each in told[2] if each)
+        is_list = other[0] in ("array", "collection") and other[1] != "byte"
+        of_null = nothing.get(other[0], "" if other[0] in ("text", "uuid", "array") else 0)
+        items = [([] if is_list else of_null) if each is None else _as_item(each) for each in told[2]]
+        return items if is_list else [each[0] if isinstance(each, list) else each for each in items]
     if kind in ("text", "uuid"):
         return told[1].encode().decode("latin-1")
     if kind == "decimal":
@@ -481,15 +486,27 @@ def _nulls(batch: dict[str, Any], place: str) -> Iterator[bool]:
 def _rows(batch: dict[str, Any], place: str) -> Iterator[tuple[str, Any]]:
     column = batch["key"] if place == "key" else batch["val"]
     for name in ("nested", "inner") if place == "nested" else () if place in ("key", "value") else (place,):
+        if name not in column:
+            keys, values = column[f"{name}_keys"], column[f"{name}_values"]
+            kind = f"{_kind(keys)}, and {_kind(values)}"
+            yield from ((kind, pair) for pair in zip(keys, values, strict=True))
+            return
         column = column[name]
     if isinstance(column, dict):
         yield f"columns {', '.join(column) or 'none'}", column
         return
-    kind = "bytes" if column.dtype == object and isinstance(column[0], bytes) else str(column.dtype)
-    if column.dtype == object and not isinstance(column[0], bytes):
-        kind = f"{'bytes' if column[0].dtype == object else column[0].dtype}, ragged"
     for item in column:
-        yield kind, item
+        yield _kind(column), item
+
+
+def _kind(column: Any) -> str:
+    if column.dtype != object:
+        return str(column.dtype)
+    items = list(column)
+    while isinstance(items[0], np.ndarray) and items[0].dtype == object:
+        items = [item for each in items for item in each]
+    ragged = "" if isinstance(column[0], bytes) else ", ragged"
+    return f"{'bytes' if isinstance(items[0], bytes) else items[0].dtype}{ragged}"
 
 
 def _reason(error: Exception) -> str:

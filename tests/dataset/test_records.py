@@ -244,16 +244,21 @@ def test_lists_maps_and_objects_of_several_types(client, where):
             words = TypedArray([f"w{i}" for i in range(n % 4)], TypeCode.STRING_ARRAY)
             counts = TypedMap([(f"k{i}", None if i == 2 else n) for i in range(n % 3 + 1)], 1)
             mixed = TypedCollection([1, "one"], 1)
+            frames = TypedArray([np.arange(i, dtype=np.float32) for i in range(n % 4)], TypeCode.OBJECT_ARRAY)
+            points = TypedCollection([np.array([n, i]) for i in range(n % 3)], 1)
+            grid = TypedArray([np.full(3, n, np.int16)] * 2, TypeCode.OBJECT_ARRAY)
+            deep = TypedCollection([TypedCollection([f"{n}"] * i, 1) for i in range(n % 4)], 1)
+            nested = {"frames": frames, "points": points, "grid": grid, "deep": deep}
             fields = {"words": words, "counts": counts, "mixed": mixed, "n": np.int32(n)}
             if n % 2:
                 fields = {"words": words, "weight": n / 2, "n": np.int32(n)}
-            cache.put(n, BinaryObject("ROdd" if n % 2 else "REven", fields))
+            cache.put(n, BinaryObject("ROdd" if n % 2 else "REven", fields | nested))
         with pytest.warns(
             UserWarning, match="'R_LISTS' these fields are left out: val.mixed; field val.mixed is"
         ):
             dataset = IgniteDataset("R_LISTS", **where)
         names = ["words", "counts_keys", "counts_values", "counts_null_values", "n", "weight"]
-        assert set(dataset.element_spec["val"]) == set(names)
+        assert set(dataset.element_spec["val"]) == {*names, *nested}
         for row in dataset:
             n, value = int(row["key"]), row["val"]
             assert value["words"].numpy().tolist() == [f"w{i}".encode() for i in range(n % 4)]
@@ -261,14 +266,24 @@ def test_lists_maps_and_objects_of_several_types(client, where):
             assert value["counts_keys"].numpy().tolist() == [f"k{i}".encode() for i in range(size)]
             assert value["counts_values"].numpy().tolist() == [0 if i == 2 else n for i in range(size)]
             assert value["counts_null_values"].numpy().tolist() == [i == 2 for i in range(size)]
+            assert value["frames"].to_list() == [list(range(i)) for i in range(n % 4)]
+            assert value["points"].numpy().tolist() == [[n, i] for i in range(n % 3)]
+            assert value["grid"].numpy().tolist() == [[n] * 3] * 2
+            assert value["deep"].to_list() == [[f"{n}".encode()] * i for i in range(n % 4)]
             assert value["n"] == n and (value["weight"] == n / 2 if n % 2 else np.isnan(value["weight"]))
-        assert_equal_datasets("R_LISTS", 16, **where, fields=["words", "counts", "n", "weight"])
+        assert_equal_datasets("R_LISTS", 16, **where, fields=["words", "counts", "n", "weight", *nested])
         with pytest.raises(SchemaError, match="field val.mixed is a list of long and string"):
             IgniteDataset("R_LISTS", **where, fields=["mixed"])
         found = {}
-        for batch in ignite_tf_magic.batches("R_LISTS", 16, **where, fields=["words"]):
-            found |= zip(batch["key"].tolist(), batch["val"]["words"], strict=True)
-        assert {n: len(words) for n, words in found.items()} == {n: n % 4 for n in range(60)}
+        for batch in ignite_tf_magic.batches("R_LISTS", 16, **where, fields=["words", "frames"]):
+            found |= zip(
+                batch["key"].tolist(),
+                zip(batch["val"]["words"], batch["val"]["frames"], strict=True),
+                strict=True,
+            )
+        assert {n: len(words) for n, (words, _) in found.items()} == {n: n % 4 for n in range(60)}
+        frames = {n: [frame.tolist() for frame in each] for n, (_, each) in found.items()}
+        assert frames == {n: [list(range(i)) for i in range(n % 4)] for n in range(60)}
     finally:
         client.destroy_cache("R_LISTS")
 

@@ -51,10 +51,11 @@ def columns(pages, layout):
 def _listed(column):
     if not isinstance(column, RaggedColumn):
         return column.tolist()
-    ends = np.cumsum(column.row_lengths)
-    return [
-        column.values[end - size : end].tolist() for end, size in zip(ends, column.row_lengths, strict=True)
-    ]
+    found = column.values.tolist()
+    for lengths in reversed(column.lengths):
+        ends = np.cumsum(lengths)
+        found = [found[end - size : end] for end, size in zip(ends, lengths, strict=True)]
+    return found
 
 
 def rows_of(name, *values):
@@ -111,6 +112,110 @@ def test_lists_are_ragged(first, second, expected):
     assert set(found) == {"key", "x", "n"} and found["n"] == [0, 1, 2]
 
 
+def array_of(*items):
+    return TypedArray(items, TypeCode.OBJECT_ARRAY, -1)
+
+
+def list_of(*items):
+    return TypedCollection(items, ARRAY_LIST)
+
+
+def floats(*items):
+    return np.array(items, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected", "shape"),
+    [
+        ([array_of(floats(1, 2), floats(3)), array_of(), None], [[[1, 2], [3]], [], []], (None, None)),
+        ([array_of(floats(1, 2), floats(3, 4)), array_of(floats(5, 6), floats(7, 8))], None, (2, 2)),
+        ([array_of(floats(1, 2)), array_of(floats(5, 6), floats(7, 8))], None, (None, 2)),
+        ([list_of(floats(1, 2)), list_of(floats(3, 4))], None, (None, 2)),
+        ([array_of(floats(), floats()), array_of(floats(), floats())], None, (None, None)),
+        ([array_of(floats(1), None), array_of(floats(2), floats(3))], [[[1], []], [[2], [3]]], (None, None)),
+        ([list_of(list_of("a", None), None), list_of()], [[[b"a", b""], []], []], (None, None)),
+        ([list_of(array_of(1, 2), array_of()), None], [[[1, 2], []], []], (None, None)),
+        ([array_of(list_of(list_of(2.5)), list_of())], [[[[2.5]], []]], (None, None, None)),
+        ([array_of(b"ab", b"c"), array_of(None)], [[b"ab", b"c"], [b""]], (None,)),
+        ([array_of(b"ab", b"c"), None], [[b"ab", b"c"], []], (None,)),
+        ([array_of(b"ab", b"cd"), array_of(b"\xff\x01", b"gh")], None, (2, 2)),
+        (
+            [TypedMap([("k", list_of(1, 2))], HASH_MAP), TypedMap([("a", list_of()), ("b", None)], HASH_MAP)],
+            [[[1, 2]], [[], []]],
+            (None, None),
+        ),
+    ],
+)
+def test_lists_in_lists(values, expected, shape):
+    pages = rows_of("x", *values)
+    layout = pages.layout()
+    name = "x_values" if isinstance(values[0], TypedMap) else "x"
+    found = columns(pages, layout)[name]
+    wanted = (
+        [[np.frombuffer(item, "u1") if type(item) is bytes else item for item in v] for v in values]
+        if expected is None
+        else expected
+    )
+    assert [[list(item) if isinstance(item, np.ndarray) else item for item in v] for v in wanted] == found
+    (leaf,) = (each for each in layout.leaves() if each.path[-1] == name)
+    assert (*[None] * leaf.ragged_levels, *leaf.row_shape) == shape
+
+
+def test_nulls_in_lists_in_lists():
+    pages = rows_of("x", list_of(list_of(1, None), list_of()), list_of(None, list_of(None)))
+    found = columns(pages, pages.layout())
+    assert found["x"] == [[[1, 0], []], [[], [0]]]
+    assert found["x_null_items"] == [[[False, True], []], [[], [True]]]
+    with pytest.raises(SchemaError, match="has a null in the list val.x"):
+        columns(pages, pages.layout(nulls="error"))
+    arrays = rows_of("x", list_of(np.array([1, 2]), None))
+    found = columns(arrays, arrays.layout())
+    assert found["x"] == [[[1, 2], []]] and found["x_null_items"] == [[False, True]]
+
+
+def test_an_array_of_arrays_has_the_shape_that_all_rows_share():
+    pages = rows_of("x", array_of(floats(1, 2), floats(3, 4)), None)
+    found = columns(pages, pages.layout())
+    np.testing.assert_equal(found["x"], [[[1, 2], [3, 4]], [[float("nan")] * 2] * 2])
+    found = columns(pages, pages.layout(fill={"x": 7}))
+    assert found["x"][1] == [[7, 7], [7, 7]]
+    assert columns(pages, pages.layout(variable=["x"]))["x"] == [[[1, 2], [3, 4]], []]
+    later = rows_of("x", array_of(floats(1, 2), None))
+    np.testing.assert_equal(columns(later, pages.layout())["x"], [[[1, 2], [float("nan")] * 2]])
+    ints = rows_of("x", array_of(np.array([1, 2])), None)
+    found = columns(ints, ints.layout())
+    assert found["x"] == [[[1, 2]], [[0, 0]]] and found["x_is_null"] == [False, True]
+    with pytest.raises(SchemaError, match="key 1 has a null in val.x"):
+        columns(ints, ints.layout(nulls="error"))
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (array_of(floats(1, 2)), r"an array in val.x that is not 2 by 2 long.*variable=\['x'\]"),
+        (array_of(floats(1, 2), floats(3)), "an array in val.x that is not 2 by 2 long"),
+        (array_of(floats(1, 2), np.array([1.0, 2.0])), "another type in val.x"),
+        (array_of(floats(1, 2), 3.0), "another type in val.x"),
+        (array_of(floats(1, 2), list_of(1.0, 2.0)), "another type in val.x"),
+        (array_of(floats(1, 2), TypedMap([(1.0, 2.0)], HASH_MAP)), "another type in val.x"),
+    ],
+)
+def test_rows_of_another_shape_are_told(value, message):
+    pages = rows_of("x", array_of(floats(1, 2), floats(3, 4)))
+    with pytest.raises(SchemaError, match=message):
+        columns(rows_of("x", value), pages.layout())
+
+
+def test_lists_in_lists_have_one_type():
+    pages = rows_of("x", list_of(list_of(1), list_of(2.5)))
+    with pytest.raises(SchemaError, match="field val.x is a list of double and long"):
+        pages.layout(fields=["x"])
+    pages = rows_of("x", list_of(list_of(1)))
+    other = rows_of("x", list_of(TypedMap([(1, 2)], HASH_MAP)))
+    with pytest.raises(SchemaError, match="another type in val.x"):
+        columns(other, pages.layout())
+
+
 def test_null_items_are_told_of():
     pages = rows_of("x", TypedCollection([1, None], ARRAY_LIST), TypedCollection([None, 2], ARRAY_LIST))
     found = columns(pages, pages.layout())
@@ -155,7 +260,6 @@ def test_lists_as_values_and_rows_that_differ_later():
     [
         (TypedCollection([1, "a"], ARRAY_LIST), "a list of long and string, which has no tensor form"),
         (TypedCollection([Int(1), 2], ARRAY_LIST), "a list of int and long"),
-        (TypedCollection([np.zeros(2)], ARRAY_LIST), "a list of double array"),
         (TypedCollection([BinaryObject("Inner", {"a": 1})], ARRAY_LIST), "a list of binary object"),
         (TypedCollection([], ARRAY_LIST), "an empty collection in all rows sampled"),
         (TypedMap([("a", 1), ("b", "c")], HASH_MAP), "a list of long and string"),

@@ -47,7 +47,7 @@ def whole_page(pages):
 def outcome(pages, layout, walker):
     try:
         return [
-            ("ragged", c.values.tolist(), c.row_lengths.tolist())
+            ("ragged", c.values.tolist(), c.lengths[0].tolist())
             if isinstance(c, RaggedColumn)
             else c.tolist()
             for c in decode(pages, layout, walker)
@@ -186,7 +186,7 @@ def test_runs_of_pages_and_chunks_that_cut_them_give_the_rows_of_one_page(rows, 
 def rows_of_chunk(chunk):
     columns = chunk.columns()
     return [
-        rows_of_column(("ragged", c.values.tolist(), c.row_lengths.tolist()))
+        rows_of_column(("ragged", c.values.tolist(), c.lengths[0].tolist()))
         if isinstance(c, RaggedColumn)
         else c.tolist()
         for c in columns
