@@ -120,7 +120,7 @@ def _exactly(data: bytes) -> memoryview:
 def _measure(library: ctypes.CDLL, view: memoryview, num_rows: int) -> None:
     """Call what looks at rows whatever their types."""
     starts, hashes = np.empty(num_rows + 1, np.int64), np.empty(num_rows, np.uint64)
-    library.itm_index(address_of(view), len(view), num_rows, starts.ctypes.data, hashes.ctypes.data)
+    library.itm_index(address_of(view), len(view), num_rows, 1, starts.ctypes.data, hashes.ctypes.data)
     library.itm_measure(page_table([Page(None, num_rows, view, False)]), 1, starts.ctypes.data)
     library.itm_crc32c(0, address_of(view), len(view), crc_tables().ctypes.data, len(view) % 2)
 

@@ -40,10 +40,10 @@ ROOMS: list[dict[str, str]] = [
     {
         "client": """
             transport channel router table_names transaction type_registry page_sizes scanned_pages owner_scan
-            cache_scan client
+            owner_query cache_scan client
             cache_facts regions row_counts load pipeline all_rows control local_rows
             remembered_rows news event_stream own_events follow
-            sql_types sql_hints sql_result sql
+            sql_types sql_hints sql_result sql_tables sql
         """,
         "launch": """
             files log_files groups lock spawner lazy_asyncio entries archives parcels jobs loop pipe ssh_settings
@@ -60,7 +60,7 @@ ROOMS: list[dict[str, str]] = [
             mounted_file mounted_files mount
         """,
         "profiling": """
-            rows tables seen_fields sample columns column_numbers server_numbers column_profiles profile
+            rows seen_fields sample columns column_numbers server_numbers column_profiles profile
         """,
         "tensorboard": "record log_tree server lifecycle",
         "embedded": """
@@ -69,7 +69,8 @@ ROOMS: list[dict[str, str]] = [
         """,
         "dataset": """
             options pool kept_client snapshot tfrecord_address tfrecord_encoding kept_secrets generator
-            tf_private graph_devices structure reading_process batches page_map deal passes lineage portable source
+            tf_private graph_devices structure reading_process batches page_map deal passes lineage portable
+            row_queries source
             reader followed array_batches tfrecord_files paged tfrecord_pages ignite
         """,
         "runs": """

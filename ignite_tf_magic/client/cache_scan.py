@@ -11,6 +11,7 @@ from itertools import islice, takewhile
 from typing import Protocol
 
 from ignite_tf_magic.client.channel import Channel
+from ignite_tf_magic.client.owner_query import OwnerQuery, Pieces, RowQuery
 from ignite_tf_magic.client.owner_scan import OwnerScan, PartitionProgress
 from ignite_tf_magic.client.page_sizes import PageSizes
 from ignite_tf_magic.client.router import Node, Router, wait_for
@@ -93,7 +94,8 @@ class CacheLike(Protocol):
 class CacheScan:
     """Reads partitions in one thread, over a connection of its own to each owner in turn.
 
-    Iterate `series` or `pages` once; `close` from any thread ends the reading at once.
+    Iterate `series` or `pages` once; `close` from any thread ends the reading at once. With a query it gives the rows
+    of that, `PIECE_PARTITIONS` at once.
     """
 
     def __init__(
@@ -103,10 +105,13 @@ class CacheScan:
         partitions: Iterable[int],
         sizes: PageSizes,
         baseline: Baseline,
+        query: RowQuery | None = None,
     ) -> None:
         self._router = router
         self._cache = cache
-        self._pending = deque(partitions)
+        self._pieces = Pieces(partitions) if query else None
+        self._pending = deque(self._pieces.partitions if self._pieces else partitions)
+        self._query = query
         self._progress: dict[int, PartitionProgress] = {}
         self._sizes = sizes
         self._baseline = baseline
@@ -157,14 +162,12 @@ class CacheScan:
                 owners = self._recover(failure)
 
     def _read_first_owner(self, owners: Mapping[int, uuid.UUID]) -> Iterator[ScannedSeries]:
-        node_id = owners[self._pending[0]]
+        node_id = self._owner(owners, self._pending[0])
         # Up to the next owner only: the order asked for holds wherever the partitions lie.
-        mine = deque(takewhile(lambda partition: owners[partition] == node_id, self._pending))
+        mine = deque(takewhile(lambda each: self._owner(owners, each) == node_id, self._pending))
         others = list(islice(self._pending, len(mine), None))
         channel = self._open(node_id)
-        scan = OwnerScan(
-            channel, self._cache.cache_id, mine, self._progress, self._sizes, self._baseline.rows_of_a_node
-        )
+        scan = self._reading(channel, mine)
         try:
             yield from scan.series()
         except BaseException:
@@ -173,6 +176,15 @@ class CacheScan:
         finally:
             self._pending = deque([*mine, *others])
         self._let_go(channel, is_quiet=scan.is_quiet)
+
+    def _owner(self, owners: Mapping[int, uuid.UUID], partition: int) -> uuid.UUID:
+        return owners[self._pieces.leader(partition) if self._pieces else partition]
+
+    def _reading(self, channel: Channel, mine: deque[int]) -> OwnerScan | OwnerQuery:
+        if self._query and self._pieces:
+            return OwnerQuery(channel, self._query, self._pieces, mine, self._progress, self._sizes)
+        rows = self._baseline.rows_of_a_node
+        return OwnerScan(channel, self._cache.cache_id, mine, self._progress, self._sizes, rows)
 
     def _let_go(self, channel: Channel, *, is_quiet: bool) -> None:
         with self._lock:

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ignite_tf_magic.client.cache_scan import Baseline, CacheScan
+from ignite_tf_magic.client.owner_query import RowQuery
 from ignite_tf_magic.client.page_sizes import PageSizes, PartitionStats
 from ignite_tf_magic.client.router import Node, Router, wait_for
 from ignite_tf_magic.client.table_names import cache_called, list_tables, near_names
@@ -344,9 +345,15 @@ class Cache:
             owners, backups = {WHOLE_CACHE: nodes[0]}, len(nodes) - 1
         return Baseline(self.name, owners, frozenset(nodes), backups, self.size())
 
-    def scan(self, partitions: Iterable[int], sizes: PageSizes, baseline: Baseline) -> CacheScan:
+    def scan(
+        self,
+        partitions: Iterable[int],
+        sizes: PageSizes,
+        baseline: Baseline,
+        query: RowQuery | None = None,
+    ) -> CacheScan:
         """Read partitions, in this order, in one thread; see `CacheScan`."""
-        return CacheScan(self.client.router, self, partitions, sizes, baseline)
+        return CacheScan(self.client.router, self, partitions, sizes, baseline, query)
 
     def partition_stats(self, partitions: Iterable[int] | None = None) -> dict[int, PartitionStats]:
         """Count rows and measure the largest row of each partition, by reading all owners in parallel."""

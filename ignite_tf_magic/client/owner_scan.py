@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from ignite_tf_magic.client.channel import Channel, payload_of, server_error
 from ignite_tf_magic.client.page_sizes import IN_FLIGHT_BYTES, PageSizes, PartitionStats
-from ignite_tf_magic.client.scanned_pages import ScannedSeries, index
+from ignite_tf_magic.client.scanned_pages import ScannedSeries, undelivered
 from ignite_tf_magic.errors import ConnectionLost
 from ignite_tf_magic.protocol import messages, metrics
 from ignite_tf_magic.protocol.connection import Fault, Response
@@ -299,7 +299,9 @@ class OwnerScan:
         """Note what a page brought; give it without the rows delivered before."""
         progress = cursor.progress
         progress.max_row_bytes = max(progress.max_row_bytes, row_bytes)
-        kept = _without(page, cursor) if page.has_more or len(cursor.repeated) else page
+        kept = page
+        if page.has_more or len(cursor.repeated):
+            kept = undelivered(page, progress.delivered, cursor.repeated)
         progress.rows += kept.num_rows
         if not page.has_more:
             self._finish(cursor)
@@ -327,15 +329,3 @@ class OwnerScan:
         cursor.repeated = np.concatenate(cursor.progress.delivered)
         cursor.cursor_id = None
         self._scan(cursor)
-
-
-def _without(page: Page, cursor: _Cursor) -> Page:
-    """Note the rows of a page as delivered; give it without those delivered before."""
-    starts, hashes = index(page)
-    if len(cursor.repeated):
-        kept = np.flatnonzero(~np.isin(hashes, cursor.repeated))
-        hashes = hashes[kept]
-        pieces = [page.rows[int(starts[row]) : int(starts[row + 1])] for row in kept]
-        page = page._replace(num_rows=len(pieces), rows=memoryview(b"".join(pieces)))
-    cursor.progress.delivered.append(hashes)
-    return page

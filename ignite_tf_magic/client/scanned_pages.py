@@ -40,8 +40,34 @@ class ScannedPage:
         return index(self.page)[0]
 
 
-def index(page: Page) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-    """Find where the rows of a page start (num_rows + 1 offsets), and hash their encoded keys."""
+def index(page: Page, num_values: int = 1) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+    """Find where the rows of a page start (num_rows + 1 offsets), and hash their encoded keys.
+
+    Args:
+        page: The page.
+        num_values: How many values stand behind each key.
+    """
     starts, hashes = np.empty(page.num_rows + 1, np.int64), np.empty(page.num_rows, np.uint64)
-    index_rows(page.rows, page.num_rows, starts, hashes)
+    index_rows(page.rows, page.num_rows, starts, hashes, num_values)
     return starts, hashes
+
+
+def undelivered(
+    page: Page, delivered: list[NDArray[np.uint64]], repeated: NDArray[np.uint64], num_values: int = 1
+) -> Page:
+    """Note the rows of a page as delivered; give it without those delivered before.
+
+    Args:
+        page: The page.
+        delivered: Hashes of the keys of delivered rows; those of this page are added.
+        repeated: Those of rows that may come again.
+        num_values: How many values stand behind each key.
+    """
+    starts, hashes = index(page, num_values)
+    if len(repeated):
+        kept = np.flatnonzero(~np.isin(hashes, repeated))
+        hashes = hashes[kept]
+        pieces = [page.rows[int(starts[row]) : int(starts[row + 1])] for row in kept]
+        page = page._replace(num_rows=len(pieces), rows=memoryview(b"".join(pieces)))
+    delivered.append(hashes)
+    return page

@@ -46,6 +46,11 @@ class Batches:
     def __init__(
         self, options: ReadOptions, batch_size: int, shuffle: int, seed: int | None, policy: EqualSteps
     ) -> None:
+        if options.where is not None and options.assignment and len(options.assignment.rows_by_worker) > 1:
+            raise ConfigError(
+                "where= in a run of several workers: nobody knows how many rows each of them will have, and batches() "
+                "is to make as many steps on all of them. IgniteDataset and Keras' fit agree before each step"
+            )
         self._source = open_source(options)
         if self._source.layout is None:
             raise EmptyCache(f"cache {options.cache!r} holds no rows to tell what they look like")
@@ -240,7 +245,8 @@ def _cut(items: NDArray[Any], lengths: NDArray[np.int64]) -> NDArray[Any]:
 
 
 def _no_rows(leaf: Leaf) -> NDArray[Any]:
-    return np.empty((0, *leaf.row_shape), leaf.dtype) if leaf.is_fixed else np.empty(0, object)
+    is_array = not leaf.is_ragged and leaf.dtype != object
+    return np.empty((0, *leaf.row_shape), leaf.dtype) if is_array else np.empty(0, object)
 
 
 def batches(
@@ -250,6 +256,8 @@ def batches(
     shuffle: int = 0,
     seed: int | None = None,
     fields: Sequence[str] | None = None,
+    where: str | None = None,
+    where_args: Sequence[Any] = (),
     fill: Mapping[str, Any] | None = None,
     nulls: str | Iterable[str] | None = None,
     variable: Sequence[str] = (),
@@ -275,6 +283,8 @@ def batches(
         shuffle: Rows of a block. Partitions are read in random order, then rows permuted within blocks. 0 does not.
         seed: Of the orders; without one a run has its own, that it keeps through restarts.
         fields: Dotted names of the value's fields to keep; None keeps all.
+        where: Only rows of which this condition of SQL is true, as in `IgniteDataset`; not in a run of several workers.
+        where_args: The values of each `?` in it.
         fill: What a null becomes, by field name.
         nulls: Which fields have a boolean beside them that tells where they are null, as in `IgniteDataset`.
         variable: Arrays of varying length where the sampled rows do not show it, by field name.
@@ -314,5 +324,7 @@ def batches(
         fill=fill,
         variable=variable,
         nulls=nulls,
+        where=where,
+        where_args=where_args,
     )
     return Batches(options, batch_size, shuffle, seed, EqualSteps.parse(equal_steps))

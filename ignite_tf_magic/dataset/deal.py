@@ -127,3 +127,31 @@ def _next_counts(rows_by_worker: Sequence[int], given: Sequence[int], end: int) 
                 counts[worker] -= 1
                 missing += 1
     return counts
+
+
+@dataclass(frozen=True, slots=True)
+class UncountedShare:
+    """A worker's part of rows of which nobody knows how many there are.
+
+    Attributes:
+        worker: Its number.
+        num_workers: How many share the rows.
+        is_endless: Whether they come without end.
+    """
+
+    worker: int = 0
+    num_workers: int = 1
+    is_endless: bool = False
+
+    def batch_rows(self, of_all: int) -> int:
+        """Return how many rows of each batch are this worker's.
+
+        Raises:
+            ConfigError: There are fewer than workers.
+        """
+        if of_all < self.num_workers:
+            raise ConfigError(
+                f"batch({of_all}) with {self.num_workers} workers: a batch is shared by all workers, so it needs at "
+                f"least {self.num_workers} rows"
+            )
+        return of_all // self.num_workers + (self.worker < of_all % self.num_workers)

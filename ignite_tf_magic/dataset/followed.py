@@ -6,7 +6,6 @@ import atexit
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -14,7 +13,7 @@ from ignite_tf_magic.client.client import Cache
 from ignite_tf_magic.client.follow import follow
 from ignite_tf_magic.dataset.reader import RenewedDecoder
 from ignite_tf_magic.dataset.source import Source
-from ignite_tf_magic.errors import ConfigError, EmptyCache
+from ignite_tf_magic.errors import EmptyCache
 from ignite_tf_magic.protocol.columns import ColumnChunk
 from ignite_tf_magic.protocol.page_series import PageSeries
 
@@ -24,32 +23,6 @@ _PAUSE_S = 0.25
 # At the end of a process: until a reading was closed, until it is certain that nobody iterates, and until the function
 # that has closed it has returned.
 _END_S, _IDLE_S, _RETURN_S = 10.0, 0.1, 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class EndlessShare:
-    """A worker's part of rows that come without end.
-
-    Attributes:
-        worker: Its number.
-        num_workers: How many share the rows. Nobody knows how many each will have.
-    """
-
-    worker: int = 0
-    num_workers: int = 1
-
-    def batch_rows(self, of_all: int) -> int:
-        """Return how many rows of each batch are this worker's.
-
-        Raises:
-            ConfigError: There are fewer than workers.
-        """
-        if of_all < self.num_workers:
-            raise ConfigError(
-                f"batch({of_all}) with {self.num_workers} workers: a batch is shared by all workers, so it needs at "
-                f"least {self.num_workers} rows"
-            )
-        return of_all // self.num_workers + (self.worker < of_all % self.num_workers)
 
 
 class FollowReader(Iterator[T]):

@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from ignite_tf_magic.config.options import DEFAULT_PORT, Endpoint
 from ignite_tf_magic.dataset.batches import num_rows
-from ignite_tf_magic.dataset.deal import EqualSteps
-from ignite_tf_magic.dataset.followed import EndlessShare, FollowReader
+from ignite_tf_magic.dataset.deal import EqualSteps, UncountedShare
+from ignite_tf_magic.dataset.followed import FollowReader
 from ignite_tf_magic.dataset.generator import ArrayDataset
 from ignite_tf_magic.dataset.kept_secrets import Given, keep
 from ignite_tf_magic.dataset.options import ReadOptions, parse_partitions, read_options
@@ -82,7 +82,13 @@ class IgniteDataset(PagedDataset):
         certfile: PEM file for TLS: certificate, and key and authorities if they are in it too.
         keyfile: PEM file of the key, when it is not in `certfile`.
         cert_password: Password of the key.
-        fields: Dotted names of the value's fields to keep; None keeps all.
+        fields: Dotted names of the value's fields to keep; None keeps all. Where they are a small part of a row, and
+            columns of the cache's table, the nodes send nothing else.
+        where: Only rows of which this is true: a condition of SQL over the columns of the cache's table, with `?` for
+            values, as `"LABEL < ?"`. The nodes look for them, by indexes where there are such, and send no others. Of
+            rows that are not of the table's types none is true. Nobody knows how many there are, so that in a run the
+            workers agree before each step whether anyone has rows, and an epoch that was interrupted begins anew.
+        where_args: The values.
         fill: What a null becomes, by field name.
         nulls: Which fields have a boolean beside them, NAME_is_null, that tells where they are null; they are 0 there
             where nothing else is said. None: those that have no null of their own (integers, booleans, dates, enums),
@@ -129,6 +135,8 @@ class IgniteDataset(PagedDataset):
         cert_password: str | None = None,
         *,
         fields: Sequence[str] | None = None,
+        where: str | None = None,
+        where_args: Sequence[Any] = (),
         fill: Mapping[str, Any] | None = None,
         nulls: str | Iterable[str] | None = None,
         variable: Sequence[str] = (),
@@ -158,10 +166,17 @@ class IgniteDataset(PagedDataset):
             fill=fill,
             variable=variable,
             nulls=nulls,
+            where=where,
+            where_args=where_args,
         )
         policy, reader = EqualSteps.parse(equal_steps), reading_process(read_by)
         _check_following(follow, after, reader, options)
-        source = open_source(options)
+        if where is not None and reader is not ReadBy.CALLER:
+            raise ConfigError(
+                "where=: rows that the cluster picks out are read by this process alone, and not in a graph or on "
+                "other TensorFlow servers. Read them where they are used, or filter() all rows"
+            )
+        source = open_source(replace(options, is_growing=follow))
         spec = _row_spec(source, element_spec)
         if follow:
             super().__init__(_followed(source, spec, options, after, is_meant=read_by is not None))
@@ -187,6 +202,7 @@ class IgniteDataset(PagedDataset):
                 share=source.shard(options.assignment),
                 equal_steps=policy,
                 whole=whole if assigned else None,
+                uncounted=_uncounted(options) if where is not None and options.assignment else None,
             )
         else:
             address = RecordAddress(
@@ -257,6 +273,10 @@ def _check_following(follow: bool, after: int | None, reader: ReadBy, options: R
             "follow=True: rows that come are read by this process alone, and not in a graph or on other TensorFlow "
             "servers. Follow the cache where its rows are used"
         )
+    if follow and options.where is not None:
+        raise ConfigError(
+            "follow=True, where=...: of rows that come nobody asks the condition; filter() them"
+        )
     if follow and options.local:
         raise ConfigError(
             "follow=True, local=True: which partitions are on a node changes while rows come; name them: part=..."
@@ -267,7 +287,7 @@ def _followed(
     source: Source, spec: Any, options: ReadOptions, after: int | None, *, is_meant: bool
 ) -> Recipe:
     """Return the recipe of rows that come without end."""
-    layout, assignment = source.layout, options.assignment
+    layout = source.layout
     if layout is None:
         raise EmptyCache(
             f"cache {source.cache!r} is empty and no SQL table, so nothing tells how its rows are encoded; put a row "
@@ -293,8 +313,12 @@ def _followed(
             tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
         )
 
-    share = EndlessShare(assignment.worker, len(assignment.rows_by_worker)) if assignment else EndlessShare()
-    return Recipe(pages, endless=share)
+    return Recipe(pages, uncounted=replace(_uncounted(options), is_endless=True))
+
+
+def _uncounted(options: ReadOptions) -> UncountedShare:
+    given = options.assignment
+    return UncountedShare(given.worker, len(given.rows_by_worker)) if given else UncountedShare()
 
 
 def _recorded(source: Source, spec: Any, address: RecordAddress, order: ShuffleOrder | None) -> Pages:

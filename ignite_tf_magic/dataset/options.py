@@ -72,6 +72,9 @@ class ReadOptions:
         page_rows: Upper limit for the rows of a page.
         assignment: Set when a launcher assigned the partitions.
         allow_partial: Read what is left of a cache that has lost rows.
+        is_growing: Whether rows may still be loaded into it.
+        where: A condition of SQL over the columns of the cache's table, and
+        where_args: the values of each `?` in it.
     """
 
     cache: str
@@ -85,6 +88,9 @@ class ReadOptions:
     fill: Mapping[str, object] = field(default_factory=dict)
     variable: tuple[str, ...] = ()
     nulls: Nulls = None
+    is_growing: bool = False
+    where: str | None = None
+    where_args: tuple[object, ...] = ()
 
 
 def parse_nulls(nulls: str | Iterable[str] | None) -> Nulls:
@@ -156,6 +162,8 @@ def read_options(
     fill: Mapping[str, object] | None = None,
     variable: Iterable[str] = (),
     nulls: str | Iterable[str] | None = None,
+    where: str | None = None,
+    where_args: Iterable[object] = (),
     env: Mapping[str, str] | None = None,
 ) -> ReadOptions:
     """Merge a constructor's arguments with the environment.
@@ -199,6 +207,8 @@ def read_options(
         fill=dict(fill or {}),
         variable=tuple(variable),
         nulls=parse_nulls(nulls),
+        where=where,
+        where_args=tuple(where_args),
     )
     if is_assigned and "assignment_file" in found:
         return replace(options, assignment=_read_assignment(Path(found["assignment_file"]), cache))

@@ -25,8 +25,7 @@ import numpy as np
 import tensorflow as tf
 
 from ignite_tf_magic.dataset.batches import anew_each_pass, can_be_empty, empty_like, num_rows
-from ignite_tf_magic.dataset.deal import EqualSteps, GlobalBatchPlan
-from ignite_tf_magic.dataset.followed import EndlessShare
+from ignite_tf_magic.dataset.deal import EqualSteps, GlobalBatchPlan, UncountedShare
 from ignite_tf_magic.dataset.graph_devices import moves
 from ignite_tf_magic.dataset.page_map import map_pages
 from ignite_tf_magic.dataset.passes import EpochTracker, PassSeed, RowShard, Stream
@@ -68,7 +67,7 @@ class Recipe:
         share: Set when a launcher assigned this worker's share; batches are then made equal.
         is_kept: Whether pages are kept, once a pass has come to their end.
         whole: Makes the recipe of the rows of all workers, where these are a share of them.
-        endless: Set where rows come without end.
+        uncounted: Set where nobody knows how many rows there are.
     """
 
     open_pages: Callable[[ShuffleOrder | None, EpochTracker | None], Pages]
@@ -79,7 +78,12 @@ class Recipe:
     equal_steps: EqualSteps = EqualSteps.PAD
     is_kept: bool = False
     whole: Callable[[], Recipe] | None = None
-    endless: EndlessShare | None = None
+    uncounted: UncountedShare | None = None
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether rows come without end."""
+        return self.uncounted is not None and self.uncounted.is_endless
 
     def pages(self) -> tuple[Pages, EpochTracker | None]:
         """Build the dataset of pages, over a source of its own, whose passes are numbered if this process reads it."""
@@ -119,8 +123,8 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
     def is_shared(self) -> bool:
         """Whether these are one worker's rows of those that several have."""
         recipe = self._recipe
-        if recipe.endless is not None:
-            return recipe.endless.num_workers > 1
+        if recipe.uncounted is not None:
+            return recipe.uncounted.num_workers > 1
         return recipe.share is not None and len(recipe.share.rows_by_worker) > 1
 
     @property
@@ -147,7 +151,7 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
             recipe = replace(recipe, open_pages=whole.open_pages, share=None, whole=None)
         pages = recipe.pages()[0]
         if pages.cardinality() == tf.data.INFINITE_CARDINALITY:
-            way_out = "take() some first" if recipe.endless else "take repeat() out of it"
+            way_out = "take() some first" if recipe.is_endless else "take repeat() out of it"
             raise ValueError(f"the dataset has no end, so its rows are no arrays: {way_out}")
         parts = [tf.nest.flatten(page) for page in pages]
         columns = [_joined(column) for column in zip(*parts, strict=True)] if parts else _no_rows(pages)
@@ -182,8 +186,8 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
         """
         del num_parallel_calls, deterministic
         share = self._recipe.share
-        if self._recipe.endless is not None:
-            return self._endless_batches(self._recipe.endless, int(batch_size), name)
+        if self._recipe.uncounted is not None:
+            return self._uncounted_batches(self._recipe.uncounted, int(batch_size), drop_remainder, name)
         if share is None:
             return self._pages.rebatch(batch_size, drop_remainder=drop_remainder, name=name)
         recipe, repeats = self._recipe.of_one_pass()
@@ -199,10 +203,14 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
         batches = dealt_batches(pages, deal, share.worker, passes)
         return functools.reduce(lambda found, repeat: repeat(found), repeats, batches)
 
-    def _endless_batches(self, share: EndlessShare, batch_rows: int, name: str | None) -> tf.data.Dataset:
-        """Batch rows that come without end: a worker's part of each batch has always the same size."""
-        batches = self._pages.rebatch(share.batch_rows(batch_rows), drop_remainder=True, name=name)
-        batches = batches.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
+    def _uncounted_batches(
+        self, share: UncountedShare, batch_rows: int, drop_remainder: bool, name: str | None
+    ) -> tf.data.Dataset:
+        """Batch rows that nobody has counted: a worker's part of each batch has always the same size."""
+        drops = drop_remainder or share.is_endless
+        batches = self._pages.rebatch(share.batch_rows(batch_rows), drop_remainder=drops, name=name)
+        if share.is_endless:
+            batches = batches.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
         batches.passes = EpochTracker(RowShard(share.worker, (1,) * share.num_workers, 0, Stream((), 1)))
         return batches
 
@@ -259,7 +267,7 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
             rows = pages.unbatch().map(map_func, num_parallel_calls, deterministic, name=name, **given)
             return rows.batch(1)  # of any shape, and one that fails takes no other with it
 
-        if self._recipe.share is not None or self._recipe.endless is not None:
+        if self._recipe.share is not None or self._recipe.uncounted is not None:
             with suppress(ValueError, TypeError, NotImplementedError):  # as of datasets, which no page holds
                 return self._paged(one_by_one)
         return self._rows.map(map_func, num_parallel_calls, deterministic, name=name, **given)
@@ -294,7 +302,7 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
 
     def cache(self, filename: str = "", name: str | None = None) -> tf.data.Dataset:
         """Keep the pages of the first pass in memory or in a file."""
-        if self._recipe.endless is not None:
+        if self._recipe.is_endless:
             raise ValueError(
                 "cache() keeps all rows, and those of a cache that is followed have no end: leave it out"
             )

@@ -55,7 +55,7 @@ class ChunkReader(Closing):
         if source.layout is None:
             raise EmptyCache(f"cache {source.cache!r} holds no rows to tell what they look like")
         self._source = source
-        self._layout = source.layout
+        self._layout = source.picked.layout if source.picked else source.layout
         self._client = source.clients.take()
         try:
             check_complete(source, self._client, stream.partitions if stream else source.partitions)
@@ -78,13 +78,30 @@ class ChunkReader(Closing):
         Raises:
             PartitionsLost, SchemaError, ConnectionFailed: As `CacheScan.pages`.
         """
-        waiting = deque(self._owners)
+        waiting, num_rows = deque(self._owners), 0
         while waiting:
             owner = waiting.popleft()
             chunk = owner.next_chunk()
             if chunk is not None:
                 waiting.append(owner)
+                num_rows += chunk.num_rows
                 yield chunk
+        if self._source.picked and num_rows < (self._source.expected_rows or 0):
+            self._check_all_fit()
+
+    def _check_all_fit(self) -> None:
+        """Decode whole rows: one that a table does not show has another type than its layout, which is an error."""
+        source, cache = self._source, Cache(self._client, self._source.cache)
+        if source.layout is None:
+            return
+        decoder = RenewedDecoder(source.layout, self._client)
+        scan = cache.scan(self.stream.partitions, source.sizes, cache.baseline())
+        try:
+            for scanned in scan.series():
+                while scanned.series.num_rows:
+                    decoder.decode(scanned.series, ColumnChunk(source.layout, source.chunk_rows))
+        finally:
+            scan.close()
 
     def _start_owners(
         self, order: PartitionOrder, stream: Stream | None
@@ -97,7 +114,8 @@ class ChunkReader(Closing):
         if stream is None:
             stream = Stream.by_owner(owners, source.partitions, source.chunk_rows)
         source.learn(stream)
-        scans = [cache.scan(group, source.sizes, baseline) for group in stream.ordered(order)]
+        query = source.picked.query if source.picked else None
+        scans = [cache.scan(group, source.sizes, baseline, query) for group in stream.ordered(order)]
         threads = [
             _OwnerThread(self._client, scan, source, self._layout, stream.chunk_rows, number)
             for number, scan in enumerate(scans)

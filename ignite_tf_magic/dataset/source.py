@@ -18,6 +18,7 @@ from ignite_tf_magic.dataset.kept_client import KeptClient
 from ignite_tf_magic.dataset.options import AssignedShard, ReadOptions
 from ignite_tf_magic.dataset.passes import RowShard, Stream
 from ignite_tf_magic.dataset.pool import BufferPool
+from ignite_tf_magic.dataset.row_queries import Picked, check_condition, pick
 from ignite_tf_magic.dataset.snapshot import Snapshot
 from ignite_tf_magic.errors import ConfigError, PartitionsLost, format_ranges
 from ignite_tf_magic.protocol.declared_layout import declared_layout
@@ -43,6 +44,8 @@ class Source:
         sizes: Learns with every reading.
         pool: Memory for chunks, kept from one reading to the next.
         clients: Connections, kept likewise.
+        picked: What the cluster sends of the rows; None where it sends whole rows.
+        expected_rows: How many rows there are to read, where that is known.
     """
 
     cache: str
@@ -53,6 +56,8 @@ class Source:
     sizes: PageSizes
     pool: BufferPool
     clients: KeptClient
+    picked: Picked | None = None
+    expected_rows: int | None = None
 
     @property
     def chunk_rows(self) -> int:
@@ -80,8 +85,8 @@ class Source:
             self.sizes.learn({p: PartitionStats(*measures) for p, measures in stream.measured.items()})
 
     def shard(self, assignment: AssignedShard | None) -> RowShard | None:
-        """Say what a worker's share of it is; None where no launcher has assigned one."""
-        if assignment is None:
+        """Say what a worker's share of it is; None where no launcher has assigned one, or has not counted the rows."""
+        if assignment is None or (self.picked and self.picked.has_condition):
             return None
         stream = Stream((self.partitions,), self.chunk_rows)
         num_partitions = max(self.baseline.owners) + 1  # a replicated cache has but -1, the whole of it
@@ -125,6 +130,7 @@ def open_source(options: ReadOptions, snapshot: Snapshot | None = None) -> Sourc
 def _look_at(
     options: ReadOptions, client: Client, clients: KeptClient, pool: BufferPool, snapshot: Snapshot | None
 ) -> Source:
+    check_condition(options.where, options.where_args)
     cache = client.find_cache(options.cache)
     options = replace(options, cache=cache.name)
     if snapshot and snapshot.baseline.cache != options.cache:
@@ -141,7 +147,21 @@ def _look_at(
         if snapshot
         else _find_layout(options, client, cache, partitions, baseline, sizes)
     )
-    return Source(options.cache, partitions, layout, baseline, row_bytes, sizes, pool, clients)
+    expected = _expected_rows(options, partitions, baseline)
+    picked = None
+    if layout and not snapshot and (options.where is not None or expected is not None):
+        picked = pick(options, cache, layout, row_bytes)
+    return Source(
+        options.cache, partitions, layout, baseline, row_bytes, sizes, pool, clients, picked, expected
+    )
+
+
+def _expected_rows(options: ReadOptions, partitions: Sequence[int], baseline: Baseline) -> int | None:
+    if options.where is not None:
+        return None
+    if options.assignment:
+        return options.assignment.rows_by_worker[options.assignment.worker]
+    return baseline.size if len(partitions) == len(baseline.owners) else None
 
 
 def _whole_baseline(options: ReadOptions, cache: Cache) -> Baseline:
@@ -149,7 +169,8 @@ def _whole_baseline(options: ReadOptions, cache: Cache) -> Baseline:
     baseline = cache.baseline()
     if not options.allow_partial:
         facts = read_facts(cache.client, cache.name)
-        check_load(cache.client, cache.name, facts)
+        if not options.is_growing:
+            check_load(cache.client, cache.name, facts)
         for doubt in check_rows(cache, baseline, facts):
             warnings.warn(doubt, stacklevel=5)  # whoever calls IgniteDataset
     return baseline

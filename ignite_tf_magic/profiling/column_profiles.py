@@ -10,6 +10,7 @@ from threading import Timer
 from typing import Any
 
 from ignite_tf_magic.client.client import Client
+from ignite_tf_magic.client.sql_tables import CacheTable, Query
 from ignite_tf_magic.errors import QueryError
 from ignite_tf_magic.profiling.column_numbers import (
     OF_COUNTS,
@@ -27,7 +28,6 @@ from ignite_tf_magic.profiling.server_numbers import (
     grouped,
     kind_of_java_type,
 )
-from ignite_tf_magic.profiling.tables import CacheTable, Query
 from ignite_tf_magic.protocol.objects import ARRAYS
 from ignite_tf_magic.protocol.ops import TypeCode
 from ignite_tf_magic.protocol.row_fields import Path, RowField, RowFields

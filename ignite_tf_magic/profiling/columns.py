@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ignite_tf_magic.client.client import Cache, Client
+from ignite_tf_magic.client.sql_tables import CacheTable, Query, table_of
 from ignite_tf_magic.errors import IgniteTfError
 from ignite_tf_magic.profiling.rows import first_rows
 from ignite_tf_magic.profiling.seen_fields import (
@@ -16,7 +17,6 @@ from ignite_tf_magic.profiling.seen_fields import (
     stored_types,
     type_finder,
 )
-from ignite_tf_magic.profiling.tables import CacheTable, Query, table_of
 from ignite_tf_magic.protocol.declared_layout import declared_layout
 from ignite_tf_magic.protocol.layout import Leaf, RowLayout
 from ignite_tf_magic.protocol.layout_finder import LayoutFinder

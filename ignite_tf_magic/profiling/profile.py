@@ -20,12 +20,12 @@ from ignite_tf_magic.client.cache_scan import Baseline
 from ignite_tf_magic.client.client import WHOLE_CACHE, Cache, Client
 from ignite_tf_magic.client.local_rows import rows_by_node
 from ignite_tf_magic.client.row_counts import check_rows
+from ignite_tf_magic.client.sql_tables import CacheTable, Query, table_of
 from ignite_tf_magic.errors import ConfigError, LoadIncomplete, RowsLost, ServerError
 from ignite_tf_magic.profiling.column_numbers import ColumnProfile
 from ignite_tf_magic.profiling.column_profiles import Looked, Report, said_if_it_lasts
 from ignite_tf_magic.profiling.rows import RowSample, draw_rows
 from ignite_tf_magic.profiling.seen_fields import RowKind, kinds_of, name_of, paths_of, type_finder
-from ignite_tf_magic.profiling.tables import CacheTable, Query, table_of
 from ignite_tf_magic.protocol.row_fields import Path, RowFields, read_row
 
 SAMPLED_ROWS = 10_000

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from ignite_tf_magic.client.sql_tables import Query
 from ignite_tf_magic.profiling.column_numbers import NUMBERS, TIMES, ColumnProfile, mean_of, numbers_of
-from ignite_tf_magic.profiling.tables import Query
 from ignite_tf_magic.serialization.sql_text import in_quotes
 
 # More groups than this are not fetched: the column has many values.

@@ -23,7 +23,7 @@ enum { MAX_HOLES = 512, MAX_DEPTH = 64 };
 /* All nanoseconds of these milliseconds since 1970 fit into 64 bits. */
 static const int64_t MIN_MILLIS = -9223372036854, MAX_MILLIS = 9223372036853;
 
-typedef struct { int32_t leaf, first_type, num_types, first_child, num_children; } node_t; /* leaf < 0: an object */
+typedef struct { int32_t leaf, first_type, num_types, first_child, num_children; } node_t; /* leaf < 0: an object; without types: cells */
 typedef struct { int32_t field_id, node; } child_t;
 typedef struct { int32_t type_id, schema_id, first_field, num_fields; } schema_t;
 typedef struct { int32_t code, kind, item_bytes, length, row_bytes, has_fill; const uint8_t *fill; } leaf_t;
@@ -222,6 +222,24 @@ static int64_t walk_leaf(walk_t *w, int32_t index, int64_t at, int64_t limit) {
 
 static int64_t walk_node(walk_t *w, int32_t index, int64_t at, int64_t limit, int depth);
 
+/* Walks the cells of a row, one behind the other. What tells of a field whether it is null follows that field and has no
+ * cell of its own. Gives the offset behind them, or -1. */
+static int64_t walk_cells(walk_t *w, const node_t *node, int64_t at, int64_t limit) {
+    int64_t cell = at;
+    int32_t i;
+    for (i = 0; i < node->num_children; i++) {
+        int32_t leaf = w->plan->nodes[w->plan->children[node->first_child + i].node].leaf;
+        if (leaf < 0) return fail(w, BAD_TYPE, -1, at);
+        if (w->plan->leaves[leaf].kind == KIND_NULLNESS) {
+            if (walk_leaf(w, leaf, cell, limit) < 0) return -1;
+            continue;
+        }
+        cell = at;
+        if ((at = walk_leaf(w, leaf, at, limit)) < 0) return -1;
+    }
+    return at;
+}
+
 /* Finds where the footer lists each child, for this object's schema; caches the answer. Gives how many fields a
  * compact footer has to list, 0 for another one, -1 where nobody knows the schema. */
 static int find_children(walk_t *w, int32_t index, const uint8_t *footer, int64_t footer_bytes, int flags, int32_t type, int32_t schema) {
@@ -299,6 +317,7 @@ static int64_t walk_node(walk_t *w, int32_t index, int64_t at, int64_t limit, in
     const node_t *node = &w->plan->nodes[index];
     int64_t size, inner;
     if (node->leaf >= 0) return walk_leaf(w, node->leaf, at, limit);
+    if (!node->num_types) return walk_cells(w, node, at, limit);
     if (at >= limit) return fail(w, BAD_BYTES, -1, at);
     if (w->bytes[at] == T_NULL) return put_nulls(w, index, at) < 0 ? -1 : at + 1;
     if (w->bytes[at] == T_OBJECT) {
@@ -458,17 +477,18 @@ static int64_t skip(const uint8_t *bytes, int64_t at, int64_t end, int depth) {
     return at <= end ? at : -1;
 }
 
-/* Finds where each row starts, whatever the types, and hashes each encoded key (FNV-1a, 64 bits).
- * `row_starts` gets num_rows + 1 offsets. Gives 0, or -1. */
-EXPORT int itm_index(const uint8_t *bytes, int64_t num_bytes, int64_t num_rows, int64_t *row_starts, uint64_t *key_hashes) {
-    int64_t at = 0, row, key_end;
+/* Finds where each row starts, of a key and so many values, whatever the types, and hashes each encoded key (FNV-1a,
+ * 64 bits). `row_starts` gets num_rows + 1 offsets. Gives 0, or -1. */
+EXPORT int itm_index(const uint8_t *bytes, int64_t num_bytes, int64_t num_rows, int64_t num_values, int64_t *row_starts, uint64_t *key_hashes) {
+    int64_t at = 0, row, key_end, i;
     for (row = 0; row < num_rows; row++) {
         uint64_t hash = 0xcbf29ce484222325u;
         row_starts[row] = at;
         if ((key_end = skip(bytes, at, num_bytes, 0)) < 0) return -1;
         for (; at < key_end; at++) hash = (hash ^ bytes[at]) * 0x100000001b3u;
         key_hashes[row] = hash;
-        if ((at = skip(bytes, key_end, num_bytes, 0)) < 0) return -1;
+        for (i = 0; i < num_values; i++)
+            if ((at = skip(bytes, at, num_bytes, 0)) < 0) return -1;
     }
     row_starts[num_rows] = at;
     return at == num_bytes ? 0 : -1;
@@ -654,7 +674,7 @@ EXPORT uint32_t itm_crc32c(uint32_t crc, const uint8_t *bytes, int64_t num_bytes
     return ~crc_by_table(~crc, bytes, num_bytes, table);
 }
 
-EXPORT int itm_abi(void) { return 8; }
+EXPORT int itm_abi(void) { return 9; }
 
 /* Python's build tools expect an init function; this file is loaded with ctypes instead. */
 EXPORT void *PyInit__rows(void) { return 0; }

@@ -122,7 +122,7 @@ class PageDecoder:
     """Decodes pages of one layout into chunks. One per thread."""
 
     def __init__(self, layout: RowLayout, walker: Walker | None = None) -> None:
-        self._leaves = layout.leaves()
+        self._leaves, self._num_values = layout.leaves(), layout.num_values
         self._walker = make_walker(layout) if walker is None else walker
         self._spans: list[NDArray[np.int64] | None] = []
         self._has_spans = not all(leaf.is_fixed for leaf in self._leaves)
@@ -156,7 +156,7 @@ class PageDecoder:
             while series.num_rows and chunk.free_rows:
                 self._decode_page(series, chunk)
         except RowFault as found:
-            fault, where = found, _described(series.first().rows, found.row)
+            fault, where = found, _described(series.first().rows, found.row, 1 + self._num_values)
         return _explain(fault, self._leaves, where)
 
     def _decode_page(self, series: PageSeries, chunk: ColumnChunk) -> None:
@@ -213,10 +213,10 @@ def _decimal(raw: memoryview) -> float:
     return float(decimal_from_wire(scale, bytes(raw[8:])))
 
 
-def _described(rows: memoryview, row: int) -> str:
+def _described(rows: memoryview, row: int, row_values: int) -> str:
     reader = Reader(rows)
     try:
-        for _ in range(2 * row):
+        for _ in range(row_values * row):
             skip_value(reader)
         return f"the row with key {read_value(reader)!r}"
     except RemoteProtocolError:

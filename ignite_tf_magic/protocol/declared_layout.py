@@ -11,7 +11,7 @@ from ignite_tf_magic.protocol.messages import QueryEntity, QueryField
 from ignite_tf_magic.protocol.objects import ARRAYS, binary_type_of, name_id
 from ignite_tf_magic.protocol.ops import JAVA_TYPES
 
-_CODE_OF_JAVA_TYPE = {name: code for code, name in JAVA_TYPES.items()}
+CODE_OF_JAVA_TYPE = {name: code for code, name in JAVA_TYPES.items()}
 
 
 def declared_layout(entity: QueryEntity, nulls: Nulls = None) -> RowLayout | None:
@@ -22,7 +22,7 @@ def declared_layout(entity: QueryEntity, nulls: Nulls = None) -> RowLayout | Non
     keys = [column for column in entity.fields if column.is_key]
     # A key of one column is that column itself, and CREATE TABLE marks it by its name only.
     values = [column for column in entity.fields if not column.is_key and column.name != entity.key_field]
-    if entity.key_type in _CODE_OF_JAVA_TYPE:
+    if entity.key_type in CODE_OF_JAVA_TYPE:
         key: Node | None = _declared_leaf(("key",), entity.key_type)
     else:
         key = _declared_object(("key",), entity.key_type, keys, nulls)
@@ -33,9 +33,9 @@ def declared_layout(entity: QueryEntity, nulls: Nulls = None) -> RowLayout | Non
 def _declared_object(
     path: tuple[str, ...], type_name: str, columns: Sequence[QueryField], nulls: Nulls
 ) -> ObjectNode | None:
-    if not columns or any(column.java_type not in _CODE_OF_JAVA_TYPE for column in columns):
+    if not columns or any(column.java_type not in CODE_OF_JAVA_TYPE for column in columns):
         return None
-    codes = {column.name: int(_CODE_OF_JAVA_TYPE[column.java_type]) for column in columns}
+    codes = {column.name: int(CODE_OF_JAVA_TYPE[column.java_type]) for column in columns}
     leaves = [
         (name_id(column.name), node)
         for column in columns
@@ -49,6 +49,6 @@ def _declared_column(path: tuple[str, ...], java_type: str, nulls: Nulls) -> tup
 
 
 def _declared_leaf(path: tuple[str, ...], java_type: str) -> Leaf:
-    code = _CODE_OF_JAVA_TYPE[java_type]
+    code = CODE_OF_JAVA_TYPE[java_type]
     leaf = Leaf(path, code, VARIABLE if code in ARRAYS else 1)
     return replace(leaf, fill=fill_bytes(leaf, {}))

@@ -144,6 +144,9 @@ class Leaf:
 class ObjectNode:
     """A binary object of one type, or of one of several: a field that its own lacks is null.
 
+    Without types it is none: its fields, which are no objects, are cells of a row that stand one behind the other, as
+    in the answer to a SQL statement. What tells of a field whether it is null has no cell of its own.
+
     Attributes:
         types: Which those are, by their names.
         fields: Those of all types, in the types' order.
@@ -171,6 +174,13 @@ class RowLayout:
     def leaves(self) -> tuple[Leaf, ...]:
         """All columns, keys first, in the order of the decoders."""
         return (*leaves_of(self.key), *leaves_of(self.value))
+
+    @property
+    def num_values(self) -> int:
+        """How many values stand behind each key."""
+        if isinstance(self.value, Leaf) or self.value.types:
+            return 1
+        return sum(not (isinstance(child, Leaf) and child.is_nullness) for _, child in self.value.fields)
 
     def arranged(self, items: Iterable[Any]) -> dict[str, Any]:
         """Arrange one item per leaf as {"key": ..., "val": ...}, objects as dicts of their fields."""

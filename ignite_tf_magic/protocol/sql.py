@@ -6,12 +6,14 @@ Source: Ignite documentation, "Binary Client Protocol", SQL and scan queries.
 from __future__ import annotations
 
 import datetime as dt
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ignite_tf_magic.errors import RemoteProtocolError
 from ignite_tf_magic.protocol.buffer import Reader, Writer
-from ignite_tf_magic.protocol.messages import Request
+from ignite_tf_magic.protocol.messages import Page, Request
 from ignite_tf_magic.protocol.ops import Feature, Operation, TypeCode
 from ignite_tf_magic.protocol.read_values import read_value
 from ignite_tf_magic.protocol.sql_cells import Cells
@@ -19,6 +21,7 @@ from ignite_tf_magic.protocol.times import millis_of_time
 from ignite_tf_magic.protocol.write_values import write_value
 
 _ANY_STATEMENT = 0
+_FIRST_PAGE = struct.Struct("<qii")
 _UPDATE_BATCH_ROWS = 1  # Ignite's default
 
 
@@ -94,6 +97,20 @@ def parse_result(payload: memoryview, *, with_names: bool = True) -> SqlPage:
     num_columns = reader.count() if with_names else reader.int32()
     names = tuple(str(read_value(reader)) for _ in range(num_columns)) if with_names else ()
     return _page(reader, cursor, names, num_columns)
+
+
+def parse_first_page(payload: memoryview, num_columns: int) -> Page:
+    """Read the answer of `execute` without names as a page of rows of so many cells, which stay encoded.
+
+    Pages behind it are those of a scan (`messages.parse_next_page`).
+    """
+    try:
+        cursor, found, num_rows = _FIRST_PAGE.unpack_from(payload)
+    except struct.error:
+        raise RemoteProtocolError(f"truncated page of {len(payload)} bytes") from None
+    if found != num_columns or not 0 <= num_columns * num_rows <= len(payload) - _FIRST_PAGE.size - 1:
+        raise RemoteProtocolError(f"corrupted page: {num_rows} rows of {found} cells in {len(payload)} bytes")
+    return Page(cursor, num_rows, payload[_FIRST_PAGE.size : -1], payload[-1] != 0)
 
 
 def parse_rows(payload: memoryview, page: SqlPage) -> SqlPage:

@@ -19,7 +19,7 @@ from ignite_tf_magic.protocol.walk import RowFault, Walker, item_bytes, kind_of,
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_ABI = 8
+_ABI = 9
 _TEMPLATE_CAPACITY = 64 * 1024
 _MAX_HOLES = 512
 
@@ -31,7 +31,11 @@ def make_walker(layout: RowLayout) -> Walker:
 
 
 def index_rows(
-    rows: memoryview, num_rows: int, row_starts: NDArray[np.int64], key_hashes: NDArray[np.uint64]
+    rows: memoryview,
+    num_rows: int,
+    row_starts: NDArray[np.int64],
+    key_hashes: NDArray[np.uint64],
+    num_values: int = 1,
 ) -> None:
     """Find where rows start and hash their encoded keys (FNV-1a, 64 bits), for rows of any types.
 
@@ -40,6 +44,7 @@ def index_rows(
         num_rows: How many they are.
         row_starts: Gets num_rows + 1 offsets.
         key_hashes: Gets num_rows hashes, which tell rows apart when a partition is read again.
+        num_values: How many values stand behind each key.
 
     Raises:
         RemoteProtocolError: The page is truncated or corrupted.
@@ -47,10 +52,10 @@ def index_rows(
     compiled = library()
     if compiled is not None:
         starts, hashes = row_starts.ctypes.data, key_hashes.ctypes.data
-        if not compiled.itm_index(address_of(rows), len(rows), num_rows, starts, hashes):
+        if not compiled.itm_index(address_of(rows), len(rows), num_rows, num_values, starts, hashes):
             return
     # Also what the library does not know, as references between values, or says what is wrong.
-    walk_python.index_rows(rows, num_rows, row_starts, key_hashes)
+    walk_python.index_rows(rows, num_rows, row_starts, key_hashes, num_values)
 
 
 def measure_pages(pages: Sequence[Page]) -> list[int]:
@@ -106,7 +111,7 @@ def load(path: Path) -> ctypes.CDLL | None:
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     library.itm_decode.argtypes = [pointer, pointer, number, number, number, pointer, pointer]
     library.itm_decode.restype = number
-    library.itm_index.argtypes = [pointer, number, number, pointer, pointer]
+    library.itm_index.argtypes = [pointer, number, number, number, pointer, pointer]
     library.itm_starts.argtypes = [pointer, number, number, pointer]
     library.itm_gather.argtypes, library.itm_gather.restype = (
         [pointer, pointer, number, number, pointer],

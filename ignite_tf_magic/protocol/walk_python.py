@@ -31,7 +31,11 @@ _FNV_PRIME = 0x100000001B3
 
 
 def index_rows(
-    rows: memoryview, num_rows: int, row_starts: NDArray[np.int64], key_hashes: NDArray[np.uint64]
+    rows: memoryview,
+    num_rows: int,
+    row_starts: NDArray[np.int64],
+    key_hashes: NDArray[np.uint64],
+    num_values: int = 1,
 ) -> None:
     """Find where rows start and hash their encoded keys; see `walk_compiled.index_rows`."""
     reader = Reader(rows)
@@ -40,7 +44,8 @@ def index_rows(
         skip_value(reader)
         row_starts[row] = start
         key_hashes[row] = _fnv(rows[start : reader.position])
-        skip_value(reader)
+        for _ in range(num_values):
+            skip_value(reader)
     row_starts[num_rows] = reader.position
     if reader.remaining:
         raise RemoteProtocolError("corrupted page: its rows do not end where the page ends")
@@ -152,6 +157,8 @@ class PythonWalker:
     def _walk(self, rows: memoryview, node: Node, at: int, limit: int) -> int:
         if isinstance(node, Leaf):
             return self._walk_leaf(rows, node, at, limit)
+        if not node.types:
+            return self._walk_cells(rows, node, at, limit)
         if at >= limit:
             raise self._fault(Rule.BYTES, -1, at)
         code = rows[at]
@@ -168,6 +175,18 @@ class PythonWalker:
             raise self._fault(Rule.BYTES, -1, at)
         self._walk_object(rows, node, at + 5 + inner, at + 5 + size)
         return at + 9 + size
+
+    def _walk_cells(self, rows: memoryview, node: ObjectNode, at: int, limit: int) -> int:
+        cell = at
+        for _, child in node.fields:
+            if not isinstance(child, Leaf):
+                raise self._fault(Rule.TYPE, -1, at)
+            if child.is_nullness:
+                self._walk_leaf(rows, child, cell, limit)
+                continue
+            cell = at
+            at = self._walk_leaf(rows, child, at, limit)
+        return at
 
     def _walk_object(self, rows: memoryview, node: ObjectNode, at: int, limit: int) -> int:
         if at + 24 > limit or rows[at] != TypeCode.BINARY_OBJECT:

@@ -9,6 +9,7 @@ from ignite_tf_magic.errors import ConfigError
 # What a `;`, a name or a mark may stand in without being one.
 QUOTED = r"""'(?:[^']|'')*' | "(?:[^"]|"")*" | --[^\n]* | /\*.*?\*/"""
 _END = re.compile(rf"(?P<end>;) | {QUOTED}", re.VERBOSE | re.DOTALL)
+_MARK = re.compile(rf"(?P<mark>\?) | {QUOTED}", re.VERBOSE | re.DOTALL)
 _SELECT = re.compile(rf"(?P<select>(?i:\bSELECT\b)) | {QUOTED}", re.VERBOSE | re.DOTALL)
 _COMMENTS = re.compile(r"(?:\s+|--[^\n]*(?:\n|$)|/\*.*?\*/)*", re.DOTALL)
 _WORD = re.compile(r"[A-Za-z]+|\(")
@@ -35,6 +36,20 @@ def split_statements(text: str) -> list[str]:
             begin = match.end()
     parts.append(text[begin:])
     return [part.strip() for part in parts if _first_word(part)]
+
+
+def is_one_condition(text: str) -> bool:
+    """Tell whether a text may stand behind WHERE: it neither ends the statement nor has a statement in it."""
+    begin = _COMMENTS.match(text)
+    if begin and begin.end() == len(text):
+        return False
+    has_end = any(match["end"] for match in _END.finditer(text))
+    return not has_end and not any(match["select"] for match in _SELECT.finditer(text))
+
+
+def num_marks(text: str) -> int:
+    """Count the `?` of a text that stand for values."""
+    return sum(match["mark"] is not None for match in _MARK.finditer(text))
 
 
 def gives_rows(statement: str) -> bool:

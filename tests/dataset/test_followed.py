@@ -15,9 +15,10 @@ import pytest
 import tensorflow as tf
 
 from ignite_tf_magic import IgniteDataset
+from ignite_tf_magic.client.cache_facts import mark_loading
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.client.load import put_rows
-from ignite_tf_magic.errors import ConfigError
+from ignite_tf_magic.errors import ConfigError, LoadIncomplete
 from ignite_tf_magic.protocol.encode import RowEncoder
 
 pytestmark = pytest.mark.timeout(120)
@@ -216,3 +217,10 @@ print(len(next(batches)["key"]), flush=True)
         [sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=100
     )
     assert (done.returncode, done.stdout) == (0, "30\n"), done.stderr
+
+
+def test_a_load_that_is_under_way_is_followed(cache, client):
+    mark_loading(client, cache.name, 1000)
+    with pytest.raises(LoadIncomplete):
+        IgniteDataset(cache.name, **cache.where())
+    assert set(taken(iter(followed(cache).batch(25)), 100)) == set(range(100))

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from ignite_tf_magic.errors import RemoteProtocolError, SchemaError
 from ignite_tf_magic.protocol import walk_python
-from ignite_tf_magic.protocol.buffer import Reader
+from ignite_tf_magic.protocol.buffer import Reader, Writer
 from ignite_tf_magic.protocol.columns import ColumnChunk, PageDecoder, RaggedColumn, UnknownSchema
+from ignite_tf_magic.protocol.layout import ObjectNode, RowLayout
 from ignite_tf_magic.protocol.messages import Page
 from ignite_tf_magic.protocol.objects import BinaryObject
 from ignite_tf_magic.protocol.page_series import PageSeries
@@ -23,7 +24,8 @@ from ignite_tf_magic.protocol.walk_compiled import (
     measure_pages,
 )
 from ignite_tf_magic.protocol.walk_python import PythonWalker
-from tests.protocol.pages import FIXED, make_pages, page_sets
+from ignite_tf_magic.protocol.write_values import write_value
+from tests.protocol.pages import FIXED, Pages, make_pages, page_sets
 
 SLOW = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -313,3 +315,39 @@ def test_names_in_options_may_be_short_or_whole():
         make_pages(rows).layout(fill={name: 0}, fields=["a"])
     for name in ("c.d", "val.c.d"):
         assert make_pages(rows).layout(variable=[name]).leaves()[-1].is_ragged
+
+
+@given(page_sets(kinds=(*FIXED, "text", "bytes", "uuid")))
+@SLOW
+def test_cells_of_a_row_are_what_the_fields_of_an_object_are(rows):
+    """As SQL gives them: one behind the other, without a header."""
+    rows = [
+        (key, value) for key, value in rows if isinstance(value, BinaryObject) and "in" not in value.fields
+    ]
+    if not rows:
+        return
+    pages = make_pages(rows)
+    layout = full_layout(pages)
+    expected = outcome(pages, layout, PythonWalker(layout))
+    names = [leaf.path[1] for leaf in layout.leaves() if leaf.path[0] == "val" and not leaf.is_nullness]
+    writer = Writer()
+    for key, value in rows:
+        write_value(writer, key)
+        for name in names:
+            write_value(writer, value.fields.get(name))
+    cells = RowLayout(layout.key, ObjectNode(("val",), (), layout.value.fields))
+    assert cells.num_values == len(names)
+    answered = Pages(bytes(writer.data), len(rows), {})
+    for walker in (make_walker(cells), PythonWalker(cells)):
+        found = outcome(answered, cells, walker)
+        assert found == expected or has_nan(expected)
+    starts, hashes = np.zeros(len(rows) + 1, np.int64), np.zeros(len(rows), np.uint64)
+    index_rows(memoryview(answered.rows), len(rows), starts, hashes, len(names))
+    others = np.zeros_like(starts), np.zeros_like(hashes)
+    walk_python.index_rows(memoryview(answered.rows), len(rows), *others, len(names))
+    np.testing.assert_array_equal(starts, others[0])
+    np.testing.assert_array_equal(hashes, others[1])
+    for cut in (1, len(answered.rows) // 2, len(answered.rows) - 1):
+        cut_off = Pages(answered.rows[:cut], len(rows), {})
+        for walker in (make_walker(cells), PythonWalker(cells)):
+            assert outcome(cut_off, cells, walker) in (RemoteProtocolError, SchemaError)

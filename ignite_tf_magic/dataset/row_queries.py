@@ -1,0 +1,157 @@
+"""Rows and fields that the cluster picks out itself, by SQL: only what is asked for leaves the nodes.
+
+A table has only those rows of its cache that are of its own types. Where that would be silent, `ChunkReader` looks for
+the others when it has found fewer rows than there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ignite_tf_magic.client.client import Cache
+from ignite_tf_magic.client.owner_query import RowQuery
+from ignite_tf_magic.client.sql import SqlClient
+from ignite_tf_magic.client.sql_tables import CacheTable, table_of
+from ignite_tf_magic.dataset.options import ReadOptions
+from ignite_tf_magic.errors import ConfigError
+from ignite_tf_magic.protocol.declared_layout import CODE_OF_JAVA_TYPE
+from ignite_tf_magic.protocol.layout import Leaf, Node, ObjectNode, RowLayout
+from ignite_tf_magic.protocol.ops import TypeCode
+from ignite_tf_magic.protocol.walk import row_bytes
+from ignite_tf_magic.serialization.sql_text import in_quotes, is_one_condition, num_marks
+
+# Of these a cell is what the field is: the same type, and the same value.
+_ALIKE = frozenset(
+    (
+        *(TypeCode.BYTE, TypeCode.SHORT, TypeCode.INT, TypeCode.LONG, TypeCode.FLOAT, TypeCode.DOUBLE),
+        *(TypeCode.BOOL, TypeCode.STRING, TypeCode.UUID, TypeCode.TIMESTAMP, TypeCode.BYTE_ARRAY),
+    )
+)
+_VARIABLE_CELL_BYTES = 256
+_SORTED = "index sorted"  # in a plan of Ignite's H2
+_HEAD_BYTES = 64  # of a key that is an object
+# A node takes about as long for a cell as for 32 bytes of a row that is sent whole: measured, see docs/decisions.md.
+_WORTH = 3
+_CELL_COST_BYTES = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """What is read of a cache in place of its rows.
+
+    Attributes:
+        query: Gives it.
+        layout: What it looks like; the columns are those of the rows.
+        has_condition: Whether there may be fewer rows than the cache has.
+    """
+
+    query: RowQuery
+    layout: RowLayout
+    has_condition: bool
+
+
+def pick(options: ReadOptions, cache: Cache, layout: RowLayout, mean_row_bytes: int) -> Picked | None:
+    """Say what the cluster is to send of each row; None where whole rows are read.
+
+    Args:
+        options: Its fields are picked out where they are a small part of a row.
+        cache: The cache.
+        layout: What its rows look like, as far as they are read.
+        mean_row_bytes: As they are stored.
+
+    Raises:
+        ConfigError: There is a condition, and the cache has no SQL table.
+        QueryError: The cluster refuses the condition.
+    """
+    is_worth_it = options.fields is not None and _is_small_part(layout, mean_row_bytes)
+    if options.where is None and not is_worth_it:
+        return None
+    sql = SqlClient(options.connect)
+    table, why_none = table_of(sql.query, cache.name)
+    if table is None:
+        if options.where is None:
+            return None
+        raise ConfigError(
+            f"where= is a condition of SQL, and cache {cache.name!r} has no table for it: {why_none}"
+        )
+    cells = _cells(layout, table) if is_worth_it else None
+    if options.where is None:
+        return _picked_fields(sql, table, cells) if cells else None
+    columns, found = cells or (("_VAL",), layout)
+    query = _query(table, columns, found, f" WHERE (\n{options.where}\n)", options.where_args)
+    sql.query(f"EXPLAIN {query.statement}", query.args)
+    return Picked(query, found, has_condition=True)
+
+
+def _picked_fields(
+    sql: SqlClient, table: CacheTable, cells: tuple[tuple[str, ...], RowLayout]
+) -> Picked | None:
+    """Return the reading of some fields, in an order that holds whoever owns what: that of keys, by their index."""
+    query = _query(table, *cells, " ORDER BY _KEY")
+    plan = sql.query(f"EXPLAIN {query.statement}").rows
+    # Without such an index a node would gather all rows to sort them.
+    return Picked(query, cells[1], has_condition=False) if _SORTED in str(plan[0][0]) else None
+
+
+def check_condition(where: str | None, args: Sequence[object]) -> None:
+    """Refuse what is no condition of one statement.
+
+    Raises:
+        ConfigError: It is empty, ends a statement, asks for other rows, or there are arguments without it.
+    """
+    if where is None:
+        if args:
+            raise ConfigError("where_args= are the values of the ? in where=, and there is none")
+        return
+    if not is_one_condition(where):
+        raise ConfigError(
+            f'where={where!r}: write one condition over the columns of the cache\'s table, as where="LABEL < ?", '
+            "where_args=[5]; a SELECT in it would see a part of the other rows only"
+        )
+    if num_marks(where) != len(args):
+        raise ConfigError(f"where={where!r} has {num_marks(where)} ? and where_args= {len(args)} values")
+
+
+def _is_small_part(layout: RowLayout, mean_row_bytes: int) -> bool:
+    cells = [layout.key, *(child for _, child in _children(layout.value))]
+    return _WORTH * sum(map(_cell_bytes, cells)) <= mean_row_bytes
+
+
+def _cell_bytes(node: Node) -> int:
+    if not isinstance(node, Leaf) or not node.is_fixed:
+        return _VARIABLE_CELL_BYTES
+    return 0 if node.is_nullness else _CELL_COST_BYTES + row_bytes(node)
+
+
+def _children(value: Node) -> Sequence[tuple[int, Node]]:
+    return value.fields if isinstance(value, ObjectNode) else ((0, value),)
+
+
+def _cells(layout: RowLayout, table: CacheTable) -> tuple[tuple[str, ...], RowLayout] | None:
+    """Return the table's columns for the fields of a layout, and what rows of them look like."""
+    value = layout.value
+    if not isinstance(value, ObjectNode) or len(value.types) != 1:
+        return None
+    columns = []
+    for _, leaf in value.fields:
+        if not isinstance(leaf, Leaf):
+            return None
+        if leaf.is_nullness:
+            continue
+        column = table.column_of(leaf.path)
+        if column is None or leaf.code not in _ALIKE or CODE_OF_JAVA_TYPE.get(column.java_type) != leaf.code:
+            return None
+        columns.append(in_quotes(column.name))
+    return tuple(columns), RowLayout(layout.key, ObjectNode(value.path, (), value.fields))
+
+
+def _query(
+    table: CacheTable, columns: Sequence[str], layout: RowLayout, clause: str, args: Sequence[object] = ()
+) -> RowQuery:
+    statement = f"SELECT _KEY, {', '.join(columns)} FROM {table.quoted}{clause}"  # noqa: S608  names in quotes
+    leaves = layout.leaves()
+    known = _HEAD_BYTES + sum(5 + row_bytes(leaf) for leaf in leaves)
+    return RowQuery(
+        statement, tuple(args), 1 + len(columns), known if all(leaf.is_fixed for leaf in leaves) else None
+    )
