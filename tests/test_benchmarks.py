@@ -29,6 +29,7 @@ def scanned(ignite: EmbeddedCluster, case: Case, variants: tuple[str, ...]) -> l
     return scan.run(ignite.connect_options, small, BRIEF, unheard, variants)
 
 
+@pytest.mark.long
 def test_scan_gives_a_row_for_each_variant(ignite, tmp_path, capsys):
     variants = ("drain", "pyignite", "java_3", "dataset_batch")
     rows = scanned(ignite, mnist(1500), variants)
@@ -46,6 +47,7 @@ def test_scan_gives_a_row_for_each_variant(ignite, tmp_path, capsys):
     assert all(variant in shown for variant in variants)
 
 
+@pytest.mark.long
 def test_rows_of_1_mib_are_bare_byte_arrays(ignite):
     rows = scanned(ignite, mib(6), ("drain", "java_1"))
     assert [row["case"] for row in rows] == ["mib"] * 2

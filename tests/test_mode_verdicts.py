@@ -178,6 +178,7 @@ def test_a_step_counts_when_its_line_is_whole():
     assert steps_told("STEP 7\nelse\nSTEP 12\nSTEP 1") == [7, 12]
 
 
+@pytest.mark.long
 def test_a_later_sitting_goes_on(tmp_path):
     row = {"mode": "async", "workers": 1, "fault": "ps", "restarts": 1, "replacements": 0, "steps_again": 2}
     modes.Rounds(tmp_path).add({**row, "seconds": 12.0, "problems": []})

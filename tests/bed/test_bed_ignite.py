@@ -50,6 +50,7 @@ def test_each_host_has_a_node_and_a_host_can_be_added(bed):
     await_servers(bed, 0, {"bed1", "bed2", "bed3"})
 
 
+@pytest.mark.long
 def test_a_node_that_ends_by_itself_is_started_again(bed):
     host = bed.hosts[2]
     before = host.service_log("node")

@@ -73,6 +73,7 @@ def test_one_percent_of_large_rows_clustered_together(small_nodes):
     assert_alive(small_nodes)
 
 
+@pytest.mark.long
 def test_nodes_are_asked_how_full_they_are(small_nodes, monkeypatch):
     """Small rows alone are read by large pages the first time, and by small ones beside a cache of large rows."""
     asked = []

@@ -58,7 +58,7 @@ def later_reading(cache):
     return PageSizes(known=cache.partition_stats())
 
 
-@pytest.mark.parametrize("sizes_of", [first_reading, later_reading])
+@pytest.mark.parametrize("sizes_of", [first_reading, pytest.param(later_reading, marks=pytest.mark.long)])
 def test_with_a_backup_every_row_arrives_once(loaded, sizes_of):
     cluster, client = loaded
     cache = client.cache("SAFE")
@@ -93,7 +93,7 @@ def test_a_partition_cut_in_the_middle_is_not_doubled(loaded):
     assert len(found) == len(set(found)) == sum(s.rows for s in stats.values())
 
 
-@pytest.mark.parametrize("sizes_of", [first_reading, later_reading])
+@pytest.mark.parametrize("sizes_of", [first_reading, pytest.param(later_reading, marks=pytest.mark.long)])
 def test_without_backups_the_lost_partitions_are_named(loaded, sizes_of):
     cluster, client = loaded
     cache = client.cache("BARE")
@@ -148,6 +148,7 @@ def test_a_node_killed_during_the_load_loses_no_row(loaded):
     assert cache.size() == 60_000
 
 
+@pytest.mark.long
 def test_a_node_that_is_starting_is_not_there_yet(new_cluster):
     """It listens before it has joined the others, and refuses who comes then: the next time it may not."""
     cluster = new_cluster(num_nodes=2)

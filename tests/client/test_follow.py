@@ -241,7 +241,7 @@ def kill(cluster, client, teller, *, is_it):
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("victim", ["tells", "another"])
+@pytest.mark.parametrize("victim", [pytest.param("tells", marks=pytest.mark.long), "another"])
 def test_no_row_is_missing_when_a_node_is_killed_while_rows_are_put(new_cluster, victim):
     cluster = new_cluster(num_nodes=3)
     with connect(cluster.connect_options) as client:
@@ -263,6 +263,7 @@ def test_no_row_is_missing_when_a_node_is_killed_while_rows_are_put(new_cluster,
 
 
 @pytest.mark.faults
+@pytest.mark.long
 def test_rows_that_are_gone_with_their_node_are_told(new_cluster):
     cluster = new_cluster(num_nodes=2)
     with connect(cluster.connect_options) as client:
@@ -300,7 +301,9 @@ KEYS = {
 }
 
 
-@pytest.mark.parametrize("kind", KEYS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(each, marks=() if each == next(iter(KEYS)) else pytest.mark.long) for each in KEYS]
+)
 def test_rows_of_some_partitions_there_or_to_come(partitioned, kind):
     keys = KEYS[kind]
     partitioned.put_all(dict.fromkeys(keys[::2], "there"))

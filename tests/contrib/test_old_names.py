@@ -70,6 +70,7 @@ def test_one_line_lets_any_process_import_it(ignite, kittens, monkeypatch):
         pytest.param("import tensorflow.compat.v1 as v1", marks=pytest.mark.long),
     ],
 )
+@pytest.mark.long
 def test_jobs_may_be_in_capitals_and_summaries_have_their_oldest_names(imports):
     script = (
         "import ignite_tf_magic.contrib as contrib; contrib.install(); contrib.install()\n"

@@ -180,6 +180,7 @@ def test_killed_loads_are_gone_on_with(session, ignite):
     assert is_whole(session)
 
 
+@pytest.mark.long
 def test_a_killed_addition_is_gone_on_with(session, ignite):
     session.load(CACHE, {"x": np.arange(-5, 0), "y": np.zeros((5, 64), np.uint8)})
     kill_load(session, ignite, CACHE, ROWS, lambda: has_rows(session, CACHE, 70_000), "append")
@@ -191,6 +192,7 @@ def test_a_killed_addition_is_gone_on_with(session, ignite):
     check_complete(session.client, CACHE)
 
 
+@pytest.mark.long
 def test_a_killed_replacement_is_gone_on_with(session, ignite):
     session.load(CACHE, {"x": [1]})
     spare = spare_name(CACHE)

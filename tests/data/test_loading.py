@@ -197,6 +197,7 @@ def test_a_load_killed_while_it_replaces_leaves_the_old_rows(session, ignite):
     assert spare not in session.client.cache_names()
 
 
+@pytest.mark.long
 def test_a_load_killed_after_the_old_rows_went_leaves_the_new_ones_and_says_where(session, ignite):
     session.load("LOADING_SWAPPED", OLD)
     spare = spare_name("LOADING_SWAPPED")

@@ -52,6 +52,7 @@ def test_drop_and_repeat_have_full_batches_only(as_worker, digits):
     assert set(np.concatenate(steps).tolist()) == set(digits.keys.tolist())
 
 
+@pytest.mark.long
 def test_repeated_rows_are_repeated_batches(as_worker, digits):
     num_steps = -(-len(digits.keys) // 100)
     found = []

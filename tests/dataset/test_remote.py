@@ -368,6 +368,7 @@ def test_in_graph_gradients_in_a_session(servers, digits, expected):
     assert "ignite_tf_magic.register()" in found["unregistered"]
 
 
+@pytest.mark.long
 def test_a_dataset_made_before_the_loop_over_devices_is_read_on_each_or_refused(servers, digits, expected):
     found = servers.run(IN_GRAPH, digits.name)
     for number, keys in enumerate(found["keys"]):

@@ -68,8 +68,15 @@ def flat(found) -> list[int]:
     return sorted(key for batches in found for batch in batches for key in batch)
 
 
-@pytest.mark.parametrize("shuffle", [True, False])
-@pytest.mark.parametrize("others", [SWAPPED, MOVED, NOTHING_LEFT])
+@pytest.mark.parametrize("shuffle", [True, pytest.param(False, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "others",
+    [
+        pytest.param(SWAPPED, marks=pytest.mark.long),
+        MOVED,
+        pytest.param(NOTHING_LEFT, marks=pytest.mark.long),
+    ],
+)
 def test_each_worker_reads_on_what_it_would_have_read(as_worker, digits, shuffle, others):
     before = Workers(as_worker, digits.name, HALVES, shuffle=shuffle)
     before.begin(2)
@@ -96,6 +103,7 @@ def keys_by_partition(cluster, name: str) -> dict[int, list[int]]:
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.long
 def test_one_worker_alone_and_groups_whose_partitions_have_several_owners(as_worker, ignite, digits, shuffle):
     """As if three nodes had been other ones, with other partitions, and rows had been larger."""
     before = Workers(as_worker, digits.name, [range(1024)], shuffle=shuffle)
@@ -116,6 +124,7 @@ def test_one_worker_alone_and_groups_whose_partitions_have_several_owners(as_wor
 
 
 @pytest.mark.parametrize("policy", ["repeat", "drop"])
+@pytest.mark.long
 def test_other_ways_to_end_an_epoch(as_worker, digits, policy):
     before = Workers(as_worker, digits.name, HALVES, batch=300, equal_steps=policy)
     before.begin(1)
@@ -149,7 +158,7 @@ def test_batches_are_the_rows_cut_as_the_deal_says(as_worker, digits, share, pol
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("num_workers", [2, 1])
+@pytest.mark.parametrize("num_workers", [pytest.param(2, marks=pytest.mark.long), 1])
 def test_a_node_is_lost_and_its_backups_give_the_same_rows_in_the_same_order(
     new_cluster, fill_cache, as_worker, num_workers
 ):

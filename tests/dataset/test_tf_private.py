@@ -69,6 +69,7 @@ def test_those_that_only_name_such_modules_import_none():
             assert not [each for each in modules if PRIVATE.search(f"{each}.")], name
 
 
+@pytest.mark.long
 def test_modules_that_are_imported_later_are_there():
     code = "import importlib.util; print([n for n in {!r} if importlib.util.find_spec(n) is None])"
     done = subprocess.run(

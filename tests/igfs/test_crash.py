@@ -21,6 +21,7 @@ def test_a_killed_writer_leaves_old_or_new(ignite, own_name):
     assert (row["torn"], row["fsck_clean"]) == (0, True), said
 
 
+@pytest.mark.long
 def test_a_killed_node_loses_nothing(new_cluster):
     said: list[str] = []
     row = kill_nodes(new_cluster(num_nodes=3), 2, said.append)

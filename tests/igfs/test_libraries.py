@@ -124,6 +124,7 @@ def test_polars(fs, top):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # dask's own
+@pytest.mark.long
 def test_dask(fs, top):
     import dask.bag
     import dask.bytes

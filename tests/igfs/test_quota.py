@@ -19,6 +19,7 @@ MIB = 1 << 20
 pytestmark = pytest.mark.faults
 
 
+@pytest.mark.long
 def test_full_memory(new_cluster, quick_leases, monkeypatch):
     monkeypatch.setattr(quota, "_RECLAIM_S", 5.0)
     cluster = new_cluster(num_nodes=2, region="96m")

@@ -237,6 +237,7 @@ def test_ranges(volume, here):
             assert set(space[num_bytes:]) <= {ord("?")}
 
 
+@pytest.mark.long
 def test_offsets_beyond_4_gib(volume, here):
     """A file of 5 GiB that is mostly the same block again and again: only its record is crafted."""
     path = (*here, "big")

@@ -119,6 +119,7 @@ def test_a_failure_on_a_disk_with_room_tells_of_none(home):
         assert relay.until_ended()["full_disk"] is None
 
 
+@pytest.mark.long
 def test_a_long_log_gives_way_when_the_disk_gets_full(home, disk):
     disk(48)
     code = """

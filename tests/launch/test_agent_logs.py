@@ -135,6 +135,7 @@ import time; time.sleep(600)
     assert relay.until_ended()["log_start"] == start
 
 
+@pytest.mark.long
 def test_no_hole_is_ever_read_while_a_log_is_freed(relay, home):
     """Bytes are freed while they are read: what is given is either told as a gap or true."""
     code = """

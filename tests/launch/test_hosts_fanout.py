@@ -6,6 +6,8 @@ import sys
 import threading
 from contextlib import ExitStack
 
+import pytest
+
 from ignite_tf_magic.launch.hosts import Host, call_all
 from ignite_tf_magic.launch.jobs import Job
 from ignite_tf_magic.launch.ssh import SshTransport
@@ -30,6 +32,7 @@ class FirstOutput:
         raise AssertionError(f"a gap on {host}")
 
 
+@pytest.mark.long
 def test_a_hundred_hosts_start_and_stream(tmp_path):
     sink = FirstOutput(NUM_HOSTS)
     with FakeHosts(tmp_path / "fake", NUM_HOSTS) as fake, ExitStack() as ends:

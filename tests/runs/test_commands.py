@@ -74,7 +74,7 @@ def weights_in(text):
 
 @pytest.mark.parametrize(
     ("command", "shell"),
-    [((sys.executable, "train.py"), ""), (("bash", "train.sh"), SHELL)],
+    [((sys.executable, "train.py"), ""), pytest.param(("bash", "train.sh"), SHELL, marks=pytest.mark.long)],
     ids=["interpreter", "shell-console-module"],
 )
 def test_workers_train_together(run_of, command, shell):

@@ -158,6 +158,7 @@ def test_a_module_that_fails_leaves_nothing_behind(host: str, tmp_path: Path) ->
     assert importlib.import_module("visitor").value == 7
 
 
+@pytest.mark.long
 def test_keras_takes_a_frame_as_ever() -> None:
     """Of a library that it has not imported by itself."""
     script = """

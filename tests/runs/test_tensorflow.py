@@ -33,6 +33,7 @@ print("sum", float(total), flush=True)
 """
 
 
+@pytest.mark.long
 def test_workers_train_in_step_and_the_one_that_failed_is_named_not_the_one_that_lost_it(start):
     # The step after the line is printed ends only when the other worker has come to it, too.
     script = TRAIN + "step(0.0)\nif index == 1: raise RuntimeError('the cause')\nwhile True: step(1.0)"

@@ -64,6 +64,7 @@ def bare_python(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(python)
 
 
+@pytest.mark.long
 def test_a_worker_reads_and_writes_with_these_alone(ignite, bare_python, tmp_path, monkeypatch):
     monkeypatch.setenv("IGNITE_TF_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("PYTHONPATH", raising=False)

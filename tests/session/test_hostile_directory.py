@@ -86,6 +86,7 @@ def test_the_doctor(hits, rows):
 
 
 @pytest.mark.parametrize("builder", ["uv", "pip"])
+@pytest.mark.long
 def test_environments_of_workers(hits, home, tmp_path, monkeypatch, builder):
     if builder == "pip":
         broken = make_folder(tmp_path / "bin") / "uv"
@@ -109,6 +110,7 @@ def test_a_detached_start(hits, rows, script, capsys):
     assert names_in(hits) == []
 
 
+@pytest.mark.long
 def test_wheels_that_are_fetched_here(hits, tmp_path, monkeypatch):
     index = make_index(tmp_path / "index", little="")
     monkeypatch.setenv("PIP_NO_INDEX", "1")

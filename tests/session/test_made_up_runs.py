@@ -79,6 +79,7 @@ def ended_run(session):
     return run
 
 
+@pytest.mark.long
 def test_prune_removes_the_runs_that_it_has_chosen_and_no_other(session, make_up):
     run = ended_run(session)
     make_up(run.id[:-1])

@@ -78,6 +78,7 @@ def test_rows_are_predicted_once_beside_their_keys(session):
         session.predict(model, "PREDICT_IN", "PREDICT_OUT", fields=["x"], resume=True)
 
 
+@pytest.mark.long
 def test_a_function_makes_the_input_and_several_outputs_have_names(session):
     """Keys of several columns, from a cache that SQL knows nothing of; outputs of one number, and not a number."""
     import keras

@@ -98,6 +98,7 @@ def shims_and_reconciler(home, run_id) -> tuple[list[psutil.Process], psutil.Pro
     return shims, reconciler
 
 
+@pytest.mark.long
 def test_a_run_that_lives_without_anybody_who_answers_for_it_stays(session, volume, home, said, end):
     """Its reconciler is gone for a moment: nobody holds its lock, and its worker goes on."""
     run = session.start_run(RunRequest("PRUNED", SCRIPT, detach=True))

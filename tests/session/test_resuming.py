@@ -136,6 +136,7 @@ def test_attach_of_a_lost_run_says_how_long_it_ran_and_how_to_go_on(run, capsys)
     assert f"resume {run.id}" in told
 
 
+@pytest.mark.long
 def test_a_run_that_ends_with_its_owner_says_so(run, capsys):
     """As a kernel does that is told to restart: nobody asked for the run to be stopped."""
     run, owner = run
@@ -148,6 +149,7 @@ def test_a_run_that_ends_with_its_owner_says_so(run, capsys):
     assert "step 39" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_a_run_ends_with_its_owner_also_where_nothing_can_be_written(run):
     run, owner = run
     request = run.directory.stop_request
@@ -191,6 +193,7 @@ def test_a_run_that_its_owner_leaves_is_taken_over_and_its_worker_notices_nothin
 
 
 @pytest.mark.parametrize("survives_s", [1.0])
+@pytest.mark.long
 def test_a_run_that_nobody_takes_over_ends_and_goes_on_from_its_checkpoints_later(run, session):
     run, owner = run
     leave(run, owner)
@@ -205,6 +208,7 @@ def test_a_run_that_nobody_takes_over_ends_and_goes_on_from_its_checkpoints_late
 
 
 @pytest.mark.parametrize("survives_s", [500.0])
+@pytest.mark.long
 def test_a_run_is_not_taken_over_from_a_host_that_cannot_be_asked(run, session, monkeypatch):
     run, owner = run
     leave(run, owner)
@@ -222,6 +226,7 @@ def unreachable(host, run_id):
     raise HostUnreachable(host.name, "no route")
 
 
+@pytest.mark.long
 def test_all_runs_of_an_owner_are_left(session):
     words = [sys.executable, "-c", OWNER, SCRIPT, "500", "2"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as owner:

@@ -135,6 +135,7 @@ def test_a_host_without_ssh_gets_no_worker(bed, configure, said, tmp_path):
     assert sum(seat.local_rows for seat in record.order.seats) == NUM_ROWS * 2 // 3
 
 
+@pytest.mark.long
 def test_two_owners_at_once(session, bed):
     """Whoever is older is refused: by the lock, by the registry, by the hosts themselves."""
     run = session.start_run(RunRequest("NUMBERS", COUNT, 3, start_timeout_s=None, detach=True))

@@ -136,6 +136,7 @@ def test_an_address_that_others_do_not_reach(doctor, elsewhere, bed):
     assert found_by(diagnosis, "bed2")["network"]["status"] == "ok"
 
 
+@pytest.mark.long
 def test_ports_that_a_run_holds(doctor, here, elsewhere, bed, namespaces):
     """The doctor names who holds them; another run is refused, or waits."""
     elsewhere.configure(bed, launch={"ports": "45200-45200"})
@@ -198,6 +199,7 @@ def await_nodes(bed, num_nodes):
 
 
 @pytest.mark.faults
+@pytest.mark.long
 def test_nodes_that_the_cluster_lacks(doctor, here, elsewhere, bed, namespaces):
     """One is dead, then goes on as a cluster of its own."""
     host = bed.hosts[2]

@@ -99,6 +99,7 @@ def test_prune_forgets_runs_wherever_something_of_them_is(session, elsewhere, be
     assert session.runs(include_ended=True) == []
 
 
+@pytest.mark.long
 def test_a_row_of_the_registry_names_no_program_for_another_machine(session, elsewhere, bed):
     """Who has no key of the run takes only the hosts' names from its row, which anybody may have written."""
     run = session.start_run(RunRequest("NUMBERS", "print('here')", 3, start_timeout_s=None, detach=True))

@@ -79,6 +79,7 @@ def test_hosts_are_sent_what_they_lack_once(session, bed, said, requirements):
     assert built_on(bed) == built
 
 
+@pytest.mark.long
 def test_what_cannot_be_had_is_refused_and_leaves_nothing(session, bed, requirements, tmp_path):
     requirements.write_text("little\nabsent\n")
     with pytest.raises(LaunchError, match=r"(?s)cannot be fetched here either; pip said:.*absent"):

@@ -16,6 +16,7 @@ from tests.ssh.ssh_user import load_numbers
 
 
 @pytest.mark.parametrize("comes_back", [True, False])
+@pytest.mark.long
 def test_a_host_that_is_lost_while_it_is_given_a_run(session, bed, namespaces, monkeypatch, comes_back):
     """What it has got is removed when it is back within seconds; else it is said, and the run is listed."""
     victim, install = bed.hosts[1], submission._install
@@ -102,6 +103,7 @@ def raise_next(errors: Iterator[Exception]) -> None:
         raise error
 
 
+@pytest.mark.long
 def test_a_registry_that_does_not_answer_is_asked_again(session, registry_fails):
     registry_fails(times=55)  # for longer than a host has to take a run over
     run = session.start_run(RunRequest("NUMBERS", "print('here')", 1, detach=True))

@@ -74,6 +74,7 @@ def prune(home):
     return prune
 
 
+@pytest.mark.long
 def test_of_an_ended_run_nothing_goes_while_something_lives_on_one_host(session, bed, prune):
     _, second, third = bed.hosts
     run = session.start_run(RunRequest("NUMBERS", "print('done')", 3, start_timeout_s=None, detach=True))

@@ -82,6 +82,7 @@ def test_gpus_are_waited_for(session, elsewhere, gpus, said):
     assert attached.info().ended_at < detached.info().ended_at  # it was queued first
 
 
+@pytest.mark.long
 def test_a_range_of_ports_for_one_run(configure, said):
     configure(launch={"ports": "41000-41001"})
     request = RunRequest(CACHE, HOLD, 2, hosts=("bed1",), start_timeout_s=None)

@@ -62,6 +62,7 @@ def test_explain(here, job, bed):
     assert here("ps", "--json")[0] == []
 
 
+@pytest.mark.long
 def test_why_nothing_moves_is_told(here, job):
     (job / "dies.py").write_text(DIES_THRICE)
     out, err = here("start", "--workers", "1", "NUMBERS", "job", "python", "dies.py")

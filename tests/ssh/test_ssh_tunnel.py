@@ -140,6 +140,7 @@ sys.exit(75)
 """
 
 
+@pytest.mark.long
 def test_a_link_that_is_lost_ends_connections_and_the_next_launch_has_new_ones(bed, configure):
     """In a range of ports of which each host alone would choose the same."""
     configure(launch={"ports": "41000-41009"})

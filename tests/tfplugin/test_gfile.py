@@ -239,6 +239,7 @@ def test_what_gfile_does_not_reach(mem):
         assert reader.read(2**63 + 5, 3)[:2] == (b"", 11)
 
 
+@pytest.mark.long
 def test_memory_stays_flat(mem):
     """Replies, names, messages, files and regions are freed, and once: a double free aborts."""
     tf.io.write_file("mem:///f", os.urandom(200_000))

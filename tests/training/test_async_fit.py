@@ -226,6 +226,7 @@ def test_one_worker_comes_to_what_one_process_comes_to(cases, name):
 
 
 @OF_FRAMEWORKS
+@pytest.mark.long
 def test_a_callback_that_acts_by_batches_sees_weights_and_may_stop(cases):
     _, found = (each["stopped"] for each in cases)
     assert found["num_batches"] == 38 + 5
@@ -249,6 +250,7 @@ def test_two_workers_train_each_row_once_an_epoch(session, cache, module):
 
 
 @FRAMEWORKS
+@pytest.mark.long
 def test_a_killed_worker_is_replaced_and_no_row_is_lost_or_counted_twice(session, cache, module):
     """The step that it had not told of is made again, and what is shown counts it once."""
     script = written(module, SUMMED.replace("SLOWNESS", "20"))
@@ -261,6 +263,7 @@ def test_a_killed_worker_is_replaced_and_no_row_is_lost_or_counted_twice(session
 
 
 @FRAMEWORKS
+@pytest.mark.long
 def test_a_killed_parameter_server_restarts_the_fit_from_its_checkpoint(session, cache, module):
     script = written(module, SUMMED.replace("SLOWNESS", "60"))
     request = RunRequest(cache, script, num_workers=2, num_ps=1)

@@ -105,7 +105,10 @@ def cache(session):
     [
         pytest.param(trainer(SUPERVISOR), marks=pytest.mark.long),
         trainer(MONITORED),
-        trainer(MONITORED, hooks=HOOKS, sync=SYNC).replace(f"repeat({NUM_EPOCHS})", "repeat()"),
+        pytest.param(
+            trainer(MONITORED, hooks=HOOKS, sync=SYNC).replace(f"repeat({NUM_EPOCHS})", "repeat()"),
+            marks=pytest.mark.long,
+        ),
     ],
     ids=["supervisor", "monitored", "synchronous"],
 )

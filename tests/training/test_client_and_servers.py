@@ -171,6 +171,7 @@ def test_a_client_has_each_worker_read_its_own_rows(session, cache, script):
 @pytest.mark.parametrize(
     "config", ["None", pytest.param("tf.ConfigProto(allow_soft_placement=True)", marks=pytest.mark.long)]
 )
+@pytest.mark.long
 def test_a_session_of_the_clients_own_server_reaches_all_workers(session, cache, config):
     script = OWN_SERVER.replace("CONFIG", config)
     _, text = succeeded(session, RunRequest(cache, script, num_workers=2, strategy="standalone"))
@@ -203,6 +204,7 @@ def are_all_at_work(run, said):
     return said.count("serves at") == 3 and "BEGUN" in said
 
 
+@pytest.mark.long
 def test_a_killed_worker_is_replaced_while_the_others_go_on(session, cache):
     """Steps are made at least once: what the killed worker had not finished is done again."""
     request = RunRequest(cache, SLOW_COORDINATOR, num_workers=2, num_ps=1)
@@ -242,6 +244,7 @@ elif own.is_chief:
 """
 
 
+@pytest.mark.long
 def test_an_evaluator_reads_all_rows_and_may_finish_after_the_workers(session, cache):
     run, text = succeeded(session, RunRequest(cache, EVALUATED, num_workers=2, has_evaluator=True))
     told = json.loads(text.partition("EVALUATED")[2].splitlines()[0])
@@ -250,6 +253,7 @@ def test_an_evaluator_reads_all_rows_and_may_finish_after_the_workers(session, c
 
 
 @pytest.mark.parametrize("module", ["keras", pytest.param("tf_keras", marks=pytest.mark.long)])
+@pytest.mark.long
 def test_who_lets_the_chief_fit_alone_is_told(session, cache, module):
     script = f"""
 import {module} as keras

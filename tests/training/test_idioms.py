@@ -78,7 +78,7 @@ def said_by(session, script: str, num_workers: int) -> list[dict]:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("num_workers", [1, 2])
+@pytest.mark.parametrize("num_workers", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_steps_are_those_of_one_process(session, num_workers):
     """Functions that TensorFlow cannot vectorise, kept rows, rows left out: how many steps, and what is told."""
     script = """
@@ -116,6 +116,7 @@ said["nested"] = int(nested.flat_map(lambda labels: labels).reduce(0, lambda cou
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.long
 def test_a_pass_that_ends_in_a_batch_is_told_of(session):
     script = """
 with warnings.catch_warnings(record=True) as told:
@@ -177,6 +178,7 @@ said["exported"] = np.asarray(exported.serve(tf.zeros([1, 4]))).shape == (1, 1)
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("framework", ["keras", pytest.param("tf_keras", marks=pytest.mark.long)])
 @pytest.mark.parametrize("num_workers", [pytest.param(1, marks=pytest.mark.long), 2])
+@pytest.mark.long
 def test_steps_are_traced_once_for_a_model(session, framework, num_workers):
     """However often it is fitted and evaluated; and who is done with a model, is rid of it."""
     script = """

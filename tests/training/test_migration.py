@@ -53,6 +53,7 @@ def test_from_the_tutorial_of_keras(session, caches):
     assert sum(line.startswith("Epoch 3/3") for line in lines) == 1  # two that know of each other
 
 
+@pytest.mark.long
 def test_from_spark_with_parameter_servers_an_evaluator_and_fed_rows(caches):
     argv = [sys.executable, str(FOLDER / "tensorflowonspark_ps_after.py"), "--data", "DIGITS"]
     argv += ["--model", "igfs:///digits_ps.keras", "--epochs", "3"]

@@ -49,6 +49,7 @@ def rows_by_epoch(folder: Path) -> list[list[int]]:
         pytest.param("loop", [(MOVED, STEPS + 11)], marks=pytest.mark.long),
     ],
 )
+@pytest.mark.long
 def test_every_row_once_in_each_epoch(ignite, cache, tmp_path, way, interruptions):
     workers = Workers(tmp_path, 2, SCRIPT, arguments=[way])
     for shares, asked_at in interruptions:

@@ -103,7 +103,7 @@ CASES = {
     "jax": (JAX, {}),
     "torch": (TORCH, {}),
 }
-SHORT = ("sync", "between")
+SHORT = ("sync",)
 
 
 @pytest.fixture(scope="module")

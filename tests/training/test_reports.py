@@ -74,6 +74,7 @@ def test_records_say_what_the_history_says_and_what_is_waited_for(tmp_path, num_
     assert list((tmp_path / "igfs" / "events" / "training").glob("events.out.tfevents.*"))
 
 
+@pytest.mark.long
 def test_several_steps_at_a_time_and_data_that_is_there(tmp_path):
     found = train(tmp_path, 1, 0.0, STEPS_PER_EXECUTION="4")
     last = found[-1]

@@ -57,6 +57,7 @@ def check(found: list[dict[str, np.ndarray]], undisturbed: dict[str, np.ndarray]
             np.testing.assert_allclose(each[name], value, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.long
 def test_asked_to_end_it_saves_first_and_what_is_done_is_given_at_once(tmp_path, undisturbed):
     workers = Workers(tmp_path, 2, FIT)
     processes = workers.start(STEP_S="0.05")
@@ -76,6 +77,7 @@ def test_asked_to_end_it_saves_first_and_what_is_done_is_given_at_once(tmp_path,
     ("num_workers", "asked_at", "steps_per_execution"),
     [pytest.param(1, 19, 1, marks=pytest.mark.long), (2, 16, 8)],
 )
+@pytest.mark.long
 def test_asked_to_end_when_an_epoch_ends(
     tmp_path, undisturbed, num_workers, asked_at, steps_per_execution, monkeypatch
 ):
@@ -89,6 +91,7 @@ def test_asked_to_end_when_an_epoch_ends(
     check(results(workers), undisturbed)
 
 
+@pytest.mark.long
 def test_workers_are_asked_one_after_the_other(tmp_path, undisturbed):
     """As over several connections: who is asked first waits until the others have been, and none fails of it."""
     workers = Workers(tmp_path, 2, FIT)

@@ -133,6 +133,7 @@ def test_other_words_make_another_environment(prepare, asked, index, reach):
     assert list((reach.root / "runs").iterdir()) == []
 
 
+@pytest.mark.long
 def test_where_uv_does_not_work_pip_builds(prepare, asked, index, said, tmp_path, monkeypatch):
     broken = tmp_path / "bin/uv"
     broken.parent.mkdir()
@@ -193,6 +194,7 @@ def test_an_environment_into_which_another_account_has_written_is_built_again(
     assert not trace.exists()
 
 
+@pytest.mark.long
 def test_wheels_are_fetched_here_for_a_host_without_an_index(
     prepare, asked, index, said, monkeypatch, tmp_path
 ):

@@ -87,6 +87,7 @@ def test_a_run_that_succeeds(start, runs_dir):
     assert_nothing_left(run)
 
 
+@pytest.mark.long
 def test_a_run_whose_processes_run_is_running_though_no_server_of_tensorflow_ever_listens(start, work_dir):
     """As preprocessing, or a plain loop: it takes longer than starting may, and no limit has passed."""
     script = (

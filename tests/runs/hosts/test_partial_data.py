@@ -95,6 +95,7 @@ def test_what_backups_have_kept_is_trained_on_without_a_word(damaged, session):
     assert session.said == []
 
 
+@pytest.mark.long
 def test_what_was_allowed_once_is_said_from_then_on(session):
     request = RunRequest("TOLD", "pass")
     left = session.client.cache("TOLD").size()
@@ -106,6 +107,7 @@ def test_what_was_allowed_once_is_said_from_then_on(session):
     assert any(f"{left:,} of the 3,000 rows" in line for line in session.said)
 
 
+@pytest.mark.long
 def test_rows_that_somebody_removed_are_warned_of(ignite, client):
     said = []
     session = Session(ignite.connect_options, client, said.append)

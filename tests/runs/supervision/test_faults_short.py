@@ -15,7 +15,7 @@ from tests.bed.bed import BedKind
 pytestmark = pytest.mark.faults
 
 HAS_HOSTS = BedKind.best() is BedKind.NAMESPACES
-LONG = ("agent_kill", "cable_3s", "power_off")
+LONG = ("agent_kill", "cable_3s", "power_off", "node_kill")
 PLAYED = {  # each with whether the run is detached
     "worker_kill": True,
     "agent_kill": True,

@@ -491,6 +491,7 @@ def test_a_host_that_stays_out_of_reach_is_given_up_and_the_run_goes_on_elsewher
     assert "--- started again (1): host b has not been heard of for" in text_of(run)
 
 
+@pytest.mark.long
 def test_output_that_a_host_has_kept_for_itself_is_announced_and_comes_with_the_host(leaving):
     run, b = leaving
     cut_file(b.root).touch()

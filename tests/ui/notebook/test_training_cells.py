@@ -66,6 +66,7 @@ def test_what_the_script_gave(kernel, trained):
     assert kernel.run("trained.result == {'weights': 10, 'labels': ['a', 'b']}").text.strip() == "True"
 
 
+@pytest.mark.long
 def test_the_model_is_loaded_with_one_call(kernel, trained):
     _, run_id = trained
     loaded = kernel.run(f"%ignite_tf model {run_id} -o net", timeout_s=300)

@@ -59,6 +59,7 @@ def trained(kernel, digits: str, script: str = SCRIPT) -> dict[str, object]:
     return json.loads(kernel.run("import json; print(json.dumps(done.result))").stdout)
 
 
+@pytest.mark.long
 def test_the_second_start_is_warm_and_nothing_stays_when_the_kernel_ends(kernel, digits, tmp_path):
     home = tmp_path / "home"
     first = trained(kernel, digits)

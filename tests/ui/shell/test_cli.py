@@ -217,6 +217,7 @@ def test_load_then_caches_then_sql(configured, tmp_path):
     assert "not found" in ignite_tf("sql", "SELECT * FROM NOPE", code=1).stderr
 
 
+@pytest.mark.long
 def test_load_of_text_and_of_more_rows(configured, tmp_path):
     (tmp_path / "t.csv").write_bytes("zip\tname\n007\té\n-\tx\n".encode("latin-1"))
     dialect = ("--separator", "tab", "--dtype", "zip=text", "--na", "-", "--encoding", "latin-1")
@@ -241,6 +242,7 @@ def test_load_of_text_and_of_more_rows(configured, tmp_path):
         assert ignite_tf(*more, *wrong, code=2).stderr
 
 
+@pytest.mark.long
 def test_predict(configured, tmp_path, client):
     path = tmp_path / "model.keras"
     linear_model(path)
@@ -348,6 +350,7 @@ def test_closed_pipe_is_no_traceback(configured, client):
     assert (done.stdout, done.stderr) == ("a line 0\n", "")
 
 
+@pytest.mark.long
 def test_local_up_status_down(home):
     """The names others rely on: host, port, pid and log of each node, alone on standard output."""
     try:

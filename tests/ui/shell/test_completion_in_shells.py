@@ -102,7 +102,9 @@ def work(tmp_path, monkeypatch):
     return work
 
 
-@pytest.mark.parametrize("shell", COMMANDS)
+@pytest.mark.parametrize(
+    "shell", [pytest.param(each, marks=() if each == "bash" else pytest.mark.long) for each in COMMANDS]
+)
 def test_a_name_that_is_completed_is_one_word_and_runs_nothing(hostile_caches, work, shell):
     if shutil.which(shell) is None:
         pytest.skip(f"there is no {shell} here")
