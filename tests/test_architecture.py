@@ -71,7 +71,8 @@ ROOMS: list[dict[str, str]] = [
             options pool kept_client snapshot tfrecord_address tfrecord_encoding kept_secrets generator
             tf_private graph_devices structure reading_process batches page_map deal passes lineage portable
             row_queries source
-            reader followed array_batches tfrecord_files paged tfrecord_pages ignite
+            reader followed array_batches tfrecord_files paged tfrecord_pages
+            generated_pages sql_rows ignite
         """,
         "runs": """
             loopback timeouts states directory seals task warm type_checks roles orders record verdicts decisions spec

@@ -17,14 +17,13 @@ from typing import Any
 from ignite_tf_magic.client.channel import Channel, payload_of
 from ignite_tf_magic.client.owner_scan import PartitionProgress
 from ignite_tf_magic.client.page_sizes import PAGE_BYTES, PageSizes
-from ignite_tf_magic.client.scanned_pages import ScannedSeries, undelivered
+from ignite_tf_magic.client.scanned_pages import ScannedSeries, index, undelivered
 from ignite_tf_magic.errors import ConnectionLost, IgniteTfError
 from ignite_tf_magic.protocol import messages, sql
 from ignite_tf_magic.protocol.lazy_numpy import np
 from ignite_tf_magic.protocol.messages import Page, Request
 from ignite_tf_magic.protocol.ops import Feature, Operation
 from ignite_tf_magic.protocol.page_series import PageSeries
-from ignite_tf_magic.protocol.walk_compiled import measure_pages
 
 PIECE_PARTITIONS = 64
 _MOST_PAGE_ROWS = 16 * 1024
@@ -171,8 +170,9 @@ class OwnerQuery:
     def _account(self, piece: list[int], page: Page) -> Page:
         """Note what a page brought; give it without the rows delivered before."""
         progress = self._progress[piece[0]]
-        if page.num_rows and self._query.row_bytes is None and self._query.num_columns == 2:
-            self._sizes.saw(page.num_rows, max(measure_pages([page])))
+        if page.num_rows and self._query.row_bytes is None:
+            starts, _ = index(page, self._query.num_columns - 1)
+            self._sizes.saw(page.num_rows, int(np.diff(starts).max()))
         if page.has_more or len(self._repeated):
             page = undelivered(page, progress.delivered, self._repeated, self._query.num_columns - 1)
         progress.rows += page.num_rows

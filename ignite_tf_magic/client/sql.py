@@ -67,7 +67,7 @@ class SqlClient:
         """
         if not split_statements(statement):  # Ignite 2.14 answers it with nothing
             raise QueryError(f"there is no SQL statement in {statement!r}; write one")
-        bound = [_argument(value) for value in args]
+        bound = [as_argument(value) for value in args]
         page_rows = _PAGE_ROWS if limit is None else min(_PAGE_ROWS, limit + 1)
         try:
             request = sql.execute(statement, bound, page_rows)
@@ -173,8 +173,12 @@ def _indented(statement: str) -> str:
     return "\n".join(f"    {line}" for line in statement.strip().splitlines())
 
 
-def _argument(value: Any) -> Any:
-    """Bring one argument to a form that is sent without losing any of it."""
+def as_argument(value: Any) -> Any:
+    """Bring one argument to a form that is sent without losing any of it.
+
+    Raises:
+        QueryError: It has none.
+    """
     if isinstance(value, np.generic) and not isinstance(value, np.datetime64):
         value = value.item()
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:

@@ -13,6 +13,7 @@ from enum import Enum
 
 import numpy as np
 
+from ignite_tf_magic.dataset.options import AssignedShard
 from ignite_tf_magic.errors import ConfigError
 
 
@@ -155,3 +156,8 @@ class UncountedShare:
                 f"least {self.num_workers} rows"
             )
         return of_all // self.num_workers + (self.worker < of_all % self.num_workers)
+
+
+def uncounted(given: AssignedShard | None) -> UncountedShare:
+    """Return the share that a launcher has assigned, or all."""
+    return UncountedShare(given.worker, len(given.rows_by_worker)) if given else UncountedShare()

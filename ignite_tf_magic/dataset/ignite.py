@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,14 +11,14 @@ import tensorflow as tf
 
 from ignite_tf_magic.config.options import DEFAULT_PORT, Endpoint
 from ignite_tf_magic.dataset.batches import num_rows
-from ignite_tf_magic.dataset.deal import EqualSteps, UncountedShare
+from ignite_tf_magic.dataset.deal import EqualSteps, uncounted
 from ignite_tf_magic.dataset.followed import FollowReader
+from ignite_tf_magic.dataset.generated_pages import arranged, finished, generated
 from ignite_tf_magic.dataset.generator import ArrayDataset
 from ignite_tf_magic.dataset.kept_secrets import Given, keep
 from ignite_tf_magic.dataset.options import ReadOptions, parse_partitions, read_options
 from ignite_tf_magic.dataset.paged import PagedDataset, Pages, Recipe, ShuffleOrder
-from ignite_tf_magic.dataset.passes import EpochTracker, PassSeed
-from ignite_tf_magic.dataset.reader import ChunkReader, PartitionOrder, random_order
+from ignite_tf_magic.dataset.passes import EpochTracker
 from ignite_tf_magic.dataset.reading_process import (
     ReadBy,
     check_secrets_stay,
@@ -28,12 +28,11 @@ from ignite_tf_magic.dataset.reading_process import (
     warn_if_connected,
 )
 from ignite_tf_magic.dataset.source import Source, open_source
-from ignite_tf_magic.dataset.structure import no_pages, page_spec, row_spec, with_ragged
+from ignite_tf_magic.dataset.sql_rows import cache_of, rows_of
+from ignite_tf_magic.dataset.structure import no_pages, page_spec, row_spec
 from ignite_tf_magic.dataset.tfrecord_address import ALL, ASSIGNED, THIS_PROCESS, RecordAddress, part_text
 from ignite_tf_magic.dataset.tfrecord_pages import tfrecord_pages
 from ignite_tf_magic.errors import ConfigError, EmptyCache
-from ignite_tf_magic.protocol.columns import Column, ColumnChunk, RaggedColumn
-from ignite_tf_magic.protocol.layout import RowLayout
 
 
 class IgniteDataset(PagedDataset):
@@ -186,23 +185,23 @@ class IgniteDataset(PagedDataset):
         def whole() -> Recipe:
             every_row = open_source(everything)
             return Recipe(
-                lambda order, passes: _finished(
-                    _generated(every_row, spec, order, passes, is_meant=True), spec, is_share=False
+                lambda order, passes: finished(
+                    generated(every_row, spec, order, passes, is_meant=True), spec, is_share=False
                 )
             )
 
         if reader is ReadBy.CALLER:
             is_share = options.partitions is not None or options.local
             recipe = Recipe(
-                lambda order, passes: _finished(
-                    _generated(source, spec, order, passes, is_meant=read_by is not None),
+                lambda order, passes: finished(
+                    generated(source, spec, order, passes, is_meant=read_by is not None),
                     spec,
                     is_share=is_share,
                 ),
                 share=source.shard(options.assignment),
                 equal_steps=policy,
                 whole=whole if assigned else None,
-                uncounted=_uncounted(options) if where is not None and options.assignment else None,
+                uncounted=uncounted(options.assignment) if where is not None and options.assignment else None,
             )
         else:
             address = RecordAddress(
@@ -219,11 +218,84 @@ class IgniteDataset(PagedDataset):
                 secrets=_kept(options, Given(username, password, certfile, keyfile, cert_password)),
             )
             recipe = Recipe(
-                lambda order, _: _finished(_recorded(source, spec, address, order), spec, is_share=True),
+                lambda order, _: finished(_recorded(source, spec, address, order), spec, is_share=True),
                 is_elsewhere=True,
                 whole=whole if assigned else None,
             )
         super().__init__(recipe)
+
+    @classmethod
+    def from_sql(
+        cls,
+        statement: str,
+        args: Sequence[Any] = (),
+        *,
+        host: str | None = None,
+        port: int | None = None,
+        username: str | None = None,
+        password: str | None = None,
+        certfile: str | None = None,
+        keyfile: str | None = None,
+        cert_password: str | None = None,
+        fill: Mapping[str, Any] | None = None,
+        nulls: str | Iterable[str] | None = None,
+        variable: Sequence[str] = (),
+        assigned: bool = True,
+        allow_partial: bool = False,
+    ) -> PagedDataset:
+        """Return the rows that a SELECT makes of those of one table: {"COLUMN": ...}, by the columns' names.
+
+        Columns may be expressions; rows come from the nodes in pages, in no order that is promised, and each pass asks
+        anew. In a run each worker has the rows of its own partitions, if the table's is the cache that the run was
+        started for; nobody has counted them, as with `where`. What is made of all rows is refused: joins, groups,
+        DISTINCT, LIMIT, aggregates, a SELECT within; so are two columns of one name.
+
+        Args:
+            statement: One SELECT, with a `?` for each of `args`.
+            args: Bound on the nodes, never spliced into the text.
+            host: As in `IgniteDataset`; so are the others.
+            port: As there.
+            username: As there.
+            password: As there.
+            certfile: As there.
+            keyfile: As there.
+            cert_password: As there.
+            fill: What a null becomes, by column.
+            nulls: Which columns have a boolean beside them that tells where they are null.
+            variable: Columns of arrays of varying length.
+            assigned: False gives each worker of a run all rows.
+            allow_partial: As there.
+
+        Raises:
+            ConfigError: It is no such SELECT.
+            QueryError: The cluster refuses it, or an argument.
+            EmptyCache: It gives no row now, so that nothing tells what its rows look like.
+            SchemaError: A column has no tensor form, or the first rows differ in type.
+            RowsLost, LoadIncomplete, ConnectionFailed, AuthenticationError: As `IgniteDataset`.
+        """
+        given: dict[str, Any] = {
+            "host": host,
+            "port": port,
+            "username": username,
+            "password": password,
+            "certfile": certfile,
+            "keyfile": keyfile,
+            "cert_password": cert_password,
+        }
+        connect = read_options("", assigned=False, **given).connect
+        cache = cache_of(connect, statement, args)
+        options = read_options(
+            cache,
+            assigned=assigned,
+            allow_partial=allow_partial,
+            fill=fill,
+            nulls=nulls,
+            variable=variable,
+            **given,
+        )
+        if options.cache != cache:  # IGNITE_DATASET_CACHE_NAME is about datasets that name a cache
+            options = replace(options, cache=cache, partitions=None, assignment=None)
+        return rows_of(options, statement, args, assigned=assigned)
 
 
 def _kept(options: ReadOptions, given: Given) -> str | None:
@@ -242,27 +314,6 @@ def _row_spec(source: Source, given: Any) -> Any:
             "element_spec={'key': tf.TensorSpec([], tf.int64), 'val': {...}} to get a dataset without elements"
         )
     return given
-
-
-def _generated(
-    source: Source, spec: Any, order: ShuffleOrder | None, passes: EpochTracker | None, *, is_meant: bool
-) -> Pages:
-    """Return pages that a generator of this process reads; `is_meant` where it was asked for by name."""
-    passes = passes or EpochTracker()
-    draw = _partition_order(order, passes)
-    layout = source.layout
-    if layout is None:
-        return no_pages(spec)
-
-    def read() -> Iterator[Any]:
-        if not is_meant:
-            warn_if_connected()
-        with ChunkReader(source, draw(), passes.stream()) as reader:
-            passes.note(reader.stream)
-            for chunk in reader.chunks():
-                yield _arranged(chunk, layout)
-
-    return ArrayDataset(read, page_spec(spec))
 
 
 def _check_following(follow: bool, after: int | None, reader: ReadBy, options: ReadOptions) -> None:
@@ -303,22 +354,17 @@ def _followed(
         if not is_meant:
             warn_if_connected()
         return FollowReader(
-            source, after, None if is_all else source.partitions, partial(_arranged, layout=layout)
+            source, after, None if is_all else source.partitions, partial(arranged, layout=layout)
         )
 
     def pages(order: ShuffleOrder | None, passes: EpochTracker | None) -> Pages:
         del order, passes
-        found = _finished(ArrayDataset(read, page_spec(spec)), spec, is_share=True)
+        found = finished(ArrayDataset(read, page_spec(spec)), spec, is_share=True)
         return found.filter(lambda page: num_rows(page) > 0).apply(
             tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
         )
 
-    return Recipe(pages, uncounted=replace(_uncounted(options), is_endless=True))
-
-
-def _uncounted(options: ReadOptions) -> UncountedShare:
-    given = options.assignment
-    return UncountedShare(given.worker, len(given.rows_by_worker)) if given else UncountedShare()
+    return Recipe(pages, uncounted=replace(uncounted(options.assignment), is_endless=True))
 
 
 def _recorded(source: Source, spec: Any, address: RecordAddress, order: ShuffleOrder | None) -> Pages:
@@ -326,34 +372,3 @@ def _recorded(source: Source, spec: Any, address: RecordAddress, order: ShuffleO
     if address.secrets is not None:
         check_secrets_stay()
     return no_pages(spec) if source.layout is None else tfrecord_pages(address.uri(), source.layout, order)
-
-
-def _finished(pages: Pages, spec: Any, *, is_share: bool) -> Pages:
-    return with_ragged(pages, spec).with_options(_options(is_share=is_share))
-
-
-def _options(*, is_share: bool) -> tf.data.Options:
-    options = tf.data.Options()
-    # TensorFlow's autotuner is awaited when an iterator ends: measured, 15 times of 16, for up to the time the
-    # pass took. Without it AUTOTUNE still means parallel. `with_options` can turn it on again.
-    options.autotune.enabled = False
-    if is_share:
-        # Sharding again what is a share already would lose rows: measured, half of them with two workers.
-        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    return options
-
-
-def _arranged(chunk: ColumnChunk, layout: RowLayout) -> Any:
-    return tf.nest.flatten(layout.arranged(_arrays(column) for column in chunk.columns()))
-
-
-def _arrays(column: Column) -> Any:
-    return column.arrays if isinstance(column, RaggedColumn) else column
-
-
-def _partition_order(order: ShuffleOrder | None, passes: EpochTracker) -> Callable[[], PartitionOrder | None]:
-    """Draw the order of partitions for each pass: by its number when shuffled, else as they are."""
-    if order is None:
-        return lambda: None
-    seed = PassSeed(order.seed, passes, "partitions", reshuffle=order.reshuffle)
-    return lambda: random_order(int(seed()))

@@ -7,11 +7,11 @@ the others when it has found fewer rows than there are.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ignite_tf_magic.client.client import Cache
 from ignite_tf_magic.client.owner_query import RowQuery
-from ignite_tf_magic.client.sql import SqlClient
+from ignite_tf_magic.client.sql import SqlClient, as_argument
 from ignite_tf_magic.client.sql_tables import CacheTable, table_of
 from ignite_tf_magic.dataset.options import ReadOptions
 from ignite_tf_magic.errors import ConfigError
@@ -79,7 +79,8 @@ def pick(options: ReadOptions, cache: Cache, layout: RowLayout, mean_row_bytes: 
     if options.where is None:
         return _picked_fields(sql, table, cells) if cells else None
     columns, found = cells or (("_VAL",), layout)
-    query = _query(table, columns, found, f" WHERE (\n{options.where}\n)", options.where_args)
+    args = tuple(map(as_argument, options.where_args))
+    query = _query(table, columns, found, f" WHERE (\n{options.where}\n)", args)
     sql.query(f"EXPLAIN {query.statement}", query.args)
     return Picked(query, found, has_condition=True)
 
@@ -147,11 +148,14 @@ def _cells(layout: RowLayout, table: CacheTable) -> tuple[tuple[str, ...], RowLa
 
 
 def _query(
-    table: CacheTable, columns: Sequence[str], layout: RowLayout, clause: str, args: Sequence[object] = ()
+    table: CacheTable, columns: Sequence[str], layout: RowLayout, clause: str, args: tuple[object, ...] = ()
 ) -> RowQuery:
     statement = f"SELECT _KEY, {', '.join(columns)} FROM {table.quoted}{clause}"  # noqa: S608  names in quotes
+    return bounded(RowQuery(statement, args, 1 + len(columns)), layout)
+
+
+def bounded(query: RowQuery, layout: RowLayout) -> RowQuery:
+    """Return a query that knows how large its rows are, where none is larger than the others."""
     leaves = layout.leaves()
-    known = _HEAD_BYTES + sum(5 + row_bytes(leaf) for leaf in leaves)
-    return RowQuery(
-        statement, tuple(args), 1 + len(columns), known if all(leaf.is_fixed for leaf in leaves) else None
-    )
+    most = _HEAD_BYTES + sum(5 + row_bytes(leaf) for leaf in leaves)
+    return replace(query, row_bytes=most) if all(leaf.is_fixed for leaf in leaves) else query

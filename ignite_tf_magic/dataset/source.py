@@ -138,8 +138,8 @@ def _look_at(
             f"the dataset was made for cache {snapshot.baseline.cache!r}, and IGNITE_DATASET_CACHE_NAME here "
             f"says {options.cache!r}"
         )
-    baseline = snapshot.baseline if snapshot else _whole_baseline(options, cache)
-    partitions = _choose(options, client, baseline)
+    baseline = snapshot.baseline if snapshot else whole_baseline(options, cache)
+    partitions = choose_partitions(options, client, baseline)
     sizes = PageSizes(options.page_rows)
     note_regions(client, sizes, baseline, partitions)
     layout, row_bytes = (
@@ -164,7 +164,7 @@ def _expected_rows(options: ReadOptions, partitions: Sequence[int], baseline: Ba
     return baseline.size if len(partitions) == len(baseline.owners) else None
 
 
-def _whole_baseline(options: ReadOptions, cache: Cache) -> Baseline:
+def whole_baseline(options: ReadOptions, cache: Cache) -> Baseline:
     """Note who owns what, unless the cache is known to hold a part of its rows only."""
     baseline = cache.baseline()
     if not options.allow_partial:
@@ -176,7 +176,12 @@ def _whole_baseline(options: ReadOptions, cache: Cache) -> Baseline:
     return baseline
 
 
-def _choose(options: ReadOptions, client: Client, baseline: Baseline) -> tuple[int, ...]:
+def choose_partitions(options: ReadOptions, client: Client, baseline: Baseline) -> tuple[int, ...]:
+    """Return the partitions to read, ascending.
+
+    Raises:
+        ConfigError: There is no such partition.
+    """
     chosen = sorted(baseline.owners if options.partitions is None else options.partitions)
     unknown = [partition for partition in chosen if partition not in baseline.owners]
     if unknown:

@@ -41,6 +41,7 @@ class LayoutFinder:
         nulls: Which fields have a boolean beside them, NAME_is_null, that tells where they are null: "mask" means all
             whose own type has no null and that have no `fill`; names mean those; None means those of "mask" of which a
             null was seen; "error" means none.
+        cells: What stands behind each key where it is no value, but cells one behind the other, as fields of a type.
     """
 
     def __init__(
@@ -50,12 +51,13 @@ class LayoutFinder:
         fill: Mapping[str, Any] | None = None,
         variable: Iterable[str] = (),
         nulls: str | Iterable[str] | None = None,
+        cells: BinaryType | None = None,
     ) -> None:
         self._wanted = None if fields is None else frozenset(fields)
         self._fill = dict(fill or {})
         self._variable = frozenset(variable)
         self._nulls: Nulls = nulls if nulls is None or isinstance(nulls, str) else frozenset(nulls)
-        self._seen = SeenRows(find_type)
+        self._seen, self._has_cells = SeenRows(find_type, cells), cells is not None
         self.left_out: dict[str, SchemaError] = {}
 
     @property
@@ -88,6 +90,8 @@ class LayoutFinder:
                 "; ".join(map(str, self.left_out.values())) or "neither the keys nor the values have a field"
             )
             raise SchemaError(f"there is no column to read: {why}")
+        if self._has_cells and isinstance(found.value, ObjectNode):
+            return replace(found, value=replace(found.value, types=()))
         return found
 
     def _check_names(self) -> None:

@@ -56,12 +56,17 @@ class SeenRows:
 
     Args:
         find_type: Gives the cluster's metadata of a binary type.
+        cells: What stands behind a key where it is no value, but cells one behind the other, as fields of a type.
     """
 
-    def __init__(self, find_type: FindType) -> None:
+    def __init__(self, find_type: FindType, cells: BinaryType | None = None) -> None:
         self._find_type = find_type
+        self._cells = cells
         self.key, self.value = SeenField(), SeenField()
         self.num_rows = 0
+        if cells:
+            self.value.codes.add(TypeCode.BINARY_OBJECT)
+            self.value.types[cells.type_id] = cells
 
     def add(self, rows: memoryview, num_rows: int) -> None:
         """Look at the rows of one page.
@@ -72,7 +77,11 @@ class SeenRows:
         reader = Reader(rows)
         for _ in range(num_rows):
             self._look(reader, self.key)
-            self._look(reader, self.value)
+            if self._cells is None:
+                self._look(reader, self.value)
+                continue
+            for _, field_id in self._cells.fields.values():
+                self._look(reader, self.value.fields.setdefault(field_id, SeenField()))
         self.num_rows += num_rows
 
     def _look(self, reader: Reader, seen: SeenField) -> None:

@@ -79,6 +79,14 @@ def with_engine(statement: str, engine: str) -> str:
     raise ConfigError(f"--engine {engine} is for statements with a SELECT, and this one has none")
 
 
+def with_first_column(statement: str, column: str) -> str:
+    """Return a SELECT that gives a column more, before all others."""
+    for match in _SELECT.finditer(statement):
+        if match["select"]:
+            return f"{statement[: match.end()]} {column}, {statement[match.end() :]}"
+    raise ConfigError(f"{statement!r} is no SELECT")
+
+
 def in_quotes(name: str) -> str:
     """Return a name in quotes, for a statement that nobody reads: it may be a word of SQL, as ORDER."""
     return '"' + name.replace('"', '""') + '"'

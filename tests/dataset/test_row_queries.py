@@ -115,6 +115,31 @@ def test_a_condition(wide, fields):
     assert sorted(arrays["key"].tolist()) == sorted(expected)
 
 
+@pytest.mark.parametrize(
+    ("where", "args", "keys"),
+    [
+        ("_KEY = ?", [5], {5}),
+        ("_KEY = 7", [], {7}),
+        ("_KEY IN (1, 2, ?)", [3], {1, 2, 3}),
+        ("_KEY = 5 OR _KEY = 900", [], {5, 900}),
+        ("_KEY BETWEEN 10 AND 12", [], {10, 11, 12}),
+        ("_KEY = 5 AND _KEY = 6", [], set()),
+        ("name LIKE 'row 29_'", [], set(range(290, 300))),
+    ],
+)
+def test_a_condition_over_keys_gives_each_row_once(wide, where, args, keys):
+    """Ignite takes partitions out of such a condition itself, whatever partitions it was told."""
+    found = [
+        int(row["key"]) for row in IgniteDataset(wide.name, where=where, where_args=args, **wide.where())
+    ]
+    assert sorted(found) == sorted(keys)
+    some = IgniteDataset(wide.name, where=where, where_args=args, part="0-511", **wide.where())
+    in_halves = [int(row["key"]) for row in some]
+    rest = IgniteDataset(wide.name, where=where, where_args=args, part="512-1023", **wide.where())
+    in_halves += [int(row["key"]) for row in rest]
+    assert sorted(in_halves) == sorted(keys)
+
+
 def test_a_condition_without_rows(wide):
     dataset = IgniteDataset(wide.name, where="label = 77", **wide.where())
     assert list(dataset) == [] and list(dataset.batch(8)) == []

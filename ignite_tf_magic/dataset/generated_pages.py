@@ -1,0 +1,72 @@
+"""Pages of rows that this process's Python reads, as tf.data has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from ignite_tf_magic.dataset.generator import ArrayDataset
+from ignite_tf_magic.dataset.paged import Pages, ShuffleOrder
+from ignite_tf_magic.dataset.passes import EpochTracker, PassSeed
+from ignite_tf_magic.dataset.reader import ChunkReader, PartitionOrder, random_order
+from ignite_tf_magic.dataset.reading_process import warn_if_connected
+from ignite_tf_magic.dataset.source import Source
+from ignite_tf_magic.dataset.structure import no_pages, page_spec, with_ragged
+from ignite_tf_magic.protocol.columns import Column, ColumnChunk, RaggedColumn
+from ignite_tf_magic.protocol.layout import RowLayout
+
+
+def generated(
+    source: Source, spec: Any, order: ShuffleOrder | None, passes: EpochTracker | None, *, is_meant: bool
+) -> Pages:
+    """Return pages that a generator of this process reads; `is_meant` where it was asked for by name."""
+    passes = passes or EpochTracker()
+    draw = _partition_order(order, passes)
+    layout = source.layout
+    if layout is None:
+        return no_pages(spec)
+
+    def read() -> Iterator[Any]:
+        if not is_meant:
+            warn_if_connected()
+        with ChunkReader(source, draw(), passes.stream()) as reader:
+            passes.note(reader.stream)
+            for chunk in reader.chunks():
+                yield arranged(chunk, layout)
+
+    return ArrayDataset(read, page_spec(spec))
+
+
+def finished(pages: Pages, spec: Any, *, is_share: bool) -> Pages:
+    """Return pages as a dataset takes them: with ragged tensors, and tf.data's options."""
+    return with_ragged(pages, spec).with_options(_options(is_share=is_share))
+
+
+def _options(*, is_share: bool) -> tf.data.Options:
+    options = tf.data.Options()
+    # TensorFlow's autotuner is awaited when an iterator ends: measured, 15 times of 16, for up to the time the
+    # pass took. Without it AUTOTUNE still means parallel. `with_options` can turn it on again.
+    options.autotune.enabled = False
+    if is_share:
+        # Sharding again what is a share already would lose rows: measured, half of them with two workers.
+        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return options
+
+
+def arranged(chunk: ColumnChunk, layout: RowLayout) -> Any:
+    """Return the arrays of a chunk, in the order of its page."""
+    return tf.nest.flatten(layout.arranged(_arrays(column) for column in chunk.columns()))
+
+
+def _arrays(column: Column) -> Any:
+    return column.arrays if isinstance(column, RaggedColumn) else column
+
+
+def _partition_order(order: ShuffleOrder | None, passes: EpochTracker) -> Callable[[], PartitionOrder | None]:
+    """Draw the order of partitions for each pass: by its number when shuffled, else as they are."""
+    if order is None:
+        return lambda: None
+    seed = PassSeed(order.seed, passes, "partitions", reshuffle=order.reshuffle)
+    return lambda: random_order(int(seed()))
