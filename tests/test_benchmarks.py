@@ -62,6 +62,7 @@ def test_load_is_measured_beside_pyignite(ignite):
     assert ours["ratio_to_pyignite"] == pytest.approx(ours["rows_per_s"] / theirs["rows_per_s"], abs=0.01)
 
 
+@pytest.mark.long
 def test_sql_is_measured_beside_pyignite(ignite):
     rows = sql.run(ignite.connect_options, 300, replace(BRIEF, rounds=1), unheard)
     assert [row["variant"] for row in rows] == list(sql.VARIANTS)

@@ -32,7 +32,7 @@ _VARIABLE_CELL_BYTES = 256
 _SORTED = "index sorted"  # in a plan of Ignite's H2
 _HEAD_BYTES = 64  # of a key that is an object
 # A node takes about as long for a cell as for 32 bytes of a row that is sent whole: measured, see docs/decisions.md.
-_WORTH = 3
+WORTH = 3
 _CELL_COST_BYTES = 24
 
 
@@ -116,7 +116,7 @@ def check_condition(where: str | None, args: Sequence[object]) -> None:
 
 def _is_small_part(layout: RowLayout, mean_row_bytes: int) -> bool:
     cells = [layout.key, *(child for _, child in _children(layout.value))]
-    return _WORTH * sum(map(_cell_bytes, cells)) <= mean_row_bytes
+    return WORTH * sum(map(_cell_bytes, cells)) <= mean_row_bytes
 
 
 def _cell_bytes(node: Node) -> int:

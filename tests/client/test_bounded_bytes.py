@@ -100,6 +100,7 @@ def test_nodes_are_asked_how_full_they_are(small_nodes, monkeypatch):
             client.destroy_cache(name)
 
 
+@pytest.mark.long
 def test_a_thousand_rows_of_one_mib(small_nodes):
     with connect(small_nodes.connect_options) as client:
         cache = client.create_cache(CacheConfig("LARGE"))

@@ -77,6 +77,7 @@ def test_with_a_backup_every_row_arrives_once(loaded, sizes_of):
     assert list(dict.fromkeys(partitions)) == order
 
 
+@pytest.mark.long
 def test_a_partition_cut_in_the_middle_is_not_doubled(loaded):
     """The page size is 1, so that the kill hits a partition of which some rows were delivered."""
     cluster, client = loaded

@@ -120,7 +120,9 @@ def test_a_node_that_cannot_look_at_some_partitions(cache, monkeypatch):
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("page_rows", [16, 1 << 20], ids=["short pages", "long pages"])
+@pytest.mark.parametrize(
+    "page_rows", [16, pytest.param(1 << 20, marks=pytest.mark.long)], ids=["short pages", "long pages"]
+)
 def test_a_node_is_lost_in_the_middle(new_cluster, page_rows):
     cluster = new_cluster(num_nodes=3)
     with connect(cluster.connect_options) as client:

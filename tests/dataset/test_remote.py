@@ -379,6 +379,7 @@ def test_a_dataset_made_before_the_loop_over_devices_is_read_on_each_or_refused(
     assert found["own"] == ""  # where the session's task is one's own, all is as it seems
 
 
+@pytest.mark.long
 def test_rows_of_this_process_asked_for_on_another_device_are_told_of(servers, digits):
     found = servers.run(CONNECTED_LATE, digits.name)
     assert len(found["None"]) == 1

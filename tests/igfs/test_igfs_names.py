@@ -69,6 +69,7 @@ def test_names_are_a_set(steps):
         assert sorted(rows.listed()) == sorted(model)
 
 
+@pytest.mark.long
 def test_a_large_directory_is_divided_and_shrinks_to_nothing():
     rows = Rows()
     many = [f"events.{number:06d}" for number in range(40_000)]

@@ -229,17 +229,17 @@ def test_a_delayed_renewal_does_not_prolong(relay):
 
 
 def test_renewals_keep_a_job_alive_of_that_generation_only(relay):
-    relay.start(SLEEP, name="a", lease=lease(relay, 1.0))
-    relay.start(SLEEP, name="other", run="s", lease=lease(relay, 1.0))
+    relay.start(SLEEP, name="a", lease=lease(relay, 4.0))
+    relay.start(SLEEP, name="other", run="s", lease=lease(relay, 4.0))
     while relay.job("other", "s")["state"] == "running":
-        relay.poll(renew={"generation": 1, **lease(relay, 1.0)})
-        relay.poll("s", renew={"generation": 2, **lease(relay, 1.0)})
+        relay.poll(renew={"generation": 1, **lease(relay, 4.0)})
+        relay.poll("s", renew={"generation": 2, **lease(relay, 4.0)})
     assert relay.job("a")["state"] == "running"
 
 
 def test_a_lease_is_set_further_off_and_back_for_one_generation_only(relay):
-    relay.start(SLEEP, lease=lease(relay, 1.0))
-    relay.start(SLEEP, name="other", run="s", lease=lease(relay, 1.0))
+    relay.start(SLEEP, lease=lease(relay, 4.0))
+    relay.start(SLEEP, name="other", run="s", lease=lease(relay, 4.0))
     relay.start(SLEEP, name="free", run="s")
     relay.call("lease", run="r", generation=1, lease_s=500)
     relay.call("lease", run="s", generation=2, lease_s=500)

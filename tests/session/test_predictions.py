@@ -136,6 +136,7 @@ def test_what_cannot_be_predicted_is_refused_in_words(session, tmp_path):
         session.predict(tmp_path / "bad.keras", "PREDICT_WIDE", "PREDICT_NONE")
 
 
+@pytest.mark.long
 def test_kills_leave_each_row_once(session, ignite, tmp_path):
     rows, path = rows_of(20_000), tmp_path / "model.keras"
     session.load("PREDICT_KILLED_IN", rows)

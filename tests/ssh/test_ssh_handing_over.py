@@ -110,6 +110,7 @@ def test_a_registry_that_does_not_answer_is_asked_again(session, registry_fails)
     assert run.wait(60).state is RunState.SUCCEEDED
 
 
+@pytest.mark.long
 def test_a_registry_that_never_answers_is_told_of(session, registry_fails):
     registry_fails(times=1000)
     with pytest.raises(

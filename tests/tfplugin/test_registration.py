@@ -107,6 +107,7 @@ def test_a_stale_build_is_told(mem, monkeypatch):
         register_schemes({"mem": mem})
 
 
+@pytest.mark.long
 def test_first_registration_from_many_threads_and_use_after_fork():
     """In a process of its own: the first registration happens once."""
     command = [sys.executable, "-m", "tests.tfplugin.threads_and_fork"]

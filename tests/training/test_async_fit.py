@@ -215,6 +215,7 @@ OF_FRAMEWORKS = pytest.mark.parametrize("cases", ["keras", AGAIN], indirect=True
 
 @OF_FRAMEWORKS
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.long
 def test_one_worker_comes_to_what_one_process_comes_to(cases, name):
     alone, found = (each[name] for each in cases)
     assert found["iterations"] == alone["iterations"]

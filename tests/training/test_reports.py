@@ -48,7 +48,8 @@ def test_numbers_of_every_width_are_taken(dtype):
     assert as_number(value) == 2.0
 
 
-@pytest.mark.parametrize("num_workers", [pytest.param(1, marks=pytest.mark.long), 2])
+@pytest.mark.parametrize("num_workers", [1, 2])
+@pytest.mark.long
 def test_records_say_what_the_history_says_and_what_is_waited_for(tmp_path, num_workers):
     found = train(tmp_path, num_workers, 0.25)
     history = json.loads((tmp_path / "history-0.json").read_text())
@@ -74,7 +75,6 @@ def test_records_say_what_the_history_says_and_what_is_waited_for(tmp_path, num_
     assert list((tmp_path / "igfs" / "events" / "training").glob("events.out.tfevents.*"))
 
 
-@pytest.mark.long
 def test_several_steps_at_a_time_and_data_that_is_there(tmp_path):
     found = train(tmp_path, 1, 0.0, STEPS_PER_EXECUTION="4")
     last = found[-1]

@@ -28,6 +28,7 @@ def said(session, script: str, num_workers: int) -> tuple[list, str]:
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.long
 def test_batches_that_were_dealt_are_not_cut_again(session):
     script = """
 import json, warnings

@@ -238,6 +238,7 @@ def test_keras_on_pytorch_trains_alone(tmp_path):
     check_alone(tmp_path, "torch")
 
 
+@pytest.mark.long
 def test_another_backend_trains_alone(tmp_path):
     check_alone(tmp_path, "jax")
 
