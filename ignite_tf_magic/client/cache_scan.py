@@ -31,7 +31,10 @@ from ignite_tf_magic.protocol.ops import Status
 MAX_ATTEMPTS = 6
 RECOVERY_TIMEOUT_S = 40.0
 # Words of the servers' own exceptions; the status is the same for all of them.
-_TRANSIENT = ("ClusterTopology", "topology", "reserve", "not owner", "node left", "left the grid", "exchange")
+_TRANSIENT = (
+    *("ClusterTopology", "topology", "reserve", "not owner", "node left", "left the grid", "exchange"),
+    "fetch data from node",
+)
 _LOST = ("partition data has been lost", "CacheInvalidStateException", "lost partitions")
 
 

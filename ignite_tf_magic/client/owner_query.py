@@ -17,8 +17,8 @@ from typing import Any
 from ignite_tf_magic.client.channel import Channel, payload_of
 from ignite_tf_magic.client.owner_scan import PartitionProgress
 from ignite_tf_magic.client.page_sizes import PAGE_BYTES, PageSizes
-from ignite_tf_magic.client.scanned_pages import ScannedSeries, index, undelivered
-from ignite_tf_magic.errors import ConnectionLost, IgniteTfError
+from ignite_tf_magic.client.scanned_pages import ScannedSeries, index, undelivered, used_meanwhile
+from ignite_tf_magic.errors import IgniteTfError
 from ignite_tf_magic.protocol import messages, sql
 from ignite_tf_magic.protocol.lazy_numpy import np
 from ignite_tf_magic.protocol.messages import Page, Request
@@ -131,13 +131,12 @@ class OwnerQuery:
         piece = self._ask_for_piece()
         while piece:
             page = self._receive()
-            kept = self._account(piece, page)
+            kept, following = self._account(piece, page), piece
             if page.has_more:
                 self._ask(sql.next_rows(self._cursor))
-                following = piece
             else:
                 following = self._ask_for_piece()
-            yield from self._sent_before(ScannedSeries([piece[0]], PageSeries([kept])))
+            yield from used_meanwhile(self._channel, ScannedSeries([piece[0]], PageSeries([kept])))
             piece = following
 
     def _ask_for_piece(self) -> list[int]:
@@ -181,14 +180,3 @@ class OwnerQuery:
             for _ in piece:
                 self._pending.popleft()
         return page
-
-    def _sent_before(self, series: ScannedSeries) -> Iterator[ScannedSeries]:
-        """Let the node work on the next request while the series is used, which is complete in any case."""
-        failure = None
-        try:
-            self._channel.flush()
-        except ConnectionLost as error:
-            failure = error
-        yield series
-        if failure:
-            raise failure

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING
 
 from ignite_tf_magic.client.channel import Channel, payload_of, server_error
 from ignite_tf_magic.client.page_sizes import IN_FLIGHT_BYTES, PageSizes, PartitionStats
-from ignite_tf_magic.client.scanned_pages import ScannedSeries, undelivered
-from ignite_tf_magic.errors import ConnectionLost
+from ignite_tf_magic.client.scanned_pages import ScannedSeries, undelivered, used_meanwhile
 from ignite_tf_magic.protocol import messages, metrics
 from ignite_tf_magic.protocol.connection import Fault, Response
 from ignite_tf_magic.protocol.lazy_numpy import np
@@ -149,22 +148,9 @@ class OwnerScan:
                 self._receive()
             series = self._next_series()
             if series:
-                yield from self._sent_before(series)
+                yield from used_meanwhile(self._channel, series)
             if self._cursors and self._cursors[0].is_oversized:
                 self._reopen(self._cursors[0])
-
-    def _sent_before(
-        self, series: ScannedSeries, requests: bytes | memoryview = b""
-    ) -> Iterator[ScannedSeries]:
-        """Let the node work on the next requests while the series is used, which is complete in any case."""
-        failure = None
-        try:
-            self._channel.flush(requests)
-        except ConnectionLost as error:
-            failure = error
-        yield series
-        if failure:
-            raise failure
 
     @property
     def is_quiet(self) -> bool:
@@ -202,7 +188,7 @@ class OwnerScan:
             if isinstance(outcome, SweptSeries):
                 series = self._swept(outcome, partitions)
                 is_apt = is_apt and self._sizes.are_apt(expected, self._channel.node_id)
-                yield from self._sent_before(series, sweep.requests() if is_apt else b"")
+                yield from used_meanwhile(self._channel, series, sweep.requests() if is_apt else b"")
             elif isinstance(outcome, Fault):
                 raise server_error(outcome, Operation.QUERY_SCAN)
             elif isinstance(outcome, Grown) and sweep.is_quiet:

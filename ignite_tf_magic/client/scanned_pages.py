@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ignite_tf_magic.client.channel import Channel
+from ignite_tf_magic.errors import ConnectionLost
 from ignite_tf_magic.protocol.lazy_numpy import np
 from ignite_tf_magic.protocol.messages import Page
 from ignite_tf_magic.protocol.page_series import PageSeries
@@ -38,6 +40,24 @@ class ScannedPage:
     def row_starts(self) -> NDArray[np.int64]:
         """Find where each row starts: num_rows + 1 offsets into `page.rows`."""
         return index(self.page)[0]
+
+
+def used_meanwhile(
+    channel: Channel, series: ScannedSeries, requests: bytes | memoryview = b""
+) -> Iterator[ScannedSeries]:
+    """Let the node work on the next requests while the series is used, which is complete in any case.
+
+    Raises:
+        ConnectionLost: The node went away; told when the series was used.
+    """
+    failure = None
+    try:
+        channel.flush(requests)
+    except ConnectionLost as error:
+        failure = error
+    yield series
+    if failure:
+        raise failure
 
 
 def index(page: Page, num_values: int = 1) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:

@@ -7,6 +7,7 @@ the others when it has found fewer rows than there are.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from ignite_tf_magic.client.client import Cache
@@ -14,7 +15,7 @@ from ignite_tf_magic.client.owner_query import RowQuery
 from ignite_tf_magic.client.sql import SqlClient, as_argument
 from ignite_tf_magic.client.sql_tables import CacheTable, table_of
 from ignite_tf_magic.dataset.options import ReadOptions
-from ignite_tf_magic.errors import ConfigError
+from ignite_tf_magic.errors import ConfigError, QueryError
 from ignite_tf_magic.protocol.declared_layout import CODE_OF_JAVA_TYPE
 from ignite_tf_magic.protocol.layout import Leaf, Node, ObjectNode, RowLayout
 from ignite_tf_magic.protocol.ops import TypeCode
@@ -81,7 +82,11 @@ def pick(options: ReadOptions, cache: Cache, layout: RowLayout, mean_row_bytes: 
     columns, found = cells or (("_VAL",), layout)
     args = tuple(map(as_argument, options.where_args))
     query = _query(table, columns, found, f" WHERE (\n{options.where}\n)", args)
-    sql.query(f"EXPLAIN {query.statement}", query.args)
+    # Of another engine nobody knows whether it heeds partitions.
+    if (plan := _plan(sql, query)) and not plan.startswith("SELECT"):
+        raise ConfigError(
+            "where= is carried out by Ignite's H2, and this cluster's SQL engine is another one"
+        )
     return Picked(query, found, has_condition=True)
 
 
@@ -90,9 +95,17 @@ def _picked_fields(
 ) -> Picked | None:
     """Return the reading of some fields, in an order that holds whoever owns what: that of keys, by their index."""
     query = _query(table, *cells, " ORDER BY _KEY")
-    plan = sql.query(f"EXPLAIN {query.statement}").rows
-    # Without such an index a node would gather all rows to sort them.
-    return Picked(query, cells[1], has_condition=False) if _SORTED in str(plan[0][0]) else None
+    with suppress(QueryError):
+        # Without such an index a node would gather all rows to sort them.
+        if _SORTED in _plan(sql, query):
+            return Picked(query, cells[1], has_condition=False)
+    return None
+
+
+def _plan(sql: SqlClient, query: RowQuery) -> str:
+    """Return how each node is to carry out a query; nothing where Ignite sees that it has no rows."""
+    rows = sql.query(f"EXPLAIN {query.statement}", query.args).rows
+    return str(rows[0][0]) if rows else ""
 
 
 def check_condition(where: str | None, args: Sequence[object]) -> None:

@@ -51,12 +51,15 @@ def cache_of(connect: ConnectOptions, statement: str, args: Sequence[Any]) -> st
 
     Raises:
         ConfigError: It is no SELECT over one table, or makes something of all rows.
+        EmptyCache: It has no row, whatever the table has.
         QueryError: The cluster refuses it.
     """
     sql = SqlClient(connect)
     plan = [str(row[0]) for row in sql.query(f"EXPLAIN {statement}", args).rows]
+    if not plan:  # Ignite sees it by a condition that contradicts itself
+        raise EmptyCache(f"{statement!r} can give no row")
     parts = [_NOISE.sub(" ", part) for part in plan]
-    tables = _FROM.findall(parts[0]) if parts else []
+    tables = _FROM.findall(parts[0])
     is_plain = len(tables) == 1 and parts[0].count("SELECT") == 1 and not _OF_ALL_ROWS.search(parts[0])
     if not is_plain or any(_OF_ALL_ROWS.search(part) or "(" in part for part in parts[1:]):
         raise ConfigError(

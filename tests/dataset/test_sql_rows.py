@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from decimal import Decimal
 from itertools import chain
 
 import keras
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import ignite_tf_magic
 from ignite_tf_magic import IgniteDataset
 from ignite_tf_magic.client.sql import SqlClient
 from ignite_tf_magic.errors import ConfigError, EmptyCache, QueryError, SchemaError
@@ -88,6 +90,15 @@ def test_nulls_and_types(query, ignite):
             assert bool(row["A_is_null"]) == bool(n % 3) and int(row["A"]) == (0 if n % 3 else n)
             assert np.isnan(row["B"]) if n % 2 else row["B"] == n / 4
             assert row["T"] == n * 10**9 and row["N"] == n
+        query(
+            "INSERT INTO SOME_NULLS (ID, T, N) VALUES (?, ?, ?)",
+            [99, np.datetime64("2400-01-01"), Decimal("1.10")],
+        )
+        text = "SELECT CAST(T AS VARCHAR) AS T, CAST(N AS VARCHAR) AS N FROM SOME_NULLS WHERE ID = 99"
+        (row,) = IgniteDataset.from_sql(text, **where).as_numpy_iterator()
+        assert row["T"].startswith(b"2400-01-01 00:00:00") and row["N"] == b"1.10"
+        with pytest.raises(SchemaError, match="has a time in val.T outside"):
+            list(ignite_tf_magic.batches("SOME_NULLS", 8, where="ID = 99", **where))
     finally:
         query("DROP TABLE SOME_NULLS")
 
@@ -143,6 +154,7 @@ def test_what_is_made_of_all_rows_is_refused(sales, statement):
         ("SELECT prize FROM SALES_ROWS", (), QueryError, "(?s)not found.*PRICE"),
         ("SELECT price FROM NO_SUCH_TABLE", (), QueryError, "not found"),
         ("SELECT price FROM SALES_ROWS WHERE price > ?", (), QueryError, "parameters"),
+        ("SELECT price FROM SALES_ROWS WHERE _KEY = 1 AND _KEY = 2", (), EmptyCache, "can give no row"),
         ("SELECT price, price FROM SALES_ROWS", (), ConfigError, "two columns .* are called 'PRICE'"),
         ("SELECT price FROM SALES_ROWS; DROP TABLE SALES_ROWS", (), (ConfigError, QueryError), "."),
         ("DELETE FROM SALES_ROWS", (), (ConfigError, QueryError), "."),

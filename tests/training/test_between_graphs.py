@@ -13,7 +13,7 @@ from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.session import RunRequest, RunState, load
 from tests.training.runs import succeeded
 
-NUM_ROWS, NUM_EPOCHS = 200, 10
+NUM_ROWS, NUM_EPOCHS = 200, 20
 ARGS = (
     *("--ps_hosts={ps_hosts}", "--worker_hosts={worker_hosts}"),
     *("--job_name={job_name}", "--task_index={task_index}"),
