@@ -56,7 +56,7 @@ class Batches:
             raise EmptyCache(f"cache {options.cache!r} holds no rows to tell what they look like")
         self._layout = self._source.layout
         self._batch_size, self._shuffle, self._seed = batch_size, shuffle, seed
-        self._share = self._source.shard(options.assignment)
+        self._share = self._source.shard(options.assignment) if options.where is None else None
         share = self._share
         self._plan = GlobalBatchPlan(share.rows_by_worker, batch_size, policy) if share else None
         self._passes = EpochTracker(self._share)

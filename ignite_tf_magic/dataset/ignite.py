@@ -86,7 +86,7 @@ class IgniteDataset(PagedDataset):
         where: Only rows of which this is true: a condition of SQL over the columns of the cache's table, with `?` for
             values, as `"LABEL < ?"`. The nodes look for them, by indexes where there are such, and send no others. Of
             rows that are not of the table's types none is true. Nobody knows how many there are, so that in a run the
-            workers agree before each step whether anyone has rows, and an epoch that was interrupted begins anew.
+            workers agree before each step whether anyone has rows.
         where_args: The values.
         fill: What a null becomes, by field name.
         nulls: Which fields have a boolean beside them, NAME_is_null, that tells where they are null; they are 0 there

@@ -207,10 +207,12 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
         self, share: UncountedShare, batch_rows: int, drop_remainder: bool, name: str | None
     ) -> tf.data.Dataset:
         """Batch rows that nobody has counted: a worker's part of each batch has always the same size."""
-        drops = drop_remainder or share.is_endless
-        batches = self._pages.rebatch(share.batch_rows(batch_rows), drop_remainder=drops, name=name)
-        if share.is_endless:
-            batches = batches.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
+        own = share.batch_rows(batch_rows)
+        if self._recipe.share is not None:
+            pages, passes = _numbered(self._recipe, self._recipe.share)
+            return resumable(pages.rebatch(own, drop_remainder=drop_remainder, name=name), passes)
+        batches = self._pages.rebatch(own, drop_remainder=True, name=name)
+        batches = batches.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
         batches.passes = EpochTracker(RowShard(share.worker, (1,) * share.num_workers, 0, Stream((), 1)))
         return batches
 

@@ -67,6 +67,7 @@ class RowShard:
         worker: This worker's number.
         rows_by_worker: Rows of every worker's share.
         num_partitions: Of the source; 0 where nothing depends on who reads what.
+        is_ordered: Whether rows come in an order that holds whoever owns what.
         stream: Its partitions, as they may be read when nothing was read of them yet.
         measure: Gives what is known of partitions by now, as in `Stream.measured`.
     """
@@ -76,6 +77,7 @@ class RowShard:
     num_partitions: int
     stream: Stream
     measure: Callable[[], Mapping[int, tuple[int, int]]] = lambda: _NO_MEASURES
+    is_ordered: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +223,7 @@ class EpochTracker:
         with self._lock:
             is_under_way = self._started and number == self._number()
             stream = self._streams.get(number, share.stream if is_under_way else None)
-        return record_part(share, stream)
+        return record_part(share, stream if share.is_ordered else None)
 
     def _number(self) -> int:
         return self._first + self._started - 1

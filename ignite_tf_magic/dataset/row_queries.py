@@ -30,7 +30,8 @@ _ALIKE = frozenset(
     )
 )
 _VARIABLE_CELL_BYTES = 256
-_SORTED = "index sorted"  # in a plan of Ignite's H2
+# In a plan of Ignite's H2. Where it does not say so, a node would gather all rows to sort them.
+_BY_KEY, _SORTED = " ORDER BY _KEY", "index sorted"
 _HEAD_BYTES = 64  # of a key that is an object
 # A node takes about as long for a cell as for 32 bytes of a row that is sent whole: measured, see docs/decisions.md.
 WORTH = 3
@@ -45,11 +46,13 @@ class Picked:
         query: Gives it.
         layout: What it looks like; the columns are those of the rows.
         has_condition: Whether there may be fewer rows than the cache has.
+        is_ordered: Whether rows come in an order that holds whoever owns what: that of their keys.
     """
 
     query: RowQuery
     layout: RowLayout
     has_condition: bool
+    is_ordered: bool = True
 
 
 def pick(options: ReadOptions, cache: Cache, layout: RowLayout, mean_row_bytes: int) -> Picked | None:
@@ -81,22 +84,24 @@ def pick(options: ReadOptions, cache: Cache, layout: RowLayout, mean_row_bytes: 
         return _picked_fields(sql, table, cells) if cells else None
     columns, found = cells or (("_VAL",), layout)
     args = tuple(map(as_argument, options.where_args))
-    query = _query(table, columns, found, f" WHERE (\n{options.where}\n)", args)
-    # Of another engine nobody knows whether it heeds partitions.
-    if (plan := _plan(sql, query)) and not plan.startswith("SELECT"):
+    condition = f" WHERE (\n{options.where}\n)"
+    query = _query(table, columns, found, condition, args)
+    plan = _plan(sql, query)
+    if plan and not plan.startswith("SELECT"):  # nobody knows whether another engine heeds partitions
         raise ConfigError(
             "where= is carried out by Ignite's H2, and this cluster's SQL engine is another one"
         )
-    return Picked(query, found, has_condition=True)
+    ordered = _query(table, columns, found, condition + _BY_KEY, args)
+    if _SORTED in _plan(sql, ordered):
+        return Picked(ordered, found, has_condition=True)
+    return Picked(query, found, has_condition=True, is_ordered=False)
 
 
 def _picked_fields(
     sql: SqlClient, table: CacheTable, cells: tuple[tuple[str, ...], RowLayout]
 ) -> Picked | None:
-    """Return the reading of some fields, in an order that holds whoever owns what: that of keys, by their index."""
-    query = _query(table, *cells, " ORDER BY _KEY")
+    query = _query(table, *cells, _BY_KEY)
     with suppress(QueryError):
-        # Without such an index a node would gather all rows to sort them.
         if _SORTED in _plan(sql, query):
             return Picked(query, cells[1], has_condition=False)
     return None

@@ -85,12 +85,15 @@ class Source:
             self.sizes.learn({p: PartitionStats(*measures) for p, measures in stream.measured.items()})
 
     def shard(self, assignment: AssignedShard | None) -> RowShard | None:
-        """Say what a worker's share of it is; None where no launcher has assigned one, or has not counted the rows."""
-        if assignment is None or (self.picked and self.picked.has_condition):
+        """Say what a worker's share of it is, by the rows of the cache; None where no launcher has assigned one."""
+        if assignment is None:
             return None
         stream = Stream((self.partitions,), self.chunk_rows)
         num_partitions = max(self.baseline.owners) + 1  # a replicated cache has but -1, the whole of it
-        return RowShard(assignment.worker, assignment.rows_by_worker, num_partitions, stream, self.measured)
+        is_ordered = self.picked is None or self.picked.is_ordered
+        return RowShard(
+            assignment.worker, assignment.rows_by_worker, num_partitions, stream, self.measured, is_ordered
+        )
 
     @property
     def snapshot(self) -> Snapshot | None:

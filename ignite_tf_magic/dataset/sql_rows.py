@@ -97,7 +97,8 @@ def _recipe(source: Source, options: ReadOptions) -> Recipe:
         is_share = options.partitions is not None or options.local
         return finished(found, spec, is_share=is_share).map(lambda page: page["val"])
 
-    return Recipe(pages, uncounted=uncounted(options.assignment) if options.assignment else None)
+    share = source.shard(options.assignment)
+    return Recipe(pages, share=share, uncounted=uncounted(options.assignment) if share else None)
 
 
 def _spec(source: Source) -> Any:
@@ -156,7 +157,7 @@ def _look_at(
     layout = finder.layout()
     if finder.left_out:
         raise next(iter(finder.left_out.values()))
-    picked = Picked(bounded(query, layout), layout, has_condition=True)
+    picked = Picked(bounded(query, layout), layout, has_condition=True, is_ordered=False)
     mean = num_bytes // max(1, finder.num_rows)
     return Source(cache.name, partitions, layout, baseline, mean, sizes, pool, clients, picked)
 

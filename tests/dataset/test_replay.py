@@ -92,6 +92,32 @@ def test_each_worker_reads_on_what_it_would_have_read(as_worker, digits, shuffle
     assert after.record(3) == own.record(3) != before.record(2)
 
 
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_rows_of_a_condition_are_read_on_too(as_worker, digits, shuffle):
+    condition = {"where": "label < ?", "where_args": [3], "batch": 64, "shuffle": shuffle}
+    before = Workers(as_worker, digits.name, HALVES, **condition)
+    before.begin(2)
+    undisturbed = before.read()
+    assert flat(undisturbed) == [key for key in digits.keys.tolist() if key % 10 < 3]
+    after = Workers(as_worker, digits.name, MOVED, **condition)
+    after.begin(2, 7, before.record(2))
+    assert after.read() == [[[]] * 7 + batches[7:] for batches in undisturbed]
+    assert flat(after.read()) == flat(undisturbed)
+
+
+def test_nothing_is_recorded_of_rows_without_an_order(as_worker, digits):
+    """A SELECT may use any index: who had other partitions before is told so, and not given other rows."""
+    for worker in (0, 1):
+        as_worker(worker, HALVES)
+        batches = IgniteDataset.from_sql("SELECT _KEY AS k FROM DATASET_DIGITS").batch(64)
+        (passes,) = passes_of(batches)
+        passes.begin(0, 3)
+        found = [batch["K"].numpy().tolist() for batch in batches]
+        assert found[:3] == [[]] * 3 and len(found) > 3
+        part = passes.record_part(0)
+        assert part is not None and read_record(part, passes.rows_by_worker(0)) is None
+
+
 def keys_by_partition(cluster, name: str) -> dict[int, list[int]]:
     found = {partition: [] for partition in range(1024)}
     with connect(cluster.connect_options) as client:
