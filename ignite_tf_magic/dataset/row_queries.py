@@ -33,7 +33,7 @@ _VARIABLE_CELL_BYTES = 256
 # In a plan of Ignite's H2. Where it does not say so, a node would gather all rows to sort them.
 _BY_KEY, _SORTED = " ORDER BY _KEY", "index sorted"
 _HEAD_BYTES = 64  # of a key that is an object
-# A node takes about as long for a cell as for 32 bytes of a row that is sent whole: measured, see docs/decisions.md.
+# A node takes about as long for a cell as for 80 bytes of a row that is sent whole: see docs/decisions.md.
 WORTH = 3
 _CELL_COST_BYTES = 24
 

@@ -23,6 +23,8 @@ OTHERWISE_SAID = frozenset({"args", "cache", "command", "detach", "push", "scrip
 # More than any option can mean, and less than any clock, socket or date refuses.
 _MOST, _MOST_DAYS, _MOST_PORT = 10**9, 10**6, 65535
 
+VERSION = ("-V", "--version")
+
 
 def count(text: str) -> int:
     """Read a whole number from 1 up."""
@@ -99,7 +101,7 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
 
 def add_version(parser: argparse.ArgumentParser) -> None:
     """Add -V."""
-    parser.add_argument("-V", "--version", action="version", version=f"ignite-tf {__version__}")
+    parser.add_argument(*VERSION, action="version", version=f"ignite-tf {__version__}")
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:

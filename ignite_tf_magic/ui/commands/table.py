@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TypeVar
 
 from ignite_tf_magic.ui.commands.command import Command, Group, add_commands, read
-from ignite_tf_magic.ui.options import add_version
+from ignite_tf_magic.ui.options import VERSION, add_version
 
 # By their modules, as help lists them: only the module of the wanted one is loaded.
 NAMES_IN = {
@@ -54,7 +54,8 @@ def make_parser(kind: type[Parser], name: str, words: Sequence[str] = ()) -> Par
         "them it is one of Ignite nodes on this machine, started when needed.",
     )
     add_version(parser)
-    add_commands(parser, *commands(words[0] if words else ""))
+    if words[:1] not in [[each] for each in VERSION]:  # which needs none of what commands import
+        add_commands(parser, *commands(words[0] if words else ""))
     return parser
 
 

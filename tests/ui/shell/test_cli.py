@@ -123,6 +123,19 @@ def test_ps_without_a_cluster_loads_neither_client_nor_event_loop(home):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("word", ["--version", "-V"])
+def test_the_version_loads_no_command(word):
+    code = (
+        "import sys; from ignite_tf_magic.ui.shell.cli import main\n"
+        f"try: main([{word!r}])\nexcept SystemExit as end: code = end.code\n"
+        f"heavy = {{*{HEAVY!r}, 'numpy', 'fsspec', 'ignite_tf_magic.client.client'}}\n"
+        "sys.exit(code or sorted(set(sys.modules) & heavy) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("ignite-tf ")
+
+
 @pytest.fixture
 def run_of_another_machine(configured):
     record = RunRecord("listed-1", RunSpec("C"), RunState.SUCCEEDED, time.time() - 60, ended_at=time.time())
