@@ -174,7 +174,6 @@ class OwnerQuery:
             self._sizes.saw(page.num_rows, int(np.diff(starts).max()))
         if page.has_more or len(self._repeated):
             page = undelivered(page, progress.delivered, self._repeated, self._query.num_columns - 1)
-        progress.rows += page.num_rows
         if not page.has_more:
             self._progress.pop(piece[0])
             for _ in piece:

@@ -85,15 +85,15 @@ def pick(options: ReadOptions, cache: Cache, layout: RowLayout, mean_row_bytes: 
     columns, found = cells or (("_VAL",), layout)
     args = tuple(map(as_argument, options.where_args))
     condition = f" WHERE (\n{options.where}\n)"
-    query = _query(table, columns, found, condition, args)
-    plan = _plan(sql, query)
+    ordered = _query(table, columns, found, condition + _BY_KEY, args)
+    plan = _plan(sql, ordered)
+    if _SORTED in plan:
+        return Picked(ordered, found, has_condition=True)
     if plan and not plan.startswith("SELECT"):  # nobody knows whether another engine heeds partitions
         raise ConfigError(
             "where= is carried out by Ignite's H2, and this cluster's SQL engine is another one"
         )
-    ordered = _query(table, columns, found, condition + _BY_KEY, args)
-    if _SORTED in _plan(sql, ordered):
-        return Picked(ordered, found, has_condition=True)
+    query = _query(table, columns, found, condition, args)
     return Picked(query, found, has_condition=True, is_ordered=False)
 
 
@@ -173,7 +173,11 @@ def _query(
 
 
 def bounded(query: RowQuery, layout: RowLayout) -> RowQuery:
-    """Return a query that knows how large its rows are, where none is larger than the others."""
-    leaves = layout.leaves()
-    most = _HEAD_BYTES + sum(5 + row_bytes(leaf) for leaf in leaves)
-    return replace(query, row_bytes=most) if all(leaf.is_fixed for leaf in leaves) else query
+    """Return a query that knows how large its rows are, where it sends cells alone and none is larger than the others.
+
+    Of whole rows it does not: what is not read of them is sent as well.
+    """
+    leaves, value = layout.leaves(), layout.value
+    if not (isinstance(value, ObjectNode) and not value.types and all(leaf.is_fixed for leaf in leaves)):
+        return query
+    return replace(query, row_bytes=_HEAD_BYTES + sum(5 + row_bytes(leaf) for leaf in leaves))

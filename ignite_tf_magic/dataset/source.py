@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ignite_tf_magic.client.cache_facts import check_complete as check_load
 from ignite_tf_magic.client.cache_facts import read_facts
-from ignite_tf_magic.client.cache_scan import Baseline
+from ignite_tf_magic.client.cache_scan import Baseline, CacheScan
 from ignite_tf_magic.client.client import Cache, Client
 from ignite_tf_magic.client.page_sizes import PageSizes, PartitionStats
 from ignite_tf_magic.client.regions import note_regions
@@ -118,11 +119,16 @@ def open_source(options: ReadOptions, snapshot: Snapshot | None = None) -> Sourc
         SchemaError: The rows have no common layout.
         ConnectionFailed, AuthenticationError: No way to the cluster.
     """
+    return opened(options, partial(_look_at, options, snapshot))
+
+
+def opened(options: ReadOptions, look: Callable[[Client, KeptClient, BufferPool], Source]) -> Source:
+    """Connect, and return what is seen; the connection is kept for the first reading."""
     pool = BufferPool()
     clients = KeptClient(options.connect, on_idle=pool.clear)
     client = clients.take()
     try:
-        source = _look_at(options, client, clients, pool, snapshot)
+        source = look(client, clients, pool)
     except BaseException:
         client.close()
         raise
@@ -131,7 +137,7 @@ def open_source(options: ReadOptions, snapshot: Snapshot | None = None) -> Sourc
 
 
 def _look_at(
-    options: ReadOptions, client: Client, clients: KeptClient, pool: BufferPool, snapshot: Snapshot | None
+    options: ReadOptions, snapshot: Snapshot | None, client: Client, clients: KeptClient, pool: BufferPool
 ) -> Source:
     check_condition(options.where, options.where_args)
     cache = client.find_cache(options.cache)
@@ -175,7 +181,7 @@ def whole_baseline(options: ReadOptions, cache: Cache) -> Baseline:
         if not options.is_growing:
             check_load(cache.client, cache.name, facts)
         for doubt in check_rows(cache, baseline, facts):
-            warnings.warn(doubt, stacklevel=5)  # whoever calls IgniteDataset
+            warnings.warn(doubt, stacklevel=6)  # whoever calls IgniteDataset
     return baseline
 
 
@@ -219,7 +225,7 @@ def _find_layout(
         warnings.warn(
             f"of cache {cache.name!r} these fields are left out: {names}; {reasons}. Name the fields to read, and this "
             "is not said: fields=[...]",
-            stacklevel=5,
+            stacklevel=6,
         )
     return layout, num_bytes // finder.num_rows
 
@@ -242,7 +248,11 @@ def _sample(
     rank = {owner: at for at, owner in enumerate(dict.fromkeys(baseline.owners[p] for p in wanted))}
     first = frozenset(spread)
     ordered = sorted(wanted, key=lambda p: (p not in first, rank[baseline.owners[p]]))
-    scan = cache.scan(ordered, sizes, baseline)
+    return look_at_rows(cache.scan(ordered, sizes, baseline), finder)
+
+
+def look_at_rows(scan: CacheScan, finder: LayoutFinder) -> int:
+    """Look at the first rows of a scan until enough were seen; gives their bytes. The scan is closed."""
     try:
         num_bytes = 0
         for scanned in scan.pages():

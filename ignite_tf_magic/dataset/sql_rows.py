@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ignite_tf_magic.client.client import Cache, Client
@@ -26,7 +27,7 @@ from ignite_tf_magic.dataset.paged import PagedDataset, Pages, Recipe, ShuffleOr
 from ignite_tf_magic.dataset.passes import EpochTracker
 from ignite_tf_magic.dataset.pool import BufferPool
 from ignite_tf_magic.dataset.row_queries import Picked, bounded
-from ignite_tf_magic.dataset.source import SAMPLED_ROWS, Source, choose_partitions, whole_baseline
+from ignite_tf_magic.dataset.source import Source, choose_partitions, look_at_rows, opened, whole_baseline
 from ignite_tf_magic.dataset.structure import row_spec
 from ignite_tf_magic.errors import ConfigError, EmptyCache
 from ignite_tf_magic.protocol.layout_finder import LayoutFinder
@@ -114,25 +115,16 @@ def open_rows(options: ReadOptions, statement: str, args: Sequence[Any]) -> Sour
         EmptyCache: There is no row.
         SchemaError: A column has no tensor form.
     """
-    pool = BufferPool()
-    clients = KeptClient(options.connect, on_idle=pool.clear)
-    client = clients.take()
-    try:
-        source = _look_at(options, client, clients, pool, statement, tuple(map(as_argument, args)))
-    except BaseException:
-        client.close()
-        raise
-    clients.give_back(client)
-    return source
+    return opened(options, partial(_look_at, options, statement, tuple(map(as_argument, args))))
 
 
 def _look_at(
     options: ReadOptions,
+    statement: str,
+    args: tuple[Any, ...],
     client: Client,
     clients: KeptClient,
     pool: BufferPool,
-    statement: str,
-    args: tuple[Any, ...],
 ) -> Source:
     cache = Cache(client, options.cache)
     baseline = whole_baseline(options, cache)
@@ -142,23 +134,14 @@ def _look_at(
     cells = _cells_of(options.connect, statement)
     query = RowQuery(with_first_column(statement, "_KEY"), args, 1 + len(cells.fields))
     finder = LayoutFinder(client.types.find, None, options.fill, options.variable, options.nulls, cells)
-    scan = cache.scan(sorted(baseline.owners), sizes, baseline, query)
-    try:
-        num_bytes = 0
-        for scanned in scan.pages():
-            finder.add(scanned.page.rows, scanned.page.num_rows)
-            num_bytes += len(scanned.page.rows)
-            if finder.num_rows >= SAMPLED_ROWS:
-                break
-    finally:
-        scan.close()
+    num_bytes = look_at_rows(cache.scan(sorted(baseline.owners), sizes, baseline, query), finder)
     if not finder.num_rows:
         raise EmptyCache(f"{statement!r} gives no row now, so nothing tells what its rows look like")
     layout = finder.layout()
     if finder.left_out:
         raise next(iter(finder.left_out.values()))
     picked = Picked(bounded(query, layout), layout, has_condition=True, is_ordered=False)
-    mean = num_bytes // max(1, finder.num_rows)
+    mean = num_bytes // finder.num_rows
     return Source(cache.name, partitions, layout, baseline, mean, sizes, pool, clients, picked)
 
 

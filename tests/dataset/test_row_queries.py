@@ -140,6 +140,16 @@ def test_a_condition_over_keys_gives_each_row_once(wide, where, args, keys):
     assert sorted(in_halves) == sorted(keys)
 
 
+def test_whole_rows_are_asked_for_by_their_own_size(wide):
+    """Not by that of the fields that are read of them: a node would build a page of 16,384 rows, however large."""
+    options = read_options(wide.name, fields=["filling"], where="label < 3", **wide.where())
+    picked = open_source(options).picked
+    assert picked is not None and "_VAL" in picked.query.statement and picked.query.row_bytes is None
+    options = read_options(wide.name, fields=["label"], where="label < 3", **wide.where())
+    picked = open_source(options).picked
+    assert picked is not None and "_VAL" not in picked.query.statement and picked.query.row_bytes is not None
+
+
 def test_a_condition_without_rows(wide):
     dataset = IgniteDataset(wide.name, where="label = 77", **wide.where())
     assert list(dataset) == [] and list(dataset.batch(8)) == []
