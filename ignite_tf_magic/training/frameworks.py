@@ -93,6 +93,11 @@ class Framework(ABC):
     def set_steps_per_execution(self, model: Any, number: int) -> None:
         """Say how many steps a call of the train function does."""
 
+    def kept_seeds(self, model: Any) -> Callable[[], None]:
+        """Return what puts the seeds that layers give the next trace back to what they are now."""
+        del model
+        return lambda: None
+
     def count_step(self, model: Any) -> None:
         """Count a step that the model's own train function has not made, where callbacks ask it for their number."""
         del model
@@ -216,6 +221,17 @@ class TfKeras(Framework):
     def set_steps_per_execution(self, model: Any, number: int) -> None:
         model._steps_per_execution.assign(number)
 
+    def kept_seeds(self, model: Any) -> Callable[[], None]:
+        # A layer with a seed counts it up in each trace (RandomGenerator.make_legacy_seed), and draws by the last one.
+        found: Iterable[Any] = (getattr(layer, "_random_generator", None) for layer in layers_of(model))
+        seeds = [(each, each._seed) for each in found if getattr(each, "_built", False)]
+
+        def restore() -> None:
+            for generator, seed in seeds:
+                generator._seed = seed
+
+        return restore
+
     def count_step(self, model: Any) -> None:
         model._train_counter.assign_add(1)
 
@@ -267,6 +283,23 @@ def framework_of(model: Any) -> Framework:
         if module is not None and isinstance(model, module.Model):
             return framework_named(name)
     raise ConfigError(f"{type(model).__name__} is neither a model of Keras 3 nor of tf_keras")
+
+
+def look_at_step(model: Any, framework: Framework, step: Callable[[Any], Any], element_spec: Any) -> None:
+    """Trace a step of a model, which makes what variables it needs; nothing is computed.
+
+    Layers give what is traced next the seeds that they would have given it without this.
+    """
+    restore = framework.kept_seeds(model)
+
+    def looked_at(data: Any) -> Any:
+        # TensorFlow traces again what has made variables, here as in the training.
+        nonlocal restore
+        restore = framework.kept_seeds(model)
+        return step(data)
+
+    tf.function(looked_at, autograph=framework.converts_steps).get_concrete_function(element_spec)
+    restore()
 
 
 def adapted_state(layer: Any) -> list[Any]:

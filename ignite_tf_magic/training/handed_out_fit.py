@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from ignite_tf_magic.training.chief_client import Servers
-from ignite_tf_magic.training.frameworks import Framework
+from ignite_tf_magic.training.frameworks import Framework, look_at_step
 from ignite_tf_magic.training.hooking import seams
 from ignite_tf_magic.training.remote_step import RemoteStep, StepReport
 from ignite_tf_magic.training.resume import FitProgress
@@ -78,8 +78,7 @@ class HandedOutFit:
 
     def build(self, element_spec: Any) -> None:
         """Make all variables of the model and its optimizers, and put them to what the training goes on with."""
-        step = tf.function(self._model.train_step, autograph=self._framework.converts_steps)
-        step.get_concrete_function(element_spec)
+        look_at_step(self._model, self._framework, self._model.train_step, element_spec)
         self._progress.restore()
         self._is_built = True
 

@@ -31,7 +31,13 @@ from ignite_tf_magic.training.checkpoints import directory_in_run
 from ignite_tf_magic.training.claim import CLAIM, name_in_run, stay_alone, stay_out
 from ignite_tf_magic.training.consistency import check_models, check_versions
 from ignite_tf_magic.training.fit_data import described, end_is_well, evaluation_data, training_data
-from ignite_tf_magic.training.frameworks import Framework, framework_named, framework_of, too_old
+from ignite_tf_magic.training.frameworks import (
+    Framework,
+    framework_named,
+    framework_of,
+    look_at_step,
+    too_old,
+)
 from ignite_tf_magic.training.group import WorkerGroup, worker_group
 from ignite_tf_magic.training.losses import hook_losses
 from ignite_tf_magic.training.metric_updates import hook_metrics
@@ -318,7 +324,7 @@ def _build(model: Any, data: Any, framework: Framework, *, needs_all: bool) -> N
             else:
                 model(framework.unpack(zeros)[0])
         else:
-            tf.function(model.train_step).get_concrete_function(data.element_spec)
+            look_at_step(model, framework, model.train_step, data.element_spec)
     if model.built:
         for optimizer in optimizers_of(model, framework):
             framework.build_optimizer(optimizer, model.trainable_variables)

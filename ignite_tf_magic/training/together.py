@@ -25,7 +25,7 @@ import tensorflow as tf
 
 from ignite_tf_magic.dataset.batches import num_rows, or_one_row
 from ignite_tf_magic.training.consistency import check_models, check_weights
-from ignite_tf_magic.training.frameworks import Framework, layers_of
+from ignite_tf_magic.training.frameworks import Framework, layers_of, look_at_step
 from ignite_tf_magic.training.group import WorkerGroup
 from ignite_tf_magic.training.hooking import seams
 from ignite_tf_magic.training.losses import whole_activities
@@ -186,7 +186,7 @@ class DataParallelFit:
         if is_behind or name in self._waiting:
             return
         # A look at the step makes what variables it needs: behind a batch there would be none of them yet.
-        tf.function(getattr(self.model, f"{name}_step")).get_concrete_function(data.element_spec)
+        look_at_step(self.model, self._framework, getattr(self.model, f"{name}_step"), data.element_spec)
         setattr(self.model, f"{name}_function", None)
         self._waiting.add(name)
 
