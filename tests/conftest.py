@@ -67,7 +67,9 @@ def ignite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster
     """Three nodes for everybody. A test uses caches of its own names and leaves the nodes alone."""
     home = _private_tmp(tmp_path_factory, "ignite")
     try:
-        yield ensure_up(EmbeddedOptions(heap=HEAP), Lifetime.UNTIL_IDLE, home=home).cluster
+        # On a busy machine tests that have nodes of their own take longer than the idle time that users get.
+        options = EmbeddedOptions(heap=HEAP, idle_timeout_s=2 * 3600)
+        yield ensure_up(options, Lifetime.UNTIL_IDLE, home=home).cluster
         left = read_cluster(home)
         assert left is not None, f"the nodes have been ended: {take_end(home)}"
         assert not left.deaths(), "\n".join(map(str, left.deaths()))
