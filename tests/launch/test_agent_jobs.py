@@ -199,7 +199,8 @@ def test_a_fence_ends_older_jobs_of_its_run_only_and_is_never_lowered(relay):
 
 
 def test_a_job_whose_lease_is_over_is_ended(relay, home):
-    relay.start(STUBBORN, lease=lease(relay, 0.7), grace_s=0.3)
+    # Long enough for a busy machine to start a Python, which only then ignores SIGTERM.
+    relay.start(STUBBORN, lease=lease(relay, 5.0), grace_s=0.3)
     relay.kill()
     until(lambda: not processes_of(home))
     with relay_at(home) as later:
