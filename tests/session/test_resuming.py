@@ -23,14 +23,17 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("no_runs_left")
 NUM_STEPS = 40
-# A training in small: it writes down each step that is done, and goes on behind the last.
+# A training in small: it writes down each step that is done, and goes on behind the last. It does not come to its end
+# before the file it is given is there, however long a busy machine takes for what a test does in between.
 SCRIPT = """
 import fsspec, os, sys, time
 path = os.environ["IGNITE_TF_RUN_URI"] + "/checkpoints/steps"
 files = fsspec.filesystem("igfs")
 done = int(files.cat(path)) if files.exists(path) else 0
-print("begins at", done, sys.argv[1:], flush=True)
+print("begins at", done, sys.argv[1:-1], flush=True)
 for step in range(done, 40):
+    while step == 20 and not os.path.exists(sys.argv[-1]):
+        time.sleep(0.1)
     print("step", step, flush=True)
     files.pipe(path, str(step + 1).encode())
     time.sleep(0.1)
@@ -39,9 +42,9 @@ OWNER = """
 import sys, time
 from ignite_tf_magic.session import RunRequest, open_session
 session = open_session(report=print)
-survives_s, num_runs = float(sys.argv[2]), int(sys.argv[3])
+survives_s, num_runs, args = float(sys.argv[2]), int(sys.argv[3]), ("--rate", "0.1", sys.argv[4])
 for _ in range(num_runs):
-    run = session.start_run(RunRequest("RESUMED", sys.argv[1], 1, args=("--rate", "0.1"), survives_s=survives_s))
+    run = session.start_run(RunRequest("RESUMED", sys.argv[1], 1, args=args, survives_s=survives_s))
     print("run", run.id, flush=True)
 # Not one long sleep: a signal that comes between its call and the kernel's would wait for its end.
 while True:
@@ -70,9 +73,15 @@ def survives_s():
 
 
 @pytest.fixture
-def run(session, survives_s):
+def gate(tmp_path):
+    """What lets a run come to its end, once it is touched."""
+    return tmp_path / "gate"
+
+
+@pytest.fixture
+def run(session, survives_s, gate):
     """A run in the middle, and the process that owns it."""
-    words = [sys.executable, "-c", OWNER, SCRIPT, str(survives_s), "1"]
+    words = [sys.executable, "-c", OWNER, SCRIPT, str(survives_s), "1", str(gate)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as owner:
         try:
             found = next(line.split()[1] for line in owner.stdout if line.startswith("run "))
@@ -95,7 +104,7 @@ def described(run) -> str:
     return describe_view(run.info(), run.record(), None, datetime.now(timezone.utc)).text
 
 
-def test_a_run_whose_owner_was_killed_is_told_of_and_resumed(run, session):
+def test_a_run_whose_owner_was_killed_is_told_of_and_resumed(run, session, gate):
     run, owner = run
     owner.kill()
     until(lambda: run.info().state is RunState.LOST)
@@ -107,6 +116,7 @@ def test_a_run_whose_owner_was_killed_is_told_of_and_resumed(run, session):
     assert "it was asked to stop" not in told
     info = run.info()
     assert info.started_at < info.seen_at <= datetime.now(timezone.utc)
+    gate.touch()
     resumed = session.resume_run(run.id)
     assert resumed.id == run.id
     assert resumed.wait(300).state is RunState.SUCCEEDED
@@ -137,13 +147,14 @@ def test_attach_of_a_lost_run_says_how_long_it_ran_and_how_to_go_on(run, capsys)
 
 
 @pytest.mark.long
-def test_a_run_that_ends_with_its_owner_says_so(run, capsys):
+def test_a_run_that_ends_with_its_owner_says_so(run, capsys, gate):
     """As a kernel does that is told to restart: nobody asked for the run to be stopped."""
     run, owner = run
     owner.send_signal(signal.SIGINT)  # the interpreter ends in order
     until(lambda: run.info().state is RunState.STOPPED)
     assert "the process that owned it has ended" in described(run)
     assert "it was asked to stop" not in described(run)
+    gate.touch()
     assert main(["resume", run.id]) == 0
     assert steps_of(run)[-1] == NUM_STEPS - 1
     assert "step 39" in capsys.readouterr().out
@@ -169,7 +180,7 @@ def leave(run, owner) -> None:
 
 
 @pytest.mark.parametrize("survives_s", [500.0])
-def test_a_run_that_its_owner_leaves_is_taken_over_and_its_worker_notices_nothing(run, session):
+def test_a_run_that_its_owner_leaves_is_taken_over_and_its_worker_notices_nothing(run, session, gate):
     run, owner = run
     leave(run, owner)
     info = run.info()
@@ -187,6 +198,7 @@ def test_a_run_that_its_owner_leaves_is_taken_over_and_its_worker_notices_nothin
     )
     with pytest.raises(ConfigError, match="has an owner, or has ended"):
         session.take_over_run(run.id)
+    gate.touch()
     assert taken.wait(300).state is RunState.SUCCEEDED
     assert steps_of(taken) == list(range(NUM_STEPS))
     assert written(taken).count("begins at") == taken.record().generation == 1
@@ -194,12 +206,13 @@ def test_a_run_that_its_owner_leaves_is_taken_over_and_its_worker_notices_nothin
 
 @pytest.mark.parametrize("survives_s", [1.0])
 @pytest.mark.long
-def test_a_run_that_nobody_takes_over_ends_and_goes_on_from_its_checkpoints_later(run, session):
+def test_a_run_that_nobody_takes_over_ends_and_goes_on_from_its_checkpoints_later(run, session, gate):
     run, owner = run
     leave(run, owner)
     until(lambda: run.info().state is RunState.LOST and run.is_over())
     assert "and nobody attached until" in described(run)
     assert steps_of(run)[-1] < NUM_STEPS - 1
+    gate.touch()
     taken = session.take_over_run(run.id)
     assert taken.wait(300).state is RunState.SUCCEEDED, taken.failure()
     steps = steps_of(taken)
@@ -209,7 +222,7 @@ def test_a_run_that_nobody_takes_over_ends_and_goes_on_from_its_checkpoints_late
 
 @pytest.mark.parametrize("survives_s", [500.0])
 @pytest.mark.long
-def test_a_run_is_not_taken_over_from_a_host_that_cannot_be_asked(run, session, monkeypatch):
+def test_a_run_is_not_taken_over_from_a_host_that_cannot_be_asked(run, session, monkeypatch, gate):
     run, owner = run
     leave(run, owner)
     with monkeypatch.context() as patched:
@@ -218,6 +231,7 @@ def test_a_run_is_not_taken_over_from_a_host_that_cannot_be_asked(run, session, 
             session.take_over_run(run.id)
     assert run.info().state is RunState.RUNNING
     assert run.info().left_until is not None
+    gate.touch()
     assert session.take_over_run(run.id).wait(300).state is RunState.SUCCEEDED
     assert steps_of(run) == list(range(NUM_STEPS))
 
@@ -227,8 +241,8 @@ def unreachable(host, run_id):
 
 
 @pytest.mark.long
-def test_all_runs_of_an_owner_are_left(session):
-    words = [sys.executable, "-c", OWNER, SCRIPT, "500", "2"]
+def test_all_runs_of_an_owner_are_left(session, gate):
+    words = [sys.executable, "-c", OWNER, SCRIPT, "500", "2", str(gate)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as owner:
         runs = [get_run(line.split()[1]) for line in islice(owner.stdout, 2)]
         leave(runs[0], owner)
@@ -246,10 +260,11 @@ def test_a_run_that_its_owner_has_left_can_be_stopped(run):
     assert steps_of(run)[-1] < NUM_STEPS - 1
 
 
-def test_a_run_that_was_stopped_is_resumed(run, session):
+def test_a_run_that_was_stopped_is_resumed(run, session, gate):
     run, _ = run
     run.stop()
     assert "reason" not in described(run)
+    gate.touch()
     resumed = session.resume_run(run.id)
     assert resumed.wait(300).state is RunState.SUCCEEDED
     assert sorted(set(steps_of(run))) == list(range(NUM_STEPS))
