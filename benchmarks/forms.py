@@ -7,16 +7,16 @@ and objects of two types by turns. All are read by `IgniteDataset(...).batch(102
 from __future__ import annotations
 
 import argparse
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from benchmarks import tables
+from benchmarks.nodes import node_of_its_own
 from ignite_tf_magic.client.client import Client, connect
 from ignite_tf_magic.config.options import ConnectOptions
-from ignite_tf_magic.embedded import EmbeddedOptions, Lifetime, down, ensure_up
+from ignite_tf_magic.embedded import EmbeddedOptions
 from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.protocol.objects import BinaryObject
 from ignite_tf_magic.protocol.ops import TypeCode
@@ -108,17 +108,11 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--results", type=Path, default=tables.RESULTS)
     arguments = parser.parse_args(argv)
-    home = Path(tempfile.mkdtemp(prefix="forms-"))
-    try:
-        options = ensure_up(
-            EmbeddedOptions(heap="512m", region="1g"), Lifetime.UNTIL_IDLE, home=home
-        ).cluster.connect_options
+    with node_of_its_own(NAME, EmbeddedOptions(heap="512m", region="1g")) as options:
         with connect(options) as client:
             for form in FORMS:
                 fill(client, form, arguments.rows)
         rows = read(options, arguments.rows, arguments.rounds)
-    finally:
-        down(home, delete_data=True)
     tables.write(arguments.results, NAME, rows)
     tables.show(tables.console(), arguments.results, (NAME,))
 

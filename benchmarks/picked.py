@@ -8,7 +8,6 @@ one process, in turns; the best round of each counts.
 from __future__ import annotations
 
 import argparse
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,12 +17,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks import tables
+from benchmarks.nodes import node_of_its_own
 from ignite_tf_magic.config.options import ConnectOptions, Endpoint
 from ignite_tf_magic.dataset import row_queries
 from ignite_tf_magic.dataset.options import read_options
 from ignite_tf_magic.dataset.reader import ChunkReader
 from ignite_tf_magic.dataset.source import Source, open_source
-from ignite_tf_magic.embedded import EmbeddedOptions, Lifetime, down, ensure_up
+from ignite_tf_magic.embedded import EmbeddedOptions
 from ignite_tf_magic.session import load
 
 NAME = "picked"
@@ -99,17 +99,12 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--results", type=Path, default=tables.RESULTS)
     arguments = parser.parse_args(argv)
-    home = Path(tempfile.mkdtemp(prefix="picked-"))
-    try:
-        nodes = EmbeddedOptions(heap="1g", region="2g")
-        options = ensure_up(nodes, Lifetime.UNTIL_IDLE, home=home).cluster.connect_options
+    with node_of_its_own(NAME, EmbeddedOptions(heap="1g", region="2g")) as options:
         rows = [
             row
             for kind in ("numbers", "texts")
             for row in measure(options, kind, arguments.rows, arguments.rounds)
         ]
-    finally:
-        down(home, delete_data=True)
     tables.write(arguments.results, NAME, rows)
     tables.show(tables.console(), arguments.results, (NAME,))
 

@@ -41,7 +41,7 @@ ROOMS: list[dict[str, str]] = [
         "client": """
             transport channel router table_names transaction type_registry page_sizes scanned_pages owner_scan
             owner_query cache_scan client
-            cache_facts regions row_counts load pipeline all_rows control local_rows
+            cache_facts regions row_counts load pipeline all_rows control local_rows packed_entries
             remembered_rows news event_stream own_events follow
             sql_types sql_hints sql_result sql_tables sql
         """,
@@ -68,9 +68,9 @@ ROOMS: list[dict[str, str]] = [
             guardian lifecycle
         """,
         "dataset": """
-            options pool kept_client snapshot tfrecord_address tfrecord_encoding kept_secrets generator
+            options pool kept_client layout_json snapshot tfrecord_address tfrecord_encoding kept_secrets generator
             tf_private graph_devices structure reading_process batches page_map deal passes lineage portable
-            row_queries source
+            row_queries packed_rows packed_source source
             reader followed array_batches tfrecord_files paged tfrecord_pages
             generated_pages sql_rows ignite
         """,
@@ -94,6 +94,7 @@ ROOMS: list[dict[str, str]] = [
     {
         "data": """
             columns scalars lists values arrow_columns frames records tables checked_rows sources row_types loading
+            packing
         """,
         "runs.registry": "registry_rows registry queue publisher registry_host_pool origins",
     },
@@ -113,8 +114,8 @@ ROOMS: list[dict[str, str]] = [
     {
         "session": """
             registration run_plans run_index liveness pruning resuming submission resolve listing run_values
-            training_run known_runs examination local_nodes prediction_steps predictions facade predicting tensorboards
-            files
+            training_run known_runs examination local_nodes prediction_steps predictions loads facade predicting
+            tensorboards files
         """,
     },
     {
@@ -145,7 +146,7 @@ ROOMS_OF_LIBRARY: dict[str, set[str]] = {
     "tensorflow": {"data", "dataset", "prediction", "tfplugin", "training"},
     "pyignite": {"client"},
     "pandas": {"client", "data", "profiling", "serialization", "session", "ui.notebook"},
-    "pyarrow": {"client", "data", "serialization"},
+    "pyarrow": {"client", "data", "dataset", "serialization"},
     "polars": {"client"},
     "sklearn": {"data"},
     "jgo": {"embedded"},

@@ -22,6 +22,7 @@ from ignite_tf_magic.data.scalars import (
 from ignite_tf_magic.errors import SourceError
 from ignite_tf_magic.protocol.objects import ARRAY_CODE_OF_DTYPE
 from ignite_tf_magic.protocol.ops import TypeCode
+from ignite_tf_magic.protocol.typed_values import TypedArray
 
 
 def item_kinds(values: Iterable[Any]) -> Counter[str]:
@@ -121,8 +122,10 @@ def _is_number(kind: str) -> bool:
     return len(kind) >= 2 and kind[0] in "biuf" and kind[1:].isdigit() and kind != "f16"
 
 
-def _text_list(value: Any) -> list[str | None]:
-    return [None if is_missing(item) else text_of(item) for item in value]
+def _text_list(value: Any) -> TypedArray:
+    """Return texts as an array of them also where there are none, which would be one of any objects."""
+    items = (None if is_missing(item) else text_of(item) for item in value)
+    return TypedArray(items, int(TypeCode.STRING_ARRAY))
 
 
 def _number_list(value: Any, kind: str) -> NDArray[Any]:

@@ -105,6 +105,7 @@ class LoadOutcome:
         seconds: Time for writing; reading the source is not counted.
         rows: Rows of the source that are in the cache.
         rejected: Rows of the source that have no form in a cache.
+        entries: Into how many entries of the cache they were packed; None where each is one.
     """
 
     cache: str
@@ -112,15 +113,15 @@ class LoadOutcome:
     backups: int
     seconds: float
     rejected: int = 0
+    entries: int | None = None
 
     def __str__(self) -> str:
         copies = {0: "without backups", 1: "with 1 backup"}.get(self.backups, f"with {self.backups} backups")
         left_out = (
             f"; {self.rejected:,} rows have no form in a cache and were left out" if self.rejected else ""
         )
-        return (
-            f"{self.rows:,} rows in cache {self.cache} ({copies}), written in {self.seconds:.1f} s{left_out}"
-        )
+        packed = "" if self.entries is None else f", packed into {self.entries:,} entries"
+        return f"{self.rows:,} rows in cache {self.cache} ({copies}){packed}, written in {self.seconds:.1f} s{left_out}"
 
 
 def load_rows(client: Client, cache: str, rows: CheckedRows, options: LoadOptions) -> LoadOutcome:

@@ -19,10 +19,13 @@ import numpy as np
 
 from ignite_tf_magic.client.cache_scan import CacheScan
 from ignite_tf_magic.client.client import Cache, Client
+from ignite_tf_magic.client.packed_entries import partitions_of_entries
 from ignite_tf_magic.closing import Closing
+from ignite_tf_magic.dataset.packed_rows import PackedDecoder
 from ignite_tf_magic.dataset.passes import Stream
 from ignite_tf_magic.dataset.source import Source, check_complete
-from ignite_tf_magic.errors import EmptyCache
+from ignite_tf_magic.errors import EmptyCache, IgniteTfError
+from ignite_tf_magic.protocol.affinity import PartitionMap
 from ignite_tf_magic.protocol.columns import ColumnChunk, PageDecoder, UnknownSchema
 from ignite_tf_magic.protocol.layout import Leaf, Node, ObjectNode, RowLayout
 from ignite_tf_magic.protocol.page_series import PageSeries
@@ -57,6 +60,7 @@ class ChunkReader(Closing):
         self._source = source
         self._layout = source.picked.layout if source.picked else source.layout
         self._client = source.clients.take()
+        self._expected_entries = 0
         try:
             check_complete(source, self._client, stream.partitions if stream else source.partitions)
             self.stream, self._owners = self._start_owners(order or (lambda partitions: partitions), stream)
@@ -88,6 +92,13 @@ class ChunkReader(Closing):
                 yield chunk
         if self._source.picked and num_rows < (self._source.expected_rows or 0):
             self._check_all_fit()
+        num_entries = sum(owner.num_entries for owner in self._owners)
+        if num_entries < self._expected_entries:
+            raise IgniteTfError(
+                f"cache {self._source.cache!r} had {self._expected_entries:,} entries of packed rows here when the "
+                f"dataset was made, and {num_entries:,} were read: it was written again since, or has lost some. Make "
+                "the dataset again"
+            )
 
     def _check_all_fit(self) -> None:
         """Decode whole rows: one that a table does not show has another type than its layout, which is an error."""
@@ -115,12 +126,26 @@ class ChunkReader(Closing):
             stream = Stream.by_owner(owners, source.partitions, source.chunk_rows)
         source.learn(stream)
         query = source.picked.query if source.picked else None
-        scans = [cache.scan(group, source.sizes, baseline, query) for group in stream.ordered(order)]
+        groups = stream.ordered(order)
+        if source.num_entries is not None:
+            groups = self._with_entries(groups, cache, current, source.num_entries)
+        scans = [cache.scan(group, source.sizes, baseline, query) for group in groups]
         threads = [
             _OwnerThread(self._client, scan, source, self._layout, stream.chunk_rows, number)
             for number, scan in enumerate(scans)
         ]
         return stream, threads
+
+    def _with_entries(
+        self, groups: list[list[int]], cache: Cache, partition_map: PartitionMap, known: int
+    ) -> list[list[int]]:
+        """Leave out the partitions without entries, of which there are many where rows are packed."""
+        where = partitions_of_entries(max(known, cache.size()), partition_map)
+        if where is None:
+            return groups
+        self._expected_entries = int(np.isin(where[:known], list(itertools.chain(*groups))).sum())
+        filled = set(where.tolist())
+        return [[partition for partition in group if partition in filled] for group in groups]
 
 
 def chunk_sizes(chunk_rows: int) -> Iterator[int]:
@@ -149,11 +174,16 @@ class _OwnerThread:
         self._layout = layout
         self._chunk_rows = chunk_sizes(chunk_rows)
         self._pool = source.pool
-        self._decoder = RenewedDecoder(layout, client)
+        self._decoder = row_decoder(source, layout, client)
         self._chunks: queue.Queue[ColumnChunk | BaseException | None] = queue.Queue(QUEUED_CHUNKS)
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"ignite-read-{number}", daemon=True)
         self._thread.start()
+
+    @property
+    def num_entries(self) -> int:
+        """How many entries of packed rows it has read."""
+        return self._decoder.num_entries if isinstance(self._decoder, PackedDecoder) else 0
 
     def stop(self) -> None:
         """Make the thread end, wherever it waits."""
@@ -192,7 +222,7 @@ class _OwnerThread:
     def _read(self) -> None:
         chunk = self._new_chunk()
         for scanned in self._scan.series():
-            while scanned.series.num_rows:
+            while self._decoder.has_rows(scanned.series):
                 self._decoder.decode(scanned.series, chunk)
                 if not chunk.free_rows:
                     self._put(chunk)
@@ -214,6 +244,10 @@ class RenewedDecoder:
         self._layout = layout
         self._decoder = PageDecoder(layout)
 
+    def has_rows(self, series: PageSeries) -> bool:
+        """Whether there are rows left to be decoded."""
+        return bool(series.num_rows)
+
     def decode(self, series: PageSeries, chunk: ColumnChunk) -> None:
         """Decode as `PageDecoder.decode`."""
         try:
@@ -222,6 +256,13 @@ class RenewedDecoder:
             self._layout = _with_current_types(self._layout, self._client)
             self._decoder = PageDecoder(self._layout)
             self._decoder.decode(series, chunk)
+
+
+def row_decoder(source: Source, layout: RowLayout, client: Client) -> RenewedDecoder | PackedDecoder:
+    """Return what makes rows of that layout out of the pages of a source."""
+    if source.entries is None:
+        return RenewedDecoder(layout, client)
+    return PackedDecoder(RenewedDecoder(source.entries, client), source.entries, layout, source.cache)
 
 
 def _with_current_types(layout: RowLayout, client: Client) -> RowLayout:

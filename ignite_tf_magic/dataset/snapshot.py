@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ignite_tf_magic.client.cache_scan import Baseline
+from ignite_tf_magic.dataset.layout_json import layout_from_json, layout_to_json
 from ignite_tf_magic.errors import ConfigError
-from ignite_tf_magic.protocol.layout import Leaf, LeafRole, Node, ObjectNode, RowLayout
-from ignite_tf_magic.protocol.objects import BinaryType
+from ignite_tf_magic.protocol.layout import RowLayout
 
-_VERSION = 4
+_VERSION = 5
 _MOST_BYTES = 64 * 1024 * 1024
 
 
@@ -31,18 +31,20 @@ class Snapshot:
         layout: What its rows look like.
         baseline: Who owned them.
         row_bytes: Their mean size as they are stored.
+        entries: What the cache's entries look like where its rows are packed into them.
     """
 
     layout: RowLayout
     baseline: Baseline
     row_bytes: int
+    entries: RowLayout | None = None
 
     def to_text(self) -> str:
         """Return it as letters, digits, "-" and "_"; the same text for the same cache."""
         content = {
             "version": _VERSION,
-            "key": _node_to_json(self.layout.key),
-            "val": _node_to_json(self.layout.value),
+            "rows": layout_to_json(self.layout),
+            "entries": layout_to_json(self.entries) if self.entries else None,
             "baseline": _baseline_to_json(self.baseline),
             "row_bytes": self.row_bytes,
         }
@@ -61,53 +63,14 @@ class Snapshot:
             content = json.loads(zlib.decompressobj().decompress(packed, _MOST_BYTES))
             if content["version"] != _VERSION:
                 raise ValueError(f"version {content['version']} where {_VERSION} was expected")
-            layout = RowLayout(_node(content["key"], ("key",)), _node(content["val"], ("val",)))
-            return cls(layout, _baseline(content["baseline"]), int(content["row_bytes"]))
+            entries = layout_from_json(content["entries"]) if content["entries"] else None
+            layout, baseline = layout_from_json(content["rows"]), _baseline(content["baseline"])
+            return cls(layout, baseline, int(content["row_bytes"]), entries)
         except (ValueError, KeyError, TypeError, IndexError, zlib.error, binascii.Error) as error:
             raise ConfigError(
                 f"the dataset's description in a file name cannot be read ({error}); use the same version of "
                 "ignite_tf_magic in all processes"
             ) from error
-
-
-def _node_to_json(node: Node) -> Any:
-    if isinstance(node, Leaf):
-        fill = None if node.fill is None else base64.b64encode(node.fill).decode()
-        item = _node_to_json(node.item) if node.item else None
-        return [node.code, node.length, fill, node.role, item, node.may_hold_null]
-    return {
-        "types": [_type_to_json(each) for each in node.types],
-        "kept": [[field_id, child.path[-1], _node_to_json(child)] for field_id, child in node.fields],
-    }
-
-
-def _node(content: Any, path: tuple[str, ...]) -> Node:
-    if isinstance(content, list):
-        return _leaf(content, path)
-    kept = tuple((field_id, _node(child, (*path, name))) for field_id, name, child in content["kept"])
-    return ObjectNode(path, tuple(map(_type, content["types"])), kept)
-
-
-def _leaf(content: Any, path: tuple[str, ...]) -> Leaf:
-    code, length, fill, role, item, may_hold_null = content
-    decoded = None if fill is None else base64.b64decode(fill)
-    found = None if item is None else _leaf(item, path)
-    return Leaf(path, int(code), int(length), decoded, LeafRole(role), found, bool(may_hold_null))
-
-
-def _type_to_json(binary_type: BinaryType) -> Any:
-    return {
-        "id": binary_type.type_id,
-        "name": binary_type.name,
-        "fields": [[name, code, field_id] for name, (code, field_id) in binary_type.fields.items()],
-        "schemas": [[schema, list(field_ids)] for schema, field_ids in binary_type.schemas.items()],
-    }
-
-
-def _type(content: Any) -> BinaryType:
-    fields = {name: (code, field_id) for name, code, field_id in content["fields"]}
-    schemas = {schema: tuple(field_ids) for schema, field_ids in content["schemas"]}
-    return BinaryType(content["id"], content["name"], fields, schemas)
 
 
 def _baseline_to_json(baseline: Baseline) -> Any:

@@ -11,12 +11,14 @@ from ignite_tf_magic.client.cache_facts import check_complete as check_load
 from ignite_tf_magic.client.cache_facts import read_facts
 from ignite_tf_magic.client.cache_scan import Baseline, CacheScan
 from ignite_tf_magic.client.client import Cache, Client
+from ignite_tf_magic.client.packed_entries import holds_packed_rows
 from ignite_tf_magic.client.page_sizes import PageSizes, PartitionStats
 from ignite_tf_magic.client.regions import note_regions
 from ignite_tf_magic.client.router import wait_for
 from ignite_tf_magic.client.row_counts import check_rows
 from ignite_tf_magic.dataset.kept_client import KeptClient
 from ignite_tf_magic.dataset.options import AssignedShard, ReadOptions
+from ignite_tf_magic.dataset.packed_source import check_packed, find_packed
 from ignite_tf_magic.dataset.passes import RowShard, Stream
 from ignite_tf_magic.dataset.pool import BufferPool
 from ignite_tf_magic.dataset.row_queries import Picked, check_condition, pick
@@ -25,6 +27,7 @@ from ignite_tf_magic.errors import ConfigError, PartitionsLost, format_ranges
 from ignite_tf_magic.protocol.declared_layout import declared_layout
 from ignite_tf_magic.protocol.layout import Leaf, RowLayout
 from ignite_tf_magic.protocol.layout_finder import LayoutFinder, Nulls
+from ignite_tf_magic.protocol.messages import CacheConfig
 
 CHUNK_BYTES = 4 * 1024 * 1024
 MAX_CHUNK_ROWS = 32 * 1024
@@ -46,6 +49,8 @@ class Source:
         pool: Memory for chunks, kept from one reading to the next.
         clients: Connections, kept likewise.
         picked: What the cluster sends of the rows; None where it sends whole rows.
+        entries: What the cache's entries look like where its rows are packed into them, and
+        num_entries: how many there were; None where some may be missing.
         expected_rows: How many rows there are to read, where that is known.
     """
 
@@ -58,6 +63,8 @@ class Source:
     pool: BufferPool
     clients: KeptClient
     picked: Picked | None = None
+    entries: RowLayout | None = None
+    num_entries: int | None = None
     expected_rows: int | None = None
 
     @property
@@ -99,7 +106,7 @@ class Source:
     @property
     def snapshot(self) -> Snapshot | None:
         """What another process needs to read the same rows in the same way; None without a layout."""
-        return Snapshot(self.layout, self.baseline, self.row_bytes) if self.layout else None
+        return Snapshot(self.layout, self.baseline, self.row_bytes, self.entries) if self.layout else None
 
 
 def _row_bytes(leaf: Leaf) -> int:
@@ -151,17 +158,28 @@ def _look_at(
     partitions = choose_partitions(options, client, baseline)
     sizes = PageSizes(options.page_rows)
     note_regions(client, sizes, baseline, partitions)
-    layout, row_bytes = (
-        (snapshot.layout, snapshot.row_bytes)
+    layout, row_bytes, entries = (
+        (snapshot.layout, snapshot.row_bytes, snapshot.entries)
         if snapshot
         else _find_layout(options, client, cache, partitions, baseline, sizes)
     )
-    expected = _expected_rows(options, partitions, baseline)
+    expected = None if entries else _expected_rows(options, partitions, baseline)
     picked = None
-    if layout and not snapshot and (options.where is not None or expected is not None):
+    if layout and not snapshot and not entries and (options.where is not None or expected is not None):
         picked = pick(options, cache, layout, row_bytes)
     return Source(
-        options.cache, partitions, layout, baseline, row_bytes, sizes, pool, clients, picked, expected
+        options.cache,
+        partitions,
+        layout,
+        baseline,
+        row_bytes,
+        sizes,
+        pool,
+        clients,
+        picked,
+        entries,
+        baseline.size if entries and not options.allow_partial else None,
+        expected,
     )
 
 
@@ -211,14 +229,19 @@ def _find_layout(
     partitions: Sequence[int],
     baseline: Baseline,
     sizes: PageSizes,
-) -> tuple[RowLayout | None, int]:
+) -> tuple[RowLayout | None, int, RowLayout | None]:
+    """Return what rows look like, their mean size, and what the entries do that they are packed into, if they are."""
+    config = cache.config()
+    if holds_packed_rows(config):
+        check_packed(options)
+        return find_packed(options.fields, cache, partitions, baseline, sizes)
     finder = LayoutFinder(client.types.find, options.fields, options.fill, options.variable, options.nulls)
     # The rows of a run's other workers count as much: what differs by chance, as whether there is a null, would be
     # another structure on each of them.
     looked_at = sorted(baseline.owners) if options.assignment else partitions
     num_bytes = _sample(cache, looked_at, baseline, finder, sizes)
     if not finder.num_rows:
-        return _declared(cache, options.nulls), 0
+        return _declared(config, options.nulls), 0, None
     layout = finder.layout()
     if finder.left_out:
         names, reasons = ", ".join(finder.left_out), "; ".join(map(str, finder.left_out.values()))
@@ -227,11 +250,11 @@ def _find_layout(
             "is not said: fields=[...]",
             stacklevel=6,
         )
-    return layout, num_bytes // finder.num_rows
+    return layout, num_bytes // finder.num_rows, None
 
 
-def _declared(cache: Cache, nulls: Nulls) -> RowLayout | None:
-    entities = cache.config().query_entities
+def _declared(config: CacheConfig, nulls: Nulls) -> RowLayout | None:
+    entities = config.query_entities
     return declared_layout(entities[0], nulls) if len(entities) == 1 else None
 
 

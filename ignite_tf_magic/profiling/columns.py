@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ignite_tf_magic.client.client import Cache, Client
+from ignite_tf_magic.client.packed_entries import holds_packed_rows
 from ignite_tf_magic.client.sql_tables import CacheTable, Query, table_of
 from ignite_tf_magic.errors import IgniteTfError
-from ignite_tf_magic.profiling.rows import first_rows
+from ignite_tf_magic.profiling.rows import PACKED_NOTE, first_rows
 from ignite_tf_magic.profiling.seen_fields import (
     RowKind,
     kinds_of,
@@ -89,6 +90,8 @@ def look_at_columns(client: Client, query: Query, name: str) -> CacheColumns:
     leaves, notes = _leaves(encoded, find_type)
     columns = [_column(client, path, rows, leaves.get(path), table) for path in paths_of(rows)]
     kinds = kinds_of(rows)
+    if holds_packed_rows(cache.config()):
+        notes.append(PACKED_NOTE)
     return CacheColumns(
         cache.name,
         baseline.size,

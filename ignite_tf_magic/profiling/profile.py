@@ -19,12 +19,13 @@ from ignite_tf_magic.client.cache_facts import check_complete, read_facts
 from ignite_tf_magic.client.cache_scan import Baseline
 from ignite_tf_magic.client.client import WHOLE_CACHE, Cache, Client
 from ignite_tf_magic.client.local_rows import rows_by_node
+from ignite_tf_magic.client.packed_entries import holds_packed_rows
 from ignite_tf_magic.client.row_counts import check_rows
 from ignite_tf_magic.client.sql_tables import CacheTable, Query, table_of
 from ignite_tf_magic.errors import ConfigError, LoadIncomplete, RowsLost, ServerError
 from ignite_tf_magic.profiling.column_numbers import ColumnProfile
 from ignite_tf_magic.profiling.column_profiles import Looked, Report, said_if_it_lasts
-from ignite_tf_magic.profiling.rows import RowSample, draw_rows
+from ignite_tf_magic.profiling.rows import PACKED_NOTE, RowSample, draw_rows
 from ignite_tf_magic.profiling.seen_fields import RowKind, kinds_of, name_of, paths_of, type_finder
 from ignite_tf_magic.protocol.row_fields import Path, RowFields, read_row
 
@@ -114,6 +115,8 @@ def make_profile(
     looked = Looked(client, query, report, sample, rows, table, baseline.size)
     found = looked.profiles(_chosen(cache.name, _paths(rows, table, sample), table, columns))
     notes = [*_doubts(cache, baseline), *_sample_notes(sample), *looked.notes]
+    if holds_packed_rows(cache.config()):
+        notes.append(PACKED_NOTE)
     if table is None and not sample.is_whole:
         notes.append(f"SQL was not asked about cache {cache.name}: {why_no_table}")
     return CacheProfile(

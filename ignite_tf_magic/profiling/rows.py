@@ -21,6 +21,10 @@ _SPREAD = 24
 _SMALL_CACHE_ROWS = 4096
 _MIN_PARTITIONS = 8
 _PARTITIONS_AT_ONCE = 16
+PACKED_NOTE = (
+    "its entries hold many packed rows each, and what is told here is of the entries: IgniteDataset gives the rows, "
+    "and the cache that they were packed from can be looked at"
+)
 # What a sample reads at most; rows may be large.
 _MAX_READ_BYTES = 256 * 1024 * 1024
 

@@ -147,7 +147,7 @@ class LayoutFinder:
         types = tuple(sorted(seen.types.values(), key=lambda each: each.name))
         for name, (declared, field_id) in _fields_of(types).items():
             child_path = (*path, name)
-            if self._keeps(child_path):
+            if self._wanted is None or is_kept(self._wanted, child_path):
                 found = seen.fields.get(field_id, SeenField())
                 found.has_null |= seen.has_null or not all(name in each.fields for each in types)
                 nodes = self._kept(child_path, found, declared)
@@ -213,18 +213,19 @@ class LayoutFinder:
         if not has_tensor_form(item):
             which = " and ".join(sorted(map(_name, found)))
             raise SchemaError(f"field {name} is a list of {which}, which has no tensor form")
-        # Of empty arrays alone nothing would tell how many there are.
-        has_length = not (self._varies(path) or items.has_null or items.lengths == {0})
+        has_length = not (self._varies(path) or items.has_null)
         return Leaf(path, item, _common_length(item, items.lengths if has_length else set()))
 
     def _varies(self, path: tuple[str, ...]) -> bool:
         return bool({".".join(path), ".".join(path[1:])} & self._variable)
 
-    def _keeps(self, path: tuple[str, ...]) -> bool:
-        if self._wanted is None or path[0] == "key":
-            return True
-        name = ".".join(path[1:])
-        return any(w == name or w.startswith(name + ".") or name.startswith(w + ".") for w in self._wanted)
+
+def is_kept(wanted: frozenset[str], path: tuple[str, ...]) -> bool:
+    """Whether a field is among those that are wanted, within one of them, or has one within it; all of a key is."""
+    name = ".".join(path[1:])
+    return path[0] == "key" or any(
+        each == name or each.startswith(name + ".") or name.startswith(each + ".") for each in wanted
+    )
 
 
 def with_nullness(node: Node, path: tuple[str, ...], nulls: Nulls, *, has_null: bool) -> tuple[Node, ...]:
@@ -288,7 +289,8 @@ def _common_length(code: int, lengths: set[int]) -> int:
 
 
 def _common(lengths: set[int]) -> int:
-    return next(iter(lengths)) if len(lengths) == 1 else VARIABLE
+    """Return the length that all arrays have; empty ones alone tell of none, and TensorFlow dies of columns of them."""
+    return next(iter(lengths)) if len(lengths) == 1 and lengths != {0} else VARIABLE
 
 
 def _innermost(items: SeenField) -> SeenField:

@@ -16,15 +16,15 @@ from typing import Any
 
 from ignite_tf_magic import embedded
 from ignite_tf_magic.client.cache_facts import NOTES_PREFIX, LoadState, load_mark, read_facts
-from ignite_tf_magic.client.client import Client
+from ignite_tf_magic.client.client import Cache, Client
 from ignite_tf_magic.client.control import pyignite_client
+from ignite_tf_magic.client.packed_entries import holds_packed_rows, packed_count
 from ignite_tf_magic.client.sql import QueryProgress, SqlClient
 from ignite_tf_magic.client.sql_result import QueryResult
 from ignite_tf_magic.client.table_names import list_tables
 from ignite_tf_magic.closing import Closing
 from ignite_tf_magic.config.options import Config, ConnectOptions, state_dir, timeouts_divisor
-from ignite_tf_magic.data.loading import LoadOptions, LoadOutcome, LoadProgress, LoadWay, load_rows
-from ignite_tf_magic.data.sources import SourceOptions, read_source
+from ignite_tf_magic.data.loading import LoadOutcome
 from ignite_tf_magic.data.tables import TextFormat
 from ignite_tf_magic.embedded import EmbeddedCluster
 from ignite_tf_magic.errors import ConfigError, IgniteTfError, NoRoom
@@ -32,6 +32,7 @@ from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.profiling.columns import CacheColumns, look_at_columns
 from ignite_tf_magic.profiling.profile import SAMPLED_ROWS, CacheProfile, make_profile
 from ignite_tf_magic.profiling.sample import CacheSample, look_at_rows
+from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.runs.decisions import Reports
 from ignite_tf_magic.runs.handles.run import Run, StopOutcome
 from ignite_tf_magic.runs.handles.run_files import RunFiles
@@ -47,6 +48,7 @@ from ignite_tf_magic.runs.supervision.planning import Plan
 from ignite_tf_magic.serialization.terminal_text import echo, visible
 from ignite_tf_magic.serialization.values import encode
 from ignite_tf_magic.session.known_runs import get_run
+from ignite_tf_magic.session.loads import Loading
 from ignite_tf_magic.session.local_nodes import start_embedded
 from ignite_tf_magic.session.predictions import Predicting
 from ignite_tf_magic.session.pruning import Pruned, Pruner
@@ -92,6 +94,13 @@ class CacheInfo:
     expected_rows: int | None = None
 
 
+def _num_rows(cache: Cache, config: CacheConfig) -> int:
+    entries = cache.size()
+    return (
+        packed_count(cache, entries).rows(entries, None) if entries and holds_packed_rows(config) else entries
+    )
+
+
 def open_session(
     options: ConnectOptions | None = None,
     *,
@@ -125,7 +134,7 @@ def open_session(
     return Session(options, connect_to_most(options), report, configured)
 
 
-class Session(Predicting, Closing):
+class Session(Loading, Predicting, Closing):
     """A connected cluster and the runs of this user. Closing it leaves runs alone."""
 
     def __init__(
@@ -161,8 +170,8 @@ class Session(Predicting, Closing):
             mode = config.mode.name.lower()
             mark = load_mark(read_facts(self.client, name))
             expected = mark.expected_rows if mark and mark.state is not LoadState.COMPLETE else None
-            info = CacheInfo(name, cache.size(), mode, config.backups, tuple(tables.get(name, ())), expected)
-            infos.append(info)
+            found = tuple(tables.get(name, ()))
+            infos.append(CacheInfo(name, _num_rows(cache, config), mode, config.backups, found, expected))
         return infos
 
     def query(
@@ -231,65 +240,6 @@ class Session(Predicting, Closing):
             ConnectionFailed: No node could be reached.
         """
         return pyignite_client(self.options)
-
-    def load(
-        self,
-        cache: str,
-        source: Any,
-        *,
-        key: str | Sequence[str] = (),
-        split: str | None = None,
-        backups: int | None = None,
-        replace: bool = False,
-        append: bool = False,
-        upsert: bool = False,
-        resume: bool = False,
-        rejects: Path | None = None,
-        text: TextFormat | None = None,
-        progress: LoadProgress | None = None,
-    ) -> LoadOutcome:
-        """Create a cache from data, or give one more rows; blocks until all rows are written.
-
-        All rows are looked at before the first is written. Files of text and parquet, and what Arrow reads, are never
-        in memory as a whole.
-
-        Args:
-            cache: Name of the cache; its SQL table is called the same. One that gets more may be named by its table.
-            source: A file, a known data set, a frame, a table or arrays; `sources.read_source` lists them.
-            key: Column whose values become the keys, or several; rows are numbered from 0 by default.
-            split: "train" or "test" of a divided source.
-            backups: Copies of each row beside the first; by default 1 when there is more than one node.
-            replace: Take the place of a cache of that name. Its rows stay until the new ones are whole beside them,
-                which needs room for both; a load that was ended before leaves nothing to keep.
-            append: Write the rows into a cache that is there, where all of their keys have to be new. Without keys
-                they are numbered on from the largest.
-            upsert: Write them into a cache that is there, over rows with the same keys.
-            resume: Go on with a load of the same source that was ended before it was whole.
-            rejects: File for rows that have no form in a cache, with reasons, as JSON lines; these are left out then,
-                and an error otherwise.
-            text: How files of text are read.
-            progress: Told the rows written so far and all rows, from other threads, one at a time.
-
-        Raises:
-            ConfigError: Options contradict each other.
-            SourceError: The data cannot be read, has no form in a cache, or does not fit the one that it is for.
-            CacheExists: The cache has rows, and is neither to be replaced nor to get more.
-            CacheNotFound: There is none to give more rows.
-            CacheNameError: Another cache has the SQL table that this one would have, or no table can be called so.
-            KeysExist: Rows that are to be appended have keys that are there; nothing was written.
-            LoadIncomplete: The cache that is to get more is not whole itself.
-            LoadNotResumed: There is no load to go on with, or it was one of another source.
-            RegionFull: A node has no room for the rows. Those that are written stay, and the cache is marked; one that
-                was to be replaced is whole.
-        """
-        asked = {LoadWay.REPLACE: replace, LoadWay.APPEND: append, LoadWay.UPSERT: upsert}
-        ways = [way for way, is_asked in asked.items() if is_asked]
-        if len(ways) > 1:
-            raise ConfigError(f"rows can {' or '.join(way.value for way in ways)}, and not both; choose one")
-        names = (key,) if isinstance(key, str) else tuple(key)
-        rows = read_source(source, SourceOptions(names, split, text or TextFormat(), rejects))
-        way = ways[0] if ways else LoadWay.NEW
-        return load_rows(self.client, cache, rows, LoadOptions(backups, way, resume, names, progress))
 
     def default_num_workers(self) -> int:
         """Tell how many workers `ignite-tf start` takes by default: one for each node of the cluster."""
@@ -546,6 +496,7 @@ def load(
     append: bool = False,
     upsert: bool = False,
     resume: bool = False,
+    packed: bool = False,
     rejects: Path | None = None,
     text: TextFormat | None = None,
     options: ConnectOptions | None = None,
@@ -566,6 +517,7 @@ def load(
             append=append,
             upsert=upsert,
             resume=resume,
+            packed=packed,
             rejects=rejects,
             text=text,
         )

@@ -25,6 +25,7 @@ from ignite_tf_magic.client.cache_facts import (
     read_facts,
 )
 from ignite_tf_magic.client.client import Cache, Client
+from ignite_tf_magic.client.packed_entries import holds_packed_rows
 from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.data.loading import LoadProgress, check_table
 from ignite_tf_magic.errors import (
@@ -171,7 +172,13 @@ class Prediction:
                 f"outputs for the rows of cache {source!r} cannot go into {target!r}; name another"
             )
         check_table(self._client, target)
-        check_complete(self._client, self._client.cache(source).name)
+        rows = self._client.cache(source)
+        check_complete(self._client, rows.name)
+        if holds_packed_rows(rows.config()):
+            raise ConfigError(
+                f"the rows of cache {source!r} are packed, and outputs are written beside single rows: predict those "
+                "of the cache that they were packed from"
+            )
 
     def _rows_there(self) -> int | None:
         """Count the target's rows; None where there is no such cache."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from ignite_tf_magic.client.cache_facts import Facts, read_facts
 from ignite_tf_magic.client.client import WHOLE_CACHE, Cache, Client
 from ignite_tf_magic.client.local_rows import rows_by_node
+from ignite_tf_magic.client.packed_entries import PackedCount, holds_packed_rows, packed_count
 from ignite_tf_magic.client.router import Node
 from ignite_tf_magic.client.row_counts import are_in_doubt, last_count
 from ignite_tf_magic.config.options import ConnectOptions
@@ -44,6 +45,7 @@ class CountedCache:
         rows_by_node: Rows of which a node has the primary copies; None where `rows` were counted themselves.
         topology: What tells each node from the others, as "host:port"; also those that are missing now.
         warnings: What is missing, and is no reason to refuse.
+        packed: What tells how many rows there are where all numbers of rows here are of entries that hold many each.
     """
 
     name: str
@@ -54,6 +56,7 @@ class CountedCache:
     rows_by_node: Mapping[uuid.UUID, int] | None = None
     topology: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    packed: PackedCount | None = None
 
     @property
     def owners(self) -> str:
@@ -76,6 +79,7 @@ def count_cache(
         CacheNotFound: There is no such cache.
         LoadIncomplete, RowsLost, NodesMissing: Only a part of its rows is there.
         PlacementError: Who owns them changes all the time.
+        SchemaError: Its rows are packed, and nobody knows how many they are.
     """
     cache = find_cache(client, name, options)
     facts = read_facts(client, name)
@@ -91,7 +95,10 @@ def count_cache(
         filled=[p for p, rows in counted.rows.items() if rows and p != WHOLE_CACHE] if is_read else None,
         allow_partial=allow_partial,
     )
-    return replace(counted, topology=whole.topology, warnings=whole.warnings)
+    num_entries = sum(counted.rows.values())
+    is_packed = num_entries and holds_packed_rows(cache.config())
+    packed = packed_count(cache, num_entries) if is_packed else None
+    return replace(counted, topology=whole.topology, warnings=whole.warnings, packed=packed)
 
 
 def read_partitions(client: Client, counted: CountedCache) -> CountedCache:
@@ -101,7 +108,7 @@ def read_partitions(client: Client, counted: CountedCache) -> CountedCache:
         PlacementError: Who owns them changes all the time.
     """
     read = _read(client, client.cache(counted.name))
-    return replace(read, topology=counted.topology, warnings=counted.warnings)
+    return replace(read, topology=counted.topology, warnings=counted.warnings, packed=counted.packed)
 
 
 def _told_by_nodes(client: Client, cache: Cache, facts: Facts) -> CountedCache | None:

@@ -8,7 +8,13 @@ from ignite_tf_magic.client.client import Client
 from ignite_tf_magic.runs.hosts.counting import read_partitions
 from ignite_tf_magic.runs.hosts.shares import count_shares
 from ignite_tf_magic.runs.record import RunSpec
-from ignite_tf_magic.runs.supervision.planning import LaunchFacts, Plan, plan_launch, with_counts
+from ignite_tf_magic.runs.supervision.planning import (
+    LaunchFacts,
+    Plan,
+    plan_launch,
+    with_counts,
+    with_packed_rows,
+)
 
 
 def plan_counted(client: Client, spec: RunSpec, facts: LaunchFacts) -> Plan:
@@ -19,6 +25,11 @@ def plan_counted(client: Client, spec: RunSpec, facts: LaunchFacts) -> Plan:
     Raises:
         PlacementError: The workers cannot be spread so, even if no other run held anything.
     """
+    plan = _counted(client, spec, facts)
+    return with_packed_rows(plan, facts.cache.packed, spec.num_workers) if facts.cache.packed else plan
+
+
+def _counted(client: Client, spec: RunSpec, facts: LaunchFacts) -> Plan:
     plan = plan_launch(spec, facts)
     if facts.cache.rows_by_node is None or not plan.seats:
         return plan

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from ignite_tf_magic.client.packed_entries import PackedCount
 from ignite_tf_magic.errors import NoRoom, PlacementError
 from ignite_tf_magic.runs.hosts.capacity import insufficient_capacity, limits, needs_capacity
 from ignite_tf_magic.runs.hosts.counting import CountedCache
@@ -177,6 +178,18 @@ def with_counts(plan: Plan, facts: LaunchFacts, shares: Sequence[Mapping[uuid.UU
             num_bytes=counted * facts.cache.row_bytes,
             local_bytes_share=local / counted if counted else 1.0,
         )
+    return replace(plan, seats=tuple(seats), rows=tuple(rows))
+
+
+def with_packed_rows(plan: Plan, packed: PackedCount, num_workers: int) -> Plan:
+    """Put in the rows that workers read, for the entries that hold them."""
+    seats, rows = list(plan.seats), list(plan.rows)
+    for number, seat in enumerate(seats[:num_workers]):
+        counted = packed.rows(seat.rows, seat.partitions)
+        local = counted * seat.local_rows // seat.rows if seat.rows else 0
+        seats[number] = replace(seat, rows=counted, local_rows=local)
+        if rows:
+            rows[number] = replace(rows[number], rows=counted)
     return replace(plan, seats=tuple(seats), rows=tuple(rows))
 
 

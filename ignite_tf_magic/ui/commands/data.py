@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.serialization.sql_text import changes_rows, gives_rows, split_statements, with_engine
-from ignite_tf_magic.session import QueryResult, TextFormat, is_source, open_session
+from ignite_tf_magic.session import LoadOutcome, QueryResult, TextFormat, is_source, open_session
 from ignite_tf_magic.ui.commands.command import Command, flags
 from ignite_tf_magic.ui.options import whole
 from ignite_tf_magic.ui.render import caches_view, scalar_as_json, table_view
@@ -42,10 +42,35 @@ def _load(options: argparse.Namespace, screen: Screen) -> None:
             append=options.append,
             upsert=options.upsert,
             resume=options.resume,
+            packed=options.packed,
             rejects=options.rejects,
             text=text,
             progress=progress,
         )
+    _tell(outcome, options, screen)
+
+
+def _pack(options: argparse.Namespace, screen: Screen) -> None:
+    with (
+        open_session(report=screen.note, config=options.config, via=options.via) as session,
+        screen.loading(options.target) as progress,
+    ):
+        outcome = session.pack(
+            options.source,
+            options.target,
+            fields=options.field or None,
+            where=options.where,
+            where_args=options.param,
+            nulls=options.nulls,
+            backups=options.backups,
+            replace=options.replace,
+            resume=options.resume,
+            progress=progress,
+        )
+    _tell(outcome, options, screen)
+
+
+def _tell(outcome: LoadOutcome, options: argparse.Namespace, screen: Screen) -> None:
     if options.json:
         say_json(screen, asdict(outcome))
     else:
@@ -183,6 +208,7 @@ def _add_load(load: argparse.ArgumentParser) -> None:
         ),
         ("--upsert", "give a cache more rows, over those with the same keys"),
         ("--resume", "go on with a load of the same source that was ended before it was whole"),
+        ("--packed", "pack many rows into each entry: read much faster, and not to be changed any more"),
     )
     load.add_argument(
         "--rejects", type=Path, metavar="FILE", help="leave out rows without a form, and tell why"
@@ -206,6 +232,37 @@ def _add_load(load: argparse.ArgumentParser) -> None:
         "--na", action="append", default=[], metavar="WORD", help="stands for a missing value in a .csv file"
     )
     load.add_argument("--encoding", default="utf-8", metavar="NAME", help="of a file of text (utf-8)")
+
+
+def _add_pack(pack: argparse.ArgumentParser) -> None:
+    pack.add_argument("source", metavar="CACHE", help="the cache whose rows are packed")
+    pack.add_argument(
+        "target", metavar="TO", help="the cache that gets them; with --replace the same one, if wanted"
+    )
+    pack.add_argument(
+        "--field",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="field that is kept, or one of several (all)",
+    )
+    pack.add_argument("--where", metavar="CONDITION", help="only rows of which this SQL condition is true")
+    pack.add_argument(
+        "-p", "--param", action="append", default=[], metavar="VALUE", help="for the next ? of it, as text"
+    )
+    pack.add_argument(
+        "--nulls",
+        choices=["mask", "error"],
+        help="have a boolean beside each field that tells of nulls, or none",
+    )
+    pack.add_argument(
+        "--backups", type=whole, metavar="N", help="copies beside the first (1 if several nodes)"
+    )
+    flags(
+        pack,
+        ("--replace", "take the place of a cache of that name"),
+        ("--resume", "go on with the same packing that was ended before it was whole"),
+    )
 
 
 def _add_sql(sql: argparse.ArgumentParser) -> None:
@@ -241,6 +298,7 @@ def add_sql_options(sql: argparse.ArgumentParser) -> None:
 
 COMMANDS = (
     Command("load", "create a cache from data", _load, _add_load),
+    Command("pack", "pack the rows of a cache into another that is read faster", _pack, _add_pack),
     Command("caches", "list the cluster's caches", _caches),
     Command("sql", "run a SQL statement", _sql, _add_sql),
 )

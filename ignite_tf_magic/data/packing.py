@@ -1,0 +1,256 @@
+"""Rows packed into entries, for caches that are read much more than they are written (`dataset.packed_rows`).
+
+Entries are written as the rows of any source are: they have two columns, and are numbered. So a load of them can be
+gone on with, replaces a cache, and is marked like any other. They are gathered in a temporary file first, as their
+number has to be known, and a cache that is packed is read once only.
+"""
+
+from __future__ import annotations
+
+import struct
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ignite_tf_magic.client.client import Client
+from ignite_tf_magic.client.packed_entries import NUM_ROWS, PACKED_ROWS
+from ignite_tf_magic.closing import Closing
+from ignite_tf_magic.data.checked_rows import CheckedRows
+from ignite_tf_magic.data.columns import Batch, Columns, SourceColumn
+from ignite_tf_magic.data.loading import LoadOptions, LoadOutcome, LoadWay, load_rows
+from ignite_tf_magic.data.row_types import RowTypes, value_type_name
+from ignite_tf_magic.dataset.packed_rows import RowPacker, arrow
+from ignite_tf_magic.errors import ConfigError, SchemaError, SourceError
+from ignite_tf_magic.protocol.columns import Column, ColumnChunk, PageDecoder
+from ignite_tf_magic.protocol.encode import RowEncoder
+from ignite_tf_magic.protocol.layout import RowLayout
+from ignite_tf_magic.protocol.layout_finder import LayoutFinder
+from ignite_tf_magic.protocol.messages import Page
+from ignite_tf_magic.protocol.objects import BinaryType, binary_type_of
+from ignite_tf_magic.protocol.ops import TypeCode
+from ignite_tf_magic.protocol.page_series import PageSeries
+
+ENTRY_BYTES = 256 * 1024
+MIN_ENTRIES = 128
+"""So that several workers have about the same share, and something to shuffle, also of few rows."""
+_LOOKED_AT = 256
+_CHUNK_ROWS = 8192
+_BATCH_BYTES = 8 << 20
+_HEAD = struct.Struct("<iq")
+# Of these a column has no more to tell than which of its rows have none, and how long they are.
+_SIMPLE = frozenset(
+    (
+        *(TypeCode.STRING, TypeCode.BYTE_ARRAY, TypeCode.DECIMAL, TypeCode.UUID),
+        *(TypeCode.BINARY_OBJECT, TypeCode.TIME, TypeCode.TIMESTAMP),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class UnpackedRows:
+    """Rows as columns, before they are packed.
+
+    Attributes:
+        name: What they are called in messages.
+        layout: What they look like.
+        num_rows: How many there are, or about so many.
+        read: Gives them in pieces: columns in the order of the layout's.
+    """
+
+    name: str
+    layout: RowLayout
+    num_rows: int
+    read: Callable[[], Iterable[Sequence[Column]]]
+
+
+def load_packed(client: Client, cache: str, rows: UnpackedRows, options: LoadOptions) -> LoadOutcome:
+    """Pack rows, and write them into a cache as `load_rows`; blocks until all are written.
+
+    Raises:
+        ConfigError: They are to be added to a cache, or this Python has no pyarrow.
+        SourceError: There are none, or no room for them in the directory for temporary files.
+        SchemaError: A row does not fit the layout.
+    """
+    if options.way not in (LoadWay.NEW, LoadWay.REPLACE):
+        raise ConfigError(
+            f"rows that are packed can be {options.way.value}ed to no cache: pack all of them again, with --replace"
+        )
+    with _PackedFile(rows) as entries:
+        total, progress = entries.num_rows, options.progress
+        packed = CheckedRows(rows.name, entries.batches, (), None, {})
+
+        def tell(done: int, of: int) -> None:
+            if progress:
+                progress(done * total // of, total)
+
+        outcome = load_rows(client, cache, packed, replace(options, key=(), progress=tell))
+    return replace(outcome, rows=total, entries=packed.num_rows)
+
+
+def unpacked(cache: str, rows: CheckedRows) -> UnpackedRows:
+    """Return rows of a source as columns that look as those do which a dataset gives of them.
+
+    They are encoded and decoded again: what stands in a packed cache is by that what would stand in any other.
+
+    Raises:
+        SchemaError: They have a column without a tensor form.
+    """
+    types = _types(cache, rows)
+    known: dict[int, BinaryType] = {}
+    finder = LayoutFinder(lambda type_id, **_: known.get(type_id))
+    for chunk, encoder in _encoders(rows, types):
+        known |= {each.type_id: each for each in (encoder.binary_type, encoder.key_type) if each is not None}
+        _look(finder, encoder, _telling_rows(chunk))
+    layout = finder.layout()
+    if finder.left_out:
+        why = "; ".join(map(str, finder.left_out.values()))
+        raise SchemaError(
+            f"nothing was loaded, as packed rows would be without {', '.join(finder.left_out)}: {why}"
+        )
+
+    def read() -> Iterator[Sequence[Column]]:
+        decoder = PageDecoder(layout)
+        for _, encoder in _encoders(rows, types):
+            for first in range(0, len(encoder), _CHUNK_ROWS):
+                index = np.arange(first, min(first + _CHUNK_ROWS, len(encoder)))
+                chunk = ColumnChunk(layout, len(index))
+                decoder.decode(PageSeries([_page(encoder, index)]), chunk)
+                yield chunk.columns()
+
+    return UnpackedRows(rows.name, layout, rows.num_rows, read)
+
+
+def _types(cache: str, rows: CheckedRows) -> RowTypes:
+    name = value_type_name(cache)
+    is_object = len(rows.key_codes) > 1 or TypeCode.BINARY_OBJECT in rows.key_codes.values()
+    return RowTypes(name, binary_type_of(f"{name}_key", rows.key_codes) if is_object else None)
+
+
+def _encoders(rows: CheckedRows, types: RowTypes) -> Iterator[tuple[Columns, RowEncoder]]:
+    first = 0
+    for chunk in rows.chunks():
+        yield chunk, types.encoder(chunk, first)
+        first += len(chunk)
+
+
+def _page(encoder: RowEncoder, index: NDArray[np.intp]) -> Page:
+    return Page(None, len(index), memoryview(bytearray(encoder.encode(index))), has_more=False)
+
+
+def _look(finder: LayoutFinder, encoder: RowEncoder, index: NDArray[np.intp]) -> None:
+    for first in range(0, len(index), _CHUNK_ROWS):
+        page = _page(encoder, index[first : first + _CHUNK_ROWS])
+        finder.add(page.rows, page.num_rows)
+
+
+def _telling_rows(chunk: Columns) -> NDArray[np.intp]:
+    """Return rows that tell all that there is to a layout: nulls and lengths; all rows where columns hold lists."""
+    told = set(range(min(_LOOKED_AT, len(chunk))))
+    for name, array in chunk.values.items():
+        if name in chunk.nulls:
+            told |= _first_of(chunk.nulls[name])
+        elif array.dtype.kind == "M":
+            told |= _first_of(np.isnat(array))
+        elif array.dtype.kind == "O":
+            if chunk.codes.get(name, TypeCode.STRING) not in _SIMPLE:
+                return np.arange(len(chunk))
+            lengths = np.fromiter(
+                (len(item) if isinstance(item, bytes) else -(item is None) for item in array), np.int64
+            )
+            told |= _first_of(lengths < 0) | {int(lengths.argmin()), int(lengths.argmax())}
+    return np.array(sorted(told), np.intp)
+
+
+def _first_of(is_there: NDArray[np.bool_]) -> set[int]:
+    found = int(is_there.argmax())
+    return {found} if is_there[found] else set()
+
+
+class _PackedFile(Closing):
+    """Packed rows in a temporary file, which is gone when it is closed."""
+
+    def __init__(self, rows: UnpackedRows) -> None:
+        self.num_rows = 0
+        self._file: IO[bytes] = tempfile.TemporaryFile(prefix="ignite_tf_packed-")  # noqa: SIM115  closed by close()
+        try:
+            self._gather(rows)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Remove the file."""
+        self._file.close()
+
+    def batches(self) -> Iterator[Batch]:
+        """Read the entries from the first one, as the columns that a cache of packed rows has."""
+        self._file.seek(0)
+        waiting: list[tuple[int, bytes]] = []
+        waiting_bytes = 0
+        while head := self._file.read(_HEAD.size):
+            num_rows, num_bytes = _HEAD.unpack(head)
+            waiting.append((num_rows, self._file.read(num_bytes)))
+            waiting_bytes += num_bytes
+            if waiting_bytes >= _BATCH_BYTES:
+                yield _batch(waiting)
+                waiting, waiting_bytes = [], 0
+        if waiting:
+            yield _batch(waiting)
+
+    def _gather(self, rows: UnpackedRows) -> None:
+        packer = RowPacker(rows.layout)
+        made = (packer.batch(columns) for columns in rows.read())
+        for batch in _regrouped(made, rows.num_rows):
+            entry = packer.entry(batch)
+            self._keep(_HEAD.pack(batch.num_rows, len(entry)) + entry, rows.name)
+            self.num_rows += batch.num_rows
+
+    def _keep(self, entry: bytes, name: str) -> None:
+        try:
+            self._file.write(entry)
+            self._file.flush()
+        except OSError as error:
+            raise SourceError(
+                f"the packed rows of {name} cannot be kept in {tempfile.gettempdir()} until they are written: "
+                f"{error.strerror}. Make room there, or name another directory by TMPDIR"
+            ) from error
+
+
+def _batch(found: Sequence[tuple[int, bytes]]) -> Batch:
+    counts, entries = zip(*found, strict=True)
+    packed = np.empty(len(entries), object)
+    packed[:] = entries
+    return {
+        NUM_ROWS: SourceColumn(np.array(counts, np.int32)),
+        PACKED_ROWS: SourceColumn(packed, code=int(TypeCode.BYTE_ARRAY)),
+    }
+
+
+def _regrouped(batches: Iterable[Any], num_rows: int) -> Iterator[Any]:
+    """Cut batches of Arrow's anew, so that each makes an entry of a good size; the last may be smaller."""
+    waiting: list[Any] = []
+    size = 0
+    for batch in batches:
+        size = size or _entry_rows(batch, num_rows)
+        waiting.append(batch)
+        total = sum(each.num_rows for each in waiting)
+        if total >= size:
+            whole, end = _joined(waiting), total - total % size
+            yield from (whole.slice(first, size) for first in range(0, end, size))
+            waiting = [whole.slice(end)] if end < total else []
+    if waiting:
+        yield _joined(waiting)
+
+
+def _joined(batches: list[Any]) -> Any:
+    table = arrow().Table.from_batches(batches).combine_chunks()
+    return table.to_batches()[0]
+
+
+def _entry_rows(batch: Any, num_rows: int) -> int:
+    row_bytes = max(1, int(batch.nbytes) // max(int(batch.num_rows), 1))
+    return max(1, min(ENTRY_BYTES // row_bytes, num_rows // MIN_ENTRIES))

@@ -1,0 +1,328 @@
+"""Packed rows: many rows of one layout as the value of one entry of a cache, in Arrow's format for streams.
+
+An entry's schema has one column for each of the layout, called as that is (`val.pixels`), with the items that a dataset
+gives; a null is what the layout makes of it, and no null of Arrow's. The layout itself is in the schema's metadata, so
+that an entry tells all that reading it takes. https://arrow.apache.org/docs/format/Columnar.html
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ignite_tf_magic.client.packed_entries import NUM_ROWS, PACKED_ROWS
+from ignite_tf_magic.dataset.layout_json import layout_from_json, layout_to_json
+from ignite_tf_magic.errors import ConfigError, SchemaError
+from ignite_tf_magic.protocol.columns import Column, ColumnChunk, RaggedColumn
+from ignite_tf_magic.protocol.layout import VARIABLE, Leaf, Node, ObjectNode, RowLayout
+from ignite_tf_magic.protocol.layout_finder import is_kept
+from ignite_tf_magic.protocol.ops import TypeCode
+from ignite_tf_magic.protocol.page_series import PageSeries
+
+_LAYOUT = b"ignite_tf_magic.layout"
+_END = b"\xff\xff\xff\xff\0\0\0\0"
+_ENTRIES_AT_ONCE = 16
+
+
+class SeriesDecoder(Protocol):
+    """What takes rows from a series of pages into a chunk, as `PageDecoder`."""
+
+    def decode(self, series: PageSeries, chunk: ColumnChunk) -> None:
+        """Take as many as there are and fit."""
+
+
+def arrow() -> Any:
+    """Return pyarrow.
+
+    Raises:
+        ConfigError: It is not installed.
+    """
+    try:
+        import pyarrow as pa
+        import pyarrow.ipc
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            "rows that are packed are in Arrow's format, and this Python has no pyarrow: pip install "
+            "'ignite_tf_magic[data]'"
+        ) from error
+    return pa
+
+
+def entry_layout(found: RowLayout) -> RowLayout:
+    """Return what is read of entries: their keys, how many rows they hold, and these, of any length."""
+    if not isinstance(found.value, ObjectNode):
+        raise SchemaError(f"entries of packed rows are objects with {NUM_ROWS} and {PACKED_ROWS}")
+    return RowLayout(found.key, ObjectNode(found.value.path, found.value.types, _entry_fields(found.value)))
+
+
+def _entry_fields(value: ObjectNode) -> tuple[tuple[int, Leaf], ...]:
+    by_name = {child.path[-1]: (field_id, child.path) for field_id, child in value.fields}
+    (num_id, num_path), (rows_id, rows_path) = by_name[NUM_ROWS], by_name[PACKED_ROWS]
+    packed = Leaf(rows_path, int(TypeCode.BYTE_ARRAY), VARIABLE, fill=b"")
+    return (num_id, Leaf(num_path, int(TypeCode.INT))), (rows_id, packed)
+
+
+def entries_of(found: ColumnChunk) -> list[tuple[Any, int, bytes]]:
+    """Return the key, the number of rows and the rows of each entry of a chunk with that layout."""
+    *keys, counts, entries = (cast("NDArray[Any]", column).tolist() for column in found.columns())
+    return list(zip(keys[0] if len(keys) == 1 else zip(*keys, strict=True), counts, entries, strict=True))
+
+
+def with_fields(layout: RowLayout, fields: Sequence[str]) -> RowLayout:
+    """Return a layout with some fields of the value only.
+
+    Raises:
+        SchemaError: There is no such field.
+    """
+    wanted = frozenset(fields)
+    known = {name for leaf in layout.leaves() if leaf.path[0] == "val" for name in _names(leaf)}
+    if unknown := sorted(wanted - known):
+        raise SchemaError(f"no field {unknown[0]!r} in the values; there are: {', '.join(sorted(known))}")
+    value = _kept(layout.value, wanted)
+    if isinstance(value, ObjectNode) and not value.fields:
+        raise SchemaError("there is no column to read")
+    return RowLayout(layout.key, value)
+
+
+def _names(leaf: Leaf) -> list[str]:
+    path = _field_path(leaf)[1:]
+    return [".".join(path[:end]) for end in range(1, len(path) + 1)]
+
+
+def _field_path(node: Node) -> tuple[str, ...]:
+    if isinstance(node, Leaf) and node.role:
+        return (*node.path[:-1], node.path[-1].removesuffix(node.role.suffix))
+    return node.path
+
+
+def _kept(node: Node, wanted: frozenset[str]) -> Node:
+    if isinstance(node, Leaf):
+        return node
+    kept = [
+        (number, _kept(child, wanted)) for number, child in node.fields if is_kept(wanted, _field_path(child))
+    ]
+    return ObjectNode(node.path, node.types, tuple(kept))
+
+
+class RowPacker:
+    """Makes entries of columns of one layout."""
+
+    def __init__(self, layout: RowLayout) -> None:
+        pa = arrow()
+        text = json.dumps(layout_to_json(layout), sort_keys=True, separators=(",", ":"))
+        self._forms = [_ColumnForm.of(leaf) for leaf in layout.leaves()]
+        fields = [pa.field(form.name, form.type, nullable=False) for form in self._forms]
+        self.schema = pa.schema(fields, {_LAYOUT: text})
+        self._head = self.schema.serialize().to_pybytes()
+
+    def batch(self, columns: Sequence[Column]) -> Any:
+        """Return columns, in the order of the layout's, as a `pyarrow.RecordBatch`."""
+        made = [form.to_arrow(column) for form, column in zip(self._forms, columns, strict=True)]
+        return arrow().RecordBatch.from_arrays(made, schema=self.schema)
+
+    def entry(self, batch: Any) -> bytes:
+        """Return what an entry holds."""
+        return b"".join((self._head, batch.serialize().to_pybytes(), _END))
+
+
+def read_layout(entry: bytes, where: str) -> RowLayout:
+    """Return the layout of the rows in an entry.
+
+    Raises:
+        SchemaError: It holds no packed rows, or those of another version of this package.
+    """
+    pa = arrow()
+    try:
+        with pa.ipc.open_stream(entry) as stream:
+            return layout_from_json(json.loads((stream.schema.metadata or {})[_LAYOUT]))
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise SchemaError(f"{where} holds no packed rows that can be read: {error!r}") from error
+
+
+class PackedDecoder:
+    """Takes rows out of the entries of a series of pages. One thread.
+
+    Args:
+        entries: Decodes the entries.
+        layout: Theirs.
+        rows: That of the rows, as far as they are wanted.
+        cache: Its name, for messages.
+
+    Attributes:
+        num_entries: How many were read.
+    """
+
+    def __init__(self, entries: SeriesDecoder, layout: RowLayout, rows: RowLayout, cache: str) -> None:
+        self._pa, self._entries, self._entry_layout, self._cache = arrow(), entries, layout, cache
+        self._forms = [_ColumnForm.of(leaf) for leaf in rows.leaves()]
+        self._has_fixed_rows = all(form.is_fixed for form in self._forms)
+        self._read: deque[tuple[Any, int, bytes]] = deque()
+        self._head, self._schema, self._places = b"", None, list[int]()
+        self._columns: list[Any] = []
+        self._next_row = self._num_rows = self.num_entries = 0
+
+    def has_rows(self, series: PageSeries) -> bool:
+        """Whether there are rows left, of the series or what was taken from it."""
+        return bool(series.num_rows or self._read or self._next_row < self._num_rows)
+
+    def decode(self, series: PageSeries, chunk: ColumnChunk) -> None:
+        """Take rows into a chunk, until there are none left or the chunk is full.
+
+        Raises:
+            SchemaError: An entry cannot be read, or holds rows of another layout.
+            UnknownSchema, RemoteProtocolError: As `PageDecoder.decode`.
+        """
+        while chunk.free_rows and self.has_rows(series):
+            if self._next_row == self._num_rows:
+                if not self._read:
+                    self._read_entries(series)
+                self._open(*self._read.popleft())
+            else:
+                self._take(chunk)
+
+    def _read_entries(self, series: PageSeries) -> None:
+        found = ColumnChunk(self._entry_layout, _ENTRIES_AT_ONCE)
+        self._entries.decode(series, found)
+        self._read.extend(entries_of(found))
+        self.num_entries += found.num_rows
+
+    def _open(self, key: Any, num_rows: int, entry: bytes) -> None:
+        where, pa = f"the entry with key {key!r} of cache {self._cache!r}", self._pa
+        try:
+            batch = self._batch_of(entry, where)
+            batch.validate(full=not self._has_fixed_rows)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise SchemaError(f"{where} holds no packed rows that can be read: {error}") from error
+        if batch.num_rows != num_rows:
+            raise SchemaError(f"{where} holds {batch.num_rows} rows, and says {num_rows}")
+        self._columns = [
+            form.from_arrow(column, where) if form.is_fixed else column
+            for form, column in zip(self._forms, map(batch.column, self._places), strict=True)
+        ]
+        self._next_row, self._num_rows = 0, num_rows
+
+    def _batch_of(self, entry: bytes, where: str) -> Any:
+        """Return an entry's rows; quickly where its schema is that of the one before, and it is one batch."""
+        ipc = self._pa.ipc
+        if self._head and entry.startswith(self._head):
+            rest = self._pa.BufferReader(self._pa.py_buffer(entry).slice(len(self._head)))
+            batch = ipc.read_record_batch(ipc.read_message(rest), self._schema)
+            if entry[len(self._head) + rest.tell() :] in (b"", _END):
+                return batch
+        with ipc.open_stream(entry) as stream:
+            table = stream.read_all().combine_chunks()
+        self._take_schema(table.schema, where)
+        batches = table.to_batches()
+        return batches[0] if batches else self._pa.RecordBatch.from_pylist([], table.schema)
+
+    def _take_schema(self, schema: Any, where: str) -> None:
+        self._places = [schema.get_field_index(form.name) for form in self._forms]
+        for form, place in zip(self._forms, self._places, strict=True):
+            found = schema.field(place).type if place >= 0 else "not there"
+            if found != form.type:
+                raise SchemaError(
+                    f"{where} has other rows than those sampled: {form.name} is {found}, and {form.type} there; pack "
+                    "rows of one kind into a cache"
+                )
+        self._schema, self._head = schema, schema.serialize().to_pybytes()
+
+    def _take(self, chunk: ColumnChunk) -> None:
+        first, at = self._next_row, chunk.num_rows
+        count = min(self._num_rows - first, chunk.free_rows)
+        for number, (form, column) in enumerate(zip(self._forms, self._columns, strict=True)):
+            buffer = chunk.fixed[number]
+            if buffer is not None:
+                buffer[at : at + count] = column[first : first + count]
+            else:
+                chunk.parts[number].append(form.part(column.slice(first, count), self._cache))
+        chunk.num_rows += count
+        self._next_row += count
+
+
+@dataclass(frozen=True, slots=True)
+class _ColumnForm:
+    """A column of a layout, and what it is to Arrow.
+
+    Attributes:
+        type: Arrow's.
+        dtype: Of its items.
+        num_levels: How many dimensions of a row are as long as it likes.
+        row_shape: Behind these.
+        is_list: As of `Leaf`, like `is_fixed`.
+    """
+
+    name: str
+    type: Any
+    dtype: np.dtype[Any]
+    num_levels: int
+    row_shape: tuple[int, ...]
+    is_list: bool
+    is_fixed: bool
+
+    @classmethod
+    def of(cls, leaf: Leaf) -> _ColumnForm:
+        pa = arrow()
+        found = pa.binary() if leaf.dtype.kind == "O" else pa.from_numpy_dtype(leaf.dtype)
+        for length in reversed(leaf.row_shape):
+            found = pa.list_(found, length)
+        for _ in range(leaf.ragged_levels):
+            found = pa.list_(found)
+        return cls(
+            leaf.name, found, leaf.dtype, leaf.ragged_levels, leaf.row_shape, leaf.is_list, leaf.is_fixed
+        )
+
+    def to_arrow(self, column: Column) -> Any:
+        """Return a column as an array of Arrow's."""
+        pa = arrow()
+        values, lengths = (
+            (column.values, column.lengths) if isinstance(column, RaggedColumn) else (column, ())
+        )
+        items = pa.binary() if self.dtype.kind == "O" else None
+        found = pa.array(np.ascontiguousarray(values).reshape(-1), items)
+        shape = (len(values), *self.row_shape)
+        for depth in range(len(self.row_shape), 0, -1):
+            lists = pa.list_(found.type, shape[depth])
+            found = pa.Array.from_buffers(lists, math.prod(shape[:depth]), [None], children=[found])
+        for each in reversed(lengths):
+            found = pa.ListArray.from_arrays(np.concatenate([[0], np.cumsum(each)]).astype(np.int32), found)
+        return found
+
+    def from_arrow(self, column: Any, where: str) -> Column:
+        """Return an array of Arrow's as the column it was made of.
+
+        Raises:
+            SchemaError: It has nulls.
+        """
+        lengths = []
+        for _ in range(self.num_levels):
+            lengths.append(np.diff(column.offsets.to_numpy()).astype(np.int64))
+            column = column.flatten()
+        num_items = len(column)
+        for _ in self.row_shape:
+            column = column.flatten()
+        if self.dtype.kind == "O":
+            values = np.empty(len(column), object)
+            values[:] = column.to_pylist()
+        else:
+            values = column.to_numpy(zero_copy_only=False)
+        size = num_items * math.prod(self.row_shape)
+        if column.null_count or values.dtype != self.dtype or len(values) != size:
+            raise SchemaError(f"{where} has nulls in {self.name}, which packed rows have not")
+        if self.row_shape:
+            values = values.reshape(num_items, *self.row_shape)
+        return RaggedColumn(values, tuple(lengths)) if lengths else values
+
+    def part(self, column: Any, cache: str) -> Any:
+        """Return rows as a chunk keeps those of varying length."""
+        found = self.from_arrow(column, f"an entry of cache {cache!r}")
+        if isinstance(found, RaggedColumn):
+            values = found.values if self.is_list else found.values.tobytes()
+            return values, list(found.lengths)
+        return (found, []) if self.is_list else found.tolist()

@@ -1,0 +1,337 @@
+"""Packed caches: the same rows as of one that is not, and clear words where they cannot be had."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import resource
+import uuid
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from ignite_tf_magic import IgniteDataset, batches
+from ignite_tf_magic.client.cache_facts import forget
+from ignite_tf_magic.client.packed_entries import packed_count, partitions_of_entries
+from ignite_tf_magic.data import packing
+from ignite_tf_magic.errors import (
+    CacheExists,
+    ConfigError,
+    EmptyCache,
+    IgniteTfError,
+    SchemaError,
+    SourceError,
+)
+from ignite_tf_magic.protocol.messages import CacheConfig
+from ignite_tf_magic.protocol.objects import BinaryObject
+from ignite_tf_magic.protocol.typed_values import Int
+from ignite_tf_magic.session import open_session
+
+PLAIN, PACKED = "PACKING_PLAIN", "PACKING_PACKED"
+ROWS = 700
+
+
+@pytest.fixture(scope="module")
+def session(ignite):
+    with open_session(ignite.connect_options, report=print) as opened:
+        yield opened
+
+
+@pytest.fixture(autouse=True)
+def gone(session, ignite, monkeypatch):
+    monkeypatch.setenv("IGNITE_TF_CLUSTER", ",".join(map(str, ignite.connect_options.endpoints)))
+    yield
+    for name in session.client.cache_names():
+        if name.startswith("PACKING"):
+            session.client.destroy_cache(name)
+            forget(session.client, name)
+
+
+def everything(rows: int = ROWS) -> pd.DataFrame:
+    """Rows with each kind of column; what is special of each comes late, where no sample sees it."""
+    late = rows - 3
+    return pd.DataFrame(
+        {
+            "id": np.arange(rows) * 7,
+            "whole": np.arange(rows, dtype=np.int16),
+            "real": [np.nan if row == late else row / 3 for row in range(rows)],
+            "truth": [row % 2 == 0 for row in range(rows)],
+            "words": [None if row == late else f"Zoë {row}" for row in range(rows)],
+            "raw": [bytes(row % 5) for row in range(rows)],
+            "missing": pd.array([None if row == late else row for row in range(rows)], "Int32"),
+            "born": [dt.date(1970, 1, 1) + dt.timedelta(days=row) for row in range(rows)],
+            "seen": pd.date_range("2024-01-01", periods=rows, freq="h"),
+            "id_of": [uuid.UUID(int=row) for row in range(rows)],
+            "price": [decimal.Decimal(row) / 8 for row in range(rows)],
+            "numbers": [np.arange(row % 4, dtype=np.float32) for row in range(rows)],
+            "texts": [[f"t{row}"] * (row % 3) for row in range(rows)],
+            "deep": [[[row, 1], [2]][: row % 3] for row in range(rows)],
+            "pixels": list(np.arange(rows * 16).astype(np.uint8).reshape(rows, 16)),
+        }
+    )
+
+
+def rows_of(dataset) -> dict:
+    """Each row by its key, as Python's values."""
+    found = {}
+    for row in dataset:
+        key = row["key"].numpy()
+        assert key not in found
+        found[key] = {
+            name: each.to_list()
+            if hasattr(each, "to_list")
+            else each.numpy().tolist()
+            if hasattr(each.numpy(), "tolist")
+            else each.numpy()
+            for name, each in sorted(row["val"].items())
+        }
+    return found
+
+
+@pytest.mark.parametrize("key", ["", "id", "words_"], ids=["numbered", "whole", "text"])
+def test_packed_rows_are_those_of_a_cache_that_is_not(session, key):
+    frame = everything()
+    if key == "words_":
+        frame[key] = [f"key {row}" for row in range(ROWS)]
+    session.load(PLAIN, frame, key=key or ())
+    outcome = session.load(PACKED, frame, key=key or (), packed=True)
+    assert (outcome.rows, outcome.entries) == (ROWS, -(-ROWS // (ROWS // packing.MIN_ENTRIES)))
+    assert session.client.cache(PACKED).size() == outcome.entries
+    plain, packed = IgniteDataset(PLAIN, nulls=["missing"]), IgniteDataset(PACKED)
+    assert packed.element_spec == plain.element_spec
+    assert set(plain.element_spec["val"]) == {*frame.columns, "missing_is_null"} - {key}
+    expected = rows_of(plain)
+    assert repr(rows_of(packed)) == repr({key: expected[key] for key in rows_of(packed)})
+    assert len(expected) == len(rows_of(packed)) == ROWS
+    assert [each.rows for each in session.caches() if each.name in (PLAIN, PACKED)] == [ROWS, ROWS]
+
+
+def test_a_cache_is_packed(session):
+    session.load(PLAIN, everything())
+    session.pack(PLAIN, PACKED, nulls="mask")
+    expected = IgniteDataset(PLAIN, nulls="mask")
+    assert IgniteDataset(PACKED).element_spec == expected.element_spec
+    assert repr(sorted(rows_of(IgniteDataset(PACKED)).items())) == repr(sorted(rows_of(expected).items()))
+
+
+def test_some_rows_and_fields_are_packed(session):
+    session.load(PLAIN, {"a": np.arange(ROWS), "b": np.arange(ROWS) % 10, "c": np.arange(ROWS)})
+    outcome = session.pack(PLAIN, PACKED, fields=["a", "b"], where="B < ?", where_args=[3])
+    assert outcome.rows == ROWS * 3 // 10
+    found = rows_of(IgniteDataset(PACKED, fields=["b"]))
+    assert found == {row: {"b": row % 10} for row in range(ROWS) if row % 10 < 3}
+    session.pack(PACKED, PACKED, replace=True)  # it is read to its end before it goes
+    assert rows_of(IgniteDataset(PACKED, fields=["b"])) == found
+
+
+def test_batches_and_orders(session):
+    session.load(PACKED, {"x": np.arange(ROWS)}, packed=True)
+    dataset = IgniteDataset(PACKED).map(lambda row: row["key"])
+    assert [len(batch) for batch in dataset.batch(256)] == [256, 256, ROWS - 512]
+    first, second = (np.concatenate(list(dataset.batch(100).as_numpy_iterator())) for _ in range(2))
+    assert np.array_equal(first, second) and sorted(first) == list(range(ROWS))
+    mixed = np.concatenate(list(dataset.shuffle(300, seed=1).batch(100).as_numpy_iterator()))
+    assert sorted(mixed) == list(range(ROWS)) and not np.array_equal(mixed, first)
+    assert abs(np.corrcoef(mixed, first)[0, 1]) < 0.6
+    arrays = [batch["val"]["x"] for batch in batches(PACKED, 64)]
+    assert sorted(np.concatenate(arrays)) == list(range(ROWS))
+
+
+def test_a_packing_that_ended_is_gone_on_with(session):
+    frame = everything()
+
+    class EndedError(Exception):
+        pass
+
+    def end(done: int, of: int) -> None:
+        if done:
+            raise EndedError
+
+    with pytest.raises(EndedError):
+        session.load(PACKED, frame, packed=True, progress=end)
+    with pytest.raises(IgniteTfError, match="PACKING_PACKED"):
+        IgniteDataset(PACKED)
+    told = []
+    outcome = session.load(
+        PACKED, frame, packed=True, resume=True, progress=lambda done, of: told.append((done, of))
+    )
+    assert outcome.rows == ROWS and told[-1] == (ROWS, ROWS)
+    assert sorted(rows_of(IgniteDataset(PACKED))) == list(range(ROWS))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"where": "x < 3"}, ConfigError, "where= cannot be had"),
+        ({"fill": {"x": 0}}, ConfigError, "fill="),
+        ({"nulls": "mask"}, ConfigError, "nulls="),
+        ({"variable": ["x"]}, ConfigError, "variable="),
+        ({"follow": True}, ConfigError, "follow="),
+        ({"fields": ["y"]}, SchemaError, "no field 'y' in the values; there are: x"),
+    ],
+    ids=lambda each: "-".join(each) if isinstance(each, dict) else None,
+)
+def test_what_cannot_be_had_of_packed_rows(session, options, error, words):
+    session.load(PACKED, {"x": np.arange(ROWS)}, packed=True)
+    with pytest.raises(error, match=words):
+        IgniteDataset(PACKED, **options)
+
+
+def test_what_cannot_be_done_with_a_packed_cache(session):
+    session.load(PACKED, {"x": np.arange(ROWS)}, packed=True)
+    with pytest.raises(CacheExists):
+        session.load(PACKED, {"x": np.arange(3)}, packed=True)
+    with pytest.raises(ConfigError, match="appended to no cache"):
+        session.load(PACKED, {"x": np.arange(3)}, packed=True, append=True)
+    with pytest.raises(ConfigError, match="upserted to no cache"):
+        session.load(PACKED, {"x": np.arange(3), "y": np.arange(3)}, key="x", packed=True, upsert=True)
+    with pytest.raises(SourceError, match="do not fit the table"):
+        session.load(PACKED, {"x": np.arange(3)}, append=True)
+    with pytest.raises(ConfigError, match="outputs are written beside single rows"):
+        session.predict("none.keras", PACKED, "PACKING_OUT")
+    assert any("many packed rows" in note for note in session.columns(PACKED).notes)
+    assert any("many packed rows" in note for note in session.profile(PACKED).notes)
+    assert rows_of(IgniteDataset(PACKED)) == {row: {"x": row} for row in range(ROWS)}
+
+
+def test_what_has_no_form_is_not_left_out(session):
+    far = {"x": range(300), "seen": [dt.datetime(2000 + 2 * row, 1, 1) for row in range(300)]}
+    session.load(PLAIN, pd.DataFrame({"x": far["x"], "seen": np.array(far["seen"], "M8[us]")}))
+    for packed in (
+        lambda: session.load(PACKED, far, packed=True),
+        lambda: session.pack(PLAIN, PACKED),
+    ):
+        with pytest.raises(SchemaError, match="a time in val.seen outside of September 1677 to April 2262"):
+            packed()
+    assert PACKED not in session.client.cache_names()
+
+
+def test_lists_that_are_all_empty(session):
+    frame = pd.DataFrame({"x": range(4), "none": [[], [], [], []]})
+    session.load(PLAIN, frame)
+    session.load(PACKED, frame, packed=True)
+    assert IgniteDataset(PACKED).element_spec == IgniteDataset(PLAIN).element_spec
+    rows = {
+        row: {"x": row, "none": []} for row in range(4)
+    }  # TensorFlow ends the process where they have no length
+    assert rows_of(IgniteDataset(PACKED)) == rows_of(IgniteDataset(PLAIN)) == rows
+
+
+def test_a_cache_without_rows_is_not_packed(session):
+    session.client.get_or_create_cache(CacheConfig(PLAIN))
+    with pytest.raises(EmptyCache, match="holds no rows to pack"):
+        session.pack(PLAIN, PACKED)
+    assert PACKED not in session.client.cache_names()
+
+
+def test_a_full_disk_is_told_of_and_nothing_is_written(session, monkeypatch):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    pixels = np.zeros((4096, 1024), np.uint8)
+
+    def read_little(rows):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
+        return opened(rows)
+
+    opened = packing.RowPacker
+    monkeypatch.setattr(packing, "RowPacker", read_little)
+    try:
+        with pytest.raises(SourceError, match="cannot be kept in .* TMPDIR"):
+            session.load(PACKED, {"pixels": pixels}, packed=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert PACKED not in session.client.cache_names()
+
+
+def changed(session, key: int, change) -> None:
+    cache = session.client.cache(PACKED)
+    value = cache.get(key)
+    cache.put(key, BinaryObject(value.type_name, {**value.fields, **change(value.fields)}))
+
+
+def arrow_entry(**columns) -> bytes:
+    """Return columns as somebody else would write them: in batches of one row."""
+    table = pa.table({name.replace("val_", "val."): column for name, column in columns.items()})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        for batch in table.to_batches(1):
+            stream.write_batch(batch)
+    return sink.getvalue().to_pybytes()
+
+
+def of_others(**columns):
+    return lambda _: {"PACKED_ROWS": arrow_entry(**columns), "NUM_ROWS": Int(1)}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda fields: {"PACKED_ROWS": fields["PACKED_ROWS"][:-40]}, "no packed rows that can be read"),
+        (lambda fields: {"PACKED_ROWS": b"\x07" * 300}, "no packed rows that can be read"),
+        (lambda fields: {"PACKED_ROWS": b""}, "no packed rows that can be read"),
+        (lambda fields: {"NUM_ROWS": Int(fields["NUM_ROWS"] + 1)}, "rows, and says"),
+        (of_others(val_x=pa.array([1])), "key is not there"),
+        (of_others(key=pa.array([1]), val_x=pa.array([1.5])), "val.x is double, and int64 there"),
+        (of_others(key=pa.array([1]), val_x=pa.array([None], pa.int64())), "nulls in val.x"),
+    ],
+    ids=["cut", "garbage", "empty", "count", "no key", "type", "null"],
+)
+def test_an_entry_that_is_none_is_named(session, change, words):
+    session.load(PACKED, {"x": np.arange(ROWS)}, packed=True)
+    changed(session, 99, change)
+    with pytest.raises(Exception, match=f"entry with key 99 of cache '{PACKED}'.*{words}"):
+        rows_of(IgniteDataset(PACKED))
+
+
+def test_an_entry_is_a_stream_that_others_read(session):
+    session.load(PACKED, everything(), packed=True)
+    entry = session.client.cache(PACKED).get(2).fields
+    with pa.ipc.open_stream(entry["PACKED_ROWS"]) as stream:
+        table = stream.read_all()
+    size = entry["NUM_ROWS"]
+    assert table["key"].to_pylist() == list(range(2 * size, 3 * size))
+    assert table["val.words"].to_pylist() == [f"Zoë {row}".encode() for row in range(2 * size, 3 * size)]
+    assert table["val.numbers"].to_pylist() == [list(range(row % 4)) for row in range(2 * size, 3 * size)]
+
+
+def test_an_entry_of_another_writer_is_read(session):
+    session.load(PACKED, {"x": np.arange(ROWS)}, packed=True)
+    size = session.client.cache(PACKED).get(0).fields["NUM_ROWS"]
+    keys = pa.array(range(1000, 1000 + size))
+    changed(session, 3, lambda _: {"PACKED_ROWS": arrow_entry(more=keys, val_x=keys, key=keys)})
+    found = rows_of(IgniteDataset(PACKED))
+    assert len(found) == ROWS and found[1000 + size - 1] == {"x": 1000 + size - 1}
+
+
+def test_an_entry_that_is_gone_is_missed(session):
+    session.load(PACKED, {"x": np.arange(ROWS)}, packed=True)
+    dataset = IgniteDataset(PACKED)
+    session.client.cache(PACKED).remove(17)
+    with pytest.raises(Exception, match="had 140 entries of packed rows here .* and 139 were read"):
+        rows_of(dataset)
+
+
+def test_a_cache_that_was_packed_again_is_read_whole_or_not_at_all(session):
+    session.load(PACKED, {"x": np.arange(300)}, packed=True)  # 150 entries
+    dataset = IgniteDataset(PACKED)
+    session.load(PACKED, {"x": np.arange(1400)}, packed=True, replace=True)  # 140
+    with pytest.raises(Exception, match="was written again since"):
+        rows_of(dataset)
+    dataset = IgniteDataset(PACKED)
+    session.load(PACKED, {"x": np.arange(299)}, packed=True, replace=True)  # 150
+    assert sorted(rows_of(dataset)) == list(range(299))
+
+
+def test_rows_are_counted_by_two_entries(session):
+    session.load(PACKED, {"x": np.arange(ROWS)}, packed=True)
+    cache = session.client.cache(PACKED)
+    count, partition_map = packed_count(cache, cache.size()), cache.partition_map()
+    where = partitions_of_entries(cache.size(), partition_map).tolist()
+    of_each = {part: count.rows(where.count(part), [part]) for part in set(where)}
+    told = {part: len(list(IgniteDataset(PACKED, part=part))) for part in (where[0], where[-1])}
+    assert {part: of_each[part] for part in told} == told
+    assert sum(of_each.values()) == count.rows(cache.size(), None) == ROWS
+    cache.remove(0)
+    with pytest.raises(SchemaError, match="nobody knows how many rows they hold"):
+        packed_count(cache, cache.size())
