@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from ignite_tf_magic.client.cache_facts import Facts, read_facts
 from ignite_tf_magic.client.client import WHOLE_CACHE, Cache, Client
-from ignite_tf_magic.client.local_rows import rows_by_node
+from ignite_tf_magic.client.local_rows import rows_by_node, table_of
 from ignite_tf_magic.client.packed_entries import PackedCount, holds_packed_rows, packed_count
 from ignite_tf_magic.client.router import Node
 from ignite_tf_magic.client.row_counts import are_in_doubt, last_count
@@ -43,6 +43,7 @@ class CountedCache:
         row_bytes: Of the largest row that was looked at; 0 without one.
         nodes: Of the cluster, by their ids.
         rows_by_node: Rows of which a node has the primary copies; None where `rows` were counted themselves.
+        has_table: Whether nodes can count pieces of what they have, so that nothing is read for it.
         topology: What tells each node from the others, as "host:port"; also those that are missing now.
         warnings: What is missing, and is no reason to refuse.
         packed: What tells how many rows there are where all numbers of rows here are of entries that hold many each.
@@ -54,6 +55,7 @@ class CountedCache:
     row_bytes: int
     nodes: Mapping[uuid.UUID, Node]
     rows_by_node: Mapping[uuid.UUID, int] | None = None
+    has_table: bool = True
     topology: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     packed: PackedCount | None = None
@@ -124,7 +126,7 @@ def _told_by_nodes(client: Client, cache: Cache, facts: Facts) -> CountedCache |
     is_dense = num_rows >= _DENSE_ROWS * told.partition_map.num_partitions
     if num_rows * row_bytes <= _LITTLE_BYTES or (known is None and is_dense and has_empty):
         return None
-    return replace(told, row_bytes=row_bytes)
+    return replace(told, row_bytes=row_bytes, has_table=table_of(cache) is not None)
 
 
 def _settled_rows(client: Client, cache: Cache) -> CountedCache | None:

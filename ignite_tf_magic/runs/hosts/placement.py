@@ -17,7 +17,7 @@ from typing import TypeVar
 from ignite_tf_magic.errors import PlacementError, format_ranges
 
 # A worker may have this much more than its even share if that keeps its reads on its own host.
-_SLACK = 1.05
+SLACK = 1.05
 # Holds, when seats are dealt out, the rows of the hosts on which no worker may run.
 _ELSEWHERE = ""
 _Place = TypeVar("_Place", bound=Hashable)
@@ -74,10 +74,11 @@ def place(
     *,
     usable_hosts: Collection[str] | None = None,
     max_workers_by_host: Mapping[str, int] | None = None,
+    slack: float = SLACK,
 ) -> tuple[Assignment, ...]:
     """Spread partitions over workers, and workers over hosts.
 
-    No worker gets more than 1.05 times its even share plus the largest partition; each gets rows. A host
+    No worker gets more than `slack` times its even share plus the largest partition; each gets rows. A host
     gets workers by its rows; those that would be the share of hosts without workers are spread evenly.
 
     Args:
@@ -87,6 +88,7 @@ def place(
         num_workers: How many assignments to make; they come in the order of their index.
         usable_hosts: Where workers may run. Default: on every host that holds partitions.
         max_workers_by_host: How many workers have room on a host (GPUs); others have no limit.
+        slack: How much more than its even share a worker may have, so that it reads all of a node.
 
     Raises:
         PlacementError: There are fewer partitions with rows than workers (a single worker needs none), the
@@ -95,7 +97,7 @@ def place(
     cluster = _Cluster(owners, rows, hosts, usable_hosts)
     _check(cluster, num_workers)
     workers = _staff(cluster, num_workers, max_workers_by_host or {})
-    _deal(workers, cluster, _SLACK * cluster.total / num_workers)
+    _deal(workers, cluster, slack * cluster.total / num_workers)
     _fill_empty(workers, cluster)
     return tuple(worker.assignment(index, cluster) for index, worker in enumerate(workers))
 

@@ -10,12 +10,14 @@ from ignite_tf_magic.client.packed_entries import PackedCount
 from ignite_tf_magic.errors import NoRoom, PlacementError
 from ignite_tf_magic.runs.hosts.capacity import insufficient_capacity, limits, needs_capacity
 from ignite_tf_magic.runs.hosts.counting import CountedCache
-from ignite_tf_magic.runs.hosts.placement import Assignment, PlacementRow, explain, place
+from ignite_tf_magic.runs.hosts.placement import SLACK, Assignment, PlacementRow, explain, place
 from ignite_tf_magic.runs.orders import Capacity, TaskSlot
 from ignite_tf_magic.runs.record import HostRecord, RunSpec
 
 CHIEF_HERE, CHIEF_RANDOM = "here", "random"
 _UNEVEN = 0.2  # of an even share
+# Where rows would have to be read to count those of a piece of a node, a worker had better take all of it.
+_SLACK_FOR_WHOLE_NODES = 1.25
 _NOBODYS_NODE = uuid.UUID(int=0)  # stands for the node that a host without one does not have
 
 
@@ -247,7 +249,13 @@ def _seats(
     names = {node: host.name for node, host in by_node.items()}
     places = [host.name for host in usable]
     placed = place(
-        owners, cache.rows, names, spec.num_workers, usable_hosts=places, max_workers_by_host=limit_of
+        owners,
+        cache.rows,
+        names,
+        spec.num_workers,
+        usable_hosts=places,
+        max_workers_by_host=limit_of,
+        slack=SLACK if cache.has_table else _SLACK_FOR_WHOLE_NODES,
     )
     assignments = [_with_node(each, owners) for each in placed]
     return tuple(_seat(each, cache) for each in assignments), explain(assignments, cache.row_bytes)

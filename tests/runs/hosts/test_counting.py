@@ -69,8 +69,10 @@ def test_each_worker_is_told_the_rows_that_it_reads(tables, name, num_workers):
     assert sum(row.rows_share for row in plan.rows) == pytest.approx(1)
 
 
-def test_no_row_crosses_the_network_for_it_but_a_few(tables, monkeypatch):
-    forget(tables, "COUNT_TABLE")
+@pytest.mark.parametrize(("name", "num_workers"), [("COUNT_TABLE", 5), ("COUNT_PLAIN", 3)])
+def test_no_row_crosses_the_network_for_it_but_a_few(tables, monkeypatch, name, num_workers):
+    """Without a table a worker has all of a node, where there are as many of them."""
+    forget(tables, name)
     read, received = [], []
     scan, receive = owner_scan.OwnerScan.__init__, SocketTransport.receive_into
     monkeypatch.setattr(owner_scan.OwnerScan, "__init__", lambda *args: read.append(args) or scan(*args))
@@ -80,7 +82,7 @@ def test_no_row_crosses_the_network_for_it_but_a_few(tables, monkeypatch):
         return received[-1]
 
     monkeypatch.setattr(SocketTransport, "receive_into", counted)
-    _, plan = planned(tables, "COUNT_TABLE", 5)
+    _, plan = planned(tables, name, num_workers)
     assert sum(seat.rows for seat in plan.seats) == ROWS
     assert not read
     assert sum(received) < ROWS * len(PADDING) / 10
