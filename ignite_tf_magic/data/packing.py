@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import struct
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import IO, Any
 
@@ -58,13 +59,13 @@ class UnpackedRows:
         name: What they are called in messages.
         layout: What they look like.
         num_rows: How many there are, or about so many.
-        read: Gives them in pieces: columns in the order of the layout's.
+        read: Gives them in pieces: columns in the order of the layout's. It is closed at the end.
     """
 
     name: str
     layout: RowLayout
     num_rows: int
-    read: Callable[[], Iterable[Sequence[Column]]]
+    read: Callable[[], Generator[Sequence[Column], None, None]]
 
 
 def load_packed(client: Client, cache: str, rows: UnpackedRows, options: LoadOptions) -> LoadOutcome:
@@ -112,7 +113,7 @@ def unpacked(cache: str, rows: CheckedRows) -> UnpackedRows:
             f"nothing was loaded, as packed rows would be without {', '.join(finder.left_out)}: {why}"
         )
 
-    def read() -> Iterator[Sequence[Column]]:
+    def read() -> Generator[Sequence[Column], None, None]:
         decoder = PageDecoder(layout)
         for _, encoder in _encoders(rows, types):
             for first in range(0, len(encoder), _CHUNK_ROWS):
@@ -203,11 +204,12 @@ class _PackedFile(Closing):
 
     def _gather(self, rows: UnpackedRows) -> None:
         packer = RowPacker(rows.layout)
-        made = (packer.batch(columns) for columns in rows.read())
-        for batch in _regrouped(made, rows.num_rows):
-            entry = packer.entry(batch)
-            self._keep(_HEAD.pack(batch.num_rows, len(entry)) + entry, rows.name)
-            self.num_rows += batch.num_rows
+        with closing(rows.read()) as pieces:
+            made = (packer.batch(columns) for columns in pieces)
+            for batch in _regrouped(made, rows.num_rows):
+                entry = packer.entry(batch)
+                self._keep(_HEAD.pack(batch.num_rows, len(entry)) + entry, rows.name)
+                self.num_rows += batch.num_rows
 
     def _keep(self, entry: bytes, name: str) -> None:
         try:

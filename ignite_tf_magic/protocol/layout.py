@@ -87,6 +87,11 @@ class Leaf:
         return self.role is LeafRole.IS_NULL
 
     @property
+    def is_beside(self) -> bool:
+        """Whether it is read out of the same value as the leaf before it."""
+        return self.role not in (LeafRole.VALUE, LeafRole.MAP_KEYS)
+
+    @property
     def is_list(self) -> bool:
         """Whether the field is a list of values that each have their own type in front."""
         return self.item is not None
@@ -144,8 +149,8 @@ class Leaf:
 class ObjectNode:
     """A binary object of one type, or of one of several: a field that its own lacks is null.
 
-    Without types it is none: its fields, which are no objects, are cells of a row that stand one behind the other, as
-    in the answer to a SQL statement. What tells of a field whether it is null has no cell of its own.
+    Without types it is none: its fields, which are no objects, are values that stand one behind the other, as the cells
+    in the answer to a SQL statement, or the keys and values of a map. What `is_beside` another has no value of its own.
 
     Attributes:
         types: Which those are, by their names.
@@ -180,7 +185,7 @@ class RowLayout:
         """How many values stand behind each key."""
         if isinstance(self.value, Leaf) or self.value.types:
             return 1
-        return sum(not (isinstance(child, Leaf) and child.is_nullness) for _, child in self.value.fields)
+        return sum(not (isinstance(child, Leaf) and child.is_beside) for _, child in self.value.fields)
 
     def arranged(self, items: Iterable[Any]) -> dict[str, Any]:
         """Arrange one item per leaf as {"key": ..., "val": ...}, objects as dicts of their fields."""

@@ -133,7 +133,9 @@ class LayoutFinder:
         if seen.types:
             return self._object(path, seen)
         code = next(iter(codes), TypeCode.NULL)
-        if code in ITEMS_OF_LISTS and code != TypeCode.MAP:
+        if code == TypeCode.MAP:
+            return self._map(path, seen)
+        if code in ITEMS_OF_LISTS:
             return self._list(path, code, LeafRole.VALUE, seen)[0]
         leaf = Leaf(path, code, _common_length(code, set() if self._varies(path) else seen.lengths))
         if not seen.codes and not has_tensor_form(code):
@@ -174,6 +176,14 @@ class LayoutFinder:
         if code in ITEMS_OF_LISTS:
             return self._list(path, code, LeafRole.VALUE, seen)
         return (self._node(path, seen, declared),)
+
+    def _map(self, path: tuple[str, ...], seen: SeenField) -> ObjectNode:
+        """Return the columns of a map that is no field: they are called `keys` and `values`."""
+        leaves = self._columns(path, seen, None)
+        named = [
+            replace(leaf, path=(*path, leaf.role.suffix[1:])) for leaf in leaves if isinstance(leaf, Leaf)
+        ]
+        return ObjectNode(path, (), tuple((0, leaf) for leaf in named))
 
     def _list(self, path: tuple[str, ...], code: int, role: LeafRole, seen: SeenField) -> tuple[Leaf, ...]:
         """Return the column of a list's items, and what tells which of them are null, where that is wanted."""

@@ -181,7 +181,7 @@ class PythonWalker:
         for _, child in node.fields:
             if not isinstance(child, Leaf):
                 raise self._fault(Rule.TYPE, -1, at)
-            if child.is_nullness:
+            if child.is_beside:
                 self._walk_leaf(rows, child, cell, limit)
                 continue
             cell = at

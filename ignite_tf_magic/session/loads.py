@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -148,7 +148,7 @@ class Loading:
         if layout is None:
             raise EmptyCache(f"cache {found.cache!r} holds no rows to pack")
 
-        def read() -> Iterator[Sequence[Column]]:
+        def read() -> Generator[Sequence[Column], None, None]:
             with ChunkReader(found) as reader:
                 for chunk in reader.chunks():
                     yield chunk.columns()

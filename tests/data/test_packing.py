@@ -153,6 +153,8 @@ def test_a_packing_that_ended_is_gone_on_with(session):
         session.load(PACKED, frame, packed=True, progress=end)
     with pytest.raises(IgniteTfError, match="PACKING_PACKED"):
         IgniteDataset(PACKED)
+    session.client.cache(PACKED).remove(0)
+    assert PACKED in [each.name for each in session.caches()]
     told = []
     outcome = session.load(
         PACKED, frame, packed=True, resume=True, progress=lambda done, of: told.append((done, of))

@@ -316,3 +316,41 @@ def test_objects_of_several_types_have_the_fields_of_all():
         columns(make_pages([(1, BinaryObject("Mouse", {"name": "m"}))], pages.types), layout)
     mixed = make_pages([(1, cats[0]), (2, BinaryObject("Fish", {"name": 3, "legs": 0}))])
     assert set(columns(mixed, mixed.layout())) == {"key", "lives", "lives_is_null", "legs"}
+
+
+def test_maps_that_are_values_themselves():
+    rows = [
+        (1, TypedMap([("a", Int(1)), ("b", None)], HASH_MAP)),
+        (2, TypedMap([], HASH_MAP)),
+        (3, {"c": Int(3)}),
+    ]
+    pages = make_pages(rows)
+    assert columns(pages, pages.layout()) == {
+        "key": [1, 2, 3],
+        "keys": [[b"a", b"b"], [], [b"c"]],
+        "values": [[1, 0], [], [3]],
+        "null_values": [[False, True], [], [False]],
+    }
+    assert pages.layout().num_values == 1
+    mixed = make_pages([(1, TypedMap([("a", Int(1)), ("b", "two")], HASH_MAP))])
+    with pytest.raises(SchemaError, match="field val is a list of int and string, which has no tensor form"):
+        mixed.layout()
+    other = make_pages([*rows, (4, Int(5))])
+    with pytest.raises(SchemaError, match="rows differ in val: int and map"):
+        other.layout()
+
+
+def test_a_row_that_is_no_map_is_told():
+    pages, other = make_pages([(1, {"a": 1}), (2, {"b": 2})]), make_pages([(1, {"a": 1}), (2, Int(5))])
+    for walker in (make_walker(pages.layout()), PythonWalker(pages.layout())):
+        chunk = ColumnChunk(pages.layout(), 8)
+        series = PageSeries([Page(None, 2, memoryview(other.rows), False)])
+        with pytest.raises(SchemaError, match="the row with key 2 has another type in val.keys"):
+            PageDecoder(pages.layout(), walker).decode(series, chunk)
+
+
+def test_arrays_that_are_all_empty_have_no_length():
+    """A row of no items ends the process in TensorFlow's unbatch."""
+    pages = rows_of("x", np.zeros(0, np.float32), np.zeros(0, np.float32))
+    (leaf,) = [leaf for leaf in pages.layout().leaves() if leaf.name == "val.x"]
+    assert leaf.is_ragged and columns(pages, pages.layout())["x"] == [[], []]
