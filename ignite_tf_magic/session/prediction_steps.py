@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from ignite_tf_magic.client.cache_facts import (
     NOTES_PREFIX,
@@ -52,6 +52,8 @@ from ignite_tf_magic.session.run_plans import RunRequest
 from ignite_tf_magic.session.training_run import TrainingRun
 
 _LOOK_S = 0.5
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +157,9 @@ class Prediction:
                 return self._outcome(0, None)
             goes_on = self._goes_on(digest)
             if options.replace:
-                self._session.plan_run(self._request(function))  # what cannot start leaves the old rows
+                self._placed(
+                    self._session.plan_run, self._request(function)
+                )  # what cannot start leaves the old rows
             mark = begin(self._client, self._target, self._rows, digest, goes_on=goes_on)
             self._take_over(goes_on=goes_on)
             return self._predict(file, mark, function)
@@ -300,18 +304,22 @@ class Prediction:
             raise ConfigError(f"an option is not known to runs: {error}") from error
 
     def _start(self, request: RunRequest) -> TrainingRun:
+        run = self._placed(self._session.start_run, request)
+        info = run.info()
+        workers = "1 worker" if info.num_workers == 1 else f"{info.num_workers} workers"
+        self._session.report(f"run {run.id}: {workers} on {', '.join(info.hosts)}, predicting {self._source}")
+        return run
+
+    def _placed(self, do: Callable[[RunRequest], T], request: RunRequest) -> T:
+        """Do something with a request; with one worker where nobody said how many, and few partitions hold rows."""
         try:
-            run = self._session.start_run(request)
+            return do(request)
         except NoRoom:
             raise
         except PlacementError:
             if self._options.workers is not None:
                 raise
-            run = self._session.start_run(replace(request, num_workers=1))  # few partitions hold rows
-        info = run.info()
-        workers = "1 worker" if info.num_workers == 1 else f"{info.num_workers} workers"
-        self._session.report(f"run {run.id}: {workers} on {', '.join(info.hosts)}, predicting {self._source}")
-        return run
+            return do(replace(request, num_workers=1))
 
     def _await(self, run: TrainingRun) -> None:
         """Wait until the run has ended; an interrupt, or what is raised here, ends it.

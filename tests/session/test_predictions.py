@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fsspec
 import numpy as np
 import pytest
 
@@ -17,7 +18,7 @@ from ignite_tf_magic.errors import (
     LoadNotResumed,
     RunFailed,
 )
-from ignite_tf_magic.protocol.messages import CacheConfig
+from ignite_tf_magic.protocol.messages import CacheConfig, CacheMode
 from ignite_tf_magic.protocol.objects import BinaryObject
 from ignite_tf_magic.session import open_session
 from tests.prediction.predicted import (
@@ -107,6 +108,45 @@ def test_a_function_makes_the_input_and_several_outputs_have_names(session):
         assert np.array_equal([fields["first"], *fields["both"]], [a, a, day], equal_nan=True)
     listed = session.query("SELECT SHOP, DAY, FIRST FROM PREDICT_NAMED ORDER BY DAY").rows
     assert list(listed[1:3]) == [("s1", 1, 1.0), ("s2", 2, 2.0)]
+
+
+def test_a_cache_that_is_read_whole_is_predicted_by_one_worker(session):
+    rows = rows_of(50)
+    session.load("PREDICT_IN", rows)
+    whole = session.client.create_cache(CacheConfig("PREDICT_WHOLE", mode=CacheMode.REPLICATED))
+    whole.put_all(
+        {
+            key: BinaryObject("PredictWhole", fields)
+            for key, (fields, _) in content(session, "PREDICT_IN").items()
+        }
+    )
+    outcome = session.predict(linear_model(), "PREDICT_WHOLE", "PREDICT_OUT", replace=True)
+    assert outcome.predicted == 50
+    found = content(session, "PREDICT_OUT")
+    assert np.array_equal(np.stack([found[key][0]["prediction"] for key in range(50)]), expected(rows))
+
+
+@pytest.mark.long
+def test_a_model_of_tf_keras_and_one_in_igfs(session, ignite, tmp_path, monkeypatch):
+    import tf_keras
+
+    monkeypatch.setenv("IGNITE_TF_CLUSTER", ",".join(map(str, ignite.connect_options.endpoints)))
+    rows = rows_of(200)
+    session.load("PREDICT_IN", rows)
+    linear_model(tmp_path / "linear.keras")
+    files, where = fsspec.filesystem("igfs"), "igfs:///predict-test/linear.keras"
+    files.put(str(tmp_path / "linear.keras"), where)
+    other = tf_keras.Sequential([tf_keras.layers.InputLayer((4,)), tf_keras.layers.Dense(3, use_bias=False)])
+    other.set_weights(linear_model().get_weights())
+    try:
+        for model in (where, other):
+            session.predict(model, "PREDICT_IN", "PREDICT_OUT", replace=True)
+            found = content(session, "PREDICT_OUT")
+            assert np.array_equal(
+                np.stack([found[key][0]["prediction"] for key in range(200)]), expected(rows)
+            )
+    finally:
+        files.rm("igfs:///predict-test", recursive=True)
 
 
 def test_what_cannot_be_predicted_is_refused_in_words(session, tmp_path):
