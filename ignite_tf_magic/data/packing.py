@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import IO, Any
 
@@ -185,7 +185,8 @@ class _PackedFile(Closing):
 
     def close(self) -> None:
         """Remove the file."""
-        self._file.close()
+        with suppress(OSError):  # what could not be written is written again first; it is closed all the same
+            self._file.close()
 
     def batches(self) -> Iterator[Batch]:
         """Read the entries from the first one, as the columns that a cache of packed rows has."""

@@ -50,7 +50,7 @@ class IgniteDataset(PagedDataset):
     length is uint8[n]; other primitive arrays are tensors when all have one length, else ragged;
     date and time are int64 milliseconds, timestamp int64 nanoseconds since 1970; enum int32 ordinal. String[] and
     the like, and collections of one of these types, are ragged; a map is two columns, NAME_keys and NAME_values, or
-    keys and values where it is the value itself.
+    keys and values where it is the value itself; a list of objects has a column for each of their fields, NAME_FIELD.
     Objects of several types have the fields of all, each null where an object's own type lacks it. A field that has
     no such form is left out with a warning; one that `fields` names is an error.
     Null is NaN for reals and the empty string for strings; others are 0 where they are null, and a boolean beside them

@@ -27,7 +27,8 @@ def _node_to_json(node: Node) -> Any:
     if isinstance(node, Leaf):
         fill = None if node.fill is None else base64.b64encode(node.fill).decode()
         item = _node_to_json(node.item) if node.item else None
-        return [node.code, node.length, fill, node.role, item, node.may_hold_null]
+        members = [list(node.member), [_type_to_json(each) for each in node.types]]
+        return [node.code, node.length, fill, node.role, item, node.may_hold_null, *members]
     return {
         "types": [_type_to_json(each) for each in node.types],
         "kept": [[field_id, child.path[-1], _node_to_json(child)] for field_id, child in node.fields],
@@ -42,10 +43,13 @@ def _node(content: Any, path: tuple[str, ...]) -> Node:
 
 
 def _leaf(content: Any, path: tuple[str, ...]) -> Leaf:
-    code, length, fill, role, item, may_hold_null = content
+    code, length, fill, role, item, may_hold_null, member, types = content
     decoded = None if fill is None else base64.b64decode(fill)
     found = None if item is None else _leaf(item, path)
-    return Leaf(path, int(code), int(length), decoded, LeafRole(role), found, bool(may_hold_null))
+    read = tuple(map(_type, types))
+    return Leaf(
+        path, int(code), int(length), decoded, LeafRole(role), found, bool(may_hold_null), tuple(member), read
+    )
 
 
 def _type_to_json(binary_type: BinaryType) -> Any:

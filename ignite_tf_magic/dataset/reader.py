@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 
@@ -269,9 +270,9 @@ def _with_current_types(layout: RowLayout, client: Client) -> RowLayout:
     """Learn the schemas that were added to the layout's types since it was found."""
 
     def renew(node: Node) -> Node:
-        if isinstance(node, Leaf):
-            return node
         types = tuple(client.types.find(each.type_id, refresh=True) or each for each in node.types)
+        if isinstance(node, Leaf):
+            return replace(node, types=types)
         return ObjectNode(
             node.path, types, tuple((field_id, renew(child)) for field_id, child in node.fields)
         )

@@ -19,7 +19,7 @@ from ignite_tf_magic.dataset.layout_json import layout_from_json, layout_to_json
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.protocol.layout import RowLayout
 
-_VERSION = 5
+_VERSION = 6
 _MOST_BYTES = 64 * 1024 * 1024
 
 

@@ -26,7 +26,7 @@ static const int64_t MIN_MILLIS = -9223372036854, MAX_MILLIS = 9223372036853;
 typedef struct { int32_t leaf, first_type, num_types, first_child, num_children; } node_t; /* leaf < 0: an object; without types: cells */
 typedef struct { int32_t field_id, node; } child_t;
 typedef struct { int32_t type_id, schema_id, first_field, num_fields; } schema_t;
-typedef struct { int32_t code, kind, item_bytes, length, row_bytes, has_fill, is_beside; const uint8_t *fill; } leaf_t;
+typedef struct { int32_t code, kind, item_bytes, length, row_bytes, has_fill; const uint8_t *fill; } leaf_t;
 typedef struct { int32_t code, leaf; int64_t row, offset; } fault_t;
 
 typedef struct {
@@ -222,15 +222,16 @@ static int64_t walk_leaf(walk_t *w, int32_t index, int64_t at, int64_t limit) {
 
 static int64_t walk_node(walk_t *w, int32_t index, int64_t at, int64_t limit, int depth);
 
-/* Walks the cells of a row, one behind the other. What is read out of the same cell as another column follows that one.
+/* Walks the cells of a row, one behind the other. Columns that follow one another with one id are of one cell.
  * Gives the offset behind them, or -1. */
 static int64_t walk_cells(walk_t *w, const node_t *node, int64_t at, int64_t limit) {
     int64_t cell = at;
     int32_t i;
     for (i = 0; i < node->num_children; i++) {
-        int32_t leaf = w->plan->nodes[w->plan->children[node->first_child + i].node].leaf;
+        const child_t *child = &w->plan->children[node->first_child + i];
+        int32_t leaf = w->plan->nodes[child->node].leaf;
         if (leaf < 0) return fail(w, BAD_TYPE, -1, at);
-        if (w->plan->leaves[leaf].is_beside) {
+        if (i && child->field_id == child[-1].field_id) {
             if (walk_leaf(w, leaf, cell, limit) < 0) return -1;
             continue;
         }
@@ -674,7 +675,7 @@ EXPORT uint32_t itm_crc32c(uint32_t crc, const uint8_t *bytes, int64_t num_bytes
     return ~crc_by_table(~crc, bytes, num_bytes, table);
 }
 
-EXPORT int itm_abi(void) { return 10; }
+EXPORT int itm_abi(void) { return 11; }
 
 /* Python's build tools expect an init function; this file is loaded with ctypes instead. */
 EXPORT void *PyInit__rows(void) { return 0; }

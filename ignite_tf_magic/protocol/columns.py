@@ -174,11 +174,15 @@ class PageDecoder:
             self._bind(chunk, num_rows)
 
     def _take_spans(self, rows: memoryview, num_rows: int, chunk: ColumnChunk) -> None:
+        taken: dict[int, Any] = {}
         for number, (leaf, spans) in enumerate(zip(self._leaves, self._spans, strict=True)):
             if spans is not None:
                 found = spans[:num_rows].tolist()
-                taken = take_items(leaf, number, rows, found) if leaf.is_list else _take(leaf, rows, found)
-                chunk.parts[number].append(taken)
+                taken[number] = (
+                    take_items(leaf, number, rows, found) if leaf.is_list else _take(leaf, rows, found)
+                )
+        for number, part in taken.items():  # all or none: a page of unknown schemas is decoded again
+            chunk.parts[number].append(part)
 
     def _bind(self, chunk: ColumnChunk, num_rows: int) -> None:
         if num_rows > self._room_rows:

@@ -6,6 +6,7 @@ rows that do not fit it later are an error that names the field, never a guess.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
@@ -61,6 +62,8 @@ class Leaf:
         role: IS_NULL tells of the field before it whether that is null, the other NULL_ ones of each of its items.
         item: What each item of a list is; None where it is none.
         may_hold_null: Whether an item that is null is 0 where its type has no null, as another column tells of it.
+        member: Of a list of objects, which of their fields the column has, by names that lead to it, and
+        types: those of the objects.
     """
 
     path: tuple[str, ...]
@@ -70,6 +73,8 @@ class Leaf:
     role: LeafRole = LeafRole.VALUE
     item: Leaf | None = None
     may_hold_null: bool = False
+    member: tuple[str, ...] = ()
+    types: tuple[BinaryType, ...] = ()
 
     @property
     def name(self) -> str:
@@ -85,11 +90,6 @@ class Leaf:
     def is_nullness(self) -> bool:
         """Whether it tells of the field before it whether that is null."""
         return self.role is LeafRole.IS_NULL
-
-    @property
-    def is_beside(self) -> bool:
-        """Whether it is read out of the same value as the leaf before it."""
-        return self.role not in (LeafRole.VALUE, LeafRole.MAP_KEYS)
 
     @property
     def is_list(self) -> bool:
@@ -150,7 +150,7 @@ class ObjectNode:
     """A binary object of one type, or of one of several: a field that its own lacks is null.
 
     Without types it is none: its fields, which are no objects, are values that stand one behind the other, as the cells
-    in the answer to a SQL statement, or the keys and values of a map. What `is_beside` another has no value of its own.
+    in the answer to a SQL statement. Those that follow one another with one id are columns of one value.
 
     Attributes:
         types: Which those are, by their names.
@@ -185,7 +185,7 @@ class RowLayout:
         """How many values stand behind each key."""
         if isinstance(self.value, Leaf) or self.value.types:
             return 1
-        return sum(not (isinstance(child, Leaf) and child.is_beside) for _, child in self.value.fields)
+        return len(list(itertools.groupby(field_id for field_id, _ in self.value.fields)))
 
     def arranged(self, items: Iterable[Any]) -> dict[str, Any]:
         """Arrange one item per leaf as {"key": ..., "val": ...}, objects as dicts of their fields."""

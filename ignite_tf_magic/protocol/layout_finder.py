@@ -134,7 +134,10 @@ class LayoutFinder:
             return self._object(path, seen)
         code = next(iter(codes), TypeCode.NULL)
         if code == TypeCode.MAP:
-            return self._map(path, seen)
+            return _together(path, [(leaf.role.suffix[1:], leaf) for leaf in self._lists(path, seen)])
+        if code in ITEMS_OF_LISTS and seen.items_of(0).types:
+            start = len(path[-1]) + 1
+            return _together(path, [(leaf.path[-1][start:], leaf) for leaf in self._lists(path, seen)])
         if code in ITEMS_OF_LISTS:
             return self._list(path, code, LeafRole.VALUE, seen)[0]
         leaf = Leaf(path, code, _common_length(code, set() if self._varies(path) else seen.lengths))
@@ -173,17 +176,41 @@ class LayoutFinder:
         if code == TypeCode.MAP:
             keys = self._list(path, code, LeafRole.MAP_KEYS, seen)
             return keys + self._list(path, code, LeafRole.MAP_VALUES, seen)
+        if code in ITEMS_OF_LISTS and seen.items_of(0).types:
+            return self._objects(path, code, seen)
         if code in ITEMS_OF_LISTS:
             return self._list(path, code, LeafRole.VALUE, seen)
         return (self._node(path, seen, declared),)
 
-    def _map(self, path: tuple[str, ...], seen: SeenField) -> ObjectNode:
-        """Return the columns of a map that is no field: they are called `keys` and `values`."""
-        leaves = self._columns(path, seen, None)
-        named = [
-            replace(leaf, path=(*path, leaf.role.suffix[1:])) for leaf in leaves if isinstance(leaf, Leaf)
-        ]
-        return ObjectNode(path, (), tuple((0, leaf) for leaf in named))
+    def _objects(self, path: tuple[str, ...], code: int, seen: SeenField) -> tuple[Leaf, ...]:
+        """Return the columns of the fields that the objects in a list have: NAME_FIELD, and of objects in them."""
+        items = seen.items_of(0)
+        if items.codes != {TypeCode.BINARY_OBJECT}:
+            which = " and ".join(sorted(map(_name, items.codes)))
+            raise SchemaError(f"field {'.'.join(path)} is a list of {which}, which has no tensor form")
+        columns: list[Leaf] = []
+        refused: dict[str, SchemaError] = {}
+        for member, field_seen in _members(items):
+            own = (*path[:-1], "_".join((path[-1], *member)))
+            of_list = SeenField(codes={code}, lengths=seen.lengths, items=[field_seen])
+            try:
+                found = self._list(own, code, LeafRole.VALUE, of_list)
+            except SchemaError as error:
+                refused[".".join(own)] = error
+                continue
+            types = tuple(sorted(_types_in(items), key=lambda each: each.name))
+            columns += [replace(leaf, member=member, types=types) for leaf in found]
+        if not columns:
+            name = ".".join(path)
+            without = SchemaError(
+                f"field {name} is a list of objects without fields, which has no tensor form"
+            )
+            raise next(iter(refused.values()), without)
+        self.left_out |= refused
+        return tuple(columns)
+
+    def _lists(self, path: tuple[str, ...], seen: SeenField) -> list[Leaf]:
+        return [each for each in self._columns(path, seen, None) if isinstance(each, Leaf)]
 
     def _list(self, path: tuple[str, ...], code: int, role: LeafRole, seen: SeenField) -> tuple[Leaf, ...]:
         """Return the column of a list's items, and what tells which of them are null, where that is wanted."""
@@ -230,6 +257,29 @@ class LayoutFinder:
         return bool({".".join(path), ".".join(path[1:])} & self._variable)
 
 
+def _together(path: tuple[str, ...], leaves: Iterable[tuple[str, Leaf]]) -> ObjectNode:
+    """Return columns of one value that is no field, by names of their own."""
+    return ObjectNode(path, (), tuple((0, replace(leaf, path=(*path, name))) for name, leaf in leaves))
+
+
+def _members(seen: SeenField) -> Iterator[tuple[tuple[str, ...], SeenField]]:
+    """Yield the fields of the objects in a list, and of objects in these, by the names that lead to them."""
+    types = tuple(sorted(seen.types.values(), key=lambda each: each.name))
+    for name, (_, field_id) in _fields_of(types).items():
+        found = seen.fields.get(field_id, SeenField())
+        found.has_null |= seen.has_null or not all(name in each.fields for each in types)
+        if found.types:
+            yield from (((name, *member), each) for member, each in _members(found))
+        else:
+            yield (name,), found
+
+
+def _types_in(seen: SeenField) -> Iterator[BinaryType]:
+    yield from seen.types.values()
+    for field in seen.fields.values():
+        yield from _types_in(field)
+
+
 def is_kept(wanted: frozenset[str], path: tuple[str, ...]) -> bool:
     """Whether a field is among those that are wanted, within one of them, or has one within it; all of a key is."""
     name = ".".join(path[1:])
@@ -273,14 +323,16 @@ def _fields_of(types: Iterable[BinaryType]) -> dict[str, tuple[int, int]]:
 
 
 def _check_apart(path: tuple[str, ...], children: Sequence[tuple[int, Node]]) -> None:
-    fields = {child.path for _, child in children if not (isinstance(child, Leaf) and child.role)}
-    for _, child in children:
-        if isinstance(child, Leaf) and child.role and child.path in fields:
+    made = [child for _, child in children if isinstance(child, Leaf) and (child.role or child.member)]
+    paths = [child.path for _, child in children]
+    for child in made:
+        if paths.count(child.path) > 1:
             taken = ".".join((*path[1:], child.path[-1]))
+            whose = repr(taken.removesuffix(child.role.suffix)) if child.role else "objects in a list"
+            what = _WHAT_HAS.get(child.role, f"the field {'.'.join(child.member)!r}")
             raise SchemaError(
-                f"there is a field {taken!r}, and {_WHAT_HAS[child.role]} of {taken.removesuffix(child.role.suffix)!r} "
-                "would have its name; leave one of them out by naming the fields to read, fields=[...], or have "
-                "nothing tell of nulls: fill={...}, nulls='error'"
+                f"there is a field {taken!r}, and {what} of {whose} would have its name; leave one of them out by "
+                "naming the fields to read, fields=[...], or have nothing tell of nulls: fill={...}, nulls='error'"
             )
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ignite_tf_magic.protocol.buffer import Reader
 from ignite_tf_magic.protocol.layout import VARIABLE, Leaf, LeafRole
 from ignite_tf_magic.protocol.lazy_numpy import np
-from ignite_tf_magic.protocol.objects import UnknownObjectSchema
+from ignite_tf_magic.protocol.objects import BinaryObject, UnknownObjectSchema
 from ignite_tf_magic.protocol.ops import TypeCode
 from ignite_tf_magic.protocol.read_values import read_value
 from ignite_tf_magic.protocol.times import (
@@ -55,11 +55,17 @@ def take_items(
             length than all others, or is a time that nanoseconds do not reach.
         RemoteProtocolError: A value is corrupted.
     """
-    taking = _Taking(leaf)
+    taking, types = _Taking(leaf), {each.type_id: each for each in leaf.types}
     for row, (start, size) in enumerate(spans):
         try:
-            value = None if start < 0 else _part(leaf, read_value(Reader(rows[: start + size], start)))
-        except UnknownObjectSchema:  # objects, where the rows sampled have none
+            value = None
+            if start >= 0:
+                value = _part(leaf, read_value(Reader(rows[: start + size], start), types.get))
+        except (
+            UnknownObjectSchema
+        ) as error:  # objects of other types than the rows sampled have, or newer ones
+            raise RowFault(Rule.SCHEMA if error.type_id in types else Rule.TYPE, number, row, start) from None
+        except _OtherItemError:
             raise RowFault(Rule.TYPE, number, row, start) from None
         rule = taking.put_row(value)
         if rule is not None:
@@ -67,10 +73,27 @@ def take_items(
     return taking.values(), [np.array(each, np.int64) for each in taking.lengths]
 
 
-def _part(leaf: Leaf, value: Any) -> list[Any]:
+class _OtherItemError(Exception):
+    """An item of a list of objects is none."""
+
+
+def _part(leaf: Leaf, value: Any) -> Any:
+    if leaf.member:
+        return [_member(item, leaf.member) for item in value] if isinstance(value, list) else value
     if leaf.role in (LeafRole.MAP_KEYS, LeafRole.NULL_KEYS):
         return [key for key, _ in value]
     return [item for _, item in value] if leaf.role in (LeafRole.MAP_VALUES, LeafRole.NULL_VALUES) else value
+
+
+def _member(item: Any, names: Sequence[str]) -> Any:
+    """Return what a field of an object is, or of an object in it; None where there is none."""
+    for name in names:
+        if item is None:
+            return None
+        if not isinstance(item, BinaryObject):
+            raise _OtherItemError
+        item = item.fields.get(name)
+    return item
 
 
 class _Taking:

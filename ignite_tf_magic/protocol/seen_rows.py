@@ -105,7 +105,7 @@ class SeenRows:
         if code == TypeCode.BINARY_OBJECT:
             self._note_object(view, start, seen)
         elif code in ITEMS_OF_LISTS:
-            _note_items(Reader(view, start), seen)
+            self._note_items(Reader(view, start), seen)
 
     def _note_object(self, view: memoryview, start: int, seen: SeenField) -> None:
         header = read_header(Reader(view), start)
@@ -124,34 +124,28 @@ class SeenRows:
         }:
             seen.fields.setdefault(field_id, SeenField()).has_null = True
 
+    def _note_items(self, reader: Reader, seen: SeenField) -> None:
+        """Look at a list's items, in turn at keys and values in a map; the reader is behind the last one looked at."""
+        code = reader.int8()
+        if code in (TypeCode.OBJECT_ARRAY, TypeCode.ENUM_ARRAY) and reader.int32() == 0:
+            skip_value(reader)  # the name of the items' class
+        size = reader.count()
+        if code in (TypeCode.COLLECTION, TypeCode.MAP):
+            reader.int8()
+        seen.lengths.add(size)
+        kinds = [seen.items_of(number) for number in range(2 if code == TypeCode.MAP else 1)]
+        for _ in range(min(size, _ITEMS_LOOKED_AT)):
+            for kind in kinds:
+                self._note_item(reader, kind)
 
-def _note_items(reader: Reader, seen: SeenField) -> None:
-    """Look at a list's items, in turn at keys and values in a map; the reader is behind the last that was looked at."""
-    code = reader.int8()
-    if code in (TypeCode.OBJECT_ARRAY, TypeCode.ENUM_ARRAY) and reader.int32() == 0:
-        skip_value(reader)  # the name of the items' class
-    size = reader.count()
-    if code in (TypeCode.COLLECTION, TypeCode.MAP):
-        reader.int8()
-    seen.lengths.add(size)
-    kinds = [seen.items_of(number) for number in range(2 if code == TypeCode.MAP else 1)]
-    for _ in range(min(size, _ITEMS_LOOKED_AT)):
-        for kind in kinds:
-            _note_item(reader, kind)
-
-
-def _note_item(reader: Reader, seen: SeenField) -> None:
-    start = reader.position
-    code = _code_at(reader.view, start)
-    skip_value(reader)
-    if code == TypeCode.NULL:
-        seen.has_null = True
-        return
-    seen.codes.add(code)
-    if code in ARRAYS:
-        seen.lengths.add(Reader(reader.view, start + 1).int32())
-    elif code in ITEMS_OF_LISTS:
-        _note_items(Reader(reader.view, start), seen)
+    def _note_item(self, reader: Reader, seen: SeenField) -> None:
+        start = reader.position
+        skip_value(reader)
+        is_object = reader.view[start] == TypeCode.BINARY_OBJECT
+        if is_object and self._find_type(read_header(Reader(reader.view), start).type_id) is None:
+            seen.codes.add(TypeCode.BINARY_OBJECT)  # of a type that nobody knows: such a list is left out
+            return
+        self._note(reader.view, start, seen)
 
 
 def _code_at(view: memoryview, start: int) -> int:

@@ -19,7 +19,7 @@ from ignite_tf_magic.protocol.walk import RowFault, Walker, item_bytes, kind_of,
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_ABI = 10
+_ABI = 11
 _TEMPLATE_CAPACITY = 64 * 1024
 _MAX_HOLES = 512
 
@@ -146,7 +146,7 @@ class _CLeaf(ctypes.Structure):
     _fields_ = [
         *(
             (name, ctypes.c_int32)
-            for name in ("code", "kind", "item_bytes", "length", "row_bytes", "has_fill", "is_beside")
+            for name in ("code", "kind", "item_bytes", "length", "row_bytes", "has_fill")
         ),
         ("fill", ctypes.c_void_p),
     ]
@@ -229,7 +229,7 @@ class CompiledWalker:
             entry.code, entry.kind = leaf.code, kind_of(leaf)
             entry.length = leaf.length if leaf.is_array and leaf.length != VARIABLE else -1
             entry.item_bytes, entry.row_bytes = item_bytes(leaf), row_bytes(leaf)
-            entry.has_fill, entry.is_beside = leaf.fill is not None, leaf.is_beside
+            entry.has_fill = leaf.fill is not None
             entry.fill = self._keep(ctypes.create_string_buffer(fill, max(len(fill), 1)))
         return table
 

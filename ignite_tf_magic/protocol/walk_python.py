@@ -177,14 +177,14 @@ class PythonWalker:
         return at + 9 + size
 
     def _walk_cells(self, rows: memoryview, node: ObjectNode, at: int, limit: int) -> int:
-        cell = at
-        for _, child in node.fields:
+        cell, known_id = at, None
+        for field_id, child in node.fields:
             if not isinstance(child, Leaf):
                 raise self._fault(Rule.TYPE, -1, at)
-            if child.is_beside:
+            if field_id == known_id:
                 self._walk_leaf(rows, child, cell, limit)
                 continue
-            cell = at
+            cell, known_id = at, field_id
             at = self._walk_leaf(rows, child, at, limit)
         return at
 

@@ -486,6 +486,9 @@ def _nulls(batch: dict[str, Any], place: str) -> Iterator[bool]:
 def _rows(batch: dict[str, Any], place: str) -> Iterator[tuple[str, Any]]:
     column = batch["key"] if place == "key" else batch["val"]
     for name in ("nested", "inner") if place == "nested" else () if place in ("key", "value") else (place,):
+        if name not in column and f"{name}_keys" not in column:
+            yield f"columns {', '.join(each for each in column if each.startswith(f'{name}_'))}", column
+            return
         if name not in column:
             keys, values = column[f"{name}_keys"], column[f"{name}_values"]
             kind = f"{_kind(keys)}, and {_kind(values)}"

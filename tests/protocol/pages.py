@@ -51,6 +51,9 @@ def _write(writer: Writer, value) -> None:
 
 def _learn(value, found: dict[int, BinaryType]) -> None:
     """Register types as a cluster does: the fields of all schemas seen, and the schemas."""
+    if isinstance(value, list):
+        for item in value:
+            _learn(item, found)
     if not isinstance(value, BinaryObject):
         return
     for item in value.fields.values():

@@ -12,6 +12,7 @@ import pytest
 from ignite_tf_magic.errors import SchemaError
 from ignite_tf_magic.protocol.columns import ColumnChunk, PageDecoder, RaggedColumn
 from ignite_tf_magic.protocol.layout import ObjectNode
+from ignite_tf_magic.protocol.layout_finder import LayoutFinder
 from ignite_tf_magic.protocol.messages import Page
 from ignite_tf_magic.protocol.objects import BinaryObject
 from ignite_tf_magic.protocol.ops import TypeCode
@@ -260,7 +261,10 @@ def test_lists_as_values_and_rows_that_differ_later():
     [
         (TypedCollection([1, "a"], ARRAY_LIST), "a list of long and string, which has no tensor form"),
         (TypedCollection([Int(1), 2], ARRAY_LIST), "a list of int and long"),
-        (TypedCollection([BinaryObject("Inner", {"a": 1})], ARRAY_LIST), "a list of binary object"),
+        (
+            TypedCollection([BinaryObject("Inner", {"a": 1}), 2], ARRAY_LIST),
+            "a list of binary object and long",
+        ),
         (TypedCollection([], ARRAY_LIST), "an empty collection in all rows sampled"),
         (TypedMap([("a", 1), ("b", "c")], HASH_MAP), "a list of long and string"),
     ],
@@ -354,3 +358,52 @@ def test_arrays_that_are_all_empty_have_no_length():
     pages = rows_of("x", np.zeros(0, np.float32), np.zeros(0, np.float32))
     (leaf,) = [leaf for leaf in pages.layout().leaves() if leaf.name == "val.x"]
     assert leaf.is_ragged and columns(pages, pages.layout())["x"] == [[], []]
+
+
+def test_lists_of_objects_have_a_column_for_each_of_their_fields():
+    def item(name, price, *tags, width):
+        words = TypedArray(tags, TypeCode.STRING_ARRAY)
+        return BinaryObject(
+            "Item", {"name": name, "price": price, "tags": words, "size": BinaryObject("Size", width)}
+        )
+
+    first, last = item("a", 1.5, "x", "y", width={"w": Int(3)}), item(None, 2.0, width={"w": Int(4)})
+    lists = [list_of(first, None), None, list_of(), list_of(last)]
+    pages = make_pages([(n, BinaryObject("Order", {"items": each, "n": n})) for n, each in enumerate(lists)])
+    expected = {
+        "key": [0, 1, 2, 3],
+        "items_name": [[b"a", b""], [], [], [b""]],
+        "items_price": [[1.5, np.nan], [], [], [2.0]],
+        "items_tags": [[[b"x", b"y"], []], [], [], [[]]],
+        "items_size_w": [[3, 0], [], [], [4]],
+        "items_size_w_null_items": [[False, True], [], [], [False]],
+        "n": [0, 1, 2, 3],
+    }
+    np.testing.assert_equal(columns(pages, pages.layout()), expected)
+
+
+def test_arrays_of_objects_that_are_values_themselves():
+    first = BinaryObject("Point", {"x": 1.0, "name": "a"})
+    pages = make_pages(
+        [(1, array_of(first, BinaryObject("Point", {"x": 2.0, "name": "b"}))), (2, array_of())]
+    )
+    assert columns(pages, pages.layout()) == {
+        "key": [1, 2],
+        "x": [[1.0, 2.0], []],
+        "name": [[b"a", b"b"], []],
+    }
+    other = make_pages([(3, array_of(first, Int(1)))])
+    with pytest.raises(SchemaError, match="the row with key 3 has another type in val.x"):
+        columns(other, pages.layout())
+
+
+def test_what_of_objects_in_lists_has_no_form_is_left_out():
+    point = BinaryObject("Mixed", {"x": 1.0, "odd": TypedMap([(1, 2)], HASH_MAP)})
+    pages = make_pages([(1, BinaryObject("Row", {"points": array_of(point), "n": 1}))])
+    finder = LayoutFinder(pages.types.get)
+    finder.add(memoryview(pages.rows), 1)
+    assert [leaf.name for leaf in finder.layout().leaves()] == ["key", "val.points_x", "val.n"]
+    assert list(finder.left_out) == ["val.points_odd"]
+    twice = make_pages([(1, BinaryObject("Row", {"points": array_of(point), "points_x": 1}))])
+    with pytest.raises(SchemaError, match="points_x"):
+        twice.layout()
