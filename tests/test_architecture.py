@@ -34,7 +34,7 @@ ROOMS: list[dict[str, str]] = [
             continuous
         """,
         "tfplugin": "handler codes table registration local_guard",
-        "serialization": "terminal_text sql_text function_source values",
+        "serialization": "terminal_text sql_text arrow_messages function_source values",
         "config": "toml_tables spring_xml own_files options",
     },
     {

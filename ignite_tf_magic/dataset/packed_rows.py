@@ -25,6 +25,7 @@ from ignite_tf_magic.protocol.layout import VARIABLE, Leaf, Node, ObjectNode, Ro
 from ignite_tf_magic.protocol.layout_finder import is_kept
 from ignite_tf_magic.protocol.ops import TypeCode
 from ignite_tf_magic.protocol.page_series import PageSeries
+from ignite_tf_magic.serialization.arrow_messages import check_message, check_stream
 
 _LAYOUT = b"ignite_tf_magic.layout"
 _END = b"\xff\xff\xff\xff\0\0\0\0"
@@ -140,6 +141,7 @@ def read_layout(entry: bytes, where: str) -> RowLayout:
     """
     pa = arrow()
     try:
+        check_stream(entry)
         with pa.ipc.open_stream(entry) as stream:
             return layout_from_json(json.loads((stream.schema.metadata or {})[_LAYOUT]))
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, IndexError) as error:
@@ -213,9 +215,12 @@ class PackedDecoder:
         ipc = self._pa.ipc
         if self._head and entry.startswith(self._head):
             rest = self._pa.BufferReader(self._pa.py_buffer(entry).slice(len(self._head)))
-            batch = ipc.read_record_batch(ipc.read_message(rest), self._schema)
+            message = ipc.read_message(rest)
+            check_message(message)
+            batch = ipc.read_record_batch(message, self._schema)
             if entry[len(self._head) + rest.tell() :] in (b"", _END):
                 return batch
+        check_stream(entry)
         with ipc.open_stream(entry) as stream:
             table = stream.read_all().combine_chunks()
         self._take_schema(table.schema, where)

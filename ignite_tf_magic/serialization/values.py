@@ -32,6 +32,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from ignite_tf_magic.errors import ConfigError
+from ignite_tf_magic.serialization.arrow_messages import check_stream
 
 MAX_BYTES = 256 * 1024 * 1024
 MAX_DEPTH = 100
@@ -298,8 +299,7 @@ def _table_bytes(table: Any) -> bytes:
 def _table(data: bytes) -> Any:
     import pyarrow as pa
 
-    for message in pa.ipc.MessageReader.open_stream(data):
-        _check_message(message.type, message.metadata.to_pybytes())
+    check_stream(data)
     table = pa.ipc.open_stream(data).read_all()
     _check_columns(table)
     table.validate(full=True)
@@ -311,28 +311,6 @@ def _check_columns(table: Any) -> None:
     odd = {kind for kind in kinds if _ODD_COLUMN.search(kind)}
     if odd or table.num_rows * kinds.count("null") > _FREE_CELLS:
         raise TypeError(f"columns of {', '.join(odd) or 'null'} have no safe form")
-
-
-def _check_message(kind: str, data: bytes) -> None:
-    """Refuse what would run code or be decompressed while Arrow reads it; pyarrow shows neither (Message.fbs)."""
-
-    def number(at: int, size: int = 4) -> int:
-        return int.from_bytes(data[at : at + size], "little", signed=size == 4)
-
-    def field(table: int, index: int) -> int:
-        fields = table - number(table)
-        offset = number(fields + 4 + 2 * index, 2) if 4 + 2 * index < number(fields, 2) else 0
-        return offset and table + offset
-
-    def follow(at: int) -> int:
-        return at + number(at)
-
-    batch = follow(field(follow(0), 2))
-    if kind == "dictionary":
-        batch = follow(field(batch, 1))
-    # ARROW:extension:name, and ARROW:experimental_compression, which Arrow still reads.
-    if (kind != "schema" and field(batch, 3)) or b"ARROW:ex" in data:
-        raise ValueError("compressed batches or extension types")
 
 
 def _time_kind(kind: Any) -> _Kind:

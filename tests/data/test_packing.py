@@ -252,18 +252,33 @@ def changed(session, key: int, change) -> None:
     cache.put(key, BinaryObject(value.type_name, {**value.fields, **change(value.fields)}))
 
 
-def arrow_entry(**columns) -> bytes:
+def arrow_entry(options=None, **columns) -> bytes:
     """Return columns as somebody else would write them: in batches of one row."""
     table = pa.table({name.replace("val_", "val."): column for name, column in columns.items()})
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as stream:
+    with pa.ipc.new_stream(sink, table.schema, options=options) as stream:
         for batch in table.to_batches(1):
             stream.write_batch(batch)
     return sink.getvalue().to_pybytes()
 
 
-def of_others(**columns):
-    return lambda _: {"PACKED_ROWS": arrow_entry(**columns), "NUM_ROWS": Int(1)}
+def of_others(*options, **columns):
+    return lambda _: {"PACKED_ROWS": arrow_entry(*options, **columns), "NUM_ROWS": Int(1)}
+
+
+COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
+
+
+def compressed(entry: bytes) -> bytes:
+    """Return an entry whose schema is as it was, byte for byte."""
+    with pa.ipc.open_stream(entry) as stream:
+        table = stream.read_all()
+    sink, head = pa.BufferOutputStream(), table.schema.serialize().to_pybytes()
+    with pa.ipc.new_stream(sink, table.schema, options=COMPRESSED) as stream:
+        stream.write_table(table)
+    found = sink.getvalue().to_pybytes()
+    assert found.startswith(head) and entry.startswith(head)
+    return found
 
 
 @pytest.mark.parametrize(
@@ -276,8 +291,16 @@ def of_others(**columns):
         (of_others(val_x=pa.array([1])), "key is not there"),
         (of_others(key=pa.array([1]), val_x=pa.array([1.5])), "val.x is double, and int64 there"),
         (of_others(key=pa.array([1]), val_x=pa.array([None], pa.int64())), "nulls in val.x"),
+        (
+            of_others(COMPRESSED, key=pa.array([1]), val_x=pa.array([1])),
+            "compressed batches or extension types",
+        ),
+        (
+            lambda fields: {"PACKED_ROWS": compressed(fields["PACKED_ROWS"])},
+            "compressed batches or extension types",
+        ),
     ],
-    ids=["cut", "garbage", "empty", "count", "no key", "type", "null"],
+    ids=["cut", "garbage", "empty", "count", "no key", "type", "null", "compressed", "compressed alike"],
 )
 def test_an_entry_that_is_none_is_named(session, change, words):
     session.load(PACKED, {"x": np.arange(ROWS)}, packed=True)

@@ -1,0 +1,48 @@
+"""Messages of Arrow's streams, looked at before Arrow reads them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def check_stream(data: Any) -> None:
+    """Look at all messages of a stream.
+
+    Raises:
+        ValueError: One would run code or be decompressed.
+        pyarrow.ArrowException: It is no stream.
+    """
+    import pyarrow as pa
+
+    for message in pa.ipc.MessageReader.open_stream(data):
+        check_message(message)
+
+
+def check_message(message: Any) -> None:
+    """Refuse a message that would run code or be decompressed while Arrow reads it.
+
+    Args:
+        message: A `pyarrow.ipc.Message`, which shows neither; its metadata are a Message of Message.fbs.
+
+    Raises:
+        ValueError: It would.
+    """
+    kind, data = message.type, message.metadata.to_pybytes()
+
+    def number(at: int, size: int = 4) -> int:
+        return int.from_bytes(data[at : at + size], "little", signed=size == 4)
+
+    def field(table: int, index: int) -> int:
+        fields = table - number(table)
+        offset = number(fields + 4 + 2 * index, 2) if 4 + 2 * index < number(fields, 2) else 0
+        return offset and table + offset
+
+    def follow(at: int) -> int:
+        return at + number(at)
+
+    batch = follow(field(follow(0), 2))
+    if kind == "dictionary":
+        batch = follow(field(batch, 1))
+    # ARROW:extension:name, and ARROW:experimental_compression, which Arrow still reads.
+    if (kind != "schema" and field(batch, 3)) or b"ARROW:ex" in data:
+        raise ValueError("compressed batches or extension types")
