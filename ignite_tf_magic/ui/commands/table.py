@@ -16,7 +16,7 @@ NAMES_IN = {
     "listing": "ps",
     "runs": "attach resume describe stop logs history model prune panel doctor",
     "tensorboards": "tensorboard",
-    "data": "load caches sql",
+    "data": "load pack caches sql",
     "predicting": "predict",
     "looking": "columns sample profile",
     "files": "fs",

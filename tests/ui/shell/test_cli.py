@@ -228,6 +228,12 @@ def test_load_then_caches_then_sql(configured, tmp_path):
     replaced = ignite_tf("load", "CLI_POINTS", "digits", "--replace", "--backups", "0", "--split", "test")
     assert "359 rows in cache CLI_POINTS (without backups)" in replaced.stdout
     assert "not found" in ignite_tf("sql", "SELECT * FROM NOPE", code=1).stderr
+    words = ("--field", "label", "--where", "label < ?", "-p", "3", "--json")
+    packed = json.loads(ignite_tf("pack", "CLI_POINTS", "CLI_PACKED", *words).stdout)
+    assert packed["rows"] == packed["entries"] == 82
+    again = ignite_tf("load", "CLI_PACKED", "digits", "--packed", "--replace").stdout
+    assert "1,797 rows in cache CLI_PACKED" in again and "packed into 129 entries" in again
+    assert "many packed rows" in ignite_tf("columns", "CLI_PACKED").stdout
 
 
 @pytest.mark.long
