@@ -70,9 +70,14 @@ def _entry_fields(value: ObjectNode) -> tuple[tuple[int, Leaf], ...]:
     return (num_id, Leaf(num_path, int(TypeCode.INT))), (rows_id, packed)
 
 
-def entries_of(found: ColumnChunk) -> list[tuple[Any, int, bytes]]:
+Packed = bytes | memoryview
+
+
+def entries_of(found: ColumnChunk) -> list[tuple[Any, int, Packed]]:
     """Return the key, the number of rows and the rows of each entry of a chunk with that layout."""
-    *keys, counts, entries = (cast("NDArray[Any]", column).tolist() for column in found.columns())
+    entries: list[Packed] = [entry for part in found.parts[-1] for entry in part]
+    found.parts[-1] = []  # NumPy would make arrays of views
+    *keys, counts, _ = (cast("NDArray[Any]", column).tolist() for column in found.columns())
     return list(zip(keys[0] if len(keys) == 1 else zip(*keys, strict=True), counts, entries, strict=True))
 
 
@@ -133,7 +138,7 @@ class RowPacker:
         return b"".join((self._head, batch.serialize().to_pybytes(), _END))
 
 
-def read_layout(entry: bytes, where: str) -> RowLayout:
+def read_layout(entry: Packed, where: str) -> RowLayout:
     """Return the layout of the rows in an entry.
 
     Raises:
@@ -151,8 +156,11 @@ def read_layout(entry: bytes, where: str) -> RowLayout:
 class PackedDecoder:
     """Takes rows out of the entries of a series of pages. One thread.
 
+    Entries are read where they lie in the pages: a copy of each would be in fresh memory each time, as TensorFlow has
+    malloc give all back at once. So a series has to be valid until `has_rows` tells that it is at its end.
+
     Args:
-        entries: Decodes the entries.
+        entries: Decodes the entries, as views.
         layout: Theirs.
         rows: That of the rows, as far as they are wanted.
         cache: Its name, for messages.
@@ -165,7 +173,7 @@ class PackedDecoder:
         self._pa, self._entries, self._entry_layout, self._cache = arrow(), entries, layout, cache
         self._forms = [_ColumnForm.of(leaf) for leaf in rows.leaves()]
         self._has_fixed_rows = all(form.is_fixed for form in self._forms)
-        self._read: deque[tuple[Any, int, bytes]] = deque()
+        self._read: deque[tuple[Any, int, Packed]] = deque()
         self._head, self._schema, self._places = b"", None, list[int]()
         self._columns: list[Any] = []
         self._next_row = self._num_rows = self.num_entries = 0
@@ -195,7 +203,7 @@ class PackedDecoder:
         self._read.extend(entries_of(found))
         self.num_entries += found.num_rows
 
-    def _open(self, key: Any, num_rows: int, entry: bytes) -> None:
+    def _open(self, key: Any, num_rows: int, entry: Packed) -> None:
         where, pa = f"the entry with key {key!r} of cache {self._cache!r}", self._pa
         try:
             batch = self._batch_of(entry, where)
@@ -210,10 +218,10 @@ class PackedDecoder:
         ]
         self._next_row, self._num_rows = 0, num_rows
 
-    def _batch_of(self, entry: bytes, where: str) -> Any:
+    def _batch_of(self, entry: Packed, where: str) -> Any:
         """Return an entry's rows; quickly where its schema is that of the one before, and it is one batch."""
         ipc = self._pa.ipc
-        if self._head and entry.startswith(self._head):
+        if self._head and entry[: len(self._head)] == self._head:
             rest = self._pa.BufferReader(self._pa.py_buffer(entry).slice(len(self._head)))
             message = ipc.read_message(rest)
             check_message(message)
@@ -325,9 +333,9 @@ class _ColumnForm:
         return RaggedColumn(values, tuple(lengths)) if lengths else values
 
     def part(self, column: Any, cache: str) -> Any:
-        """Return rows as a chunk keeps those of varying length."""
+        """Return rows as a chunk keeps those of varying length: nothing of them lies in the entry any more."""
         found = self.from_arrow(column, f"an entry of cache {cache!r}")
         if isinstance(found, RaggedColumn):
-            values = found.values if self.is_list else found.values.tobytes()
+            values = found.values.copy() if self.is_list else found.values.tobytes()
             return values, list(found.lengths)
-        return (found, []) if self.is_list else found.tolist()
+        return (found.copy(), []) if self.is_list else found.tolist()

@@ -240,10 +240,11 @@ class _OwnerThread:
 class RenewedDecoder:
     """Decodes pages, and asks the cluster when there are schemas that are newer than the layout. One thread."""
 
-    def __init__(self, layout: RowLayout, client: Client) -> None:
+    def __init__(self, layout: RowLayout, client: Client, *, as_views: bool = False) -> None:
         self._client = client
         self._layout = layout
-        self._decoder = PageDecoder(layout)
+        self._as_views = as_views
+        self._decoder = PageDecoder(layout, as_views=as_views)
 
     def has_rows(self, series: PageSeries) -> bool:
         """Whether there are rows left to be decoded."""
@@ -255,7 +256,7 @@ class RenewedDecoder:
             self._decoder.decode(series, chunk)
         except UnknownSchema:
             self._layout = _with_current_types(self._layout, self._client)
-            self._decoder = PageDecoder(self._layout)
+            self._decoder = PageDecoder(self._layout, as_views=self._as_views)
             self._decoder.decode(series, chunk)
 
 
@@ -263,7 +264,8 @@ def row_decoder(source: Source, layout: RowLayout, client: Client) -> RenewedDec
     """Return what makes rows of that layout out of the pages of a source."""
     if source.entries is None:
         return RenewedDecoder(layout, client)
-    return PackedDecoder(RenewedDecoder(source.entries, client), source.entries, layout, source.cache)
+    entries = RenewedDecoder(source.entries, client, as_views=True)
+    return PackedDecoder(entries, source.entries, layout, source.cache)
 
 
 def _with_current_types(layout: RowLayout, client: Client) -> RowLayout:

@@ -119,9 +119,16 @@ class ColumnChunk:
 
 
 class PageDecoder:
-    """Decodes pages of one layout into chunks. One per thread."""
+    """Decodes pages of one layout into chunks. One per thread.
 
-    def __init__(self, layout: RowLayout, walker: Walker | None = None) -> None:
+    Args:
+        layout: Of the rows.
+        walker: Walks over them; None makes one.
+        as_views: Leave texts and byte[] of varying length where they are, as memoryviews of the pages.
+    """
+
+    def __init__(self, layout: RowLayout, walker: Walker | None = None, *, as_views: bool = False) -> None:
+        self._copy: Callable[[memoryview], Any] = memoryview if as_views else bytes
         self._leaves, self._num_values = layout.leaves(), layout.num_values
         self._walker = make_walker(layout) if walker is None else walker
         self._spans: list[NDArray[np.int64] | None] = []
@@ -179,7 +186,9 @@ class PageDecoder:
             if spans is not None:
                 found = spans[:num_rows].tolist()
                 taken[number] = (
-                    take_items(leaf, number, rows, found) if leaf.is_list else _take(leaf, rows, found)
+                    take_items(leaf, number, rows, found)
+                    if leaf.is_list
+                    else _take(leaf, rows, found, self._copy)
                 )
         for number, part in taken.items():  # all or none: a page of unknown schemas is decoded again
             chunk.parts[number].append(part)
@@ -195,15 +204,17 @@ class PageDecoder:
         self._chunk = chunk
 
 
-def _take(leaf: Leaf, rows: memoryview, spans: Sequence[tuple[int, int]]) -> Any:
+def _take(
+    leaf: Leaf, rows: memoryview, spans: Sequence[tuple[int, int]], copy: Callable[[memoryview], Any]
+) -> Any:
     fill = leaf.fill or b""
     if leaf.code == TypeCode.DECIMAL:
         return [float("nan") if start < 0 else _decimal(rows[start : start + size]) for start, size in spans]
     if leaf.code == TypeCode.UUID:
         return [fill if start < 0 else _uuid(rows[start : start + size]) for start, size in spans]
-    items = [fill if start < 0 else bytes(rows[start : start + size]) for start, size in spans]
     if leaf.is_text:
-        return items
+        return [fill if start < 0 else copy(rows[start : start + size]) for start, size in spans]
+    items = [fill if start < 0 else bytes(rows[start : start + size]) for start, size in spans]
     lengths = np.fromiter(map(len, items), np.int64, len(items)) // leaf.dtype.itemsize
     return b"".join(items), [lengths]
 
