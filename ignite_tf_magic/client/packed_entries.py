@@ -10,6 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ignite_tf_magic.client.cache_facts import LoadState, load_mark, read_facts
 from ignite_tf_magic.client.client import WHOLE_CACHE, Cache
 from ignite_tf_magic.errors import SchemaError
 from ignite_tf_magic.protocol.affinity import PartitionMap, hashes_of_integers, partitions_of_hashes
@@ -58,9 +59,10 @@ def packed_count(cache: Cache, num_entries: int) -> PackedCount:
         SchemaError: They are not numbered from 0, as those are that a load writes.
     """
     partition_map, last = cache.partition_map(), num_entries - 1
-    found = cache.get_all({0, last})
+    mark, found = load_mark(read_facts(cache.client, cache.name)), cache.get_all({0, last})
+    is_whole = mark is None or mark.state is not LoadState.COMPLETE or mark.expected_rows == num_entries
     partitions = partitions_of_entries(num_entries, partition_map)
-    if len(found) < len({0, last}) or (partition_map.partitioned and partitions is None):
+    if not is_whole or len(found) < len({0, last}) or (partition_map.partitioned and partitions is None):
         raise SchemaError(
             f"the entries of cache {cache.name!r} hold packed rows, and are not those that a load has written: nobody "
             "knows how many rows they hold. Pack the rows again"

@@ -162,7 +162,8 @@ def _telling_rows(chunk: Columns) -> NDArray[np.intp]:
             lengths = np.fromiter(
                 (len(item) if isinstance(item, bytes) else -(item is None) for item in array), np.int64
             )
-            told |= _first_of(lengths < 0) | {int(lengths.argmin()), int(lengths.argmax())}
+            there = np.where(lengths < 0, lengths.max(initial=0), lengths)
+            told |= _first_of(lengths < 0) | {int(there.argmin()), int(there.argmax())}
     return np.array(sorted(told), np.intp)
 
 

@@ -91,10 +91,7 @@ def with_fields(layout: RowLayout, fields: Sequence[str]) -> RowLayout:
     known = {name for leaf in layout.leaves() if leaf.path[0] == "val" for name in _names(leaf)}
     if unknown := sorted(wanted - known):
         raise SchemaError(f"no field {unknown[0]!r} in the values; there are: {', '.join(sorted(known))}")
-    value = _kept(layout.value, wanted)
-    if isinstance(value, ObjectNode) and not value.fields:
-        raise SchemaError("there is no column to read")
-    return RowLayout(layout.key, value)
+    return RowLayout(layout.key, _kept(layout.value, wanted))
 
 
 def _names(leaf: Leaf) -> list[str]:
@@ -103,9 +100,10 @@ def _names(leaf: Leaf) -> list[str]:
 
 
 def _field_path(node: Node) -> tuple[str, ...]:
-    if isinstance(node, Leaf) and node.role:
-        return (*node.path[:-1], node.path[-1].removesuffix(node.role.suffix))
-    return node.path
+    if not isinstance(node, Leaf):
+        return node.path
+    name = node.path[-1].removesuffix(node.role.suffix)
+    return (*node.path[:-1], name.removesuffix("_".join(("", *node.member))))
 
 
 def _kept(node: Node, wanted: frozenset[str]) -> Node:
@@ -208,7 +206,7 @@ class PackedDecoder:
         try:
             batch = self._batch_of(entry, where)
             batch.validate(full=not self._has_fixed_rows)
-        except (pa.ArrowException, OSError, ValueError) as error:
+        except (pa.ArrowException, OSError, EOFError, ValueError) as error:
             raise SchemaError(f"{where} holds no packed rows that can be read: {error}") from error
         if batch.num_rows != num_rows:
             raise SchemaError(f"{where} holds {batch.num_rows} rows, and says {num_rows}")
@@ -315,22 +313,29 @@ class _ColumnForm:
         """
         lengths = []
         for _ in range(self.num_levels):
+            self._refuse_nulls(column, where)
             lengths.append(np.diff(column.offsets.to_numpy()).astype(np.int64))
             column = column.flatten()
         num_items = len(column)
         for _ in self.row_shape:
+            self._refuse_nulls(column, where)
             column = column.flatten()
+        self._refuse_nulls(column, where)
         if self.dtype.kind == "O":
             values = np.empty(len(column), object)
             values[:] = column.to_pylist()
         else:
             values = column.to_numpy(zero_copy_only=False)
         size = num_items * math.prod(self.row_shape)
-        if column.null_count or values.dtype != self.dtype or len(values) != size:
-            raise SchemaError(f"{where} has nulls in {self.name}, which packed rows have not")
+        if values.dtype != self.dtype or len(values) != size:
+            raise SchemaError(f"{where} has other items in {self.name} than its schema says")
         if self.row_shape:
             values = values.reshape(num_items, *self.row_shape)
         return RaggedColumn(values, tuple(lengths)) if lengths else values
+
+    def _refuse_nulls(self, column: Any, where: str) -> None:
+        if column.null_count:
+            raise SchemaError(f"{where} has nulls in {self.name}, which packed rows have not")
 
     def part(self, column: Any, cache: str) -> Any:
         """Return rows as a chunk keeps those of varying length: nothing of them lies in the entry any more."""

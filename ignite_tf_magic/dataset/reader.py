@@ -61,7 +61,7 @@ class ChunkReader(Closing):
         self._source = source
         self._layout = source.picked.layout if source.picked else source.layout
         self._client = source.clients.take()
-        self._expected_entries = 0
+        self._expected_entries: int | None = None
         try:
             check_complete(source, self._client, stream.partitions if stream else source.partitions)
             self.stream, self._owners = self._start_owners(order or (lambda partitions: partitions), stream)
@@ -94,7 +94,7 @@ class ChunkReader(Closing):
         if self._source.picked and num_rows < (self._source.expected_rows or 0):
             self._check_all_fit()
         num_entries = sum(owner.num_entries for owner in self._owners)
-        if num_entries < self._expected_entries:
+        if self._expected_entries is not None and num_entries != self._expected_entries:
             raise IgniteTfError(
                 f"cache {self._source.cache!r} had {self._expected_entries:,} entries of packed rows here when the "
                 f"dataset was made, and {num_entries:,} were read: it was written again since, or has lost some. Make "

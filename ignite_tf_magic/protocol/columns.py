@@ -182,11 +182,12 @@ class PageDecoder:
 
     def _take_spans(self, rows: memoryview, num_rows: int, chunk: ColumnChunk) -> None:
         taken: dict[int, Any] = {}
+        lists: dict[int, Any] = {}  # of which several columns are made
         for number, (leaf, spans) in enumerate(zip(self._leaves, self._spans, strict=True)):
             if spans is not None:
                 found = spans[:num_rows].tolist()
                 taken[number] = (
-                    take_items(leaf, number, rows, found)
+                    take_items(leaf, number, rows, found, lists)
                     if leaf.is_list
                     else _take(leaf, rows, found, self._copy)
                 )

@@ -198,7 +198,7 @@ class LayoutFinder:
             except SchemaError as error:
                 refused[".".join(own)] = error
                 continue
-            types = tuple(sorted(_types_in(items), key=lambda each: each.name))
+            types = tuple(sorted({each.type_id: each for each in _types_in(items)}.values(), key=_type_name))
             columns += [replace(leaf, member=member, types=types) for leaf in found]
         if not columns:
             name = ".".join(path)
@@ -259,7 +259,13 @@ class LayoutFinder:
 
 def _together(path: tuple[str, ...], leaves: Iterable[tuple[str, Leaf]]) -> ObjectNode:
     """Return columns of one value that is no field, by names of their own."""
-    return ObjectNode(path, (), tuple((0, replace(leaf, path=(*path, name))) for name, leaf in leaves))
+    named = [(0, replace(leaf, path=(*path, name))) for name, leaf in leaves]
+    _check_apart(path, named)
+    return ObjectNode(path, (), tuple(named))
+
+
+def _type_name(binary_type: BinaryType) -> str:
+    return binary_type.name
 
 
 def _members(seen: SeenField) -> Iterator[tuple[tuple[str, ...], SeenField]]:
@@ -268,7 +274,7 @@ def _members(seen: SeenField) -> Iterator[tuple[tuple[str, ...], SeenField]]:
     for name, (_, field_id) in _fields_of(types).items():
         found = seen.fields.get(field_id, SeenField())
         found.has_null |= seen.has_null or not all(name in each.fields for each in types)
-        if found.types:
+        if found.codes == {TypeCode.BINARY_OBJECT} and found.types:
             yield from (((name, *member), each) for member, each in _members(found))
         else:
             yield (name,), found
@@ -276,7 +282,7 @@ def _members(seen: SeenField) -> Iterator[tuple[tuple[str, ...], SeenField]]:
 
 def _types_in(seen: SeenField) -> Iterator[BinaryType]:
     yield from seen.types.values()
-    for field in seen.fields.values():
+    for field in (*seen.fields.values(), *seen.items):
         yield from _types_in(field)
 
 

@@ -40,7 +40,11 @@ if TYPE_CHECKING:
 
 
 def take_items(
-    leaf: Leaf, number: int, rows: memoryview, spans: Sequence[tuple[int, int]]
+    leaf: Leaf,
+    number: int,
+    rows: memoryview,
+    spans: Sequence[tuple[int, int]],
+    known: dict[int, Any] | None = None,
 ) -> tuple[NDArray[Any], list[NDArray[np.int64]]]:
     """Return what a page's lists hold, and for each ragged level how many items each list of it has; a null has none.
 
@@ -49,6 +53,7 @@ def take_items(
         number: Which one it is, for faults.
         rows: The page.
         spans: Where each row has its value, and how many bytes it takes; -1 for null.
+        known: Values of the page that were read, by where they are; more are added.
 
     Raises:
         RowFault: An item is of another type than those of the leaf, is null where its column has no null, has another
@@ -56,11 +61,14 @@ def take_items(
         RemoteProtocolError: A value is corrupted.
     """
     taking, types = _Taking(leaf), {each.type_id: each for each in leaf.types}
+    known = {} if known is None else known
     for row, (start, size) in enumerate(spans):
         try:
             value = None
+            if start >= 0 and start not in known:
+                known[start] = read_value(Reader(rows[: start + size], start), types.get)
             if start >= 0:
-                value = _part(leaf, read_value(Reader(rows[: start + size], start), types.get))
+                value = _part(leaf, known[start])
         except (
             UnknownObjectSchema
         ) as error:  # objects of other types than the rows sampled have, or newer ones

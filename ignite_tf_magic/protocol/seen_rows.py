@@ -139,11 +139,14 @@ class SeenRows:
                 self._note_item(reader, kind)
 
     def _note_item(self, reader: Reader, seen: SeenField) -> None:
-        start = reader.position
+        start, known = reader.position, SeenField()
         skip_value(reader)
-        is_object = reader.view[start] == TypeCode.BINARY_OBJECT
-        if is_object and self._find_type(read_header(Reader(reader.view), start).type_id) is None:
-            seen.codes.add(TypeCode.BINARY_OBJECT)  # of a type that nobody knows: such a list is left out
+        try:
+            self._note(reader.view, start, known)
+        except (
+            RemoteProtocolError
+        ):  # within it is an object of a type that nobody knows: such a list is left out
+            seen.codes |= {_code_at(reader.view, start), TypeCode.NULL}
             return
         self._note(reader.view, start, seen)
 

@@ -27,7 +27,7 @@ from ignite_tf_magic.config.options import Config, ConnectOptions, state_dir, ti
 from ignite_tf_magic.data.loading import LoadOutcome
 from ignite_tf_magic.data.tables import TextFormat
 from ignite_tf_magic.embedded import EmbeddedCluster
-from ignite_tf_magic.errors import ConfigError, IgniteTfError, NoRoom, SchemaError
+from ignite_tf_magic.errors import ConfigError, IgniteTfError, NoRoom
 from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.profiling.columns import CacheColumns, look_at_columns
 from ignite_tf_magic.profiling.profile import SAMPLED_ROWS, CacheProfile, make_profile
@@ -97,7 +97,7 @@ class CacheInfo:
 def _num_rows(cache: Cache, config: CacheConfig) -> int:
     entries = cache.size()
     if entries and holds_packed_rows(config):
-        with suppress(SchemaError):  # as where they are just being written
+        with suppress(IgniteTfError):  # as where they are just being written
             return packed_count(cache, entries).rows(entries, None)
     return entries
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from ignite_tf_magic.client.client import Client
+from ignite_tf_magic.client.packed_entries import packed_count
 from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.data.loading import LoadOptions, LoadOutcome, LoadProgress, LoadWay, load_rows
 from ignite_tf_magic.data.packing import UnpackedRows, load_packed, unpacked
@@ -15,9 +17,25 @@ from ignite_tf_magic.data.sources import SourceOptions, read_source
 from ignite_tf_magic.data.tables import TextFormat
 from ignite_tf_magic.dataset.options import ReadOptions, parse_nulls
 from ignite_tf_magic.dataset.reader import ChunkReader
-from ignite_tf_magic.dataset.source import open_source
-from ignite_tf_magic.errors import ConfigError, EmptyCache
+from ignite_tf_magic.dataset.source import Source, open_source
+from ignite_tf_magic.errors import ConfigError, EmptyCache, SchemaError
 from ignite_tf_magic.protocol.columns import Column
+
+
+def _opened_whole(options: ReadOptions) -> Source:
+    """Open a source; what would be left out of its rows is an error, as it would be lost.
+
+    Raises:
+        SchemaError: A field has no tensor form, and nobody has named the fields that are wanted.
+    """
+    if options.fields is not None:
+        return open_source(options)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "of cache .* these fields are left out")
+        try:
+            return open_source(options)
+        except UserWarning as left_out:
+            raise SchemaError(f"nothing was packed: {left_out}") from None
 
 
 class ConnectedSession(Protocol):
@@ -143,7 +161,7 @@ class Loading:
             where=where,
             where_args=tuple(where_args),
         )
-        found = open_source(reading)
+        found = _opened_whole(reading)
         layout = found.picked.layout if found.picked else found.layout
         if layout is None:
             raise EmptyCache(f"cache {found.cache!r} holds no rows to pack")
@@ -153,6 +171,10 @@ class Loading:
                 for chunk in reader.chunks():
                     yield chunk.columns()
 
-        rows = UnpackedRows(f"cache {found.cache!r}", layout, found.baseline.size, read)
+        size = found.baseline.size
+        num_rows = (
+            packed_count(self.client.cache(found.cache), size).rows(size, None) if found.entries else size
+        )
+        rows = UnpackedRows(f"cache {found.cache!r}", layout, num_rows, read)
         way = LoadWay.REPLACE if replace else LoadWay.NEW
         return load_packed(self.client, target, rows, LoadOptions(backups, way, resume, (), progress))

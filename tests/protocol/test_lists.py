@@ -14,7 +14,7 @@ from ignite_tf_magic.protocol.columns import ColumnChunk, PageDecoder, RaggedCol
 from ignite_tf_magic.protocol.layout import ObjectNode
 from ignite_tf_magic.protocol.layout_finder import LayoutFinder
 from ignite_tf_magic.protocol.messages import Page
-from ignite_tf_magic.protocol.objects import BinaryObject
+from ignite_tf_magic.protocol.objects import BinaryObject, name_id
 from ignite_tf_magic.protocol.ops import TypeCode
 from ignite_tf_magic.protocol.page_series import PageSeries
 from ignite_tf_magic.protocol.typed_values import (
@@ -407,3 +407,20 @@ def test_what_of_objects_in_lists_has_no_form_is_left_out():
     twice = make_pages([(1, BinaryObject("Row", {"points": array_of(point), "points_x": 1}))])
     with pytest.raises(SchemaError, match="points_x"):
         twice.layout()
+
+
+def test_columns_of_objects_in_lists_never_share_a_name():
+    inner = BinaryObject("P", {"a_b": 1, "a": BinaryObject("Q", {"b": 2})})
+    with pytest.raises(SchemaError, match="a_b"):
+        make_pages([(1, array_of(inner))]).layout()
+
+
+def test_objects_in_lists_that_are_not_alike():
+    mixed = [
+        BinaryObject("Mix", {"x": BinaryObject("Q", {"w": 1}), "n": 1}),
+        BinaryObject("Mix", {"x": 7, "n": 2}),
+    ]
+    pages = make_pages([(1, BinaryObject("Row", {"items": array_of(*mixed), "n": 1}))])
+    assert columns(pages, pages.layout()) == {"key": [1], "items_n": [[1, 2]], "n": [1]}
+    del pages.types[name_id("Q")]
+    assert set(columns(pages, pages.layout())) == {"key", "n"}
