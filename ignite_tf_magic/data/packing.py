@@ -23,7 +23,7 @@ from ignite_tf_magic.closing import Closing
 from ignite_tf_magic.data.checked_rows import CheckedRows
 from ignite_tf_magic.data.columns import Batch, Columns, SourceColumn
 from ignite_tf_magic.data.loading import LoadOptions, LoadOutcome, LoadWay, load_rows
-from ignite_tf_magic.data.row_types import RowTypes, value_type_name
+from ignite_tf_magic.data.row_types import RowTypes, has_object_keys, value_type_name
 from ignite_tf_magic.dataset.packed_rows import RowPacker, arrow
 from ignite_tf_magic.errors import ConfigError, SchemaError, SourceError
 from ignite_tf_magic.protocol.columns import Column, ColumnChunk, PageDecoder
@@ -102,7 +102,7 @@ def unpacked(cache: str, rows: CheckedRows) -> UnpackedRows:
     """
     types = _types(cache, rows)
     known: dict[int, BinaryType] = {}
-    finder = LayoutFinder(lambda type_id, **_: known.get(type_id))
+    finder = LayoutFinder(known.get)
     for chunk, encoder in _encoders(rows, types):
         known |= {each.type_id: each for each in (encoder.binary_type, encoder.key_type) if each is not None}
         _look(finder, encoder, _telling_rows(chunk))
@@ -127,8 +127,7 @@ def unpacked(cache: str, rows: CheckedRows) -> UnpackedRows:
 
 def _types(cache: str, rows: CheckedRows) -> RowTypes:
     name = value_type_name(cache)
-    is_object = len(rows.key_codes) > 1 or TypeCode.BINARY_OBJECT in rows.key_codes.values()
-    return RowTypes(name, binary_type_of(f"{name}_key", rows.key_codes) if is_object else None)
+    return RowTypes(name, binary_type_of(f"{name}_key", rows.key_codes) if has_object_keys(rows) else None)
 
 
 def _encoders(rows: CheckedRows, types: RowTypes) -> Iterator[tuple[Columns, RowEncoder]]:

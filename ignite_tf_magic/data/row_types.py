@@ -96,8 +96,13 @@ def new_types(client: Client, cache: str, rows: CheckedRows) -> RowTypes:
     """
     name = value_type_name(cache)
     value_type = free_type(client, name, rows.codes)
-    is_object = len(rows.key_codes) > 1 or TypeCode.BINARY_OBJECT in rows.key_codes.values()
-    return RowTypes(value_type.name, free_type(client, f"{name}_key", rows.key_codes) if is_object else None)
+    key_type = free_type(client, f"{name}_key", rows.key_codes) if has_object_keys(rows) else None
+    return RowTypes(value_type.name, key_type)
+
+
+def has_object_keys(rows: CheckedRows) -> bool:
+    """Whether keys are objects: of several columns, or a date, which Ignite takes for no key by itself."""
+    return len(rows.key_codes) > 1 or TypeCode.BINARY_OBJECT in rows.key_codes.values()
 
 
 def free_type(client: Client, name: str, codes: Mapping[str, int]) -> BinaryType:

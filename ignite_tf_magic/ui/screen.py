@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -118,6 +119,14 @@ class Screen(Protocol):
 def say_json(screen: Screen, value: Any) -> None:
     """Print an answer for programs."""
     screen.say(json.dumps(value, indent=1))
+
+
+def say_outcome(screen: Screen, outcome: Any, *, as_json: bool) -> None:
+    """Print what came of something, a dataclass that is a sentence as text."""
+    if as_json:
+        say_json(screen, dataclasses.asdict(outcome))
+    else:
+        screen.say(str(outcome))
 
 
 @contextmanager

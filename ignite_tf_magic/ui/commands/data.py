@@ -10,11 +10,11 @@ from typing import Any, Protocol
 
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.serialization.sql_text import changes_rows, gives_rows, split_statements, with_engine
-from ignite_tf_magic.session import LoadOutcome, QueryResult, TextFormat, is_source, open_session
+from ignite_tf_magic.session import QueryResult, TextFormat, is_source, open_session
 from ignite_tf_magic.ui.commands.command import Command, flags
 from ignite_tf_magic.ui.options import whole
 from ignite_tf_magic.ui.render import caches_view, scalar_as_json, table_view
-from ignite_tf_magic.ui.screen import Screen, say_json
+from ignite_tf_magic.ui.screen import Screen, say_json, say_outcome
 
 DEFAULT_LIMIT = 1000
 _SEPARATORS = {"tab": "\t", "\\t": "\t"}
@@ -47,7 +47,7 @@ def _load(options: argparse.Namespace, screen: Screen) -> None:
             text=text,
             progress=progress,
         )
-    _tell(outcome, options, screen)
+    say_outcome(screen, outcome, as_json=options.json)
 
 
 def _pack(options: argparse.Namespace, screen: Screen) -> None:
@@ -67,14 +67,7 @@ def _pack(options: argparse.Namespace, screen: Screen) -> None:
             resume=options.resume,
             progress=progress,
         )
-    _tell(outcome, options, screen)
-
-
-def _tell(outcome: LoadOutcome, options: argparse.Namespace, screen: Screen) -> None:
-    if options.json:
-        say_json(screen, asdict(outcome))
-    else:
-        screen.say(str(outcome))
+    say_outcome(screen, outcome, as_json=options.json)
 
 
 def _source(name: str, screen: Screen) -> Any:

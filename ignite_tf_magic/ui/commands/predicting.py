@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
 from typing import Any
 
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.session import open_session
 from ignite_tf_magic.ui.commands.command import Command, flags
 from ignite_tf_magic.ui.options import whole
-from ignite_tf_magic.ui.screen import Screen, say_json
+from ignite_tf_magic.ui.screen import Screen, say_outcome
 
 
 def _predict(options: argparse.Namespace, screen: Screen) -> None:
@@ -34,10 +33,7 @@ def _predict(options: argparse.Namespace, screen: Screen) -> None:
             progress=progress,
             **given,
         )
-    if options.json:
-        say_json(screen, asdict(outcome))
-    else:
-        screen.say(str(outcome))
+    say_outcome(screen, outcome, as_json=options.json)
 
 
 def _model(name: str, screen: Screen) -> Any:
