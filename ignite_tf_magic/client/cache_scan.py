@@ -28,6 +28,8 @@ from ignite_tf_magic.errors import (
 from ignite_tf_magic.protocol.affinity import PartitionMap
 from ignite_tf_magic.protocol.ops import Status
 
+# A replicated cache has no partition map: each node holds all rows, and one scan reads them.
+WHOLE_CACHE = -1
 MAX_ATTEMPTS = 6
 RECOVERY_TIMEOUT_S = 40.0
 # Words of the servers' own exceptions; the status is the same for all of them.
@@ -43,7 +45,8 @@ class Baseline:
     """Who owned what when a reader was made, against which later losses show.
 
     Attributes:
-        owners: Partition -> node of its primary copy; the key is WHOLE_CACHE for a replicated cache.
+        owners: Partition -> node of its primary copy; the key is WHOLE_CACHE for a replicated cache, and for one of
+            which the cluster does not tell who owns what.
         nodes: The server nodes then.
         backups: Copies of each partition besides the primary.
         size: Rows of the cache then.
@@ -73,7 +76,7 @@ class Baseline:
         departed = self.nodes - frozenset(alive)
         if len(departed) <= self.backups:
             return []
-        return sorted(p for p in partitions if self.owners.get(p) in departed)
+        return sorted(p for p in partitions if p == WHOLE_CACHE or self.owners.get(p) in departed)
 
 
 class CacheLike(Protocol):

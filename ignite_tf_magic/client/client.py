@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from ignite_tf_magic.client.cache_scan import Baseline, CacheScan
+from ignite_tf_magic.client.cache_scan import WHOLE_CACHE, Baseline, CacheScan
 from ignite_tf_magic.client.owner_query import RowQuery
 from ignite_tf_magic.client.page_sizes import PageSizes, PartitionStats
 from ignite_tf_magic.client.router import Node, Router, wait_for
@@ -29,13 +29,11 @@ from ignite_tf_magic.errors import CacheNotFound, ConnectionFailed, IgniteTfErro
 from ignite_tf_magic.protocol import key_value, messages
 from ignite_tf_magic.protocol.affinity import PartitionMap, TopologyVersion
 from ignite_tf_magic.protocol.messages import CacheConfig, Request
-from ignite_tf_magic.protocol.ops import Concurrency, Isolation, Status
+from ignite_tf_magic.protocol.ops import CacheMode, Concurrency, Isolation, Status
 
 T = TypeVar("T")
 _PARTITION_MAP_TIMEOUT_S = 30.0
 _JOIN_TIMEOUT_S = 30.0
-# A replicated cache has no partition map: each node holds all rows, and one scan reads them.
-WHOLE_CACHE = -1
 
 
 def connect(options: ConnectOptions) -> Client:
@@ -232,6 +230,7 @@ class Cache:
 
     def get(self, key: Any) -> Any:
         """Read a value, None when the key is not there."""
+        self._announce(key)
         return self._call(
             key_value.get(self.cache_id, key),
             lambda payload: self.client.types.read(partial(key_value.parse_value, payload)),
@@ -239,20 +238,25 @@ class Cache:
 
     def get_all(self, keys: Iterable[Any]) -> dict[Any, Any]:
         """Read the values of those keys that are there. Keys are numbers, strings or UUIDs."""
+        wanted = list(keys)
+        self._announce(*wanted)
         return dict(
             self._call(
-                key_value.get_all(self.cache_id, list(keys)),
+                key_value.get_all(self.cache_id, wanted),
                 lambda payload: self.client.types.read(partial(key_value.parse_rows, payload)),
             )
         )
 
     def contains(self, key: Any) -> bool:
         """Ask whether a key is there."""
+        self._announce(key)
         return self._call(key_value.contains(self.cache_id, key), messages.parse_bool)
 
     def contains_all(self, keys: Iterable[Any]) -> bool:
         """Ask whether all of some keys are there, in one request."""
-        return self._call(key_value.contains_all(self.cache_id, list(keys)), messages.parse_bool)
+        wanted = list(keys)
+        self._announce(*wanted)
+        return self._call(key_value.contains_all(self.cache_id, wanted), messages.parse_bool)
 
     def put(self, key: Any, value: Any, ttl_s: float | None = None) -> None:
         """Write one row, over an older one with the same key.
@@ -291,19 +295,23 @@ class Cache:
         Raises:
             ConnectionLost: The row may or may not have been written.
         """
-        self._announce(old, new)
+        self._announce(key, old, new)
         request = key_value.replace_if_equals(self.cache_id, key, old, new)
         return self._call(request, messages.parse_bool, repeat=False)
 
     def remove(self, key: Any) -> bool:
         """Remove a row; gives whether it was there."""
+        self._announce(key)
         return self._call(key_value.remove(self.cache_id, key), messages.parse_bool)
 
     def remove_all(self, keys: Iterable[Any]) -> None:
         """Remove rows, in one request; keys that are not there do no harm."""
-        self._call(key_value.remove_all(self.cache_id, list(keys)), messages.parse_nothing)
+        unwanted = list(keys)
+        self._announce(*unwanted)
+        self._call(key_value.remove_all(self.cache_id, unwanted), messages.parse_nothing)
 
     def _announce(self, *values: Any) -> None:
+        """Tell the cluster the types of objects, of keys looked for, too: a part of one may decide where it is."""
         for value in values:
             self.client.types.announce(value)
 
@@ -332,17 +340,16 @@ class Cache:
         return found
 
     def _ask_partition_map(self) -> PartitionMap | None:
-        request = messages.partitions([self.cache_id])
+        request = messages.partitions(self.cache_id)
         return self._ask(request, lambda payload: messages.parse_partitions(payload, self.cache_id))
 
     def baseline(self) -> Baseline:
         """Note who owns what now, so that a later reading can tell whether rows were lost since."""
         partition_map = self.partition_map()
         nodes = [node.node_id for node in self.client.nodes()]
-        if partition_map.partitioned:
-            owners, backups = partition_map.primary_of(), self.config().backups
-        else:
-            owners, backups = {WHOLE_CACHE: nodes[0]}, len(nodes) - 1
+        config = self.config()
+        owners = partition_map.primary_of() if partition_map.partitioned else {WHOLE_CACHE: nodes[0]}
+        backups = len(nodes) - 1 if config.mode is CacheMode.REPLICATED else config.backups
         return Baseline(self.name, owners, frozenset(nodes), backups, self.size())
 
     def scan(

@@ -30,7 +30,7 @@ class PartitionFilter:
 
     def __init__(self, cache: str, partitions: Collection[int], dealt: PartitionMap) -> None:
         if not (dealt.partitioned and dealt.default_affinity):
-            why = "has an affinity function of its own" if dealt.partitioned else "is replicated"
+            why = "does not deal keys as Ignite does by default" if dealt.partitioned else "is replicated"
             raise ConfigError(
                 f"cache {cache!r} {why}, so only its nodes know the partition of a key: follow all of its partitions"
             )

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ignite_tf_magic.client.cache_facts import LoadState, load_mark, read_facts
-from ignite_tf_magic.client.client import WHOLE_CACHE, Cache
+from ignite_tf_magic.client.cache_scan import WHOLE_CACHE
+from ignite_tf_magic.client.client import Cache
 from ignite_tf_magic.errors import SchemaError
 from ignite_tf_magic.protocol.affinity import PartitionMap, hashes_of_integers, partitions_of_hashes
 from ignite_tf_magic.protocol.lazy_numpy import np

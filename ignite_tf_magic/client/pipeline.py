@@ -47,7 +47,7 @@ class Routes:
             known = self._known = partition_map, partition_map.primary_of(), nodes
         partition_map, owners, nodes = known
         first = next(iter(nodes.values()))
-        if not partition_map.partitioned or not owners:
+        if not (partition_map.partitioned and partition_map.default_affinity and owners):
             return first
         owner = owners.get(partition_of_key(key, partition_map.num_partitions))
         return nodes.get(owner, first) if owner else first

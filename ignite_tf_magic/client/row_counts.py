@@ -23,8 +23,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ignite_tf_magic.client.cache_facts import Facts, read_facts, update_facts
-from ignite_tf_magic.client.cache_scan import Baseline
-from ignite_tf_magic.client.client import WHOLE_CACHE, Cache, Client
+from ignite_tf_magic.client.cache_scan import WHOLE_CACHE, Baseline
+from ignite_tf_magic.client.client import Cache, Client
 from ignite_tf_magic.client.router import wait_for
 from ignite_tf_magic.errors import RowsLost, format_ranges
 from ignite_tf_magic.protocol import messages
@@ -162,7 +162,8 @@ def _some(partitions: Sequence[int]) -> str:
 
 def _spare_copies(known: RowCount, baseline: Baseline) -> int:
     """Return how many nodes may go without a loss; of a replicated cache all but one that held it."""
-    return len(known.nodes) - 1 if WHOLE_CACHE in baseline.owners else baseline.backups
+    is_everywhere = WHOLE_CACHE in baseline.owners and baseline.backups == len(baseline.nodes) - 1
+    return len(known.nodes) - 1 if is_everywhere else baseline.backups
 
 
 def doubts(known: RowCount | None, cache: str, rows_of: Mapping[int, int]) -> list[str]:

@@ -442,6 +442,10 @@ class _Addition:
         Raises:
             KeysExist: Some are; nothing was written.
         """
+        if (
+            self._types.key_type is not None
+        ):  # where a part of the key decides, a node has to know which one that is
+            self._client.types.put(self._types.key_type)
         for chunk in self._rows.chunks():
             keys = self._types.keys(chunk)
             for first in range(0, len(keys), _KEYS_AT_ONCE):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ignite_tf_magic.client.cache_facts import LoadMark
-from ignite_tf_magic.client.client import WHOLE_CACHE, Cache, Client
+from ignite_tf_magic.client.cache_scan import WHOLE_CACHE
+from ignite_tf_magic.client.client import Cache, Client
 from ignite_tf_magic.client.router import wait_for
 from ignite_tf_magic.client.row_counts import counted_now, note_count
 from ignite_tf_magic.errors import PredictionIncomplete, format_ranges

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ignite_tf_magic.client.cache_facts import check_complete, read_facts
-from ignite_tf_magic.client.cache_scan import Baseline
-from ignite_tf_magic.client.client import WHOLE_CACHE, Cache, Client
+from ignite_tf_magic.client.cache_scan import WHOLE_CACHE, Baseline
+from ignite_tf_magic.client.client import Cache, Client
 from ignite_tf_magic.client.local_rows import rows_by_node
 from ignite_tf_magic.client.packed_entries import holds_packed_rows
 from ignite_tf_magic.client.row_counts import check_rows

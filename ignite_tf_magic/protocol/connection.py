@@ -48,7 +48,7 @@ _MIN_READ_BYTES = 64 * 1024
 _LENGTH = struct.Struct("<i")
 _REQUEST_HEAD = struct.Struct("<ihq")
 _ANSWER_HEAD = struct.Struct("<qh")
-_OFFERED = (Feature.CLUSTER_STATES, Feature.NODE_ENDPOINTS, Feature.QUERY_PARTITIONS, Feature.HEARTBEAT)
+_OFFERED = tuple(Feature)
 
 
 class State(Enum):

@@ -19,6 +19,7 @@ from ignite_tf_magic.protocol.objects import BinaryType, java_hash
 from ignite_tf_magic.protocol.ops import (
     AtomicityMode,
     CacheMode,
+    Feature,
     Operation,
     PeekMode,
     TypeCode,
@@ -38,18 +39,20 @@ class Request(NamedTuple):
     """One operation, by its number, and its payload, ready for `Connection.send`.
 
     Attributes:
-        tail: Follows the payload where the node has a feature that makes it part of the operation.
-        tail_feature: The feature.
+        head: Stands before the payload, and
+        tail: follows it, where the node has a feature that makes them part of the operation.
+        feature: That feature.
     """
 
     operation: int
     payload: bytes = b""
+    head: bytes = b""
     tail: bytes = b""
-    tail_feature: int | None = None
+    feature: int | None = None
 
     def for_node(self, features: Collection[int]) -> bytes:
         """Return the payload as a node with these features reads it."""
-        return self.payload + self.tail if self.tail_feature in features else self.payload
+        return self.head + self.payload + self.tail if self.feature in features else self.payload
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,12 +205,16 @@ def _query_entities(entities: Sequence[QueryEntity]) -> Writer:
     return writer
 
 
-def partitions(caches: Sequence[int]) -> Request:
-    """Ask which node is primary for which partition; answer: `parse_partitions`."""
-    writer = Writer().int32(len(caches))
-    for cache in caches:
-        writer.int32(cache)
-    return Request(Operation.CACHE_PARTITIONS, bytes(writer.data))
+def partitions(cache: int) -> Request:
+    """Ask which node is primary for which partition, whatever deals keys to them; answer: `parse_partitions`."""
+    writer = Writer().int32(1).int32(cache)
+    every_affinity = bytes(Writer().bool(True).data)
+    return Request(
+        Operation.CACHE_PARTITIONS,
+        bytes(writer.data),
+        head=every_affinity,
+        feature=Feature.ALL_AFFINITY_MAPPINGS,
+    )
 
 
 def node_endpoints() -> Request:
@@ -390,24 +397,34 @@ def _bare_uuid(reader: Reader) -> uuid.UUID:
 
 
 def parse_partitions(payload: memoryview, cache: int) -> PartitionMap | None:
-    """Read the answer of `partitions` for one cache; None when the server does not list it (yet)."""
+    """Read the answer of `partitions`; None when the server does not list the cache (yet).
+
+    Nodes without `Feature.ALL_AFFINITY_MAPPINGS` tell of a cache whose affinity is not the default as they tell of a
+    replicated one, and do not say at the end whether it is the default.
+    """
     reader = Reader(payload)
     version = TopologyVersion(reader.int64(), reader.int32())
-    found = None
-    for _ in range(reader.count()):
-        applicable = reader.bool()
-        ids = list(_cache_ids(reader, applicable))
-        owners = dict(_owners(reader)) if applicable else {}
-        if cache in ids:
-            found = PartitionMap(version, owners, partitioned=applicable)
-    return found
+    if not reader.count():
+        return None
+    is_told = reader.bool()
+    has_affinity_keys = dict(_caches(reader, is_told))
+    owners = dict(_owners(reader)) if is_told else {}
+    is_default = reader.bool() if reader.remaining else True
+    if cache not in has_affinity_keys:
+        return None
+    return PartitionMap(
+        version, owners, partitioned=is_told, default_affinity=is_default and not has_affinity_keys[cache]
+    )
 
 
-def _cache_ids(reader: Reader, applicable: bool) -> Iterable[int]:
+def _caches(reader: Reader, is_told: bool) -> Iterable[tuple[int, bool]]:
+    """Read caches that are dealt alike, and whether a part of the key alone decides for some keys of them."""
     for _ in range(reader.count(4)):
-        yield reader.int32()
-        if applicable:
-            reader.take(8 * reader.count(8))
+        cache, num_types = reader.int32(), 0
+        if is_told:
+            num_types = reader.count(8)
+            reader.take(8 * num_types)
+        yield cache, num_types > 0
 
 
 def _owners(reader: Reader) -> Iterable[tuple[uuid.UUID, tuple[int, ...]]]:

@@ -125,6 +125,7 @@ class Feature(IntEnum):
     NODE_ENDPOINTS = 3
     QUERY_PARTITIONS = 7
     HEARTBEAT = 11
+    ALL_AFFINITY_MAPPINGS = 13
 
 
 class ObjectFlag(IntFlag):

@@ -82,7 +82,12 @@ def execute(
     for partition in partitions or ():
         tail.int32(partition)
     tail.int32(_UPDATE_BATCH_ROWS)
-    return Request(Operation.QUERY_SQL_FIELDS, bytes(writer.data), bytes(tail.data), Feature.QUERY_PARTITIONS)
+    return Request(
+        Operation.QUERY_SQL_FIELDS,
+        bytes(writer.data),
+        tail=bytes(tail.data),
+        feature=Feature.QUERY_PARTITIONS,
+    )
 
 
 def next_rows(cursor: int) -> Request:

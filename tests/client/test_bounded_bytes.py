@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from ignite_tf_magic.client import owner_scan
-from ignite_tf_magic.client.client import WHOLE_CACHE, connect
+from ignite_tf_magic.client.cache_scan import WHOLE_CACHE
+from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.client.owner_scan import OwnerScan
 from ignite_tf_magic.client.page_sizes import CAREFUL_ROWS, PageSizes
 from ignite_tf_magic.client.regions import region_use

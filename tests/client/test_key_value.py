@@ -10,6 +10,7 @@ import pytest
 
 from ignite_tf_magic.client.all_rows import all_rows
 from ignite_tf_magic.client.client import connect
+from ignite_tf_magic.client.sql import SqlClient
 from ignite_tf_magic.errors import (
     CacheNotFound,
     ConnectionLost,
@@ -45,6 +46,30 @@ def test_one_row(cache):
     assert cache.contains("a") and not cache.contains("b")
     assert cache.remove("a") and not cache.remove("a")
     assert cache.size() == 0
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda cache, key: cache.get(key) is None,
+        lambda cache, key: not cache.contains(key),
+        lambda cache, key: not cache.contains_all([key]),
+        lambda cache, key: not cache.remove(key),
+        lambda cache, key: cache.remove_all([key]) is None,
+        lambda cache, key: not cache.replace_if_equals(key, 1, 2),
+    ],
+)
+def test_a_key_of_which_a_part_decides_is_looked_for_in_an_empty_table(ignite, client, look):
+    """The node has to know the type of the key to tell where it would be."""
+    key_type = f"Key{uuid.uuid4().hex}"
+    columns = "a BIGINT, b BIGINT, v BIGINT, PRIMARY KEY (a, b)"
+    options = f"CACHE_NAME=KEY_PARTS,AFFINITY_KEY=b,KEY_TYPE={key_type}"
+    statements = SqlClient(ignite.connect_options)
+    statements.query(f'CREATE TABLE KEY_PARTS ({columns}) WITH "{options}"')
+    try:
+        assert look(client.cache("KEY_PARTS"), BinaryObject(key_type, {"A": 1, "B": 2}))
+    finally:
+        statements.query("DROP TABLE KEY_PARTS")
 
 
 def test_many_rows(cache):

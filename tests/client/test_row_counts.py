@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ignite_tf_magic.client.cache_facts import forget, read_facts, update_facts
-from ignite_tf_magic.client.cache_scan import Baseline
-from ignite_tf_magic.client.client import WHOLE_CACHE
+from ignite_tf_magic.client.cache_scan import WHOLE_CACHE, Baseline
 from ignite_tf_magic.client.row_counts import (
     RowCount,
     counted_now,

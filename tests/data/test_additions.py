@@ -20,6 +20,7 @@ from ignite_tf_magic.client.cache_facts import (
     spare_name,
     update_facts,
 )
+from ignite_tf_magic.client.row_counts import last_count
 from ignite_tf_magic.errors import (
     CacheExists,
     CacheNotFound,
@@ -88,6 +89,20 @@ def test_keys_of_several_columns_are_told_apart(session):
         session.load(CACHE, first, key=("b", "a"), append=True)
     session.load(CACHE, [{"a": 2, "b": "y", "v": 2}], key=("a", "b"), append=True)
     assert session.query(f"SELECT v FROM {CACHE} ORDER BY v").rows == ((0,), (1,), (2,))
+
+
+def test_nobody_notes_partitions_of_keys_of_which_a_part_decides(session):
+    session.query(
+        "CREATE TABLE ADDED_SQL (a BIGINT, b BIGINT, v BIGINT, PRIMARY KEY (a, b)) "
+        'WITH "CACHE_NAME=ADDED_SQL,AFFINITY_KEY=b"'
+    )
+    rows = {"A": np.arange(100), "B": np.full(100, 7), "V": np.arange(100)}
+    session.load("ADDED_SQL", rows, key=("A", "B"), append=True)
+    assert sorted(session.query("SELECT v FROM ADDED_SQL").rows) == [(v,) for v in range(100)]
+    cache = session.client.cache("ADDED_SQL")
+    assert sum(size.rows > 0 for size in cache.partition_stats().values()) == 1
+    counted = last_count(read_facts(session.client, "ADDED_SQL"))
+    assert (counted.rows, counted.filled) == (100, None)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pytest
 
 from ignite_tf_magic import IgniteDataset
 from ignite_tf_magic.client.cache_facts import forget
-from ignite_tf_magic.client.client import WHOLE_CACHE
+from ignite_tf_magic.client.cache_scan import WHOLE_CACHE
 from ignite_tf_magic.data.tables import TextFormat
 from ignite_tf_magic.embedded import nodes
 from ignite_tf_magic.errors import SourceError

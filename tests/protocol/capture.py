@@ -97,7 +97,7 @@ def capture(options: object) -> dict[str, object]:
         recorder.ask("endpoints", messages.node_endpoints())
         recorder.ask("heartbeat", messages.heartbeat())
         recorder.ask("names", messages.cache_names())
-        recorder.ask("partitions", messages.partitions([CACHE]))
+        recorder.ask("partitions", messages.partitions(CACHE))
         recorder.ask("configuration", messages.cache_configuration(CACHE))
         recorder.ask("size", messages.size(CACHE))
         recorder.ask("type", messages.get_binary_type(name_id("Cat")))

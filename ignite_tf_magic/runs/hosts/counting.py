@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ignite_tf_magic.client.cache_facts import Facts, read_facts
-from ignite_tf_magic.client.client import WHOLE_CACHE, Cache, Client
+from ignite_tf_magic.client.cache_scan import WHOLE_CACHE
+from ignite_tf_magic.client.client import Cache, Client
 from ignite_tf_magic.client.local_rows import rows_by_node, table_of
 from ignite_tf_magic.client.packed_entries import PackedCount, holds_packed_rows, packed_count
 from ignite_tf_magic.client.router import Node

@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from ignite_tf_magic.client.cache_facts import Facts, check_complete
-from ignite_tf_magic.client.cache_scan import Baseline
-from ignite_tf_magic.client.client import WHOLE_CACHE, Cache, Client
+from ignite_tf_magic.client.cache_scan import WHOLE_CACHE, Baseline
+from ignite_tf_magic.client.client import Cache, Client
 from ignite_tf_magic.client.router import Node
 from ignite_tf_magic.client.row_counts import (
     RowCount,
