@@ -28,9 +28,8 @@ ROOMS: list[dict[str, str]] = [
     {
         "protocol": """
             lazy_numpy ops buffer times decimals typed_values objects read_values write_values affinity messages
-            key_value connection layout seen_rows layout_finder declared_layout walk list_items
-            walk_python
-            page_series walk_compiled crc32c sweep columns row_blocks encode sql_cells row_fields sql metrics odbc
+            key_value connection layout seen_rows walk list_items walk_python page_series walk_compiled sql_cells
+            value_texts layout_finder declared_layout crc32c sweep columns row_blocks encode row_fields sql metrics odbc
             continuous
         """,
         "tfplugin": "handler codes table registration local_guard",
@@ -69,7 +68,7 @@ ROOMS: list[dict[str, str]] = [
         """,
         "dataset": """
             options pool kept_client layout_json snapshot tfrecord_address tfrecord_encoding kept_secrets generator
-            tf_private graph_devices structure reading_process batches page_map deal passes lineage portable
+            tf_private counted graph_devices structure reading_process batches page_map deal passes lineage portable
             row_queries packed_rows packed_source source
             reader followed array_batches tfrecord_files paged tfrecord_pages
             generated_pages sql_rows ignite

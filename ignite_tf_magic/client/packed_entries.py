@@ -53,6 +53,15 @@ def holds_packed_rows(config: CacheConfig) -> bool:
     return {NUM_ROWS, PACKED_ROWS} <= fields
 
 
+def num_packed_rows(cache: Cache, num_entries: int) -> int:
+    """Tell how many rows so many entries hold, which are all of a cache's.
+
+    Raises:
+        SchemaError: They are not those that a load writes.
+    """
+    return packed_count(cache, num_entries).rows(num_entries, None) if num_entries else 0
+
+
 def packed_count(cache: Cache, num_entries: int) -> PackedCount:
     """Look at the first and the last of a cache's entries.
 

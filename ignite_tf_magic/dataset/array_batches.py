@@ -260,6 +260,7 @@ def batches(
     where_args: Sequence[Any] = (),
     fill: Mapping[str, Any] | None = None,
     nulls: str | Iterable[str] | None = None,
+    as_text: Sequence[str] = (),
     variable: Sequence[str] = (),
     equal_steps: str = "pad",
     assigned: bool = True,
@@ -287,6 +288,7 @@ def batches(
         where_args: The values of each `?` in it.
         fill: What a null becomes, by field name.
         nulls: Which fields have a boolean beside them that tells where they are null, as in `IgniteDataset`.
+        as_text: Fields whose columns have text of each value, as there.
         variable: Arrays of varying length where the sampled rows do not show it, by field name.
         equal_steps: What becomes of the last batch of an epoch in a run: "pad", "drop" or "repeat".
         assigned: False reads the whole cache also inside a run.
@@ -324,6 +326,7 @@ def batches(
         fill=fill,
         variable=variable,
         nulls=nulls,
+        as_text=as_text,
         where=where,
         where_args=where_args,
     )

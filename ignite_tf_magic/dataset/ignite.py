@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -95,6 +95,8 @@ class IgniteDataset(PagedDataset):
             where a null was among the sampled rows. "mask": all of those. Names: these fields, of any type but
             objects. "error": none.
         variable: Arrays of varying length where the sampled rows do not show it, by field name.
+        as_text: Fields whose columns have text of each value: decimals with all digits, enums by their names, times of
+            any year in ISO 8601 (a date's day, a timestamp with nanoseconds in UTC), numbers, truths.
         equal_steps: What `batch` makes of the last batch of an epoch in a run, when the rows do not fill it: "pad"
             (default: it stays smaller, every row is there once), "drop" leaves it out, "repeat" fills it up.
         assigned: False reads the whole cache also inside a run.
@@ -140,6 +142,7 @@ class IgniteDataset(PagedDataset):
         fill: Mapping[str, Any] | None = None,
         nulls: str | Iterable[str] | None = None,
         variable: Sequence[str] = (),
+        as_text: Sequence[str] = (),
         equal_steps: str = "pad",
         assigned: bool = True,
         allow_partial: bool = False,
@@ -166,6 +169,7 @@ class IgniteDataset(PagedDataset):
             fill=fill,
             variable=variable,
             nulls=nulls,
+            as_text=as_text,
             where=where,
             where_args=where_args,
         )
@@ -182,6 +186,7 @@ class IgniteDataset(PagedDataset):
             super().__init__(_followed(source, spec, options, after, is_meant=read_by is not None))
             return
         everything = replace(options, partitions=parse_partitions(part), assignment=None)
+        count = _count(source, options)
 
         def whole() -> Recipe:
             every_row = open_source(everything)
@@ -203,6 +208,7 @@ class IgniteDataset(PagedDataset):
                 equal_steps=policy,
                 whole=whole if assigned else None,
                 uncounted=uncounted(options.assignment) if where is not None and options.assignment else None,
+                count=count,
             )
         else:
             address = RecordAddress(
@@ -222,6 +228,7 @@ class IgniteDataset(PagedDataset):
                 lambda order, _: finished(_recorded(source, spec, address, order), spec, is_share=True),
                 is_elsewhere=True,
                 whole=whole if assigned else None,
+                count=count,
             )
         super().__init__(recipe)
 
@@ -366,6 +373,15 @@ def _followed(
         )
 
     return Recipe(pages, uncounted=replace(uncounted(options.assignment), is_endless=True))
+
+
+def _count(source: Source, options: ReadOptions) -> Callable[[], int | None] | None:
+    """Return what asks how many rows there are, where the cluster knows it of those that are read.
+
+    Not in a run: its workers ask at different times, and must make as many steps as the others.
+    """
+    is_known = set(source.partitions) == set(source.baseline.owners) and options.where is None
+    return source.num_rows if is_known and not (options.is_in_run or options.allow_partial) else None
 
 
 def _recorded(source: Source, spec: Any, address: RecordAddress, order: ShuffleOrder | None) -> Pages:

@@ -28,7 +28,8 @@ def _node_to_json(node: Node) -> Any:
         fill = None if node.fill is None else base64.b64encode(node.fill).decode()
         item = _node_to_json(node.item) if node.item else None
         members = [list(node.member), [_type_to_json(each) for each in node.types]]
-        return [node.code, node.length, fill, node.role, item, node.may_hold_null, *members]
+        as_text = [True] if node.as_text else []  # which packed rows of before do not tell
+        return [node.code, node.length, fill, node.role, item, node.may_hold_null, *members, *as_text]
     return {
         "types": [_type_to_json(each) for each in node.types],
         "kept": [[field_id, child.path[-1], _node_to_json(child)] for field_id, child in node.fields],
@@ -43,25 +44,38 @@ def _node(content: Any, path: tuple[str, ...]) -> Node:
 
 
 def _leaf(content: Any, path: tuple[str, ...]) -> Leaf:
-    code, length, fill, role, item, may_hold_null, member, types = content
+    code, length, fill, role, item, may_hold_null, member, types, *as_text = content
     decoded = None if fill is None else base64.b64decode(fill)
     found = None if item is None else _leaf(item, path)
     read = tuple(map(_type, types))
     return Leaf(
-        path, int(code), int(length), decoded, LeafRole(role), found, bool(may_hold_null), tuple(member), read
+        path,
+        int(code),
+        int(length),
+        decoded,
+        LeafRole(role),
+        found,
+        bool(may_hold_null),
+        tuple(member),
+        read,
+        bool(as_text),
     )
 
 
 def _type_to_json(binary_type: BinaryType) -> Any:
-    return {
+    found: dict[str, Any] = {
         "id": binary_type.type_id,
         "name": binary_type.name,
         "fields": [[name, code, field_id] for name, (code, field_id) in binary_type.fields.items()],
         "schemas": [[schema, list(field_ids)] for schema, field_ids in binary_type.schemas.items()],
     }
+    if binary_type.enum_names:
+        found["enum_names"] = [[number, name] for number, name in binary_type.enum_names.items()]
+    return found
 
 
 def _type(content: Any) -> BinaryType:
     fields = {name: (code, field_id) for name, code, field_id in content["fields"]}
     schemas = {schema: tuple(field_ids) for schema, field_ids in content["schemas"]}
-    return BinaryType(content["id"], content["name"], fields, schemas)
+    enum_names = dict(content.get("enum_names", ()))
+    return BinaryType(content["id"], content["name"], fields, schemas, enum_names=enum_names)

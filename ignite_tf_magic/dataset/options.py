@@ -71,8 +71,10 @@ class ReadOptions:
         local: Read only partitions whose primary copy is on the node of the first endpoint.
         page_rows: Upper limit for the rows of a page.
         assignment: Set when a launcher assigned the partitions.
+        is_in_run: Whether a launcher has assigned partitions of any cache.
         allow_partial: Read what is left of a cache that has lost rows.
         is_growing: Whether rows may still be loaded into it.
+        as_text: Fields that are text.
         where: A condition of SQL over the columns of the cache's table, and
         where_args: the values of each `?` in it.
     """
@@ -83,11 +85,13 @@ class ReadOptions:
     local: bool = False
     page_rows: int = MAX_PAGE_ROWS
     assignment: AssignedShard | None = None
+    is_in_run: bool = False
     allow_partial: bool = False
     fields: tuple[str, ...] | None = None
     fill: Mapping[str, object] = field(default_factory=dict)
     variable: tuple[str, ...] = ()
     nulls: Nulls = None
+    as_text: tuple[str, ...] = ()
     is_growing: bool = False
     where: str | None = None
     where_args: tuple[object, ...] = ()
@@ -105,6 +109,13 @@ def parse_nulls(nulls: str | Iterable[str] | None) -> Nulls:
     if not names or not all(isinstance(name, str) for name in names):
         raise ConfigError(f"nulls={nulls!r}: write 'mask', 'error', or a list with names of fields")
     return names
+
+
+def _names(option: str, names: Iterable[str]) -> tuple[str, ...]:
+    found = () if isinstance(names, str) else tuple(names)
+    if isinstance(names, str) or not all(isinstance(name, str) for name in found):
+        raise ConfigError(f"{option}={names!r}: write a list with names of fields")
+    return found
 
 
 def parse_partitions(part: int | str | Iterable[int] | None) -> tuple[int, ...] | None:
@@ -162,6 +173,7 @@ def read_options(
     fill: Mapping[str, object] | None = None,
     variable: Iterable[str] = (),
     nulls: str | Iterable[str] | None = None,
+    as_text: Iterable[str] = (),
     where: str | None = None,
     where_args: Iterable[object] = (),
     env: Mapping[str, str] | None = None,
@@ -207,8 +219,10 @@ def read_options(
         fill=dict(fill or {}),
         variable=tuple(variable),
         nulls=parse_nulls(nulls),
+        as_text=_names("as_text", as_text),
         where=where,
         where_args=tuple(where_args),
+        is_in_run="assignment_file" in found,
     )
     if is_assigned and "assignment_file" in found:
         return replace(options, assignment=_read_assignment(Path(found["assignment_file"]), cache))

@@ -28,6 +28,7 @@ def check_packed(options: ReadOptions) -> None:
         "fill": bool(options.fill),
         "nulls": options.nulls is not None,
         "variable": bool(options.variable),
+        "as_text": bool(options.as_text),
         "follow": options.is_growing,
     }
     if asked := [name for name, is_given in given.items() if is_given]:

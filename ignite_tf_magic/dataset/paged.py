@@ -15,16 +15,19 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from ignite_tf_magic.dataset.batches import anew_each_pass, can_be_empty, empty_like, num_rows
+from ignite_tf_magic.dataset.counted import CountedBatches
 from ignite_tf_magic.dataset.deal import EqualSteps, GlobalBatchPlan, UncountedShare
 from ignite_tf_magic.dataset.graph_devices import moves
 from ignite_tf_magic.dataset.page_map import map_pages
@@ -67,7 +70,8 @@ class Recipe:
         share: Set when a launcher assigned this worker's share; batches are then made equal.
         is_kept: Whether pages are kept, once a pass has come to their end.
         whole: Makes the recipe of the rows of all workers, where these are a share of them.
-        uncounted: Set where nobody knows how many rows there are.
+        uncounted: Set where nobody knows how many rows there are, and
+        count: asks the cluster how many they are, where it can tell, outside of runs; None where it does not.
     """
 
     open_pages: Callable[[ShuffleOrder | None, EpochTracker | None], Pages]
@@ -79,11 +83,23 @@ class Recipe:
     is_kept: bool = False
     whole: Callable[[], Recipe] | None = None
     uncounted: UncountedShare | None = None
+    count: Callable[[], int | None] | None = None
 
     @property
     def is_endless(self) -> bool:
         """Whether rows come without end."""
         return self.uncounted is not None and self.uncounted.is_endless
+
+    def num_rows(self) -> int:
+        """Return how many rows all passes have; `tf.data.UNKNOWN_CARDINALITY` where nobody knows."""
+        repeats = self.of_one_pass()[1]
+        times = [-1 if each.count is None else tf.get_static_value(each.count) for each in repeats]
+        if self.is_endless or any(each is not None and each < 0 for each in times):
+            return int(tf.data.INFINITE_CARDINALITY)
+        rows = self.share.rows_by_worker[self.share.worker] if self.share else self.count and self.count()
+        if rows is None or None in times:
+            return int(tf.data.UNKNOWN_CARDINALITY)
+        return math.prod((rows, *map(int, times)))
 
     def pages(self) -> tuple[Pages, EpochTracker | None]:
         """Build the dataset of pages, over a source of its own, whose passes are numbered if this process reads it."""
@@ -131,6 +147,13 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
     def element_spec(self) -> Any:
         """Structure, shapes and dtypes of one row."""
         return self._rows.element_spec
+
+    def cardinality(self) -> tf.Tensor:
+        """Return how many rows there are: in a run those of this worker, else those that are in the cache now.
+
+        The cluster is asked each time; it does not know for parts of a cache, with `where`, and of SQL statements.
+        """
+        return tf.constant(self._recipe.num_rows(), tf.int64)
 
     def arrays(self, *, assigned: bool = True) -> Any:
         """Return all rows at once, in the structure of a row. Blocks until all are read, into this process's memory.
@@ -189,7 +212,10 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
         if self._recipe.uncounted is not None:
             return self._uncounted_batches(self._recipe.uncounted, int(batch_size), drop_remainder, name)
         if share is None:
-            return self._pages.rebatch(batch_size, drop_remainder=drop_remainder, name=name)
+            batches = self._pages.rebatch(batch_size, drop_remainder=drop_remainder, name=name)
+            if self._recipe.count is None:
+                return batches
+            return CountedBatches(batches, partial(self._num_batches, batch_size, drop_remainder))
         recipe, repeats = self._recipe.of_one_pass()
         if len(share.rows_by_worker) < 2 and (
             recipe.is_kept or repeats or drop_remainder or not can_be_empty(self._pages.element_spec)
@@ -202,6 +228,12 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
         deal = GlobalBatchPlan(share.rows_by_worker, int(batch_size), policy)
         batches = dealt_batches(pages, deal, share.worker, passes)
         return functools.reduce(lambda found, repeat: repeat(found), repeats, batches)
+
+    def _num_batches(self, batch_size: Any, drop_remainder: bool) -> int:
+        rows, size = self._recipe.num_rows(), tf.get_static_value(batch_size)
+        if rows < 0 or size is None:
+            return rows if rows == tf.data.INFINITE_CARDINALITY else int(tf.data.UNKNOWN_CARDINALITY)
+        return rows // int(size) if drop_remainder else -(-rows // int(size))
 
     def _uncounted_batches(
         self, share: UncountedShare, batch_rows: int, drop_remainder: bool, name: str | None
@@ -308,7 +340,8 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
             raise ValueError(
                 "cache() keeps all rows, and those of a cache that is followed have no end: leave it out"
             )
-        return self._paged(lambda pages, _: pages.cache(filename, name=name), is_kept=True)
+        count = functools.cache(self._recipe.count) if self._recipe.count else None  # as rows are kept, too
+        return self._paged(lambda pages, _: pages.cache(filename, name=name), is_kept=True, count=count)
 
     def with_options(self, options: tf.data.Options, name: str | None = None) -> tf.data.Dataset:
         """Set tf.data options."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -11,7 +12,7 @@ from ignite_tf_magic.client.cache_facts import check_complete as check_load
 from ignite_tf_magic.client.cache_facts import read_facts
 from ignite_tf_magic.client.cache_scan import Baseline, CacheScan
 from ignite_tf_magic.client.client import Cache, Client
-from ignite_tf_magic.client.packed_entries import holds_packed_rows
+from ignite_tf_magic.client.packed_entries import holds_packed_rows, num_packed_rows
 from ignite_tf_magic.client.page_sizes import PageSizes, PartitionStats
 from ignite_tf_magic.client.regions import note_regions
 from ignite_tf_magic.client.router import wait_for
@@ -23,10 +24,10 @@ from ignite_tf_magic.dataset.passes import RowShard, Stream
 from ignite_tf_magic.dataset.pool import BufferPool
 from ignite_tf_magic.dataset.row_queries import Picked, check_condition, pick
 from ignite_tf_magic.dataset.snapshot import Snapshot
-from ignite_tf_magic.errors import ConfigError, PartitionsLost, format_ranges
+from ignite_tf_magic.errors import ConfigError, IgniteTfError, PartitionsLost, format_ranges
 from ignite_tf_magic.protocol.declared_layout import declared_layout
 from ignite_tf_magic.protocol.layout import Leaf, RowLayout
-from ignite_tf_magic.protocol.layout_finder import LayoutFinder, Nulls
+from ignite_tf_magic.protocol.layout_finder import LayoutFinder
 from ignite_tf_magic.protocol.messages import CacheConfig
 
 CHUNK_BYTES = 4 * 1024 * 1024
@@ -80,6 +81,17 @@ class Source:
             width = max(width, self.row_bytes)  # or chunks of large strings would fill the memory
         fitting = max(1, min(MAX_CHUNK_ROWS, CHUNK_BYTES * 9 // 8 // max(width, 1)))
         return 1 << (fitting.bit_length() - 1)
+
+    def num_rows(self) -> int | None:
+        """Ask how many rows the whole cache has now; None where that cannot be told, and who reads it is told why."""
+        with suppress(IgniteTfError):
+            client = self.clients.take()
+            try:
+                cache = Cache(client, self.cache)
+                return num_packed_rows(cache, cache.size()) if self.entries else cache.size()
+            finally:
+                self.clients.give_back(client)
+        return None
 
     def measured(self) -> dict[int, tuple[int, int]]:
         """Return rows and the largest row's bytes of the partitions that were measured."""
@@ -235,13 +247,20 @@ def _find_layout(
     if holds_packed_rows(config):
         check_packed(options)
         return find_packed(options.fields, cache, partitions, baseline, sizes)
-    finder = LayoutFinder(client.types.find, options.fields, options.fill, options.variable, options.nulls)
+    finder = LayoutFinder(
+        client.types.find,
+        options.fields,
+        options.fill,
+        options.variable,
+        options.nulls,
+        as_text=options.as_text,
+    )
     # The rows of a run's other workers count as much: what differs by chance, as whether there is a null, would be
     # another structure on each of them.
     looked_at = sorted(baseline.owners) if options.assignment else partitions
     num_bytes = _sample(cache, looked_at, baseline, finder, sizes)
     if not finder.num_rows:
-        return _declared(config, options.nulls), 0, None
+        return _declared(config, client, options), 0, None
     layout = finder.layout()
     if finder.left_out:
         names, reasons = ", ".join(finder.left_out), "; ".join(map(str, finder.left_out.values()))
@@ -253,9 +272,13 @@ def _find_layout(
     return layout, num_bytes // finder.num_rows, None
 
 
-def _declared(config: CacheConfig, nulls: Nulls) -> RowLayout | None:
+def _declared(config: CacheConfig, client: Client, options: ReadOptions) -> RowLayout | None:
     entities = config.query_entities
-    return declared_layout(entities[0], nulls) if len(entities) == 1 else None
+    return (
+        declared_layout(entities[0], client.types.find, options.nulls, options.as_text)
+        if len(entities) == 1
+        else None
+    )
 
 
 def _sample(

@@ -84,7 +84,7 @@ def look_at_columns(client: Client, query: Query, name: str) -> CacheColumns:
     encoded = first_rows(cache, baseline, LOOKED_AT_ROWS, _LOOKED_AT_BYTES)
     table, _ = table_of(query, cache.name)
     if not encoded:
-        return _declared_columns(cache, table)
+        return _declared_columns(client, cache, table)
     find_type = type_finder(client)
     rows = [read_row(memoryview(row), find_type) for row in encoded]
     leaves, notes = _leaves(encoded, find_type)
@@ -150,10 +150,10 @@ def _shape(leaf: Leaf | None) -> tuple[int | None, ...]:
     return (None,) * leaf.ragged_levels + leaf.row_shape
 
 
-def _declared_columns(cache: Cache, table: CacheTable | None) -> CacheColumns:
-    """Tell of a cache without rows what its SQL table declares."""
+def _declared_columns(client: Client, cache: Cache, table: CacheTable | None) -> CacheColumns:
+    """Tell of a cache without rows what its SQL table declares, and what is known of its values' type."""
     entities = cache.config().query_entities
-    layout = declared_layout(entities[0]) if len(entities) == 1 else None
+    layout = declared_layout(entities[0], client.types.find) if len(entities) == 1 else None
     columns = []
     for leaf in layout.leaves() if layout else ():
         column = table.column_of(leaf.path) if table else None
@@ -171,7 +171,9 @@ def _declared_columns(cache: Cache, table: CacheTable | None) -> CacheColumns:
             )
         )
     known = (
-        "these are the columns that its SQL table declares" if columns else "nothing tells what its rows are"
+        "these are the columns that its SQL table and the type of its values declare"
+        if columns
+        else "nothing tells what its rows are"
     )
     note = f"cache {cache.name!r} has no rows; {known}"
     return CacheColumns(cache.name, 0, 0, table.name if table else None, (), tuple(columns), (note,))

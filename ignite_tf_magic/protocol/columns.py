@@ -19,6 +19,7 @@ from ignite_tf_magic.protocol.objects import skip_value
 from ignite_tf_magic.protocol.ops import TypeCode
 from ignite_tf_magic.protocol.page_series import PageSeries
 from ignite_tf_magic.protocol.read_values import read_value, uuid_from_wire
+from ignite_tf_magic.protocol.value_texts import UnknownEnumValue, text_of
 from ignite_tf_magic.protocol.walk import RowFault, Rule, Walker
 from ignite_tf_magic.protocol.walk_compiled import CompiledWalker, make_walker
 
@@ -111,7 +112,7 @@ class ColumnChunk:
             ]
             return RaggedColumn(values, tuple(levels)) if levels else values
         items = [item for part in parts for item in part]
-        if leaf.code == TypeCode.DECIMAL:
+        if leaf.is_decimal:
             return np.array(items, np.float64)
         column = np.empty(len(items), object)
         column[:] = items
@@ -209,7 +210,9 @@ def _take(
     leaf: Leaf, rows: memoryview, spans: Sequence[tuple[int, int]], copy: Callable[[memoryview], Any]
 ) -> Any:
     fill = leaf.fill or b""
-    if leaf.code == TypeCode.DECIMAL:
+    if leaf.as_text:
+        return [fill if start < 0 else _text(leaf, rows[start : start + size]) for start, size in spans]
+    if leaf.is_decimal:
         return [float("nan") if start < 0 else _decimal(rows[start : start + size]) for start, size in spans]
     if leaf.code == TypeCode.UUID:
         return [fill if start < 0 else _uuid(rows[start : start + size]) for start, size in spans]
@@ -218,6 +221,13 @@ def _take(
     items = [fill if start < 0 else bytes(rows[start : start + size]) for start, size in spans]
     lengths = np.fromiter(map(len, items), np.int64, len(items)) // leaf.dtype.itemsize
     return b"".join(items), [lengths]
+
+
+def _text(leaf: Leaf, value: memoryview) -> bytes:
+    try:
+        return text_of(value, leaf.types).encode("utf-8", "surrogatepass")  # a char may be half of one
+    except UnknownEnumValue as error:
+        raise UnknownSchema(str(error)) from None
 
 
 def _uuid(raw: memoryview) -> bytes:
@@ -269,7 +279,7 @@ def _explain(fault: RowFault, leaves: Sequence[Leaf], where: str) -> Exception:
     if fault.rule is Rule.TIME:
         return SchemaError(
             f"{where} has a time in {name} outside of September 1677 to April 2262, which is what nanoseconds in an "
-            "int64 hold; change it in the cache, or leave the field out by naming the others: fields=[...]"
+            f"int64 hold; have it as text, as_text=[{short!r}], or leave the field out: fields=[...]"
         )
     if fault.rule is Rule.SCHEMA:
         return UnknownSchema(f"{where} holds an object with a schema the cluster did not tell of")

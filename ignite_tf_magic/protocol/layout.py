@@ -63,7 +63,8 @@ class Leaf:
         item: What each item of a list is; None where it is none.
         may_hold_null: Whether an item that is null is 0 where its type has no null, as another column tells of it.
         member: Of a list of objects, which of their fields the column has, by names that lead to it, and
-        types: those of the objects.
+        types: those of the objects; of an enum that is text, its own.
+        as_text: Whether the column has each value as text, as `value_texts.text_of` gives it.
     """
 
     path: tuple[str, ...]
@@ -75,6 +76,7 @@ class Leaf:
     may_hold_null: bool = False
     member: tuple[str, ...] = ()
     types: tuple[BinaryType, ...] = ()
+    as_text: bool = False
 
     @property
     def name(self) -> str:
@@ -103,8 +105,9 @@ class Leaf:
 
     @property
     def is_text(self) -> bool:
-        """Whether the column holds byte strings: text, UUIDs, and byte[] of varying length."""
-        return self.code in _TEXT_CODES or (self.code == TypeCode.BYTE_ARRAY and self.length == VARIABLE)
+        """Whether the column holds byte strings: text, UUIDs, byte[] of varying length, and what is text by request."""
+        is_bytes = self.code == TypeCode.BYTE_ARRAY and self.length == VARIABLE
+        return self.as_text or self.code in _TEXT_CODES or is_bytes
 
     @property
     def ragged_levels(self) -> int:
@@ -121,7 +124,12 @@ class Leaf:
     @property
     def is_fixed(self) -> bool:
         """Whether each row has the same number of bytes in the column."""
-        return not (self.is_text or self.is_ragged or self.is_list or self.code == TypeCode.DECIMAL)
+        return not (self.is_text or self.is_ragged or self.is_list or self.is_decimal)
+
+    @property
+    def is_decimal(self) -> bool:
+        """Whether the column has decimals as reals."""
+        return self.code == TypeCode.DECIMAL and not self.as_text
 
     @property
     def dtype(self) -> np.dtype[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from ignite_tf_magic.protocol.lazy_numpy import np
 from ignite_tf_magic.protocol.objects import ARRAYS, BinaryType, FindType
 from ignite_tf_magic.protocol.ops import TypeCode
 from ignite_tf_magic.protocol.seen_rows import ITEMS_OF_LISTS, SERIALISED, SeenField, SeenRows
+from ignite_tf_magic.protocol.value_texts import has_text
 
 Nulls = str | frozenset[str] | None
 
@@ -41,6 +42,7 @@ class LayoutFinder:
         nulls: Which fields have a boolean beside them, NAME_is_null, that tells where they are null: "mask" means all
             whose own type has no null and that have no `fill`; names mean those; None means those of "mask" of which a
             null was seen; "error" means none.
+        as_text: Dotted paths of numbers, truths, decimals, enums and times whose columns have texts of them.
         cells: What stands behind each key where it is no value, but cells one behind the other, as fields of a type.
     """
 
@@ -52,10 +54,11 @@ class LayoutFinder:
         variable: Iterable[str] = (),
         nulls: str | Iterable[str] | None = None,
         cells: BinaryType | None = None,
+        as_text: Iterable[str] = (),
     ) -> None:
         self._wanted = None if fields is None else frozenset(fields)
         self._fill = dict(fill or {})
-        self._variable = frozenset(variable)
+        self._variable, self._as_text = frozenset(variable), frozenset(as_text)
         self._nulls: Nulls = nulls if nulls is None or isinstance(nulls, str) else frozenset(nulls)
         self._seen, self._has_cells = SeenRows(find_type, cells), cells is not None
         self.left_out: dict[str, SchemaError] = {}
@@ -103,7 +106,8 @@ class LayoutFinder:
         fields = {*self._primitives("val", self._seen.value), *self._primitives("key", self._seen.key)}
         short = {name.partition(".")[2] for name in fields} - {""}
         masked = self._nulls if isinstance(self._nulls, frozenset) else ()
-        for option, names in (("fill", self._fill), ("variable", self._variable), ("nulls", masked)):
+        options = {"fill": self._fill, "variable": self._variable, "nulls": masked, "as_text": self._as_text}
+        for option, names in options.items():
             if unknown := sorted(set(names) - fields - short):
                 listed = ", ".join(sorted(name.removeprefix("val.") for name in fields))
                 raise SchemaError(
@@ -139,12 +143,14 @@ class LayoutFinder:
             start = len(path[-1]) + 1
             return _together(path, [(leaf.path[-1][start:], leaf) for leaf in self._lists(path, seen)])
         if code in ITEMS_OF_LISTS:
-            return self._list(path, code, LeafRole.VALUE, seen)[0]
+            return self._lists(path, seen)[0]
         leaf = Leaf(path, code, _common_length(code, set() if self._varies(path) else seen.lengths))
         if not seen.codes and not has_tensor_form(code):
             raise SchemaError(f"field {leaf.name} is null in all rows sampled, so its type is not known")
         if not has_tensor_form(code):
             raise SchemaError(f"field {leaf.name} is of type {_name(code)}, which has no tensor form")
+        if _is_named(path, self._as_text):
+            leaf = text_leaf(leaf, seen)
         return replace(leaf, fill=fill_bytes(leaf, self._fill))
 
     def _object(self, path: tuple[str, ...], seen: SeenField) -> ObjectNode:
@@ -165,7 +171,7 @@ class LayoutFinder:
         try:
             first, *others = self._columns(path, seen, declared)
         except SchemaError as error:
-            if self._wanted is not None and path[0] == "val":
+            if isinstance(error, _OptionRefused) or (self._wanted is not None and path[0] == "val"):
                 raise
             self.left_out[".".join(path)] = error
             return ()
@@ -173,6 +179,8 @@ class LayoutFinder:
 
     def _columns(self, path: tuple[str, ...], seen: SeenField, declared: int | None) -> tuple[Node, ...]:
         (code,) = seen.codes if len(seen.codes) == 1 else (0,)
+        if code in ITEMS_OF_LISTS and _is_named(path, self._as_text):
+            raise _OptionRefused(f"as_text names the field {'.'.join(path)}, a list, which has no text")
         if code == TypeCode.MAP:
             keys = self._list(path, code, LeafRole.MAP_KEYS, seen)
             return keys + self._list(path, code, LeafRole.MAP_VALUES, seen)
@@ -185,6 +193,10 @@ class LayoutFinder:
     def _objects(self, path: tuple[str, ...], code: int, seen: SeenField) -> tuple[Leaf, ...]:
         """Return the columns of the fields that the objects in a list have: NAME_FIELD, and of objects in them."""
         items = seen.items_of(0)
+        if _is_named(path, self._fill.keys()):
+            raise _OptionRefused(
+                f"fill names the field {'.'.join(path)}, a list; where it is null the list is empty"
+            )
         if items.codes != {TypeCode.BINARY_OBJECT}:
             which = " and ".join(sorted(map(_name, items.codes)))
             raise SchemaError(f"field {'.'.join(path)} is a list of {which}, which has no tensor form")
@@ -222,8 +234,8 @@ class LayoutFinder:
             leaf = Leaf(own, code, length, item=item)
             if not leaf.is_ragged:
                 return (replace(leaf, fill=fill_bytes(leaf, self._fill)),)
-        if {".".join(path), ".".join(path[1:])} & self._fill.keys():
-            raise SchemaError(
+        if _is_named(path, self._fill.keys()):
+            raise _OptionRefused(
                 f"fill names the field {'.'.join(path)}, a list; where it is null the list is empty"
             )
         leaf = Leaf(own, code, VARIABLE, b"", role, item)
@@ -254,7 +266,32 @@ class LayoutFinder:
         return Leaf(path, item, _common_length(item, items.lengths if has_length else set()))
 
     def _varies(self, path: tuple[str, ...]) -> bool:
-        return bool({".".join(path), ".".join(path[1:])} & self._variable)
+        return _is_named(path, self._variable)
+
+
+class _OptionRefused(SchemaError):
+    """What was asked of a field cannot be had: it is not left out for that."""
+
+
+def _is_named(path: tuple[str, ...], names: Collection[str]) -> bool:
+    return ".".join(path) in names or ".".join(path[1:]) in names
+
+
+def text_leaf(leaf: Leaf, seen: SeenField | None = None) -> Leaf:
+    """Return the column of a field that has its values as text.
+
+    Raises:
+        SchemaError: They have none.
+    """
+    if not has_text(leaf.code):
+        raise _OptionRefused(
+            f"as_text names the field {leaf.name}, of type {_name(leaf.code)}, which has no text"
+        )
+    if seen and leaf.code in (TypeCode.ENUM, TypeCode.BINARY_ENUM) and not seen.enums:
+        raise _OptionRefused(
+            f"as_text names the field {leaf.name}, an enum whose names the cluster does not know"
+        )
+    return replace(leaf, as_text=True, types=tuple(seen.enums.values()) if seen else ())
 
 
 def _together(path: tuple[str, ...], leaves: Iterable[tuple[str, Leaf]]) -> ObjectNode:

@@ -276,7 +276,13 @@ def put_binary_type(binary_type: BinaryType) -> Request:
     for name, (type_code, field_id) in binary_type.fields.items():
         write_text(writer, name)
         writer.int32(type_code).int32(field_id)
-    writer.bool(False).int32(len(binary_type.schemas))
+    writer.bool(bool(binary_type.enum_names))
+    if binary_type.enum_names:
+        writer.int32(len(binary_type.enum_names))
+        for ordinal, name in binary_type.enum_names.items():
+            write_text(writer, name)
+            writer.int32(ordinal)
+    writer.int32(len(binary_type.schemas))
     for schema, field_ids in binary_type.schemas.items():
         writer.int32(schema).int32(len(field_ids))
         for field_id in field_ids:

@@ -33,7 +33,7 @@ class PayloadKind(IntEnum):
     UUID = 6
     SQL_DATE = 7
     NULLNESS = 8
-    LIST = 9
+    LIST = 9  # or any other value of which the type code is wanted, too
 
 
 class Rule(IntEnum):
@@ -87,7 +87,7 @@ def kind_of(leaf: Leaf) -> PayloadKind:
     """Tell how a leaf's payload is laid out."""
     if leaf.is_nullness:
         return PayloadKind.NULLNESS
-    if leaf.is_list:
+    if leaf.is_list or leaf.as_text:
         return PayloadKind.LIST
     if leaf.code in (TypeCode.ENUM, TypeCode.BINARY_ENUM):
         return PayloadKind.ENUM

@@ -249,7 +249,8 @@ class PythonWalker:
         payload, size = self._payload(rows, leaf, number, at, limit)
         if payload + size > limit:
             raise self._fault(Rule.BYTES, number, at)
-        if leaf.code == TypeCode.TIMESTAMP and not _is_in_nanos(*_TIMESTAMP.unpack_from(rows, payload)):
+        is_instant = kind_of(leaf) == PayloadKind.TIMESTAMP
+        if is_instant and not _is_in_nanos(*_TIMESTAMP.unpack_from(rows, payload)):
             raise self._fault(Rule.TIME, number, at)
         self._spans[number] = (payload, size)
         return payload + size

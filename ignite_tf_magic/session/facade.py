@@ -18,7 +18,7 @@ from ignite_tf_magic import embedded
 from ignite_tf_magic.client.cache_facts import NOTES_PREFIX, LoadState, load_mark, read_facts
 from ignite_tf_magic.client.client import Cache, Client
 from ignite_tf_magic.client.control import pyignite_client
-from ignite_tf_magic.client.packed_entries import holds_packed_rows, packed_count
+from ignite_tf_magic.client.packed_entries import holds_packed_rows, num_packed_rows
 from ignite_tf_magic.client.sql import QueryProgress, SqlClient
 from ignite_tf_magic.client.sql_result import QueryResult
 from ignite_tf_magic.client.table_names import list_tables
@@ -96,9 +96,9 @@ class CacheInfo:
 
 def _num_rows(cache: Cache, config: CacheConfig) -> int:
     entries = cache.size()
-    if entries and holds_packed_rows(config):
+    if holds_packed_rows(config):
         with suppress(IgniteTfError):  # as where they are just being written
-            return packed_count(cache, entries).rows(entries, None)
+            return num_packed_rows(cache, entries)
     return entries
 
 

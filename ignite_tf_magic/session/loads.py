@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ignite_tf_magic.client.client import Client
-from ignite_tf_magic.client.packed_entries import packed_count
+from ignite_tf_magic.client.packed_entries import num_packed_rows
 from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.data.loading import LoadOptions, LoadOutcome, LoadProgress, LoadWay, load_rows
 from ignite_tf_magic.data.packing import UnpackedRows, load_packed, unpacked
@@ -172,9 +172,7 @@ class Loading:
                     yield chunk.columns()
 
         size = found.baseline.size
-        num_rows = (
-            packed_count(self.client.cache(found.cache), size).rows(size, None) if found.entries else size
-        )
+        num_rows = num_packed_rows(self.client.cache(found.cache), size) if found.entries else size
         rows = UnpackedRows(f"cache {found.cache!r}", layout, num_rows, read)
         way = LoadWay.REPLACE if replace else LoadWay.NEW
         return load_packed(self.client, target, rows, LoadOptions(backups, way, resume, (), progress))

@@ -228,6 +228,9 @@ _REASONS = {
     "null in all rows sampled": "refused: no tensor form",
     "rows differ in": "refused: rows of several types",
     "outside of September 1677": "refused: nanoseconds reach from 1677 to 2262",
+    "which has no text": "-",
+    "and there is none; there are": "-",  # an object, which is its fields
+    "whose names the cluster does not know": "refused: an enum without names",
     "does not know binary type": "refused: the cluster does not tell Ignite's own types",
     "another type in": "refused: rows of several types",
     "not found": "refused: no such table on the nodes",
@@ -248,6 +251,7 @@ def measured(client: Client, options: ConnectOptions, java: Java) -> str:
             cells[case.name, place, "scan"] = _scan_cell(client, case, place)
             cells[case.name, place, "SQL"] = _sql_cell(sql, case, place)
             cells[case.name, place, "dataset"] = _dataset_cell(options.endpoints[0], case, place)
+            cells[case.name, place, "text"] = _text_cell(options.endpoints[0], case, place)
             cells[case.name, place, "write"] = _write(client, case, place)
     of_name = {case.name: case for case in java.cases}
     for key, found in java.check().items():
@@ -438,6 +442,51 @@ def _dataset_cell(endpoint: Endpoint, case: Case, place: str) -> str:
     return f"as {kind}{'; null: 0, and a boolean' if nulls else ''}{'; others left out' if left_out else ''}"
 
 
+def _text_cell(endpoint: Endpoint, case: Case, place: str) -> str:
+    plain = place in ("key", "value")
+    name = {"value": "val", "nested": "nested.inner"}.get(place, place)
+    options = read_options(
+        case.plain if plain else case.rows,
+        host=endpoint.host,
+        port=endpoint.port,
+        assigned=False,
+        fields=None if plain else [name],
+        as_text=["key", "val"] if plain and case.is_key else [name],
+    )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of other fields that are left out
+            batches = list(Batches(options, 64, 0, None, EqualSteps.PAD))
+    except IgniteTfError as error:
+        return _reason(error)
+    items = [item for batch in batches for _, item in _rows(batch, place)]
+    assert all(isinstance(item, bytes) for item in items), f"{case.name}, {place}: {items}"
+    found = [item.decode("utf-8", "surrogatepass") for item in items]
+    expected = [*map(_text_of, case.values), *([] if plain else [""])]
+    assert sorted(found) == sorted(expected), f"{case.name}, {place}: {found}, {expected}"
+    return "exact"
+
+
+def _text_of(told: Any) -> str:
+    """What `value_texts.text_of` is to give for a value of Java's."""
+    kind, value = told[0], told[-1]
+    if kind in ("date", "timestamp"):
+        return str(np.datetime64(told[1], "ms")) + (f"{told[2]:06d}" if kind == "timestamp" else "")
+    if kind in ("float", "double"):
+        wide, item = ("<I", "<f4") if kind == "float" else ("<Q", "<f8")
+        return str(np.frombuffer(struct.pack(wide, int(value, 16)), item)[0])
+    if kind == "time":
+        return str(np.datetime64(value % _UNIX_DAY_MS, "ms")).partition("T")[2]
+    made = {
+        "boolean": lambda: str(value).lower(),
+        "char": lambda: chr(value),
+        "enum": lambda: told[2],
+        "decimal": lambda: format(decimal.Decimal(f"{told[1]}E{-told[2]}"), "f"),
+        "sql date": lambda: date_of_java(value // _UNIX_DAY_MS).isoformat(),
+    }
+    return str(made[kind]() if kind in made else value)
+
+
 def _listed(item: Any) -> Any:
     """A dataset's value, its reals by what they are made of."""
     if isinstance(item, tuple):
@@ -524,7 +573,9 @@ def _document(cases: Sequence[Case], cells: dict[tuple[str, str, str], str]) -> 
         by_cells: dict[tuple[str, ...], list[str]] = {}
         for place in PLACES:
             if (case.name, place, "scan") in cells:
-                ways = tuple(cells[case.name, place, way] for way in ("scan", "SQL", "write", "dataset"))
+                ways = tuple(
+                    cells[case.name, place, way] for way in ("scan", "SQL", "write", "dataset", "text")
+                )
                 by_cells.setdefault(ways, []).append(place)
         for ways, places in by_cells.items():
             lines.append(f"| {case.name} | {', '.join(places)} | {' | '.join(ways)} |")
@@ -541,6 +592,7 @@ document; `tests/client/test_java_types.py` fails where it is out of date, and w
 - **SQL**: the Python type in `session.query(...).rows`.
 - **write**: what was read is put under another key by `Cache.put`. "exact": Java reads it as it reads its own.
 - **dataset**: the dtype that `IgniteDataset` and `batches` give; each value is that of Java.
+- **as text**: the same with `as_text=`. "exact": the texts are those of Java's values, with all that these tell.
 - *value* and *key* of a row; *field* of an object; *nested*, of an object in an object; *elements* of an Object[].
 
 What was read knows its Java type (`protocol/typed_values.py`), and is Python's own in all else: an int of Java's is an
@@ -548,8 +600,8 @@ What was read knows its Java type (`protocol/typed_values.py`), and is Python's 
 map a list of pairs. Objects that refer to themselves or to one another do so in Python, too. Values of classes that
 Java serialises in its own way are bytes (`JavaSerialized`).
 
-| type | place | scan | SQL | write | dataset |
-|---|---|---|---|---|---|"""
+| type | place | scan | SQL | write | dataset | as text |
+|---|---|---|---|---|---|---|"""
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from ignite_tf_magic import IgniteDataset
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.client.sql import SqlClient
 from ignite_tf_magic.errors import CacheNotFound, ConfigError, EmptyCache, SchemaError
-from ignite_tf_magic.protocol.messages import CacheConfig
+from ignite_tf_magic.protocol.messages import CacheConfig, QueryEntity, QueryField
 from ignite_tf_magic.protocol.objects import BinaryObject
 from tests.waiting import until
 
@@ -415,6 +415,30 @@ def test_an_empty_sql_table_tells_its_schema(ignite):
     (row,) = dataset.as_numpy_iterator()
     assert (row["key"]["A"], row["key"]["B"], row["val"]["C"], row["val"]["E"]) == (1, b"x", 2.5, b"\x01\x02")
     sql.query("DROP TABLE EMPTY_TABLE")
+
+
+def test_an_empty_cache_has_the_fields_that_its_type_has_beside_the_columns(ignite, client):
+    """A Java class names some of its fields for SQL; all of them are stored."""
+    entity = QueryEntity(
+        "HALF_DECLARED", "java.lang.Long", "HalfDeclared", (QueryField("name", "java.lang.String"),)
+    )
+    cache = client.create_cache(CacheConfig("HALF_DECLARED", query_entities=(entity,)))
+    try:
+        row = BinaryObject(
+            "HalfDeclared",
+            {"age": np.int32(4), "name": "Tom", "owner": BinaryObject("HalfOwner", {"name": "x"})},
+        )
+        cache.put(0, row)  # now the cluster knows the type
+        cache.remove(0)
+        dataset = IgniteDataset("HALF_DECLARED", host="127.0.0.1", port=ignite.nodes[0].port)
+        assert dataset.element_spec["val"] == {
+            "age": tf.TensorSpec([], tf.int32),
+            "name": tf.TensorSpec([], tf.string),
+        }
+        cache.put(1, row)
+        assert list(dataset.as_numpy_iterator()) == [{"key": 1, "val": {"age": 4, "name": b"Tom"}}]
+    finally:
+        client.destroy_cache("HALF_DECLARED")
 
 
 def test_an_empty_sql_table_with_a_key_of_one_column(ignite):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -103,12 +105,15 @@ def kill_prediction(
 
 def kill_worker(session: Session, source: str) -> None:
     """SIGKILL one worker of the run that predicts a cache, and wait until the run has started again."""
-    import os
 
-    def running() -> Any:
+    def killed() -> Any:
         infos = [info for info in session.runs() if info.cache == source and info.workers]
-        return next((info for info in infos if all(worker.pid for worker in info.workers)), None)
+        for info in infos:  # those of predictions that were killed are there, too, without processes
+            if all(worker.pid for worker in info.workers):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(info.workers[0].pid, signal.SIGKILL)
+                    return info
+        return None
 
-    info = until(running)
-    os.kill(info.workers[0].pid, signal.SIGKILL)
+    info = until(killed)
     until(lambda: session.run(info.id).info().restarts > info.restarts)

@@ -424,3 +424,13 @@ def test_objects_in_lists_that_are_not_alike():
     assert columns(pages, pages.layout()) == {"key": [1], "items_n": [[1, 2]], "n": [1]}
     del pages.types[name_id("Q")]
     assert set(columns(pages, pages.layout())) == {"key", "n"}
+
+
+@pytest.mark.parametrize("items", [["a"], [BinaryObject("Item", {"a": 1})]])
+def test_a_list_that_is_null_is_empty_and_nothing_else(items):
+    """Whether or not the fields to read are named: an option that would do nothing is refused."""
+    pages = rows_of("x", items, None)
+    with pytest.raises(
+        SchemaError, match=r"fill names the field val\.x, a list; where it is null the list is empty"
+    ):
+        pages.layout(fill={"x": "b"})

@@ -1,0 +1,76 @@
+"""Values as text, which holds what a number does not: all digits of a decimal, an enum's name, times of any year."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+from collections.abc import Iterable
+
+from ignite_tf_magic.errors import SchemaError
+from ignite_tf_magic.protocol.buffer import Reader
+from ignite_tf_magic.protocol.lazy_numpy import np
+from ignite_tf_magic.protocol.objects import SCALARS, BinaryType
+from ignite_tf_magic.protocol.ops import TypeCode
+from ignite_tf_magic.protocol.sql_cells import read_cell
+from ignite_tf_magic.protocol.typed_values import EnumValue
+
+_NANO_DIGITS = 6  # behind the milliseconds
+_WRITABLE = frozenset(
+    (
+        *(*SCALARS, TypeCode.STRING, TypeCode.UUID, TypeCode.DECIMAL, TypeCode.ENUM, TypeCode.BINARY_ENUM),
+        *(TypeCode.DATE, TypeCode.OPTIMIZED, TypeCode.TIME, TypeCode.TIMESTAMP),
+    )
+)
+
+
+class UnknownEnumValue(SchemaError):
+    """The types at hand have no name for an enum's value; the cluster may know a newer one."""
+
+
+def has_text(code: int) -> bool:
+    """Whether `text_of` has a text for values of a type."""
+    return code in _WRITABLE
+
+
+def text_of(value: memoryview, types: Iterable[BinaryType] = ()) -> str:
+    """Return the text of one value with its type code: 12.340, SENT, 0001-01-01T00:00:00.000000000, true.
+
+    Decimals have no exponent. Times are in ISO 8601: a timestamp with nanoseconds and a date with milliseconds, in UTC;
+    a SQL DATE is its day, as it was written; a TIME has milliseconds. Reals have the digits that make them.
+
+    Args:
+        value: As it is encoded.
+        types: Those of enums.
+
+    Raises:
+        UnknownEnumValue: Of an enum of which none of the types has the name.
+        SchemaError: There is no text for it.
+    """
+    code, reader = value[0], Reader(value, 1)
+    if code == TypeCode.TIMESTAMP:
+        millis, nanos = reader.int64(), reader.int32()
+        return f"{np.datetime64(millis, 'ms')}{nanos:0{_NANO_DIGITS}d}"
+    if code == TypeCode.DATE:
+        return str(np.datetime64(reader.int64(), "ms"))
+    known = {each.type_id: each for each in types}
+    cell = read_cell(Reader(value), known.get)
+    if isinstance(cell, EnumValue):
+        return _enum_name(cell)
+    if isinstance(cell, decimal.Decimal):
+        return format(cell, "f")
+    if isinstance(cell, dt.time):
+        return cell.isoformat("milliseconds")
+    if isinstance(cell, bool):
+        return str(cell).lower()
+    if code == TypeCode.FLOAT:
+        return str(np.float32(cell))
+    if isinstance(cell, bytes):
+        raise SchemaError("a value that Java has serialised has no text")
+    return str(cell)
+
+
+def _enum_name(value: EnumValue) -> str:
+    if value.name is None:
+        whose = value.type_name or value.class_name or f"type {value.type_id & 0xFFFFFFFF:#010x}"
+        raise UnknownEnumValue(f"the cluster has no name for the value {int(value)} of the enum {whose}")
+    return value.name
