@@ -11,7 +11,7 @@ from ignite_tf_magic.dataset.tf_private import variant_of
 
 
 class CountedBatches(tf.data.Dataset):  # type: ignore[misc]
-    """Batches that know how many they are, and stay so through what does not change their number.
+    """Batches that know how many they are, also behind `map`, `prefetch` and `with_options`.
 
     A pass gives those that there are: where rows have come or gone since, their number is another.
 

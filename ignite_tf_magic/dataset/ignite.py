@@ -96,7 +96,7 @@ class IgniteDataset(PagedDataset):
             objects. "error": none.
         variable: Arrays of varying length where the sampled rows do not show it, by field name.
         as_text: Fields whose columns have text of each value: decimals with all digits, enums by their names, times of
-            any year in ISO 8601 (a date's day, a timestamp with nanoseconds in UTC), numbers, truths.
+            the years 1 to 9999 in ISO 8601 (a date's day, a timestamp with nanoseconds in UTC), numbers, truths.
         equal_steps: What `batch` makes of the last batch of an epoch in a run, when the rows do not fill it: "pad"
             (default: it stays smaller, every row is there once), "drop" leaves it out, "repeat" fills it up.
         assigned: False reads the whole cache also inside a run.
@@ -378,10 +378,12 @@ def _followed(
 def _count(source: Source, options: ReadOptions) -> Callable[[], int | None] | None:
     """Return what asks how many rows there are, where the cluster knows it of those that are read.
 
-    Not in a run: its workers ask at different times, and must make as many steps as the others.
+    Not in a run: its workers ask at different times, and must make as many steps as the others. Not where a reading
+    may find fewer rows than there are, as of SQL: only at its end it sees that, and nobody comes to that who counts.
     """
-    is_known = set(source.partitions) == set(source.baseline.owners) and options.where is None
-    return source.num_rows if is_known and not (options.is_in_run or options.allow_partial) else None
+    is_known = source.layout is not None and set(source.partitions) == set(source.baseline.owners)
+    is_exact = source.picked is None and not options.allow_partial
+    return source.num_rows if is_known and is_exact and not options.is_in_run else None
 
 
 def _recorded(source: Source, spec: Any, address: RecordAddress, order: ShuffleOrder | None) -> Pages:

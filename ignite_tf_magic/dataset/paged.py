@@ -91,12 +91,12 @@ class Recipe:
         return self.uncounted is not None and self.uncounted.is_endless
 
     def num_rows(self) -> int:
-        """Return how many rows all passes have; `tf.data.UNKNOWN_CARDINALITY` where nobody knows."""
+        """Return how many rows all passes have; `tf.data.UNKNOWN_CARDINALITY` where nobody knows, as in a run."""
         repeats = self.of_one_pass()[1]
         times = [-1 if each.count is None else tf.get_static_value(each.count) for each in repeats]
         if self.is_endless or any(each is not None and each < 0 for each in times):
             return int(tf.data.INFINITE_CARDINALITY)
-        rows = self.share.rows_by_worker[self.share.worker] if self.share else self.count and self.count()
+        rows = self.count and self.count()
         if rows is None or None in times:
             return int(tf.data.UNKNOWN_CARDINALITY)
         return math.prod((rows, *map(int, times)))
@@ -149,9 +149,10 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
         return self._rows.element_spec
 
     def cardinality(self) -> tf.Tensor:
-        """Return how many rows there are: in a run those of this worker, else those that are in the cache now.
+        """Return how many rows are in the cache now; the cluster is asked each time.
 
-        The cluster is asked each time; it does not know for parts of a cache, with `where`, and of SQL statements.
+        It is not known in a run, for parts of a cache, with `where`, of SQL statements, where fields are picked out by
+        the cluster, and behind `cache`.
         """
         return tf.constant(self._recipe.num_rows(), tf.int64)
 
@@ -340,8 +341,8 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
             raise ValueError(
                 "cache() keeps all rows, and those of a cache that is followed have no end: leave it out"
             )
-        count = functools.cache(self._recipe.count) if self._recipe.count else None  # as rows are kept, too
-        return self._paged(lambda pages, _: pages.cache(filename, name=name), is_kept=True, count=count)
+        # Not counted: who takes so many batches never comes to the end, and tf.data keeps nothing before that.
+        return self._paged(lambda pages, _: pages.cache(filename, name=name), is_kept=True, count=None)
 
     def with_options(self, options: tf.data.Options, name: str | None = None) -> tf.data.Dataset:
         """Set tf.data options."""

@@ -29,6 +29,7 @@ from ignite_tf_magic.errors import EmptyCache, IgniteTfError
 from ignite_tf_magic.protocol.affinity import PartitionMap
 from ignite_tf_magic.protocol.columns import ColumnChunk, PageDecoder, UnknownSchema
 from ignite_tf_magic.protocol.layout import Leaf, Node, ObjectNode, RowLayout
+from ignite_tf_magic.protocol.objects import BinaryType
 from ignite_tf_magic.protocol.page_series import PageSeries
 
 QUEUED_CHUNKS = 2
@@ -252,12 +253,16 @@ class RenewedDecoder:
 
     def decode(self, series: PageSeries, chunk: ColumnChunk) -> None:
         """Decode as `PageDecoder.decode`."""
-        try:
-            self._decoder.decode(series, chunk)
-        except UnknownSchema:
-            self._layout = _with_current_types(self._layout, self._client)
-            self._decoder = PageDecoder(self._layout, as_views=self._as_views)
-            self._decoder.decode(series, chunk)
+        asked: set[int | None] = set()
+        while True:
+            try:
+                return self._decoder.decode(series, chunk)
+            except UnknownSchema as unknown:
+                if unknown.enum_type in asked:
+                    raise
+                asked.add(unknown.enum_type)
+                self._layout = _with_current_types(self._layout, self._client, unknown.enum_type)
+                self._decoder = PageDecoder(self._layout, as_views=self._as_views)
 
 
 def row_decoder(source: Source, layout: RowLayout, client: Client) -> RenewedDecoder | PackedDecoder:
@@ -268,11 +273,15 @@ def row_decoder(source: Source, layout: RowLayout, client: Client) -> RenewedDec
     return PackedDecoder(entries, source.entries, layout, source.cache)
 
 
-def _with_current_types(layout: RowLayout, client: Client) -> RowLayout:
-    """Learn the schemas that were added to the layout's types since it was found."""
+def _with_current_types(layout: RowLayout, client: Client, enum_type: int | None) -> RowLayout:
+    """Learn what was added to the layout's types since it was found, and an enum's type that it has not."""
 
     def renew(node: Node) -> Node:
-        types = tuple(client.types.find(each.type_id, refresh=True) or each for each in node.types)
+        known: dict[int, BinaryType | None] = {each.type_id: each for each in node.types}
+        if enum_type is not None and isinstance(node, Leaf) and node.as_text:
+            known.setdefault(enum_type, None)
+        asked = {number: client.types.find(number, refresh=True) or each for number, each in known.items()}
+        types = tuple(filter(None, asked.values()))
         if isinstance(node, Leaf):
             return replace(node, types=types)
         return ObjectNode(

@@ -88,7 +88,10 @@ class Source:
             client = self.clients.take()
             try:
                 cache = Cache(client, self.cache)
-                return num_packed_rows(cache, cache.size()) if self.entries else cache.size()
+                size, nodes = cache.size(), {node.node_id for node in client.nodes()}
+                if size < self.baseline.size and not self.baseline.nodes <= nodes:
+                    return None  # just after a node has gone, others may count their own rows only
+                return num_packed_rows(cache, size) if self.entries else size
             finally:
                 self.clients.give_back(client)
         return None
@@ -273,11 +276,15 @@ def _find_layout(
 
 
 def _declared(config: CacheConfig, client: Client, options: ReadOptions) -> RowLayout | None:
-    entities = config.query_entities
-    return (
-        declared_layout(entities[0], client.types.find, options.nulls, options.as_text)
-        if len(entities) == 1
-        else None
+    if len(config.query_entities) != 1:
+        return None
+    return declared_layout(
+        config.query_entities[0],
+        client.types.find,
+        fields=options.fields,
+        fill=options.fill,
+        nulls=options.nulls,
+        as_text=options.as_text,
     )
 
 

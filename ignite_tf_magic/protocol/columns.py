@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from ignite_tf_magic.protocol.buffer import Reader
 from ignite_tf_magic.protocol.decimals import decimal_from_wire
 from ignite_tf_magic.protocol.layout import Leaf, RowLayout
 from ignite_tf_magic.protocol.list_items import take_items
-from ignite_tf_magic.protocol.objects import skip_value
+from ignite_tf_magic.protocol.objects import BinaryType, skip_value
 from ignite_tf_magic.protocol.ops import TypeCode
 from ignite_tf_magic.protocol.page_series import PageSeries
 from ignite_tf_magic.protocol.read_values import read_value, uuid_from_wire
@@ -28,7 +28,15 @@ ALIGNMENT_BYTES = 64
 
 
 class UnknownSchema(RemoteProtocolError):
-    """A page holds objects of a schema that is newer than the layout; ask the cluster and decode again."""
+    """A page holds objects of a schema that is newer than the layout; ask the cluster and decode again.
+
+    Attributes:
+        enum_type: The id of an enum's type, where it is a value of that which has no name.
+    """
+
+    def __init__(self, message: str, enum_type: int | None = None) -> None:
+        super().__init__(message)
+        self.enum_type = enum_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +219,10 @@ def _take(
 ) -> Any:
     fill = leaf.fill or b""
     if leaf.as_text:
-        return [fill if start < 0 else _text(leaf, rows[start : start + size]) for start, size in spans]
+        types = {each.type_id: each for each in leaf.types}
+        return [
+            fill if start < 0 else _text(leaf, rows[start : start + size], types) for start, size in spans
+        ]
     if leaf.is_decimal:
         return [float("nan") if start < 0 else _decimal(rows[start : start + size]) for start, size in spans]
     if leaf.code == TypeCode.UUID:
@@ -223,11 +234,13 @@ def _take(
     return b"".join(items), [lengths]
 
 
-def _text(leaf: Leaf, value: memoryview) -> bytes:
+def _text(leaf: Leaf, value: memoryview, types: Mapping[int, BinaryType]) -> bytes:
     try:
-        return text_of(value, leaf.types).encode("utf-8", "surrogatepass")  # a char may be half of one
+        return text_of(value, types).encode("utf-8", "surrogatepass")  # a char may be half of one
     except UnknownEnumValue as error:
-        raise UnknownSchema(str(error)) from None
+        raise UnknownSchema(f"field {leaf.name}: {error}", error.type_id) from None
+    except (SchemaError, RemoteProtocolError) as error:
+        raise SchemaError(f"field {leaf.name} has no text in a row: {error}") from error
 
 
 def _uuid(raw: memoryview) -> bytes:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+from ignite_tf_magic.errors import SchemaError
 from ignite_tf_magic.protocol.layout import VARIABLE, Leaf, Node, ObjectNode, RowLayout
-from ignite_tf_magic.protocol.layout_finder import Nulls, fill_bytes, text_leaf, with_nullness
+from ignite_tf_magic.protocol.layout_finder import Nulls, fill_bytes, is_kept, text_leaf, with_nullness
 from ignite_tf_magic.protocol.messages import QueryEntity, QueryField
 from ignite_tf_magic.protocol.objects import ARRAYS, BinaryType, FindType, binary_type_of, name_id
 from ignite_tf_magic.protocol.ops import JAVA_TYPES, TypeCode
@@ -16,57 +18,92 @@ _TELLING_CODES = frozenset({*JAVA_TYPES, TypeCode.ENUM})
 
 
 def declared_layout(
-    entity: QueryEntity, find_type: FindType, nulls: Nulls = None, as_text: Collection[str] = ()
+    entity: QueryEntity,
+    find_type: FindType,
+    *,
+    fields: Iterable[str] | None = None,
+    fill: Mapping[str, Any] | None = None,
+    nulls: Nulls = None,
+    as_text: Iterable[str] = (),
 ) -> RowLayout | None:
     """Return the layout of a cache without rows, by its SQL table; None when that does not tell.
 
     Values have the table's columns, and those fields beside that the cluster knows of their type: Java's classes name
-    some for SQL, and are stored whole. Arrays have no declared length and are taken as varying. `nulls` and
-    `as_text` are those of `LayoutFinder`.
+    some for SQL, and are stored whole. Arrays have no declared length and are taken as varying. Options are those of
+    `LayoutFinder`.
+
+    Raises:
+        SchemaError: An option names a field that there is not, or cannot be had of it.
     """
     keys = [column for column in entity.fields if column.is_key]
     # A key of one column is that column itself, and CREATE TABLE marks it by its name only.
     values = [column for column in entity.fields if not column.is_key and column.name != entity.key_field]
-    if entity.key_type in CODE_OF_JAVA_TYPE:
-        key: Node | None = _leaf(("key",), CODE_OF_JAVA_TYPE[entity.key_type], as_text)
-    else:
-        key = _object(("key",), entity.key_type, keys, None, nulls, as_text)
     known = find_type(name_id(entity.value_type))
-    value = _object(("val",), entity.value_type, values, known, nulls, as_text)
-    return RowLayout(key, value) if key and value else None
-
-
-def _object(
-    path: tuple[str, ...],
-    type_name: str,
-    columns: Sequence[QueryField],
-    known: BinaryType | None,
-    nulls: Nulls,
-    as_text: Collection[str],
-) -> ObjectNode | None:
-    if not columns or any(column.java_type not in CODE_OF_JAVA_TYPE for column in columns):
+    made = _Declared(
+        None if fields is None else frozenset(fields), dict(fill or {}), nulls, frozenset(as_text)
+    )
+    if entity.key_type in CODE_OF_JAVA_TYPE:
+        key: Node | None = made.leaf(("key",), CODE_OF_JAVA_TYPE[entity.key_type])
+    else:
+        key = made.object(("key",), entity.key_type, keys, None)
+    value = made.object(("val",), entity.value_type, values, known)
+    if not (key and value):
         return None
-    codes = {column.name: int(CODE_OF_JAVA_TYPE[column.java_type]) for column in columns}
-    if known:
-        codes |= {
-            name: code
-            for name, (code, _) in known.fields.items()
-            if name not in codes and code in _TELLING_CODES
-        }
-    declared = binary_type_of(type_name, codes)
-    ids = {
-        name: field_id for each in (declared, known) if each for name, (_, field_id) in each.fields.items()
-    }
-    nodes = [
-        (ids[name], node)
-        for name, code in codes.items()
-        for node in with_nullness(_leaf((*path, name), code, as_text), (*path, name), nulls, has_null=False)
-    ]
-    return ObjectNode(path, (known or declared,), tuple(nodes))
+    made.check_names()
+    return RowLayout(key, value)
 
 
-def _leaf(path: tuple[str, ...], code: int, as_text: Collection[str]) -> Leaf:
-    leaf = Leaf(path, code, VARIABLE if code in ARRAYS else 1)
-    if {".".join(path), ".".join(path[1:])} & set(as_text):
-        leaf = text_leaf(leaf)
-    return replace(leaf, fill=fill_bytes(leaf, {}))
+@dataclass(frozen=True, slots=True)
+class _Declared:
+    """Makes parts of a layout by options, and notes the names of fields."""
+
+    wanted: frozenset[str] | None
+    fill: Mapping[str, Any]
+    nulls: Nulls
+    as_text: frozenset[str]
+    names: set[str] = field(default_factory=set)
+
+    def object(
+        self, path: tuple[str, ...], type_name: str, columns: Sequence[QueryField], known: BinaryType | None
+    ) -> ObjectNode | None:
+        if not columns or any(column.java_type not in CODE_OF_JAVA_TYPE for column in columns):
+            return None
+        codes = {column.name: int(CODE_OF_JAVA_TYPE[column.java_type]) for column in columns}
+        declared = binary_type_of(type_name, codes)
+        fields = {field_id: (name, code) for name, (code, field_id) in declared.fields.items()}
+        for name, (code, field_id) in known.fields.items() if known else ():
+            if field_id in fields:  # as rows call it: SQL may write it in capitals
+                fields[field_id] = name, fields[field_id][1]
+            elif code in _TELLING_CODES:
+                fields[field_id] = name, code
+        nodes = [
+            (field_id, node)
+            for field_id, (name, code) in fields.items()
+            for node in self._field((*path, name), code)
+        ]
+        return ObjectNode(path, (known or declared,), tuple(nodes))
+
+    def _field(self, path: tuple[str, ...], code: int) -> tuple[Node, ...]:
+        self.names.add(".".join(path))
+        if self.wanted is not None and not is_kept(self.wanted, path):
+            return ()
+        return with_nullness(self.leaf(path, code), path, self.nulls, has_null=False)
+
+    def leaf(self, path: tuple[str, ...], code: int) -> Leaf:
+        self.names.add(".".join(path))
+        leaf = Leaf(path, code, VARIABLE if code in ARRAYS else 1)
+        if {".".join(path), ".".join(path[1:])} & self.as_text:
+            leaf = text_leaf(leaf)
+        return replace(leaf, fill=fill_bytes(leaf, self.fill))
+
+    def check_names(self) -> None:
+        """Refuse options for fields that there are not; as `LayoutFinder` does."""
+        masked = self.nulls if isinstance(self.nulls, frozenset) else frozenset[str]()
+        short = {name.partition(".")[2] for name in self.names} - {""}
+        named = {"fields": self.wanted or (), "fill": self.fill, "nulls": masked, "as_text": self.as_text}
+        for option, names in named.items():
+            if unknown := sorted(set(names) - self.names - short):
+                listed = ", ".join(sorted(name.removeprefix("val.") for name in self.names))
+                raise SchemaError(
+                    f"{option} names the field {unknown[0]!r}, and there is none; there are: {listed}"
+                )

@@ -60,6 +60,7 @@ class LayoutFinder:
         self._fill = dict(fill or {})
         self._variable, self._as_text = frozenset(variable), frozenset(as_text)
         self._nulls: Nulls = nulls if nulls is None or isinstance(nulls, str) else frozenset(nulls)
+        self._find_type = find_type
         self._seen, self._has_cells = SeenRows(find_type, cells), cells is not None
         self.left_out: dict[str, SchemaError] = {}
 
@@ -150,7 +151,7 @@ class LayoutFinder:
         if not has_tensor_form(code):
             raise SchemaError(f"field {leaf.name} is of type {_name(code)}, which has no tensor form")
         if _is_named(path, self._as_text):
-            leaf = text_leaf(leaf, seen)
+            leaf = text_leaf(leaf, seen.enums, self._find_type)
         return replace(leaf, fill=fill_bytes(leaf, self._fill))
 
     def _object(self, path: tuple[str, ...], seen: SeenField) -> ObjectNode:
@@ -171,7 +172,8 @@ class LayoutFinder:
         try:
             first, *others = self._columns(path, seen, declared)
         except SchemaError as error:
-            if isinstance(error, _OptionRefused) or (self._wanted is not None and path[0] == "val"):
+            is_asked_for = self._wanted is not None and path[0] == "val"
+            if is_asked_for or isinstance(error, _OptionRefused) or _is_named(path, self._as_text):
                 raise
             self.left_out[".".join(path)] = error
             return ()
@@ -277,8 +279,13 @@ def _is_named(path: tuple[str, ...], names: Collection[str]) -> bool:
     return ".".join(path) in names or ".".join(path[1:]) in names
 
 
-def text_leaf(leaf: Leaf, seen: SeenField | None = None) -> Leaf:
+def text_leaf(leaf: Leaf, enums: Iterable[int] = (), find_type: FindType | None = None) -> Leaf:
     """Return the column of a field that has its values as text.
+
+    Args:
+        leaf: As it would be.
+        enums: Ids of the types of enums that were seen in it; those of later ones are learnt when they come.
+        find_type: Gives the cluster's metadata of one.
 
     Raises:
         SchemaError: They have none.
@@ -287,11 +294,14 @@ def text_leaf(leaf: Leaf, seen: SeenField | None = None) -> Leaf:
         raise _OptionRefused(
             f"as_text names the field {leaf.name}, of type {_name(leaf.code)}, which has no text"
         )
-    if seen and leaf.code in (TypeCode.ENUM, TypeCode.BINARY_ENUM) and not seen.enums:
+    if leaf.is_text:
+        return leaf
+    known = {number: find_type(number) for number in sorted(enums)} if find_type else {}
+    if not all(each and each.enum_names for each in known.values()):
         raise _OptionRefused(
             f"as_text names the field {leaf.name}, an enum whose names the cluster does not know"
         )
-    return replace(leaf, as_text=True, types=tuple(seen.enums.values()) if seen else ())
+    return replace(leaf, as_text=True, types=tuple(filter(None, known.values())))
 
 
 def _together(path: tuple[str, ...], leaves: Iterable[tuple[str, Leaf]]) -> ObjectNode:
@@ -420,8 +430,14 @@ def fill_bytes(leaf: Leaf, fill: Mapping[str, Any]) -> bytes | None:
     """Return the bytes a null becomes: the user's, else NaN for reals and nothing for strings."""
     short = ".".join(leaf.path[1:])
     given = fill.get(leaf.name, fill.get(short))
-    if leaf.is_text or leaf.is_ragged:
-        return given.encode() if isinstance(given, str) else bytes(given or b"")
+    if leaf.is_text:
+        if not isinstance(given, str | bytes | None):
+            raise _OptionRefused(
+                f"fill names the field {leaf.name}, whose nulls become text: {given!r} is none"
+            )
+        return given.encode() if isinstance(given, str) else given or b""
+    if leaf.is_ragged:
+        return b"" if given is None else np.asarray(given, leaf.dtype).tobytes()
     if given is not None:
         return np.broadcast_to(np.asarray(given, leaf.dtype), leaf.row_shape or (1,)).tobytes()
     if leaf.dtype.kind == "f":

@@ -30,7 +30,7 @@ _ITEMS_LOOKED_AT = 1000
 
 @dataclass(slots=True)
 class SeenField:
-    """What was seen of one field: type codes, array lengths, nulls, the types of enums, its own fields if an object."""
+    """What was seen of one field: type codes, array lengths, nulls, types of enums, its own fields if an object."""
 
     has_null: bool = False
 
@@ -39,7 +39,7 @@ class SeenField:
     types: dict[int, BinaryType] = field(default_factory=dict)
     fields: dict[int, SeenField] = field(default_factory=dict)
     items: list[SeenField] = field(default_factory=list)
-    enums: dict[int, BinaryType] = field(default_factory=dict)
+    enums: set[int] = field(default_factory=set)
 
     def items_of(self, number: int) -> SeenField:
         """What was seen of the items of a list; of a map those of the keys are 0, those of the values 1."""
@@ -108,13 +108,7 @@ class SeenRows:
         elif code in ITEMS_OF_LISTS:
             self._note_items(Reader(view, start), seen)
         elif code in (TypeCode.ENUM, TypeCode.BINARY_ENUM):
-            self._note_enum(Reader(view, start + 1).int32(), seen)
-
-    def _note_enum(self, type_id: int, seen: SeenField) -> None:
-        if type_id and type_id not in seen.enums:
-            found = self._find_type(type_id)
-            if found is not None:
-                seen.enums[type_id] = found
+            seen.enums.add(Reader(view, start + 1).int32())
 
     def _note_object(self, view: memoryview, start: int, seen: SeenField) -> None:
         header = read_header(Reader(view), start)

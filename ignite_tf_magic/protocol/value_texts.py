@@ -1,10 +1,10 @@
-"""Values as text, which holds what a number does not: all digits of a decimal, an enum's name, times of any year."""
+"""Values as text, which holds what a number does not: all digits of decimals, names of enums, years 1 to 9999."""
 
 from __future__ import annotations
 
 import datetime as dt
 import decimal
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 from ignite_tf_magic.errors import SchemaError
 from ignite_tf_magic.protocol.buffer import Reader
@@ -15,6 +15,7 @@ from ignite_tf_magic.protocol.sql_cells import read_cell
 from ignite_tf_magic.protocol.typed_values import EnumValue
 
 _NANO_DIGITS = 6  # behind the milliseconds
+_FIRST_MILLIS, _LAST_MILLIS = -62_135_596_800_000, 253_402_300_799_999  # of the years 1 to 9999
 _WRITABLE = frozenset(
     (
         *(*SCALARS, TypeCode.STRING, TypeCode.UUID, TypeCode.DECIMAL, TypeCode.ENUM, TypeCode.BINARY_ENUM),
@@ -24,7 +25,15 @@ _WRITABLE = frozenset(
 
 
 class UnknownEnumValue(SchemaError):
-    """The types at hand have no name for an enum's value; the cluster may know a newer one."""
+    """The types at hand have no name for an enum's value; the cluster may know a newer one.
+
+    Attributes:
+        type_id: Of the enum.
+    """
+
+    def __init__(self, message: str, type_id: int) -> None:
+        super().__init__(message)
+        self.type_id = type_id
 
 
 def has_text(code: int) -> bool:
@@ -32,7 +41,7 @@ def has_text(code: int) -> bool:
     return code in _WRITABLE
 
 
-def text_of(value: memoryview, types: Iterable[BinaryType] = ()) -> str:
+def text_of(value: memoryview, types: Mapping[int, BinaryType]) -> str:
     """Return the text of one value with its type code: 12.340, SENT, 0001-01-01T00:00:00.000000000, true.
 
     Decimals have no exponent. Times are in ISO 8601: a timestamp with nanoseconds and a date with milliseconds, in UTC;
@@ -40,20 +49,20 @@ def text_of(value: memoryview, types: Iterable[BinaryType] = ()) -> str:
 
     Args:
         value: As it is encoded.
-        types: Those of enums.
+        types: Those of enums, by their ids.
 
     Raises:
         UnknownEnumValue: Of an enum of which none of the types has the name.
-        SchemaError: There is no text for it.
+        SchemaError, RemoteProtocolError: There is no text for it.
     """
     code, reader = value[0], Reader(value, 1)
-    if code == TypeCode.TIMESTAMP:
-        millis, nanos = reader.int64(), reader.int32()
-        return f"{np.datetime64(millis, 'ms')}{nanos:0{_NANO_DIGITS}d}"
-    if code == TypeCode.DATE:
-        return str(np.datetime64(reader.int64(), "ms"))
-    known = {each.type_id: each for each in types}
-    cell = read_cell(Reader(value), known.get)
+    if code in (TypeCode.TIMESTAMP, TypeCode.DATE):
+        millis = reader.int64()
+        if not _FIRST_MILLIS <= millis <= _LAST_MILLIS:
+            raise SchemaError(f"a time of {millis} ms since 1970 is outside of the years 1 to 9999")
+        nanos = f"{reader.int32():0{_NANO_DIGITS}d}" if code == TypeCode.TIMESTAMP else ""
+        return f"{np.datetime64(millis, 'ms')}{nanos}"
+    cell = read_cell(Reader(value), types.get)
     if isinstance(cell, EnumValue):
         return _enum_name(cell)
     if isinstance(cell, decimal.Decimal):
@@ -72,5 +81,7 @@ def text_of(value: memoryview, types: Iterable[BinaryType] = ()) -> str:
 def _enum_name(value: EnumValue) -> str:
     if value.name is None:
         whose = value.type_name or value.class_name or f"type {value.type_id & 0xFFFFFFFF:#010x}"
-        raise UnknownEnumValue(f"the cluster has no name for the value {int(value)} of the enum {whose}")
+        raise UnknownEnumValue(
+            f"the cluster has no name for the value {int(value)} of the enum {whose}", value.type_id
+        )
     return value.name

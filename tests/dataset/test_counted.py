@@ -9,6 +9,8 @@ import tensorflow as tf
 
 from ignite_tf_magic import IgniteDataset
 from ignite_tf_magic.client.client import connect
+from ignite_tf_magic.dataset.reader import ChunkReader
+from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.protocol.objects import BinaryObject
 from ignite_tf_magic.session import open_session
 
@@ -35,7 +37,8 @@ def opened(cache, **options):
         (lambda rows: rows.map(lambda row: row["key"], vectorize=False), None),
         (lambda rows: rows.repeat(3), 3 * ROWS),
         (lambda rows: rows.repeat(2).repeat(2), 4 * ROWS),
-        (lambda rows: rows.prefetch(2).cache(), ROWS),
+        (lambda rows: rows.prefetch(2), ROWS),
+        (lambda rows: rows.cache(), None),
         (lambda rows: rows.batch(100), 11),
         (lambda rows: rows.batch(100, drop_remainder=True), 10),
         (lambda rows: rows.repeat(2).batch(100), 21),
@@ -65,17 +68,17 @@ def test_of_some_of_the_rows_it_is_not_known(cache, options):
     assert dataset.cardinality() == dataset.batch(5).cardinality() == tf.data.UNKNOWN_CARDINALITY
 
 
-def test_it_is_the_number_of_now_unless_rows_are_kept(ignite, cache):
+def test_it_is_the_number_of_now(ignite, cache):
     rows = opened(cache)
-    batches, kept = rows.batch(100), rows.cache().batch(100)
-    assert (len(rows), len(batches), len(kept)) == (ROWS, 11, 11)
+    batches = rows.batch(100)
+    assert (len(rows), len(batches)) == (ROWS, 11)
     with connect(ignite.connect_options) as client:
         more = {
             ROWS + number: BinaryObject(cache.name, {"x": np.float32(0), "y": np.float32(0)})
             for number in range(100)
         }
         client.cache(cache.name).put_all(more)
-    assert (len(rows), len(batches), len(kept)) == (ROWS + 100, 12, 11)
+    assert (len(rows), len(batches)) == (ROWS + 100, 12)
     assert len(list(batches)) == 12
 
 
@@ -93,9 +96,35 @@ def test_packed_rows_are_counted(ignite):
 def test_workers_of_a_run_ask_nobody(as_worker, digits):
     """They ask at different times, and must make as many steps as the others."""
     as_worker(0, [range(512), range(512, 1024)])
-    whole = IgniteDataset(digits.name, assigned=False)
-    assert whole.cardinality() == whole.batch(7).cardinality() == tf.data.UNKNOWN_CARDINALITY
-    assert int(IgniteDataset(digits.name).cardinality()) < len(digits.keys)
+    whole, mine = IgniteDataset(digits.name, assigned=False), IgniteDataset(digits.name)
+    some = IgniteDataset(digits.name, where="label < 5")
+    for rows in (whole, whole.batch(7), mine, some, some.map(lambda row: row["key"])):
+        assert rows.cardinality() == tf.data.UNKNOWN_CARDINALITY
+    assert len(mine.batch(500)) == -(-len(digits.keys) // 500)  # those of all workers together
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")  # Keras', of unknown cardinality
+def test_what_is_kept_is_read_once(cache, monkeypatch):
+    """Keras would not come to the end of a pass whose batches it has counted, and tf.data keeps nothing before that."""
+    opens, start = [], ChunkReader.__init__
+    monkeypatch.setattr(ChunkReader, "__init__", lambda *args: opens.append(1) or start(*args))
+    kept = opened(cache).map(lambda row: (row["val"]["x"], row["val"]["y"])).cache().batch(105)
+    model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(kept.map(lambda x, y: (x / ROWS, y / ROWS)), epochs=3, verbose=0, shuffle=False)
+    assert len(opens) == 1
+
+
+def test_a_cache_that_was_empty_has_no_rows(ignite, client):
+    made = client.create_cache(CacheConfig("COUNTED_EMPTY"))
+    try:
+        spec = {"key": tf.TensorSpec([], tf.int64), "val": tf.TensorSpec([], tf.int64)}
+        rows = IgniteDataset("COUNTED_EMPTY", port=ignite.nodes[0].port, element_spec=spec)
+        made.put(1, 2)
+        assert rows.cardinality() != 1
+        assert list(rows) == []
+    finally:
+        client.destroy_cache("COUNTED_EMPTY")
 
 
 def test_keras_knows_its_steps_in_the_first_epoch(cache):

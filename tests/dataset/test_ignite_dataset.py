@@ -420,7 +420,7 @@ def test_an_empty_sql_table_tells_its_schema(ignite):
 def test_an_empty_cache_has_the_fields_that_its_type_has_beside_the_columns(ignite, client):
     """A Java class names some of its fields for SQL; all of them are stored."""
     entity = QueryEntity(
-        "HALF_DECLARED", "java.lang.Long", "HalfDeclared", (QueryField("name", "java.lang.String"),)
+        "HALF_DECLARED", "java.lang.Long", "HalfDeclared", (QueryField("NAME", "java.lang.String"),)
     )
     cache = client.create_cache(CacheConfig("HALF_DECLARED", query_entities=(entity,)))
     try:

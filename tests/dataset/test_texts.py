@@ -13,8 +13,8 @@ import ignite_tf_magic
 from ignite_tf_magic import IgniteDataset
 from ignite_tf_magic.client.sql import SqlClient
 from ignite_tf_magic.dataset.array_batches import batches
-from ignite_tf_magic.errors import ConfigError
-from ignite_tf_magic.protocol.messages import CacheConfig
+from ignite_tf_magic.errors import ConfigError, SchemaError
+from ignite_tf_magic.protocol.messages import CacheConfig, QueryEntity, QueryField
 from ignite_tf_magic.protocol.objects import BinaryObject, BinaryType, name_id
 from ignite_tf_magic.protocol.typed_values import EnumValue, Timestamp
 from ignite_tf_magic.session import open_session
@@ -82,7 +82,9 @@ def test_batches_have_them_too(ignite, cache):
 def test_a_name_that_came_later_is_learnt(ignite, cache, client):
     rows = IgniteDataset("TEXTS", port=ignite.nodes[0].port, fields=["state"], as_text=["state"])
     cache.put(100, BinaryObject("TextRow", {"state": EnumValue.of(2, name_id(ENUM))}))
-    with pytest.raises(Exception, match="no name for the value 2 of the enum TextState"):
+    with pytest.raises(
+        Exception, match=r"field val\.state: the cluster has no name for the value 2 of the enum TextState"
+    ):
         rows.arrays()
     put_type(client, ["NEW", "SENT", "LOST"])
     assert sorted(set(rows.arrays()["val"]["state"].tolist())) == [b"LOST", b"NEW", b"SENT"]
@@ -116,6 +118,23 @@ def test_of_a_table_with_a_condition_and_without_rows(ignite):
         assert empty.element_spec == dataset.element_spec
     finally:
         statements.query("DROP TABLE TEXT_TABLE")
+
+
+def test_an_enum_of_which_no_value_was_seen_has_its_names(ignite, client):
+    put_type(client, ["NEW", "SENT"])
+    entity = QueryEntity("TEXT_EMPTY", "java.lang.Long", "TextEmpty", (QueryField("n", "java.lang.Long"),))
+    made = client.create_cache(CacheConfig("TEXT_EMPTY", query_entities=(entity,)))
+    try:
+        row = BinaryObject("TextEmpty", {"n": 5, "state": EnumValue.of(1, name_id(ENUM))})
+        made.put(1, row)
+        made.remove(1)
+        rows = IgniteDataset("TEXT_EMPTY", port=ignite.nodes[0].port, fields=["state"], as_text=["state"])
+        with pytest.raises(SchemaError, match="as_text names the field 'stat', and there is none"):
+            IgniteDataset("TEXT_EMPTY", port=ignite.nodes[0].port, as_text=["stat"])
+        made.put(1, row)
+        assert list(rows.as_numpy_iterator()) == [{"key": 1, "val": {"state": b"SENT"}}]
+    finally:
+        client.destroy_cache("TEXT_EMPTY")
 
 
 def test_packed_rows_have_what_they_were_packed_with(ignite):

@@ -434,3 +434,8 @@ def test_a_list_that_is_null_is_empty_and_nothing_else(items):
         SchemaError, match=r"fill names the field val\.x, a list; where it is null the list is empty"
     ):
         pages.layout(fill={"x": "b"})
+
+
+def test_an_array_that_is_null_has_the_items_that_are_said():
+    pages = rows_of("x", np.arange(3, dtype=np.int32), None, np.arange(2, dtype=np.int32))
+    assert columns(pages, pages.layout(fill={"x": [7, 8]}))["x"] == [[0, 1, 2], [7, 8], [0, 1]]

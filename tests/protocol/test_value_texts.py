@@ -11,6 +11,7 @@ import pytest
 
 from ignite_tf_magic.dataset.layout_json import layout_from_json, layout_to_json
 from ignite_tf_magic.errors import SchemaError
+from ignite_tf_magic.protocol.buffer import Writer
 from ignite_tf_magic.protocol.columns import UnknownSchema
 from ignite_tf_magic.protocol.layout_finder import LayoutFinder
 from ignite_tf_magic.protocol.objects import BinaryObject, BinaryType
@@ -25,6 +26,7 @@ from ignite_tf_magic.protocol.typed_values import (
     TypedArray,
     UtilDate,
 )
+from ignite_tf_magic.protocol.value_texts import text_of
 from tests.protocol.pages import make_pages
 from tests.protocol.test_lists import columns, rows_of
 
@@ -94,6 +96,12 @@ def test_a_null_has_the_text_that_is_said_and_may_be_told_apart():
     assert (found["x"], found["x_is_null"]) == ([b"5", b""], [False, True])
 
 
+@pytest.mark.parametrize("fill", [5, 0, True, -1, [1]])
+def test_a_null_does_not_become_what_is_no_text(fill):
+    with pytest.raises(SchemaError, match="fill names the field val.x, whose nulls become text"):
+        texts(decimal.Decimal(1), None, fill={"x": fill})
+
+
 def test_keys_and_fields_of_objects_have_texts():
     row = BinaryObject("Outer", {"inner": BinaryObject("Inner", {"x": decimal.Decimal("0.10")})})
     pages = make_pages([(5, row), (6, row)])
@@ -126,10 +134,27 @@ def test_a_misspelt_name_is_refused():
         pages.layout(as_text=["y"])
 
 
+@pytest.mark.parametrize("values", [(None, None), (1, decimal.Decimal(2))])
+def test_a_field_that_is_asked_for_is_not_left_out(values):
+    pages = rows_of("x", *values)
+    with pytest.raises(SchemaError, match=r"null in all rows|rows differ in val\.x"):
+        pages.layout(as_text=["x"])
+
+
+def test_what_has_no_text_in_a_row_is_told():
+    millis = YEAR_9999 + 1
+    raw = Writer().int8(TypeCode.DATE).int64(millis).data
+    with pytest.raises(
+        SchemaError, match=f"a time of {millis} ms since 1970 is outside of the years 1 to 9999"
+    ):
+        text_of(memoryview(bytes(raw)), {})
+
+
 def test_a_value_without_a_name_is_asked_for_again():
     pages = rows_of("x", EnumValue.of(0, 77), EnumValue.of(3, 77))
     pages.types[STATE.type_id] = STATE
     finder = LayoutFinder(pages.types.get, as_text=["x"])
     finder.add(memoryview(pages.rows), pages.num_rows)
-    with pytest.raises(UnknownSchema, match="no name for the value 3 of the enum State"):
+    with pytest.raises(UnknownSchema, match="no name for the value 3 of the enum State") as caught:
         columns(pages, finder.layout())
+    assert caught.value.enum_type == 77
