@@ -177,6 +177,25 @@ def test_what_cannot_be_predicted_is_refused_in_words(session, tmp_path):
 
 
 @pytest.mark.long
+def test_a_function_of_a_cell_takes_along_what_other_cells_define(session):
+    from IPython.core.interactiveshell import InteractiveShell
+
+    rows = rows_of(100)
+    session.load("PREDICT_IN", rows)
+    shell = InteractiveShell()
+    shell.user_ns.update(session=session, model=linear_model())
+    for cell in (
+        "import tensorflow as tf\nSCALE = 4.0\ndef doubled(x):\n    return 2 * x",
+        "def prepare(value):\n    return doubled(tf.cast(value['x'], tf.float32)) / 2 * SCALE",
+        "session.predict(model, 'PREDICT_IN', 'PREDICT_OUT', prepare=prepare, workers=1)",
+    ):
+        shell.run_cell(cell).raise_error()
+    found = content(session, "PREDICT_OUT")
+    outputs = np.stack([found[key][0]["prediction"] for key in range(100)])
+    assert np.array_equal(outputs, 4 * expected(rows))
+
+
+@pytest.mark.long
 def test_kills_leave_each_row_once(session, ignite, tmp_path):
     rows, path = rows_of(20_000), tmp_path / "model.keras"
     session.load("PREDICT_KILLED_IN", rows)
