@@ -6,9 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ignite_tf_magic.errors import SchemaError
 from ignite_tf_magic.protocol.layout import VARIABLE, Leaf, Node, ObjectNode, RowLayout
-from ignite_tf_magic.protocol.layout_finder import Nulls, fill_bytes, is_kept, text_leaf, with_nullness
+from ignite_tf_magic.protocol.layout_finder import (
+    Nulls,
+    fill_bytes,
+    is_kept,
+    is_named,
+    refuse_unknown,
+    text_leaf,
+    with_nullness,
+)
 from ignite_tf_magic.protocol.messages import QueryEntity, QueryField
 from ignite_tf_magic.protocol.objects import ARRAYS, BinaryType, FindType, binary_type_of, name_id
 from ignite_tf_magic.protocol.ops import JAVA_TYPES, TypeCode
@@ -49,7 +56,9 @@ def declared_layout(
     value = made.object(("val",), entity.value_type, values, known)
     if not (key and value):
         return None
-    made.check_names()
+    masked = nulls if isinstance(nulls, frozenset) else ()
+    named = {"fields": made.wanted or (), "fill": made.fill, "nulls": masked, "as_text": made.as_text}
+    refuse_unknown(named, made.names)
     return RowLayout(key, value)
 
 
@@ -92,18 +101,6 @@ class _Declared:
     def leaf(self, path: tuple[str, ...], code: int) -> Leaf:
         self.names.add(".".join(path))
         leaf = Leaf(path, code, VARIABLE if code in ARRAYS else 1)
-        if {".".join(path), ".".join(path[1:])} & self.as_text:
+        if is_named(path, self.as_text):
             leaf = text_leaf(leaf)
         return replace(leaf, fill=fill_bytes(leaf, self.fill))
-
-    def check_names(self) -> None:
-        """Refuse options for fields that there are not; as `LayoutFinder` does."""
-        masked = self.nulls if isinstance(self.nulls, frozenset) else frozenset[str]()
-        short = {name.partition(".")[2] for name in self.names} - {""}
-        named = {"fields": self.wanted or (), "fill": self.fill, "nulls": masked, "as_text": self.as_text}
-        for option, names in named.items():
-            if unknown := sorted(set(names) - self.names - short):
-                listed = ", ".join(sorted(name.removeprefix("val.") for name in self.names))
-                raise SchemaError(
-                    f"{option} names the field {unknown[0]!r}, and there is none; there are: {listed}"
-                )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -105,15 +105,9 @@ class LayoutFinder:
         if unknown:
             raise SchemaError(f"no field {unknown[0]!r} in the values; there are: {', '.join(sorted(known))}")
         fields = {*self._primitives("val", self._seen.value), *self._primitives("key", self._seen.key)}
-        short = {name.partition(".")[2] for name in fields} - {""}
         masked = self._nulls if isinstance(self._nulls, frozenset) else ()
         options = {"fill": self._fill, "variable": self._variable, "nulls": masked, "as_text": self._as_text}
-        for option, names in options.items():
-            if unknown := sorted(set(names) - fields - short):
-                listed = ", ".join(sorted(name.removeprefix("val.") for name in fields))
-                raise SchemaError(
-                    f"{option} names the field {unknown[0]!r}, and there is none; there are: {listed}"
-                )
+        refuse_unknown(options, fields)
 
     def _primitives(self, root: str, seen: SeenField) -> Iterator[str]:
         """Name the fields that are no objects, by their whole paths."""
@@ -150,7 +144,7 @@ class LayoutFinder:
             raise SchemaError(f"field {leaf.name} is null in all rows sampled, so its type is not known")
         if not has_tensor_form(code):
             raise SchemaError(f"field {leaf.name} is of type {_name(code)}, which has no tensor form")
-        if _is_named(path, self._as_text):
+        if is_named(path, self._as_text):
             leaf = text_leaf(leaf, seen.enums, self._find_type)
         return replace(leaf, fill=fill_bytes(leaf, self._fill))
 
@@ -173,7 +167,7 @@ class LayoutFinder:
             first, *others = self._columns(path, seen, declared)
         except SchemaError as error:
             is_asked_for = self._wanted is not None and path[0] == "val"
-            if is_asked_for or isinstance(error, _OptionRefused) or _is_named(path, self._as_text):
+            if is_asked_for or isinstance(error, _OptionRefused) or is_named(path, self._as_text):
                 raise
             self.left_out[".".join(path)] = error
             return ()
@@ -181,7 +175,7 @@ class LayoutFinder:
 
     def _columns(self, path: tuple[str, ...], seen: SeenField, declared: int | None) -> tuple[Node, ...]:
         (code,) = seen.codes if len(seen.codes) == 1 else (0,)
-        if code in ITEMS_OF_LISTS and _is_named(path, self._as_text):
+        if code in ITEMS_OF_LISTS and is_named(path, self._as_text):
             raise _OptionRefused(f"as_text names the field {'.'.join(path)}, a list, which has no text")
         if code == TypeCode.MAP:
             keys = self._list(path, code, LeafRole.MAP_KEYS, seen)
@@ -195,10 +189,7 @@ class LayoutFinder:
     def _objects(self, path: tuple[str, ...], code: int, seen: SeenField) -> tuple[Leaf, ...]:
         """Return the columns of the fields that the objects in a list have: NAME_FIELD, and of objects in them."""
         items = seen.items_of(0)
-        if _is_named(path, self._fill.keys()):
-            raise _OptionRefused(
-                f"fill names the field {'.'.join(path)}, a list; where it is null the list is empty"
-            )
+        self._refuse_fill(path)
         if items.codes != {TypeCode.BINARY_OBJECT}:
             which = " and ".join(sorted(map(_name, items.codes)))
             raise SchemaError(f"field {'.'.join(path)} is a list of {which}, which has no tensor form")
@@ -236,10 +227,7 @@ class LayoutFinder:
             leaf = Leaf(own, code, length, item=item)
             if not leaf.is_ragged:
                 return (replace(leaf, fill=fill_bytes(leaf, self._fill)),)
-        if _is_named(path, self._fill.keys()):
-            raise _OptionRefused(
-                f"fill names the field {'.'.join(path)}, a list; where it is null the list is empty"
-            )
+        self._refuse_fill(path)
         leaf = Leaf(own, code, VARIABLE, b"", role, item)
         has_null = _innermost(items).has_null
         if leaf.dtype.kind in "fO" or not _is_wanted(path, self._nulls, has_null=has_null):
@@ -267,16 +255,42 @@ class LayoutFinder:
         has_length = not (self._varies(path) or items.has_null)
         return Leaf(path, item, _common_length(item, items.lengths if has_length else set()))
 
+    def _refuse_fill(self, path: tuple[str, ...]) -> None:
+        if is_named(path, self._fill.keys()):
+            raise _OptionRefused(
+                f"fill names the field {'.'.join(path)}, a list; where it is null the list is empty"
+            )
+
     def _varies(self, path: tuple[str, ...]) -> bool:
-        return _is_named(path, self._variable)
+        return is_named(path, self._variable)
 
 
 class _OptionRefused(SchemaError):
     """What was asked of a field cannot be had: it is not left out for that."""
 
 
-def _is_named(path: tuple[str, ...], names: Collection[str]) -> bool:
+def is_named(path: tuple[str, ...], names: Collection[str]) -> bool:
+    """Whether a field is among names, by its whole path or that below the value."""
     return ".".join(path) in names or ".".join(path[1:]) in names
+
+
+def refuse_unknown(options: Mapping[str, Iterable[str]], fields: Set[str]) -> None:
+    """Refuse options for fields that there are not: misspelt ones would do nothing.
+
+    Args:
+        options: The names that each has, by what it is called.
+        fields: Names of fields, by their whole paths.
+
+    Raises:
+        SchemaError: There is no such field.
+    """
+    short = {name.partition(".")[2] for name in fields} - {""}
+    for option, names in options.items():
+        if unknown := sorted(set(names) - fields - short):
+            listed = ", ".join(sorted(name.removeprefix("val.") for name in fields))
+            raise SchemaError(
+                f"{option} names the field {unknown[0]!r}, and there is none; there are: {listed}"
+            )
 
 
 def text_leaf(leaf: Leaf, enums: Iterable[int] = (), find_type: FindType | None = None) -> Leaf:
@@ -355,7 +369,7 @@ def with_nullness(node: Node, path: tuple[str, ...], nulls: Nulls, *, has_null: 
 
 def _is_wanted(path: tuple[str, ...], nulls: Nulls, *, has_null: bool) -> bool:
     if isinstance(nulls, frozenset):
-        return bool(nulls & {".".join(path), ".".join(path[1:])})
+        return is_named(path, nulls)
     return nulls == "mask" or (nulls is None and has_null)
 
 

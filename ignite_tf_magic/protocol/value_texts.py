@@ -12,10 +12,10 @@ from ignite_tf_magic.protocol.lazy_numpy import np
 from ignite_tf_magic.protocol.objects import SCALARS, BinaryType
 from ignite_tf_magic.protocol.ops import TypeCode
 from ignite_tf_magic.protocol.sql_cells import read_cell
+from ignite_tf_magic.protocol.times import MAX_MILLIS, MIN_MILLIS
 from ignite_tf_magic.protocol.typed_values import EnumValue
 
 _NANO_DIGITS = 6  # behind the milliseconds
-_FIRST_MILLIS, _LAST_MILLIS = -62_135_596_800_000, 253_402_300_799_999  # of the years 1 to 9999
 _WRITABLE = frozenset(
     (
         *(*SCALARS, TypeCode.STRING, TypeCode.UUID, TypeCode.DECIMAL, TypeCode.ENUM, TypeCode.BINARY_ENUM),
@@ -58,7 +58,7 @@ def text_of(value: memoryview, types: Mapping[int, BinaryType]) -> str:
     code, reader = value[0], Reader(value, 1)
     if code in (TypeCode.TIMESTAMP, TypeCode.DATE):
         millis = reader.int64()
-        if not _FIRST_MILLIS <= millis <= _LAST_MILLIS:
+        if not MIN_MILLIS <= millis <= MAX_MILLIS:
             raise SchemaError(f"a time of {millis} ms since 1970 is outside of the years 1 to 9999")
         nanos = f"{reader.int32():0{_NANO_DIGITS}d}" if code == TypeCode.TIMESTAMP else ""
         return f"{np.datetime64(millis, 'ms')}{nanos}"

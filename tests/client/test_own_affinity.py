@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
-from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +21,7 @@ from ignite_tf_magic.runs.record import HostRecord, RunSpec
 from ignite_tf_magic.runs.supervision.counted_plans import plan_counted
 from ignite_tf_magic.runs.supervision.planning import LaunchFacts
 from tests.client.rows import put_all
+from tests.training.processes import free_ports
 
 SOURCE = Path(__file__).parent / "java" / "OwnAffinity.java"
 ROWS = 3_000
@@ -33,7 +32,7 @@ class TwoNodes:
     """The nodes of OwnAffinity.java."""
 
     def __init__(self, work_directory: Path) -> None:
-        ports = _free_ports(4)
+        ports = free_ports(4)
         self.port = ports[0]
         self.options = ConnectOptions(tuple(Endpoint("127.0.0.1", port) for port in ports[:2]))
         pipe = subprocess.PIPE
@@ -56,14 +55,6 @@ class TwoNodes:
     def _told(self) -> str:
         assert self._process.stdout is not None
         return self._process.stdout.readline().strip()
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 
@@ -13,6 +12,7 @@ import tensorflow as tf
 
 from ignite_tf_magic import IgniteDataset
 from ignite_tf_magic.training.shares import read_ahead
+from tests.training.processes import free_ports
 
 TEN_TO_ONE = [range(930), range(930, 1024)]
 
@@ -144,16 +144,10 @@ print(json.dumps({"keys": keys}))
 """
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def test_two_workers_count_every_row_exactly_once(as_worker, digits, monkeypatch):
     """Under MultiWorkerMirroredStrategy with AUTO sharding each worker would see half of its own rows."""
     shares = [range(512), range(512, 1024)]
-    ports = [free_port(), free_port()]
+    ports = free_ports(2)
     workers = []
     for index in (0, 1):
         as_worker(index, shares)

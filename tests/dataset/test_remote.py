@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import pytest
 import tensorflow as tf
 
 from ignite_tf_magic import IgniteDataset
+from tests.training.processes import free_ports
 
 SHARES = ["0-511", "512-1023"]
 
@@ -262,16 +262,6 @@ class Servers:
         answers = [line for line in done.stdout.splitlines() if line.startswith("FOUND")]
         assert answers, done.stdout[-2000:] + done.stderr[:3000] + done.stderr[-4000:]
         return json.loads(answers[0].removeprefix("FOUND"))
-
-
-def free_ports(count):
-    probes = [socket.socket() for _ in range(count)]
-    for probe in probes:
-        probe.bind(("127.0.0.1", 0))
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
 
 
 @pytest.fixture(scope="module")
