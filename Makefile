@@ -6,7 +6,7 @@ unexport PYTHONDONTWRITEBYTECODE
 INPUTS := setup.cfg setup.py pyproject.toml ignite_tf_magic/protocol/_rows.c ignite_tf_magic/runs/_loopback.c \
 	ignite_tf_magic/tfplugin/_filesystem.c ignite_tf_magic/tfplugin/_filesystem.h
 
-.PHONY: demo test test-all lint bench compare pairs faults faults-short matrix versions versions-tensorflow versions-ignite sanitize golden types browser fuse sshd torch pictures clean
+.PHONY: demo test test-all lint bench compare pairs faults faults-short matrix versions versions-tensorflow versions-ignite sanitize golden types docs browser fuse sshd torch pictures clean
 
 demo: $(VENV)/.all
 	$(BIN)/ignite-tf demo
@@ -91,6 +91,15 @@ golden: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/python -m tests.client.java_types
 
+# The site, in build/docs, and the examples in it: a warning, a link or an anchor that leads nowhere ends it.
+DOCS := build/docs-env
+SPHINX = PYTHONPATH=$(CURDIR) $(DOCS)/bin/python -m sphinx -W --keep-going -q -d build/doctrees
+
+docs: $(DOCS)/.ready
+	$(SPHINX) -b html docs build/docs
+	$(SPHINX) -b doctest docs build/doctests
+	@echo build/docs/index.html
+
 # The browser of tests/browser. Without the right to install one, the other tests go on.
 browser:
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || { \
@@ -137,6 +146,12 @@ $(VENV)/.dev: $(INPUTS) | $(VENV)/bin/uv
 	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --editable '.[dev]' \
 	  || $(BIN)/python -m pip install --quiet --editable '.[dev]'
 	touch $@ $(VENV)/.all
+
+$(DOCS)/.ready: $(INPUTS) | $(VENV)/bin/uv
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(DOCS)
+	$(BIN)/uv pip install --quiet --python $(DOCS)/bin/python --editable '.[docs]' \
+	  || { $(BIN)/python -m venv --clear $(DOCS) && $(DOCS)/bin/python -m pip install --quiet --editable '.[docs]'; }
+	touch $@
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info ignite_tf_magic/protocol/*.so ignite_tf_magic/tfplugin/*.so

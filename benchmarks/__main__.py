@@ -31,8 +31,8 @@ from benchmarks import (
 )
 from benchmarks.cases import Case
 from benchmarks.plan import FULL, QUICK, Plan, Report
-from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.embedded import EmbeddedOptions, Lifetime, down, ensure_up
+from ignite_tf_magic.settings.options import ConnectOptions
 
 NAMES = (
     "scan",

@@ -28,13 +28,13 @@ from typing import Any
 
 from benchmarks import tables
 from ignite_tf_magic.client.transport import SocketTransport
-from ignite_tf_magic.config.options import ConnectOptions, Endpoint
 from ignite_tf_magic.embedded import EmbeddedCluster, EmbeddedOptions, Lifetime, down, ensure_up, status
 from ignite_tf_magic.igfs.fsck import FsckReport, fsck
 from ignite_tf_magic.igfs.paths import Path
 from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.igfs.writer import OpenMode
 from ignite_tf_magic.protocol.ops import Operation
+from ignite_tf_magic.settings.options import ConnectOptions, Endpoint
 
 NAME = "crash"
 BLOCK_BYTES = 64 * 1024

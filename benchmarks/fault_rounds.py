@@ -72,8 +72,8 @@ class Round:
         """The run's id, when it can be known by now."""
         if self._run_id is None:
             own = self._folder / "owner" / "runs"
-            found = {path.name for path in own.glob(f"{self._name}-*")} if own.is_dir() else set()
-            found |= self.stage.runs_like(f"{self._name}-")
+            found = {path.name for path in own.glob(f"*-{self._name}-*")} if own.is_dir() else set()
+            found |= self.stage.runs_like(self._name)
             self._run_id = next(iter(found), None)
         return self._run_id
 

@@ -15,12 +15,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ignite_tf_magic.client.client import Client, connect
-from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.errors import CacheNotFound, IgniteTfError
 from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.protocol.ops import AtomicityMode
 from ignite_tf_magic.runs.registry.registry import Registry
 from ignite_tf_magic.session import open_session
+from ignite_tf_magic.settings.options import ConnectOptions
 from tests.bed.bed import Bed, BedError, BedKind, Host, HostProcess
 
 ROOT = Path(__file__).parent.parent
@@ -127,10 +127,10 @@ class Stage:
         """Where a run's directory is on each host."""
         return {host.name: host.disk / _STATE_DIR / "runs" / run_id for host in self.bed.hosts}
 
-    def runs_like(self, prefix: str) -> set[str]:
-        """The ids of runs that hosts know, by their beginning."""
+    def runs_like(self, name: str) -> set[str]:
+        """The ids of runs that hosts know, by their name."""
         folders = [host.disk / _STATE_DIR / "runs" for host in self.bed.hosts]
-        return {path.name for folder in folders if folder.is_dir() for path in folder.glob(f"{prefix}*")}
+        return {path.name for folder in folders if folder.is_dir() for path in folder.glob(f"*-{name}-*")}
 
     def journals(self, number: int) -> dict[str, Path]:
         """Where workers of a round note what they have printed, by host; made when missing."""

@@ -19,9 +19,9 @@ from benchmarks.cases import fill, mnist
 from benchmarks.plan import Report
 from benchmarks.process import VariantFailed
 from ignite_tf_magic.client.client import connect
-from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.runs.supervision.warm_hosts import WARM_HOSTS
 from ignite_tf_magic.session import RunRequest, Session, open_session
+from ignite_tf_magic.settings.options import ConnectOptions
 
 NUM_WORKERS = 2
 _ROWS = 2000

@@ -16,7 +16,6 @@ from typing import Any
 
 from benchmarks.plan import Report
 from ignite_tf_magic.client.client import connect
-from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.runs.directory import RunDirectory, create_directory
 from ignite_tf_magic.runs.handles.run import Run
 from ignite_tf_magic.runs.hosts.topology import connect_to_most
@@ -30,6 +29,7 @@ from ignite_tf_magic.runs.registry.registry import Registry
 from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.runs.timeouts import Timeouts
 from ignite_tf_magic.session import OutputChunk, TrainingRun
+from ignite_tf_magic.settings.options import ConnectOptions
 from ignite_tf_magic.ui.following import show_output
 from ignite_tf_magic.ui.shell.screen import ShellScreen
 
@@ -85,7 +85,7 @@ def _share(
     state: Path, options: ConnectOptions, seconds: float, pause_s: float, *, is_detached: bool
 ) -> float:
     meter = _Meter(seconds)
-    with _going_on(state, options, is_detached=is_detached) as run, _owner(run.directory, pause_s):
+    with _going_on(state, options, is_detached=is_detached) as run, owner(run.directory, pause_s):
         training = TrainingRun.of(run, lambda: options)
         with (
             training.tail() as tail,
@@ -93,7 +93,8 @@ def _share(
             Path(os.devnull).open("w", encoding="utf-8") as nowhere,
             redirect_stdout(nowhere),
         ):
-            show_output(training, meter.watch(chunks), range(NUM_WORKERS), ShellScreen("ignite-tf"), tail)
+            screen = ShellScreen("ignite-tf")
+            show_output(training, meter.watch(chunks), range(NUM_WORKERS), screen.run_view(), screen, tail)
     return meter.share
 
 
@@ -103,12 +104,12 @@ def _going_on(state: Path, options: ConnectOptions, *, is_detached: bool) -> Ite
     reach = Reach(state)
     if not is_detached:
         directory = create_directory(state / "runs", "followed")
-        _record(directory).write(directory)
+        record_of(directory).write(directory)
         yield Run(directory, LocalRun(directory, reach), reach)
         return
     directory = seen_directory(state, f"followed-{os.getpid()}-{time.monotonic_ns()}")
     # No hosts: what copying from them costs depends on what they write, and is in launch.json.
-    record = replace(_record(directory), detached=True, hosts=())
+    record = replace(record_of(directory), detached=True, hosts=())
     record.write(directory)
     registry = partial(Registry, partial(connect_to_most, options))
     with connect(options) as client, Registry(client, timeouts=Timeouts(pool_lapse_s=3600.0)) as told:
@@ -118,7 +119,8 @@ def _going_on(state: Path, options: ConnectOptions, *, is_detached: bool) -> Ite
         told.remove(record.run_id)
 
 
-def _record(directory: RunDirectory) -> RunRecord:
+def record_of(directory: RunDirectory) -> RunRecord:
+    """Make the record of a run of this process that goes on, with 1,024 partitions."""
     shares = [tuple(range(worker, NUM_PARTITIONS, NUM_WORKERS)) for worker in range(NUM_WORKERS)]
     slots = tuple(
         TaskSlot(worker, "localhost", "127.0.0.1:10800", share, {str(each): (1000, 800) for each in share})
@@ -137,7 +139,8 @@ def _record(directory: RunDirectory) -> RunRecord:
 
 
 @contextmanager
-def _owner(directory: RunDirectory, pause_s: float) -> Iterator[None]:
+def owner(directory: RunDirectory, pause_s: float) -> Iterator[None]:
+    """Have a process hold the run's lock and write into its logs, as its owner does."""
     logs = [str(directory.log(worker, 1)) for worker in range(NUM_WORKERS)]
     command = [sys.executable, str(_OWNER), str(directory.owner_lock), str(pause_s), *logs]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -15,12 +15,12 @@ from typing import Any
 from benchmarks import tables
 from benchmarks.nodes import node_of_its_own
 from ignite_tf_magic.client.client import Client, connect
-from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.embedded import EmbeddedOptions
 from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.protocol.objects import BinaryObject
 from ignite_tf_magic.protocol.ops import TypeCode
 from ignite_tf_magic.protocol.typed_values import Int, TypedArray
+from ignite_tf_magic.settings.options import ConnectOptions
 
 NAME = "forms"
 BATCH_ROWS = 1024

@@ -18,12 +18,12 @@ import numpy as np
 from benchmarks.plan import Report
 from benchmarks.use_igfs import BLOCK, read, read_records, there_and_back, write
 from ignite_tf_magic.client.client import Cache, connect
-from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.igfs.filesystem import IgfsFileSystem
 from ignite_tf_magic.igfs.layout import DirectoryNode, entry_key
 from ignite_tf_magic.igfs.paths import parse
 from ignite_tf_magic.protocol.ops import Concurrency, Isolation
 from ignite_tf_magic.session.registration import register
+from ignite_tf_magic.settings.options import ConnectOptions
 
 # Three directories, the name, and the row of names.
 _DEPTH = 5

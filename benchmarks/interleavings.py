@@ -28,7 +28,6 @@ from benchmarks import tables
 from benchmarks.code_hash import hash_of_rooms
 from ignite_tf_magic.client.client import Cache
 from ignite_tf_magic.client.transaction import Transaction
-from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.embedded import EmbeddedOptions, Lifetime, down, ensure_up
 from ignite_tf_magic.errors import (
     ConnectionFailed,
@@ -48,6 +47,7 @@ from ignite_tf_magic.igfs.layout import DirectoryNode
 from ignite_tf_magic.igfs.paths import Path, render
 from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.igfs.writer import FileWriter, OpenMode
+from ignite_tf_magic.settings.options import ConnectOptions
 
 NAME = "interleavings"
 NUM_CLIENTS = 3

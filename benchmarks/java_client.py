@@ -12,10 +12,10 @@ from pathlib import Path
 from jgo.maven import MavenContext
 from jgo.parse import Coordinate
 
-from ignite_tf_magic.config.options import cache_dir, environment
 from ignite_tf_magic.embedded.jars import resolve_jars
 from ignite_tf_magic.embedded.java import ADD_OPENS, find_java
 from ignite_tf_magic.embedded.options import EmbeddedOptions
+from ignite_tf_magic.settings.options import cache_dir, environment
 
 ECJ_VERSION = "3.43.0"
 _SOURCE = Path(__file__).parent / "java" / "ThinScan.java"
@@ -24,8 +24,8 @@ _HEAP = "768m"
 
 def java_command(report: Callable[[str], None], source: Path = _SOURCE) -> list[str]:
     """Return the command line that starts a program of one file, all but its arguments; compiles it on first use."""
-    java = find_java()
-    jars = resolve_jars(EmbeddedOptions().resolved_version(), report)
+    version = EmbeddedOptions().resolved_version()
+    java, jars = find_java(version), resolve_jars(version, report)
     classes = _classes(java.path, jars, source, report)
     path = ":".join(map(str, [classes, *jars]))
     opens = [f"--add-opens={module}=ALL-UNNAMED" for module in ADD_OPENS]

@@ -10,7 +10,7 @@ from benchmarks.cases import mnist
 from benchmarks.plan import Effort, Report
 from benchmarks.process import python_variant
 from benchmarks.scan import measure_rounds, row_of
-from ignite_tf_magic.config.options import ConnectOptions
+from ignite_tf_magic.settings.options import ConnectOptions
 
 MODULES = {"put_rows": "write_rows", "pyignite_put_all": "write_pyignite"}
 HAS_SQL = {"mnist": True, "mnist_plain": False}

@@ -9,7 +9,7 @@ from benchmarks.cases import Case, fill
 from benchmarks.plan import Report
 from benchmarks.process import VariantFailed, python_variant
 from ignite_tf_magic.client.client import connect
-from ignite_tf_magic.config.options import ConnectOptions
+from ignite_tf_magic.settings.options import ConnectOptions
 
 _PASSES = 2
 

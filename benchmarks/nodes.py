@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.embedded import EmbeddedOptions, Lifetime, down, ensure_up
+from ignite_tf_magic.settings.options import ConnectOptions
 
 
 @contextmanager

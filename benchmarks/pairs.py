@@ -29,7 +29,7 @@ from benchmarks.load import HAS_SQL
 from benchmarks.plan import FULL, Report
 from benchmarks.process import Variant, python_variant
 from ignite_tf_magic.client.client import connect
-from ignite_tf_magic.config.options import ConnectOptions
+from ignite_tf_magic.settings.options import ConnectOptions
 
 GROUPS = ("scan", "load", "igfs", "training", "cells")
 _LOADED_ROWS = 20_000

@@ -17,7 +17,7 @@ from benchmarks.process import Variant, python_variant
 from benchmarks.scan import task_of
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.client.page_sizes import PartitionStats
-from ignite_tf_magic.config.options import ConnectOptions
+from ignite_tf_magic.settings.options import ConnectOptions
 
 READERS = (1, 2, 4)
 _MODULES = {"dataset_batch": "read_dataset", "drain": "read_drain"}

@@ -29,10 +29,10 @@ import numpy as np
 from benchmarks import tables
 from benchmarks.fault_stage import Host, Stage
 from ignite_tf_magic.client.client import connect
-from ignite_tf_magic.config.options import ConnectOptions, OnRebalance
 from ignite_tf_magic.embedded import EmbeddedOptions, Lifetime, down, ensure_up
 from ignite_tf_magic.errors import IgniteTfError
 from ignite_tf_magic.session import RunRequest, Session, TrainingRun, open_session
+from ignite_tf_magic.settings.options import ConnectOptions, OnRebalance
 
 NAME = "partial"
 KINDS = ("killed_before_start", "killed_between_epochs", "split_before_start", "split_between_epochs")

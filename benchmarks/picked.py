@@ -18,13 +18,13 @@ import numpy as np
 
 from benchmarks import tables
 from benchmarks.nodes import node_of_its_own
-from ignite_tf_magic.config.options import ConnectOptions, Endpoint
 from ignite_tf_magic.dataset import row_queries
 from ignite_tf_magic.dataset.options import read_options
 from ignite_tf_magic.dataset.reader import ChunkReader
 from ignite_tf_magic.dataset.source import Source, open_source
 from ignite_tf_magic.embedded import EmbeddedOptions
 from ignite_tf_magic.session import load
+from ignite_tf_magic.settings.options import ConnectOptions, Endpoint
 
 NAME = "picked"
 FIELDS = ("F0", "F1")

@@ -21,11 +21,11 @@ from ignite_tf_magic.client.client import Cache, connect
 from ignite_tf_magic.client.owner_scan import MAX_CURSORS
 from ignite_tf_magic.client.page_sizes import IN_FLIGHT_BYTES, PageSizes
 from ignite_tf_magic.client.router import Node
-from ignite_tf_magic.config.options import ConnectOptions, Endpoint
 from ignite_tf_magic.protocol import messages
 from ignite_tf_magic.protocol.connection import Connection
 from ignite_tf_magic.protocol.messages import Request
 from ignite_tf_magic.protocol.ops import ResponseFlag
+from ignite_tf_magic.settings.options import ConnectOptions, Endpoint
 
 _BUFFER_BYTES = 4 * 1024 * 1024
 _LENGTH = struct.Struct("<i")

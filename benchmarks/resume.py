@@ -18,8 +18,8 @@ from benchmarks.cases import fill, mnist
 from benchmarks.plan import Report
 from benchmarks.runs import check_succeeded
 from ignite_tf_magic.client.client import connect
-from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.session import RunRequest, Session, TrainingRun, open_session
+from ignite_tf_magic.settings.options import ConnectOptions
 
 NUM_WORKERS, NUM_STEPS = 2, 500
 _ROWS = NUM_STEPS // 5 * 32

@@ -11,7 +11,7 @@ from benchmarks.java_client import java_command
 from benchmarks.plan import Effort, Report
 from benchmarks.process import Measurement, Variant, python_variant
 from ignite_tf_magic.client.client import Client, connect
-from ignite_tf_magic.config.options import ConnectOptions
+from ignite_tf_magic.settings.options import ConnectOptions
 
 VARIANTS = (
     "drain",

@@ -21,10 +21,10 @@ from benchmarks import first_step, tables
 from benchmarks.cases import Case, fill, mnist
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.client.transport import SocketTransport
-from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.embedded import EmbeddedOptions, Lifetime, down, ensure_up
 from ignite_tf_magic.runs.supervision.warm_hosts import WARM_HOSTS
 from ignite_tf_magic.session import RunRequest, open_session
+from ignite_tf_magic.settings.options import ConnectOptions
 
 NAME = "sizes"
 SIZES_MB = (10, 1000, 4000)

@@ -18,8 +18,8 @@ from benchmarks.plan import Report
 from ignite_tf_magic.client.client import Client, connect
 from ignite_tf_magic.client.load import put_rows, table_config
 from ignite_tf_magic.client.page_sizes import PartitionStats
-from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.protocol.encode import RowEncoder
+from ignite_tf_magic.settings.options import ConnectOptions
 from tests.training.assignments import assign
 from tests.training.processes import Workers
 

@@ -12,8 +12,8 @@ from benchmarks.plan import Effort, Report
 from benchmarks.process import python_variant
 from benchmarks.scan import measure_rounds, row_of
 from ignite_tf_magic.client.client import connect
-from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.session import load
+from ignite_tf_magic.settings.options import ConnectOptions
 
 VARIANTS = ("pyignite", "rows", "pandas", "arrow", "polars")
 _ROW_BYTES = 8 + 8 + 8 + 10 + 8 + 4 + 4

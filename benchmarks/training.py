@@ -13,8 +13,8 @@ from benchmarks.cases import fill, mnist
 from benchmarks.plan import Report
 from benchmarks.runs import check_succeeded
 from ignite_tf_magic.client.client import connect
-from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.session import RunRequest, Session, TrainingRun, open_session
+from ignite_tf_magic.settings.options import ConnectOptions
 
 _NUM_EPOCHS = 4
 _TIMEOUT_S = 1800.0

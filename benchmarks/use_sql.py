@@ -14,7 +14,7 @@ def main(task: dict[str, Any]) -> None:
         _serve_pyignite(task, statement)
         return
     from ignite_tf_magic.client.sql import SqlClient
-    from ignite_tf_magic.config.options import ConnectOptions, Endpoint
+    from ignite_tf_magic.settings.options import ConnectOptions, Endpoint
 
     client = SqlClient(ConnectOptions((Endpoint(task["host"], task["port"]),)))
 

@@ -14,8 +14,8 @@ from benchmarks.cases import Case, columns_of, config_of, mnist, type_name
 from benchmarks.process import Stopwatch, best_of, repeat, serve, task_of_this_process
 from benchmarks.write_rows import check_loaded
 from ignite_tf_magic.client.client import connect
-from ignite_tf_magic.config.options import ConnectOptions, Endpoint
 from ignite_tf_magic.protocol.encode import RowEncoder
+from ignite_tf_magic.settings.options import ConnectOptions, Endpoint
 
 
 def pyignite_objects(case: Case, columns: dict[str, Any]) -> dict[Any, Any]:

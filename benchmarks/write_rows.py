@@ -10,8 +10,8 @@ from benchmarks.cases import columns_of, config_of, mnist, type_name
 from benchmarks.process import Stopwatch, VariantFailed, serve, task_of_this_process
 from ignite_tf_magic.client.client import Cache, connect
 from ignite_tf_magic.client.load import put_rows
-from ignite_tf_magic.config.options import ConnectOptions, Endpoint
 from ignite_tf_magic.protocol.encode import RowEncoder
+from ignite_tf_magic.settings.options import ConnectOptions, Endpoint
 
 
 def check_loaded(cache: Cache, columns: dict[str, Any]) -> int:

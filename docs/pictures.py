@@ -17,7 +17,6 @@ from ignite_tf_magic.session import (
     EmbeddedOptions,
     RunRequest,
     Session,
-    load,
     local_down,
     local_up,
     open_session,
@@ -38,8 +37,6 @@ def main() -> None:
         os.environ["IGNITE_TF_HOME"] = str(directory)
         local_up(EmbeddedOptions(heap="256m"), report=print)
         try:
-            load("MNIST", "digits", split="train")
-            load("MNIST_TEST", "digits", split="test")
             take_pictures(directory)
         finally:
             local_down(delete_data=True, report=print)
@@ -91,15 +88,15 @@ def fold(cell: Locator, words: str) -> None:
 
 
 def panel(lab: Lab, context: BrowserContext, directory: Path, session: Session) -> None:
-    session.start_run(RunRequest("MNIST", "import MNIST", name="first-try")).wait()
-    live = session.start_run(RunRequest("MNIST", "import time; time.sleep(600)", name="long"))
+    session.start_run(RunRequest("DIGITS", "import MNIST", name="first-try")).wait()
+    live = session.start_run(RunRequest("DIGITS", "import time; time.sleep(600)", name="long"))
     write_notebook(
         directory / "notebooks" / "panel.ipynb", ["%load_ext ignite_tf_magic", "%ignite_tf panel", ""]
     )
     notebook = lab.open(context, "panel.ipynb")
     notebook.run(0)
     notebook.run(1)
-    notebook.output(1).locator("input[type=checkbox]").check()
+    notebook.output(1).get_by_label("ended runs").check()
     expect(notebook.output(1)).to_contain_text("first-try")
     notebook.cell(2).click()
     save(picture(notebook, [1]), DOCS / "panel.png")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ignite_tf_magic.errors import with_its_extra
 from ignite_tf_magic.version import __version__
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from ignite_tf_magic.training.loops import Loop as Loop
     from ignite_tf_magic.training.loops import checkpoint as checkpoint
     from ignite_tf_magic.training.loops import strategy as strategy
+    from ignite_tf_magic.training.parameters import config as config
     from ignite_tf_magic.training.step import all_rows as all_rows
     from ignite_tf_magic.training.task import task as task
     from ignite_tf_magic.ui.notebook.magics import load_ipython_extension as load_ipython_extension
@@ -40,6 +42,7 @@ _HOME_OF_NAME = {
     "all_rows": "ignite_tf_magic.training.step",
     "batches": "ignite_tf_magic.dataset.array_batches",
     "checkpoint": "ignite_tf_magic.training.loops",
+    "config": "ignite_tf_magic.training.parameters",
     "independent": "ignite_tf_magic.training.keras_hooks",
     "load": "ignite_tf_magic.session",
     "load_ipython_extension": "ignite_tf_magic.ui.notebook.magics",
@@ -60,6 +63,7 @@ __all__ = [
     "all_rows",
     "batches",
     "checkpoint",
+    "config",
     "connect",
     "independent",
     "load",
@@ -77,4 +81,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME_OF_NAME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, _, other = _HOME_OF_NAME[name].partition(":")
-    return getattr(import_module(module), other or name)
+    try:
+        return getattr(import_module(module), other or name)
+    except ModuleNotFoundError as error:
+        raise with_its_extra(error, f"ignite_tf_magic.{name}") or error from None

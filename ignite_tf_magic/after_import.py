@@ -12,15 +12,15 @@ from types import ModuleType
 from typing import Any
 
 
-def after_import(module: str, call: Callable[[], None]) -> None:
+def after_import(module: str, call: Callable[[], None], before: Callable[[], None] | None = None) -> None:
     """Call a function once when a module has been imported; at once when it has been already.
 
-    The function's errors reach whoever imports the module.
+    The function's errors reach whoever imports the module. `before` is called when the import begins.
     """
     if module in sys.modules:
         call()
     else:
-        sys.meta_path.insert(0, _NotifyingFinder(module, call))
+        sys.meta_path.insert(0, _NotifyingFinder(module, call, before))
 
 
 def call_named(name: str) -> Any:
@@ -32,9 +32,10 @@ def call_named(name: str) -> Any:
 class _NotifyingFinder(MetaPathFinder):
     """Finds one module, by the finders that come after it. To look for a module is not to import it."""
 
-    def __init__(self, module: str, call: Callable[[], None]) -> None:
+    def __init__(self, module: str, call: Callable[[], None], before: Callable[[], None] | None) -> None:
         self._module = module
         self._call = call
+        self._before = before
         self._is_looking = False
 
     def find_spec(
@@ -49,7 +50,7 @@ class _NotifyingFinder(MetaPathFinder):
         finally:
             self._is_looking = False
         if spec is not None and spec.loader is not None:
-            spec.loader = _NotifyingLoader(spec.loader, self._imported)
+            spec.loader = _NotifyingLoader(spec.loader, self._imported, self._before)
         return spec
 
     def _imported(self) -> None:
@@ -82,11 +83,16 @@ class StandInLoader(Loader):
 class _NotifyingLoader(StandInLoader):
     """Loads a module as its own loader does, and then calls a function."""
 
-    def __init__(self, loader: Loader, call: Callable[[], None]) -> None:
+    def __init__(
+        self, loader: Loader, call: Callable[[], None], before: Callable[[], None] | None = None
+    ) -> None:
         super().__init__(loader)
         self._call = call
+        self._before = before
 
     def exec_module(self, module: ModuleType) -> None:
         super().exec_module(module)
+        if self._before is not None:
+            self._before()
         self.loader.exec_module(module)
         self._call()

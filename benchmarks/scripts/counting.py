@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 from ignite_tf_magic.client.client import connect
-from ignite_tf_magic.config.options import ConnectOptions, Endpoint
 from ignite_tf_magic.errors import ConnectionFailed, ConnectionLost, ServerError
+from ignite_tf_magic.settings.options import ConnectOptions, Endpoint
 
 TOLD = json.loads(sys.argv[1])
 PEER_PATIENCE_S = 10  # without a sign of life; as TensorFlow's coordination service by default

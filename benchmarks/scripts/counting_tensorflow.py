@@ -34,8 +34,8 @@ def tell(text):
 tell("imports TensorFlow")
 import tensorflow as tf
 
-from ignite_tf_magic.config.options import ConnectOptions, Endpoint
 from ignite_tf_magic.runs.hosts.topology import connect_to_most
+from ignite_tf_magic.settings.options import ConnectOptions, Endpoint
 
 rows = json.loads(ASSIGNMENT.read_text())["rows_by_worker"]
 if sum(rows) != TOLD["rows"]:

@@ -1,6 +1,6 @@
 """Softmax regression in JAX on all workers of a run, each on its own rows of the cache.
 
-ignite-tf start DIGITS . python jax_digits.py --workers 2
+ignite-tf start --workers 2 DIGITS . python jax_digits.py
 """
 
 import jax

@@ -1,6 +1,6 @@
 """A small network in PyTorch, trained by DistributedDataParallel on all workers of a run, each on its own rows.
 
-ignite-tf start DIGITS . python torch_digits.py --workers 2
+ignite-tf start --workers 2 DIGITS . python torch_digits.py
 """
 
 import os

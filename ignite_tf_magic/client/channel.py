@@ -16,7 +16,6 @@ from typing import NoReturn, TypeVar
 
 from ignite_tf_magic.client.transport import ByteStream, open_transport, tls_context
 from ignite_tf_magic.closing import Closing
-from ignite_tf_magic.config.options import ConnectOptions, Endpoint
 from ignite_tf_magic.errors import (
     AuthenticationError,
     ConnectionFailed,
@@ -29,6 +28,7 @@ from ignite_tf_magic.protocol.affinity import TopologyVersion
 from ignite_tf_magic.protocol.connection import Connection, Fault, Handshaken, Notification, Response
 from ignite_tf_magic.protocol.messages import Request
 from ignite_tf_magic.protocol.ops import Operation
+from ignite_tf_magic.settings.options import ConnectOptions, Endpoint
 
 HANDSHAKE_TIMEOUT_S = 10.0
 T = TypeVar("T")

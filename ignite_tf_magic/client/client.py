@@ -24,12 +24,12 @@ from ignite_tf_magic.client.table_names import cache_called, list_tables, near_n
 from ignite_tf_magic.client.transaction import Transaction, begin
 from ignite_tf_magic.client.type_registry import TypeRegistry
 from ignite_tf_magic.closing import Closing
-from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.errors import CacheNotFound, ConnectionFailed, IgniteTfError, ServerError
 from ignite_tf_magic.protocol import key_value, messages
 from ignite_tf_magic.protocol.affinity import PartitionMap, TopologyVersion
 from ignite_tf_magic.protocol.messages import CacheConfig, Request
 from ignite_tf_magic.protocol.ops import CacheMode, Concurrency, Isolation, Status
+from ignite_tf_magic.settings.options import ConnectOptions
 
 T = TypeVar("T")
 _PARTITION_MAP_TIMEOUT_S = 30.0

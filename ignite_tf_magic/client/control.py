@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from ignite_tf_magic.client.channel import Channel, open_any_channel
-from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.protocol.messages import Request
 from ignite_tf_magic.protocol.ops import PROTOCOL_VERSION
+from ignite_tf_magic.settings.options import ConnectOptions
 
 _REQUEST_HEAD = struct.Struct("<ihq")
 _ANSWER_HEAD = struct.Struct("<iqh")

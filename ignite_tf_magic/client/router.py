@@ -13,11 +13,11 @@ from typing import TypeVar
 
 from ignite_tf_magic.client.channel import Channel, open_channel
 from ignite_tf_magic.client.transport import tls_context
-from ignite_tf_magic.config.options import ConnectOptions, Endpoint
 from ignite_tf_magic.errors import ConnectionFailed, ConnectionLost
 from ignite_tf_magic.protocol import messages
 from ignite_tf_magic.protocol.affinity import TopologyVersion
 from ignite_tf_magic.protocol.messages import Request
+from ignite_tf_magic.settings.options import ConnectOptions, Endpoint
 
 T = TypeVar("T")
 _NOT_SENT = "it means this machine to us, which no configured address does: it was not sent the password"

@@ -18,7 +18,6 @@ from ignite_tf_magic.client.channel import Channel, open_any_channel
 from ignite_tf_magic.client.sql_hints import near_names
 from ignite_tf_magic.client.sql_result import Column, QueryResult, kind_of
 from ignite_tf_magic.client.sql_types import declared_columns
-from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.errors import (
     ConnectionFailed,
     ConnectionLost,
@@ -32,6 +31,7 @@ from ignite_tf_magic.protocol.objects import BUILT_IN_TYPES, BinaryType, FindTyp
 from ignite_tf_magic.protocol.odbc import DeclaredColumn
 from ignite_tf_magic.protocol.sql_cells import CellColumn, join
 from ignite_tf_magic.serialization.sql_text import gives_rows, split_statements
+from ignite_tf_magic.settings.options import ConnectOptions
 
 # Told how many rows of a statement have come.
 QueryProgress = Callable[[int], None]

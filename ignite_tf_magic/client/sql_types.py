@@ -8,9 +8,9 @@ from typing import TypeVar
 
 from ignite_tf_magic.client.channel import HANDSHAKE_TIMEOUT_S
 from ignite_tf_magic.client.transport import ByteStream, open_transport, tls_context
-from ignite_tf_magic.config.options import ConnectOptions, Endpoint
 from ignite_tf_magic.errors import ConnectionFailed, ConnectionLost, RemoteProtocolError
 from ignite_tf_magic.protocol import odbc
+from ignite_tf_magic.settings.options import ConnectOptions, Endpoint
 
 T = TypeVar("T")
 _LENGTH = struct.Struct("<i")

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
-from ignite_tf_magic.config.options import Dial, Endpoint, TlsOptions
 from ignite_tf_magic.errors import ConfigError, ConnectionFailed, ConnectionLost
+from ignite_tf_magic.settings.options import Dial, Endpoint, TlsOptions
 
 # A thread waits so long at a time, however long it may: Python does what Ctrl-C asks for when a call comes back, and a
 # signal does not end the main thread's call where a thread that is just starting takes it, or where recv, without a

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
+from ignite_tf_magic import IgniteDataset
 from ignite_tf_magic.contrib.old_names import install
-from ignite_tf_magic.dataset.ignite import IgniteDataset
 
 __all__ = ["IgniteDataset", "install"]

@@ -56,6 +56,7 @@ from ignite_tf_magic.protocol import key_value, sql
 from ignite_tf_magic.protocol.affinity import partitions_of_hashes
 from ignite_tf_magic.protocol.encode import RowEncoder
 from ignite_tf_magic.runs.hosts.topology import topology_of
+from ignite_tf_magic.serialization.facts_html import facts_html
 from ignite_tf_magic.serialization.sql_text import quoted_name
 
 # Told the rows written so far and all rows.
@@ -122,6 +123,9 @@ class LoadOutcome:
         )
         packed = "" if self.entries is None else f", packed into {self.entries:,} entries"
         return f"{self.rows:,} rows in cache {self.cache} ({copies}){packed}, written in {self.seconds:.1f} s{left_out}"
+
+    def _repr_html_(self) -> str:
+        return facts_html(str(self), {})
 
 
 def load_rows(client: Client, cache: str, rows: CheckedRows, options: LoadOptions) -> LoadOutcome:

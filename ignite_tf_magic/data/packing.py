@@ -1,4 +1,4 @@
-"""Rows packed into entries, for caches that are read much more than they are written (`dataset.packed_rows`).
+"""Rows packed into entries, for caches that are read much more than they are written (`client.packed_rows`).
 
 Entries are written as the rows of any source are: they have two columns, and are numbered. So a load of them can be
 gone on with, replaces a cache, and is marked like any other. They are gathered in a temporary file first, as their
@@ -18,13 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignite_tf_magic.client.client import Client
+from ignite_tf_magic.client.packed_columns import arrow
 from ignite_tf_magic.client.packed_entries import NUM_ROWS, PACKED_ROWS
+from ignite_tf_magic.client.packed_rows import RowPacker
 from ignite_tf_magic.closing import Closing
 from ignite_tf_magic.data.checked_rows import CheckedRows
 from ignite_tf_magic.data.columns import Batch, Columns, SourceColumn
 from ignite_tf_magic.data.loading import LoadOptions, LoadOutcome, LoadWay, load_rows
 from ignite_tf_magic.data.row_types import RowTypes, has_object_keys, value_type_name
-from ignite_tf_magic.dataset.packed_rows import RowPacker, arrow
 from ignite_tf_magic.errors import ConfigError, SchemaError, SourceError
 from ignite_tf_magic.protocol.columns import Column, ColumnChunk, PageDecoder
 from ignite_tf_magic.protocol.encode import RowEncoder

@@ -9,15 +9,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from ignite_tf_magic.config.options import DEFAULT_PORT, Endpoint
 from ignite_tf_magic.dataset.batches import num_rows
 from ignite_tf_magic.dataset.deal import EqualSteps, uncounted
 from ignite_tf_magic.dataset.followed import FollowReader
 from ignite_tf_magic.dataset.generated_pages import arranged, finished, generated
 from ignite_tf_magic.dataset.generator import ArrayDataset
 from ignite_tf_magic.dataset.kept_secrets import Given, keep
-from ignite_tf_magic.dataset.options import ReadOptions, parse_partitions, read_options
+from ignite_tf_magic.dataset.options import ReadOptions, read_options
 from ignite_tf_magic.dataset.paged import PagedDataset, Pages, Recipe, ShuffleOrder
+from ignite_tf_magic.dataset.partition_ranges import parse_partitions
 from ignite_tf_magic.dataset.passes import EpochTracker
 from ignite_tf_magic.dataset.reading_process import (
     ReadBy,
@@ -33,6 +33,7 @@ from ignite_tf_magic.dataset.structure import no_pages, page_spec, row_spec
 from ignite_tf_magic.dataset.tfrecord_address import ALL, ASSIGNED, THIS_PROCESS, RecordAddress, part_text
 from ignite_tf_magic.dataset.tfrecord_pages import tfrecord_pages
 from ignite_tf_magic.errors import ConfigError, EmptyCache
+from ignite_tf_magic.settings.options import DEFAULT_PORT, Endpoint
 
 
 class IgniteDataset(PagedDataset):
@@ -204,7 +205,7 @@ class IgniteDataset(PagedDataset):
                     spec,
                     is_share=is_share,
                 ),
-                share=source.shard(options.assignment),
+                share=source.shard(options.assignment, counts=where is None),
                 equal_steps=policy,
                 whole=whole if assigned else None,
                 uncounted=uncounted(options.assignment) if where is not None and options.assignment else None,

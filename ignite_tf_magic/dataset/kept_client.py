@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 
 from ignite_tf_magic.client.client import Client, connect
-from ignite_tf_magic.config.options import ConnectOptions
+from ignite_tf_magic.settings.options import ConnectOptions
 
 IDLE_S = 10.0
 

@@ -15,7 +15,11 @@ from typing import cast
 
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.client.page_sizes import MAX_PAGE_ROWS
-from ignite_tf_magic.config.options import (
+from ignite_tf_magic.dataset.partition_ranges import parse_partitions
+from ignite_tf_magic.dataset.share_counts import SharesToCount
+from ignite_tf_magic.errors import ConfigError
+from ignite_tf_magic.protocol.layout_finder import Nulls
+from ignite_tf_magic.settings.options import (
     DEFAULT_PORT,
     ConnectOptions,
     Endpoint,
@@ -25,8 +29,6 @@ from ignite_tf_magic.config.options import (
     read_credentials,
     tls_options,
 )
-from ignite_tf_magic.errors import ConfigError
-from ignite_tf_magic.protocol.layout_finder import Nulls
 
 _VARIABLES = (
     "cache_name",
@@ -56,10 +58,12 @@ class AssignedShard:
     Attributes:
         worker: This worker's number.
         rows_by_worker: Rows of every worker's share.
+        to_count: What it takes to count them, where the launcher has not: they are then what it reckoned with.
     """
 
     worker: int
     rows_by_worker: tuple[int, ...]
+    to_count: SharesToCount | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,42 +120,6 @@ def _names(option: str, names: Iterable[str]) -> tuple[str, ...]:
     if isinstance(names, str) or not all(isinstance(name, str) for name in found):
         raise ConfigError(f"{option}={names!r}: write a list with names of fields")
     return found
-
-
-def parse_partitions(part: int | str | Iterable[int] | None) -> tuple[int, ...] | None:
-    """Read partitions given as a number, numbers, or ranges such as "0-127,200".
-
-    None and -1 mean all; "none" means no partition, which a launcher may assign.
-
-    Raises:
-        ConfigError: Not a partition, a range that ends before it starts, or a negative number.
-    """
-    if part is None or part == -1 or part == "-1":
-        return None
-    if part == "none":
-        return ()
-    if isinstance(part, int):
-        numbers = [part]
-    elif isinstance(part, str):
-        numbers = [number for piece in part.split(",") if piece.strip() for number in _range(piece.strip())]
-    else:
-        numbers = [int(number) for number in part]
-    if any(number < 0 for number in numbers):
-        raise ConfigError(f"part={part!r}: partitions are numbered from 0; -1 means all")
-    return tuple(dict.fromkeys(numbers))
-
-
-def _range(piece: str) -> range:
-    first, dash, last = piece.partition("-")
-    try:
-        start, end = int(first), int(last if dash else first)
-    except ValueError:
-        start, end = 1, 0
-    if end < start:
-        raise ConfigError(
-            f"part: {piece!r} is not a partition or a range; write numbers and ranges as in 0-127,200"
-        )
-    return range(start, end + 1)
 
 
 def read_options(
@@ -275,6 +243,8 @@ def _read_assignment(path: Path, cache: str) -> AssignedShard | None:
         record = json.loads(path.read_text(encoding="utf-8"))
         if record["cache"] != cache:
             return None
-        return AssignedShard(int(record["worker"]), tuple(map(int, record["rows_by_worker"])))
+        worker, shares = int(record["worker"]), tuple(map(str, record.get("shares", ())))
+        to_count = SharesToCount(worker, shares, str(record["run"])) if shares else None
+        return AssignedShard(worker, tuple(map(int, record["rows_by_worker"])), to_count)
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         raise ConfigError(f"cannot read the assignment in {path}: {error!r}") from error

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from ignite_tf_magic.client.cache_scan import Baseline
 from ignite_tf_magic.client.client import Cache
 from ignite_tf_magic.client.packed_entries import PACKED_ROWS
+from ignite_tf_magic.client.packed_rows import entries_of, entry_layout, read_layout, with_fields
 from ignite_tf_magic.client.page_sizes import PageSizes
 from ignite_tf_magic.dataset.options import ReadOptions
-from ignite_tf_magic.dataset.packed_rows import entries_of, entry_layout, read_layout, with_fields
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.protocol.columns import ColumnChunk, PageDecoder
 from ignite_tf_magic.protocol.layout import RowLayout

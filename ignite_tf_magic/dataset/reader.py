@@ -21,8 +21,8 @@ import numpy as np
 from ignite_tf_magic.client.cache_scan import CacheScan
 from ignite_tf_magic.client.client import Cache, Client
 from ignite_tf_magic.client.packed_entries import partitions_of_entries
+from ignite_tf_magic.client.packed_rows import PackedDecoder
 from ignite_tf_magic.closing import Closing
-from ignite_tf_magic.dataset.packed_rows import PackedDecoder
 from ignite_tf_magic.dataset.passes import Stream
 from ignite_tf_magic.dataset.source import Source, check_complete
 from ignite_tf_magic.errors import EmptyCache, IgniteTfError

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ignite_tf_magic.client.cache_scan import Baseline
-from ignite_tf_magic.dataset.layout_json import layout_from_json, layout_to_json
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.protocol.layout import RowLayout
+from ignite_tf_magic.protocol.layout_json import layout_from_json, layout_to_json
 
 _VERSION = 6
 _MOST_BYTES = 64 * 1024 * 1024

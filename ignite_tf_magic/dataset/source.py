@@ -23,6 +23,7 @@ from ignite_tf_magic.dataset.packed_source import check_packed, find_packed
 from ignite_tf_magic.dataset.passes import RowShard, Stream
 from ignite_tf_magic.dataset.pool import BufferPool
 from ignite_tf_magic.dataset.row_queries import Picked, check_condition, pick
+from ignite_tf_magic.dataset.share_counts import SharesToCount
 from ignite_tf_magic.dataset.snapshot import Snapshot
 from ignite_tf_magic.errors import ConfigError, IgniteTfError, PartitionsLost, format_ranges
 from ignite_tf_magic.protocol.declared_layout import declared_layout
@@ -107,16 +108,30 @@ class Source:
         if stream.measured:
             self.sizes.learn({p: PartitionStats(*measures) for p, measures in stream.measured.items()})
 
-    def shard(self, assignment: AssignedShard | None) -> RowShard | None:
-        """Say what a worker's share of it is, by the rows of the cache; None where no launcher has assigned one."""
+    def shard(self, assignment: AssignedShard | None, *, counts: bool = True) -> RowShard | None:
+        """Say what a worker's share of it is, by the rows of the cache; None where no launcher has assigned one.
+
+        Args:
+            assignment: By the launcher.
+            counts: Whether the rows of all workers have to be right. Where nobody has counted them, it blocks until
+                they are known, and raises as `SharesToCount.count`.
+        """
         if assignment is None:
             return None
+        rows_by_worker = assignment.rows_by_worker
+        if counts and assignment.to_count:
+            rows_by_worker = self._counted(assignment.to_count)
         stream = Stream((self.partitions,), self.chunk_rows)
         num_partitions = max(self.baseline.owners) + 1  # a replicated cache has but -1, the whole of it
         is_ordered = self.picked is None or self.picked.is_ordered
-        return RowShard(
-            assignment.worker, assignment.rows_by_worker, num_partitions, stream, self.measured, is_ordered
-        )
+        return RowShard(assignment.worker, rows_by_worker, num_partitions, stream, self.measured, is_ordered)
+
+    def _counted(self, shares: SharesToCount) -> tuple[int, ...]:
+        client = self.clients.take()
+        try:
+            return shares.count(client, self.cache)
+        finally:
+            self.clients.give_back(client)
 
     @property
     def snapshot(self) -> Snapshot | None:
@@ -202,6 +217,8 @@ def _expected_rows(options: ReadOptions, partitions: Sequence[int], baseline: Ba
     if options.where is not None:
         return None
     if options.assignment:
+        if options.assignment.to_count:
+            return None
         return options.assignment.rows_by_worker[options.assignment.worker]
     return baseline.size if len(partitions) == len(baseline.owners) else None
 
@@ -283,6 +300,7 @@ def _declared(config: CacheConfig, client: Client, options: ReadOptions) -> RowL
         client.types.find,
         fields=options.fields,
         fill=options.fill,
+        variable=options.variable,
         nulls=options.nulls,
         as_text=options.as_text,
     )

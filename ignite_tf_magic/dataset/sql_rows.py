@@ -18,7 +18,6 @@ from ignite_tf_magic.client.page_sizes import PageSizes
 from ignite_tf_magic.client.regions import note_regions
 from ignite_tf_magic.client.sql import SqlClient, as_argument
 from ignite_tf_magic.client.sql_types import declared_columns
-from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.dataset.deal import uncounted
 from ignite_tf_magic.dataset.generated_pages import finished, generated
 from ignite_tf_magic.dataset.kept_client import KeptClient
@@ -34,6 +33,7 @@ from ignite_tf_magic.protocol.layout_finder import LayoutFinder
 from ignite_tf_magic.protocol.objects import BinaryType, name_id
 from ignite_tf_magic.protocol.ops import TypeCode
 from ignite_tf_magic.serialization.sql_text import with_first_column
+from ignite_tf_magic.settings.options import ConnectOptions
 
 _PART = r'"(?:[^"]|"")+"|\w+'
 _FROM = re.compile(rf"\bFROM\s+({_PART})\.({_PART})(?=\s|$)")
@@ -98,7 +98,7 @@ def _recipe(source: Source, options: ReadOptions) -> Recipe:
         is_share = options.partitions is not None or options.local
         return finished(found, spec, is_share=is_share).map(lambda page: page["val"])
 
-    share = source.shard(options.assignment)
+    share = source.shard(options.assignment, counts=False)
     return Recipe(pages, share=share, uncounted=uncounted(options.assignment) if share else None)
 
 

@@ -8,6 +8,7 @@ elsewhere: in `runs.deferred_imports`, which loads no TensorFlow, and `training.
 from __future__ import annotations
 
 import inspect
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +17,7 @@ import tensorflow as tf
 from tensorflow.python.data.ops import iterator_ops
 from tensorflow.python.distribute.collective_all_reduce_strategy import CollectiveAllReduceExtended
 from tensorflow.python.eager import context as eager
+from tensorflow.python.eager.executor import Executor
 from tensorflow.python.framework import config
 
 # To derive an iterator from, which counts what it waits: no public class can be.
@@ -24,6 +26,9 @@ OwnedIterator = iterator_ops.OwnedIterator
 # What all ways to an iterator of a graph come to, to refuse one that would read another task's rows; a dataset of
 # TensorFlow 2 is adapted first.
 ITERATOR_MAKERS = ("_make_one_shot_iterator", "_make_initializable_iterator")
+
+# What `next` of an iterator calls the executor that it makes for itself.
+_EXECUTOR_OF_NEXT = "executor_new"
 
 # Kinds of datasets that give one batch for each batch of their input, in its order. A class tells what a dataset does;
 # there is no public way to ask.
@@ -77,6 +82,20 @@ def server_def() -> Any:
 def own_address_space() -> str:
     """Return how names of this process's own devices begin."""
     return str(eager.context().host_address_space())
+
+
+def forget_end(error: StopIteration) -> None:
+    """Have what `next` of an iterator has made forget the end, which it has told.
+
+    For an iterator on another server `next` makes an executor that is known to its own frames alone. It keeps the error
+    that tells the end, and when it is removed that error is written to standard error, as one that was ignored.
+    """
+    told: BaseException | None = error
+    while told is not None:
+        for frame, _ in traceback.walk_tb(told.__traceback__):
+            if isinstance(executor := frame.f_locals.get(_EXECUTOR_OF_NEXT), Executor):
+                executor.clear_error()
+        told = told.__context__
 
 
 def global_seed() -> int | None:
@@ -255,6 +274,11 @@ def _changed_strategy() -> str:
     return ", ".join(f"no {name}" for name in names if name not in written)
 
 
+def _changed_executors() -> str:
+    is_so = f"{_EXECUTOR_OF_NEXT} = " in inspect.getsource(eager.execution_mode)
+    return _lacking(Executor, "clear_error") if is_so else f"no {_EXECUTOR_OF_NEXT}"
+
+
 _CHECKS: dict[str, Callable[[], str]] = {
     "OwnedIterator": lambda: _lacking(OwnedIterator, "_next_internal", "get_next_as_optional", "_type_spec"),
     "IteratorSpec": lambda: _lacking(tf.data.IteratorSpec, "value_type", "_from_components", "from_value"),
@@ -268,6 +292,7 @@ _CHECKS: dict[str, Callable[[], str]] = {
         *("set_server_def", "set_server_def_retries", "update_server_def", "check_alive"),
     ),
     "CollectiveAllReduceExtended": _changed_strategy,
+    "Executor": _changed_executors,
     "autograph": lambda: _lacking(tf.__internal__.autograph, "tf_convert", "control_status_ctx"),
     "determinism": lambda: _lacking(config, "is_op_determinism_enabled"),
 }

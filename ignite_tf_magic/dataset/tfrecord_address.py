@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
-from ignite_tf_magic.config.options import Endpoint
 from ignite_tf_magic.errors import ConfigError, format_ranges
+from ignite_tf_magic.settings.options import Endpoint
 
 SCHEME = "ignite"
 ASSIGNED = "assigned"
@@ -123,7 +123,7 @@ def _number(options: Mapping[str, str], name: str) -> int | None:
 
 
 def part_text(partitions: tuple[int, ...] | None) -> str | None:
-    """Write partitions as `options.parse_partitions` reads them."""
+    """Write partitions as `partition_ranges.parse_partitions` reads them."""
     if partitions is None:
         return None
     return format_ranges(partitions) if partitions else "none"

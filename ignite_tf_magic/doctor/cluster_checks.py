@@ -13,12 +13,12 @@ from ignite_tf_magic.client.cache_facts import check_complete, read_facts
 from ignite_tf_magic.client.client import Cache, Client, connect
 from ignite_tf_magic.client.router import Node
 from ignite_tf_magic.client.row_counts import check_rows
-from ignite_tf_magic.config.options import Config, ConnectOptions, Endpoint, HostOptions
 from ignite_tf_magic.doctor.diagnosis import Check, bad, doubtful, good, judge_cluster, judge_data
 from ignite_tf_magic.errors import ConfigError, IgniteTfError, LoadIncomplete, RowsLost
 from ignite_tf_magic.runs.hosts.run_hosts import NamedHosts, hosts_of_nodes, is_own_address
 from ignite_tf_magic.runs.hosts.topology import Answer, ask_all
 from ignite_tf_magic.runs.record import HostRecord
+from ignite_tf_magic.settings.options import Config, ConnectOptions, Endpoint, HostOptions
 
 
 @dataclass(frozen=True, slots=True)

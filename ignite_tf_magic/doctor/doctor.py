@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import TypeVar
 
-from ignite_tf_magic.config.options import Config, ConnectOptions
 from ignite_tf_magic.doctor.cluster_checks import ClusterSight, look_at_cluster
 from ignite_tf_magic.doctor.diagnosis import (
     MODULES,
@@ -42,6 +41,7 @@ from ignite_tf_magic.runs.hosts.topology import Answer
 from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import HostRecord
 from ignite_tf_magic.runs.supervision.host_controller import address_of
+from ignite_tf_magic.settings.options import Config, ConnectOptions
 
 T = TypeVar("T")
 

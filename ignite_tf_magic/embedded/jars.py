@@ -12,13 +12,14 @@ import tempfile
 import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from ignite_tf_magic.config.options import cache_dir, environment
 from ignite_tf_magic.embedded.lock import locked
 from ignite_tf_magic.errors import EmbeddedError
+from ignite_tf_magic.settings.options import cache_dir, environment
 
 MODULES = ("ignite-core", "ignite-indexing", "ignite-spring")
 
@@ -58,6 +59,11 @@ def _read_list(folder: Path) -> tuple[Path, ...] | None:
 
 
 def _download(version: str, folder: Path, report: Callable[[str], None]) -> tuple[Path, ...]:
+    if find_spec("jgo") is None:
+        raise EmbeddedError(
+            f"the jars of Apache Ignite {version} are not on this machine, and jgo, which fetches them, "
+            "is not installed; get it with: pip install 'ignite_tf_magic[local]'"
+        )
     report(f"downloading Apache Ignite {version} (about 27 MB, once) to {folder}")
     prefix = f"{folder.name}-part-"
     for left in folder.parent.glob(f"{prefix}*"):  # of a download that was killed
@@ -77,14 +83,9 @@ def _download(version: str, folder: Path, report: Callable[[str], None]) -> tupl
 
 
 def _fetch(version: str, repository: Path) -> list[Path]:
-    try:
-        from jgo.maven import MavenContext
-        from jgo.parse import Coordinate
-    except ImportError as error:
-        raise EmbeddedError(
-            f"the jars of Apache Ignite {version} are not on this machine, and jgo, which fetches them, "
-            'is not installed; get it with: pip install "ignite_tf_magic[local]"'
-        ) from error
+    from jgo.maven import MavenContext
+    from jgo.parse import Coordinate
+
     mirror = _mirror()
     context = MavenContext(
         repo_cache=repository,

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ignite_tf_magic.config.options import environment
 from ignite_tf_magic.embedded.options import IGNITE_VERSION
 from ignite_tf_magic.errors import EmbeddedError
+from ignite_tf_magic.settings.options import environment
 
 SUPPORTED = (11, 17, 21, 25)
 """Major versions with long support on which Ignite 2.17 runs with the options of `ADD_OPENS`."""

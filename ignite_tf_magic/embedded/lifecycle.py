@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ignite_tf_magic.config.options import state_dir
 from ignite_tf_magic.embedded.data import data_directory, delete_kept_data
 from ignite_tf_magic.embedded.lock import locked
 from ignite_tf_magic.embedded.options import EmbeddedOptions, Lifetime, count_nodes
@@ -24,6 +23,7 @@ from ignite_tf_magic.embedded.record import (
 )
 from ignite_tf_magic.embedded.starting import end_processes, restart_nodes, settings_of, start_cluster
 from ignite_tf_magic.errors import EmbeddedError
+from ignite_tf_magic.settings.options import state_dir
 
 Report = Callable[[str], None]
 

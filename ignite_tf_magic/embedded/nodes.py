@@ -13,7 +13,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ignite_tf_magic.config.options import environment
 from ignite_tf_magic.embedded.config_xml import (
     LOOPBACK,
     NodeConfig,
@@ -34,6 +33,7 @@ from ignite_tf_magic.embedded.record import (
 )
 from ignite_tf_magic.errors import DeadlineExceeded, EmbeddedError
 from ignite_tf_magic.launch.files import write_private
+from ignite_tf_magic.settings.options import environment
 
 FIRST_CLIENT_PORT = 10800
 """Ignite's own; clients that name no port look here, so the first cluster takes it when it is free."""

@@ -6,8 +6,8 @@ import enum
 import re
 from dataclasses import dataclass, field
 
-from ignite_tf_magic.config.options import TlsOptions, environment
 from ignite_tf_magic.errors import ConfigError
+from ignite_tf_magic.settings.options import TlsOptions, environment
 
 IGNITE_VERSION = "2.17.0"
 """The Apache Ignite that is started unless an option or IGNITE_TF_IGNITE_VERSION says otherwise."""

@@ -20,11 +20,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ignite_tf_magic.config.options import ConnectOptions, Endpoint, TlsOptions
 from ignite_tf_magic.embedded.options import Lifetime
 from ignite_tf_magic.embedded.processes import DetachedProcess, end_of, read_process
 from ignite_tf_magic.errors import EmbeddedError, NodeDied
 from ignite_tf_magic.launch.files import write_private
+from ignite_tf_magic.settings.options import ConnectOptions, Endpoint, TlsOptions
 
 _FORMAT = 1
 _TLS_FIELDS = ("certfile", "keyfile", "cafile", "check_hostname")  # a password is not for a record

@@ -7,7 +7,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from ignite_tf_magic.config.options import (
+from ignite_tf_magic.errors import ConfigError
+from ignite_tf_magic.igfs.paths import endpoint_of
+from ignite_tf_magic.igfs.store import DEFAULT_NAME
+from ignite_tf_magic.settings.options import (
     DEFAULT_PORT,
     ConnectOptions,
     Endpoint,
@@ -17,9 +20,6 @@ from ignite_tf_magic.config.options import (
     read_credentials,
     tls_options,
 )
-from ignite_tf_magic.errors import ConfigError
-from ignite_tf_magic.igfs.paths import endpoint_of
-from ignite_tf_magic.igfs.store import DEFAULT_NAME
 
 # The port of Ignite's own IGFS, which spoke a protocol of its own and is gone since Ignite 2.9.
 _OLD_IGFS_PORT = 10500

@@ -22,7 +22,6 @@ from fsspec.compression import compr
 from fsspec.core import get_compression
 from fsspec.spec import AbstractFileSystem
 
-from ignite_tf_magic.config.options import ConnectOptions, Endpoint
 from ignite_tf_magic.errors import CorruptRecord, IgniteTfError, InvalidPath, PathExists, PathNotFound
 from ignite_tf_magic.igfs import paths
 from ignite_tf_magic.igfs.addresses import cluster_of, name_of_file_system
@@ -30,6 +29,7 @@ from ignite_tf_magic.igfs.file_objects import CompressedOutput, IgfsInput, IgfsO
 from ignite_tf_magic.igfs.layout import BLOCK_BYTES, DirectoryNode, FileNode, Node
 from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.igfs.writer import OpenMode
+from ignite_tf_magic.settings.options import ConnectOptions, Endpoint
 
 T = TypeVar("T")
 _BUFFER_BYTES = 256 * 1024

@@ -6,8 +6,8 @@ A path is a tuple of names; the root is the empty tuple. No character but "/" an
 
 from __future__ import annotations
 
-from ignite_tf_magic.config.options import Endpoint
 from ignite_tf_magic.errors import ConfigError, CorruptRecord, InvalidPath
+from ignite_tf_magic.settings.options import Endpoint
 
 SCHEME = "igfs"
 MAX_NAME_BYTES = 4096

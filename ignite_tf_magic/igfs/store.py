@@ -18,7 +18,6 @@ from ignite_tf_magic.client.client import Cache, Client, connect
 from ignite_tf_magic.client.pipeline import Pipeline, Routes
 from ignite_tf_magic.client.transaction import Transaction
 from ignite_tf_magic.closing import Closing
-from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.errors import (
     CacheNotFound,
     ConnectionFailed,
@@ -32,15 +31,25 @@ from ignite_tf_magic.igfs.journal import GARBAGE
 from ignite_tf_magic.igfs.layout import BLOCK_BYTES
 from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.protocol.ops import AtomicityMode, CacheMode, Concurrency, Isolation, Status
+from ignite_tf_magic.settings.options import ConnectOptions
 
 T = TypeVar("T")
 DEFAULT_NAME = "igfs"
+_META, _JOURNAL, _BLOCKS = "-meta", "-journal", "-blocks"
 RETRY_S = 60.0
 _TRANSACTION_S = 10.0
 _FIRST_PAUSE_S = 0.002
 _LONGEST_PAUSE_S = 0.5
 _RANDOM = random.SystemRandom()
 _PERMANENT = {Status.SECURITY_VIOLATION, Status.AUTH_FAILED}
+
+
+def caches_of_file_systems(names: Iterable[str]) -> set[str]:
+    """Return those of a cluster's caches in which files lie: three of each file system."""
+    known = set(names)
+    stems = {name.removesuffix(_BLOCKS) for name in known if name.endswith(_BLOCKS)}
+    threes = ({stem + _META, stem + _JOURNAL, stem + _BLOCKS} for stem in stems)
+    return {name for three in threes if three <= known for name in three}
 
 
 class Swap(Enum):
@@ -185,17 +194,17 @@ class Store(Closing):
     @property
     def meta(self) -> Cache:
         """The cache of directory entries and names."""
-        return Cache(self.client(), f"{self.name}-meta")
+        return Cache(self.client(), f"{self.name}{_META}")
 
     @property
     def journal(self) -> Cache:
         """The cache of intents, garbage and leases."""
-        return Cache(self.client(), f"{self.name}-journal")
+        return Cache(self.client(), f"{self.name}{_JOURNAL}")
 
     @property
     def blocks(self) -> Cache:
         """The cache of blocks."""
-        return Cache(self.client(), f"{self.name}-blocks")
+        return Cache(self.client(), f"{self.name}{_BLOCKS}")
 
     def exists(self) -> bool:
         """Whether the file system has been created.
@@ -205,7 +214,7 @@ class Store(Closing):
         """
         client = self.client()
         if not self._exists:
-            self._exists = f"{self.name}-blocks" in client.cache_names()
+            self._exists = f"{self.name}{_BLOCKS}" in client.cache_names()
             if not self._exists and not self._create:
                 raise FileSystemNotFound(
                     f"the cluster has no igfs file system {self.name!r}; create it: "
@@ -225,7 +234,7 @@ class Store(Closing):
                     read_from_backup=False,
                 )
             )
-        client.get_or_create_cache(CacheConfig(f"{self.name}-blocks", backups=1, read_from_backup=False))
+        client.get_or_create_cache(CacheConfig(f"{self.name}{_BLOCKS}", backups=1, read_from_backup=False))
         self._exists = True
 
     def prepare_to_write(self) -> None:

@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 
 from ignite_tf_magic.closing import Closing
-from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.errors import InvalidPath, PathIsDirectory, PathNotDirectory, StaleFile
 from ignite_tf_magic.igfs import layout
 from ignite_tf_magic.igfs.collector import Collector
@@ -20,6 +19,7 @@ from ignite_tf_magic.igfs.reader import FileReader
 from ignite_tf_magic.igfs.store import DEFAULT_NAME, Store, Swap
 from ignite_tf_magic.igfs.tree import Tree
 from ignite_tf_magic.igfs.writer import FileWriter, OpenMode
+from ignite_tf_magic.settings.options import ConnectOptions
 
 _COPY_BYTES = 8 * 1024 * 1024
 _SWEPT_FOR_ROOM = 10_000

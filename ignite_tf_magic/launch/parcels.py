@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from ignite_tf_magic.config.options import cache_dir
 from ignite_tf_magic.errors import ParcelError
 from ignite_tf_magic.launch.archives import read_archive
 from ignite_tf_magic.launch.entries import ArchiveEntry, Entries
+from ignite_tf_magic.settings.options import cache_dir
 
 MAX_BYTES = 256 << 20
 # What a job's directory has and no worker needs. Virtual environments are known by what they contain.

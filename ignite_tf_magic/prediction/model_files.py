@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.errors import ConfigError, PathNotFound
 from ignite_tf_magic.igfs import paths
 from ignite_tf_magic.igfs.addresses import cluster_of
 from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.prediction.job import DIRECTORY
+from ignite_tf_magic.settings.options import ConnectOptions
 from ignite_tf_magic.training.untrusted_models import check_model, keras_version
 
 _SUFFIX = ".keras"

@@ -106,7 +106,9 @@ def _output_names(model: Any) -> list[str]:
 
 
 def _rows_of(assignment: AssignedShard | None) -> int:
-    return assignment.rows_by_worker[assignment.worker] if assignment else 0
+    if assignment is None or assignment.to_count:
+        return 0
+    return assignment.rows_by_worker[assignment.worker]
 
 
 class _Speed:

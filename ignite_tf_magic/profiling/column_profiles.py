@@ -30,7 +30,7 @@ from ignite_tf_magic.profiling.server_numbers import (
 )
 from ignite_tf_magic.protocol.objects import ARRAYS
 from ignite_tf_magic.protocol.ops import TypeCode
-from ignite_tf_magic.protocol.row_fields import Path, RowField, RowFields
+from ignite_tf_magic.protocol.row_fields import Path, RowField
 
 Report = Callable[[str], None]
 # A column that has no more different values in the sample, and each of them often, is counted value by value.
@@ -79,14 +79,12 @@ class Looked:
         query: Query,
         report: Report,
         sample: RowSample,
-        rows: Sequence[RowFields],
         table: CacheTable | None,
         num_rows: int,
     ) -> None:
         self._client, self._query, self._report = client, query, report
-        self._sample, self._rows = sample, rows
-        self._num_rows = num_rows
-        self._table = None if sample.is_whole else table
+        self._sample, self._rows = sample, sample.rows
+        self._table, self._num_rows = table, num_rows
         self.notes: list[str] = []
 
     def profiles(self, paths: Sequence[Path]) -> list[ColumnProfile]:

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ignite_tf_magic.client.client import Cache, Client
-from ignite_tf_magic.client.packed_entries import holds_packed_rows
 from ignite_tf_magic.client.sql_tables import CacheTable, Query, table_of
 from ignite_tf_magic.errors import IgniteTfError
-from ignite_tf_magic.profiling.rows import PACKED_NOTE, first_rows
+from ignite_tf_magic.profiling.packed import NULLS_NOTE, PackedRows, packed_rows
+from ignite_tf_magic.profiling.rows import first_rows
 from ignite_tf_magic.profiling.seen_fields import (
     RowKind,
     kinds_of,
@@ -81,6 +81,8 @@ def look_at_columns(client: Client, query: Query, name: str) -> CacheColumns:
     """Tell what the rows of a cache are made of; see `Session.columns`."""
     cache = client.find_cache(name)
     baseline = cache.baseline()
+    if packed := packed_rows(cache, baseline):
+        return _packed_columns(client, packed, cache.name)
     encoded = first_rows(cache, baseline, LOOKED_AT_ROWS, _LOOKED_AT_BYTES)
     table, _ = table_of(query, cache.name)
     if not encoded:
@@ -89,18 +91,22 @@ def look_at_columns(client: Client, query: Query, name: str) -> CacheColumns:
     rows = [read_row(memoryview(row), find_type) for row in encoded]
     leaves, notes = _leaves(encoded, find_type)
     columns = [_column(client, path, rows, leaves.get(path), table) for path in paths_of(rows)]
-    kinds = kinds_of(rows)
-    if holds_packed_rows(cache.config()):
-        notes.append(PACKED_NOTE)
     return CacheColumns(
         cache.name,
         baseline.size,
         len(rows),
         table.name if table else None,
-        kinds,
+        kinds_of(rows),
         tuple(columns),
         tuple(notes),
     )
+
+
+def _packed_columns(client: Client, packed: PackedRows, cache: str) -> CacheColumns:
+    rows = packed.first(LOOKED_AT_ROWS, _LOOKED_AT_BYTES)
+    leaves = _by_path(packed.layout)
+    columns = tuple(_column(client, path, rows, leaves.get(path), None) for path in paths_of(rows))
+    return CacheColumns(cache, packed.num_rows, len(rows), None, kinds_of(rows), columns, (NULLS_NOTE,))
 
 
 def _leaves(encoded: Sequence[bytes], find_type: FindType) -> tuple[Mapping[Path, Leaf], list[str]]:

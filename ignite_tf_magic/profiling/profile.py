@@ -1,8 +1,8 @@
 """A cache in numbers: its rows, bytes, nulls, classes, distributions and skew, to be looked at before a training.
 
 Where the cache has a SQL table, the cluster makes out what SQL can over all rows. All else comes from a sample of whole
-partitions chosen at random (`rows.draw_rows`), and is marked so. A cache that is no larger than the sample is
-read whole, and then everything is exact.
+partitions chosen at random (`rows.draw_rows`; of packed rows, of entries), and is marked so. A cache that is no larger
+than the sample is read whole, and then everything is exact.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from ignite_tf_magic.client.cache_facts import check_complete, read_facts
 from ignite_tf_magic.client.cache_scan import WHOLE_CACHE, Baseline
 from ignite_tf_magic.client.client import Cache, Client
 from ignite_tf_magic.client.local_rows import rows_by_node
-from ignite_tf_magic.client.packed_entries import holds_packed_rows
 from ignite_tf_magic.client.row_counts import check_rows
 from ignite_tf_magic.client.sql_tables import CacheTable, Query, table_of
 from ignite_tf_magic.errors import ConfigError, LoadIncomplete, RowsLost, ServerError
 from ignite_tf_magic.profiling.column_numbers import ColumnProfile
 from ignite_tf_magic.profiling.column_profiles import Looked, Report, said_if_it_lasts
-from ignite_tf_magic.profiling.rows import PACKED_NOTE, RowSample, draw_rows
+from ignite_tf_magic.profiling.packed import NULLS_NOTE, packed_rows
+from ignite_tf_magic.profiling.rows import RowSample, draw_rows
 from ignite_tf_magic.profiling.seen_fields import RowKind, kinds_of, name_of, paths_of, type_finder
-from ignite_tf_magic.protocol.row_fields import Path, RowFields, read_row
+from ignite_tf_magic.protocol.row_fields import Path, RowFields
 
 SAMPLED_ROWS = 10_000
 
@@ -74,6 +74,7 @@ class CacheProfile:
         backups: Copies of each row beside the first.
         num_sampled: Rows that all that is estimated comes from.
         num_read_partitions: Partitions that were read for it, from beginning to end.
+        read_from: What was read for it, in words: "11 of 1,024 partitions", "9 of 180 entries".
         is_whole: All rows were read: nothing is estimated.
         table: The SQL table that was asked; None where nothing was.
         row_bytes: Mean size of a row as it is stored, without backups and indexes; of the rows that were read.
@@ -86,6 +87,7 @@ class CacheProfile:
     backups: int
     num_sampled: int
     num_read_partitions: int
+    read_from: str
     is_whole: bool
     table: str | None
     row_bytes: float
@@ -107,28 +109,32 @@ def make_profile(
     """Look at a cache; see `Session.profile`."""
     cache = client.find_cache(name)
     baseline = cache.baseline()
-    table, why_no_table = table_of(query, cache.name)
-    with said_if_it_lasts(report, f"reading a sample of the {baseline.size:,} rows of cache {cache.name}"):
-        sample = draw_rows(cache, baseline, num_rows)
-        find_type = type_finder(client)
-        rows = [read_row(memoryview(row), find_type) for row in sample.rows]
-    looked = Looked(client, query, report, sample, rows, table, baseline.size)
-    found = looked.profiles(_chosen(cache.name, _paths(rows, table, sample), table, columns))
-    notes = [*_doubts(cache, baseline), *_sample_notes(sample), *looked.notes]
-    if holds_packed_rows(cache.config()):
-        notes.append(PACKED_NOTE)
-    if table is None and not sample.is_whole:
+    packed = packed_rows(cache, baseline)
+    total_rows = packed.num_rows if packed else baseline.size
+    table, why_no_table = (None, "") if packed else table_of(query, cache.name)
+    with said_if_it_lasts(report, f"reading a sample of the rows of cache {cache.name}"):
+        sample = (
+            packed.draw(num_rows) if packed else draw_rows(cache, baseline, num_rows, type_finder(client))
+        )
+    asked = None if sample.is_whole else table
+    looked = Looked(client, query, report, sample, asked, total_rows)
+    found = looked.profiles(_chosen(cache.name, _paths(sample.rows, asked), table, columns))
+    notes = [*_doubts(cache, baseline), *_sample_notes(sample, is_packed=packed is not None), *looked.notes]
+    if packed:
+        notes.append(NULLS_NOTE)
+    elif table is None and not sample.is_whole:
         notes.append(f"SQL was not asked about cache {cache.name}: {why_no_table}")
     return CacheProfile(
         cache.name,
-        baseline.size,
+        total_rows,
         baseline.backups,
         len(sample.rows),
-        len(sample.rows_of),
+        sample.num_read_partitions,
+        sample.read_from,
         sample.is_whole,
-        table.name if table and not sample.is_whole else None,
+        asked.name if asked else None,
         sample.row_bytes,
-        kinds_of(rows),
+        kinds_of(sample.rows),
         tuple(found),
         _skew(sample, baseline),
         _nodes(client, baseline, sample),
@@ -136,10 +142,10 @@ def make_profile(
     )
 
 
-def _paths(rows: Sequence[RowFields], table: CacheTable | None, sample: RowSample) -> list[Path]:
+def _paths(rows: Sequence[RowFields], table: CacheTable | None) -> list[Path]:
     """List the fields of rows, and where SQL is asked the columns that no row of the sample has."""
     paths = paths_of(rows)
-    if table is None or sample.is_whole:
+    if table is None:
         return paths
     known = {column.name for path in paths if (column := table.column_of(path))}
     others = [each for each in table.columns if each.name not in (*known, "_KEY", "_VAL") and not each.is_key]
@@ -183,13 +189,11 @@ def _doubts(cache: Cache, baseline: Baseline) -> list[str]:
         return [str(error)]
 
 
-def _sample_notes(sample: RowSample) -> list[str]:
+def _sample_notes(sample: RowSample, *, is_packed: bool) -> list[str]:
     if not sample.is_cut:
         return []
-    return [
-        f"the rows are large: reading ended after {sample.read_bytes / 2**20:,.0f} MiB, within a partition, whose rows "
-        "come in the order of their keys' hashes"
-    ]
+    within = "" if is_packed else ", within a partition, whose rows come in the order of their keys' hashes"
+    return [f"the rows are large: reading ended after {sample.read_bytes / 2**20:,.0f} MiB{within}"]
 
 
 def _skew(sample: RowSample, baseline: Baseline) -> PartitionSkew | None:
@@ -211,7 +215,7 @@ def _nodes(client: Client, baseline: Baseline, sample: RowSample) -> tuple[NodeR
     if WHOLE_CACHE in baseline.owners:
         return ()
     counted: Counter[Any] = Counter()
-    if sample.is_whole:
+    if len(sample.rows_of) == len(baseline.owners):
         for partition, rows in sample.rows_of.items():
             counted[baseline.owners[partition]] += rows
     else:

@@ -11,22 +11,23 @@ import itertools
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from ignite_tf_magic.client.cache_scan import Baseline
 from ignite_tf_magic.client.client import Cache
 from ignite_tf_magic.client.page_sizes import MAX_PAGE_ROWS, PageSizes, PartitionStats
 from ignite_tf_magic.client.scanned_pages import ScannedPage
+from ignite_tf_magic.protocol.objects import FindType
+from ignite_tf_magic.protocol.row_fields import RowFields, read_row
+
+_Row = TypeVar("_Row")
 
 _SPREAD = 24
 _SMALL_CACHE_ROWS = 4096
 _MIN_PARTITIONS = 8
 _PARTITIONS_AT_ONCE = 16
-PACKED_NOTE = (
-    "its entries hold many packed rows each, and what is told here is of the entries: IgniteDataset gives the rows, "
-    "and the cache that they were packed from can be looked at"
-)
 # What a sample reads at most; rows may be large.
-_MAX_READ_BYTES = 256 * 1024 * 1024
+MAX_READ_BYTES = 256 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -34,17 +35,21 @@ class RowSample:
     """Rows that were chosen at random.
 
     Attributes:
-        rows: Encoded.
+        rows: In no order.
         num_read: How many rows they were chosen from.
         read_bytes: Of those, as they are encoded.
-        rows_of: Partition -> its rows, of the partitions that were read to their ends.
+        num_read_partitions: Partitions that were read to their ends.
+        read_from: What was read, in words: "11 of 1,024 partitions".
+        rows_of: Partition -> its rows, of the partitions of which that is known then.
         is_whole: The rows are all rows of the cache.
         is_cut: There was too much to read even of few partitions: what was read of the last are its first rows.
     """
 
-    rows: list[bytes] = field(default_factory=list)
+    rows: list[RowFields] = field(default_factory=list)
     num_read: int = 0
     read_bytes: int = 0
+    num_read_partitions: int = 0
+    read_from: str = ""
     rows_of: dict[int, int] = field(default_factory=dict)
     is_whole: bool = False
     is_cut: bool = False
@@ -56,7 +61,7 @@ class RowSample:
 
 
 def first_rows(
-    cache: Cache, baseline: Baseline, num_rows: int, max_bytes: int = _MAX_READ_BYTES
+    cache: Cache, baseline: Baseline, num_rows: int, max_bytes: int = MAX_READ_BYTES
 ) -> list[bytes]:
     """Return rows of as many partitions as there are rows wanted, up to 24, in turns; encoded.
 
@@ -74,7 +79,8 @@ def first_rows(
     spread = partitions[:: max(1, len(partitions) // num_spread)]
     if baseline.size <= max(num_rows, _SMALL_CACHE_ROWS):
         ordered = dict.fromkeys((*_by_owner(baseline, spread), *_by_owner(baseline, partitions)))
-        return _in_turns(_rows_of_small(cache, baseline, list(ordered), num_rows, max_bytes), num_rows)
+        small = _rows_of_small(cache, baseline, list(ordered), num_rows, max_bytes)
+        return in_turns(list(small.values()), num_rows)
     share = -(-num_rows // num_spread)
     found: dict[int, list[bytes]] = {}
     for partition in dict.fromkeys((*spread, *partitions)):
@@ -85,7 +91,7 @@ def first_rows(
     if _count(found) < num_rows and _count_bytes(found) <= max_bytes:  # few partitions have rows
         for partition in filter(found.get, found):
             found[partition] = _first_of(cache, baseline, partition, num_rows)
-    return _in_turns(found, num_rows)
+    return in_turns(list(found.values()), num_rows)
 
 
 def _count(rows: dict[int, list[bytes]]) -> int:
@@ -128,13 +134,14 @@ def _first_of(cache: Cache, baseline: Baseline, partition: int, num_rows: int) -
     return rows[:num_rows]
 
 
-def _in_turns(found: dict[int, list[bytes]], num_rows: int) -> list[bytes]:
-    turns = max(map(len, found.values()), default=0)
-    taken = [rows[turn] for turn in range(turns) for rows in found.values() if turn < len(rows)]
+def in_turns(found: Sequence[list[_Row]], num_rows: int) -> list[_Row]:
+    """Take the first of each, then the second of each, and so on, until there are enough."""
+    turns = max(map(len, found), default=0)
+    taken = [rows[turn] for turn in range(turns) for rows in found if turn < len(rows)]
     return taken[:num_rows]
 
 
-def draw_rows(cache: Cache, baseline: Baseline, num_rows: int) -> RowSample:
+def draw_rows(cache: Cache, baseline: Baseline, num_rows: int, find_type: FindType) -> RowSample:
     """Choose rows at random out of whole partitions, which are chosen at random; the same ones each time.
 
     Reads at least eight partitions that have rows, and about 256 MiB at most.
@@ -159,7 +166,7 @@ def draw_rows(cache: Cache, baseline: Baseline, num_rows: int) -> RowSample:
             drawing.end()
     finally:
         scan.close()
-    return drawing.sample
+    return drawing.drawn(find_type)
 
 
 def _expected_sizes(partitions: Sequence[int], largest_row_bytes: int) -> PageSizes:
@@ -175,6 +182,7 @@ class _Drawing:
 
     def __init__(self, partitions: Sequence[int], num_rows: int | None, chance: random.Random) -> None:
         self.sample = RowSample()
+        self._kept: list[bytes] = []
         self._partitions, self._num_rows, self._chance = partitions, num_rows, chance
         self._done = 0
         self._rows_of_current = 0
@@ -191,14 +199,23 @@ class _Drawing:
         self._keep(page)
         self._rows_of_current += page.page.num_rows
         sample.read_bytes += len(page.page.rows)
-        sample.is_cut = sample.read_bytes > _MAX_READ_BYTES
+        sample.is_cut = sample.read_bytes > MAX_READ_BYTES
         return not sample.is_cut
 
     def end(self) -> None:
         """Note that all partitions were read to their ends."""
         while self._done < len(self._partitions):
             self._finish()
-        self.sample.is_whole = len(self.sample.rows) == self.sample.num_read
+        self.sample.is_whole = len(self._kept) == self.sample.num_read
+
+    def drawn(self, find_type: FindType) -> RowSample:
+        """Return the sample."""
+        sample = self.sample
+        sample.rows = [read_row(memoryview(row), find_type) for row in self._kept]
+        sample.num_read_partitions = len(sample.rows_of)
+        if len(self._partitions) > 1:
+            sample.read_from = f"{sample.num_read_partitions:,} of {len(self._partitions):,} partitions"
+        return sample
 
     def _finish(self) -> None:
         self.sample.rows_of[self._partitions[self._done]] = self._rows_of_current
@@ -210,10 +227,10 @@ class _Drawing:
         sample = self.sample
         for row in rows_of_page(page):
             sample.num_read += 1
-            if self._num_rows is None or len(sample.rows) < self._num_rows:
-                sample.rows.append(row)
+            if self._num_rows is None or len(self._kept) < self._num_rows:
+                self._kept.append(row)
             elif (place := self._chance.randrange(sample.num_read)) < self._num_rows:
-                sample.rows[place] = row
+                self._kept[place] = row
 
 
 def rows_of_page(page: ScannedPage) -> Iterator[bytes]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ignite_tf_magic.client.client import Client
+from ignite_tf_magic.profiling.packed import packed_rows
 from ignite_tf_magic.profiling.rows import first_rows
 from ignite_tf_magic.profiling.seen_fields import cell_of, name_of, paths_of, type_finder
 from ignite_tf_magic.protocol.row_fields import read_row
@@ -56,11 +57,15 @@ def look_at_rows(client: Client, name: str, num_rows: int) -> CacheSample:
     """Return rows of many partitions; see `Session.sample`."""
     cache = client.find_cache(name)
     baseline = cache.baseline()
-    find_type = type_finder(client)
-    rows = [read_row(memoryview(row), find_type) for row in first_rows(cache, baseline, num_rows)]
+    total_rows = baseline.size
+    if packed := packed_rows(cache, baseline):
+        rows, total_rows = packed.first(num_rows), packed.num_rows
+    else:
+        find_type = type_finder(client)
+        rows = [read_row(memoryview(row), find_type) for row in first_rows(cache, baseline, num_rows)]
     paths = paths_of(rows)
     cells = tuple(tuple(cell_of(row, path) for path in paths) for row in rows)
-    return CacheSample(cache.name, tuple(map(name_of, paths)), cells, baseline.size)
+    return CacheSample(cache.name, tuple(map(name_of, paths)), cells, total_rows)
 
 
 def _pandas_column(values: Sequence[Any]) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from ignite_tf_magic.protocol.buffer import Reader
 from ignite_tf_magic.protocol.decimals import decimal_from_wire
 from ignite_tf_magic.protocol.layout import Leaf, RowLayout
 from ignite_tf_magic.protocol.list_items import take_items
-from ignite_tf_magic.protocol.objects import BinaryType, skip_value
+from ignite_tf_magic.protocol.objects import skip_value
 from ignite_tf_magic.protocol.ops import TypeCode
 from ignite_tf_magic.protocol.page_series import PageSeries
 from ignite_tf_magic.protocol.read_values import read_value, uuid_from_wire
@@ -198,6 +198,8 @@ class PageDecoder:
                 taken[number] = (
                     take_items(leaf, number, rows, found, lists)
                     if leaf.is_list
+                    else _texts(leaf, rows, found, 1 + self._num_values)
+                    if leaf.as_text
                     else _take(leaf, rows, found, self._copy)
                 )
         for number, part in taken.items():  # all or none: a page of unknown schemas is decoded again
@@ -218,11 +220,6 @@ def _take(
     leaf: Leaf, rows: memoryview, spans: Sequence[tuple[int, int]], copy: Callable[[memoryview], Any]
 ) -> Any:
     fill = leaf.fill or b""
-    if leaf.as_text:
-        types = {each.type_id: each for each in leaf.types}
-        return [
-            fill if start < 0 else _text(leaf, rows[start : start + size], types) for start, size in spans
-        ]
     if leaf.is_decimal:
         return [float("nan") if start < 0 else _decimal(rows[start : start + size]) for start, size in spans]
     if leaf.code == TypeCode.UUID:
@@ -234,13 +231,19 @@ def _take(
     return b"".join(items), [lengths]
 
 
-def _text(leaf: Leaf, value: memoryview, types: Mapping[int, BinaryType]) -> bytes:
+def _texts(leaf: Leaf, rows: memoryview, spans: Sequence[tuple[int, int]], row_values: int) -> list[bytes]:
+    types, fill, found = {each.type_id: each for each in leaf.types}, leaf.fill or b"", list[bytes]()
     try:
-        return text_of(value, types).encode("utf-8", "surrogatepass")  # a char may be half of one
+        for start, size in spans:
+            text = fill if start < 0 else text_of(rows[start : start + size], types)
+            # A char may be half of one.
+            found.append(text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text)
     except UnknownEnumValue as error:
         raise UnknownSchema(f"field {leaf.name}: {error}", error.type_id) from None
     except (SchemaError, RemoteProtocolError) as error:
-        raise SchemaError(f"field {leaf.name} has no text in a row: {error}") from error
+        where = _described(rows, len(found), row_values)
+        raise SchemaError(f"{where} has no text in {leaf.name}: {error}") from error
+    return found
 
 
 def _uuid(raw: memoryview) -> bytes:

@@ -30,6 +30,7 @@ def declared_layout(
     *,
     fields: Iterable[str] | None = None,
     fill: Mapping[str, Any] | None = None,
+    variable: Iterable[str] = (),
     nulls: Nulls = None,
     as_text: Iterable[str] = (),
 ) -> RowLayout | None:
@@ -59,18 +60,20 @@ def declared_layout(
     masked = nulls if isinstance(nulls, frozenset) else ()
     named = {"fields": made.wanted or (), "fill": made.fill, "nulls": masked, "as_text": made.as_text}
     refuse_unknown(named, made.names)
+    refuse_unknown({"variable": variable}, made.names | made.others)
     return RowLayout(key, value)
 
 
 @dataclass(frozen=True, slots=True)
 class _Declared:
-    """Makes parts of a layout by options, and notes the names of fields."""
+    """Makes parts of a layout by options, and notes the names of fields: those in it, and others of the values."""
 
     wanted: frozenset[str] | None
     fill: Mapping[str, Any]
     nulls: Nulls
     as_text: frozenset[str]
     names: set[str] = field(default_factory=set)
+    others: set[str] = field(default_factory=set)
 
     def object(
         self, path: tuple[str, ...], type_name: str, columns: Sequence[QueryField], known: BinaryType | None
@@ -81,6 +84,7 @@ class _Declared:
         declared = binary_type_of(type_name, codes)
         fields = {field_id: (name, code) for name, (code, field_id) in declared.fields.items()}
         for name, (code, field_id) in known.fields.items() if known else ():
+            self.others.add(".".join((*path, name)))
             if field_id in fields:  # as rows call it: SQL may write it in capitals
                 fields[field_id] = name, fields[field_id][1]
             elif code in _TELLING_CODES:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import struct
 import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -62,7 +63,10 @@ def take_items(
     """
     taking, types = _Taking(leaf), {each.type_id: each for each in leaf.types}
     known = {} if known is None else known
+    is_of_texts = _is_of_texts(leaf)
     for row, (start, size) in enumerate(spans):
+        if is_of_texts and taking.put_texts(rows[start : start + size] if start >= 0 else None):
+            continue
         try:
             value = None
             if start >= 0 and start not in known:
@@ -79,6 +83,12 @@ def take_items(
         if rule is not None:
             raise RowFault(rule, number, row, start)
     return taking.values(), [np.array(each, np.int64) for each in taking.lengths]
+
+
+_INT32 = struct.Struct("<i").unpack_from
+# Bytes in front of the items, in the order of the wire: a type code, how many, and of a collection its kind.
+_LIST_HEADS = {int(TypeCode.STRING_ARRAY): 5, int(TypeCode.COLLECTION): 6}
+_STRING_HEAD = 5  # a type code, a length
 
 
 class _OtherItemError(Exception):
@@ -136,6 +146,18 @@ class _Taking:
             return None
         return self._put(self._leaf, value, 0)
 
+    def put_texts(self, array: memoryview | None) -> bool:
+        """Take a row's array of strings where all of them are there; False leaves it to `put_row`."""
+        if array is None:
+            self.lengths[0].append(0)
+            return True
+        texts = _texts_of(array)
+        if texts is None:
+            return False
+        self._items += texts
+        self.lengths[0].append(len(texts))
+        return True
+
     def _put(self, leaf: Leaf, value: Any, level: int) -> Rule | None:
         if leaf.item is None:
             return self._put_array(leaf, value, level) if self._is_array else self._put_item(value)
@@ -182,6 +204,35 @@ class _Taking:
         item = convert(value)
         self._items.append(item)
         return Rule.TIME if item is None else None
+
+
+def _is_of_texts(leaf: Leaf) -> bool:
+    is_plain = leaf.role is LeafRole.VALUE and leaf.length == VARIABLE and not leaf.member
+    return is_plain and leaf.item is not None and leaf.item.item is None and leaf.item.code == TypeCode.STRING
+
+
+def _texts_of(array: memoryview) -> list[bytes] | None:
+    """Read an array or a collection of strings at once; None where it is none, holds a null, or is damaged."""
+    data, texts = bytes(array), list[bytes]()
+    head = at = _LIST_HEADS.get(data[0], 0) if data else 0
+    try:
+        count = _INT32(data, 1)[0]
+        if not head or count < 0:
+            return None
+        for _ in range(count):
+            if data[at] != TypeCode.STRING:
+                return None
+            begin = at + _STRING_HEAD
+            at = begin + _INT32(data, at + 1)[0]
+            texts.append(data[begin:at])
+        for text in texts:
+            if not text.isascii():
+                text.decode()
+    except (struct.error, IndexError, UnicodeDecodeError):
+        return None
+    # Lengths below 0, or beyond the end, do not add up.
+    is_whole = at == len(data) == head + _STRING_HEAD * len(texts) + sum(map(len, texts))
+    return texts if is_whole else None
 
 
 def _nanos(value: dt.datetime) -> int | None:

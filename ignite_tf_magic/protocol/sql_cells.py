@@ -7,7 +7,6 @@ numpy.datetime64 in UTC (`times.to_datetime64`), a DATE a date, a TIME a time, a
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -22,9 +21,9 @@ from ignite_tf_magic.protocol.read_values import read_value
 from ignite_tf_magic.protocol.times import (
     SQL_DATE_BYTES,
     SQL_DATE_HEAD,
-    date_of_java,
+    date_of_sql,
     nanos_of_wire,
-    to_datetime,
+    time_of_sql,
     to_datetime64,
     wire_dtype,
 )
@@ -33,8 +32,6 @@ from ignite_tf_magic.protocol.walk_compiled import library
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_HOURS_13_MS = 13 * 3_600_000
-_DAY_MS = 86_400_000
 _NUMBERS = frozenset(
     (
         *(TypeCode.BYTE, TypeCode.SHORT, TypeCode.INT, TypeCode.LONG),
@@ -181,21 +178,18 @@ def read_cell(reader: Reader, find_type: FindType | None = None) -> Any:
     if code == TypeCode.OPTIMIZED:
         reader.int8()
         raw = bytes(reader.take(reader.count()))
-        return _date(raw) if len(raw) == SQL_DATE_BYTES and raw.startswith(SQL_DATE_HEAD) else raw
+        if len(raw) != SQL_DATE_BYTES or not raw.startswith(SQL_DATE_HEAD):
+            return raw
+        return date_of_sql(int.from_bytes(raw[-8:], "little", signed=True))
     if code == TypeCode.TIME:
         reader.int8()
-        return to_datetime(reader.int64() % _DAY_MS, 0).time()
+        return time_of_sql(reader.int64())
     value = read_value(reader, find_type)
     if code == TypeCode.CHAR:
         return chr(value)
     if code in _INTEGERS:
         return int(value)
     return float(value) if code == TypeCode.FLOAT else value
-
-
-def _date(raw: bytes) -> dt.date:
-    # Midnight in the node's time zone, which is not told: right for zones from UTC-10 to UTC+13.
-    return date_of_java((int.from_bytes(raw[-8:], "little", signed=True) + _HOURS_13_MS) // _DAY_MS)
 
 
 def _starts(data: memoryview, num_values: int) -> NDArray[np.int64]:

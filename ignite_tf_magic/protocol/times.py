@@ -38,6 +38,8 @@ MAX_MILLIS_AS_NANOS = 9_223_372_036_853
 SQL_DATE_BYTES = 15
 SQL_DATE_HEAD = b"f" + (1087757882).to_bytes(4, "little")
 _SQL_DATE = struct.Struct("<5sHq")
+_HOURS_13_MS = 13 * 3_600_000
+DAY_MS = 86_400_000
 _SQL_DATE_CHECKSUM = 0x6697
 _EPOCH = dt.datetime(1970, 1, 1)
 _EPOCH_UTC = _EPOCH.replace(tzinfo=dt.timezone.utc)
@@ -168,7 +170,7 @@ def millis_of_date(value: dt.date) -> int:
             f"the date {value} is before 15 October 1582, and Java counts those days by another calendar; give a "
             "datetime, or text"
         )
-    return days * 86_400_000
+    return days * DAY_MS
 
 
 def sql_date(value: dt.date) -> bytes:
@@ -199,6 +201,22 @@ def millis_of_time(value: dt.time) -> int:
     return ((value.hour * 60 + value.minute) * 60 + value.second) * 1000 + value.microsecond // 1000
 
 
+def date_of_sql(millis: int) -> dt.date:
+    """Return the date that a java.sql.Date of so many milliseconds is: midnight in a zone that nobody tells.
+
+    Right for zones from UTC-10 to UTC+13.
+
+    Raises:
+        RemoteProtocolError: It is outside of the years 1 to 9999.
+    """
+    return date_of_java((millis + _HOURS_13_MS) // DAY_MS)
+
+
+def time_of_sql(millis: int) -> dt.time:
+    """Return the time of day of a java.sql.Time."""
+    return to_datetime(millis % DAY_MS, 0).time()
+
+
 def date_of_java(day: int) -> dt.date:
     """Return the date that Java means by a day since 1970: by the Julian calendar before 15 October 1582.
 
@@ -206,7 +224,7 @@ def date_of_java(day: int) -> dt.date:
         RemoteProtocolError: It is outside of the years 1 to 9999.
     """
     if day >= _FIRST_GREGORIAN_DAY:
-        return to_datetime(day * 86_400_000, 0).date()
+        return to_datetime(day * DAY_MS, 0).date()
     since_march_0 = day + 719_470  # days since 1 March of the Julian year 0
     year, of_year = divmod(4 * since_march_0 + 3, 1461)
     month, of_month = divmod(5 * (of_year // 4) + 2, 153)

@@ -12,10 +12,9 @@ from collections.abc import Iterable
 from typing import Any, ClassVar, TypeVar
 
 from ignite_tf_magic.protocol.ops import TypeCode
-from ignite_tf_magic.protocol.times import instant_of, to_datetime
+from ignite_tf_magic.protocol.times import DAY_MS, instant_of, time_of_sql, to_datetime
 
 D = TypeVar("D", bound=dt.datetime)
-_DAY_MS = 86_400_000
 _OF_CLASS_OBJECT = -1
 
 
@@ -128,8 +127,8 @@ class JavaTime(dt.time):
 
 def time_of(millis: int) -> dt.time:
     """Return the time of day in UTC of milliseconds since 1970."""
-    plain = to_datetime(millis % _DAY_MS, 0).time()
-    if 0 <= millis < _DAY_MS:
+    plain = time_of_sql(millis)
+    if 0 <= millis < DAY_MS:
         return plain
     made = JavaTime(plain.hour, plain.minute, plain.second, plain.microsecond)
     made.millis = millis

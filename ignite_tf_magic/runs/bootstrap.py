@@ -21,9 +21,9 @@ from functools import partial
 from pathlib import Path
 from types import ModuleType, TracebackType
 
-from ignite_tf_magic.after_import import after_import, call_named
+from ignite_tf_magic.after_import import call_named
 from ignite_tf_magic.launch.files import sync_disk
-from ignite_tf_magic.runs import loopback
+from ignite_tf_magic.runs import loopback, phases
 from ignite_tf_magic.runs.deferred_imports import defer_imports
 from ignite_tf_magic.runs.leaving import Leaving
 from ignite_tf_magic.runs.listening import listens
@@ -68,6 +68,7 @@ def _run(task: WorkerTask) -> tuple[int, BaseException | None]:
         code, error = _outcome_of(partial(_await_servers, task.awaited, task.await_timeout_s))
         if error is not None:
             return code, error
+    phases.tell_phase(phases.SCRIPT)
     script = _script_of(task)
     if script is None:
         return _run_command(task.command)
@@ -117,6 +118,7 @@ def _prepare(task: WorkerTask) -> None:
             os.environ[name] = value
     for name, value in DEFAULT_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    os.environ[phases.FILE] = task.phase_file
     if os.environ.get("MPLBACKEND", "").startswith("module://"):
         os.environ["MPLBACKEND"] = "Agg"  # the notebook's own backend needs the notebook
     Path(task.files).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -150,7 +152,7 @@ def _hook_imports(task: WorkerTask) -> None:
     """Have modules followed by their calls, in this process and in all that it starts, which may be the worker."""
     defer_imports()
     for module, function in task.after_import.items():
-        after_import(module, partial(call_named, function))
+        phases.call_after_import(module, partial(call_named, function))
     known = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     os.environ["PYTHONPATH"] = os.pathsep.join([_SITE_HOOK, *known])
     os.environ["IGNITE_TF_AFTER_IMPORT"] = ",".join(map("=".join, task.after_import.items()))

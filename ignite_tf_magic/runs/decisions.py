@@ -136,6 +136,9 @@ def _observe(record: RunRecord, reports: Reports, observation: Observation) -> R
         )
         if worker.worker in report.up and worker.joined_at is None:
             seen = replace(seen, joined_at=observation.time)
+        phase = report.phases.get(worker.worker, worker.phase)
+        if phase != worker.phase:
+            seen = replace(seen, phase=phase, phase_at=observation.time)
         if (end := report.ends.get(worker.worker)) is not None:
             seen = _ended(seen, end, asked=record.order.phase is Phase.END)
         if seen != worker:

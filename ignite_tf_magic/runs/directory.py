@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,6 +98,11 @@ def exit_name(worker: int, generation: int) -> str:
     return _of_generation(f"exit-{worker}", generation, "json")
 
 
+def phase_name(worker: int, generation: int) -> str:
+    """What a worker's process does."""
+    return _of_generation(f"phase-{worker}", generation, "txt")
+
+
 def task_name(worker: int, generation: int) -> str:
     """What a worker is told to do."""
     return _of_generation(f"task-{worker}", generation, "json")
@@ -135,7 +140,7 @@ def make_private(path: Path) -> None:
 
 
 def create_directory(runs_dir: Path, name: str) -> RunDirectory:
-    """Make the directory of a new run, named like mnist-1121-0412-k3f."""
+    """Make the directory of a new run, named like k3f-mnist-1121-0412."""
     make_private(runs_dir)
     while True:
         directory = RunDirectory(runs_dir / new_run_id(name))
@@ -148,9 +153,9 @@ def create_directory(runs_dir: Path, name: str) -> RunDirectory:
 
 
 def new_run_id(name: str) -> str:
-    """Make an id up, like mnist-1121-0412-k3f."""
+    """Make an id up, like k3f-mnist-1121-0412: it begins with what tells it from others, which a person types."""
     mark = "".join(secrets.choice(_MARK_LETTERS) for _ in range(3))
-    return f"{slug(name) or 'run'}-{time.strftime('%m%d-%H%M')}-{mark}"
+    return f"{mark}-{slug(name) or 'run'}-{time.strftime('%m%d-%H%M')}"
 
 
 def is_directory_name(run_id: str) -> bool:
@@ -159,19 +164,30 @@ def is_directory_name(run_id: str) -> bool:
     return is_one and len(run_id.encode(errors="replace")) <= _MAX_ID_BYTES
 
 
-def resolve_prefix(ids: Iterable[str], beginning: str) -> str | None:
-    """Choose the id that is this, or the only one that begins so; None when none does.
+def resolve_prefix(runs: Mapping[str, bool], beginning: str) -> str | None:
+    """Choose the run of that id; else the only one whose id, or what stands behind its mark, begins so.
+
+    Args:
+        runs: Ids, and whether each run goes on: the only one of those that does counts before all that have ended.
+        beginning: What somebody has written of an id.
+
+    Returns:
+        The id; None when none begins so.
 
     Raises:
         RunNotFound: Several do; the error lists them.
     """
-    known = list(ids)
-    if beginning in known:
-        return beginning
-    matches = [each for each in known if beginning and each.startswith(beginning)]
-    if len(matches) > 1:
-        raise RunNotFound(f"run {beginning!r} may be any of {', '.join(matches)}; write more of its id")
-    return matches[0] if matches else None
+    if beginning in runs or not beginning:
+        return beginning or None
+    matches = [
+        each for each in runs if each.startswith(beginning) or each.partition("-")[2].startswith(beginning)
+    ]
+    live = [each for each in matches if runs[each]]
+    if len(live or matches) > 1:
+        raise RunNotFound(
+            f"run {beginning!r} may be any of {', '.join(live or matches)}; write more of its id"
+        )
+    return next(iter(live or matches), None)
 
 
 def slug(text: str, *, lower: bool = True) -> str:

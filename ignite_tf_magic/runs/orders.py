@@ -38,6 +38,7 @@ class TaskSlot:
         node: Ignite's node there, "host:port" as that host reaches it; the worker knocks there first.
         partitions: Ascending; none for a task that is no worker; None reads the cache whole.
         rows: Rows that it reads.
+        is_counted: Whether somebody has counted these; else they are its part of what its node has told.
         local_rows: Rows that a node of its own host holds.
     """
 
@@ -47,6 +48,7 @@ class TaskSlot:
     partitions: tuple[int, ...] | None
     rows: int = 0
     local_rows: int = 0
+    is_counted: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +183,7 @@ class HostReport:
         ports: Port of each worker that has a seat there, from PREPARE on.
         address: By which other hosts reach it.
         up: Workers whose servers listen.
+        phases: What workers do, of `runs.phases`, as far as they have told.
         pids: Process of each worker of this generation.
         respawns: How often the processes of workers were started again in this generation; none is 0.
         ends: How workers of this generation ended.
@@ -199,6 +202,7 @@ class HostReport:
     ports: Mapping[int, int] = field(default_factory=dict)
     address: str | None = None
     up: frozenset[int] = frozenset()
+    phases: Mapping[int, str] = field(default_factory=dict)
     pids: Mapping[int, int] = field(default_factory=dict)
     respawns: Mapping[int, int] = field(default_factory=dict)
     ends: Mapping[int, WorkerEnd] = field(default_factory=dict)
@@ -233,6 +237,7 @@ class HostReport:
                 "respawns": _by_worker(found.get("respawns", {})),
                 "last_lines": _by_worker(found.get("last_lines", {})),
                 "up": frozenset(found.get("up", ())),
+                "phases": _by_worker(found.get("phases", {})),
                 "ends": ends,
                 "living": tuple(found.get("living", ())),
                 "error": error and HostProblem(**known_fields(HostProblem, error)),

@@ -61,6 +61,8 @@ class RunOptions:
         has_evaluator: Whether one more task runs the script, to evaluate what the others save.
         compat: Whether workers may import `tensorflow.contrib.ignite`, which TensorFlow had until 1.15.
         finish_timeout_s: So long an evaluator may go on when the script has succeeded.
+        tags: Words by which it is found and compared.
+        note: What its starter wants to remember of it.
         tunnel: Whether its tasks reach each other through SSH alone, carried by the process that owns the run, and
             their ports are kept to their hosts; where that cannot be it does not start. It then needs no `survives_s`.
     """
@@ -82,6 +84,8 @@ class RunOptions:
     has_evaluator: bool = False
     compat: bool = False
     finish_timeout_s: float = 60.0
+    tags: tuple[str, ...] = ()
+    note: str = ""
     tunnel: bool = False
 
     def options(self) -> dict[str, Any]:
@@ -107,6 +111,7 @@ class RunSpec(RunOptions):
         log_limit_bytes: Of each worker's output so much is kept at least half; None keeps all.
         requirements: Name of the file that says what the workers' environments have; None: they have none of their own.
         waits_for_room: Whether it waits for GPUs and ports that other runs hold.
+        made_with: The commit of its directory and versions, where it was started, by their names.
     """
 
     cache: str
@@ -124,6 +129,7 @@ class RunSpec(RunOptions):
     log_limit_bytes: int | None = 1 << 30
     requirements: str | None = None
     waits_for_room: bool = False
+    made_with: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def runs_script(self) -> bool:
@@ -177,6 +183,8 @@ class WorkerRecord:
         ended_at: When the script ended where it told so, else the process; seconds since the epoch.
         ended_by_owner: Whether it was ended for the run's sake, not by its own fault.
         respawns: How often its process was started again while the others went on.
+        phase: What it does, of `runs.phases`; empty before it has told.
+        phase_at: Since when, as far as was seen; seconds since the epoch.
     """
 
     worker: int
@@ -189,6 +197,8 @@ class WorkerRecord:
     ended_by_owner: bool = False
     joined_at: float | None = None
     respawns: int = 0
+    phase: str = ""
+    phase_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,7 +401,7 @@ _known_records: dict[Path, tuple[tuple[int, ...], RunRecord]] = {}
 
 
 def _spec(found: Mapping[str, Any]) -> RunSpec:
-    listed = {name: tuple(found[name]) for name in ("command", "args", "hosts") if name in found}
+    listed = {name: tuple(found[name]) for name in ("command", "args", "hosts", "tags") if name in found}
     ports = found.get("port_range")
     strategy = Strategy(found.get("strategy", "sync"))
     plain = {**known_fields(RunSpec, found), **listed}
@@ -428,6 +438,7 @@ class RunInfo:
         left_until: Of a run whose owner has left it, until when its workers live on: who attaches takes it over.
         workers: All tasks, also those that are no workers, by their numbers.
         tasks: Their names: "worker 0", "ps 0", "chief".
+        tags: Words by which it is found and compared.
     """
 
     id: str
@@ -447,6 +458,12 @@ class RunInfo:
     seen_at: datetime | None = None
     left_until: datetime | None = None
     tasks: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+
+    @property
+    def counted_workers(self) -> str:
+        """How many workers it has, in words."""
+        return "1 worker" if self.num_workers == 1 else f"{self.num_workers} workers"
 
 
 def read_info(
@@ -488,6 +505,7 @@ def info_of(record: RunRecord, path: Path, *, has_owner: bool) -> RunInfo:
         ended_at=None if record.ended_at is None else _moment(record.ended_at),
         num_workers=record.spec.num_workers,
         tasks=tuple(role.name for role in record.spec.roles),
+        tags=record.spec.tags,
         directory=path,
         workers=record.workers,
         reason=_why_lost(record) if state is RunState.LOST else record.reason,

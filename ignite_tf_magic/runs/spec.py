@@ -7,7 +7,6 @@ import traceback
 import warnings
 from typing import Any
 
-from ignite_tf_magic.config.options import ConnectOptions, Endpoint
 from ignite_tf_magic.errors import ScriptError, format_ranges
 from ignite_tf_magic.launch.jobs import EarlyProgram, Job
 from ignite_tf_magic.runs import loopback
@@ -17,6 +16,7 @@ from ignite_tf_magic.runs.directory import (
     claim_name,
     exit_name,
     log_name,
+    phase_name,
     script_path,
     task_name,
 )
@@ -25,6 +25,7 @@ from ignite_tf_magic.runs.record import RunRecord
 from ignite_tf_magic.runs.roles import Role, Strategy, filled, template_values, tf_config
 from ignite_tf_magic.runs.task import WorkerTask
 from ignite_tf_magic.runs.timeouts import Timeouts
+from ignite_tf_magic.settings.options import ConnectOptions, Endpoint
 
 _RESPAWNS = 100
 _SERVER = "ignite_tf_magic.training.task_server:serve"
@@ -55,12 +56,17 @@ def rendezvous(record: RunRecord, seat: TaskSlot) -> dict[str, str | None]:
 
 
 def assignment(record: RunRecord, seat: TaskSlot) -> dict[str, Any]:
-    """Tell a worker the rows of all workers, which make steps equal."""
-    return {
+    """Tell a worker the rows of all workers, which make steps equal; their shares, too, where nobody has counted."""
+    workers = record.order.seats[: record.spec.num_workers]
+    found: dict[str, Any] = {
         "cache": record.spec.cache,
         "worker": seat.worker,
-        "rows_by_worker": [each.rows for each in record.order.seats[: record.spec.num_workers]],
+        "rows_by_worker": [each.rows for each in workers],
     }
+    if not all(each.is_counted for each in workers):
+        found["run"] = f"{record.run_id}/{record.generation}"
+        found["shares"] = [format_ranges(each.partitions or ()) or "none" for each in workers]
+    return found
 
 
 def credentials(connect: ConnectOptions) -> dict[str, Any]:
@@ -150,6 +156,7 @@ def worker_task(
         cwd=str(spec.cwd) if stays else own_cwd,
         environment=worker_environment(record, seat, home, has_credentials=has_credentials),
         exit_file=f"{home}/{exit_name(seat.worker, record.generation)}",
+        phase_file=f"{home}/{phase_name(seat.worker, record.generation)}",
         files=f"{home}/files",
         owner_lock=owner_lock,
         command=_filled(record, seat, spec.command),

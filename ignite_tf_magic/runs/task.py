@@ -36,6 +36,7 @@ class WorkerTask:
         files: Directory for the script's own output, made when missing.
         environment: Variables the script finds; None takes one away.
         exit_file: Where the process writes its `ExitReport`.
+        phase_file: Where it writes what it does, of `runs.phases`.
         owner_lock: Lock that the run's owner holds; the worker ends when it is free. Empty: its shim does that.
         after_import: Functions, as "package.module:function", to be called when a module has been imported.
         claim_file: Lock of the process that takes part for this worker, of all that it starts; empty for none.
@@ -60,6 +61,7 @@ class WorkerTask:
     after_import: Mapping[str, str] = field(default_factory=dict)
     variables_from: str = ""
     claim_file: str = ""
+    phase_file: str = ""
     call: str = ""
     awaited: Mapping[str, str] = field(default_factory=dict)
     await_timeout_s: float | None = None

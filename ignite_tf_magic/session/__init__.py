@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ignite_tf_magic.client.sql import QueryProgress as QueryProgress
     from ignite_tf_magic.client.sql_result import QueryResult as QueryResult
-    from ignite_tf_magic.config.options import OnRebalance as OnRebalance
     from ignite_tf_magic.data.loading import LoadOutcome as LoadOutcome
     from ignite_tf_magic.data.loading import LoadProgress as LoadProgress
     from ignite_tf_magic.data.sources import is_source as is_source
@@ -44,29 +43,40 @@ if TYPE_CHECKING:
     from ignite_tf_magic.runs.states import RunState as RunState
     from ignite_tf_magic.runs.supervision.planning import Plan as Plan
     from ignite_tf_magic.serialization.function_source import source_of as source_of
+    from ignite_tf_magic.session.cluster_names import cache_names as cache_names
+    from ignite_tf_magic.session.cluster_names import columns_of_tables as columns_of_tables
+    from ignite_tf_magic.session.cluster_names import paths_in_directory as paths_in_directory
     from ignite_tf_magic.session.examination import diagnose as diagnose
     from ignite_tf_magic.session.facade import CacheInfo as CacheInfo
     from ignite_tf_magic.session.facade import Session as Session
     from ignite_tf_magic.session.facade import attach_run as attach_run
     from ignite_tf_magic.session.facade import load as load
     from ignite_tf_magic.session.facade import open_session as open_session
-    from ignite_tf_magic.session.known_runs import cache_names as cache_names
+    from ignite_tf_magic.session.installation import InstalledPart as InstalledPart
+    from ignite_tf_magic.session.installation import installed as installed
     from ignite_tf_magic.session.known_runs import get_run as get_run
     from ignite_tf_magic.session.known_runs import stop_run as stop_run
     from ignite_tf_magic.session.listing import left_runs as left_runs
     from ignite_tf_magic.session.listing import list_runs as list_runs
+    from ignite_tf_magic.session.listing import only_run as only_run
     from ignite_tf_magic.session.local_nodes import local_down as local_down
     from ignite_tf_magic.session.local_nodes import local_status as local_status
     from ignite_tf_magic.session.local_nodes import local_up as local_up
     from ignite_tf_magic.session.local_nodes import start_embedded as start_embedded
+    from ignite_tf_magic.session.overviews import Overview as Overview
+    from ignite_tf_magic.session.overviews import overview as overview
+    from ignite_tf_magic.session.panel_feed import PanelFeed as PanelFeed
+    from ignite_tf_magic.session.panel_feed import PanelSeen as PanelSeen
     from ignite_tf_magic.session.predicting import predict as predict
     from ignite_tf_magic.session.prediction_steps import PredictionOutcome as PredictionOutcome
     from ignite_tf_magic.session.pruning import Pruned as Pruned
     from ignite_tf_magic.session.run_index import Listed as Listed
+    from ignite_tf_magic.session.run_index import is_live as is_live
     from ignite_tf_magic.session.run_plans import COMMUNICATION as COMMUNICATION
     from ignite_tf_magic.session.run_plans import RunRequest as RunRequest
     from ignite_tf_magic.session.training_run import MetricsTail as MetricsTail
     from ignite_tf_magic.session.training_run import TrainingRun as TrainingRun
+    from ignite_tf_magic.settings.options import OnRebalance as OnRebalance
     from ignite_tf_magic.training.records import TrainingRecord as TrainingRecord
     from ignite_tf_magic.training.records import mean_data_wait as mean_data_wait
 
@@ -75,7 +85,7 @@ if TYPE_CHECKING:
 _NAMES_IN = {
     "client.sql": "QueryProgress",
     "client.sql_result": "QueryResult",
-    "config.options": "OnRebalance",
+    "settings.options": "OnRebalance",
     "data.loading": "LoadOutcome LoadProgress",
     "data.sources": "is_source",
     "data.tables": "TextFormat",
@@ -96,14 +106,18 @@ _NAMES_IN = {
     "profiling.sample": "CacheSample",
     "profiling.column_numbers": "ColumnProfile Histogram",
     "session.examination": "diagnose",
-    "session.known_runs": "cache_names get_run stop_run",
-    "session.listing": "left_runs list_runs",
+    "session.cluster_names": "cache_names columns_of_tables paths_in_directory",
+    "session.installation": "InstalledPart installed",
+    "session.known_runs": "get_run stop_run",
+    "session.listing": "left_runs list_runs only_run",
     "session.local_nodes": "local_down local_status local_up start_embedded",
+    "session.panel_feed": "PanelFeed PanelSeen",
     "session.predicting": "predict",
     "session.prediction_steps": "PredictionOutcome",
     "session.pruning": "Pruned",
-    "session.run_index": "Listed",
+    "session.run_index": "Listed is_live",
     "session.run_plans": "COMMUNICATION RunRequest",
+    "session.overviews": "Overview overview",
     "profiling.seen_fields": "RowKind",
     "session.training_run": "MetricsTail TrainingRun",
     "training.records": "TrainingRecord mean_data_wait",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -15,15 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from ignite_tf_magic import embedded
-from ignite_tf_magic.client.cache_facts import NOTES_PREFIX, LoadState, load_mark, read_facts
-from ignite_tf_magic.client.client import Cache, Client
+from ignite_tf_magic.client.cache_facts import LoadState, load_mark, read_facts
+from ignite_tf_magic.client.client import Client
 from ignite_tf_magic.client.control import pyignite_client
-from ignite_tf_magic.client.packed_entries import holds_packed_rows, num_packed_rows
 from ignite_tf_magic.client.sql import QueryProgress, SqlClient
 from ignite_tf_magic.client.sql_result import QueryResult
 from ignite_tf_magic.client.table_names import list_tables
 from ignite_tf_magic.closing import Closing
-from ignite_tf_magic.config.options import Config, ConnectOptions, state_dir, timeouts_divisor
 from ignite_tf_magic.data.loading import LoadOutcome
 from ignite_tf_magic.data.tables import TextFormat
 from ignite_tf_magic.embedded import EmbeddedCluster
@@ -32,7 +30,6 @@ from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.profiling.columns import CacheColumns, look_at_columns
 from ignite_tf_magic.profiling.profile import SAMPLED_ROWS, CacheProfile, make_profile
 from ignite_tf_magic.profiling.sample import CacheSample, look_at_rows
-from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.runs.decisions import Reports
 from ignite_tf_magic.runs.handles.run import Run, StopOutcome
 from ignite_tf_magic.runs.handles.run_files import RunFiles
@@ -45,8 +42,10 @@ from ignite_tf_magic.runs.registry.registry import Registry
 from ignite_tf_magic.runs.supervision import manager
 from ignite_tf_magic.runs.supervision.manager import RunHooks, RunPlan
 from ignite_tf_magic.runs.supervision.planning import Plan
+from ignite_tf_magic.serialization.facts_html import facts_html
 from ignite_tf_magic.serialization.terminal_text import echo, visible
 from ignite_tf_magic.serialization.values import encode
+from ignite_tf_magic.session.cluster_names import num_rows, without_own
 from ignite_tf_magic.session.known_runs import get_run
 from ignite_tf_magic.session.loads import Loading
 from ignite_tf_magic.session.local_nodes import start_embedded
@@ -70,6 +69,7 @@ from ignite_tf_magic.session.run_plans import RunRequest, plan_again, plan_run, 
 from ignite_tf_magic.session.run_values import push
 from ignite_tf_magic.session.submission import submit
 from ignite_tf_magic.session.training_run import TrainingRun
+from ignite_tf_magic.settings.options import Config, ConnectOptions, state_dir, timeouts_divisor
 
 Report = Callable[[str], None]
 _REGISTRY_ANSWER_S = 10.0
@@ -92,14 +92,6 @@ class CacheInfo:
     backups: int
     tables: tuple[str, ...]
     expected_rows: int | None = None
-
-
-def _num_rows(cache: Cache, config: CacheConfig) -> int:
-    entries = cache.size()
-    if holds_packed_rows(config):
-        with suppress(IgniteTfError):  # as where they are just being written
-            return num_packed_rows(cache, entries)
-    return entries
 
 
 def open_session(
@@ -147,6 +139,17 @@ class Session(Loading, Predicting, Closing):
         self.config = config or Config()
         self._copies: list[RunFiles] = []
 
+    def __repr__(self) -> str:
+        return f"<session with {self._where}>"
+
+    def _repr_html_(self) -> str:
+        return facts_html("session", {"cluster": self._where, "runs that go on": str(len(self.runs()))})
+
+    @property
+    def _where(self) -> str:
+        nodes = ", ".join(map(str, self.options.endpoints))
+        return f"the embedded cluster, {nodes}" if self.embedded_cluster else f"the cluster at {nodes}"
+
     def close(self) -> None:
         """Close the connection. Runs go on: they belong to this process, not to the session."""
         self.client.close()
@@ -157,22 +160,25 @@ class Session(Loading, Predicting, Closing):
         cluster = embedded.status()
         return cluster if cluster and cluster.connect_options == self.options else None
 
-    def caches(self) -> list[CacheInfo]:
-        """List the caches by name, but for those of this package's own notes. Asks the cluster about each of them."""
+    def caches(self, *, include_own: bool = False) -> list[CacheInfo]:
+        """List the caches by name. Asks the cluster about each of them.
+
+        Args:
+            include_own: Also those of this package: its notes, the registry of runs, file systems.
+        """
         tables: dict[str, list[str]] = {}
         for table in list_tables(self.client.router):
             tables.setdefault(table.cache, []).append(table.in_full)
         infos = []
-        for name in self.client.cache_names():
-            if name.startswith(NOTES_PREFIX):
-                continue
+        names = self.client.cache_names()
+        for name in names if include_own else without_own(names):
             cache = self.client.cache(name)
             config = cache.config()
             mode = config.mode.name.lower()
             mark = load_mark(read_facts(self.client, name))
             expected = mark.expected_rows if mark and mark.state is not LoadState.COMPLETE else None
             found = tuple(tables.get(name, ()))
-            infos.append(CacheInfo(name, _num_rows(cache, config), mode, config.backups, found, expected))
+            infos.append(CacheInfo(name, num_rows(cache, config), mode, config.backups, found, expected))
         return infos
 
     def query(
@@ -202,6 +208,7 @@ class Session(Loading, Predicting, Closing):
 
         Raises:
             CacheNotFound: There is none of that name; the error lists the near names.
+            LoadIncomplete, RowsLost, SchemaError: Its rows are packed, and not all there or not to be read.
         """
         return look_at_columns(self.client, self.query, cache)
 
@@ -210,6 +217,7 @@ class Session(Loading, Predicting, Closing):
 
         Raises:
             CacheNotFound: There is none of that name; the error lists the near names.
+            LoadIncomplete, RowsLost, SchemaError: Its rows are packed, and not all there or not to be read.
         """
         return look_at_rows(self.client, cache, num_rows)
 
@@ -228,6 +236,7 @@ class Session(Loading, Predicting, Closing):
 
         Raises:
             CacheNotFound: There is none of that name; the error lists the near names.
+            LoadIncomplete, RowsLost, SchemaError: Its rows are packed, and not all there or not to be read.
             ConfigError: It has no such column.
         """
         return make_profile(self.client, self.query, self.report, cache, columns, num_rows)
@@ -247,7 +256,7 @@ class Session(Loading, Predicting, Closing):
         return len(self.client.nodes())
 
     def plan_run(self, request: RunRequest) -> Plan:
-        """Decide where a run's workers would run, and start nothing. Reads the cache once, to count its rows.
+        """Decide where a run's workers would run, and start nothing. Rows are counted, by the nodes where they can.
 
         Raises:
             ScriptError: The script is not Python.
@@ -300,8 +309,8 @@ class Session(Loading, Predicting, Closing):
         """Start a script or a command on workers, each with partitions of its own.
 
         Returns when their processes run, when the run is queued (`RunRequest.wait`), or when one of its hosts has taken
-        it over (`RunRequest.detach`). Reads the cache once, to count its rows. A run that was not detached ends with
-        this process. Follow it with `Run.follow`.
+        it over (`RunRequest.detach`). Rows are counted, by the nodes where they can. A run that was not detached ends
+        with this process. Follow it with `Run.follow`.
 
         Raises:
             ScriptError: The script is not Python.
@@ -407,7 +416,7 @@ class Session(Loading, Predicting, Closing):
         return list(run_index(self.config, self.options).runs(include_ended=include_ended).runs)
 
     def run(self, run_id: str) -> TrainingRun:
-        """Find a run by its id or the beginning of it.
+        """Find a run by its id, or by the beginning of it or of its name.
 
         Raises:
             RunNotFound: No id begins so, or several do.
@@ -532,7 +541,7 @@ def attach_run(
     """Find a run to watch; one that its owner has left, as a kernel that was restarted, is this process's from now on.
 
     Args:
-        run_id: Its id or the beginning of it.
+        run_id: Its id, or the beginning of it or of its name.
         config: As for `open_session`; so is `via`.
         via: SSH host through which all is reached.
         report: Told when it was taken over.

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ignite_tf_magic.closing import Closing
-from ignite_tf_magic.config.options import state_dir
 from ignite_tf_magic.errors import InvalidPath, MountError, PathIsDirectory, PathNotDirectory, TransferError
 from ignite_tf_magic.igfs import fsck, mount, paths, places
 from ignite_tf_magic.igfs.addresses import cluster_of, given_cluster
@@ -27,6 +26,7 @@ from ignite_tf_magic.igfs.places import CopyLocation, IgfsPlace, LocalPlace, Tra
 from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.launch.spawner import own_python, spawn
 from ignite_tf_magic.session import start_embedded
+from ignite_tf_magic.settings.options import state_dir
 
 __all__ = [
     "CopyOutcome",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ignite_tf_magic.errors import RunNotFound
 from ignite_tf_magic.runs.handles.run import list_runs as list_local
 from ignite_tf_magic.runs.record import RunInfo
 from ignite_tf_magic.session.resolve import configuration, run_index, runs_dir
@@ -24,6 +25,36 @@ def list_runs(*, include_ended: bool = False, config: Path | None = None, via: s
         ConfigError: The configuration cannot be read.
     """
     return run_index(configuration(config, via)).runs(include_ended=include_ended)
+
+
+def only_run(*, or_newest: bool = False, config: Path | None = None, via: str | None = None) -> RunInfo:
+    """Return the only run of this user's that goes on: the one that is meant by who names none.
+
+    Runs of others in the same cluster are never meant: of those this machine has neither directory nor key.
+
+    Args:
+        or_newest: Where none goes on, the one that was started last is meant.
+        config: As for `open_session`; so is `via`.
+        via: SSH host through which all is reached.
+
+    Raises:
+        ConfigError: The configuration cannot be read.
+        RunNotFound: None goes on, or several do, which the error lists; or not all that go on could be seen.
+    """
+    index = run_index(configuration(config, via))
+    listed = index.runs(include_ended=True)
+    if listed.warnings and not or_newest:
+        raise RunNotFound(f"not all runs can be seen ({'; '.join(listed.warnings)}); write which is meant")
+    runs = [run for run in listed if index.is_verified(run.id)]
+    live = [run for run in runs if not run.state.has_ended]
+    if len(live) > 1:
+        raise RunNotFound(
+            f"{len(live)} runs go on: {', '.join(run.id for run in live)}; write which is meant"
+        )
+    if live or (or_newest and runs):
+        return (live or runs)[-1]
+    last = f"; the last one is {runs[-1].id}, {runs[-1].state.value}" if runs else ""
+    raise RunNotFound(f"no run goes on{last}")
 
 
 def left_runs() -> list[RunInfo]:

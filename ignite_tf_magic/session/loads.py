@@ -10,7 +10,6 @@ from typing import Any, Protocol
 
 from ignite_tf_magic.client.client import Client
 from ignite_tf_magic.client.packed_entries import num_packed_rows
-from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.data.loading import LoadOptions, LoadOutcome, LoadProgress, LoadWay, load_rows
 from ignite_tf_magic.data.packing import UnpackedRows, load_packed, unpacked
 from ignite_tf_magic.data.sources import SourceOptions, read_source
@@ -20,6 +19,7 @@ from ignite_tf_magic.dataset.reader import ChunkReader
 from ignite_tf_magic.dataset.source import Source, open_source
 from ignite_tf_magic.errors import ConfigError, EmptyCache, SchemaError
 from ignite_tf_magic.protocol.columns import Column
+from ignite_tf_magic.settings.options import ConnectOptions
 
 
 def _opened_whole(options: ReadOptions) -> Source:

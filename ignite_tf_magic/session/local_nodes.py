@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ignite_tf_magic import embedded
-from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.embedded import ClusterStopped, EmbeddedCluster, EmbeddedOptions
+from ignite_tf_magic.settings.options import ConnectOptions
 
 Report = Callable[[str], None]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.data.loading import LoadProgress
 from ignite_tf_magic.prediction.job import DEFAULT_BATCH_ROWS
 from ignite_tf_magic.serialization.terminal_text import echo
 from ignite_tf_magic.session.facade import open_session
 from ignite_tf_magic.session.prediction_steps import PredictionOutcome
+from ignite_tf_magic.settings.options import ConnectOptions
 
 
 def predict(

@@ -26,7 +26,6 @@ from ignite_tf_magic.client.cache_facts import (
 )
 from ignite_tf_magic.client.client import Cache, Client
 from ignite_tf_magic.client.packed_entries import holds_packed_rows
-from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.data.loading import LoadProgress, check_table
 from ignite_tf_magic.errors import (
     CacheExists,
@@ -47,9 +46,11 @@ from ignite_tf_magic.prediction.model_files import ModelFile, remove_model, send
 from ignite_tf_magic.prediction.progress import begin, finish, mark_of, progress_of
 from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.runs.supervision.planning import Plan
+from ignite_tf_magic.serialization.facts_html import facts_html
 from ignite_tf_magic.serialization.function_source import FunctionSource, source_of
 from ignite_tf_magic.session.run_plans import RunRequest
 from ignite_tf_magic.session.training_run import TrainingRun
+from ignite_tf_magic.settings.options import ConnectOptions
 
 _LOOK_S = 0.5
 
@@ -109,6 +110,9 @@ class PredictionOutcome:
         before = f", {self.rows - self.predicted:,} of them before" if self.predicted < self.rows else ""
         how = f"predicted by run {self.run_id} in {self.seconds:.1f} s"
         return f"{self.rows:,} rows in cache {self.cache}{before}, {how}"
+
+    def _repr_html_(self) -> str:
+        return facts_html(str(self), {})
 
 
 class RunningSession(Protocol):
@@ -306,8 +310,8 @@ class Prediction:
     def _start(self, request: RunRequest) -> TrainingRun:
         run = self._placed(self._session.start_run, request)
         info = run.info()
-        workers = "1 worker" if info.num_workers == 1 else f"{info.num_workers} workers"
-        self._session.report(f"run {run.id}: {workers} on {', '.join(info.hosts)}, predicting {self._source}")
+        where = f"{info.counted_workers} on {', '.join(info.hosts)}"
+        self._session.report(f"run {run.id}: {where}, predicting {self._source}")
         return run
 
     def _placed(self, do: Callable[[RunRequest], T], request: RunRequest) -> T:

@@ -7,7 +7,7 @@ import warnings
 
 from ignite_tf_magic.after_import import after_import, call_named
 from ignite_tf_magic.dataset.tfrecord_files import record_file_system
-from ignite_tf_magic.errors import PluginUnavailable
+from ignite_tf_magic.errors import PluginUnavailable, with_its_extra
 from ignite_tf_magic.igfs.tensorflow_files import TensorFlowFiles
 from ignite_tf_magic.tfplugin.handler import FileSystem
 from ignite_tf_magic.tfplugin.local_guard import LocalGuard, complete_gfile
@@ -46,7 +46,10 @@ def register() -> None:
         ImportError: TensorFlow is not installed.
     """
     handlers = _HANDLERS.all()
-    register_schemes(handlers)
+    try:
+        register_schemes(handlers)
+    except ModuleNotFoundError as error:
+        raise with_its_extra(error, "ignite_tf_magic.register") or error from None
     _HANDLERS.guard.add(handlers)
     complete_gfile()
 

@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from ignite_tf_magic.config.options import (
+from ignite_tf_magic.launch.jobs import LinkTimeouts
+from ignite_tf_magic.launch.ssh import SshOptions
+from ignite_tf_magic.launch.tunnels import Tunnel
+from ignite_tf_magic.runs.reach import Reach
+from ignite_tf_magic.session.run_index import RunIndex
+from ignite_tf_magic.settings.options import (
     Config,
     ConnectOptions,
     embedded_endpoints,
@@ -14,11 +19,6 @@ from ignite_tf_magic.config.options import (
     state_dir,
     timeouts_divisor,
 )
-from ignite_tf_magic.launch.jobs import LinkTimeouts
-from ignite_tf_magic.launch.ssh import SshOptions
-from ignite_tf_magic.launch.tunnels import Tunnel
-from ignite_tf_magic.runs.reach import Reach
-from ignite_tf_magic.session.run_index import RunIndex
 
 
 def configuration(path: Path | None, via: str | None) -> Config:

@@ -7,7 +7,6 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from ignite_tf_magic.config.options import ConnectOptions, timeouts_divisor
 from ignite_tf_magic.errors import ConfigError, IgniteTfError
 from ignite_tf_magic.launch.hosts import Host, call_all
 from ignite_tf_magic.launch.parcels import pack_package
@@ -20,6 +19,7 @@ from ignite_tf_magic.runs.supervision.manager import RunPlan
 from ignite_tf_magic.runs.supervision.planning import Plan
 from ignite_tf_magic.runs.timeouts import Timeouts
 from ignite_tf_magic.session.liveness import why_it_may_live
+from ignite_tf_magic.settings.options import ConnectOptions, timeouts_divisor
 
 _LAST_JOBS_S = 15.0
 _POLL_S = 0.1

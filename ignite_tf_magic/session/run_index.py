@@ -31,10 +31,10 @@ from ignite_tf_magic.runs.seals import Seal
 from ignite_tf_magic.runs.states import RunState
 
 if TYPE_CHECKING:
-    from ignite_tf_magic.config.options import ConnectOptions, HostOptions
     from ignite_tf_magic.runs.reach import Reach
     from ignite_tf_magic.runs.record import RunInfo
     from ignite_tf_magic.runs.registry.registry import RegistryEntry
+    from ignite_tf_magic.settings.options import ConnectOptions, HostOptions
 
 # A listing does not wait long for a cluster that does not answer.
 _CONNECT_S = 2.0
@@ -97,25 +97,31 @@ class RunIndex:
             for name, info in native.items()
             if name not in infos or not (_is_lost(info) and info.detached)
         }
-        chosen = [info for info in infos.values() if include_ended or is_live(info)]
+        now = datetime.now(timezone.utc)
+        chosen = [info for info in infos.values() if include_ended or is_live(info, now)]
         return Listed(tuple(sorted(chosen, key=lambda info: (info.started_at, info.id))), warnings)
 
     def find(self, run_id: str) -> Run:
-        """Find a run by its id or the beginning of it; the one of that id counts before those that begin so.
+        """Find a run by its id, or by the beginning of it or of its name.
+
+        The run of that id counts before those that begin so, and one that goes on before those that have ended.
 
         Raises:
             RunNotFound: No id begins so, or several do; the error lists them.
         """
-        own = [info.id for info in list_local(self._runs_dir, include_ended=True)]
+        own = {info.id: not info.state.has_ended for info in list_local(self._runs_dir, include_ended=True)}
         if run_id in own:
             return self._native(run_id)
         records, warnings = self._records()
-        chosen = resolve_prefix({**dict.fromkeys(own), **records}, run_id)
+        others = _going_on(records)
+        chosen = resolve_prefix(
+            {each: own.get(each, False) or others.get(each, False) for each in (*own, *others)}, run_id
+        )
         if chosen in own:
             return self._native(chosen)
         if chosen is None and run_id and self.registry is not None and not warnings:
             records, warnings = self._over_ssh()  # the registry may not have been told of it yet
-            chosen = resolve_prefix(records, run_id)
+            chosen = resolve_prefix(_going_on(records), run_id)
         if chosen is None:
             raise RunNotFound(_nowhere(run_id, [*own, *records], warnings))
         return self._elsewhere(records[chosen][0])
@@ -251,6 +257,12 @@ class RunIndex:
         return run.directory.path.parent == self._runs_dir
 
 
+def _going_on(records: Mapping[str, tuple[RunRecord, bool]]) -> dict[str, bool]:
+    return {
+        run_id: has_owner and not record.state.has_ended for run_id, (record, has_owner) in records.items()
+    }
+
+
 def _nowhere(run_id: str, known: Sequence[str], warnings: Iterable[str]) -> str:
     near = difflib.get_close_matches(run_id, known, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
@@ -262,10 +274,10 @@ def _is_lost(info: RunInfo) -> bool:
     return info.state is RunState.LOST
 
 
-def is_live(info: RunInfo) -> bool:
+def is_live(info: RunInfo, now: datetime) -> bool:
     """Whether a listing of what goes on shows the run; a lost one is shown until it is stopped, for a day."""
     if _is_lost(info):
-        return datetime.now(timezone.utc) - _last_sign(info) < _LOST_IS_SHOWN
+        return now - _last_sign(info) < _LOST_IS_SHOWN
     return not info.state.has_ended
 
 

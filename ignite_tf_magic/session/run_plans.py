@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -11,13 +12,6 @@ from types import MappingProxyType
 from typing import Any
 
 from ignite_tf_magic.client.client import Client
-from ignite_tf_magic.config.options import (
-    Config,
-    ConnectOptions,
-    OnRebalance,
-    timeouts_divisor,
-    working_directory,
-)
 from ignite_tf_magic.errors import CacheNotFound, ConfigError, NoRoom
 from ignite_tf_magic.launch.parcels import pack_job, pack_package
 from ignite_tf_magic.runs.decisions import Reports
@@ -40,6 +34,14 @@ from ignite_tf_magic.runs.supervision.counted_plans import plan_counted
 from ignite_tf_magic.runs.supervision.manager import RunPlan
 from ignite_tf_magic.runs.supervision.planning import LaunchFacts, Plan
 from ignite_tf_magic.runs.timeouts import Timeouts
+from ignite_tf_magic.session.provenance import made_with
+from ignite_tf_magic.settings.options import (
+    Config,
+    ConnectOptions,
+    OnRebalance,
+    timeouts_divisor,
+    working_directory,
+)
 
 # What workers do when they have imported a module: it then knows igfs://.
 _AFTER_IMPORT = {
@@ -56,6 +58,8 @@ COMMUNICATION = ("auto", "ring", "nccl")
 _PUSHED = "ignite_tf_magic.session.run_values:pushed"
 # Where workers run when none can beside the data.
 _HERE = HostRecord("localhost", python=sys.executable)
+_TAG = re.compile(r"[\w.:=@+/-]{1,64}")
+_MOST_NOTE_CHARS = 2000
 _NOT_PACKED = "this package was not packed for other machines when the run started"
 
 
@@ -67,7 +71,7 @@ class RunRequest(RunOptions):
         cache: Name of the cache that is read, or of its SQL table.
         script: Source of the script that every worker runs; empty when there is a command.
         job_dir: Directory or archive that the command needs.
-        name: First part of the run's id; the cache's name by default.
+        name: What the run's id says behind its mark; the cache's name by default.
         max_restarts: So many failures in a row lead to a restart; None takes the configured number.
         on_rebalance: What a change of the cache's primary owners leads to; None takes what is configured.
         requirements: File of what the workers' interpreter is to have; it is then that of a virtual environment, built
@@ -121,6 +125,7 @@ def plan_run(
         ParcelError: The job's directory cannot be packed.
     """
     _check_env(request.env)
+    _check_words(request)
     spec = _spec(config, request)
     if request.wheels is not None and request.requirements is None:
         raise ConfigError("--wheels says where what --requirements FILE lists comes from; give both")
@@ -273,6 +278,7 @@ def _spec(config: Config, request: RunRequest) -> RunSpec:
         port_range=launch.ports,
         log_limit_bytes=launch.log_limit_bytes,
         waits_for_room=request.wait,
+        made_with=made_with(working_directory()),
     )
 
 
@@ -321,6 +327,18 @@ def _check_env(env: Mapping[str, str]) -> None:
             raise ConfigError(f"--env {name}={value[:40]}: NAME=VALUE is needed, without NUL")
         if name == "TF_CONFIG" or name.startswith("IGNITE_"):
             raise ConfigError(f"--env {name}: the run itself says this to its workers; choose another name")
+
+
+def _check_words(request: RunRequest) -> None:
+    for tag in request.tags:
+        if not _TAG.fullmatch(tag):
+            raise ConfigError(
+                f"--tag {tag[:40]!r}: a tag is a word of letters, digits and . _ - : = @ + / (64 at most)"
+            )
+    if len(request.note) > _MOST_NOTE_CHARS:
+        raise ConfigError(
+            f"--note has {len(request.note):,} characters; {_MOST_NOTE_CHARS:,} at most are kept"
+        )
 
 
 def _interpreter(python: str | None) -> str | None:

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.errors import ConfigError, PathNotFound
 from ignite_tf_magic.igfs.addresses import cluster_of
 from ignite_tf_magic.igfs.layout import FileNode
 from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.serialization.values import decode, encode
+from ignite_tf_magic.settings.options import ConnectOptions
 from ignite_tf_magic.training.models import WEIGHTS, WHOLE, as_built, leave_model
 from ignite_tf_magic.training.task import task
 from ignite_tf_magic.training.untrusted_models import check_model, check_weights, keras_version

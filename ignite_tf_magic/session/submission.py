@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from ignite_tf_magic.config.options import Endpoint
 from ignite_tf_magic.errors import (
     ConnectionFailed,
     DeadlineExceeded,
@@ -35,6 +34,7 @@ from ignite_tf_magic.runs.registry.registry import Owner, Registry
 from ignite_tf_magic.runs.seals import Seal
 from ignite_tf_magic.runs.supervision.manager import RunPlan, first_record, payload_for
 from ignite_tf_magic.runs.supervision.reconciler_instructions import INSTRUCTIONS, Instructions
+from ignite_tf_magic.settings.options import Endpoint
 
 _JOB = "reconciler"
 _NOTHING = "Nothing of it is left"

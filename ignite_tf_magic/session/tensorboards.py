@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ignite_tf_magic.config.options import configured_cluster, state_dir, working_directory
 from ignite_tf_magic.serialization.terminal_text import echo
 from ignite_tf_magic.session import get_run
 from ignite_tf_magic.session.resolve import runs_dir
+from ignite_tf_magic.settings.options import configured_cluster, state_dir, working_directory
 from ignite_tf_magic.tensorboard.lifecycle import list_boards, open_board, stop_boards
 from ignite_tf_magic.tensorboard.record import BoardSpec, LogSource, TensorBoardInfo, log_sources
 

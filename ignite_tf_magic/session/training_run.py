@@ -11,12 +11,16 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from ignite_tf_magic.closing import Closing
-from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.errors import ConnectionFailed, IgniteTfError, PathNotFound
 from ignite_tf_magic.igfs.reader import FileReader
 from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.runs.handles.run import Run
+from ignite_tf_magic.serialization.facts_html import facts_html
 from ignite_tf_magic.session.run_values import load_model, read_result
+from ignite_tf_magic.settings.options import ConnectOptions
+from ignite_tf_magic.training.parameters import FILE_NAME as PARAMETERS
+from ignite_tf_magic.training.parameters import MOST_BYTES as PARAMETERS_BYTES
+from ignite_tf_magic.training.parameters import parse as parse_parameters
 from ignite_tf_magic.training.records import FILE_NAME, RecordReader, TrainingRecord, without_repeats
 
 if TYPE_CHECKING:
@@ -26,7 +30,7 @@ _PART_BYTES, _TAIL_BYTES = 1 << 20, 1 << 16
 _POLL_S, _PAUSE_S = 0.5, 5.0
 _JOIN_S = 2.0
 # Columns of numbers that nobody may know.
-_MEASURES = ("examples_per_s", "data_wait", "memory_bytes", "gpu_share")
+_MEASURES = ("examples_per_s", "data_wait", "memory_bytes", "cpu_cores", "gpu_share")
 
 Cluster = Callable[[], "ConnectOptions | None"]
 
@@ -60,6 +64,27 @@ class TrainingRun(Run):
             return without_repeats(_read_on(file, reader))
         return []
 
+    def __repr__(self) -> str:
+        try:
+            info = self.info()
+        except FileNotFoundError:
+            return f"<run {self.id}: removed>"
+        return f"<run {info.id}: {info.state.value}, {info.counted_workers}, reading {info.cache}>"
+
+    def _repr_html_(self) -> str:
+        info, latest = self.info(), self.latest()
+        return facts_html(
+            f"run {info.id}: {info.state.value}",
+            {
+                "cache": info.cache,
+                "workers": f"{info.counted_workers} on {', '.join(info.hosts)}",
+                "training": "" if latest is None else _place(latest),
+                "tags": ", ".join(info.tags),
+                "reason": info.reason or "",
+                "files": str(info.directory),
+            },
+        )
+
     def latest(self) -> TrainingRecord | None:
         """Read what was told last; None when nothing was, or when no cluster answers: it is an extra to who looks."""
         options = self.cluster()
@@ -74,6 +99,23 @@ class TrainingRun(Run):
         return next(reversed(RecordReader().feed(bytes(data[:count]))), None)
 
     @property
+    def parameters(self) -> dict[str, Any]:
+        """What its script has told by `ignite_tf_magic.config`, and what its last `fit` was given; empty before that.
+
+        Raises:
+            ConnectionFailed: No node of the cluster answers.
+        """
+        options = self.cluster()
+        if options is None:
+            return {}
+        with Volume(lambda: options) as volume, suppress(PathNotFound):
+            with volume.open_read(("runs", self.id, PARAMETERS)) as file:
+                data = bytearray(min(file.node.size, PARAMETERS_BYTES))
+                file.read_into(0, memoryview(data))
+            return parse_parameters(bytes(data))
+        return {}
+
+    @property
     def history(self) -> pd.DataFrame:
         """The epochs that are done, one in a row; without columns before the first.
 
@@ -86,6 +128,7 @@ class TrainingRun(Run):
             examples_per_s: float64. Of all workers together; NaN where nobody knows.
             data_wait: float64. Share of time waited for data, from 0 to 1, of the worker that waited most.
             memory_bytes: float64. Of the largest worker's process.
+            cpu_cores: float64. How many cores a worker's process kept busy, in the mean.
             time: datetime64, UTC. By the chief's clock.
             gpu_share: float64. How busy the GPUs were, from 0 to 1; only where workers have some.
 
@@ -139,6 +182,11 @@ class TrainingRun(Run):
         return MetricsTail(self.id, self.cluster)
 
 
+def _place(record: TrainingRecord) -> str:
+    values = "".join(f", {name} {value:.4g}" for name, value in record.values.items())
+    return f"epoch {record.epoch + 1}, step {record.step}{values}"
+
+
 def frame_of(records: list[TrainingRecord]) -> pd.DataFrame:
     """Return records as rows, with the columns of `TrainingRun.history`."""
     import pandas as pd
@@ -151,6 +199,7 @@ def frame_of(records: list[TrainingRecord]) -> pd.DataFrame:
 def _row(record: TrainingRecord) -> dict[str, Any]:
     memory = [each.memory_bytes for each in record.workers if each.memory_bytes is not None]
     gpus = [each.gpu_share for each in record.workers if each.gpu_share is not None]
+    cores = [each.cpu_cores for each in record.workers if each.cpu_cores is not None]
     row = {
         "training": record.training,
         "epoch": record.epoch,
@@ -159,6 +208,7 @@ def _row(record: TrainingRecord) -> dict[str, Any]:
         "examples_per_s": record.examples_per_s,
         "data_wait": record.data_wait,
         "memory_bytes": max(memory, default=None),
+        "cpu_cores": sum(cores) / len(cores) if cores else None,
         "time": datetime.fromtimestamp(record.time, timezone.utc),
     }
     return row | ({"gpu_share": sum(gpus) / len(gpus)} if gpus else {})

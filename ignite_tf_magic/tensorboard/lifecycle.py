@@ -15,12 +15,12 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
-from ignite_tf_magic.config.options import jupyter_proxy_url
 from ignite_tf_magic.errors import DeadlineExceeded, TensorBoardError
 from ignite_tf_magic.launch.groups import ask_to_end, kill_group
 from ignite_tf_magic.launch.lock import HeldLock
 from ignite_tf_magic.launch.log_files import tail
 from ignite_tf_magic.launch.spawner import spawn
+from ignite_tf_magic.settings.options import jupyter_proxy_url
 from ignite_tf_magic.tensorboard.record import STATUS_PATH, BoardDirectory, BoardSpec, TensorBoardInfo
 
 Report = Callable[[str], None]

@@ -22,6 +22,7 @@ from ignite_tf_magic.training.frameworks import Framework, framework_of
 from ignite_tf_magic.training.group import worker_group
 from ignite_tf_magic.training.handed_out_fit import HandedOutFit
 from ignite_tf_magic.training.models import leave_model
+from ignite_tf_magic.training.parameters import note, of_fit
 from ignite_tf_magic.training.reporting import Reporter, check_loss, reporter_of_fit
 from ignite_tf_magic.training.resume import CheckpointPolicy, FitProgress, GracefulShutdown
 from ignite_tf_magic.training.step_sources import HandedBatches, RowsOfWorkers
@@ -51,6 +52,7 @@ def fit_on_workers(model: Any, original: Callable[..., Any], given: dict[str, An
     progress.find()
     data, _ = training_data(given, framework, group, order_seed(group, fit))
     source = _source(data, given, framework, len(servers.workers))
+    note(name, of_fit(model, given, {"tensorflow": tf.__version__, "keras": framework.module.__version__}))
     reporter = reporter_of_fit(name, group, given, data["x"])
     callbacks = listed(given.pop("callbacks", None))
     follows = any(_looks_within_epochs(each, framework) for each in callbacks)

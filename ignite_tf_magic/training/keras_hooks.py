@@ -43,6 +43,7 @@ from ignite_tf_magic.training.losses import hook_losses
 from ignite_tf_magic.training.metric_updates import hook_metrics
 from ignite_tf_magic.training.models import leave_model
 from ignite_tf_magic.training.optimizers import hook_optimizers, optimizers_of
+from ignite_tf_magic.training.parameters import note, of_fit
 from ignite_tf_magic.training.reporting import reporter_of_fit
 from ignite_tf_magic.training.resume import CheckpointPolicy, FitProgress, GracefulShutdown
 from ignite_tf_magic.training.saving import hook_saving
@@ -235,6 +236,7 @@ def _fit(model: Any, original: Callable[..., Any], given: dict[str, Any]) -> Any
     data, firsts = training_data(given, framework, group, order_seed(group, fit))
     together.note_divided(firsts.is_training_divided, is_training=True)
     together.note_divided(firsts.is_validation_divided, is_training=False)
+    note(name, of_fit(model, given, {"tensorflow": tf.__version__, "keras": framework.module.__version__}))
     reporter = reporter_of_fit(name, group, given, data["x"])
     callbacks = for_worker(given.pop("callbacks", None), framework, group)
     history = framework.module.callbacks.History()

@@ -16,8 +16,9 @@ from ignite_tf_magic.training.checkpoints import Checkpoint, directory_in_run
 from ignite_tf_magic.training.claim import CLAIM, name_in_run, why_not
 from ignite_tf_magic.training.group import WorkerGroup, as_array, communication, worker_group
 from ignite_tf_magic.training.reading import begin_at, is_record, record_sources
-from ignite_tf_magic.training.reporting import Reporter, check_loss, writer_of_run
+from ignite_tf_magic.training.reporting import RecordWriter, Reporter, check_loss, writer_of_run
 from ignite_tf_magic.training.resume import CheckpointPolicy, GracefulShutdown
+from ignite_tf_magic.training.task import task, why_alone
 
 # How long a wish to save waits until all workers ask each other.
 _ASK_EVERY_S = 0.2
@@ -97,9 +98,7 @@ class Loop:
             self._restore(checkpoint)
         self._dataset = dataset
         begin_at(dataset, first, skipped, checkpoint, self._group)
-        self._reporter = Reporter(
-            name, self._group, writer_of_run(), epochs=epochs, batches=num_batches(dataset)
-        )
+        self._reporter = Reporter(name, self._group, _writer(), epochs=epochs, batches=num_batches(dataset))
         batches = self._reporter.measured(dataset)
         with self._asked.listening():
             for self.epoch in range(first, epochs):
@@ -203,3 +202,9 @@ class _Logged:
         """Return the means since the last time."""
         sums, self._sums = self._sums, {}
         return {name: float(total) / count for name, (total, count) in sums.items()}
+
+
+def _writer() -> RecordWriter | None:
+    """Return the run's writer; of workers that train a model each, the first alone tells how it goes."""
+    own = task()
+    return None if own.kind == "worker" and own.index and why_alone(own) else writer_of_run()

@@ -31,6 +31,7 @@ class Sample:
         memory_bytes: Of the process, now.
         gpu_share: How busy its GPUs were, from 0 to 1.
         gpu_memory_bytes: In use on them, now.
+        cpu_s: Processor time of the process in `seconds`, of all its threads.
     """
 
     rows: float = 0.0
@@ -39,6 +40,7 @@ class Sample:
     memory_bytes: float = _NAN
     gpu_share: float = _NAN
     gpu_memory_bytes: float = _NAN
+    cpu_s: float = 0.0
 
     def to_array(self) -> np.ndarray:
         """Return it as numbers, for all workers' to be put side by side."""
@@ -51,6 +53,7 @@ class Sample:
             rows=self.rows + earlier.rows,
             seconds=self.seconds + earlier.seconds,
             waited_s=self.waited_s + earlier.waited_s,
+            cpu_s=self.cpu_s + earlier.cpu_s,
         )
 
     @classmethod
@@ -67,19 +70,21 @@ class Meter:
 
     def __init__(self) -> None:
         self._gpus = GpuWatch() if tf.config.list_physical_devices("GPU") else None
-        self._spent_s = 0.0
-        self._since: float | None = None
+        self._spent_s = self._cpu_s = 0.0
+        self._since: tuple[float, float] | None = None
         self._waited_s, self._rows = counted()
 
     def go(self) -> None:
         """Let the time count from now on."""
         if self._since is None:
-            self._since = time.monotonic()
+            self._since = time.monotonic(), time.process_time()
 
     def pause(self) -> None:
         """Let it count no longer, as while the model is validated."""
         if self._since is not None:
-            self._spent_s += time.monotonic() - self._since
+            began, cpu_began = self._since
+            self._spent_s += time.monotonic() - began
+            self._cpu_s += time.process_time() - cpu_began
             self._since = None
 
     def take(self) -> Sample:
@@ -88,10 +93,10 @@ class Meter:
         self.pause()
         waited_s, rows = counted()
         busy, used = self._gpus.latest() if self._gpus else (_NAN, _NAN)
-        found = Sample(
-            rows - self._rows, self._spent_s, waited_s - self._waited_s, memory_bytes(), busy, used
-        )
-        self._waited_s, self._rows, self._spent_s = waited_s, rows, 0.0
+        waited_s, self._waited_s = waited_s - self._waited_s, waited_s
+        rows, self._rows = rows - self._rows, rows
+        found = Sample(rows, self._spent_s, waited_s, memory_bytes(), busy, used, self._cpu_s)
+        self._spent_s = self._cpu_s = 0.0
         if is_going:
             self.go()
         return found

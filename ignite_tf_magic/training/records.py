@@ -25,6 +25,7 @@ class WorkerMeasures:
         memory_bytes: Of its process.
         gpu_share: How busy its GPUs were, from 0 to 1.
         gpu_memory_bytes: In use on them.
+        cpu_cores: How many cores its process kept busy, with all its threads.
     """
 
     examples_per_s: float | None = None
@@ -32,6 +33,7 @@ class WorkerMeasures:
     memory_bytes: float | None = None
     gpu_share: float | None = None
     gpu_memory_bytes: float | None = None
+    cpu_cores: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +73,22 @@ class TrainingRecord:
 
     @classmethod
     def from_line(cls, line: bytes) -> TrainingRecord | None:
-        """Read a line; None when it is not one of a record, or of another version of this package."""
+        """Read a line; None when it is not one of a record. What a later version tells beside it is left out."""
         try:
             content: dict[str, Any] = json.loads(line)
-            content["workers"] = tuple(WorkerMeasures(**each) for each in content["workers"])
+            content["workers"] = tuple(
+                WorkerMeasures(**_known(WorkerMeasures, each)) for each in content["workers"]
+            )
             content["values"] = {str(name): float(value) for name, value in content["values"].items()}
-            record = cls(**content)
+            record = cls(**_known(cls, content))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
             return None
         return record if _is_sound(record) else None
+
+
+def _known(kind: type[Any], content: Mapping[str, Any]) -> dict[str, Any]:
+    names = kind.__dataclass_fields__
+    return {name: value for name, value in content.items() if name in names}
 
 
 def _is_sound(record: TrainingRecord) -> bool:
@@ -88,13 +97,24 @@ def _is_sound(record: TrainingRecord) -> bool:
     numbers = [record.time, record.examples_per_s, record.data_wait, *measured]
     counts = [record.epoch, record.step, record.batch, record.epochs, record.batches]
     return (
-        type(record.training) is str
+        _is_text(record.training)
+        and type(record.is_epoch) is bool
+        and all(map(_is_text, record.values))
         and type(record.time) in (int, float)
         and 0 <= record.time < _END_OF_TIME
-        and all(type(each) in (int, float, NoneType) for each in numbers)
-        and all(type(each) in (int, NoneType) for each in counts)
+        and all(type(each) in (float, NoneType) or _is_int64(each) for each in numbers)
+        and all(each is None or _is_int64(each) for each in counts)
         and None not in counts[:3]
     )
+
+
+def _is_text(name: object) -> bool:
+    """Whether it can be sent to a browser: JSON may hold halves of characters."""
+    return type(name) is str and not any("\ud800" <= letter <= "\udfff" for letter in name)
+
+
+def _is_int64(number: object) -> bool:
+    return type(number) is int and abs(number) < 2**63
 
 
 class RecordReader:

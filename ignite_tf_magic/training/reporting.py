@@ -22,6 +22,7 @@ import tensorflow as tf
 
 from ignite_tf_magic.dataset.batches import num_batches
 from ignite_tf_magic.errors import IgniteTfError, TrainingDiverged
+from ignite_tf_magic.runs.phases import FIRST_STEP, TRAINING, tell_phase
 from ignite_tf_magic.training.group import WorkerGroup, as_array
 from ignite_tf_magic.training.measures import NUM_NUMBERS, Meter, Sample
 from ignite_tf_magic.training.records import FILE_NAME, TrainingRecord, WorkerMeasures
@@ -60,6 +61,7 @@ class Reporter:
         self._told_at = time.monotonic()
         self._of_epoch = self._nothing()
         self._meter = Meter() if writer is not None else None
+        self._has_told = False
 
     @property
     def is_on(self) -> bool:
@@ -91,6 +93,9 @@ class Reporter:
         """
         if self._writer is None or self._meter is None:
             return
+        if not self._has_told:
+            tell_phase(TRAINING)
+            self._has_told = True
         samples = self._gathered(self._meter.take())
         self._told_at = time.monotonic()
         if not self._group.place.is_chief:
@@ -158,6 +163,7 @@ def _worker_record(sample: Sample) -> WorkerMeasures:
         memory_bytes=_known(sample.memory_bytes),
         gpu_share=_known(sample.gpu_share),
         gpu_memory_bytes=_known(sample.gpu_memory_bytes),
+        cpu_cores=_ratio(sample.cpu_s, sample.seconds),
     )
 
 
@@ -252,6 +258,7 @@ def _scalars(record: TrainingRecord) -> dict[str, float]:
         speed[f"worker_{number}/data_wait"] = worker.data_wait
         speed[f"worker_{number}/memory_bytes"] = worker.memory_bytes
         speed[f"worker_{number}/gpu_share"] = worker.gpu_share
+        speed[f"worker_{number}/cpu_cores"] = worker.cpu_cores
     found |= {f"{record.training}/{name}": value for name, value in speed.items() if value is not None}
     return found
 
@@ -262,6 +269,7 @@ _writers: dict[str, RecordWriter] = {}
 def reporter_of_fit(training: str, group: WorkerGroup, given: Mapping[str, Any], data: Any) -> Reporter:
     """Make the reporter of a `fit`, of its arguments and this worker's data."""
     batches = given.get("steps_per_epoch") or num_batches(data)
+    tell_phase(FIRST_STEP)
     return Reporter(training, group, writer_of_run(), epochs=given.get("epochs", 1), batches=batches)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from ignite_tf_magic.dataset.portable import made_of
+from ignite_tf_magic.dataset.tf_private import forget_end
 
 Parts = Sequence[Any]  # the tensors of a batch
 
@@ -115,7 +116,8 @@ class RowsOfWorkers(StepSource):
         with tf.device(device):
             try:
                 element = next(self._iterator(worker))
-            except StopIteration:
+            except StopIteration as end:
+                forget_end(end)
                 return None
         return list(tf.nest.flatten(element, expand_composites=True))
 

@@ -4,42 +4,78 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from ignite_tf_magic import session
 from ignite_tf_magic.errors import IgniteTfError
 from ignite_tf_magic.serialization.terminal_text import visible_line
+from ignite_tf_magic.ui.commands.command import CommandParser
 from ignite_tf_magic.ui.commands.table import make_parser
+from ignite_tf_magic.ui.sql_completion import beginning_of_word, sql_candidates
 
 
-def _run_ids() -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Words that may come next.
+
+    Attributes:
+        words: Them, best first.
+        or_files: Whether it may be a file of this machine as well.
+    """
+
+    words: tuple[str, ...] = ()
+    or_files: bool = True
+
+
+def _run_ids(_: str) -> list[str]:
+    """List ids, those of runs that go on first, the newest of each kind first."""
     try:
-        return [run.id for run in reversed(session.list_runs(include_ended=True).runs)]
+        runs = list(reversed(session.list_runs(include_ended=True).runs))
     except (IgniteTfError, OSError):
         return []
+    return [run.id for run in sorted(runs, key=lambda run: run.state.has_ended)]
 
 
-def _caches() -> list[str]:
+def _caches(_: str) -> list[str]:
     return session.cache_names()
 
 
+def _paths(beginning: str) -> list[str]:
+    """List what is in the directory of igfs that is being typed, written as that is."""
+    directory, _, _ = beginning.rpartition("/")
+    scheme = "igfs://" if beginning.startswith("igfs:///") else ""
+    return [scheme + path for path in session.paths_in_directory(directory or "/")]
+
+
+def _statements(beginning: str) -> list[str]:
+    stem = beginning.removesuffix(beginning_of_word(beginning))
+    found = sql_candidates(beginning, "", session.columns_of_tables())
+    return [stem + word for word in found if '"' not in word]  # the statement stands in such quotes itself
+
+
 # What a word stands for, by the way in which help shows it.
-_THINGS: dict[str, Callable[[], list[str]]] = {
+_THINGS: dict[str, Callable[[str], list[str]]] = {
     "RUN": _run_ids,
     "CACHE": _caches,
     "CACHE_NAME": _caches,
+    "STATEMENT": _statements,
+    "PATH": _paths,
+    "TARGET": _paths,
+    "FROM": _paths,
 }
+_FILES_TOO = {"FROM"}
 
 
-def candidates(words: Sequence[str], beginning: str) -> list[str]:
-    """Return the words that may come next.
+def candidates(words: Sequence[str], beginning: str) -> Candidates:
+    """Return what may come next.
 
-    Blocks for a second or two where a cluster that does not answer is asked for its caches. Starts nothing.
+    Blocks for a second or two where a cluster that does not answer is asked for its things. Starts nothing.
 
     Args:
         words: Those behind our command's name that are whole.
         beginning: What is typed of the next one.
     """
-    parser = make_parser(argparse.ArgumentParser, "ignite-tf", words)
+    parser: argparse.ArgumentParser = make_parser(CommandParser, "ignite-tf", words or ["help"])
     num_given, option = 0, None
     for word in words:
         if option is not None and option.nargs != 0:
@@ -50,29 +86,39 @@ def candidates(words: Sequence[str], beginning: str) -> list[str]:
             parser, num_given, option = below[word], 0, None
         else:
             num_given, option = num_given + 1, None
-    possible = (
-        _values(option) if option is not None and option.nargs != 0 else _next(parser, num_given, beginning)
-    )
-    return [word for word in possible if word.startswith(beginning)]
+    if option is not None and option.nargs != 0:
+        found = Candidates(tuple(_values(option, beginning)))
+    else:
+        found = _next(parser, num_given, beginning)
+    begins = tuple(word for word in found.words if word.startswith(beginning))
+    return Candidates(begins, found.or_files)
 
 
-def _next(parser: argparse.ArgumentParser, num_given: int, beginning: str) -> Iterable[str]:
+def _next(parser: argparse.ArgumentParser, num_given: int, beginning: str) -> Candidates:
     if beginning.startswith("-"):
-        return [name for name in _options(parser) if name.startswith("--") or name == beginning]
+        named = [name for name in _options(parser) if name.startswith("--") or name == beginning]
+        return Candidates(tuple(named), or_files=False)
     if below := _subparsers(parser):
-        return list(below)
+        return Candidates(tuple(below), or_files=False)
     places = [each for each in parser._actions if not each.option_strings]
     if not places:
-        return []
+        return Candidates(or_files=False)
     is_last = num_given >= len(places)
     place = places[-1] if is_last else places[num_given]
-    return _values(place) if not is_last or place.nargs in ("*", "+") else []
+    if is_last and place.nargs not in ("*", "+"):
+        return Candidates()
+    shown = str(place.metavar)
+    known = place.choices is not None or (shown in _THINGS and shown not in _FILES_TOO)
+    return Candidates(tuple(_values(place, beginning)), or_files=not known)
 
 
-def _values(action: argparse.Action) -> Iterable[str]:
+def _values(action: argparse.Action, beginning: str) -> Iterable[str]:
     if action.choices:
         return [str(each) for each in action.choices]
-    return [name for name in _THINGS.get(str(action.metavar), list)() if _is_plain(name)]
+    list_them = _THINGS.get(str(action.metavar))
+    if list_them is None or (action.option_strings and list_them is _paths):  # PATH of a host
+        return []
+    return [name for name in list_them(beginning) if _is_plain(name)]
 
 
 def _is_plain(name: str) -> bool:

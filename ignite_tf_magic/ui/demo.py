@@ -1,4 +1,4 @@
-"""`ignite-tf demo`: nodes, real digits, and the quick start notebook executed in a real kernel."""
+"""`ignite-tf demo`: nodes, and the quick start notebook, which loads real digits, executed in a real kernel."""
 
 from __future__ import annotations
 
@@ -11,20 +11,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ignite_tf_magic.config.options import state_dir
-from ignite_tf_magic.errors import CacheExists, IgniteTfError
+from ignite_tf_magic.errors import IgniteTfError
 from ignite_tf_magic.session import (
     EmbeddedCluster,
     EmbeddedOptions,
     RunInfo,
-    Session,
     list_runs,
     local_up,
-    open_session,
 )
+from ignite_tf_magic.settings.options import state_dir
 
 NOTEBOOK = "quickstart.ipynb"
-_CACHES = {"MNIST": ("train", 1438), "MNIST_TEST": ("test", 359)}
 
 Write = Callable[[str], None]
 
@@ -45,21 +42,16 @@ class DemoOutcome:
 
 
 def run_demo(write: Write) -> DemoOutcome:
-    """Start three nodes, load the digits, execute the quick start; what is there already is used again.
+    """Start three nodes and execute the quick start, which loads the digits; what is there already is used again.
 
     Blocks until the notebook has ended; its output goes to `write` while it comes.
 
     Raises:
-        CacheExists: A cache of the demo's has other rows than the demo's.
         IgniteTfError: A cell of the notebook failed, or a package for notebooks is missing.
     """
     _require_notebook_packages()
     write("== Apache Ignite\n")
     cluster = local_up(EmbeddedOptions(num_nodes=3), report=lambda line: write(f"{line}\n"))
-    write("\n== Data: handwritten digits\n")
-    with open_session(cluster.connect_options, report=lambda line: write(f"{line}\n")) as session:
-        for cache, (split, num_rows) in _CACHES.items():
-            write(f"{_load(session, cache, split, num_rows)}\n")
     known = {run.id for run in list_runs(include_ended=True).runs}
     write(f"\n== Notebook: {NOTEBOOK}\n")
     path = _execute(cluster, write)
@@ -71,16 +63,6 @@ def _require_notebook_packages() -> None:
     for package in ("ipykernel", "matplotlib", "nbclient", "pandas", "sklearn", "tensorflow"):
         if find_spec(package) is None:
             raise IgniteTfError(f"the demo needs the package {package!r}: pip install 'ignite_tf_magic[all]'")
-
-
-def _load(session: Session, cache: str, split: str, num_rows: int) -> str:
-    if cache in session.client.cache_names():
-        found = session.client.cache(cache).size()
-        if found == num_rows:
-            return f"{found:,} rows are in cache {cache}"
-        if found:
-            raise CacheExists(cache, found)
-    return str(session.load(cache, "digits", split=split))
 
 
 def _execute(cluster: EmbeddedCluster, write: Write) -> Path:

@@ -7,21 +7,25 @@ import os
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from ignite_tf_magic.errors import RunFailed
 from ignite_tf_magic.session import MetricsTail, OutputChunk, Run, RunInfo, RunState, TrainingRun
 from ignite_tf_magic.ui.live_output import LiveOutput
-from ignite_tf_magic.ui.metrics_views import last_words, speed_text
+from ignite_tf_magic.ui.metrics_views import last_words
+from ignite_tf_magic.ui.progress import progress_of
 from ignite_tf_magic.ui.render import end_view, failure_view
 from ignite_tf_magic.ui.run_views import run_as_json
 from ignite_tf_magic.ui.stall_notices import telling
 
 if TYPE_CHECKING:
-    from ignite_tf_magic.ui.screen import Screen
+    from ignite_tf_magic.session import TrainingRecord
+    from ignite_tf_magic.ui.screen import RunView, Screen
 
 _TAKE_INTERVAL_S = 0.05
 _LOOK_INTERVAL_S = 1.0
+_HOLD_S = 3.0  # a process that ends for an error has ended by then
 
 
 def follow(
@@ -30,7 +34,7 @@ def follow(
     *,
     notes: Sequence[str] = (),
     as_json: bool = False,
-    with_chart: bool = True,
+    view: RunView | None = None,
 ) -> None:
     """Show a run's output from its beginning until it has ended, then how it ended.
 
@@ -39,24 +43,30 @@ def follow(
         screen: Where it is shown.
         notes: Lines that stand under its end.
         as_json: Print a line of JSON for each piece of output, and one for the end.
-        with_chart: Draw the training, where the screen can.
+        view: Where it is followed, if there is such a place already.
 
     Raises:
         RunFailed: It did not succeed.
         KeyboardInterrupt: The person stopped watching; the run goes on.
     """
     workers = range(len(run.info().tasks))
+    is_left = False
     with run.tail() as tail, closing(run.follow(with_pauses=True)) as chunks:
         try:
             if as_json:
                 print_as_json(run, telling(run, chunks, screen.note), screen)
             else:
-                show_output(run, chunks, workers, screen, tail, with_chart=with_chart)
+                view = view or screen.run_view()
+                show_output(run, chunks, workers, view, screen, tail)
+                is_left = view.is_left
         except KeyboardInterrupt:
             screen.note(_after_watching(run, screen))
             raise
         words = last_words(tail.records())
-    _show_end(run, screen, [*words, *notes], as_json=as_json)
+    if is_left:
+        screen.note(_after_watching(run, screen))
+    else:
+        _show_end(run, screen, [*words, *notes], as_json=as_json)
 
 
 def _after_watching(run: Run, screen: Screen) -> str:
@@ -73,13 +83,12 @@ def _after_watching(run: Run, screen: Screen) -> str:
 
 
 def show_output(
-    run: Run,
+    run: TrainingRun,
     chunks: Iterable[OutputChunk],
     workers: Sequence[int],
+    view: RunView,
     screen: Screen,
     tail: MetricsTail | None = None,
-    *,
-    with_chart: bool = False,
 ) -> None:
     """Show what workers write, as it comes; one alone is not named.
 
@@ -87,37 +96,58 @@ def show_output(
         run: Whose workers they are.
         chunks: What they write, with chunks without text in its pauses.
         workers: Those that are followed.
-        screen: Where it is shown.
-        tail: What the training tells; its speed stands behind the last line.
-        with_chart: Draw that, where the screen can.
+        view: Where it is shown.
+        screen: Takes what is to be said beside it, where no line can be rewritten.
+        tail: What the training tells; without it nothing but the output is shown.
     """
-    stream, chart = screen.stream(), screen.chart() if with_chart and tail else None
-    names = run.info().tasks
-    output = LiveOutput([names[worker] for worker in workers], is_screen=stream.is_rewritable)
+    view.begin(run)
+    info = run.info()
+    output = LiveOutput(
+        [info.tasks[worker] for worker in workers],
+        is_screen=view.is_rewritable,
+        holds_tracebacks=tail is not None and view.tells_failures_once,
+    )
     places = {worker: place for place, worker in enumerate(workers)}
-    looked = taken = rewritten = 0.0
-    num_known = 0
-    say = output.say if stream.is_rewritable else screen.note
+    looked = taken = float("-inf")
+    records: list[TrainingRecord] = []
+    num_known, held_at = 0, None
+    say = output.say if view.is_rewritable else screen.note
     try:
         for chunk in telling(run, chunks, say):
             if chunk.text:  # those of pauses are of no worker
                 output.feed(places[chunk.worker], chunk.text)
             now = time.monotonic()
-            if tail and tail.num_records > num_known and now - looked >= _LOOK_INTERVAL_S:
-                looked, num_known, records = now, tail.num_records, tail.records()
-                output.note(speed_text(records[-1]))
-                if chart:
-                    chart.draw(records, lambda: stream.write(output.lift()))
+            if tail and now - looked >= _LOOK_INTERVAL_S:
+                looked, info = now, run.info()
+                if tail.num_records != num_known:
+                    num_known, records = tail.num_records, tail.records()
+                view.show(progress_of(info, records, datetime.now(timezone.utc)), records)
+            held_at = (held_at or now) if output.holds else None
+            if held_at and now - held_at > _HOLD_S and info.state is RunState.RUNNING:
+                output.release()
             if now - taken >= _TAKE_INTERVAL_S:
-                with_progress = now - rewritten >= stream.rewriting_interval_s
-                stream.write(output.take(with_progress=with_progress))
-                taken, rewritten = now, now if with_progress else rewritten
-    finally:
-        stream.write(output.finish())
-    if tail and run.info().state is RunState.SUCCEEDED:
+                taken = now
+                view.write(output)
+            if view.is_left:
+                break
+    except BaseException:
+        _close(view, output, info, records)
+        raise
+    info, told = run.info(), ""
+    if tail and info.state is RunState.SUCCEEDED:
         tail.catch_up()
-    if tail and chart:
-        chart.draw(tail.records(), lambda: None)
+    if output.holds and not view.is_left and (failure := run.failure()) is not None:
+        told = failure.traceback or ""
+    _close(view, output, info, tail.records() if tail else [], told)
+
+
+def _close(
+    view: RunView, output: LiveOutput, info: RunInfo, records: Sequence[TrainingRecord], told: str = ""
+) -> None:
+    """Show all that is left, but for the traceback that is told below."""
+    output.end_lines()
+    output.release(told)
+    view.close(output, progress_of(info, records, datetime.now(timezone.utc)), records)
 
 
 def print_as_json(run: Run, chunks: Iterable[OutputChunk], screen: Screen) -> None:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ignite_tf_magic.session import mean_data_wait
-from ignite_tf_magic.ui.render import message_view, table_view
+from ignite_tf_magic.ui.render import View, message_view, table_view
 
 if TYPE_CHECKING:
     from ignite_tf_magic.session import TrainingRecord, TrainingRun
-    from ignite_tf_magic.ui.render import View
 
 # Training that waits for data more than this, over such a time, is told so.
 _MUCH_WAIT, _LONG_S = 0.3, 10.0
+_MOST_POINTS = 1000
+KEPT_POINTS = 300  # of each line, in what a notebook's file keeps
+_NOT_DRAWN = ("learning_rate", "lr")
+_LESS_IS_BETTER = frozenset(("loss", "error", "err", "mse", "mae", "rmse", "perplexity", "distance"))
+_LARGER_IS_BETTER = frozenset(
+    ("acc", "accuracy", "auc", "precision", "recall", "f1", "iou", "r2", "dice", "reward", "bleu", "score")
+)
 _NOTHING = "this run has told nothing of a training: only `fit` of Keras and loops with `checkpoint` do"
 
 
@@ -56,11 +63,13 @@ def last_words(records: Sequence[TrainingRecord]) -> list[str]:
     return found + [text for text in [advice(records)] if text]
 
 
-def history_view(records: Sequence[TrainingRecord]) -> View:
-    """Show the epochs of a run, or its last records where there are none."""
+def history_view(records: Sequence[TrainingRecord], most: int | None = 10) -> View:
+    """Show the last epochs of a run, so many at most, or its last records where there are none; then the best."""
     if not records:
         return message_view(_NOTHING)
-    shown = [each for each in records if each.is_epoch] or list(records[-20:])
+    epochs = [each for each in records if each.is_epoch]
+    shown = epochs if most is None else epochs[-most:]
+    shown = shown or list(records[-20:])
     names = list(dict.fromkeys(name for each in shown for name in each.values))
     several = len({each.training for each in shown}) > 1
     head = [*(["training"] if several else []), "epoch", "step", *names, "examples/s", "waits for data"]
@@ -75,28 +84,143 @@ def history_view(records: Sequence[TrainingRecord]) -> View:
         ]
         for each in shown
     ]
-    return table_view(head, rows, right=set(range(int(several), len(head))), upper=False)
+    table = table_view(head, rows, right=set(range(int(several), len(head))), upper=False)
+    notes = _best_epochs(epochs, names) if len(epochs) > 1 else []
+    if len(epochs) > len(shown):
+        notes.append(f"the last {len(shown)} of {len(epochs)} epochs; --all shows all")
+    if not notes:
+        return table
+    below = message_view("\n".join(notes))
+    return View(f"{table.text}\n{below.text}", table.html + below.html)
 
 
-def comparison_view(runs: Sequence[tuple[TrainingRun, Sequence[TrainingRecord]]]) -> View:
-    """Show how several runs have fared, side by side: the last of what each has told."""
-    lasts = [_last(records) if records else None for _, records in runs]
-    names = list(dict.fromkeys(name for last in lasts if last for name in last.values))
+def _best_epochs(epochs: Sequence[TrainingRecord], names: Sequence[str]) -> list[str]:
+    found = []
+    for name in names:
+        if name not in _NOT_DRAWN and (best := best_of(epochs, name)) is not None:
+            found.append(f"{name} {best.values[name]:.4g} in epoch {best.epoch + 1}")
+    return [f"best: {', '.join(found)}"] if found else []
+
+
+def best_of(records: Sequence[TrainingRecord], name: str) -> TrainingRecord | None:
+    """Return the record with the best value of a metric, epochs before others; None where none has it."""
+    told = [each for each in records if abs(each.values.get(name, float("nan"))) < float("inf")]
+    told = [each for each in told if each.is_epoch] or told
+    if not told:
+        return None
+    return (max if grows(name) else min)(told, key=lambda each: each.values[name])
+
+
+def grows(name: str) -> bool:
+    """Tell whether a metric is better where it is larger, by the words of its name."""
+    words = set(re.findall(r"[a-z]+\d?", name.lower()))
+    return not words & _LESS_IS_BETTER and bool(words & _LARGER_IS_BETTER or "io_u" in name.lower())
+
+
+def comparison_view(
+    runs: Sequence[tuple[TrainingRun, Sequence[TrainingRecord], Mapping[str, Any]]], best: str | None = None
+) -> View:
+    """Show how several runs have fared, side by side: the last of what each has told, and what they were given.
+
+    Args:
+        runs: Each with its records and its parameters, of which those that differ are shown.
+        best: A metric: the best that each run has reached, and the best run first.
+    """
+    kept = {
+        run.id: best_of(records, best) if best else _last(records) if records else None
+        for run, records, _ in runs
+    }
+    if best:
+        worst = float("-inf") if grows(best) else float("inf")
+        values = {run_id: record.values[best] if record else worst for run_id, record in kept.items()}
+        runs = sorted(runs, key=lambda each: values[each[0].id], reverse=grows(best))
+    names = list(dict.fromkeys(name for record in kept.values() if record for name in record.values))
+    names = [best, *(name for name in names if name != best)] if best else names
+    differing = _differing([given for _, _, given in runs])
     rows = []
-    for (run, records), last in zip(runs, lasts, strict=True):
-        info = run.info()
+    for run, records, given in runs:
+        info, record = run.info(), kept[run.id]
         speed = speed_text(records[len(records) // 2]) if records else ""
-        values = [_number(last.values.get(name)) if last else "" for name in names]
-        place = [str(last.epoch + 1), str(last.step)] if last else ["", ""]
-        rows.append([run.id, info.state.value, str(info.num_workers), *place, *values, speed])
-    head = ["run", "state", "workers", "epoch", "step", *names, "speed"]
-    return table_view(head, rows, right=set(range(2, len(head) - 1)), upper=False)
+        told = [_number(record.values.get(name)) if record else "" for name in names]
+        place = [str(record.epoch + 1), str(record.step)] if record else ["", ""]
+        chosen = [_shown(given.get(name)) for name in differing]
+        rows.append(
+            [
+                run.id,
+                info.state.value,
+                ", ".join(info.tags),
+                str(info.num_workers),
+                *place,
+                *told,
+                *chosen,
+                speed,
+            ]
+        )
+    head = ["run", "state", "tags", "workers", "epoch", "step", *names, *differing, "speed"]
+    if not any(row[2] for row in rows):
+        head, rows = [*head[:2], *head[3:]], [[*row[:2], *row[3:]] for row in rows]
+    numbers = {head.index("workers") + place for place in range(3 + len(names))}
+    table = table_view(head, rows, right=numbers, upper=False)
+    if best is None:
+        return table
+    note = message_view(f"each with its {'largest' if grows(best) else 'least'} {best}, the best first")
+    return View(f"{table.text}\n{note.text}", table.html + note.html)
 
 
-def as_json(run: TrainingRun, records: Sequence[TrainingRecord]) -> dict[str, Any]:
+def _differing(given: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the parameters that are not the same in all runs."""
+    names = dict.fromkeys(name for each in given for name in each)
+    return [name for name in names if len({repr(each.get(name)) for each in given}) > 1]
+
+
+def _shown(value: Any) -> str:
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def series_of(
+    runs: Sequence[tuple[str, Sequence[TrainingRecord]]], most_points: int = _MOST_POINTS
+) -> dict[str, Any]:
+    """Return what an interactive chart draws: the last training of each run, by its name; so many points at most."""
+    metrics: dict[str, None] = {}
+    found = []
+    for name, records in runs:
+        of_last = [each for each in records if each.training == records[-1].training]
+        shown = of_last[:: -(-len(of_last) // most_points) or 1]
+        if of_last and shown[-1] is not of_last[-1]:
+            shown.append(of_last[-1])
+        names = dict.fromkeys(metric for each in shown for metric in each.values)
+        metrics.update(names)
+        found.append(
+            {
+                "name": name,
+                "step": [each.step for each in shown],
+                "epoch": [_epoch(each) for each in shown],
+                "time": [round(each.time - shown[0].time, 3) for each in shown],
+                "values": {metric: [_drawn(each.values.get(metric)) for each in shown] for metric in names},
+            }
+        )
+    return {"runs": found, "metrics": [name for name in metrics if name not in _NOT_DRAWN]}
+
+
+def _epoch(record: TrainingRecord) -> float:
+    """Return how many epochs are done, with the part of the one that goes on."""
+    if record.is_epoch:
+        return record.epoch + 1.0
+    return record.epoch + (min(record.batch / record.batches, 1.0) if record.batches else 0.0)
+
+
+def _drawn(value: float | None) -> float | None:
+    return value if value is not None and abs(value) < float("inf") else None
+
+
+def as_json(
+    run: TrainingRun, records: Sequence[TrainingRecord], parameters: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return what a run has told to programs."""
     return {
         "id": run.id,
+        "tags": list(run.info().tags),
+        "parameters": dict(parameters),
         "records": [
             {
                 "time": each.time,

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ignite_tf_magic import session
-from ignite_tf_magic.config.options import OnRebalance
-from ignite_tf_magic.config.toml_tables import SIZE_IS, parse_bytes
 from ignite_tf_magic.errors import ConfigError
+from ignite_tf_magic.serialization.terminal_text import visible
+from ignite_tf_magic.settings.options import OnRebalance
+from ignite_tf_magic.settings.toml_tables import SIZE_IS, parse_bytes
 from ignite_tf_magic.version import __version__
 
 if TYPE_CHECKING:
@@ -88,6 +90,9 @@ def seconds(text: str) -> float:
     return found
 
 
+RUN_IS = "its id (CLUSTER_ID), or the beginning of it or of its name"
+THE_ONLY = "the only one that goes on"
+THE_NEWEST = f"{THE_ONLY}, else the newest"
 _STRATEGIES = ["auto", *(each.value for each in session.Strategy)]
 
 
@@ -99,14 +104,39 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--via", metavar="HOST", help="SSH host through which all is reached")
 
 
+class _VersionAction(argparse._VersionAction):
+    """Prints our version on a line of its own, which scripts read, and what is installed below it."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        parts = session.installed()
+        width = max(len(part.name) for part in parts)
+        lines = [f"{part.name:<{width}}  {part.found or part.missing}" for part in parts]
+        parser._print_message(
+            "".join(f"{visible(line)}\n" for line in [str(self.version), *lines]), sys.stdout
+        )
+        parser.exit()
+
+
 def add_version(parser: argparse.ArgumentParser) -> None:
     """Add -V."""
-    parser.add_argument(*VERSION, action="version", version=f"ignite-tf {__version__}")
+    parser.add_argument(
+        *VERSION,
+        action=_VersionAction,
+        version=f"ignite-tf {__version__}",
+        help="show the version, and what is installed beside it",
+    )
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
     """Add which run is meant."""
-    parser.add_argument("run", metavar="RUN", help="its id (CLUSTER_ID), or the beginning of it")
+    parser.add_argument("run", metavar="RUN", help=RUN_IS)
+
+
+def add_run_or_none(parser: argparse.ArgumentParser, *, or_newest: bool = False) -> None:
+    """Add which run is meant; None is the one that `session.only_run` tells."""
+    parser.add_argument(
+        "run", metavar="RUN", nargs="?", help=f"{RUN_IS} ({THE_NEWEST if or_newest else THE_ONLY})"
+    )
 
 
 def chosen_workers(run: Run, wanted: str | None) -> Sequence[int]:
@@ -197,7 +227,15 @@ def _add_place(start: argparse.ArgumentParser, workers: str) -> None:
     )
     add("--gpus", dest="num_gpus", type=whole, metavar="N", help="GPUs of each worker alone (0: all see all)")
     add("--python", metavar="PATH", help="interpreter of the workers, on their hosts")
-    add("--name", metavar="NAME", help="the beginning of the run's id (the cache)")
+    add("--name", metavar="NAME", help="what the run's id says behind its mark (the cache)")
+    add(
+        "--tag",
+        dest="tags",
+        action="append",
+        metavar="T",
+        help="a word to find and compare it by; may be repeated",
+    )
+    add("--note", metavar="TEXT", help="what you want to remember of it")
 
 
 def given_options(options: argparse.Namespace) -> dict[str, Any]:
@@ -206,6 +244,8 @@ def given_options(options: argparse.Namespace) -> dict[str, Any]:
     said = {name: value for name, value in vars(options).items() if name in fields_said and value is not None}
     if "env" in said:
         said["env"] = dict(said["env"])
+    if "tags" in said:
+        said["tags"] = tuple(dict.fromkeys(said["tags"]))
     if "on_rebalance" in said:
         said["on_rebalance"] = OnRebalance(said["on_rebalance"])
     return said

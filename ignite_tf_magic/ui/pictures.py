@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 _MAX_PANELS = 3
 _DPI = 96
+_GREY = "#808080"
 _HEIGHT_IN, _WIDTH_IN = 2.6, 3.6
 
 
@@ -36,11 +37,12 @@ def _picture(names: Sequence[str], runs: Sequence[tuple[str, Sequence[TrainingRe
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(_WIDTH_IN * len(names), _HEIGHT_IN), layout="constrained")
+    figure.patch.set_alpha(0)  # on a light and on a dark page
     for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
         for number, (label, records) in enumerate(runs):
             _draw_lines(axes, name, label, records, f"C{number}")
         _label(axes, name)
-    figure.suptitle(title, fontsize=9)
+    figure.suptitle(title, fontsize=9, color=_GREY)
     return png_of(figure)
 
 
@@ -74,9 +76,12 @@ def _draw_lines(axes: Any, name: str, label: str, records: Sequence[TrainingReco
 
 
 def _label(axes: Any, name: str) -> None:
-    axes.set_title(name, fontsize=9)
-    axes.set_xlabel("step", fontsize=8)
-    axes.tick_params(labelsize=8)
-    axes.grid(visible=True, alpha=0.3)
+    axes.set_title(name, fontsize=9, color=_GREY)
+    axes.set_xlabel("step", fontsize=8, color=_GREY)
+    axes.tick_params(labelsize=8, colors=_GREY)
+    axes.patch.set_alpha(0)
+    for spine in axes.spines.values():
+        spine.set_color(_GREY)
+    axes.grid(visible=True, alpha=0.3, color=_GREY)
     if len(axes.get_lines()) > 1:
-        axes.legend(fontsize=7)
+        axes.legend(fontsize=7, labelcolor=_GREY, facecolor="none", edgecolor=_GREY)

@@ -56,9 +56,8 @@ def _head(profile: CacheProfile) -> Iterable[str]:
     sizes = [size_text(round(each)) for each in (profile.row_bytes, profile.row_bytes * profile.rows)]
     size = f"{mark}{sizes[0]} each, {sizes[1]} in all"
     yield f"cache {profile.cache}: {profile.rows:,} rows, {size}, {copies}"
-    num_partitions = profile.partitions.num_partitions if profile.partitions else 1
-    of = f", chosen at random from {profile.num_read_partitions:,} of {num_partitions:,} partitions"
-    sample = f"a sample of {profile.num_sampled:,} rows{of if num_partitions > 1 else ''}"
+    of = f", chosen at random from {profile.read_from}" if profile.read_from else ""
+    sample = f"a sample of {profile.num_sampled:,} rows{of}"
     if profile.is_whole:
         some = any(column.estimated for column in profile.columns)
         yield f"Numbers are those of all rows{'; of arrays with a ~, those of some rows' if some else ''}."
@@ -248,6 +247,7 @@ def profile_as_json(profile: CacheProfile) -> dict[str, Any]:
         "table": profile.table,
         "rows_sampled": profile.num_sampled,
         "partitions_read": profile.num_read_partitions,
+        "read_from": profile.read_from,
         "is_whole": profile.is_whole,
         "row_bytes": round(profile.row_bytes, 1),
         "row_types": [

@@ -31,6 +31,7 @@ _STATE_COLOURS = {"succeeded": _GREEN, "failed": _RED, "failing": _RED, "lost": 
 _FONT = "font-size:var(--jp-ui-font-size1,13px);line-height:1.5"
 _BARS = f"white-space:pre;font-family:monospace;color:{_BLUE}"
 _MARGIN = "margin:6px 0 2px 0"
+MARK_CHARS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,8 @@ def runs_view(runs: Sequence[RunInfo], now: datetime) -> View:
     """List runs, in the order in which they are given."""
     if not runs:
         return message_view("No runs. A cell starts one: %%ignite_tf start CACHE")
-    head = ["Run", "State", "Cache", "Workers", "Started", "Duration", "Hosts"]
+    with_tags = any(run.tags for run in runs)
+    head = ["Run", "State", "Cache", "Workers", "Started", "Duration", *["Tags"] * with_tags, "Hosts"]
     rows = [
         [
             run.id,
@@ -69,17 +71,18 @@ def runs_view(runs: Sequence[RunInfo], now: datetime) -> View:
             str(run.num_workers),
             f"{run.started_at.astimezone():%Y-%m-%d %H:%M}",
             duration_text(run, now),
+            *[", ".join(run.tags)] * with_tags,
             ", ".join(run.hosts),
         ]
         for run in runs
     ]
-    return table_view(head, rows, right={3, 5}, dots={1: [_colour(run.state) for run in runs]})
+    return table_view(head, rows, right={3, 5}, dots={1: [state_colour(run.state) for run in runs]})
 
 
 def caches_view(caches: Sequence[CacheInfo]) -> View:
     """List caches with their sizes and SQL tables."""
     if not caches:
-        return message_view("This cluster has no caches. Load one: ignite-tf load MNIST digits")
+        return message_view("This cluster has no caches. Load one: ignite-tf load DIGITS digits")
     head = ["Cache", "Rows", "Mode", "Backups", "SQL table"]
     rows = [
         [
@@ -261,6 +264,17 @@ def dot(colour: str) -> str:
     return f'<span style="color:{colour}">\u25cf</span> '
 
 
+def mark_of(run_id: str) -> str:
+    """Return what is enough to name a run: the mark that its id begins with, else the whole id."""
+    mark = run_id.partition("-")[0]
+    return mark if len(mark) == MARK_CHARS else run_id
+
+
+def where_it_runs(run: RunInfo) -> str:
+    """Tell in a few words what runs where, on which data."""
+    return f"{run.counted_workers} on {', '.join(run.hosts)}, reading {run.cache}"
+
+
 def state_text(run: RunInfo) -> str:
     """Name a run's state, with the exit code when it failed, or until when it waits for somebody to take it over."""
     if run.left_until is not None and run.state is not RunState.LOST:
@@ -271,7 +285,7 @@ def state_text(run: RunInfo) -> str:
 
 def state_html(run: RunInfo) -> str:
     """Name a run's state behind a mark of its colour."""
-    return dot(_colour(run.state)) + escape(state_text(run))
+    return dot(state_colour(run.state)) + escape(state_text(run))
 
 
 def duration_text(run: RunInfo, now: datetime) -> str:
@@ -285,7 +299,8 @@ def _span(lasted: timedelta) -> str:
     return str(timedelta(seconds=max(round(lasted.total_seconds()), 0)))
 
 
-def _colour(state: RunState) -> str:
+def state_colour(state: RunState) -> str:
+    """Return the colour of a state, as CSS has it."""
     return _STATE_COLOURS.get(state.value, _BLUE)
 
 
@@ -301,7 +316,7 @@ def end_view(run: RunInfo, notes: Sequence[str]) -> View:
     if run.reason and run.state is not RunState.SUCCEEDED:
         lines.insert(0, run.reason)
     html = (
-        f'<div style="border-left:4px solid {_colour(run.state)};padding-left:10px;{_MARGIN};{_FONT}">'
+        f'<div style="border-left:4px solid {state_colour(run.state)};padding-left:10px;{_MARGIN};{_FONT}">'
         f"<b>{escape(first)}</b>" + "".join(f"<br>{escape(line)}" for line in lines) + "</div>"
     )
     return View("\n".join([first, *(f"  {line}" for line in lines)]), html)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -36,6 +36,7 @@ def run_as_json(run: RunInfo) -> dict[str, Any]:
         "hosts": run.hosts,
         "num_workers": run.num_workers,
         "tasks": list(run.tasks),
+        "tags": list(run.tags),
         "restarts": run.restarts,
         "started_at": run.started_at.isoformat(),
         "ended_at": run.ended_at.isoformat() if run.ended_at else None,
@@ -46,8 +47,10 @@ def run_as_json(run: RunInfo) -> dict[str, Any]:
     }
 
 
-def record_as_json(run: RunInfo, record: RunRecord, latest: TrainingRecord | None) -> dict[str, Any]:
-    """Return all that is known of a run; `latest` is what its training has told last."""
+def record_as_json(
+    run: RunInfo, record: RunRecord, latest: TrainingRecord | None, given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return all that is known of a run; `latest` is what its training has told last, `given` its parameters."""
     local_rows = {seat.worker: seat.local_rows for seat in record.order.seats}
     return {
         **run_as_json(run),
@@ -59,6 +62,9 @@ def record_as_json(run: RunInfo, record: RunRecord, latest: TrainingRecord | Non
         "reason": run.reason,
         "command": list(record.spec.command),
         "strategy": record.spec.strategy.value,
+        "note": record.spec.note,
+        "made_with": dict(record.spec.made_with),
+        "parameters": dict(given),
         "cluster_spec": record.cluster_spec or None,
         "workers": [
             {
@@ -79,9 +85,13 @@ def record_as_json(run: RunInfo, record: RunRecord, latest: TrainingRecord | Non
     }
 
 
-def describe_view(run: RunInfo, record: RunRecord, latest: TrainingRecord | None, now: datetime) -> View:
+def describe_view(
+    run: RunInfo, record: RunRecord, latest: TrainingRecord | None, given: Mapping[str, Any], now: datetime
+) -> View:
     """Tell all that is known of a run: how it stands, who answers for it, its cluster, what happened to it."""
     facts = _facts(run, record, now)
+    if given:
+        facts.append(["parameters", ", ".join(f"{name} {value}" for name, value in given.items())])
     if latest is not None:
         facts.append(["training", ", ".join(filter(None, [place_text(latest), speed_text(latest)]))])
     views = [
@@ -116,6 +126,9 @@ def _facts(run: RunInfo, record: RunRecord, now: datetime) -> list[list[str]]:
         ["cache", run.cache],
         ["runs", " ".join(record.spec.command) or record.spec.script_name],
         ["strategy", record.spec.strategy.value],
+        ["tags", ", ".join(run.tags)],
+        ["note", record.spec.note],
+        ["made with", ", ".join(f"{name} {value}" for name, value in record.spec.made_with.items())],
         ["owner", owner],
         ["started", _time(run.started_at)],
         end,
@@ -147,6 +160,7 @@ def _worker_rows(record: RunRecord, *, is_lost: bool) -> list[list[str]]:
             state += f", started again {worker.respawns}x"
         seat = seats.get(worker.worker)
         share = f"{seat.local_rows / seat.rows:.0%}" if seat and seat.rows else ""
+        about = "~" if seat and not seat.is_counted else ""
         address = addresses[worker.worker] if worker.worker < len(addresses) else ""
         rows.append(
             [
@@ -155,7 +169,7 @@ def _worker_rows(record: RunRecord, *, is_lost: bool) -> list[list[str]]:
                 str(worker.pid or "") if not is_lost else "",
                 state,
                 address,
-                f"{worker.rows:,}",
+                f"{about}{worker.rows:,}",
                 share,
             ]
         )

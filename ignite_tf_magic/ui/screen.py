@@ -13,19 +13,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ignite_tf_magic.serialization.terminal_text import visible_line
 
 if TYPE_CHECKING:
-    from ignite_tf_magic.session import LoadProgress, QueryProgress, TrainingRecord
+    from ignite_tf_magic.session import LoadProgress, QueryProgress, TrainingRecord, TrainingRun
     from ignite_tf_magic.session.files import CopyProgress
     from ignite_tf_magic.session.tensorboards import TensorBoardInfo
+    from ignite_tf_magic.ui.live_output import LiveOutput
+    from ignite_tf_magic.ui.progress import Progress
     from ignite_tf_magic.ui.render import View
 
 _BAR_AFTER_S = 2.0
-
-
-class Chart(Protocol):
-    """A picture of a training that is drawn again while it goes on."""
-
-    def draw(self, records: Sequence[TrainingRecord], before: Callable[[], None]) -> None:
-        """Draw what the training has told; `before` is called when the picture is about to be put in place."""
 
 
 class OutputStream(Protocol):
@@ -41,6 +36,40 @@ class OutputStream(Protocol):
 
     def write(self, text: str) -> None:
         """Write at once; may block, so that a flood arrives whole."""
+
+
+class RunView(Protocol):
+    """Where a run is seen while it is followed, and before, while it is being started. One thread uses it.
+
+    Attributes:
+        is_rewritable: Whether an unfinished line can be rewritten.
+        is_left: Whether the person wants to watch no longer.
+        tells_where: Whether it tells by itself which run it is, and where that runs.
+        tells_failures_once: Whether a traceback is left out of the output that the end of the run tells.
+    """
+
+    tells_where: bool
+    tells_failures_once: bool
+    is_rewritable: bool
+    is_left: bool
+
+    def busy(self, words: str) -> AbstractContextManager[None]:
+        """Show what is done while there is no run yet, and for how long."""
+
+    def keep_watching(self) -> None:
+        """Offer no way to leave before the run has ended."""
+
+    def begin(self, run: TrainingRun) -> None:
+        """The run is there."""
+
+    def write(self, output: LiveOutput) -> None:
+        """Show what workers have written since; may block, so that a flood is not lost, or leave its middle out."""
+
+    def show(self, progress: Progress, records: Sequence[TrainingRecord]) -> None:
+        """Show where the run stands, and what its training has told."""
+
+    def close(self, output: LiveOutput, progress: Progress, records: Sequence[TrainingRecord]) -> None:
+        """Show all that is left; what is seen then stays."""
 
 
 class Screen(Protocol):
@@ -72,11 +101,26 @@ class Screen(Protocol):
     def show_end(self, view: View) -> None:
         """Show how a run that was followed has ended."""
 
-    def show_picture(self, draw: Callable[[], bytes | None]) -> None:
-        """Show a picture where pictures can be shown; elsewhere it is not drawn."""
+    def show_picture(
+        self, draw: Callable[[], bytes | None], series: Callable[[], dict[str, Any]] | None = None
+    ) -> None:
+        """Show a picture where pictures can be shown; elsewhere it is not drawn.
+
+        Args:
+            draw: Gives it as PNG; None when there is nothing to see.
+            series: What an interactive chart in its place draws.
+        """
 
     def show_board(self, board: TensorBoardInfo, height_px: int) -> None:
         """Show a TensorBoard, or say where it is."""
+
+    def write_cell(self, words: Sequence[str], script: str) -> None:
+        """Hand over a script: as a cell that begins with our command, where there are cells.
+
+        Args:
+            words: The command behind our name, which starts the script.
+            script: The script.
+        """
 
     def show_panel(self) -> None:
         """Show the runs, and go on showing them as they are."""
@@ -112,8 +156,8 @@ class Screen(Protocol):
     def stream(self) -> OutputStream:
         """Open the place for the output of workers."""
 
-    def chart(self) -> Chart | None:
-        """Open the place for a picture of a training; None where none can be shown."""
+    def run_view(self, *, with_chart: bool = True) -> RunView:
+        """Open the place where a run is followed."""
 
 
 def say_json(screen: Screen, value: Any) -> None:

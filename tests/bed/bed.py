@@ -24,7 +24,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ignite_tf_magic.config.options import ConnectOptions
+from ignite_tf_magic.settings.options import ConnectOptions
 from tests.bed import bed_ignite
 from tests.bed.bed_host import Host, HostProcess
 from tests.bed.bed_inside import BED_FILE, STOCK_PATH, descendants

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ignite_tf_magic.config.options import Endpoint
+from ignite_tf_magic.settings.options import Endpoint
 from tests.bed import bed_ignite
 from tests.bed.bed_inside import descendants
 from tests.bed.bed_system import (

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from ignite_tf_magic.client.client import connect
-from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.protocol.messages import CacheConfig
+from ignite_tf_magic.settings.options import ConnectOptions
 from tests.bed.bed import Bed, BedKind
 from tests.waiting import until
 

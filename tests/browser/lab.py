@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -24,6 +25,7 @@ from tests.waiting import until
 # For a machine with much else to do. Nothing waits this long when it need not.
 PATIENCE_S = 300
 _END_S = 120
+_LABEXTENSIONS = Path(__file__).parents[2] / "ignite_tf_magic" / "ui" / "labextension"
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 _FLAGS = [
     "--headless=new",
@@ -121,8 +123,13 @@ def jupyter_lab(directory: Path, env: Mapping[str, str]) -> Iterator[Lab]:
         "JUPYTER_TOKEN": token,
     }
     argv = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root"]
-    argv += ["--ServerApp.ip=127.0.0.1", "--ServerApp.port=0", f"--ServerApp.root_dir={root}"]
+    # It looks for a free port, and binds it later: one that no client is given meanwhile. It tries others near it.
+    port = secrets.choice(range(8100, 9900))
+    argv += ["--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}", f"--ServerApp.root_dir={root}"]
     argv += ["--LabApp.expose_app_in_browser=True"]
+    # What a wheel installs beside the package, and a checkout does not.
+    argv += ["--ServerApp.jpserver_extensions={'ignite_tf_magic.ui.server': True}"]
+    argv += [f"--LabServerApp.extra_labextensions_path={_LABEXTENSIONS}"]
     log_path = directory / "jupyter.log"
     with log_path.open("wb") as log:
         server = subprocess.Popen(
@@ -146,8 +153,11 @@ def _wait_for_url(server: subprocess.Popen[bytes], runtime: Path, log: Path) -> 
     def url() -> str:
         assert server.poll() is None, f"JupyterLab has ended; its log:\n{log.read_text()[-4000:]}"
         try:
-            return str(json.loads((runtime / f"jpserver-{server.pid}.json").read_text())["url"])
-        except (OSError, ValueError):  # not there, or half written
+            info = json.loads((runtime / f"jpserver-{server.pid}.json").read_text())
+            # It writes the file before it listens.
+            socket.create_connection(("127.0.0.1", info["port"])).close()
+            return str(info["url"])
+        except (OSError, ValueError):  # not there, half written, or refused
             return ""
 
     return until(url, PATIENCE_S, lambda: f"JupyterLab; its log:\n{log.read_text()[-4000:]}")

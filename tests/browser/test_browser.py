@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import numpy as np
 import psutil
 import pytest
+from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 from playwright.sync_api import expect
 
+from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.session import load
 from tests.browser.lab import browser, jupyter_lab, still_alive, write_notebook
 
 CACHE = "BROWSER"
+HOSTILE = "<img src=x>{__import__('os')}"
 TRAIN = [
     "%load_ext ignite_tf_magic",
     f"%%ignite_tf start {CACHE} --workers 1\n"
@@ -24,7 +31,9 @@ WATCH = ["%load_ext ignite_tf_magic", "%ignite_tf panel"]
 
 @pytest.fixture
 def cache(ignite, client):
-    load(CACHE, {"x": np.arange(100)}, options=ignite.connect_options, report=str)
+    load(
+        CACHE, {"x": np.arange(100), "label": np.arange(100) % 3}, options=ignite.connect_options, report=str
+    )
     yield CACHE
     client.destroy_cache(CACHE)
 
@@ -41,32 +50,48 @@ def test_a_run_streams_into_a_cell_and_is_stopped_from_a_panel_elsewhere(ignite,
         watch.run(0)
         watch.run(1)
         panel = watch.output(1)
-        expect(panel).to_contain_text("No run is live")
+        expect(panel).to_contain_text("ended runs")
+        expect(panel).not_to_contain_text(CACHE)
 
         train = lab.open(context, "train.ipynb")
         train.run(0)
         train.run(1)
         cell = train.output(1)
         expect(cell).to_contain_text("step 2")
-        run_id = re.match(rf"run (\S+): 1 worker on localhost, reading {CACHE}", cell.inner_text().strip())[1]
+        run_id = cell.locator(".itm-id").inner_text().removeprefix("run ")
+        expect(cell).to_contain_text(f"1 worker on localhost, reading {CACHE}")
 
-        # Nobody refreshes the panel.
-        row = panel.locator(".widget-hbox", has_text=run_id)
+        # Nobody refreshes the panel, and what is aimed at stays where it is.
+        row = panel.locator(".itm-row", has_text=run_id)
         expect(row).to_contain_text("running")
         expect(row).to_contain_text(CACHE)
-        expect(cell).to_contain_text("step 9")
+        stop = row.get_by_role("button", name=f"Stop run {run_id}", exact=True).element_handle()
+        before_a_while = row.inner_text()
+        expect(cell).to_contain_text("step 30")
+        expect(row).not_to_have_text(before_a_while, use_inner_text=True)
+        assert stop.evaluate("element => element.isConnected")
         expect(cell).not_to_contain_text("stopped")
 
-        row.get_by_role("button", name="Stop").click()
+        stop_in(row)
         expect(panel).to_contain_text(f"{run_id}: stopped")
         expect(row).not_to_contain_text("running")
         expect(row).to_contain_text("stopped")
-        expect(row.get_by_role("button", name="Stop")).to_be_disabled()
+        expect(row.get_by_role("button", name="Stop run")).to_be_disabled()
         expect(cell).to_contain_text(f"run {run_id}: stopped after")
-        expect(cell).to_contain_text(f"run {run_id} did not succeed: it is stopped")
+        expect(cell).to_contain_text(f"run {run_id} did not succeed; above is why")
         started = set(psutil.Process().children(recursive=True)) - before
         assert len(started) > 3  # a server, two kernels, a browser
     assert still_alive(started) == []
+
+
+def stop_in(row):
+    """Stop a run as a person does: what has lapsed unanswered, on a machine that is busy, is asked again."""
+    really = row.get_by_role("button", name=re.compile("^really stop"))
+    for _ in range(20):
+        row.get_by_role("button", name=re.compile("^Stop run")).click()
+        with contextlib.suppress(PlaywrightTimeoutError):
+            return really.click(timeout=4_000)
+    return really.click()
 
 
 WRITE_EVENTS = """
@@ -99,3 +124,67 @@ def test_tensorboard_opens_inside_the_notebook_and_reads_igfs(ignite, tmp_path):
         expect(frame.locator("body")).to_contain_text("one")
         notebook.run(3)
         expect(notebook.output(3)).to_contain_text("stopped")
+
+
+@pytest.fixture
+def hostile(client):
+    client.get_or_create_cache(CacheConfig(HOSTILE))
+    yield
+    client.destroy_cache(HOSTILE)
+
+
+def test_the_sidebar_sees_runs_and_caches_while_every_kernel_is_busy(ignite, cache, hostile, tmp_path):
+    (tmp_path / "notebooks").mkdir()
+    write_notebook(tmp_path / "notebooks/busy.ipynb", ["%load_ext ignite_tf_magic", TRAIN[1], ""])
+    endpoints = ",".join(map(str, ignite.connect_options.endpoints))
+    env = {"IGNITE_TF_CLUSTER": endpoints, "IGNITE_TF_HOME": str(tmp_path / "home")}
+    with browser(tmp_path) as context, jupyter_lab(tmp_path, env) as lab:
+        notebook = lab.open(context, "busy.ipynb")
+        notebook.run(0)
+        notebook.run(1)
+        expect(notebook.output(1)).to_contain_text("step 2")
+        page = notebook.page
+        page.get_by_role("tab", name="Ignite").click()
+        sidebar = page.locator("#ignite-tf-magic")
+        row = sidebar.locator(".itm-row", has_text=cache.lower())
+        expect(row).to_contain_text("running the script")
+
+        sidebar.get_by_role("tab", name="caches").click()
+        hostile_row = sidebar.locator(".itm-row", has_text=HOSTILE)
+        expect(hostile_row).to_be_visible()
+        expect(sidebar.locator("img")).to_have_count(0)
+        hostile_row.get_by_role("button", name="train on").click()
+        expect(hostile_row).to_contain_text("no column of one number or text")
+        expect(sidebar.locator(".itm-row", has_text=cache)).to_contain_text("100 rows")
+        sidebar.get_by_role("button", name=f"columns of {cache}").click()
+        expect(sidebar.locator(".itm-detail")).to_contain_text("X")
+        sidebar.get_by_role("button", name=f"train on {cache}").click()
+        form = sidebar.get_by_role("group", name=f"train on {cache}")
+        form.get_by_label("learn").select_option("x")
+        form.get_by_label("workers").fill("2")
+        form.get_by_role("button", name="write the cell").click()
+        expect(page.locator(".jp-Notebook")).to_contain_text(f"%%ignite_tf start {cache} --workers 2")
+        expect(page.locator(".jp-Notebook")).to_contain_text('column(row["val"], "x")[0]')
+
+        sidebar.get_by_role("tab", name="cluster").click()
+        expect(sidebar.get_by_role("table", name="partitions by node")).to_contain_text(cache)
+
+        sidebar.get_by_role("tab", name="runs").click()
+        stop_in(row)
+        expect(notebook.output(1)).to_contain_text("stopped after")
+        expect(row).to_contain_text("stopped")
+
+
+def test_who_is_not_logged_in_sees_and_does_nothing(ignite, tmp_path):
+    env = {"IGNITE_TF_CLUSTER": ",".join(map(str, ignite.connect_options.endpoints))}
+    with jupyter_lab(tmp_path, {**env, "IGNITE_TF_HOME": str(tmp_path / "home")}) as lab:
+        for address, data in (("panel", None), ("act", b'{"action": "stop", "about": "x"}')):
+            with pytest.raises(HTTPError) as error:
+                urlopen(Request(f"{lab.url}ignite-tf/{address}", data=data), timeout=300)
+            error.value.close()
+            assert error.value.code == 403, address
+        with urlopen(f"{lab.url}ignite-tf/panel.js", timeout=300) as answer:
+            assert "/login" in answer.url
+        asked = Request(f"{lab.url}ignite-tf/panel", headers={"Authorization": f"token {lab.token}"})
+        with urlopen(asked, timeout=300) as answer:
+            assert "runs" in json.load(answer)

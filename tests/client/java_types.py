@@ -21,7 +21,6 @@ from ignite_tf_magic.client.all_rows import all_rows
 from ignite_tf_magic.client.client import Client
 from ignite_tf_magic.client.sql import SqlClient
 from ignite_tf_magic.client.type_registry import objects_in
-from ignite_tf_magic.config.options import ConnectOptions, Endpoint
 from ignite_tf_magic.dataset.array_batches import Batches
 from ignite_tf_magic.dataset.deal import EqualSteps
 from ignite_tf_magic.dataset.options import read_options
@@ -48,6 +47,7 @@ from ignite_tf_magic.protocol.typed_values import (
     TypedMap,
     UtilDate,
 )
+from ignite_tf_magic.settings.options import ConnectOptions, Endpoint
 
 SOURCE = Path(__file__).parent / "java" / "FillTypes.java"
 DOCUMENT = Path(__file__).parents[2] / "docs" / "types.md"

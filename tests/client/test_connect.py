@@ -11,7 +11,6 @@ import pytest
 
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.client.sql import SqlClient
-from ignite_tf_magic.config.options import ConnectOptions, Endpoint, TlsOptions
 from ignite_tf_magic.embedded import EmbeddedOptions, Lifetime, NodeTls, down, ensure_up
 from ignite_tf_magic.errors import (
     AuthenticationError,
@@ -22,6 +21,7 @@ from ignite_tf_magic.errors import (
 )
 from ignite_tf_magic.protocol import messages
 from ignite_tf_magic.protocol.messages import CacheConfig, QueryEntity, QueryField
+from ignite_tf_magic.settings.options import ConnectOptions, Endpoint, TlsOptions
 from tests.client.certificates import Certificates
 
 

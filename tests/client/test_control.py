@@ -9,8 +9,8 @@ from pyignite.datatypes import IntObject, MapObject
 from pyignite.datatypes.prop_codes import PROP_BACKUPS_NUMBER, PROP_NAME
 
 from ignite_tf_magic.client.control import pyignite_client
-from ignite_tf_magic.config.options import Endpoint
 from ignite_tf_magic.errors import ConnectionFailed, ServerError
+from ignite_tf_magic.settings.options import Endpoint
 
 
 def test_a_cache_of_any_configuration_and_values_of_any_type(ignite, client):

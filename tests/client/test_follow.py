@@ -210,7 +210,7 @@ def test_closing_ends_it_from_another_thread(partitioned):
 PUT_ROWS = """
 import sys, time
 from ignite_tf_magic.client.client import connect
-from ignite_tf_magic.config.options import ConnectOptions, Endpoint
+from ignite_tf_magic.settings.options import ConnectOptions, Endpoint
 from ignite_tf_magic.errors import ConnectionFailed, ConnectionLost, ServerError
 
 count, ports = int(sys.argv[1]), sys.argv[2:]

@@ -12,7 +12,6 @@ from benchmarks.java_client import java_command
 from ignite_tf_magic import IgniteDataset
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.client.follow import follow
-from ignite_tf_magic.config.options import ConnectOptions, Endpoint
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.protocol import connection
 from ignite_tf_magic.protocol.ops import Feature
@@ -20,6 +19,7 @@ from ignite_tf_magic.runs.hosts.counting import count_cache
 from ignite_tf_magic.runs.record import HostRecord, RunSpec
 from ignite_tf_magic.runs.supervision.counted_plans import plan_counted
 from ignite_tf_magic.runs.supervision.planning import LaunchFacts
+from ignite_tf_magic.settings.options import ConnectOptions, Endpoint
 from tests.client.rows import put_all
 from tests.training.processes import free_ports
 

@@ -13,9 +13,9 @@ import pytest
 
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.client.router import Node, Router
-from ignite_tf_magic.config.options import ConnectOptions, Endpoint, TlsOptions, read_config
 from ignite_tf_magic.errors import ConfigError, ConnectionFailed, HandshakeError
 from ignite_tf_magic.igfs.addresses import cluster_of
+from ignite_tf_magic.settings.options import ConnectOptions, Endpoint, TlsOptions, read_config
 from tests.client.certificates import Certificates
 
 PASSWORD = "pa55-of-the-cluster"

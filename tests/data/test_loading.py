@@ -124,7 +124,7 @@ def test_replacing_leaves_one_cache_and_tells_all_rows(session):
 LOADER = """
 import sys, numpy as np
 from ignite_tf_magic.session import open_session
-from ignite_tf_magic.config.options import ConnectOptions, Endpoint
+from ignite_tf_magic.settings.options import ConnectOptions, Endpoint
 with open_session(ConnectOptions((Endpoint("127.0.0.1", int(sys.argv[1])),)), report=print) as session:
     rows = {"x": np.arange(int(sys.argv[3])), "y": np.zeros((int(sys.argv[3]), 64), np.uint8)}
     print("begins", flush=True)

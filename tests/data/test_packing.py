@@ -26,7 +26,15 @@ from ignite_tf_magic.errors import (
 )
 from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.protocol.objects import BinaryObject
-from ignite_tf_magic.protocol.typed_values import Int, TypedCollection, TypedMap
+from ignite_tf_magic.protocol.typed_values import (
+    Char,
+    Int,
+    SqlDate,
+    Timestamp,
+    TypedCollection,
+    TypedMap,
+    UtilDate,
+)
 from ignite_tf_magic.session import open_session
 
 PLAIN, PACKED = "PACKING_PLAIN", "PACKING_PACKED"
@@ -195,9 +203,94 @@ def test_what_cannot_be_done_with_a_packed_cache(session):
         session.load(PACKED, {"x": np.arange(3)}, append=True)
     with pytest.raises(ConfigError, match="outputs are written beside single rows"):
         session.predict("none.keras", PACKED, "PACKING_OUT")
-    assert any("many packed rows" in note for note in session.columns(PACKED).notes)
-    assert any("many packed rows" in note for note in session.profile(PACKED).notes)
     assert rows_of(IgniteDataset(PACKED)) == {row: {"x": row} for row in range(ROWS)}
+
+
+def test_rows_that_are_packed_are_looked_at(session):
+    frame = everything(4000)
+    session.load(PLAIN, frame)
+    session.load(PACKED, frame, packed=True)
+    plain, packed = (session.columns(name) for name in (PLAIN, PACKED))
+    assert (packed.rows, packed.num_looked_at, packed.table) == (4000, 256, None)
+    assert "what was null is told where" in packed.notes[0]
+    forms = {each.name: (each.dtype, each.shape, each.is_key) for each in plain.columns}
+    assert {each.name: (each.dtype, each.shape, each.is_key) for each in packed.columns} == forms | {
+        "price": ("float64", (), False)
+    }
+    seen = session.sample(PACKED, 50)
+    assert (len(seen.rows), seen.total_rows) == (50, 4000)
+    shown = rows_of_sample(session.sample(PLAIN, 5000))
+    for key, row in rows_of_sample(seen).items():
+        expected = {**shown[key], "price": float(shown[key]["price"]), "id_of": str(shown[key]["id_of"])}
+        assert repr(row) == repr(expected)
+
+
+def rows_of_sample(sample) -> dict:
+    rows = [dict(zip(sample.columns, row, strict=True)) for row in sample.rows]
+    return {row.pop("key"): dict(sorted(row.items())) for row in rows}
+
+
+def test_rows_of_java_that_are_packed_look_as_they_did(session):
+    """Dates that are midnight elsewhere, what lists and maps hold, arrays of arrays, objects, null objects."""
+    berlin = 1_719_784_800_000  # 2024-07-01 there
+
+    def value(row: int) -> BinaryObject:
+        fields = {
+            "day": SqlDate.of(berlin) if row % 2 else None,
+            "at": UtilDate.of(-1 - row),
+            "time": dt.time(23, 59, 59, 999_000),
+            "letter": Char(ord("ö")),
+            "texts": TypedCollection([f"é{row}"] * (row % 3), 1),
+            "times": TypedCollection([Timestamp.of(1_500, 7)] * (row % 2), 1),
+            "deep": TypedCollection([TypedCollection([Int(row)], 1), TypedCollection([], 1)], 1),
+            "bytes": TypedCollection([b"abc", b"xyz"], 1),
+            "map": TypedMap([(f"k{row}", 1.5)], 1),
+            "inner": BinaryObject("PackingInner", {"x": Int(row), "s": "t"}) if row != 5 else None,
+        }
+        return BinaryObject("PackingJavaRow", fields)
+
+    plain = session.client.create_cache(CacheConfig(PLAIN))
+    plain.put_all({Int(row): value(row) for row in range(300)})
+    session.pack(PLAIN, PACKED, nulls="mask")
+    shown, packed = (rows_of_sample(session.sample(name, 300)) for name in (PLAIN, PACKED))
+    assert len(packed) == 300
+    for key, row in packed.items():
+        expected = dict(shown[key])
+        ((name, number),) = expected.pop("map")
+        assert (row.pop("map_keys"), row.pop("map_values")) == ([name], [number])
+        expected["inner.s"] = expected["inner.s"] or ""  # a null text is an empty one
+        expected["times"] = [np.datetime64(1_500_000_007, "ns") for _ in expected["times"]]
+        told = {name: each for name, each in row.items() if not name.endswith("_null_items")}
+        assert repr(told) == repr(expected)
+    kinds = session.columns(PACKED).kinds
+    assert [(kind.key_type, kind.value_type) for kind in kinds] == [("int", "PackingJavaRow")]
+
+
+@pytest.mark.parametrize("num_rows", [200, 10_000], ids=["some", "all"])
+def test_numbers_of_rows_that_are_packed(session, num_rows):
+    frame = everything(2000)
+    session.load(PLAIN, frame)
+    session.load(PACKED, frame, packed=True)
+    plain, packed = session.profile(PLAIN), session.profile(PACKED, num_rows=num_rows)
+    assert (packed.rows, packed.is_whole, packed.kinds[0].key_type) == (2000, num_rows > 2000, "long")
+    entries = session.client.cache(PACKED).size()
+    read = entries if packed.is_whole else int(packed.read_from.split()[0])
+    assert packed.read_from == f"{read} of {entries} entries" and read >= 8
+    assert packed.partitions.num_counted == packed.partitions.num_partitions
+    assert sum(node.rows for node in packed.nodes) == 2000
+    columns = {each.name: each for each in packed.columns}
+    if not packed.is_whole:
+        assert packed.num_sampled >= 200 and all(each.estimated for each in packed.columns)
+        assert abs(columns["whole"].mean - 1000) < 300
+        return
+    same = ("num_rows", "num_nulls", "num_nans", "num_distinct", "least", "greatest", "mean", "histogram")
+    for theirs in plain.columns:
+        if theirs.name in ("words", "id_of", "price", "texts", "deep"):  # other types than in the other cache
+            continue
+        assert [getattr(columns[theirs.name], name) for name in same] == [
+            getattr(theirs, name) for name in same
+        ], theirs.name
+    assert columns["words"].num_distinct == 2000 and columns["price"].greatest == 1999 / 8
 
 
 def test_what_has_no_form_is_not_left_out(session):

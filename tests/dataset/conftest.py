@@ -15,9 +15,9 @@ import pytest
 
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.client.load import put_rows, table_config
-from ignite_tf_magic.config.options import Endpoint
 from ignite_tf_magic.embedded import EmbeddedCluster
 from ignite_tf_magic.protocol.encode import RowEncoder
+from ignite_tf_magic.settings.options import Endpoint
 from tests.training.assignments import assignment, rows_of_shares
 
 

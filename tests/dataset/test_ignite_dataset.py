@@ -411,6 +411,15 @@ def test_an_empty_sql_table_tells_its_schema(ignite):
         },
     }
     assert list(dataset.batch(4)) == []
+    for option in (
+        {"fields": ["X"]},
+        {"fill": {"X": 0}},
+        {"variable": ["X"]},
+        {"nulls": ["X"]},
+        {"as_text": ["X"]},
+    ):
+        with pytest.raises(SchemaError, match=f"{next(iter(option))} names the field 'X', and there is none"):
+            IgniteDataset("SQL_PUBLIC_EMPTY_TABLE", host="127.0.0.1", port=ignite.nodes[0].port, **option)
     sql.query("INSERT INTO EMPTY_TABLE VALUES (1, 'x', 2.5, '2020-01-01', X'0102')")
     (row,) = dataset.as_numpy_iterator()
     assert (row["key"]["A"], row["key"]["B"], row["val"]["C"], row["val"]["E"]) == (1, b"x", 2.5, b"\x01\x02")

@@ -23,7 +23,6 @@ from ignite_tf_magic import IgniteDataset
 from ignite_tf_magic.client.cache_scan import Baseline
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.client.sql import SqlClient
-from ignite_tf_magic.config.options import ConnectOptions, Endpoint
 from ignite_tf_magic.dataset.options import parse_partitions, read_options
 from ignite_tf_magic.dataset.snapshot import Snapshot
 from ignite_tf_magic.dataset.source import open_source
@@ -47,6 +46,7 @@ from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.protocol.objects import BinaryObject, binary_type_of
 from ignite_tf_magic.protocol.ops import TypeCode
 from ignite_tf_magic.protocol.typed_values import TypedArray, TypedCollection, TypedMap
+from ignite_tf_magic.settings.options import ConnectOptions, Endpoint
 from ignite_tf_magic.tfplugin.codes import Code, code_of
 from ignite_tf_magic.tfplugin.registration import register_schemes
 from tests.waiting import until

@@ -44,6 +44,7 @@ def test_this_tensorflow_has_changed_nothing():
         ("ITERATOR_MAKERS", ("_make_iterator",), "tf.compat.v1.data"),
         ("CollectiveAllReduceExtended", Path, "CollectiveAllReduceExtended"),
         ("OwnedIterator", object, "OwnedIterator"),
+        ("_EXECUTOR_OF_NEXT", "an_executor", "Executor"),
         ("_lacking", lambda thing, *_: "gone" if "autograph" in repr(thing) else "", "autograph"),
     ],
 )

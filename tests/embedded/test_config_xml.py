@@ -4,9 +4,9 @@ import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
 
-from ignite_tf_magic.config.options import TlsOptions
 from ignite_tf_magic.embedded import NodeTls
 from ignite_tf_magic.embedded.config_xml import NodeConfig, NodePorts, node_xml, with_other_ports
+from ignite_tf_magic.settings.options import TlsOptions
 
 PLAIN = NodeConfig(
     index=1,

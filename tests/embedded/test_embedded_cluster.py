@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from ignite_tf_magic.client.client import connect
-from ignite_tf_magic.config.options import ConnectOptions, TlsOptions
 from ignite_tf_magic.embedded import (
     ClusterReused,
     ClusterStarted,
@@ -31,6 +30,7 @@ from ignite_tf_magic.embedded import (
 from ignite_tf_magic.embedded.config_xml import NodePorts
 from ignite_tf_magic.errors import AuthenticationError, DeadlineExceeded, EmbeddedError, NodeDied
 from ignite_tf_magic.protocol.messages import CacheConfig
+from ignite_tf_magic.settings.options import ConnectOptions, TlsOptions
 from tests.client.certificates import Certificates
 from tests.waiting import until
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from ignite_tf_magic.config.options import cache_dir
 from ignite_tf_magic.embedded.jars import resolve_jars
 from ignite_tf_magic.errors import EmbeddedError
+from ignite_tf_magic.settings.options import cache_dir
 from tests.embedded.mirror import MODULES, VERSION, Mirror, serving
 
 RESOLVE = f"""
@@ -113,7 +113,7 @@ def test_a_version_that_nobody_has_is_told_without_the_password_of_the_mirror(mi
 def test_without_jgo_the_extra_to_install_is_named(mirror, monkeypatch):
     monkeypatch.setitem(sys.modules, "jgo", None)
     monkeypatch.setitem(sys.modules, "jgo.maven", None)
-    with pytest.raises(EmbeddedError, match=r'pip install "ignite_tf_magic\[local\]"'):
+    with pytest.raises(EmbeddedError, match=r"pip install 'ignite_tf_magic\[local\]'"):
         resolve_jars(VERSION, nothing)
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.errors import (
     AuthenticationError,
     DirectoryNotEmpty,
@@ -23,6 +22,7 @@ from ignite_tf_magic.errors import (
 )
 from ignite_tf_magic.igfs.filesystem import IgfsFileSystem
 from ignite_tf_magic.igfs.volume import Volume
+from ignite_tf_magic.settings.options import ConnectOptions
 from tests.igfs.test_igfs_paths import HOSTILE
 
 

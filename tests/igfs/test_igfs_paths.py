@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ignite_tf_magic.config.options import ConnectOptions, Endpoint
 from ignite_tf_magic.errors import ConfigError, InvalidPath
 from ignite_tf_magic.igfs import addresses, paths
+from ignite_tf_magic.settings.options import ConnectOptions, Endpoint
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="/\0"), min_size=1).filter(
     lambda name: name not in (".", "..") and len(name.encode()) <= paths.MAX_NAME_BYTES

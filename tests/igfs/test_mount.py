@@ -19,12 +19,12 @@ import zipfile
 import psutil
 import pytest
 
-from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.errors import InvalidPath, MountError, PathNotDirectory, PathNotFound
 from ignite_tf_magic.igfs import mount as mount_module
 from ignite_tf_magic.igfs.mount import is_mounted
 from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.session.files import Files, start_mount, unmount
+from ignite_tf_magic.settings.options import ConnectOptions
 from tests.waiting import until
 
 FALLBACK = "ignite-tf fs sync igfs:///PATH"

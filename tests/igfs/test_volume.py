@@ -12,7 +12,6 @@ from pathlib import Path as DiskPath
 
 import pytest
 
-from ignite_tf_magic.config.options import ConnectOptions, Endpoint
 from ignite_tf_magic.errors import (
     ConnectionFailed,
     DirectoryNotEmpty,
@@ -31,6 +30,7 @@ from ignite_tf_magic.igfs.layout import DirectoryNode, FileNode
 from ignite_tf_magic.igfs.paths import parse
 from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.igfs.writer import OpenMode
+from ignite_tf_magic.settings.options import ConnectOptions, Endpoint
 from tests.igfs.conftest import read_all, sweep_until_clean
 from tests.waiting import until
 

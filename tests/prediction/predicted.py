@@ -26,7 +26,7 @@ WEIGHTS = np.array([[1, 0.5, -2], [0.25, 3, 1], [-1, -1, 0], [2, 0, 4]], np.floa
 # Predicts in a process of its own, which may be killed.
 PREDICTOR = """
 import sys
-from ignite_tf_magic.config.options import ConnectOptions, Endpoint
+from ignite_tf_magic.settings.options import ConnectOptions, Endpoint
 from ignite_tf_magic.session import open_session
 with open_session(ConnectOptions((Endpoint("127.0.0.1", int(sys.argv[1])),)), report=print) as session:
     print("begins", flush=True)

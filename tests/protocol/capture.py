@@ -17,12 +17,12 @@ import numpy as np
 
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.client.transport import open_transport
-from ignite_tf_magic.config.options import Endpoint
 from ignite_tf_magic.embedded import EmbeddedOptions, Lifetime, down, ensure_up
 from ignite_tf_magic.protocol import key_value, messages
 from ignite_tf_magic.protocol.connection import Connection
 from ignite_tf_magic.protocol.messages import CacheConfig, Request
 from ignite_tf_magic.protocol.objects import BinaryObject, name_id
+from ignite_tf_magic.settings.options import Endpoint
 
 GOLDEN = Path(__file__).with_name("golden.json")
 CACHE = messages.cache_id("GOLDEN")

@@ -8,10 +8,14 @@ import uuid
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from ignite_tf_magic.errors import SchemaError
+from ignite_tf_magic.errors import RemoteProtocolError, SchemaError
+from ignite_tf_magic.protocol import list_items
+from ignite_tf_magic.protocol.buffer import Writer
 from ignite_tf_magic.protocol.columns import ColumnChunk, PageDecoder, RaggedColumn
-from ignite_tf_magic.protocol.layout import ObjectNode
+from ignite_tf_magic.protocol.layout import VARIABLE, Leaf, ObjectNode
 from ignite_tf_magic.protocol.layout_finder import LayoutFinder
 from ignite_tf_magic.protocol.messages import Page
 from ignite_tf_magic.protocol.objects import BinaryObject, name_id
@@ -26,8 +30,10 @@ from ignite_tf_magic.protocol.typed_values import (
     TypedMap,
     UtilDate,
 )
+from ignite_tf_magic.protocol.walk import RowFault
 from ignite_tf_magic.protocol.walk_compiled import make_walker
 from ignite_tf_magic.protocol.walk_python import PythonWalker
+from ignite_tf_magic.protocol.write_values import write_value
 from tests.protocol.pages import make_pages
 
 ARRAY_LIST, HASH_MAP = 1, 1
@@ -439,3 +445,34 @@ def test_a_list_that_is_null_is_empty_and_nothing_else(items):
 def test_an_array_that_is_null_has_the_items_that_are_said():
     pages = rows_of("x", np.arange(3, dtype=np.int32), None, np.arange(2, dtype=np.int32))
     assert columns(pages, pages.layout(fill={"x": [7, 8]}))["x"] == [[0, 1, 2], [7, 8], [0, 1]]
+
+
+def taken(data):
+    """What a page of one list of texts becomes, or what is wrong with it."""
+    text = Leaf(("val", "x"), TypeCode.STRING)
+    leaf = Leaf(("val", "x"), TypeCode.STRING_ARRAY, VARIABLE, item=text)
+    try:
+        values, lengths = list_items.take_items(leaf, 0, memoryview(data), [(0, len(data)), (-1, 0)])
+    except (RowFault, RemoteProtocolError) as error:
+        return type(error), getattr(error, "rule", str(error))
+    return values.tolist(), [each.tolist() for each in lengths]
+
+
+@given(
+    st.lists(st.none() | st.text(max_size=4), max_size=4),
+    st.booleans(),
+    st.lists(st.tuples(st.integers(0, 60), st.integers(0, 255)), max_size=2),
+    st.integers(0, 60),
+)
+def test_texts_are_read_at_once_as_one_by_one(texts, is_array, damage, end):
+    listed = TypedArray(texts, TypeCode.STRING_ARRAY) if is_array else TypedCollection(texts, ARRAY_LIST)
+    write_value(writer := Writer(), listed)
+    data = writer.data
+    for at, byte in damage:
+        data[at % len(data)] = byte
+    if end < len(data) and damage:
+        del data[end:]
+    at_once = taken(bytes(data))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(list_items, "_is_of_texts", lambda leaf: False)
+        assert at_once == taken(bytes(data))

@@ -5,15 +5,16 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import uuid
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from ignite_tf_magic.dataset.layout_json import layout_from_json, layout_to_json
 from ignite_tf_magic.errors import SchemaError
 from ignite_tf_magic.protocol.buffer import Writer
 from ignite_tf_magic.protocol.columns import UnknownSchema
 from ignite_tf_magic.protocol.layout_finder import LayoutFinder
+from ignite_tf_magic.protocol.layout_json import layout_from_json, layout_to_json
 from ignite_tf_magic.protocol.objects import BinaryObject, BinaryType
 from ignite_tf_magic.protocol.ops import TypeCode
 from ignite_tf_magic.protocol.typed_values import (
@@ -158,3 +159,12 @@ def test_a_value_without_a_name_is_asked_for_again():
     with pytest.raises(UnknownSchema, match="no name for the value 3 of the enum State") as caught:
         columns(pages, finder.layout())
     assert caught.value.enum_type == 77
+
+
+def test_the_row_that_has_no_text_is_named():
+    pages = rows_of("x", *map(UtilDate.of, (0, 1, 2)))
+    layout = pages.layout(as_text=["x"])
+    good, bad = (bytes(Writer().int8(TypeCode.DATE).int64(millis).data) for millis in (1, YEAR_9999 + 1))
+    later = SimpleNamespace(num_rows=3, rows=bytearray(pages.rows).replace(good, bad))
+    with pytest.raises(SchemaError, match=r"the row with key 1 has no text in val\.x: a time of \d+ ms"):
+        columns(later, layout)

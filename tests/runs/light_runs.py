@@ -8,7 +8,6 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.runs.handles.run import Run
 from ignite_tf_magic.runs.orders import TaskSlot
 from ignite_tf_magic.runs.reach import Reach
@@ -17,6 +16,7 @@ from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.runs.supervision.manager import RunPlan
 from ignite_tf_magic.runs.supervision.planning import Plan
 from ignite_tf_magic.runs.timeouts import Timeouts
+from ignite_tf_magic.settings.options import ConnectOptions
 
 TIMEOUTS = Timeouts(first_backoff_s=0.2)
 

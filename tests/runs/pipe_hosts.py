@@ -7,7 +7,6 @@ from pathlib import Path
 
 import psutil
 
-from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.errors import HostUnreachable
 from ignite_tf_magic.launch import lock
 from ignite_tf_magic.launch.agent import MAGIC
@@ -18,6 +17,7 @@ from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import HostRecord, RunSpec
 from ignite_tf_magic.runs.supervision.manager import RunPlan
 from ignite_tf_magic.runs.supervision.planning import Plan
+from ignite_tf_magic.settings.options import ConnectOptions
 from tests.runs.light_runs import TIMEOUTS
 from tests.waiting import until
 

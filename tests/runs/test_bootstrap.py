@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from ignite_tf_magic.config.options import ConnectOptions, TlsOptions
 from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.runs.task import ExitReport
+from ignite_tf_magic.settings.options import ConnectOptions, TlsOptions
 from tests.runs.light_runs import text_of
 
 
@@ -39,6 +39,7 @@ def test_the_environment_of_a_worker(start):
     assert run.wait(300).state is RunState.SUCCEEDED
     found = json.loads((run.directory.files / "found.json").read_text())
     found.pop("IGNITE_TF_HOME", None)
+    assert Path(found.pop("IGNITE_TF_PHASE_FILE")).read_text() == "running the script"
     assert found.pop("IGNITE_TF_JOB")  # by which its host knows the job's processes
     assignment = json.loads(Path(found.pop("IGNITE_DATASET_ASSIGNMENT_FILE")).read_text())
     config = json.loads(found.pop("TF_CONFIG"))

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from ignite_tf_magic.client.cache_facts import forget, load_mark, read_facts, update_facts
-from ignite_tf_magic.config.options import Config
 from ignite_tf_magic.doctor.cluster_checks import look_at_cluster
 from ignite_tf_magic.errors import CacheExists, CacheNameError, CacheNotFound, LoadNotResumed
 from ignite_tf_magic.session import RunRequest, RunState, cache_names, open_session
+from ignite_tf_magic.settings.options import Config
 
 CACHE = "SQL_PUBLIC_CATS_BY_NAME"
 ROWS = 50
@@ -106,7 +106,7 @@ def test_names_that_may_come_next(session, cats, ignite, monkeypatch):
     session.query('CREATE TABLE "cats by name" (ID BIGINT PRIMARY KEY, TOES BIGINT)')
     try:
         monkeypatch.setenv("IGNITE_TF_CLUSTER", ",".join(map(str, ignite.connect_options.endpoints)))
-        names = cache_names(timeout_s=60)
+        names = cache_names()
     finally:
         session.query('DROP TABLE "cats by name"')
     assert {CACHE, "CATS_BY_NAME", "SQL_PUBLIC_cats by name"} <= set(names)

@@ -11,7 +11,7 @@ import pytest
 from ignite_tf_magic.session.training_run import TrainingRun, frame_of
 from ignite_tf_magic.training.records import TrainingRecord, WorkerMeasures
 
-KNOWN = WorkerMeasures(memory_bytes=3, gpu_share=0.5)  # what comes from JSON may be an int
+KNOWN = WorkerMeasures(memory_bytes=3, cpu_cores=1, gpu_share=0.5)  # what comes from JSON may be an int
 
 
 def kind_of(column: pd.Series) -> str:

@@ -21,7 +21,7 @@ from ignite_tf_magic.runs.record import HostRecord, RunRecord, RunSpec, WorkerRe
 from ignite_tf_magic.runs.registry.registry import CACHE, Owner, Registry
 from ignite_tf_magic.runs.seals import Seal
 from ignite_tf_magic.session import RunRequest, RunState, get_run, list_runs, open_session
-from ignite_tf_magic.ui.notebook.panel import _Panel
+from ignite_tf_magic.ui.notebook.panel import _feed, _Panel
 from ignite_tf_magic.ui.shell.cli import main
 
 pytestmark = pytest.mark.usefixtures("no_runs_left")
@@ -167,14 +167,17 @@ def test_a_queued_run_of_wrong_types_is_in_nobodys_way(session, make_up, ignite)
         session.start_run(RunRequest(NUMBERS, "pass", num_gpus=1, wait=True))
 
 
-def test_the_panel_takes_nothing_for_markup(make_up, ignite):
+def test_the_panel_is_told_names_of_others_as_they_are(make_up, ignite):
+    """What draws them takes nothing for markup: tests/browser."""
     make_up("innocent", spec__cache="<img src=x>", state="running", ended_at=None, started_at=time.time())
     with connect(ignite.connect_options) as client, Registry(client) as registry:
         registry.touch_owner("innocent", Owner("h", 1, "i", 1))
     panel = _Panel()
     panel.refresh()
-    (row,) = panel._rows.values()
-    assert "&lt;img" in row.text.value and "<img" not in row.text.value
+    (run,) = [each for each in panel.widget.seen["runs"] if each["id"] == "innocent"]
+    assert (run["cache"], run["live"], run["mark"]) == ("<img src=x>", True, "innocent")
+    panel.widget.close()
+    _feed().close()
 
 
 def test_a_host_that_never_had_a_run_has_no_say_in_what_is_resumed(

@@ -129,7 +129,7 @@ def test_a_run_that_lives_without_anybody_who_answers_for_it_stays(session, volu
 OWNER = """
 import os, sys, time
 from pathlib import Path
-from ignite_tf_magic.config.options import ConnectOptions, Endpoint
+from ignite_tf_magic.settings.options import ConnectOptions, Endpoint
 from ignite_tf_magic.session import RunRequest, open_session
 session = open_session(ConnectOptions((Endpoint.parse(sys.argv[1]),)), report=print)
 run = session.start_run(RunRequest("PRUNED", sys.argv[2]))

@@ -101,7 +101,7 @@ def steps_of(run) -> list[int]:
 
 
 def described(run) -> str:
-    return describe_view(run.info(), run.record(), None, datetime.now(timezone.utc)).text
+    return describe_view(run.info(), run.record(), None, {}, datetime.now(timezone.utc)).text
 
 
 def test_a_run_whose_owner_was_killed_is_told_of_and_resumed(run, session, gate):

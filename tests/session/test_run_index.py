@@ -7,18 +7,19 @@ import time
 
 import pytest
 
-from ignite_tf_magic.config.options import ConnectOptions, Endpoint
 from ignite_tf_magic.errors import RunNotFound
-from ignite_tf_magic.runs.directory import RunDirectory
+from ignite_tf_magic.launch.lock import HeldLock
+from ignite_tf_magic.runs.directory import RunDirectory, resolve_prefix
 from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import HostRecord, RunRecord, RunSpec
 from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.session.run_index import RunIndex
+from ignite_tf_magic.settings.options import ConnectOptions, Endpoint
 
 
 @pytest.fixture
 def index(tmp_path):
-    for number, name in enumerate(("mnist-1121-0900-abc", "mnist-1121-0901-xyz", "cifar-1121-0902-abc")):
+    for number, name in enumerate(("abc-mnist-1121-0900", "xyz-mnist-1121-0901", "abd-cifar-1121-0902")):
         directory = RunDirectory(tmp_path / "runs" / name)
         directory.path.mkdir(parents=True)
         record = RunRecord(name, RunSpec("MNIST"), RunState.SUCCEEDED, time.time() + number, exit_code=0)
@@ -26,36 +27,62 @@ def index(tmp_path):
     return RunIndex(tmp_path, Reach(tmp_path), None)
 
 
-@pytest.mark.parametrize("wanted", ["cifar-1121-0902-abc", "cif", "c"])
+@pytest.mark.parametrize("wanted", ["abd-cifar-1121-0902", "abd", "cifar", "c"])
 def test_found_by_the_beginning(index, wanted):
-    assert index.find(wanted).id == "cifar-1121-0902-abc"
+    assert index.find(wanted).id == "abd-cifar-1121-0902"
 
 
 def test_oldest_first(index):
-    assert [info.id[:10] for info in index.runs(include_ended=True)] == [
-        "mnist-1121",
-        "mnist-1121",
-        "cifar-1121",
-    ]
+    assert [info.id[:3] for info in index.runs(include_ended=True)] == ["abc", "xyz", "abd"]
     assert list(index.runs()) == []
 
 
 @pytest.mark.parametrize(
     ("wanted", "words"),
     [
-        ("mnist-1121", "may be any of mnist-1121-0900-abc, mnist-1121-0901-xyz; write more of its id"),
-        ("cifra-1121-0902-abc", "did you mean 'cifar-1121-0902-abc'? `ps --all` lists all"),
+        ("mnist", "may be any of abc-mnist-1121-0900, xyz-mnist-1121-0901; write more of its id"),
+        ("ab", "may be any of abc-mnist-1121-0900, abd-cifar-1121-0902; write more of its id"),
+        ("abd-cifra-1121-0902", "did you mean 'abd-cifar-1121-0902'? `ps --all` lists all"),
         ("other", "no run 'other': `ps --all` lists all"),
         ("", "no run ''"),
         ("..", "no run '..'"),
         ("../../etc", "no run '../../etc'"),
-        ("mnist-1121-0900-abc\n", "no run"),
+        ("abc-mnist-1121-0900\n", "no run"),
     ],
 )
 def test_not_found(index, wanted, words):
     with pytest.raises(RunNotFound) as error:
         index.find(wanted)
     assert words in str(error.value)
+
+
+def test_one_that_goes_on_counts_before_those_that_have_ended(index, tmp_path):
+    directory = RunDirectory(tmp_path / "runs" / "abe-mnist-1121-0903")
+    directory.path.mkdir()
+    record = RunRecord(directory.run_id, RunSpec("MNIST"), RunState.RUNNING, time.time() + 9)
+    record.write(directory)
+    with pytest.raises(RunNotFound, match="may be any of"):  # nobody answers for it
+        index.find("mnist")
+    owner = HeldLock(directory.owner_lock)
+    assert index.find("mnist").id == index.find("ab").id == index.find("a").id == directory.run_id
+    assert index.find("abc").id == "abc-mnist-1121-0900"
+    owner.release()
+
+
+@pytest.mark.parametrize(
+    ("runs", "wanted", "chosen"),
+    [
+        ({"k3f-mnist-1121-0900": False}, "k3f", "k3f-mnist-1121-0900"),
+        ({"mnist-1121-0900-k3f": False}, "mnist", "mnist-1121-0900-k3f"),  # an id as they were
+        ({"mni-x-1121-0900": False, "k3f-mnist-1121-0900": True}, "mni", "k3f-mnist-1121-0900"),
+        ({"mnist-1121-0900-k3f": False, "9xw-mnist-1121-0900": True}, "mnist", "9xw-mnist-1121-0900"),
+        ({"k3f-a-1121-0900": False}, "a-1121", "k3f-a-1121-0900"),
+        ({"k3f-a-1121-0900": False}, "1121", None),
+        ({}, "a", None),
+    ],
+)
+def test_a_run_is_meant_by_its_id_or_its_name(runs, wanted, chosen):
+    assert resolve_prefix(runs, wanted) == chosen
 
 
 def test_there_are_none(tmp_path):

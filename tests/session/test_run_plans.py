@@ -7,7 +7,6 @@ import sys
 import pytest
 
 from ignite_tf_magic.client.client import connect
-from ignite_tf_magic.config.options import Config, HostOptions
 from ignite_tf_magic.launch.hosts import Host
 from ignite_tf_magic.launch.pipe import PipeTransport
 from ignite_tf_magic.protocol.messages import CacheConfig
@@ -15,6 +14,7 @@ from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import HostRecord, RunRecord, RunSpec
 from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.session.run_plans import plan_again
+from ignite_tf_magic.settings.options import Config, HostOptions
 
 CACHE = "RUN_PLANS"
 

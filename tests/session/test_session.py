@@ -12,7 +12,6 @@ from dataclasses import replace
 import pytest
 
 from ignite_tf_magic import session as session_package
-from ignite_tf_magic.config.options import Endpoint
 from ignite_tf_magic.errors import CacheNotFound, LaunchError, PlacementError, RunNotFound, ScriptError
 from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.protocol.ops import CacheMode
@@ -27,13 +26,14 @@ from ignite_tf_magic.session import (
     open_session,
     stop_run,
 )
+from ignite_tf_magic.settings.options import Endpoint
 from tests.waiting import until
 
 # Reads what the environment says, with the client alone: no TensorFlow to import.
 READ = """
 import json, os
 from ignite_tf_magic.client.client import connect
-from ignite_tf_magic.config.options import ConnectOptions, Endpoint
+from ignite_tf_magic.settings.options import ConnectOptions, Endpoint
 
 env = os.environ
 endpoint = Endpoint(env["IGNITE_DATASET_HOST"], int(env["IGNITE_DATASET_PORT"]))

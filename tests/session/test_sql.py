@@ -15,9 +15,9 @@ import pytest
 
 from ignite_tf_magic.client.sql import SqlClient
 from ignite_tf_magic.client.sql_result import Column
-from ignite_tf_magic.config.options import ConnectOptions, Endpoint
 from ignite_tf_magic.errors import ConfigError, ConnectionFailed, QueryError
 from ignite_tf_magic.serialization.sql_text import with_engine
+from ignite_tf_magic.settings.options import ConnectOptions, Endpoint
 from tests.waiting import until
 
 TYPES = {

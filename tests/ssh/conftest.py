@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from ignite_tf_magic.client.client import connect
-from ignite_tf_magic.config.options import read_config
 from ignite_tf_magic.runs.registry.registry import Registry
 from ignite_tf_magic.session import Session, list_runs, open_session, stop_run
+from ignite_tf_magic.settings.options import read_config
 from ignite_tf_magic.ui.shell.cli import main
 from tests.bed.bed import Bed, BedKind
 from tests.ssh.ssh_user import CACHE, PASSWORD, USER, Shell, left_on, load_numbers, settings

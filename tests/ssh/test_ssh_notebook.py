@@ -7,6 +7,8 @@ import re
 
 import pytest
 
+from tests.bed.bed import BedKind
+from tests.notebooks.executing import execute, placed_rows, rows_of_mine
 from tests.ssh.ssh_user import COUNT, by_worker, check_lines
 from tests.ui.notebook.kernels import Kernel
 
@@ -75,3 +77,18 @@ def test_a_detached_cell_and_the_doctor(kernel, elsewhere):
         "".join(f"{line}\n" for line in watched.lines if line.startswith("worker "))
     ).values():
         check_lines(text)
+
+
+def test_the_notebook_of_a_cluster_of_ones_own(home, bed, tmp_path):
+    """What its reader has to write beside it is there: the addresses, and how SSH finds the hosts."""
+    said = execute("your_own_cluster.ipynb", tmp_path)
+    assert "ignite-tf.toml is there" in said["settings"]
+    assert all(re.search(rf"^{host.name} +ssh +ok", said["doctor"], re.M) for host in bed.hosts)
+    found = placed_rows(said["where"])
+    hosts = {host.name for host in bed.hosts}
+    assert len(found) == 2 and {host for host, _, _ in found} < hosts
+    assert all(share > 50 for _, _, share in found)  # the third host's rows are read by both
+    assert len(set(re.findall(r"\| on (\S+)", said["start"]))) == (2 if bed.kind is BedKind.NAMESPACES else 1)
+    rows = sorted(rows for _, rows, _ in found)
+    assert sum(rows) == 1797 and sorted(rows_of_mine(said["attach"])) == rows
+    assert said["attach"].partition("RUN")[2].count("succeeded") == 2

@@ -14,7 +14,7 @@ from tests.ssh.ssh_user import NUM_ROWS
 READ = """
 import json, os, socket
 from ignite_tf_magic.client.client import connect
-from ignite_tf_magic.config.options import ConnectOptions, Endpoint
+from ignite_tf_magic.settings.options import ConnectOptions, Endpoint
 
 env = os.environ
 endpoint = Endpoint(env["IGNITE_DATASET_HOST"], int(env["IGNITE_DATASET_PORT"]))

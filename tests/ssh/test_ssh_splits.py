@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from ignite_tf_magic.client.client import connect
-from ignite_tf_magic.config.options import ConnectOptions
+from ignite_tf_magic.settings.options import ConnectOptions
 from tests.bed.bed import Host
 from tests.ssh.ssh_user import CACHE, load_numbers
 from tests.waiting import until

@@ -8,12 +8,12 @@ import time
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from ignite_tf_magic.config.options import jupyter_proxy_url
 from ignite_tf_magic.errors import ConfigError, RunNotFound
 from ignite_tf_magic.runs.directory import create_directory
 from ignite_tf_magic.runs.record import RunRecord, RunSpec
 from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.session import tensorboards as boards
+from ignite_tf_magic.settings.options import jupyter_proxy_url
 from ignite_tf_magic.tensorboard.record import LogSource, log_sources
 from ignite_tf_magic.ui.shell.cli import main
 from tests.tensorboard.asking import runs, steps, until_right
@@ -47,7 +47,7 @@ def test_the_shell(home, capsys):
     [board] = boards.list_tensorboards()
     assert url.strip() == board.url
     assert "cannot read igfs:///runs" in told  # there is no Ignite
-    until_right(lambda: runs(board), lambda found: found == [f"{first}/logs", f"{second}/logs"])
+    until_right(lambda: runs(board), lambda found: found == sorted([f"{first}/logs", f"{second}/logs"]))
     until_right(lambda: steps(board, f"{first}/logs"), lambda found: found == [3])
 
     assert main(["tensorboard", "--list"]) == 0
@@ -64,7 +64,7 @@ def test_all_runs_and_those_that_come(home):
     board = boards.open_tensorboard()
     until_right(lambda: runs(board), lambda found: found == [f"{first}/logs"])
     second = make_run(home, "second")
-    until_right(lambda: runs(board), lambda found: found == [f"{first}/logs", f"{second}/logs"])
+    until_right(lambda: runs(board), lambda found: found == sorted([f"{first}/logs", f"{second}/logs"]))
     assert [each.pid for each in boards.stop_tensorboard(port=board.port)] == [board.pid]
 
 

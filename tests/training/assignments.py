@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ignite_tf_magic.client.page_sizes import PartitionStats
-from ignite_tf_magic.config.options import Endpoint
+from ignite_tf_magic.settings.options import Endpoint
 
 
 def rows_of_shares(

@@ -16,9 +16,9 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from ignite_tf_magic.config.options import configured_cluster
 from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.session.run_values import load_model
+from ignite_tf_magic.settings.options import configured_cluster
 
 keras = importlib.import_module(sys.argv[1])
 directory = Path(sys.argv[2])

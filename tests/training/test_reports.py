@@ -23,7 +23,7 @@ from ignite_tf_magic.training.records import (
     mean_data_wait,
     without_repeats,
 )
-from ignite_tf_magic.ui.notebook.chart import picture_of
+from ignite_tf_magic.ui.pictures import picture_of
 from tests.training.processes import Workers
 
 SCRIPT = Path(__file__).with_name("report_on.py")
@@ -71,6 +71,7 @@ def test_records_say_what_the_history_says_and_what_is_waited_for(tmp_path, num_
             sum(each.examples_per_s for each in record.workers), rel=0.3
         )
         assert all(each.memory_bytes > 50e6 for each in record.workers)
+        assert all(0 < each.cpu_cores < os.cpu_count() + 0.5 for each in record.workers)
     assert 0.5 < found[-1].data_wait < 1
     assert list((tmp_path / "igfs" / "events" / "training").glob("events.out.tfevents.*"))
 
@@ -106,7 +107,9 @@ records = st.builds(
     is_epoch=st.booleans(),
     values=st.dictionaries(st.text(max_size=5), numbers, max_size=3),
     data_wait=st.none() | numbers,
-    workers=st.tuples(st.builds(WorkerMeasures, memory_bytes=st.none() | numbers)),
+    workers=st.tuples(
+        st.builds(WorkerMeasures, memory_bytes=st.none() | numbers, cpu_cores=st.none() | numbers)
+    ),
 )
 
 

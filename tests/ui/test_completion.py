@@ -12,9 +12,13 @@ import pytest
 
 from ignite_tf_magic.session import RunRequest, open_session
 from ignite_tf_magic.ui.commands.table import NAMES_IN, commands
-from ignite_tf_magic.ui.completion import candidates
+from ignite_tf_magic.ui.completion import candidates as all_candidates
 
 COMMANDS, _ = commands()
+
+
+def candidates(words, beginning):
+    return list(all_candidates(words, beginning).words)
 
 
 @pytest.fixture

@@ -53,18 +53,63 @@ def test_shorter_text_leaves_no_remains():
     assert shown(1, (0, "a long progress bar"), (0, "\rend\n"), (0, "x")) == ["end", "x", ""]
 
 
-def test_the_last_line_is_lifted_for_something_that_stands_below():
-    output = LiveOutput(names(1))
+def test_lines_can_be_taken_with_their_workers():
+    output = LiveOutput(names(2))
     output.feed(0, "one\nhalf")
-    output.note("fast")
-    assert output.take() == "one\nhalf   fast"
-    output.feed(0, " a line")
-    assert output.lift() == "\r" + " " * len("half   fast") + "\r"
-    assert output.take() == "half a line   fast"
-    output.feed(0, "\nlast")
-    assert output.lift().endswith("\rhalf a line\n")
-    assert output.finish() == "last\n"
-    assert LiveOutput(names(1)).lift() == ""
+    output.feed(1, "\x1b[32mtwo\x1b[0m\n")
+    output.say("beside")
+    assert output.take_lines() == (
+        [(0, "one"), (1, "\x1b[32mtwo\x1b[0m"), (None, "beside")],
+        "worker 0 | half",
+    )
+    assert output.take_lines() == ([], "worker 0 | half")
+    assert (output.named(1, "two"), output.named(None, "beside")) == ("worker 1 | two", "beside")
+    output.end_lines()
+    assert output.take_lines() == ([(0, "half")], "")
+
+
+TRACEBACK = "Traceback (most recent call last):\n  File 'x'\nValueError: boom"
+
+
+def test_the_traceback_that_is_told_elsewhere_is_left_out():
+    output = LiveOutput(names(3), holds_tracebacks=True)
+    output.feed(0, f"one\n{TRACEBACK}\n")
+    output.feed(1, TRACEBACK.replace("'x'", "'y'"))
+    output.feed(2, "Traceback (most recent call last):\n  File 'x'\nTypeError\n")
+    assert output.take_lines()[0] == [(0, "one")]
+    assert output.holds
+    output.end_lines()
+    output.release(TRACEBACK)
+    assert not output.holds
+    assert output.take_lines()[0] == [
+        (1, "[it failed of the same: ValueError: boom]"),
+        (2, "Traceback (most recent call last):"),
+        (2, "  File 'x'"),
+        (2, "TypeError"),
+    ]
+
+
+def test_nothing_but_the_traceback_at_the_end_is_left_out():
+    output = LiveOutput(names(1), holds_tracebacks=True)
+    survived = TRACEBACK.replace("boom", "survived")
+    chained = (
+        f"{TRACEBACK}\n\nDuring handling of the above exception, another exception occurred:\n\n{TRACEBACK}"
+    )
+    output.feed(0, f"{survived}\nloss 0.5\nloss 0.4\n{chained}\n")
+    output.release(f"{chained}\n")
+    assert [line for _, line in output.take_lines()[0]] == [*survived.split("\n"), "loss 0.5", "loss 0.4"]
+    output.feed(0, f"{survived}\nloss 0.3\n")
+    output.release(TRACEBACK)
+    assert [line for _, line in output.take_lines()[0]] == [*survived.split("\n"), "loss 0.3"]
+
+
+def test_a_traceback_that_a_script_survives_is_let_go():
+    output = LiveOutput(names(1), holds_tracebacks=True)
+    output.feed(0, f"{TRACEBACK}\ngoes on\n")
+    assert output.take() == ""
+    output.release()
+    output.feed(0, "more\n")
+    assert output.take() == f"{TRACEBACK}\ngoes on\nmore\n"
 
 
 def test_keras_progress_bar_with_backspaces():

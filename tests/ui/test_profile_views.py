@@ -39,6 +39,7 @@ PROFILE = CacheProfile(
     backups=1,
     num_sampled=100,
     num_read_partitions=11,
+    read_from="11 of 1,024 partitions",
     is_whole=False,
     table=None,
     row_bytes=846.0,

@@ -8,10 +8,10 @@ from dataclasses import fields, replace
 
 import pytest
 
-from ignite_tf_magic.config.options import Config, LaunchOptions, OnRebalance
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.runs.record import RunOptions, RunSpec
 from ignite_tf_magic.session import RunRequest, run_plans
+from ignite_tf_magic.settings.options import Config, LaunchOptions, OnRebalance
 from ignite_tf_magic.ui.notebook.arguments import parse_line
 from ignite_tf_magic.ui.notebook.run_function import run
 from ignite_tf_magic.ui.options import OTHERWISE_SAID, add_run_options, given_options

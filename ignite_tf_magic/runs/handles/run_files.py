@@ -9,13 +9,13 @@ from io import FileIO
 from pathlib import Path
 
 from ignite_tf_magic.closing import Closing
-from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.errors import IgniteTfError
 from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.igfs.writer import FileWriter, OpenMode
 from ignite_tf_magic.launch.log_files import read_on
 from ignite_tf_magic.runs.handles.run import Run
 from ignite_tf_magic.runs.logs.gaps import LogCopy
+from ignite_tf_magic.settings.options import ConnectOptions
 
 RUNS = ("runs",)
 PARTS = ("checkpoints", "events", "logs", "model")

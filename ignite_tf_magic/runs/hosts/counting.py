@@ -18,13 +18,13 @@ from ignite_tf_magic.client.client import Cache, Client
 from ignite_tf_magic.client.local_rows import rows_by_node, table_of
 from ignite_tf_magic.client.packed_entries import PackedCount, holds_packed_rows, packed_count
 from ignite_tf_magic.client.router import Node
-from ignite_tf_magic.client.row_counts import are_in_doubt, last_count
-from ignite_tf_magic.config.options import ConnectOptions
+from ignite_tf_magic.client.row_counts import RowCount, are_in_doubt, last_count
 from ignite_tf_magic.errors import PlacementError, ServerError
 from ignite_tf_magic.protocol import messages
 from ignite_tf_magic.protocol.affinity import PartitionMap
 from ignite_tf_magic.runs.hosts.topology import fingerprint
 from ignite_tf_magic.runs.hosts.wholeness import check_whole, find_cache
+from ignite_tf_magic.settings.options import ConnectOptions
 
 _SETTLED_S, _MIN_COUNTS, _LOOK_S = 30.0, 4, 0.2
 _TOLD_S = 5.0
@@ -32,6 +32,7 @@ _SAMPLED_PARTITIONS, _SAMPLED_BYTES = 32, 256 * 1024
 _LITTLE_BYTES = 256 * 1024
 # Where hashes spread rows over partitions, none is empty with so many for each.
 _DENSE_ROWS = 8
+_MANY = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +126,17 @@ def _told_by_nodes(client: Client, cache: Cache, facts: Facts) -> CountedCache |
     num_rows = sum(told.rows_by_node.values()) if told.rows_by_node else 0
     row_bytes, has_empty = _sampled(client, cache, told.partition_map)
     is_dense = num_rows >= _DENSE_ROWS * told.partition_map.num_partitions
-    if num_rows * row_bytes <= _LITTLE_BYTES or (known is None and is_dense and has_empty):
+    num_partitions = told.partition_map.num_partitions
+    is_gathered = has_empty if known is None else _lacks_many(known, num_partitions)
+    if num_rows * row_bytes <= _LITTLE_BYTES or (is_dense and is_gathered):
         return None
     return replace(told, row_bytes=row_bytes, has_table=table_of(cache) is not None)
+
+
+def _lacks_many(known: RowCount, num_partitions: int) -> bool:
+    """Whether the last count has found many rows, and these in some of the partitions only."""
+    was_dense = known.rows >= _DENSE_ROWS * num_partitions
+    return was_dense and known.filled is not None and len(known.filled) < _MANY * num_partitions
 
 
 def _settled_rows(client: Client, cache: Cache) -> CountedCache | None:

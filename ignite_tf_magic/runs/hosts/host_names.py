@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from ignite_tf_magic.config.options import CONFIG_FILE, Endpoint, HostOptions
 from ignite_tf_magic.errors import ConfigError
+from ignite_tf_magic.settings.options import CONFIG_FILE, Endpoint, HostOptions
 
 
 class HostRoute(Enum):

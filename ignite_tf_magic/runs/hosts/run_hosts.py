@@ -13,7 +13,6 @@ from functools import partial
 
 from ignite_tf_magic.client.router import Node
 from ignite_tf_magic.client.sql import SqlClient
-from ignite_tf_magic.config.options import Config, ConnectOptions, Endpoint
 from ignite_tf_magic.errors import ConfigError, HostError, IgniteTfError, PlacementError
 from ignite_tf_magic.launch.hosts import Host, call_all
 from ignite_tf_magic.launch.jobs import ProbeFacts
@@ -32,6 +31,7 @@ from ignite_tf_magic.runs.orders import Capacity
 from ignite_tf_magic.runs.reach import Reach
 from ignite_tf_magic.runs.record import HostRecord, RunSpec
 from ignite_tf_magic.runs.roles import Strategy
+from ignite_tf_magic.settings.options import Config, ConnectOptions, Endpoint
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The rows of what each worker reads, counted where they are.
 
 Of a worker that reads all that a node has, the node has told it. What nodes share out among workers is counted by SQL,
-where there is a table, else read.
+where there is a table; else it is read, or left to the workers where it is much.
 """
 
 from __future__ import annotations
@@ -9,27 +9,36 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
 
 from ignite_tf_magic.client.client import Cache, Client
 from ignite_tf_magic.client.local_rows import rows_of_partitions, table_of
 from ignite_tf_magic.errors import ConnectionFailed, ConnectionLost, ServerError
 from ignite_tf_magic.runs.hosts.counting import CountedCache
 
+# What is read to count rows that nodes cannot count.
+_MOST_READ_BYTES = 512 * 1024
+
+
+class NotCounted(Enum):
+    """Why the rows of shares are not known."""
+
+    CHANGED = "the counts do not come to what the nodes have told"
+    MUCH = "nodes cannot count pieces of what they have by SQL, and to read them takes too much"
+
+
 Piece = tuple[uuid.UUID, int]  # what a node has of a share
 
 
 def count_shares(
     client: Client, cache: CountedCache, shares: Sequence[Collection[int]]
-) -> list[dict[uuid.UUID, int]] | None:
+) -> list[dict[uuid.UUID, int]] | NotCounted:
     """Count the rows of each share of a cache's partitions, by the nodes that have them.
 
     Args:
         client: Connected to the cluster.
         cache: With what its nodes have told.
         shares: Partitions, each of them in one share.
-
-    Returns:
-        None where the counts do not come to what the nodes have told, as when rows are written meanwhile.
     """
     told = cache.rows_by_node or {}
     pieces = dict(_pieces(cache, shares))
@@ -41,11 +50,17 @@ def count_shares(
     counts = {(node, number): told[node] for node, number in pieces.keys() - divided.keys()}
     if divided:
         found = client.cache(cache.name)
-        counts |= _counted_by_sql(found, cache, divided) or _read(found, told, divided)
+        counted = _counted_by_sql(found, cache, divided)
+        if counted is None:
+            rows = sum(cache.rows[partition] for partitions in divided.values() for partition in partitions)
+            if rows * cache.row_bytes > _MOST_READ_BYTES and cache.packed is None:
+                return NotCounted.MUCH
+            counted = _read(found, told, divided)
+        counts |= counted
     for node, rows in told.items():
         mine = [count for (owner, _), count in counts.items() if owner == node]
         if sum(mine) != rows or min(mine, default=0) < 0:
-            return None
+            return NotCounted.CHANGED
     by_share: list[dict[uuid.UUID, int]] = [{} for _ in shares]
     for (node, number), count in counts.items():
         by_share[number][node] = count
@@ -63,19 +78,27 @@ def _pieces(cache: CountedCache, shares: Sequence[Collection[int]]) -> Iterator[
 def _counted_by_sql(
     found: Cache, cache: CountedCache, divided: dict[Piece, list[int]]
 ) -> dict[Piece, int] | None:
-    """Have the nodes count pieces; None where they cannot."""
-    try:
-        table = table_of(found)
-        if table is None:
-            return None
+    """Have the nodes count pieces; None where they cannot. What a connection has lost is asked for once more."""
+    for _ in range(2):
+        try:
+            return _asked(found, cache, divided)
+        except (ConnectionFailed, ConnectionLost):
+            continue
+        except ServerError:
+            break
+    return None
 
-        def count(piece: Piece, table: str = table) -> int | None:
-            return rows_of_partitions(found.client, cache.nodes[piece[0]], table, divided[piece])
 
-        with ThreadPoolExecutor(min(len(divided), 16), "count-rows") as pool:
-            counted = dict(zip(divided, pool.map(count, divided), strict=True))
-    except (ServerError, ConnectionFailed, ConnectionLost):
+def _asked(found: Cache, cache: CountedCache, divided: dict[Piece, list[int]]) -> dict[Piece, int] | None:
+    table = table_of(found)
+    if table is None:
         return None
+
+    def count(piece: Piece, table: str = table) -> int | None:
+        return rows_of_partitions(found.client, cache.nodes[piece[0]], table, divided[piece])
+
+    with ThreadPoolExecutor(min(len(divided), 16), "count-rows") as pool:
+        counted = dict(zip(divided, pool.map(count, divided), strict=True))
     counts = {piece: rows for piece, rows in counted.items() if rows is not None}
     return counts if len(counts) == len(divided) else None
 

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 
 from ignite_tf_magic import client as thin_client
 from ignite_tf_magic.closing import Closing
-from ignite_tf_magic.config.options import ConnectOptions, Endpoint
 from ignite_tf_magic.errors import AuthenticationError, ConnectionFailed, IgniteTfError
 from ignite_tf_magic.runs.hosts.host_names import is_non_identifying, plain_address, rank
+from ignite_tf_magic.settings.options import ConnectOptions, Endpoint
 
 if TYPE_CHECKING:
     from ignite_tf_magic.client.client import Client

@@ -22,11 +22,11 @@ from ignite_tf_magic.client.row_counts import (
     last_count,
     note_count,
 )
-from ignite_tf_magic.config.options import ConnectOptions, Endpoint
 from ignite_tf_magic.errors import CacheNotFound, IgniteTfError, NodesMissing, RowsLost
 from ignite_tf_magic.protocol.affinity import PartitionMap
 from ignite_tf_magic.runs.hosts.host_names import is_non_identifying, plain_address
 from ignite_tf_magic.runs.hosts.topology import Answer, as_anybody, ask_all, topology_of
+from ignite_tf_magic.settings.options import ConnectOptions, Endpoint
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,13 +66,13 @@ def _set_up(calls: Mapping[str, str]) -> None:
 
     sys.meta_path.append(_PackageFinder())
     try:
-        after_import = import_module(f"{_PACKAGE}.after_import").after_import
+        call_after_import = import_module(f"{_PACKAGE}.runs.phases").call_after_import
         import_module(f"{_PACKAGE}.runs.deferred_imports").defer_imports()
     except _UNUSABLE as error:
         _warn(error)
         return
     for module, call in calls.items():
-        after_import(module, partial(_call, call))
+        call_after_import(module, partial(_call, call))
 
 
 def _call(name: str) -> None:

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 from ignite_tf_magic.client.client import Client
 from ignite_tf_magic.runs.hosts.counting import read_partitions
-from ignite_tf_magic.runs.hosts.shares import count_shares
+from ignite_tf_magic.runs.hosts.shares import NotCounted, count_shares
 from ignite_tf_magic.runs.record import RunSpec
 from ignite_tf_magic.runs.supervision.planning import (
     LaunchFacts,
     Plan,
+    left_to_workers,
     plan_launch,
     with_counts,
     with_packed_rows,
@@ -20,7 +21,8 @@ from ignite_tf_magic.runs.supervision.planning import (
 def plan_counted(client: Client, spec: RunSpec, facts: LaunchFacts) -> Plan:
     """Place a run's workers, and count the rows of each of them where the facts only reckon with some.
 
-    Partitions are read to their ends where few keys gather the rows, or they change meanwhile.
+    Partitions are read to their ends where few keys gather the rows, or they change meanwhile. Rows that would have to
+    be read, and are many, are counted by the workers.
 
     Raises:
         PlacementError: The workers cannot be spread so, even if no other run held anything.
@@ -36,5 +38,7 @@ def _counted(client: Client, spec: RunSpec, facts: LaunchFacts) -> Plan:
     shares = count_shares(
         client, facts.cache, [seat.partitions or () for seat in plan.seats[: spec.num_workers]]
     )
-    counted = with_counts(plan, facts, shares) if shares is not None else None
+    if shares is NotCounted.MUCH:
+        return left_to_workers(plan, facts.cache)
+    counted = with_counts(plan, facts, shares) if not isinstance(shares, NotCounted) else None
     return counted or plan_launch(spec, replace(facts, cache=read_partitions(client, facts.cache)))

@@ -13,14 +13,20 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from ignite_tf_magic.config.options import Endpoint
 from ignite_tf_magic.errors import HostError, HostRefused, HostUnreachable, LaunchError
 from ignite_tf_magic.launch.hosts import MAX_PAYLOAD_BYTES, Host
 from ignite_tf_magic.launch.jobs import HostFacts, Job, JobStatus, Renewal
 from ignite_tf_magic.launch.log_files import last_lines
 from ignite_tf_magic.launch.parcels import Parcel
 from ignite_tf_magic.launch.watch import Contact, HostView, HostWatch
-from ignite_tf_magic.runs.directory import CREDENTIALS, assignment_name, exit_name, log_name, task_name
+from ignite_tf_magic.runs.directory import (
+    CREDENTIALS,
+    assignment_name,
+    exit_name,
+    log_name,
+    phase_name,
+    task_name,
+)
 from ignite_tf_magic.runs.hosts.capacity import look, needs_capacity
 from ignite_tf_magic.runs.loopback import may_be_loaded
 from ignite_tf_magic.runs.orders import (
@@ -35,6 +41,7 @@ from ignite_tf_magic.runs.orders import (
     job_name,
     place_of,
 )
+from ignite_tf_magic.runs.phases import PHASES, TRAINING
 from ignite_tf_magic.runs.record import HostRecord, RunRecord
 from ignite_tf_magic.runs.spec import assignment, worker_job, worker_task
 from ignite_tf_magic.runs.states import RunState
@@ -42,12 +49,15 @@ from ignite_tf_magic.runs.supervision.run_tunnels import RunTunnels
 from ignite_tf_magic.runs.task import ExitReport
 from ignite_tf_magic.runs.timeouts import Timeouts
 from ignite_tf_magic.runs.warm import early_program
+from ignite_tf_magic.settings.options import Endpoint
 
 LOOPBACK = "127.0.0.1"
 NUM_LAST_LINES = 60  # of which a traceback is taken away before they are shown
 _TAIL_BYTES = 8192
 _TRACEBACK_CHARS = 16_000
 _SOON_S, _LATER_S = 60.0, 2.0  # servers come up soon, or most likely never
+_PHASES_SOON_S, _PHASES_LATER_S = 0.3, 5.0
+_MOST_PHASE_BYTES = 64
 _ROOM_S = 1.0
 _WAITING = (RunState.QUEUED, RunState.RESTARTING)
 _NO_PROGRAM = (
@@ -129,6 +139,9 @@ class HostController:
         self._ends: dict[int, WorkerEnd] = {}
         self._last_lines: dict[int, str] = {}
         self._began_at = self._knocked_at = time.monotonic()
+        self._phases: dict[int, str] = {}
+        self._phases_read_at = float("-inf")
+        self._respawns: dict[int, int] = {}
         self._started: set[int] = set()
         self._jobs: list[Job] = []
         self._known_at: dict[int, float] = {}
@@ -349,6 +362,7 @@ class HostController:
     def _look(self, record: RunRecord) -> None:
         self._view = self._watch.view  # that of the report, too: it must not know more than was looked at
         knocks = self._is_time_to_knock(record)
+        reads = self._is_time_to_read_phases(record)
         for seat in record.order.on(self._host.name):
             job = self._view.jobs.get(job_name(record.generation, seat.worker))
             if seat.worker in self._ends:
@@ -359,8 +373,14 @@ class HostController:
             self._known_at[seat.worker] = time.monotonic()
             if job.has_ended:
                 self._ends[seat.worker] = self._end_of(record, seat.worker, job)
-            elif knocks and seat.worker not in self._up and record.role(seat.worker).must_join:
+                continue
+            if knocks and seat.worker not in self._up and record.role(seat.worker).must_join:
                 self._knock(record, seat.worker, job)
+            if job.restarts != self._respawns.get(seat.worker, 0):
+                self._respawns[seat.worker] = job.restarts
+                self._phases.pop(seat.worker, None)
+            if reads and self._phases.get(seat.worker) != TRAINING:
+                self._read_phase(record, seat.worker)
 
     def _miss(self, worker: int) -> None:
         """Take a worker for ended whose host answers, but has lost all trace of it for longer than its lease."""
@@ -390,6 +410,21 @@ class HostController:
             self._up.add(worker)
         elif any(each.joined_at is not None for each in record.workers):
             self._last_lines[worker] = (self._tail(record.run_id, job) or ("nothing",))[-1]
+
+    def _is_time_to_read_phases(self, record: RunRecord) -> bool:
+        now = time.monotonic()
+        pause_s = _PHASES_SOON_S if now - self._began_at < _SOON_S else _PHASES_LATER_S
+        is_time = record.order.phase is Phase.RUN and now - self._phases_read_at >= pause_s
+        if is_time:
+            self._phases_read_at = now
+        return is_time
+
+    def _read_phase(self, record: RunRecord, worker: int) -> None:
+        """Note what a worker has told; its own script may have written anything there."""
+        path = phase_name(worker, record.generation)
+        found = self._read(record.run_id, path, max_bytes=_MOST_PHASE_BYTES).decode(errors="replace")
+        if found in PHASES:
+            self._phases[worker] = found
 
     def _end_of(self, record: RunRecord, worker: int, job: JobStatus) -> WorkerEnd:
         """Collect all that tells how a worker ended, while its host can be asked."""
@@ -444,6 +479,7 @@ class HostController:
             ports=dict(self._ports),
             address=self._address,
             up=frozenset(self._up),
+            phases=dict(self._phases),
             pids={worker: job.pid for worker, job in jobs.items() if job.pid is not None},
             respawns={worker: job.restarts for worker, job in jobs.items() if job.restarts},
             ends=dict(self._ends),

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.errors import ConfigError, IgniteTfError, LaunchError, MirrorFailed
 from ignite_tf_magic.launch.hosts import Host, call_all
 from ignite_tf_magic.launch.lock import HeldLock, leave
@@ -52,6 +51,7 @@ from ignite_tf_magic.runs.supervision.warm_hosts import WARM_HOSTS
 from ignite_tf_magic.runs.task import GRACE_S
 from ignite_tf_magic.runs.timeouts import Timeouts
 from ignite_tf_magic.runs.warm import may_start_warm
+from ignite_tf_magic.settings.options import ConnectOptions
 
 _POLL_S = 0.02
 _LAST_OUTPUT_S = 15.0
@@ -69,7 +69,7 @@ class RunPlan:
         plan: Where the first workers run.
         script: Source of the script; None when a command runs instead.
         connect: How workers reach the cluster; only the credentials are used.
-        name: The beginning of the run's id.
+        name: What the run's id says behind its mark.
         parcels: Trees that other machines need.
         timeouts: How long the run waits for what.
         warm_s: For how long its hosts keep processes ready for a run like it, when it has ended; 0 for none.

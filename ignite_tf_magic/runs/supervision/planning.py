@@ -183,6 +183,16 @@ def with_counts(plan: Plan, facts: LaunchFacts, shares: Sequence[Mapping[uuid.UU
     return replace(plan, seats=tuple(seats), rows=tuple(rows))
 
 
+def left_to_workers(plan: Plan, cache: CountedCache) -> Plan:
+    """Have workers count their rows where they need them, as nobody else can do it beside the data."""
+    warning = (
+        f"nodes cannot count parts of cache {cache.name!r} by SQL: the rows of workers are estimates, and workers that "
+        "have to know them count them first. One worker for each node, or a SQL table, spares that"
+    )
+    seats = tuple(replace(seat, is_counted=not seat.partitions) for seat in plan.seats)
+    return replace(plan, seats=seats, warnings=(*plan.warnings, warning))
+
+
 def with_packed_rows(plan: Plan, packed: PackedCount, num_workers: int) -> Plan:
     """Put in the rows that workers read, for the entries that hold them."""
     seats, rows = list(plan.seats), list(plan.rows)

@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from ignite_tf_magic.config.options import ConnectOptions, Endpoint, read_credentials, tls_options
 from ignite_tf_magic.runs.directory import RunDirectory
+from ignite_tf_magic.settings.options import ConnectOptions, Endpoint, read_credentials, tls_options
 
 INSTRUCTIONS = "reconciler.json"
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import difflib
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ignite_tf_magic.ui.options import add_config_options, add_version
 
@@ -19,6 +21,44 @@ def _no_arguments(parser: argparse.ArgumentParser) -> None:
     del parser
 
 
+class CommandParser(argparse.ArgumentParser):
+    """Reads words, and says of one that nobody knows which was likely meant."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Read words; an option that is not known ends the reading here, where those that are known are at hand."""
+        known, left = super().parse_known_args(args, namespace)
+        options = [word for word in left if word.startswith("-")]
+        if options:
+            self._fail_on(options[0].partition("=")[0], "option", self._option_string_actions)
+        if left:
+            self.error(f"these words are too many: {' '.join(left)}")
+        return known, left
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse a word that is none of those that may stand here."""
+        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
+            self._fail_on(str(value), "command", action.choices)
+        super()._check_value(action, value)
+
+    def _fail_on(self, word: str, kind: str, known: Iterable[str]) -> NoReturn:
+        names = [name for name in known if kind != "option" or name.startswith("--")]
+        near = difflib.get_close_matches(word, names, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"help lists them: {self.prog} --help"
+        self.error(f"there is no {kind} {word[:40]}; {hint}")
+
+
+class _HelpFormatter(argparse.HelpFormatter):
+    """Fills paragraphs, and leaves lines that are indented as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        paragraphs = text.split("\n")
+        filled = (
+            each if each.startswith(" ") else textwrap.fill(each, width, break_long_words=False)
+            for each in paragraphs
+        )
+        return textwrap.indent("\n".join(filled), indent)
+
+
 @dataclass(frozen=True, slots=True)
 class Command:
     """One command.
@@ -29,6 +69,7 @@ class Command:
         act: Does it; returns an exit code where 0 would not be true.
         add_arguments: Adds what only this command knows.
         epilog: What its help says at the end.
+        example: What may stand behind its name; of several, each on a line.
         of_cluster: It takes a configuration file, and a way to the cluster.
         has_json: It can answer as JSON.
     """
@@ -38,6 +79,7 @@ class Command:
     act: Callable[[argparse.Namespace, Screen], int | None]
     add_arguments: Add = _no_arguments
     epilog: str | None = None
+    example: str = field(kw_only=True)
     of_cluster: bool = True
     has_json: bool = True
 
@@ -69,13 +111,16 @@ def add_commands(
             names = "|".join(
                 each.name.partition(" ")[2] for each in listed if each.name.startswith(f"{first} ")
             )
-            group = _parser(top, first, groups[first].summary, groups[first].epilog)
+            group = _parser(top, first, groups[first].summary, groups[first].epilog or "")
             within[first] = group.add_subparsers(required=True, metavar=names, parser_class=kind)
         _add(within[first] if second else top, second or first, command)
 
 
 def _add(commands: Any, name: str, command: Command) -> None:
-    added = _parser(commands, name, command.summary, command.epilog)
+    added = _parser(commands, name, command.summary, command.epilog or "")
+    examples = [f"  {added.prog} {each}".rstrip() for each in command.example.splitlines() or [""]]
+    heading = "Example:" if len(examples) == 1 else "Examples:"
+    added.epilog = "\n".join([*filter(None, [added.epilog]), heading, *examples])
     added.set_defaults(command=command)
     add_common_options(added, of_cluster=command.of_cluster, has_json=command.has_json)
     command.add_arguments(added)
@@ -91,9 +136,13 @@ def add_common_options(
         flags(parser, ("--json", "print JSON"))
 
 
-def _parser(commands: Any, name: str, summary: str, epilog: str | None) -> argparse.ArgumentParser:
+def _parser(commands: Any, name: str, summary: str, epilog: str) -> argparse.ArgumentParser:
     added: argparse.ArgumentParser = commands.add_parser(
-        name, help=summary.replace("%", "%%"), description=summary, epilog=epilog
+        name,
+        help=summary.replace("%", "%%"),
+        description=summary,
+        epilog=epilog,
+        formatter_class=_HelpFormatter,
     )
     add_version(added)
     return added

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
-from ignite_tf_magic.errors import ConfigError
+from ignite_tf_magic.errors import CacheExists, ConfigError
 from ignite_tf_magic.serialization.sql_text import changes_rows, gives_rows, split_statements, with_engine
 from ignite_tf_magic.session import QueryResult, TextFormat, is_source, open_session
 from ignite_tf_magic.ui.commands.command import Command, flags
@@ -28,25 +28,34 @@ def _load(options: argparse.Namespace, screen: Screen) -> None:
         options.na,
         options.encoding,
     )
-    with (
-        open_session(report=screen.note, config=options.config, via=options.via) as session,
-        screen.loading(options.cache) as progress,
-    ):
-        outcome = session.load(
-            options.cache,
-            source,
-            key=options.key,
-            split=options.split,
-            backups=options.backups,
-            replace=options.replace,
-            append=options.append,
-            upsert=options.upsert,
-            resume=options.resume,
-            packed=options.packed,
-            rejects=options.rejects,
-            text=text,
-            progress=progress,
-        )
+    try:
+        with (
+            open_session(report=screen.note, config=options.config, via=options.via) as session,
+            screen.loading(options.cache) as progress,
+        ):
+            outcome = session.load(
+                options.cache,
+                source,
+                key=options.key,
+                split=options.split,
+                backups=options.backups,
+                replace=options.replace,
+                append=options.append,
+                upsert=options.upsert,
+                resume=options.resume,
+                packed=options.packed,
+                rejects=options.rejects,
+                text=text,
+                progress=progress,
+            )
+    except CacheExists as found:
+        if not options.if_missing:
+            raise
+        if options.json:
+            say_json(screen, {"cache": options.cache, "rows": found.rows, "loaded": False})
+        else:
+            screen.say(f"{found.rows:,} rows are in cache {options.cache} already; nothing was loaded")
+        return
     say_outcome(screen, outcome, as_json=options.json)
 
 
@@ -103,7 +112,7 @@ def _engine(text: str) -> str:
 
 def _caches(options: argparse.Namespace, screen: Screen) -> None:
     with open_session(report=screen.note, config=options.config, via=options.via) as session:
-        caches = session.caches()
+        caches = session.caches(include_own=options.all)
     if options.json:
         say_json(screen, [asdict(cache) for cache in caches])
     else:
@@ -173,6 +182,10 @@ def rows_as_json(result: QueryResult) -> list[dict[str, object]]:
     return [dict(zip(names, map(scalar_as_json, row), strict=True)) for row in result.rows]
 
 
+def _add_caches(caches: argparse.ArgumentParser) -> None:
+    flags(caches, ("--all", "also our own: notes, the registry of runs, file systems"))
+
+
 def _add_load(load: argparse.ArgumentParser) -> None:
     load.add_argument("cache", metavar="CACHE")
     load.add_argument(
@@ -195,13 +208,14 @@ def _add_load(load: argparse.ArgumentParser) -> None:
     flags(
         load,
         ("--replace", "take the place of a cache of that name"),
+        ("--if-missing", "load nothing where a cache of that name has rows, whatever they are"),
         (
             "--append",
             "give a cache more rows, whose keys have to be new (without --key they are numbered on)",
         ),
         ("--upsert", "give a cache more rows, over those with the same keys"),
         ("--resume", "go on with a load of the same source that was ended before it was whole"),
-        ("--packed", "pack many rows into each entry: read much faster, and not to be changed any more"),
+        ("--packed", "pack many rows into each entry: read faster, and not to be changed any more"),
     )
     load.add_argument(
         "--rejects", type=Path, metavar="FILE", help="leave out rows without a form, and tell why"
@@ -290,8 +304,26 @@ def add_sql_options(sql: argparse.ArgumentParser) -> None:
 
 
 COMMANDS = (
-    Command("load", "create a cache from data", _load, _add_load),
-    Command("pack", "pack the rows of a cache into another that is read faster", _pack, _add_pack),
-    Command("caches", "list the cluster's caches", _caches),
-    Command("sql", "run a SQL statement", _sql, _add_sql),
+    Command(
+        "load",
+        "create a cache from data",
+        _load,
+        _add_load,
+        example="DIGITS digits --split train\nFLOWERS flowers.csv --key id",
+    ),
+    Command(
+        "pack",
+        "pack the rows of a cache into another that is read faster",
+        _pack,
+        _add_pack,
+        example="MNIST MNIST_PACKED",
+    ),
+    Command("caches", "list the cluster's caches", _caches, _add_caches, example=""),
+    Command(
+        "sql",
+        "run a SQL statement",
+        _sql,
+        _add_sql,
+        example="'SELECT label, COUNT(*) FROM MNIST GROUP BY label'",
+    ),
 )

@@ -223,10 +223,11 @@ def _fs(
     act: Callable[[argparse.Namespace, Screen], None],
     add: Add,
     what: str,
+    example: str,
     *,
     has_json: bool = False,
 ) -> Command:
-    return Command(f"fs {name}", what, act, add, of_cluster=False, has_json=has_json)
+    return Command(f"fs {name}", what, act, add, example=example, of_cluster=False, has_json=has_json)
 
 
 _COPIED = (("source", "PATH", "+"), ("target", "TARGET", None))
@@ -243,35 +244,65 @@ COMMANDS = (
         _ls,
         _paths("*", _ROOT, ("-R", "--recursive", "also what is below it")),
         "list a directory",
+        "/runs",
         has_json=True,
     ),
-    _fs("cat", _cat, _paths("+"), "print files"),
+    _fs("cat", _cat, _paths("+"), "print files", "/runs/*/metrics.jsonl"),
     _fs(
         "get",
         _get,
         _paths("+", None, _RECURSIVE),
         "copy files to this machine (the last PATH; .)",
+        "-r /runs/k3f-mnist-1121-0412 .",
         has_json=True,
     ),
     _fs(
         *("put", _put, _words(("local", "FILE", "+"), ("target", "PATH", None), named=(_RECURSIVE,))),
         "copy files of this machine to igfs",
+        "train.csv labels.csv /data",
         has_json=True,
     ),
     _fs(
-        *("cp", _cp, _words(*_COPIED, named=(_RECURSIVE,)), "copy files within igfs, or to another cluster"),
+        *(
+            "cp",
+            _cp,
+            _words(*_COPIED, named=(_RECURSIVE,)),
+            "copy files within igfs, or to another cluster",
+            "-r /data igfs://10.0.0.7:10800/data",
+        ),
         has_json=True,
     ),
-    _fs("mv", _mv, _words(*_COPIED), "move files or whole directories, each as one step"),
+    _fs(
+        "mv",
+        _mv,
+        _words(*_COPIED),
+        "move files or whole directories, each as one step",
+        "/data/new.csv /data/old.csv",
+    ),
     _fs(
         "rm",
         _rm,
         _paths("+", None, _RECURSIVE, ("-f", "--force", "what is not there is no error")),
         "remove files",
+        "-r /data/old",
     ),
-    _fs("mkdir", _mkdir, _paths("+", None, _PARENTS), "create directories"),
-    _fs("du", _du, _paths("*", _ROOT, ("-s", "--summarize", "only the sum")), "add up sizes", has_json=True),
-    _fs("sync", _sync, _add_sync, "copy what is newer from igfs to a directory, or back", has_json=True),
+    _fs("mkdir", _mkdir, _paths("+", None, _PARENTS), "create directories", "-p /data/2026/november"),
+    _fs(
+        "du",
+        _du,
+        _paths("*", _ROOT, ("-s", "--summarize", "only the sum")),
+        "add up sizes",
+        "-s /runs",
+        has_json=True,
+    ),
+    _fs(
+        "sync",
+        _sync,
+        _add_sync,
+        "copy what is newer from igfs to a directory, or back",
+        "/runs ./runs --watch",
+        has_json=True,
+    ),
     _fs(
         *("mount", _mount),
         _words(
@@ -279,8 +310,9 @@ COMMANDS = (
             named=(("-b", "--background", "in a process of its own, until unmount"),),
         ),
         "show igfs as a directory, through FUSE",
+        "/ ~/igfs --background",
     ),
-    _fs("unmount", _unmount, _words(("directory", "DIR", None)), "end a mount"),
-    _fs("fsck", _fsck, _add_fsck, "check the file system, while it is in use", has_json=True),
-    _fs("mkfs", _mkfs, _add_mkfs, "create a file system of another name than igfs"),
+    _fs("unmount", _unmount, _words(("directory", "DIR", None)), "end a mount", "~/igfs"),
+    _fs("fsck", _fsck, _add_fsck, "check the file system, while it is in use", "", has_json=True),
+    _fs("mkfs", _mkfs, _add_mkfs, "create a file system of another name than igfs", "scratch"),
 )

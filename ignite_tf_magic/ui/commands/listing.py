@@ -16,20 +16,27 @@ def _ps(options: argparse.Namespace, screen: Screen) -> None:
     listed = list_runs(include_ended=options.all, config=options.config, via=options.via)
     for warning in listed.warnings:
         screen.note(warning)
+    of = "".join(f" tagged {tag}" for tag in options.tags)
+    runs = [run for run in listed.runs if set(options.tags) <= set(run.tags)]
     if options.json:
-        say_json(screen, [run_as_json(run) for run in listed.runs])
-    elif listed.runs:
-        screen.show(runs_view(listed.runs, datetime.now(timezone.utc)))
+        say_json(screen, [run_as_json(run) for run in runs])
+    elif runs:
+        screen.show(runs_view(runs, datetime.now(timezone.utc)))
     else:
         screen.show(
             message_view(
-                "no runs" if options.all else "no runs are going on; --all lists those that ended, too"
+                f"no runs{of}"
+                if options.all
+                else f"no runs{of} are going on; --all lists those that ended, too"
             )
         )
 
 
 def _add_all(ps: argparse.ArgumentParser) -> None:
     flags(ps, ("--all", "also those that ended"))
+    ps.add_argument(
+        "--tag", dest="tags", action="append", default=[], metavar="T", help="only those with this tag"
+    )
 
 
-COMMANDS = (Command("ps", "list runs", _ps, _add_all),)
+COMMANDS = (Command("ps", "list runs", _ps, _add_all, example="--all --tag first"),)

@@ -13,6 +13,7 @@ from ignite_tf_magic.ui.cache_views import (
     short_text,
 )
 from ignite_tf_magic.ui.commands.command import Command
+from ignite_tf_magic.ui.drafts import chosen_label, draft_of, start_words
 from ignite_tf_magic.ui.options import count
 from ignite_tf_magic.ui.profile_pictures import picture_of_profile
 from ignite_tf_magic.ui.profile_views import profile_as_json, profile_view
@@ -54,6 +55,16 @@ def _profile(options: argparse.Namespace, screen: Screen) -> None:
     screen.show_picture(lambda: picture_of_profile(profile))
 
 
+def _draft(options: argparse.Namespace, screen: Screen) -> None:
+    with open_session(report=screen.note, config=options.config, via=options.via) as session:
+        columns = session.columns(options.cache)
+        [numbers] = session.profile(options.cache, [chosen_label(columns, options.label)]).columns
+    way = ["--config", str(options.config)] if options.config else []
+    way += ["--via", options.via] if options.via else []
+    words = start_words(options.cache, ["--workers", str(options.workers), *way])
+    screen.write_cell(words, draft_of(columns, numbers))
+
+
 def _add_cache(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("cache", metavar="CACHE")
 
@@ -76,6 +87,16 @@ def _add_sample(sample: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_draft(draft: argparse.ArgumentParser) -> None:
+    _add_cache(draft)
+    draft.add_argument(
+        "--label", metavar="COLUMN", help="what is learnt (one that is called label, else the last)"
+    )
+    draft.add_argument(
+        "--workers", type=count, default=1, metavar="N", help="of the cell that is written (1)"
+    )
+
+
 def _add_profile(profile: argparse.ArgumentParser) -> None:
     _add_cache(profile)
     profile.add_argument("columns", metavar="COLUMN", nargs="*", help="only these (all)")
@@ -89,9 +110,23 @@ def _add_profile(profile: argparse.ArgumentParser) -> None:
 
 
 COMMANDS = (
-    Command("columns", "tell what the rows of a cache are made of", _columns, _add_cache),
-    Command("sample", "show some rows of a cache", _sample, _add_sample),
+    Command("columns", "tell what the rows of a cache are made of", _columns, _add_cache, example="MNIST"),
+    Command("sample", "show some rows of a cache", _sample, _add_sample, example="MNIST -n 5"),
     Command(
-        "profile", "make out a cache's numbers: nulls, distributions, classes, skew", _profile, _add_profile
+        "draft",
+        "write a script that trains on a cache, to go on from",
+        _draft,
+        _add_draft,
+        example="MNIST --label label",
+        has_json=False,
+    ),
+    Command(
+        *(
+            "profile",
+            "make out a cache's numbers: nulls, distributions, classes, skew",
+            _profile,
+            _add_profile,
+        ),
+        example="MNIST label",
     ),
 )

@@ -91,11 +91,19 @@ def _add_down(down: argparse.ArgumentParser) -> None:
 
 GROUP = Group("Ignite nodes on this machine: up, status, down")
 COMMANDS = (
-    Command("local up", "start nodes; they stay until down", _up, add_node_options, of_cluster=False),
-    Command("local status", "list the nodes", _status, of_cluster=False),
-    Command("local down", "stop the nodes", _down, _add_down, of_cluster=False),
+    Command(
+        "local up",
+        "start nodes; they stay until down",
+        _up,
+        add_node_options,
+        example="--nodes 3",
+        of_cluster=False,
+    ),
+    Command("local status", "list the nodes", _status, example="", of_cluster=False),
+    Command("local down", "stop the nodes", _down, _add_down, example="", of_cluster=False),
     Command(
         *("demo", "start nodes, load digits, execute the quick start notebook", _demo),
+        example="",
         of_cluster=False,
         has_json=False,
     ),

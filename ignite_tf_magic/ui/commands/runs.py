@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
+from ignite_tf_magic.errors import ConfigError, ConnectionFailed, RunNotFound
 from ignite_tf_magic.serialization.terminal_text import coloured, whole_lines
 from ignite_tf_magic.session import (
     OutputChunk,
@@ -16,18 +18,22 @@ from ignite_tf_magic.session import (
     attach_run,
     diagnose,
     get_run,
+    list_runs,
+    only_run,
     open_session,
     stop_run,
 )
 from ignite_tf_magic.ui.commands.command import Command, flags
 from ignite_tf_magic.ui.commands.nodes import notes_on
 from ignite_tf_magic.ui.following import follow, print_as_json, show_output
+from ignite_tf_magic.ui.metrics_views import KEPT_POINTS, comparison_view, history_view, series_of
 from ignite_tf_magic.ui.metrics_views import as_json as records_as_json
-from ignite_tf_magic.ui.metrics_views import comparison_view, history_view
 from ignite_tf_magic.ui.options import (
+    THE_NEWEST,
     add_doctor_options,
     add_prune_options,
     add_run,
+    add_run_or_none,
     chosen_workers,
     count,
 )
@@ -42,13 +48,28 @@ from ignite_tf_magic.ui.run_views import (
 )
 from ignite_tf_magic.ui.screen import Screen, say_json
 
+_LAST_EPOCHS = 10
+_MOST_LINES = 8  # that a picture can show apart
 
-def _run(options: argparse.Namespace) -> TrainingRun:
-    return get_run(options.run, options.config, options.via)
+
+def _meant(options: argparse.Namespace, screen: Screen, *, or_newest: bool = False) -> str:
+    """Return what was written of a run's id, else the id of the only run that can be meant."""
+    return str(_only(options, screen, or_newest=or_newest) if options.run is None else options.run)
+
+
+def _only(options: argparse.Namespace, screen: Screen, *, or_newest: bool) -> str:
+    """Return the id of the only run that can be meant, and tell which that is."""
+    info = only_run(or_newest=or_newest, config=options.config, via=options.via)
+    screen.note(f"run {info.id}, {info.state.value}")
+    return info.id
+
+
+def _run(options: argparse.Namespace, screen: Screen) -> TrainingRun:
+    return get_run(_meant(options, screen, or_newest=True), options.config, options.via)
 
 
 def _attach(options: argparse.Namespace, screen: Screen) -> None:
-    run = attach_run(options.run, options.config, options.via, report=screen.note)
+    run = attach_run(_meant(options, screen), options.config, options.via, report=screen.note)
     follow(run, screen, as_json=options.json)
 
 
@@ -62,18 +83,27 @@ def _resume(options: argparse.Namespace, screen: Screen) -> None:
 
 
 def _describe(options: argparse.Namespace, screen: Screen) -> None:
-    run = _run(options)
+    run = _run(options, screen)
     info, record, latest, failure = run.info(), run.record(), run.latest(), run.failure()
+    given = _parameters(run)
     if options.json:
-        say_json(screen, record_as_json(info, record, latest))
+        say_json(screen, record_as_json(info, record, latest, given))
         return
-    screen.show(describe_view(info, record, latest, datetime.now(timezone.utc)))
+    screen.show(describe_view(info, record, latest, given, datetime.now(timezone.utc)))
     if failure is not None:
         screen.show(failure_view(info, failure))
 
 
+def _parameters(run: TrainingRun) -> dict[str, Any]:
+    """Return what a run was given; none while no node answers: who looks at a run is told the rest."""
+    try:
+        return run.parameters
+    except ConnectionFailed:
+        return {}
+
+
 def _stop(options: argparse.Namespace, screen: Screen) -> None:
-    outcome = stop_run(options.run, options.config, options.via)
+    outcome = stop_run(_meant(options, screen), options.config, options.via)
     if options.json:
         say_json(screen, {**run_as_json(outcome.info), "outcome": outcome.kind.name.lower()})
     else:
@@ -81,7 +111,7 @@ def _stop(options: argparse.Namespace, screen: Screen) -> None:
 
 
 def _logs(options: argparse.Namespace, screen: Screen) -> None:
-    run = _run(options)
+    run = _run(options, screen)
     workers = chosen_workers(run, options.worker)
     if options.follow:
         only = workers[0] if options.worker is not None else None
@@ -89,7 +119,7 @@ def _logs(options: argparse.Namespace, screen: Screen) -> None:
             if options.json:
                 print_as_json(run, chunks, screen)
             else:
-                show_output(run, chunks, workers, screen)
+                show_output(run, chunks, workers, screen.run_view(with_chart=False), screen)
         return
     lost = run.fetch()
     if options.json:
@@ -130,20 +160,45 @@ def _pieces(path: Path) -> Iterator[str]:
 
 
 def _history(options: argparse.Namespace, screen: Screen) -> None:
-    runs = [get_run(name, options.config, options.via) for name in options.run]
-    told = [(run, run.records()) for run in runs]
+    told = [(run, run.records(), run.parameters) for run in _runs_of(options, screen)]
     if options.json:
-        say_json(screen, [records_as_json(run, records) for run, records in told])
+        say_json(screen, [records_as_json(*each) for each in told])
         return
-    screen.show(history_view(told[0][1]) if len(told) == 1 else comparison_view(told))
-    screen.show_picture(
-        lambda: picture_of([(run.id if len(told) > 1 else "", records) for run, records in told])
-    )
+    names = dict.fromkeys(name for _, records, _ in told for record in records for name in record.values)
+    if options.best and options.best not in names:
+        raise ConfigError(f"no run has told {options.best}; they have told {', '.join(names) or 'nothing'}")
+    is_one = len(told) == 1 and not options.best
+    lines = [("" if is_one else run.id, records) for run, records, _ in told[-_MOST_LINES:]]
+    screen.show_picture(lambda: picture_of(lines), lambda: series_of(lines, KEPT_POINTS))
+    if is_one:
+        screen.show(history_view(told[0][1], None if options.all else _LAST_EPOCHS))
+    else:
+        screen.show(comparison_view(told, options.best))
+
+
+def _runs_of(options: argparse.Namespace, screen: Screen) -> list[TrainingRun]:
+    """Return the runs that were named; else those with all of the tags, the newest last; else the only one."""
+    names = list(options.run)
+    if not names and (options.tags or options.best):
+        listed = list_runs(include_ended=True, config=options.config, via=options.via)
+        for warning in listed.warnings:
+            screen.note(warning)
+        fitting = [run.id for run in listed if set(options.tags) <= set(run.tags)]
+        names = fitting[-options.limit :]
+        if len(fitting) > len(names):
+            screen.note(f"the newest {len(names)} of {len(fitting)} runs; --limit takes more")
+        if not names:
+            raise RunNotFound(
+                f"no run has the tag {', '.join(options.tags)}" if options.tags else "there are no runs"
+            )
+    names = names or [_only(options, screen, or_newest=True)]
+    return [get_run(name, options.config, options.via) for name in names]
 
 
 def _model(options: argparse.Namespace, screen: Screen) -> None:
-    model = _run(options).model(options.model, trust=options.trust)
-    what = f"the model {model.name} of run {options.run}, {model.count_params():,} parameters"
+    run = _run(options, screen)
+    model = run.model(options.model, trust=options.trust)
+    what = f"the model {model.name} of run {run.id}, {model.count_params():,} parameters"
     screen.keep(model, options.output, what)
 
 
@@ -171,19 +226,38 @@ def _doctor(options: argparse.Namespace, screen: Screen) -> int:
     return 0 if checked.is_healthy else 1
 
 
+def _add_described(describe: argparse.ArgumentParser) -> None:
+    add_run_or_none(describe, or_newest=True)
+
+
 def _add_logs(logs: argparse.ArgumentParser) -> None:
-    add_run(logs)
+    add_run_or_none(logs, or_newest=True)
     logs.add_argument("--worker", metavar="I", help="of this worker only, counted from 0; or of ps0, chief")
     logs.add_argument("--lines", type=count, metavar="N", help="the last N (a shell: all; a notebook: 200)")
     flags(logs, ("-f", "--follow", "go on until the run has ended"))
 
 
 def _add_history(history: argparse.ArgumentParser) -> None:
-    history.add_argument("run", nargs="+", metavar="RUN", help="one, or several side by side")
+    history.add_argument("run", nargs="*", metavar="RUN", help=f"one, or several side by side ({THE_NEWEST})")
+    history.add_argument(
+        "--tag",
+        dest="tags",
+        action="append",
+        default=[],
+        metavar="T",
+        help="all runs with this tag, side by side",
+    )
+    history.add_argument(
+        "--best", metavar="METRIC", help="the best that each reached, as val_loss; the best run first"
+    )
+    history.add_argument(
+        "--limit", type=count, default=20, metavar="N", help="so many of the newest at most (20)"
+    )
+    flags(history, ("--all", "all epochs of one run"))
 
 
 def _add_model(model: argparse.ArgumentParser) -> None:
-    add_run(model)
+    add_run_or_none(model, or_newest=True)
     model.add_argument("--model", metavar="NAME", help="of several the one of that name in Keras (the last)")
     model.add_argument(
         "-o", "--output", metavar="NAME", help="a notebook's variable for it; in a shell a file"
@@ -194,7 +268,14 @@ def _add_model(model: argparse.ArgumentParser) -> None:
 _SHOWN = "The exit code is the run's. An interrupt ends only the watching."
 
 COMMANDS = (
-    Command("attach", "show a run's output from its beginning, until it ends", _attach, add_run, _SHOWN),
+    Command(
+        "attach",
+        "show a run's output from its beginning, until it ends",
+        _attach,
+        add_run_or_none,
+        _SHOWN,
+        example="k3f",
+    ),
     Command(
         *(
             "resume",
@@ -203,20 +284,43 @@ COMMANDS = (
             add_run,
         ),
         "It goes on with its script, arguments and cache; this process owns it.",
+        example="k3f",
     ),
-    Command("describe", "tell all that is known of a run", _describe, add_run),
-    Command("stop", "end a run's processes", _stop, add_run),
-    Command("logs", "show a run's output", _logs, _add_logs),
+    Command("describe", "tell all that is known of a run", _describe, _add_described, example="k3f"),
+    Command("stop", "end a run's processes", _stop, add_run_or_none, example="k3f"),
+    Command("logs", "show a run's output", _logs, _add_logs, example="k3f --worker 1 --lines 50"),
     Command(
-        "history", "show what runs have told of their training, and compare them", _history, _add_history
+        *("history", "show what runs have told of their training, and compare them", _history, _add_history),
+        example="k3f 9xw\n--tag first --best val_loss",
     ),
-    Command("model", "load the model that a run's fit has left", _model, _add_model, has_json=False),
     Command(
-        "prune", "forget runs that ended, with their files in igfs and on hosts", _prune, add_prune_options
+        "model",
+        "load the model that a run's fit has left",
+        _model,
+        _add_model,
+        example="k3f -o model",
+        has_json=False,
     ),
-    Command("panel", "see runs as they go, and stop them", _panel, of_cluster=False, has_json=False),
+    Command(
+        *(
+            "prune",
+            "forget runs that ended, with their files in igfs and on hosts",
+            _prune,
+            add_prune_options,
+        ),
+        example="--keep 5 --dry-run",
+    ),
+    Command(
+        "panel",
+        "see runs, nodes and caches as they are, and stop runs; in a terminal also: top",
+        _panel,
+        example="",
+        of_cluster=False,
+        has_json=False,
+    ),
     Command(
         *("doctor", "look at all that runs need, and tell how to mend it", _doctor, add_doctor_options),
         "The exit code is 1 when something is wrong.",
+        example="MNIST",
     ),
 )

@@ -4,47 +4,71 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ignite_tf_magic.errors import ConfigError
-from ignite_tf_magic.session import RunRequest, TrainingRun, open_session
+from ignite_tf_magic.session import RunRequest, Session, TrainingRun, open_session
 from ignite_tf_magic.ui.commands.command import Command, add_common_options, flags
 from ignite_tf_magic.ui.commands.nodes import notes_on
 from ignite_tf_magic.ui.following import follow
 from ignite_tf_magic.ui.options import add_run_options, add_version, given_options, whole
+from ignite_tf_magic.ui.render import where_it_runs
 from ignite_tf_magic.ui.run_views import explain_as_json, explain_view, run_as_json
-from ignite_tf_magic.ui.screen import Screen, say_json
+from ignite_tf_magic.ui.screen import RunView, Screen, say_json
 
 _SURVIVES_S = 600
+_BEGINNING = "connecting to the cluster, and placing workers beside its data"
 WARM_S = 600.0  # in a notebook, where the next run comes soon
 
 
 def _start(options: argparse.Namespace, screen: Screen) -> None:
+    if options.output is not None and screen.outlives_commands and not options.output.isidentifier():
+        raise ConfigError(f"-o {options.output} is not the name of a variable")
     request = _request(options, screen)
-    with open_session(report=screen.note, config=options.config, via=options.via) as session:
-        if options.num_workers is None and request.command:
-            request = replace(request, num_workers=session.default_num_workers())
-        if options.explain:
-            planned = session.plan_run(request)
-            if options.json:
-                say_json(screen, explain_as_json(planned))
-            else:
-                screen.show(explain_view(planned.rows))
-            return
-        run = session.start_run(request)
+    if options.explain:
+        _explain(request, options, screen)
+        return
+    is_followed = not (options.detach or options.json)
+    view = screen.run_view(with_chart=not options.no_chart) if is_followed else None
+    with (
+        view.busy(_BEGINNING) if view else nullcontext(),
+        open_session(report=screen.note, config=options.config, via=options.via) as session,
+    ):
+        run = session.start_run(_with_workers(request, session, options))
         notes = notes_on(session, screen)
-    _follow(run, request, options, screen, notes)
+    _follow(run, request, options, screen, notes, view)
+
+
+def _explain(request: RunRequest, options: argparse.Namespace, screen: Screen) -> None:
+    with open_session(report=screen.note, config=options.config, via=options.via) as session:
+        planned = session.plan_run(_with_workers(request, session, options))
+    if options.json:
+        say_json(screen, explain_as_json(planned))
+    else:
+        screen.show(explain_view(planned.rows))
+
+
+def _with_workers(request: RunRequest, session: Session, options: argparse.Namespace) -> RunRequest:
+    if options.num_workers is None and request.command:
+        return replace(request, num_workers=session.default_num_workers())
+    return request
 
 
 def _follow(
-    run: TrainingRun, request: RunRequest, options: argparse.Namespace, screen: Screen, notes: list[str]
+    run: TrainingRun,
+    request: RunRequest,
+    options: argparse.Namespace,
+    screen: Screen,
+    notes: list[str],
+    view: RunView | None,
 ) -> None:
     info = run.info()
-    workers = "1 worker" if info.num_workers == 1 else f"{info.num_workers} workers"
-    screen.note(f"run {run.id}: {workers} on {', '.join(info.hosts)}, reading {info.cache}")
+    if view is None or not view.tells_where:
+        screen.note(f"run {run.id}: {where_it_runs(info)}")
     if request.detach:
         screen.note(f"  its hosts answer for it; watch it: {screen.command_name} attach {run.id}")
     elif options.tunnel and not screen.outlives_commands:
@@ -57,7 +81,7 @@ def _follow(
         elif not screen.outlives_commands:
             screen.say(run.id)  # alone on standard output, for scripts
         return
-    follow(run, screen, notes=notes, as_json=options.json, with_chart=not options.no_chart)
+    follow(run, screen, notes=notes, as_json=options.json, view=view)
 
 
 def _request(options: argparse.Namespace, screen: Screen) -> RunRequest:
@@ -99,7 +123,7 @@ def _script(options: argparse.Namespace) -> dict[str, Any]:
                 "start needs what to run: JOB_DIR and JOB_CMD behind CACHE_NAME, as in `start MNIST . python "
                 "train.py`; or --script FILE; in a notebook a cell: %%ignite_tf start CACHE, and the script below it"
             )
-        return {"script": options.cell or ""}
+        return {"script": f"\n{options.cell}" if options.cell else ""}  # its lines are numbered as the cell's
     if options.cell and options.cell.strip():
         raise ConfigError("the cell and --script FILE are both a script; leave one out")
     try:
@@ -168,5 +192,6 @@ COMMANDS = (
         "watching only. In a notebook a script is a cell: %%ignite_tf start CACHE_NAME; words behind -- are its "
         "sys.argv[1:]. -o NAME gives NAME.history, NAME.model() and NAME.result. --push sends numbers, texts, "
         "containers, arrays and tables, up to 256 MiB. The exit code is the run's.",
+        example="MNIST . python train.py --epochs 3\nMNIST --script train.py --workers 2 --tag first",
     ),
 )

@@ -7,25 +7,26 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TypeVar
 
-from ignite_tf_magic.ui.commands.command import Command, Group, add_commands, read
+from ignite_tf_magic.ui.commands.command import Command, CommandParser, Group, add_commands, read
 from ignite_tf_magic.ui.options import VERSION, add_version
 
 # By their modules, as help lists them: only the module of the wanted one is loaded.
 NAMES_IN = {
+    "status": "status",
     "starting": "start",
     "listing": "ps",
     "runs": "attach resume describe stop logs history model prune panel doctor",
     "tensorboards": "tensorboard",
     "data": "load pack caches sql",
     "predicting": "predict",
-    "looking": "columns sample profile",
+    "looking": "columns sample draft profile",
     "files": "fs",
     "nodes": "local demo",
 }
 # Words for people who know the commands of a system.
-_SHORT = {"mount": ("fs", "mount"), "unmount": ("fs", "unmount")}
+_SHORT = {"mount": ("fs", "mount"), "unmount": ("fs", "unmount"), "top": ("panel",)}
 
-Parser = TypeVar("Parser", bound=argparse.ArgumentParser)
+Parser = TypeVar("Parser", bound=CommandParser)
 
 
 def commands(first: str = "") -> tuple[tuple[Command, ...], dict[str, Group]]:
@@ -44,7 +45,7 @@ def make_parser(kind: type[Parser], name: str, words: Sequence[str] = ()) -> Par
     Args:
         kind: How it fails: as argparse does, by ending the process, or as a notebook does.
         name: How a person types our command.
-        words: Those that it is to read; without any it reads all.
+        words: Those that it is to read: it knows the commands alone that the first of them may mean.
     """
     words = _in_full(words)
     parser = kind(
@@ -55,18 +56,22 @@ def make_parser(kind: type[Parser], name: str, words: Sequence[str] = ()) -> Par
     )
     add_version(parser)
     if words[:1] not in [[each] for each in VERSION]:  # which needs none of what commands import
-        add_commands(parser, *commands(words[0] if words else ""))
+        add_commands(parser, *commands(words[0]))
     return parser
 
 
 def read_command(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace | None:
-    """Read a command, which is `command` of the answer; None when only help was wanted, which is printed."""
+    """Read a command, which is `command` of the answer; None when only help was wanted, which is printed.
+
+    Without a word the command is `status`.
+    """
     words = _in_full(words)
-    if words in ([], ["help"]):
+    if words == ["help"]:
         parser.print_help()
         return None
     return read(parser, words)
 
 
 def _in_full(words: Sequence[str]) -> list[str]:
-    return [*_SHORT.get(words[0], words[:1]), *words[1:]] if words else []
+    first, *rest = words or ["status"]
+    return [*_SHORT.get(first, (first,)), *rest]

@@ -43,6 +43,7 @@ COMMANDS = (
         "show and compare runs in TensorBoard",
         _tensorboard,
         add_board_options,
+        example="k3f 9xw",
         of_cluster=False,
     ),
 )

@@ -7,6 +7,7 @@ import shlex
 from typing import NoReturn
 
 from ignite_tf_magic.errors import ConfigError
+from ignite_tf_magic.ui.commands.command import CommandParser
 from ignite_tf_magic.ui.commands.table import make_parser, read_command
 
 NAME = "%ignite_tf"
@@ -34,7 +35,7 @@ class _HelpShown(Exception):
     """--help, or --version, has printed its text."""
 
 
-class NotebookParser(argparse.ArgumentParser):
+class NotebookParser(CommandParser):
     """Raises instead of ending the process, which is the kernel."""
 
     def error(self, message: str) -> NoReturn:

@@ -5,17 +5,20 @@ Only here do errors of this package become short messages; whoever calls `sessio
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from ignite_tf_magic.errors import ConfigError, IgniteTfError
+from ignite_tf_magic.errors import ConfigError, IgniteTfError, RunFailed, with_its_extra
 from ignite_tf_magic.serialization.terminal_text import visible
 from ignite_tf_magic.session import QueryResult, left_runs
 from ignite_tf_magic.session.registration import register_on_import
 from ignite_tf_magic.ui.commands.data import run_statements
+from ignite_tf_magic.ui.commands.table import commands
 from ignite_tf_magic.ui.notebook.arguments import NAME, parse_line
-from ignite_tf_magic.ui.notebook.completion import complete_magic
+from ignite_tf_magic.ui.notebook.completion import register_completion
+from ignite_tf_magic.ui.notebook.run_widget import prepare_widgets
 from ignite_tf_magic.ui.notebook.screen import NotebookScreen, say
 from ignite_tf_magic.ui.notebook.sql import USAGE as SQL_USAGE
 from ignite_tf_magic.ui.notebook.sql import bind_names, parse_sql_magic
@@ -27,10 +30,17 @@ def load_ipython_extension(ipython: Any) -> None:
     magics = IgniteMagics(ipython)
     ipython.register_magic_function(magics.ignite_tf, "line_cell", "ignite_tf")
     ipython.register_magic_function(magics.ignite_sql, "line_cell", "ignite_sql")
-    for prefix in ("%", "%%"):
-        ipython.set_hook("complete_command", complete_magic, str_key=f"{prefix}ignite_tf")
+    register_completion(ipython)
+    threading.Thread(target=_import_ahead, name="ignite-tf-imports", daemon=True).start()
     for info in left_runs():
         say(f"run {info.id}: {info.waiting_for}")
+
+
+def _import_ahead() -> None:
+    """Import what the first `start` needs, so that it says its first word at once. What is missing is said then."""
+    commands("start")
+    with suppress(ImportError):
+        prepare_widgets()
 
 
 class IgniteMagics:
@@ -85,6 +95,20 @@ def _short_errors() -> Iterator[None]:
     try:
         yield
     except (IgniteTfError, KeyboardInterrupt) as error:
-        text = f"\x1b[31m{type(error).__name__}\x1b[0m{f': {visible(str(error))}' if str(error) else ''}"
-        setattr(error, "_render_traceback_", lambda: [text])  # noqa: B010  IPython's protocol
+        said = (
+            f"run {error.run_id} did not succeed; above is why"
+            if isinstance(error, RunFailed)
+            else str(error)
+        )
+        _show_as(error, said)
         raise
+    except ModuleNotFoundError as error:
+        if (told := with_its_extra(error, NAME)) is None:
+            raise
+        _show_as(told, str(told))
+        raise told from error
+
+
+def _show_as(error: BaseException, said: str) -> None:
+    text = f"\x1b[31m{type(error).__name__}\x1b[0m{f': {visible(said)}' if said else ''}"
+    setattr(error, "_render_traceback_", lambda: [text])  # noqa: B010  IPython's protocol

@@ -1,156 +1,116 @@
-"""A widget: the runs of this machine and of the cluster, with a button to stop each. It keeps itself up to date."""
+"""A widget: runs, the cluster's nodes and caches, kept up to date, also while a cell is busy."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
-from html import escape
+from functools import cache
 from typing import Any
 
-from ignite_tf_magic.errors import IgniteTfError
-from ignite_tf_magic.session import RunInfo, RunState, list_runs, stop_run
-from ignite_tf_magic.ui.render import duration_text, state_html
+from ignite_tf_magic.errors import ConfigError, IgniteTfError
+from ignite_tf_magic.session import PanelFeed
+from ignite_tf_magic.ui.assets import joined
+from ignite_tf_magic.ui.notebook.arguments import NAME
+from ignite_tf_magic.ui.notebook.comms import hear_while_busy
+from ignite_tf_magic.ui.panel_actions import act
+from ignite_tf_magic.ui.panel_views import panel_as_json
 
 _INTERVAL_S = 2.0
 _IDLE_INTERVAL_S = 5.0  # while no run is live; one may be started elsewhere
-_MAX_ENDED = 30
-_HEADS = ["Run", "State", "Cache", "Workers", "Duration"]
-_COLUMNS = "minmax(12em,2fr) 8em minmax(6em,1fr) 5em 6em"
-_FILL = {"flex": "1 1 auto", "width": "auto", "margin": "2px 2px 2px 10px"}
-_BUTTON_WIDTH = "5.5em"
-_UNSTOPPABLE = {RunState.FINISHING, RunState.STOPPING, RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED}
 # What can go wrong with files that other processes write and remove.
 _ERRORS = (IgniteTfError, OSError, ValueError)
 
 
 def runs_panel() -> Any:
-    """Build the widget: live runs, and those that it has seen live.
+    """Build the widget.
 
-    A thread refreshes it, also while a cell runs, until the widget is closed or the kernel ends.
+    A thread refreshes it until the widget is closed or the kernel ends.
+
+    Raises:
+        ConfigError: The package for widgets is not installed.
     """
     panel = _Panel()
     panel.refresh()
     threading.Thread(target=panel.keep_fresh, name="ignite-tf-panel", daemon=True).start()
-    return panel.box
+    return panel.widget
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """The widgets of one run."""
+@cache
+def _widget_class() -> type[Any]:
+    try:
+        import anywidget
+        import traitlets
+    except ImportError as error:
+        raise ConfigError(
+            "the panel needs the package anywidget: pip install 'ignite_tf_magic[notebook]'"
+        ) from error
 
-    box: Any
-    button: Any
-    text: Any
+    class PanelWidget(anywidget.AnyWidget):
+        """What the front end draws."""
 
-    def show(self, run: RunInfo, now: datetime) -> None:
-        """Take over what changed; widgets send nothing where nothing did."""
-        texts = [run.cache, str(run.num_workers), duration_text(run, now)]
-        cells = [escape(run.id), state_html(run), *map(escape, texts)]
-        self.button.disabled = run.state in _UNSTOPPABLE
-        # Of a lost run only what may be left is ended, and its end is written down.
-        self.button.description = "Clear" if run.state is RunState.LOST else "Stop"
-        self.button.button_style = "" if self.button.disabled else "danger"
-        self.text.value = _grid(cells)
+        _esm = joined("panel.js", "panel_widget.js")
+        _css = joined("run_view.css", "panel.css")
+        seen = traitlets.Dict().tag(sync=True)
+        told = traitlets.Dict().tag(sync=True)
 
-    def close(self) -> None:
-        """Take the widgets out of the page."""
-        for widget in (self.text, self.button, self.box):
-            widget.close()
+    return PanelWidget
+
+
+# One looks for all panels of this process, and hangs up when the last of them is closed.
+_feed = cache(PanelFeed)
+_open: set[_Panel] = set()
+_open_lock = threading.Lock()
 
 
 class _Panel:
-    """The panel's widgets. The thread and the buttons' handlers both change them, one at a time."""
+    """The widget and what keeps it fresh. The thread and clicks both change it, one at a time."""
 
     def __init__(self) -> None:
-        import ipywidgets as widgets
-
-        self._widgets = widgets
         self._lock = threading.Lock()
-        self._rows: dict[str, _Row] = {}
-        self._seen_live: set[str] = set()
-        layout = widgets.Layout
-        refresh = widgets.Button(description="Refresh", icon="refresh", layout=layout(width="auto"))
-        refresh.on_click(self.refresh)
-        self._with_ended = widgets.Checkbox(
-            description="with ended runs", indent=False, layout=layout(width="auto", margin="2px 12px")
-        )
-        self._with_ended.observe(self.refresh, names="value")
-        corner = widgets.Label(layout=layout(width=_BUTTON_WIDTH))
-        heads = widgets.HTML(_grid(_HEADS, "font-weight:bold"), layout=layout(**_FILL))
-        self._head = widgets.HBox([corner, heads])
-        self._nothing = widgets.Label("No run is live. A cell starts one: %%ignite_tf start CACHE")
-        self._list = widgets.VBox()
-        self._outcome = widgets.Label(layout=layout(height="auto"))
-        self._trouble = widgets.Label(layout=layout(height="auto"))
-        parts = [widgets.HBox([refresh, self._with_ended]), self._list, self._outcome, self._trouble]
-        self.box = widgets.VBox(parts, layout=layout(max_width="900px"))
         self._closed = threading.Event()
-        self.box.observe(lambda _: self._closed.set(), names="comm")  # closing a widget takes its comm away
+        self.widget = _widget_class()(seen={}, told={})
+        self.widget.on_msg(self._heard)
+        self.widget.observe(
+            lambda _: self._closed.set(), names="comm"
+        )  # closing a widget takes its comm away
+        hear_while_busy(self.widget)
 
     def keep_fresh(self) -> None:
         """Refresh until the widget is closed."""
         any_live = True
-        while not self._closed.wait(_INTERVAL_S if any_live else _IDLE_INTERVAL_S):
-            any_live = self.refresh()
-
-    def refresh(self, _: Any = None) -> bool:
-        """Show the runs as they are now; tells whether any is live."""
-        with self._lock:
-            try:
-                runs = list_runs(include_ended=True).runs
-            except _ERRORS as error:
-                self._trouble.value = f"the runs cannot be listed: {error}"
-                return False
-            self._trouble.value = ""
-            live = {run.id for run in runs if not run.state.has_ended}
-            self._seen_live |= live
-            ended = (
-                [run for run in runs if run.state.has_ended][-_MAX_ENDED:] if self._with_ended.value else []
-            )
-            shown = self._seen_live | {run.id for run in ended}
-            self._show([run for run in reversed(runs) if run.id in shown])
-            return bool(live)
-
-    def _show(self, runs: Sequence[RunInfo]) -> None:
-        now = datetime.now(timezone.utc)
-        before = self._rows
-        self._rows = {run.id: before.get(run.id) or self._new_row(run.id) for run in runs}
-        for run in runs:
-            self._rows[run.id].show(run, now)
-        rows = [self._head, *(row.box for row in self._rows.values())]
-        self._list.children = rows if runs else [self._nothing]
-        for gone in before.keys() - self._rows.keys():
-            before[gone].close()
-
-    def _new_row(self, run_id: str) -> _Row:
-        widgets = self._widgets
-        # A busy kernel hears of a click when its cell has ended.
-        button = widgets.Button(
-            description="Stop",
-            icon="stop",
-            tooltip="End this run. While a cell of this notebook is busy, stop it from another notebook.",
-            layout=widgets.Layout(width=_BUTTON_WIDTH),
-        )
-        button.on_click(lambda clicked: self._stop(clicked, run_id))
-        text = widgets.HTML(layout=widgets.Layout(**_FILL))
-        return _Row(widgets.HBox([button, text]), button, text)
-
-    def _stop(self, button: Any, run_id: str) -> None:
-        button.disabled = True
-        self._outcome.value = f"{run_id}: stopping ..."
+        with _open_lock:
+            _open.add(self)
         try:
-            self._outcome.value = f"{run_id}: {stop_run(run_id).kind.value}"
-        except _ERRORS as error:
-            self._outcome.value = f"{run_id} cannot be stopped: {error}"
-        self.refresh()
+            while not self._closed.wait(_INTERVAL_S if any_live else _IDLE_INTERVAL_S):
+                any_live = self.refresh(_INTERVAL_S / 2)
+        finally:
+            with _open_lock:
+                _open.discard(self)
+                if not _open:
+                    _feed().close()
 
+    def refresh(self, max_age_s: float = 0.0) -> bool:
+        """Show what there is now, or was so lately; tells whether any run is live."""
+        with self._lock:
+            now = datetime.now(timezone.utc)
+            try:
+                seen = panel_as_json(_feed().look(max_age_s), now)
+            except _ERRORS as error:
+                seen = {**self.widget.seen, "runs": self.widget.seen.get("runs", []), "trouble": str(error)}
+            self.widget.seen = seen
+            return any(run["live"] for run in seen["runs"])
 
-def _grid(cells: Sequence[str], style: str = "") -> str:
-    """Lay out one line of the table; the cells are HTML."""
-    columns = "".join(f'<span style="overflow-wrap:anywhere">{cell}</span>' for cell in cells)
-    return (
-        f'<div style="display:grid;grid-template-columns:{_COLUMNS};column-gap:12px;line-height:28px;{style}">'
-        f"{columns}</div>"
-    )
+    def _heard(self, _: Any, message: Any, __: Any) -> None:
+        if not isinstance(message, dict):
+            return
+        action, about = str(message.get("action")), str(message.get("about"))
+        if action != "close":
+            self.widget.told = {
+                **self.widget.told,
+                "note": str(message.get("note") or f"{action} {about} ..."),
+            }
+        # A form stays for another draft.
+        form = {"form": self.widget.told.get("form")} if action == "draft" else {}
+        self.widget.told = form | act(action, about, NAME)
+        if not self._closed.is_set():
+            self.refresh()

@@ -13,7 +13,7 @@ from ignite_tf_magic.serialization.terminal_text import echo
 from ignite_tf_magic.session import OnRebalance, RunRequest, RunState, TrainingRun, open_session, source_of
 from ignite_tf_magic.ui.commands.starting import WARM_S
 from ignite_tf_magic.ui.following import follow, show_output
-from ignite_tf_magic.ui.notebook.screen import NotebookScreen
+from ignite_tf_magic.ui.notebook.screen import NotebookScreen, this_kernel
 from ignite_tf_magic.ui.render import failure_view
 from ignite_tf_magic.ui.shell.screen import ShellScreen
 
@@ -49,6 +49,8 @@ def run(
     chief: str = "",
     has_evaluator: bool = False,
     compat: bool = False,
+    tags: Sequence[str] = (),
+    note: str = "",
     tunnel: bool = False,
     report: Callable[[str], None] = echo,
 ) -> Any:
@@ -65,7 +67,7 @@ def run(
         kwargs: Likewise.
         hosts: As in `RunRequest`; so are all that follow but the last.
         python: Interpreter of the workers.
-        name: First part of the run's id.
+        name: What the run's id says behind its mark.
         num_gpus: Of each worker, for itself alone.
         memory_bytes: Of each worker, at most; 0 is no limit.
         env: More variables of the workers' environment.
@@ -84,6 +86,8 @@ def run(
         num_ps: Parameter servers beside the workers.
         chief: Where the chief runs.
         has_evaluator: One more task calls the function, to evaluate what the others save.
+        tags: Words by which it is found and compared.
+        note: What you want to remember of it.
         compat: Let `tensorflow.contrib.ignite` be imported.
         tunnel: Let workers reach each other through SSH alone.
         report: Called with one line at a time about what takes long.
@@ -97,7 +101,7 @@ def run(
         IgniteTfError: As `Session.start_run`.
     """
     source = source_of(train_fn)
-    is_in_notebook = "ipykernel" in sys.modules
+    is_in_notebook = "ipykernel" in sys.modules and this_kernel() is not None  # a script may import it, too
     request = RunRequest(
         cache,
         source.script(_LAST_LINE.format(name=source.name)),
@@ -125,6 +129,8 @@ def run(
         num_ps=num_ps,
         chief=chief,
         has_evaluator=has_evaluator,
+        tags=tuple(tags),
+        note=note,
         compat=compat,
         warm_s=WARM_S if is_in_notebook else 0.0,
         tunnel=tunnel,
@@ -133,7 +139,9 @@ def run(
         started = session.start_run(request)
         try:
             if is_in_notebook:
-                follow(started, NotebookScreen({}))
+                view = NotebookScreen({}).run_view()
+                view.keep_watching()  # the function's value is waited for
+                follow(started, NotebookScreen({}), view=view)
             else:
                 _show(started)
         except BaseException:
@@ -145,7 +153,8 @@ def run(
 def _show(started: TrainingRun) -> None:
     workers = range(len(started.info().tasks))
     with started.tail() as tail, closing(started.follow(with_pauses=True)) as chunks:
-        show_output(started, chunks, workers, ShellScreen("ignite-tf"), tail)
+        screen = ShellScreen("ignite-tf")
+        show_output(started, chunks, workers, screen.run_view(), screen, tail)
 
 
 def _outcome(started: TrainingRun) -> Any:

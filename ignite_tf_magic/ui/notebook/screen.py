@@ -11,11 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.serialization.terminal_text import coloured, visible
+from ignite_tf_magic.ui.assets import kept_chart
+from ignite_tf_magic.ui.drafts import magic_cell
 from ignite_tf_magic.ui.notebook.arguments import NAME
-from ignite_tf_magic.ui.notebook.chart import LiveChart, picture_bundle
 from ignite_tf_magic.ui.notebook.panel import runs_panel
+from ignite_tf_magic.ui.notebook.run_area import CellArea
+from ignite_tf_magic.ui.notebook.run_widget import WidgetRunView, shows_widgets
 from ignite_tf_magic.ui.render import View, size_text, tensorboard_view
-from ignite_tf_magic.ui.screen import bytes_bar, rows_bar, rows_counter
+from ignite_tf_magic.ui.run_html import picture_bundle
+from ignite_tf_magic.ui.screen import RunView, bytes_bar, rows_bar, rows_counter
+from ignite_tf_magic.ui.text_run_view import TextRunView
 
 if TYPE_CHECKING:
     from ignite_tf_magic.session import LoadProgress, QueryProgress
@@ -96,16 +101,25 @@ class NotebookScreen:
         """Show how a run ended, below its output."""
         show(view)
 
-    def show_picture(self, draw: Callable[[], bytes | None]) -> None:
-        """Show it, if there is one."""
+    def show_picture(
+        self, draw: Callable[[], bytes | None], series: Callable[[], dict[str, Any]] | None = None
+    ) -> None:
+        """Show it, if there is one; a chart to look into takes its place where a person sees the cell."""
         from IPython.display import display
 
         if (png := draw()) is not None:
-            display(picture_bundle(png, "a chart"), raw=True)
+            chart = kept_chart(series()) if series and shows_widgets(this_kernel()) else ""
+            display(picture_bundle(png, "a chart", chart), raw=True)
 
     def show_board(self, board: TensorBoardInfo, height_px: int) -> None:
         """Show it in the page."""
         show(tensorboard_view(board, height_px))
+
+    def write_cell(self, words: Sequence[str], script: str) -> None:
+        """Put it below the cell."""
+        from IPython.core.getipython import get_ipython
+
+        get_ipython().set_next_input(magic_cell(words, script))
 
     def show_panel(self) -> None:
         """Hand the widget to the cell."""
@@ -161,18 +175,30 @@ class NotebookScreen:
         """Write to the cell."""
         return NotebookStream()
 
-    def chart(self) -> LiveChart:
-        """Draw into the cell."""
-        return LiveChart()
+    def run_view(self, *, with_chart: bool = True) -> RunView:
+        """Follow a run in a widget; as text where nobody can use one, below a picture; in a terminal as text alone."""
+        if this_kernel() is None:
+            return TextRunView(NotebookStream())
+        if shows_widgets(this_kernel()):
+            return WidgetRunView(this_kernel(), with_chart=with_chart)
+        # Nobody sees a line being rewritten, and what was written over would stay in the notebook.
+        return TextRunView(NotebookStream(is_rewritable=False), CellArea(with_chart=with_chart))
+
+
+def this_kernel() -> Any:
+    """Return the kernel that runs this cell; None in a terminal or a script."""
+    from IPython.core.getipython import get_ipython
+
+    return getattr(get_ipython(), "kernel", None)
 
 
 class NotebookStream:
     """The cell's text, at a pace that Jupyter can follow."""
 
-    is_rewritable = True
     rewriting_interval_s = 0.25
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_rewritable: bool = True) -> None:
+        self.is_rewritable = is_rewritable
         self._allowed = float(_MAX_BURST_CHARS)
         self._at = time.monotonic()
 

@@ -5,15 +5,15 @@ Exit codes: 0, 1 error, 2 usage, 130 interrupted, or, of `start`, `attach` and `
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from shutil import which
 
-from ignite_tf_magic.errors import IgniteTfError, RunFailed
+from ignite_tf_magic.errors import IgniteTfError, RunFailed, with_its_extra
 from ignite_tf_magic.serialization.terminal_text import echo
+from ignite_tf_magic.ui.commands.command import CommandParser
 from ignite_tf_magic.ui.commands.table import make_parser, read_command
 from ignite_tf_magic.ui.shell.completion import complete
 from ignite_tf_magic.ui.shell.screen import ShellScreen
@@ -27,10 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
     if words[:1] == ["completion"]:
         return complete(words[1:])
-    parser = make_parser(argparse.ArgumentParser, NAME, words)
-    if not words:
-        parser.error("the following arguments are required: COMMAND")
-    options = read_command(parser, words)
+    options = read_command(make_parser(CommandParser, NAME, words), words)
     if options is None:
         return 0
     try:
@@ -40,6 +37,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _LOST if failed.exit_code is None else failed.exit_code
     except IgniteTfError as error:
         echo(f"error: {error}", file=sys.stderr)
+        return 1
+    except ModuleNotFoundError as error:
+        if (told := with_its_extra(error, f"{NAME} {options.command.name}")) is None:
+            raise
+        echo(f"error: {told}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         echo("interrupted", file=sys.stderr)

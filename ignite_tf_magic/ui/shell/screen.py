@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import codecs
+import shlex
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
@@ -16,14 +16,14 @@ from ignite_tf_magic.serialization.terminal_text import coloured, echo
 from ignite_tf_magic.session import list_runs
 from ignite_tf_magic.ui.render import runs_view
 from ignite_tf_magic.ui.screen import bytes_bar, rows_bar, rows_counter
+from ignite_tf_magic.ui.shell.top import make_app
+from ignite_tf_magic.ui.text_run_view import TextRunView
 
 if TYPE_CHECKING:
     from ignite_tf_magic.session import LoadProgress, QueryProgress
     from ignite_tf_magic.session.files import CopyProgress
     from ignite_tf_magic.session.tensorboards import TensorBoardInfo
     from ignite_tf_magic.ui.render import View
-
-_PANEL_INTERVAL_S = 2.0
 
 
 class ShellScreen:
@@ -59,7 +59,9 @@ class ShellScreen:
         """Print how a run ended, beside its output."""
         self.note(view.text)
 
-    def show_picture(self, draw: Callable[[], bytes | None]) -> None:
+    def show_picture(
+        self, draw: Callable[[], bytes | None], series: Callable[[], dict[str, Any]] | None = None
+    ) -> None:
         """Show nothing: a shell has no pictures."""
 
     def show_board(self, board: TensorBoardInfo, height_px: int) -> None:
@@ -69,21 +71,20 @@ class ShellScreen:
             self.note(note)
         self.say(board.url)
 
+    def write_cell(self, words: Sequence[str], script: str) -> None:
+        """Print the script, and how it is started."""
+        self.say(script.rstrip("\n"))
+        self.note(f"in a file, train.py: {shlex.join([self.command_name, *words, '--script', 'train.py'])}")
+
     def show_panel(self) -> None:
-        """Print the runs, again and again on a terminal."""
-        while True:
-            listed = list_runs()
-            home = "\x1b[H\x1b[2J" if sys.stdout.isatty() else ""
-            sys.stdout.write(home)
-            echo(runs_view(listed.runs, datetime.now(timezone.utc)).text, flush=True)
-            for warning in listed.warnings:
-                self.note(warning)
-            if not home:
-                return
-            self.note(
-                f"\nagain in {_PANEL_INTERVAL_S:g} s; Ctrl-C ends this; to stop one: {self.command_name} stop RUN"
-            )
-            time.sleep(_PANEL_INTERVAL_S)
+        """Fill the terminal with runs, nodes and caches until somebody leaves; elsewhere print the runs once."""
+        if sys.stdout.isatty() and sys.stdin.isatty():
+            make_app(self.command_name).run()
+            return
+        listed = list_runs()
+        echo(runs_view(listed.runs, datetime.now(timezone.utc)).text, flush=True)
+        for warning in listed.warnings:
+            self.note(warning)
 
     def keep(self, value: Any, name: str | None, what: str | None) -> None:
         """Write a value to a file: a model as Keras does, rows as CSV or Parquet, a run as its id."""
@@ -142,8 +143,10 @@ class ShellScreen:
         """Write to standard output."""
         return ShellStream()
 
-    def chart(self) -> None:
-        """Draw none."""
+    def run_view(self, *, with_chart: bool = True) -> TextRunView:
+        """Write to standard output; where a run stands is told behind the last line of a terminal."""
+        del with_chart
+        return TextRunView(self.stream())
 
 
 def _with_whole_arrays(column: Any) -> Any:

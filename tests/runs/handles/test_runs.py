@@ -79,7 +79,7 @@ def test_a_run_that_succeeds(start, runs_dir):
     run = start("print('done')", name="My run!")
     assert text_of(run) == "done\n"
     info = run.info()
-    assert re.fullmatch(r"my-run-\d{4}-\d{4}-[a-z0-9]{3}", info.id)
+    assert re.fullmatch(r"[a-z0-9]{3}-my-run-\d{4}-\d{4}", info.id)
     assert (info.state, info.exit_code, info.restarts, info.num_workers) == (RunState.SUCCEEDED, 0, 0, 1)
     assert (info.cache, info.hosts, info.directory) == ("MNIST", ("localhost",), runs_dir / info.id)
     assert before <= info.started_at <= info.ended_at <= datetime.now(timezone.utc)

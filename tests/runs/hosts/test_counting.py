@@ -8,10 +8,11 @@ import pytest
 from ignite_tf_magic.client import owner_scan
 from ignite_tf_magic.client.cache_facts import forget, read_facts
 from ignite_tf_magic.client.cache_scan import Baseline
-from ignite_tf_magic.client.row_counts import evidence_of_loss, last_count
+from ignite_tf_magic.client.row_counts import counted_now, evidence_of_loss, last_count, note_count
 from ignite_tf_magic.client.transport import SocketTransport
 from ignite_tf_magic.protocol.affinity import hashes_of_integers, partitions_of_hashes
 from ignite_tf_magic.protocol.messages import CacheConfig
+from ignite_tf_magic.runs.hosts import counting
 from ignite_tf_magic.runs.hosts.counting import count_cache
 from ignite_tf_magic.runs.record import HostRecord, RunSpec
 from ignite_tf_magic.runs.supervision.counted_plans import plan_counted
@@ -60,6 +61,10 @@ def test_each_worker_is_told_the_rows_that_it_reads(tables, name, num_workers):
     cache, plan = planned(tables, name, min(num_workers, 3) if is_gathered else num_workers)
     owners = cache.partition_map.primary_of()
     nodes = {str(node.endpoints[0]): node_id for node_id, node in cache.nodes.items()}
+    if not all(seat.is_counted for seat in plan.seats):  # see session/test_uncounted_shares
+        assert name == "COUNT_PLAIN" and num_workers not in (1, 3)
+        assert sum(seat.rows for seat in plan.seats) == ROWS
+        return
     for seat, row in zip(plan.seats, plan.rows, strict=True):
         assert seat.rows == row.rows == rows_of(tables, name, seat.partitions)
         local = [p for p in seat.partitions if owners[p] == nodes[seat.node]]
@@ -69,9 +74,11 @@ def test_each_worker_is_told_the_rows_that_it_reads(tables, name, num_workers):
     assert sum(row.rows_share for row in plan.rows) == pytest.approx(1)
 
 
-@pytest.mark.parametrize(("name", "num_workers"), [("COUNT_TABLE", 5), ("COUNT_PLAIN", 3)])
+@pytest.mark.parametrize(
+    ("name", "num_workers"), [("COUNT_TABLE", 5), ("COUNT_PLAIN", 3), ("COUNT_PLAIN", 5)]
+)
 def test_no_row_crosses_the_network_for_it_but_a_few(tables, monkeypatch, name, num_workers):
-    """Without a table a worker has all of a node, where there are as many of them."""
+    """Without a table a worker has all of a node, where there are as many of them, and else counts its rows itself."""
     forget(tables, name)
     read, received = [], []
     scan, receive = owner_scan.OwnerScan.__init__, SocketTransport.receive_into
@@ -86,6 +93,24 @@ def test_no_row_crosses_the_network_for_it_but_a_few(tables, monkeypatch, name, 
     assert sum(seat.rows for seat in plan.seats) == ROWS
     assert not read
     assert sum(received) < ROWS * len(PADDING) / 10
+
+
+def test_rows_that_few_keys_gather_are_shared_out_alike_each_time(tables):
+    forget(tables, "COUNT_GATHERED")
+    for _ in range(2):  # the second time their number is known
+        _, plan = planned(tables, "COUNT_GATHERED", 3)
+        assert all(seat.is_counted and seat.rows for seat in plan.seats)
+        assert last_count(read_facts(tables, "COUNT_GATHERED")).filled == {0, 1, 2}
+
+
+def test_what_was_counted_of_few_rows_says_nothing_of_many(tables, monkeypatch):
+    """A cache that has grown since is not read for it."""
+    forget(tables, "COUNT_PLAIN")
+    nodes = [node.node_id for node in tables.nodes()]
+    note_count(tables, "COUNT_PLAIN", counted_now("a test", 50, nodes, (), range(50)))
+    monkeypatch.setattr(counting, "_read", None)
+    _, plan = planned(tables, "COUNT_PLAIN", 3)
+    assert sum(seat.rows for seat in plan.seats) == ROWS
 
 
 def test_lost_rows_are_told_from_removed_ones_without_partitions(tables):

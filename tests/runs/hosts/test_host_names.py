@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ignite_tf_magic.config.options import Endpoint, HostOptions
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.runs.hosts.host_names import LOCAL, ThisMachine, name_hosts
+from ignite_tf_magic.settings.options import Endpoint, HostOptions
 
 A, B, C, D = (uuid.UUID(int=number) for number in range(1, 5))
 LOOPBACK = ("127.0.0.1", "0:0:0:0:0:0:0:1%lo")

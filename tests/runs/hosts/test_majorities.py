@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.client.router import Node
-from ignite_tf_magic.config.options import Config, Endpoint, HostOptions
 from ignite_tf_magic.errors import ConnectionFailed
 from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.runs.hosts.counting import count_cache
 from ignite_tf_magic.runs.hosts.run_hosts import hosts_by_record, hosts_of_nodes
 from ignite_tf_magic.runs.hosts.topology import ClusterSnapshot, connect_to_majority, listed_by, topology_of
 from ignite_tf_magic.runs.record import HostRecord
+from ignite_tf_magic.settings.options import Config, Endpoint, HostOptions
 
 LOOPBACK, DOCKER, BRIDGE = "127.0.0.1", "172.17.0.1", "192.168.122.1"
 DB = ("10.0.0.1", "10.0.0.2", "10.0.0.3")

@@ -10,9 +10,9 @@ import pytest
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.client.router import Node
 from ignite_tf_magic.client.sql import SqlClient
-from ignite_tf_magic.config.options import Config, Endpoint, HostOptions, LaunchOptions, SshConfig
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.runs.hosts.run_hosts import hosts_of_nodes
+from ignite_tf_magic.settings.options import Config, Endpoint, HostOptions, LaunchOptions, SshConfig
 
 BRIDGE = "172.17.0.1"  # every machine with containers has it
 

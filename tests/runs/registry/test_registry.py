@@ -13,7 +13,6 @@ import pytest
 
 from ignite_tf_magic.client.all_rows import all_rows
 from ignite_tf_magic.client.client import Cache, connect
-from ignite_tf_magic.config.options import ConnectOptions, Endpoint
 from ignite_tf_magic.errors import (
     ConfigError,
     ConnectionFailed,
@@ -31,6 +30,7 @@ from ignite_tf_magic.runs.registry.publisher import Publisher
 from ignite_tf_magic.runs.registry.registry import CACHE, FailureDetector, Owner, Registry
 from ignite_tf_magic.runs.states import RunEvent, RunState
 from ignite_tf_magic.runs.timeouts import Timeouts
+from ignite_tf_magic.settings.options import ConnectOptions, Endpoint
 from tests.waiting import until
 
 OWNER = Owner("db1", 42, "a1b2")

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from ignite_tf_magic.config.options import ConnectOptions
 from ignite_tf_magic.launch.hosts import Host
 from ignite_tf_magic.launch.parcels import pack_package, pack_tree
 from ignite_tf_magic.runs.logs.mirror_state import MirrorState
@@ -16,6 +15,7 @@ from ignite_tf_magic.runs.record import HostRecord
 from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.runs.supervision import manager
 from ignite_tf_magic.runs.supervision.host_controller import address_of, last_lines
+from ignite_tf_magic.settings.options import ConnectOptions
 from tests.runs.light_runs import COME_UP, await_text, text_of
 from tests.runs.pipe_hosts import (
     PipeReach,

@@ -49,13 +49,14 @@ def screen(stream: str) -> list[str]:
 class Kernel:
     """A kernel of this interpreter."""
 
-    def __init__(self, env, cwd):
+    def __init__(self, env, cwd, *, has_person=False):
         self.manager = KernelManager(kernel_name="python3")
         argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}", "--log-level=40"]
         self.manager._kernel_spec = KernelSpec(argv=argv, language="python", display_name="here")
         self.manager.start_kernel(env=env, cwd=str(cwd))
         self.client = self.manager.client()
         self.client.start_channels()
+        self.client.allow_stdin = has_person  # as nbclient and papermill say it, and notebooks do not
         self.client.wait_for_ready(timeout=300)
 
     def close(self):
@@ -68,7 +69,7 @@ class Kernel:
     ) -> CellResult:
         """Execute a cell; `on_stdout` sees all of its text so far each time there is more, `on_shown` what is shown."""
         message = self.client.execute(code)
-        result = CellResult()
+        result, places = CellResult(), {}
         while True:
             try:
                 reply = self.client.get_iopub_msg(timeout=timeout_s)
@@ -81,7 +82,11 @@ class Kernel:
                 setattr(result, content["name"], getattr(result, content["name"]) + content["text"])
                 on_stdout(result.stdout)
             elif kind in ("display_data", "execute_result"):
+                places[content.get("transient", {}).get("display_id")] = len(result.shown)
                 result.shown.append(content["data"])
+                on_shown(content["data"])
+            elif kind == "update_display_data":
+                result.shown[places[content["transient"]["display_id"]]] = content["data"]
                 on_shown(content["data"])
             elif kind == "error":
                 result.error = content

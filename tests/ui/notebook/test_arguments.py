@@ -23,7 +23,7 @@ def test_help_and_version_everywhere(command, capsys):
     assert shown.startswith(f"usage: %ignite_tf {command}".strip())
     assert "%%%" not in shown
     assert parse_line(f"{command} -V") is None
-    assert capsys.readouterr().out == f"ignite-tf {__version__}\n"
+    assert capsys.readouterr().out.startswith(f"ignite-tf {__version__}\npython ")
 
 
 def test_what_is_not_given_is_left_to_the_defaults():
@@ -63,8 +63,13 @@ def test_words_behind_two_dashes_are_the_scripts(line, args, job):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("stop", "required: RUN\nusage: %ignite_tf stop"),
-        ("frob", "invalid choice: 'frob'"),
+        ("resume", "required: RUN\nusage: %ignite_tf resume"),
+        ("frob", "there is no command frob; help lists them: %ignite_tf --help\nusage: %ignite_tf"),
+        ("strat MNIST", "there is no command strat; did you mean start?"),
+        ("fs lls", "there is no command lls; did you mean ls?"),
+        ("start MNIST --worker-s 2", "there is no option --worker-s; did you mean --workers?"),
+        ("stop run --forec=1", "there is no option --forec; help lists them: %ignite_tf stop --help"),
+        ("stop run other", "these words are too many: other\nusage: %ignite_tf stop"),
         ("logs run --lines -1", "'-1' is not a whole number"),
         (
             "prune --older-than 99999999999",

@@ -1,4 +1,4 @@
-"""The panel in a real kernel: it keeps itself up to date, and shows what goes wrong."""
+"""The panel in a real kernel: it keeps itself up to date, does what is clicked, and shows what goes wrong."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ SHOW = (
     "def threads(): return {t for t in threading.enumerate() if t.name == 'ignite-tf-panel'}\n"
     "others = threads()\n"
     "panel = get_ipython().run_line_magic('ignite_tf', 'panel')\n"
-    "toolbar, runs, outcome, trouble = panel.children\n"
-    "def text(): return ' '.join(w.value for row in runs.children for w in getattr(row, 'children', [row])\n"
-    "                            if hasattr(w, 'value'))\n"
-    "def wait_for(*words):\n"
-    "    while not all(word in text() for word in words): time.sleep(0.01)\n"
+    "def seen(run_id): return next((run for run in panel.seen['runs'] if run['id'] == run_id), None)\n"
+    "def wait_for(run_id, **wanted):\n"
+    "    while not ((run := seen(run_id)) and all(run[name] == value for name, value in wanted.items())):\n"
+    "        time.sleep(0.01)\n"
+    "def click(action, about): panel._msg_callbacks(panel, {'action': action, 'about': about}, [])\n"
+    "def start(cache, script):\n"
+    "    with open_session(report=str) as session: return session.start_run(RunRequest(cache, script))\n"
+    "SLEEP = 'import time; time.sleep(600)'\n"
 )
 
 
@@ -26,34 +29,63 @@ def panel_kernel(kernel):
     kernel.run("panel.close()")
 
 
-def test_it_follows_runs_while_a_cell_is_busy(panel_kernel, digits):
+def test_it_follows_runs_while_a_cell_is_busy_and_stops_them(panel_kernel, digits):
     result = panel_kernel.run(
-        "with open_session(report=print) as session:\n"
-        f"    run = session.start_run(RunRequest({digits!r}, 'import time; time.sleep(600)'))\n"
-        "wait_for(run.id, 'running')\n"
-        "age = text()\n"
-        "while text() == age: time.sleep(0.01)\n"
-        "stop_run(run.id)\n"
-        "wait_for(run.id, 'stopped')\n"
-        "print([row.children[0].disabled for row in runs.children if run.id in row.children[1].value])"
+        f"run = start({digits!r}, SLEEP)\n"
+        "wait_for(run.id, state='running', live=True, can_stop=True, stop='Stop', cache='DIGITS_NB')\n"
+        "words = seen(run.id)['words']\n"
+        "while seen(run.id)['words'] == words: time.sleep(0.01)\n"
+        "click('stop', run.id)\n"
+        "print(panel.told['note'])\n"
+        "wait_for(run.id, state='stopped', live=False, can_stop=False)"
     )
     assert result.error is None, result
-    assert result.stdout == "[True]\n"
+    assert result.stdout.endswith(": stopped\n")
 
 
-def test_ended_runs_are_shown_on_demand(panel_kernel, digits):
-    panel_kernel.run(
-        "with open_session(report=print) as session:\n"
-        f"    run = session.start_run(RunRequest({digits!r}, '1/0'))\n"
+def test_what_a_click_shows_is_what_the_command_says(panel_kernel, digits):
+    result = panel_kernel.run(
+        f"run = start({digits!r}, 'print(\\'a line of output\\')')\n"
         "run.wait()\n"
-        "panel.close()\n"
+        "for action in ('describe', 'logs'):\n"
+        "    click(action, run.id)\n"
+        "    print(panel.told['detail'])\n"
+        f"for action in ('columns', 'sample'):\n"
+        f"    click(action, {digits!r})\n"
+        "    print(panel.told['detail'])\n"
+        "click('close', '')\n"
+        "print(panel.told)"
     )
-    panel_kernel.run(SHOW)
-    before = panel_kernel.run("print(run.id in text())")
-    after = panel_kernel.run(
-        "toolbar.children[1].value = True\nprint(run.id in text(), 'failed (1)' in text())"
+    assert result.error is None, result
+    for words in ("succeeded", "a line of output", "COLUMN", "PIXELS", "{}"):
+        assert words in result.stdout
+
+
+def test_the_cluster_and_its_caches_are_seen(panel_kernel, digits, ignite):
+    result = panel_kernel.run(
+        "import json\n"
+        "print(json.dumps({name: panel.seen[name] for name in ('cluster', 'nodes', 'caches', 'trouble')}))"
     )
-    assert (before.stdout, after.stdout) == ("False\n", "True True\n")
+    import json
+
+    seen = json.loads(result.stdout)
+    names = {str(endpoint) for endpoint in ignite.connect_options.endpoints}
+    assert {node["name"] for node in seen["nodes"]} == names
+    assert all(0 < node["share"] < 1 for node in seen["nodes"])
+    (cache,) = [each for each in seen["caches"] if each["name"] == digits]
+    assert cache["rows"] == 359
+    assert sum(cache["primaries"].values()) == 1024
+    assert set(cache["primaries"]) == {node["id"] for node in seen["nodes"]}
+    assert not [each for each in seen["caches"] if each["name"].startswith(("ignite-tf-", "igfs-"))]
+    assert seen["trouble"] == ""
+
+
+@pytest.mark.parametrize("about", ["no-such-run", "--all", "", "a; b"])
+def test_what_cannot_be_done_is_said(panel_kernel, about):
+    result = panel_kernel.run(f"click('stop', {about!r})\nprint(panel.told['note'])")
+    assert result.error is None, result
+    assert result.stdout.startswith(f"stop {about}: no run {about!r}")
+    assert "there is nothing called" in panel_kernel.run("click('rm', 'x'); print(panel.told['note'])").stdout
 
 
 OWNER = """
@@ -72,31 +104,24 @@ def test_a_lost_run_is_cleared_by_its_button(panel_kernel, digits):
         f"owner = subprocess.Popen([sys.executable, '-c', {OWNER.format(cache=digits)!r}],\n"
         "                         stdout=subprocess.PIPE, text=True)\n"
         "run_id = owner.stdout.readline().strip()\n"
-        "wait_for(run_id, 'running')\n"
+        "wait_for(run_id, state='running')\n"
         "owner.kill()\n"
         "owner.wait()\n"
         "owner.stdout.close()\n"
-        "wait_for(run_id, 'lost')\n"
-        "[button] = [row.children[0] for row in runs.children if run_id in row.children[1].value]\n"
-        "print(button.description, button.disabled)\n"
-        "button.click()\n"
-        "print(outcome.value.removeprefix(run_id))\n"
-        "wait_for(run_id, 'stopped')\n"
-        "print(button.description, button.disabled)"
+        "wait_for(run_id, state='lost', live=True, stop='Clear', can_stop=True)\n"
+        "click('stop', run_id)\n"
+        "print(panel.told['note'].removeprefix(f'run {run_id}'))\n"
+        "wait_for(run_id, state='stopped')\n"
     )
     assert result.error is None, result
-    assert result.stdout.splitlines() == [
-        "Clear False",
-        ": its owner was gone; what was left of it has been ended",
-        "Stop True",
-    ]
+    assert result.stdout == ": its owner was gone; what was left of it has been ended\n"
 
 
 def test_a_closed_panel_has_no_thread(panel_kernel):
     result = panel_kernel.run(
-        "[own] = threads() - others\npanel.close()\nown.join(300)\nprint(own.is_alive(), len(runs.children))"
+        "[own] = threads() - others\npanel.close()\nown.join(300)\nprint(own.is_alive())"
     )
-    assert result.stdout.startswith("False"), result
+    assert result.stdout == "False\n", result
 
 
 def test_trouble_is_shown_and_goes_away(panel_kernel, tmp_path):
@@ -105,32 +130,26 @@ def test_trouble_is_shown_and_goes_away(panel_kernel, tmp_path):
     result = panel_kernel.run(
         "home = os.environ['IGNITE_TF_HOME']\n"
         f"os.environ['IGNITE_TF_HOME'] = {str(not_a_directory)!r}\n"
-        "while not trouble.value: time.sleep(0.01)\n"
-        "print(trouble.value)\n"
+        "while not panel.seen['trouble']: time.sleep(0.01)\n"
+        "print(panel.seen['trouble'])\n"
         "os.environ['IGNITE_TF_HOME'] = home\n"
-        "toolbar.children[0].click()\n"
-        "print(repr(trouble.value))\n"
+        "while panel.seen['trouble']: time.sleep(0.01)\n"
     )
     assert result.error is None, result
-    said, afterwards = result.stdout.splitlines()
-    assert said.startswith("the runs cannot be listed: ")
-    assert str(not_a_directory) in said
-    assert afterwards == "''"
+    assert str(not_a_directory) in result.stdout
 
 
 def test_stopping_a_run_that_is_gone_is_said(panel_kernel, digits):
     result = panel_kernel.run(
         "import shutil\n"
-        "with open_session(report=print) as session:\n"
-        f"    run = session.start_run(RunRequest({digits!r}, 'import time; time.sleep(600)'))\n"
+        f"run = start({digits!r}, SLEEP)\n"
         "wait_for(run.id)\n"
-        "[row] = [row for row in runs.children if run.id in row.children[1].value]\n"
         "stop_run(run.id)\n"
         "shutil.rmtree(run.directory.path)\n"
         "from ignite_tf_magic.runs.registry.registry import Registry\n"
         "with open_session(report=print) as session: Registry(session.client).remove(run.id)\n"
-        "row.children[0].click()\n"
-        "print(outcome.value)\n"
+        "click('stop', run.id)\n"
+        "print(panel.told['note'])\n"
     )
     assert result.error is None, result
-    assert "cannot be stopped: no run" in result.stdout
+    assert ": no run" in result.stdout

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 
 import numpy as np
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 
 import ignite_tf_magic
 from ignite_tf_magic.errors import RunFailed
@@ -16,6 +18,8 @@ FACTOR = 3
 
 @pytest.fixture
 def cache(ignite, tmp_path, monkeypatch):
+    importlib.import_module("ipykernel")  # which a script may do
+    InteractiveShell.clear_instance()  # a script has none; tests of magics do
     monkeypatch.setenv("IGNITE_TF_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("IGNITE_TF_CLUSTER", ",".join(map(str, ignite.connect_options.endpoints)))
     load("RUN_FUNCTION", {"x": np.arange(50)}, replace=True, report=str)

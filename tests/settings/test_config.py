@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ignite_tf_magic.config.options import (
+from ignite_tf_magic.errors import ConfigError
+from ignite_tf_magic.settings.options import (
     Config,
     Endpoint,
     HostOptions,
@@ -18,7 +19,6 @@ from ignite_tf_magic.config.options import (
     read_config,
     state_dir,
 )
-from ignite_tf_magic.errors import ConfigError
 
 FULL = """
 [cluster]
@@ -273,7 +273,7 @@ def test_the_state_directory_needs_no_library_when_it_is_named(tmp_path):
     code = """
 import sys
 sys.modules["platformdirs"] = None
-from ignite_tf_magic.config.options import state_dir
+from ignite_tf_magic.settings.options import state_dir
 print(state_dir())
 """
     home = tmp_path / "deep" / "home"

@@ -1,6 +1,6 @@
 """Tables of a TOML file, read key by key; a fault names the file, the table and the key.
 
-Knows no option of this package: `config` says which keys there are and what they mean.
+Knows no option of this package: `options` says which keys there are and what they mean.
 """
 
 from __future__ import annotations

@@ -16,10 +16,10 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ignite_tf_magic.config.own_files import check_own, check_private
-from ignite_tf_magic.config.spring_xml import looks_like_xml, read_spring_xml
-from ignite_tf_magic.config.toml_tables import TomlTable, is_word, parse_toml
 from ignite_tf_magic.errors import ConfigError
+from ignite_tf_magic.settings.own_files import check_own, check_private
+from ignite_tf_magic.settings.spring_xml import looks_like_xml, read_spring_xml
+from ignite_tf_magic.settings.toml_tables import TomlTable, is_word, parse_toml
 
 if TYPE_CHECKING:
     import socket
@@ -208,11 +208,12 @@ def environment(prefix: str, names: Sequence[str], env: Mapping[str, str] | None
     return {name: value for name, value in values.items() if value}
 
 
-def cache_dir() -> Path:
-    """Where downloads that can be fetched again live (jars). Created on first use."""
+def cache_dir(*, make: bool = True) -> Path:
+    """Where downloads that can be fetched again live (jars). Created on first use, unless it is only looked at."""
     import platformdirs
 
-    return _private(Path(platformdirs.user_cache_dir("ignite_tf_magic", appauthor=False)))
+    path = Path(platformdirs.user_cache_dir("ignite_tf_magic", appauthor=False))
+    return _private(path) if make else path
 
 
 def state_dir() -> Path:

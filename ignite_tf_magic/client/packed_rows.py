@@ -8,21 +8,19 @@ that an entry tells all that reading it takes. https://arrow.apache.org/docs/for
 from __future__ import annotations
 
 import json
-import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-import numpy as np
 from numpy.typing import NDArray
 
+from ignite_tf_magic.client.packed_columns import ColumnForm, arrow
 from ignite_tf_magic.client.packed_entries import NUM_ROWS, PACKED_ROWS
-from ignite_tf_magic.dataset.layout_json import layout_from_json, layout_to_json
-from ignite_tf_magic.errors import ConfigError, SchemaError
-from ignite_tf_magic.protocol.columns import Column, ColumnChunk, RaggedColumn
+from ignite_tf_magic.errors import SchemaError
+from ignite_tf_magic.protocol.columns import Column, ColumnChunk
 from ignite_tf_magic.protocol.layout import VARIABLE, Leaf, Node, ObjectNode, RowLayout
 from ignite_tf_magic.protocol.layout_finder import is_kept
+from ignite_tf_magic.protocol.layout_json import layout_from_json, layout_to_json
 from ignite_tf_magic.protocol.ops import TypeCode
 from ignite_tf_magic.protocol.page_series import PageSeries
 from ignite_tf_magic.serialization.arrow_messages import check_message, check_stream
@@ -37,23 +35,6 @@ class SeriesDecoder(Protocol):
 
     def decode(self, series: PageSeries, chunk: ColumnChunk) -> None:
         """Take as many as there are and fit."""
-
-
-def arrow() -> Any:
-    """Return pyarrow.
-
-    Raises:
-        ConfigError: It is not installed.
-    """
-    try:
-        import pyarrow as pa
-        import pyarrow.ipc
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            "rows that are packed are in Arrow's format, and this Python has no pyarrow: pip install "
-            "'ignite_tf_magic[data]'"
-        ) from error
-    return pa
 
 
 def entry_layout(found: RowLayout) -> RowLayout:
@@ -121,7 +102,7 @@ class RowPacker:
     def __init__(self, layout: RowLayout) -> None:
         pa = arrow()
         text = json.dumps(layout_to_json(layout), sort_keys=True, separators=(",", ":"))
-        self._forms = [_ColumnForm.of(leaf) for leaf in layout.leaves()]
+        self._forms = [ColumnForm.of(leaf) for leaf in layout.leaves()]
         fields = [pa.field(form.name, form.type, nullable=False) for form in self._forms]
         self.schema = pa.schema(fields, {_LAYOUT: text})
         self._head = self.schema.serialize().to_pybytes()
@@ -151,57 +132,29 @@ def read_layout(entry: Packed, where: str) -> RowLayout:
         raise SchemaError(f"{where} holds no packed rows that can be read: {error!r}") from error
 
 
-class PackedDecoder:
-    """Takes rows out of the entries of a series of pages. One thread.
-
-    Entries are read where they lie in the pages: a copy of each would be in fresh memory each time, as TensorFlow has
-    malloc give all back at once. So a series has to be valid until `has_rows` tells that it is at its end.
+class EntryReader:
+    """Opens entries whose rows are all of one layout.
 
     Args:
-        entries: Decodes the entries, as views.
-        layout: Theirs.
         rows: That of the rows, as far as they are wanted.
-        cache: Its name, for messages.
+        cache: The cache's name, for messages.
 
     Attributes:
-        num_entries: How many were read.
+        forms: Of the columns.
     """
 
-    def __init__(self, entries: SeriesDecoder, layout: RowLayout, rows: RowLayout, cache: str) -> None:
-        self._pa, self._entries, self._entry_layout, self._cache = arrow(), entries, layout, cache
-        self._forms = [_ColumnForm.of(leaf) for leaf in rows.leaves()]
-        self._has_fixed_rows = all(form.is_fixed for form in self._forms)
-        self._read: deque[tuple[Any, int, Packed]] = deque()
+    def __init__(self, rows: RowLayout, cache: str) -> None:
+        self._pa, self._cache = arrow(), cache
+        self.forms = [ColumnForm.of(leaf) for leaf in rows.leaves()]
+        self._has_fixed_rows = all(form.is_fixed for form in self.forms)
         self._head, self._schema, self._places = b"", None, list[int]()
-        self._columns: list[Any] = []
-        self._next_row = self._num_rows = self.num_entries = 0
 
-    def has_rows(self, series: PageSeries) -> bool:
-        """Whether there are rows left, of the series or what was taken from it."""
-        return bool(series.num_rows or self._read or self._next_row < self._num_rows)
-
-    def decode(self, series: PageSeries, chunk: ColumnChunk) -> None:
-        """Take rows into a chunk, until there are none left or the chunk is full.
+    def open(self, key: Any, num_rows: int, entry: Packed) -> list[Any]:
+        """Return the columns of an entry; those of rows of any length are Arrow's still.
 
         Raises:
-            SchemaError: An entry cannot be read, or holds rows of another layout.
-            UnknownSchema, RemoteProtocolError: As `PageDecoder.decode`.
+            SchemaError: It cannot be read, or holds rows of another layout, or not as many as it says.
         """
-        while chunk.free_rows and self.has_rows(series):
-            if self._next_row == self._num_rows:
-                if not self._read:
-                    self._read_entries(series)
-                self._open(*self._read.popleft())
-            else:
-                self._take(chunk)
-
-    def _read_entries(self, series: PageSeries) -> None:
-        found = ColumnChunk(self._entry_layout, _ENTRIES_AT_ONCE)
-        self._entries.decode(series, found)
-        self._read.extend(entries_of(found))
-        self.num_entries += found.num_rows
-
-    def _open(self, key: Any, num_rows: int, entry: Packed) -> None:
         where, pa = f"the entry with key {key!r} of cache {self._cache!r}", self._pa
         try:
             batch = self._batch_of(entry, where)
@@ -210,11 +163,22 @@ class PackedDecoder:
             raise SchemaError(f"{where} holds no packed rows that can be read: {error}") from error
         if batch.num_rows != num_rows:
             raise SchemaError(f"{where} holds {batch.num_rows} rows, and says {num_rows}")
-        self._columns = [
+        return [
             form.from_arrow(column, where) if form.is_fixed else column
-            for form, column in zip(self._forms, map(batch.column, self._places), strict=True)
+            for form, column in zip(self.forms, map(batch.column, self._places), strict=True)
         ]
-        self._next_row, self._num_rows = 0, num_rows
+
+    def columns(self, key: Any, num_rows: int, entry: Packed) -> list[Column]:
+        """Return the columns of an entry; raises as `open`."""
+        where = f"the entry with key {key!r} of cache {self._cache!r}"
+        return [
+            column if form.is_fixed else form.from_arrow(column, where)
+            for form, column in zip(self.forms, self.open(key, num_rows, entry), strict=True)
+        ]
+
+    def part(self, form: ColumnForm, column: Any) -> Any:
+        """Return rows of any length as a chunk keeps them."""
+        return form.part(column, self._cache)
 
     def _batch_of(self, entry: Packed, where: str) -> Any:
         """Return an entry's rows; quickly where its schema is that of the one before, and it is one batch."""
@@ -234,8 +198,8 @@ class PackedDecoder:
         return batches[0] if batches else self._pa.RecordBatch.from_pylist([], table.schema)
 
     def _take_schema(self, schema: Any, where: str) -> None:
-        self._places = [schema.get_field_index(form.name) for form in self._forms]
-        for form, place in zip(self._forms, self._places, strict=True):
+        self._places = [schema.get_field_index(form.name) for form in self.forms]
+        for form, place in zip(self.forms, self._places, strict=True):
             found = schema.field(place).type if place >= 0 else "not there"
             if found != form.type:
                 raise SchemaError(
@@ -244,103 +208,64 @@ class PackedDecoder:
                 )
         self._schema, self._head = schema, schema.serialize().to_pybytes()
 
+
+class PackedDecoder:
+    """Takes rows out of the entries of a series of pages. One thread.
+
+    Entries are read where they lie in the pages: a copy of each would be in fresh memory each time, as TensorFlow has
+    malloc give all back at once. So a series has to be valid until `has_rows` tells that it is at its end.
+
+    Args:
+        entries: Decodes the entries, as views.
+        layout: Theirs.
+        rows: That of the rows, as far as they are wanted.
+        cache: Its name, for messages.
+
+    Attributes:
+        num_entries: How many were read.
+    """
+
+    def __init__(self, entries: SeriesDecoder, layout: RowLayout, rows: RowLayout, cache: str) -> None:
+        self._entries, self._entry_layout, self._reader = entries, layout, EntryReader(rows, cache)
+        self._read: deque[tuple[Any, int, Packed]] = deque()
+        self._columns: list[Any] = []
+        self._next_row = self._num_rows = self.num_entries = 0
+
+    def has_rows(self, series: PageSeries) -> bool:
+        """Whether there are rows left, of the series or what was taken from it."""
+        return bool(series.num_rows or self._read or self._next_row < self._num_rows)
+
+    def decode(self, series: PageSeries, chunk: ColumnChunk) -> None:
+        """Take rows into a chunk, until there are none left or the chunk is full.
+
+        Raises:
+            SchemaError: As of `EntryReader.open`.
+            UnknownSchema, RemoteProtocolError: As `PageDecoder.decode`.
+        """
+        while chunk.free_rows and self.has_rows(series):
+            if self._next_row == self._num_rows:
+                if not self._read:
+                    self._read_entries(series)
+                key, num_rows, entry = self._read.popleft()
+                self._columns = self._reader.open(key, num_rows, entry)
+                self._next_row, self._num_rows = 0, num_rows
+            else:
+                self._take(chunk)
+
+    def _read_entries(self, series: PageSeries) -> None:
+        found = ColumnChunk(self._entry_layout, _ENTRIES_AT_ONCE)
+        self._entries.decode(series, found)
+        self._read.extend(entries_of(found))
+        self.num_entries += found.num_rows
+
     def _take(self, chunk: ColumnChunk) -> None:
         first, at = self._next_row, chunk.num_rows
         count = min(self._num_rows - first, chunk.free_rows)
-        for number, (form, column) in enumerate(zip(self._forms, self._columns, strict=True)):
+        for number, (form, column) in enumerate(zip(self._reader.forms, self._columns, strict=True)):
             buffer = chunk.fixed[number]
             if buffer is not None:
                 buffer[at : at + count] = column[first : first + count]
             else:
-                chunk.parts[number].append(form.part(column.slice(first, count), self._cache))
+                chunk.parts[number].append(self._reader.part(form, column.slice(first, count)))
         chunk.num_rows += count
         self._next_row += count
-
-
-@dataclass(frozen=True, slots=True)
-class _ColumnForm:
-    """A column of a layout, and what it is to Arrow.
-
-    Attributes:
-        type: Arrow's.
-        dtype: Of its items.
-        num_levels: How many dimensions of a row are as long as it likes.
-        row_shape: Behind these.
-        is_list: As of `Leaf`, like `is_fixed`.
-    """
-
-    name: str
-    type: Any
-    dtype: np.dtype[Any]
-    num_levels: int
-    row_shape: tuple[int, ...]
-    is_list: bool
-    is_fixed: bool
-
-    @classmethod
-    def of(cls, leaf: Leaf) -> _ColumnForm:
-        pa = arrow()
-        found = pa.binary() if leaf.dtype.kind == "O" else pa.from_numpy_dtype(leaf.dtype)
-        for length in reversed(leaf.row_shape):
-            found = pa.list_(found, length)
-        for _ in range(leaf.ragged_levels):
-            found = pa.list_(found)
-        return cls(
-            leaf.name, found, leaf.dtype, leaf.ragged_levels, leaf.row_shape, leaf.is_list, leaf.is_fixed
-        )
-
-    def to_arrow(self, column: Column) -> Any:
-        """Return a column as an array of Arrow's."""
-        pa = arrow()
-        values, lengths = (
-            (column.values, column.lengths) if isinstance(column, RaggedColumn) else (column, ())
-        )
-        items = pa.binary() if self.dtype.kind == "O" else None
-        found = pa.array(np.ascontiguousarray(values).reshape(-1), items)
-        shape = (len(values), *self.row_shape)
-        for depth in range(len(self.row_shape), 0, -1):
-            lists = pa.list_(found.type, shape[depth])
-            found = pa.Array.from_buffers(lists, math.prod(shape[:depth]), [None], children=[found])
-        for each in reversed(lengths):
-            found = pa.ListArray.from_arrays(np.concatenate([[0], np.cumsum(each)]).astype(np.int32), found)
-        return found
-
-    def from_arrow(self, column: Any, where: str) -> Column:
-        """Return an array of Arrow's as the column it was made of.
-
-        Raises:
-            SchemaError: It has nulls.
-        """
-        lengths = []
-        for _ in range(self.num_levels):
-            self._refuse_nulls(column, where)
-            lengths.append(np.diff(column.offsets.to_numpy()).astype(np.int64))
-            column = column.flatten()
-        num_items = len(column)
-        for _ in self.row_shape:
-            self._refuse_nulls(column, where)
-            column = column.flatten()
-        self._refuse_nulls(column, where)
-        if self.dtype.kind == "O":
-            values = np.empty(len(column), object)
-            values[:] = column.to_pylist()
-        else:
-            values = column.to_numpy(zero_copy_only=False)
-        size = num_items * math.prod(self.row_shape)
-        if values.dtype != self.dtype or len(values) != size:
-            raise SchemaError(f"{where} has other items in {self.name} than its schema says")
-        if self.row_shape:
-            values = values.reshape(num_items, *self.row_shape)
-        return RaggedColumn(values, tuple(lengths)) if lengths else values
-
-    def _refuse_nulls(self, column: Any, where: str) -> None:
-        if column.null_count:
-            raise SchemaError(f"{where} has nulls in {self.name}, which packed rows have not")
-
-    def part(self, column: Any, cache: str) -> Any:
-        """Return rows as a chunk keeps those of varying length: nothing of them lies in the entry any more."""
-        found = self.from_arrow(column, f"an entry of cache {cache!r}")
-        if isinstance(found, RaggedColumn):
-            values = found.values.copy() if self.is_list else found.values.tobytes()
-            return values, list(found.lengths)
-        return (found.copy(), []) if self.is_list else found.tolist()

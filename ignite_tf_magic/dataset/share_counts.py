@@ -1,0 +1,188 @@
+"""The rows of workers' shares where its launcher has not counted them: each worker counts its own, beside the data.
+
+What is counted is noted in the cluster, with the facts of the cache, so that all workers know the rows of all:
+
+    {"shares": {"RUN/GENERATION": {"at": ..., "rows": {"0": 25000}, "claims": {"1": "NAME:3"}}}}
+
+Who counts a share claims it before, and again and again while it goes on. One that nobody claims (any more), as its
+worker reads later or not at all, is counted by another one that has waited for it. What was noted first holds, so that
+all go by the same numbers.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ignite_tf_magic.client.cache_facts import CACHE, PATIENCE_S, Facts, read_facts, update_facts
+from ignite_tf_magic.client.client import Client
+from ignite_tf_magic.client.router import wait_for
+from ignite_tf_magic.dataset.partition_ranges import parse_partitions
+from ignite_tf_magic.errors import (
+    ConnectionFailed,
+    ConnectionLost,
+    DeadlineExceeded,
+    IgniteTfError,
+    ServerError,
+    format_ranges,
+)
+
+_KEY = "shares"
+_KEPT_S, _MOST_KEPT = 86_400.0, 64
+# Others are waited for so long from when this worker has nothing else to do: until they begin, and begin anew.
+_PATIENCE_S, _RENEWED_S = 60.0, 15.0
+_PARTITIONS_AT_ONCE = 8
+_LOOK_S, _TELL_S = 0.1, 10.0
+_UNEVEN = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class SharesToCount:
+    """Shares of a cache of which nobody knows yet how many rows they have.
+
+    Attributes:
+        worker: Whose process this is.
+        shares: Partitions of each worker, as ranges.
+        run: Tells this beginning of the workers from every other one.
+    """
+
+    worker: int
+    shares: tuple[str, ...]
+    run: str
+
+    def count(self, client: Client, cache: str) -> tuple[int, ...]:
+        """Count this worker's rows, and learn those of the others; blocks until all are known.
+
+        Raises:
+            ConnectionFailed, PartitionsLost: They cannot be read.
+            IgniteTfError: What is counted cannot be noted.
+        """
+        found = _counted.get((cache, self))
+        if found is None:
+            found = _counted[cache, self] = _Counting(client, cache, self).rows()
+        return found
+
+
+# A process goes by the same numbers however many datasets it makes, and whenever.
+_counted: dict[tuple[str, SharesToCount], tuple[int, ...]] = {}
+
+
+@dataclass
+class _Counting:
+    client: Client
+    cache: str
+    of: SharesToCount
+    name: str = field(default_factory=lambda: uuid.uuid4().hex)
+    known: dict[int, int] = field(default_factory=dict)
+    claims: dict[int, str] = field(default_factory=dict)
+    since: dict[tuple[int, str | None], float] = field(default_factory=dict)
+
+    def rows(self) -> tuple[int, ...]:
+        self._look()
+        if self.of.worker not in self.known:
+            self._count(self.of.worker)
+        told_at = time.monotonic()
+        while missing := [number for number in range(len(self.of.shares)) if number not in self.known]:
+            if due := [number for number in missing if self._is_due(number)]:
+                self._count(due[0])
+                continue
+            if time.monotonic() - told_at > _TELL_S:
+                told_at = time.monotonic()
+                whom = f"workers {format_ranges(missing)}"
+                _tell(f"waiting for {whom}, which count their rows of cache {self.cache}")
+            time.sleep(_LOOK_S)
+            self._look()
+        found = tuple(self.known[number] for number in range(len(self.of.shares)))
+        if self.of.worker == 0 and max(found) > _UNEVEN * sum(found) / len(found):
+            _tell(
+                f"few partitions hold the rows of cache {self.cache}: its workers have "
+                f"{', '.join(f'{rows:,}' for rows in found)}, and each step waits for the one with the most. With a "
+                "SQL table, or one worker for each node, rows are shared out by how many there are"
+            )
+        return found
+
+    def _is_due(self, number: int) -> bool:
+        """Whether a share of another worker was waited for long enough; each new claim is waited for anew."""
+        since = self.since.setdefault((number, self.claims.get(number)), time.monotonic())
+        return number == self.of.worker or time.monotonic() - since > _PATIENCE_S
+
+    def _count(self, number: int) -> None:
+        """Count the rows of a share, unless somebody else turns out to."""
+        before, renewals = self.claims.get(number), 0
+
+        def claim(noted: dict[str, Any]) -> None:
+            current = noted["claims"].get(str(number))
+            if current == before or (current or "").startswith(self.name) or number == self.of.worker:
+                noted["claims"][str(number)] = f"{self.name}:{renewals}"
+
+        partitions = parse_partitions(self.of.shares[number]) or ()
+        rows, began = 0, time.monotonic()
+        for first in range(0, len(partitions), _PARTITIONS_AT_ONCE):
+            if not renewals or time.monotonic() - began > renewals * _RENEWED_S:
+                renewals += 1
+                self._note(claim)
+                if number in self.known or not self.claims.get(number, "").startswith(self.name):
+                    return
+            chosen = partitions[first : first + _PARTITIONS_AT_ONCE]
+            found = self.client.cache(self.cache).partition_stats(chosen)
+            rows += sum(each.rows for each in found.values())
+        if time.monotonic() - began > _TELL_S:
+            _tell(f"counted {rows:,} rows of worker {number} in {time.monotonic() - began:.0f} s")
+        self._note(lambda noted: noted["rows"].setdefault(str(number), rows))
+
+    def _note(self, change: Callable[[dict[str, Any]], object]) -> None:
+        """Change what is noted of this run; others may, too, and `change` is made again then."""
+
+        def changed(facts: Facts) -> Facts:
+            now, runs = time.time(), _runs(facts)
+            noted = runs.pop(self.of.run, {"rows": {}, "claims": {}})
+            mine = {str(number): rows for number, rows in self.known.items()}
+            noted = {"at": now, "rows": {**mine, **noted["rows"]}, "claims": dict(noted["claims"])}
+            change(noted)
+            recent = [(run, each) for run, each in runs.items() if now - each["at"] < _KEPT_S]
+            return {**facts, _KEY: {**dict(recent[1 - _MOST_KEPT :]), self.of.run: noted}}
+
+        try:
+            update_facts(self.client, self.cache, changed)
+        except (ServerError, DeadlineExceeded) as error:
+            raise IgniteTfError(
+                f"the rows of cache {self.cache!r} are counted by the workers of the run, which note them in cache "
+                f"{CACHE}, and that failed: {error}. Let this user write it, start no more workers than there are "
+                "nodes, or give the cache a SQL table"
+            ) from error
+        self._look()
+
+    def _look(self) -> None:
+        """Read what is noted, also while nodes come and go."""
+
+        def read() -> Facts | None:
+            try:
+                return read_facts(self.client, self.cache)
+            except (ServerError, ConnectionFailed, ConnectionLost):
+                return None
+
+        found = wait_for(read, PATIENCE_S)
+        facts = read_facts(self.client, self.cache) if found is None else found
+        noted = _runs(facts).get(self.of.run, {"rows": {}, "claims": {}})
+        self.known |= {int(number): int(rows) for number, rows in noted["rows"].items()}
+        self.claims = {int(number): str(claim) for number, claim in noted["claims"].items()}
+
+
+def _runs(facts: Facts) -> dict[str, dict[str, Any]]:
+    """Return what is noted of runs; what a later version has noted in another form is passed over."""
+    found = facts.get(_KEY)
+    return {
+        run: each
+        for run, each in (found.items() if isinstance(found, dict) else ())
+        if isinstance(each, dict)
+        and isinstance(each.get("at"), int | float)
+        and isinstance(each.get("rows"), dict)
+        and isinstance(each.get("claims"), dict)
+    }
+
+
+def _tell(text: str) -> None:
+    print(text, flush=True)  # noqa: T201 - a worker's output

@@ -1,0 +1,257 @@
+"""A run that is followed in a widget: its state, buttons, an interactive chart, its output by workers.
+
+When it has ended, or is not watched any more, a picture and the last lines take the widget's place, so that a saved
+notebook has them.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from ignite_tf_magic.errors import IgniteTfError
+from ignite_tf_magic.session import RunState
+from ignite_tf_magic.session.tensorboards import open_tensorboard
+from ignite_tf_magic.ui.assets import joined, kept_chart
+from ignite_tf_magic.ui.metrics_views import KEPT_POINTS, series_of
+from ignite_tf_magic.ui.notebook.arguments import NAME
+from ignite_tf_magic.ui.notebook.comms import hear_while_busy
+from ignite_tf_magic.ui.notebook.run_area import picture_of_training
+from ignite_tf_magic.ui.progress import Progress
+from ignite_tf_magic.ui.render import state_colour, where_it_runs
+from ignite_tf_magic.ui.run_html import RunPicture
+
+if TYPE_CHECKING:
+    from ignite_tf_magic.session import TrainingRecord, TrainingRun
+    from ignite_tf_magic.ui.live_output import LiveOutput
+
+_SEND_INTERVAL_S = 0.2
+_TICK_S = 1.0
+_MOST_LINES = 400  # of each sending; a person reads no more, and a browser draws no more
+_MOST_SENT_CHARS, _MOST_LINE_CHARS = 60_000, 2_000
+_KEPT_LINES = 200  # in the notebook, when it has ended
+_STOPPABLE = {RunState.QUEUED, RunState.STARTING, RunState.RUNNING, RunState.RESTARTING}
+# Of Jupyter's servers, VS Code, Colab, Kaggle, Databricks.
+_TRACES = (
+    *("JPY_SESSION_NAME", "VSCODE_PID", "VSCODE_CWD", "COLAB_RELEASE_TAG"),
+    *("KAGGLE_KERNEL_RUN_TYPE", "DATABRICKS_RUNTIME_VERSION"),
+)
+_ERRORS = (IgniteTfError, OSError, ValueError)
+
+
+def shows_widgets(kernel: Any) -> bool:
+    """Tell whether a person is in front of this kernel, in a front end that draws widgets.
+
+    Who executes a notebook without anybody there, as nbclient and papermill do, allows no questions. Consoles allow
+    them and draw nothing; servers and editors whose front ends do leave a trace in the kernel's environment.
+    IGNITE_TF_VIEW=widget or text has the last word.
+    """
+    wanted = os.environ.get("IGNITE_TF_VIEW", "")
+    if find_spec("anywidget") is None or wanted == "text":
+        return False
+    is_drawn = any(name in os.environ for name in _TRACES)
+    return wanted == "widget" or (is_drawn and bool(getattr(kernel, "_allow_stdin", False)))
+
+
+def prepare_widgets() -> None:
+    """Import what a widget needs.
+
+    Raises:
+        ImportError: A package is not installed.
+    """
+    _widget_class()
+
+
+@cache
+def _widget_class() -> type[Any]:
+    import anywidget
+    import traitlets
+
+    class RunWidget(anywidget.AnyWidget):
+        """What the front end draws."""
+
+        _esm = joined("uPlot.iife.min.js", "chart.js", "run_view.js")
+        _css = joined("uPlot.min.css", "run_view.css")
+        state = traitlets.Dict().tag(sync=True)
+        series = traitlets.Dict().tag(sync=True)
+        tail = traitlets.Dict().tag(sync=True)
+
+    return RunWidget
+
+
+def _bounded(lines: list[tuple[int | None, str]]) -> list[tuple[int | None, str]]:
+    """Return the last of many lines, so much that a person may read and Jupyter's server lets through."""
+    shown: list[tuple[int | None, str]] = []
+    num_chars = 0
+    for worker, text in reversed(lines[-_MOST_LINES:]):
+        text = text[:_MOST_LINE_CHARS]
+        num_chars += len(text)
+        if num_chars > _MOST_SENT_CHARS:
+            break
+        shown.append((worker, text))
+    return shown[::-1]
+
+
+class WidgetRunView:
+    """The widget of one cell. Its buttons act in the thread in which the kernel hears of a click."""
+
+    tells_where = tells_failures_once = is_rewritable = True
+
+    def __init__(self, kernel: Any, *, with_chart: bool) -> None:
+        from IPython.display import display
+
+        self.is_left = False
+        self._with_chart = with_chart
+        self._run: TrainingRun | None = None
+        # Without subshells a click is heard when the cell has ended, and is then of no use.
+        self._state: dict[str, Any] = {
+            "hears": bool(getattr(kernel, "_supports_kernel_subshells", False)),
+            "run": "",
+            "words": "",
+            "colour": state_colour(RunState.STARTING),
+            "live": True,
+        }
+        self._lock = threading.Lock()
+        self._tail: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._num_lines = self._num_sent = self._num_synced = 0
+        self._sent_at = float("-inf")
+        self._widget = _widget_class()(state=self._state, series={}, tail={"end": 0, "all": []})
+        self._widget.on_msg(self._heard)
+        hear_while_busy(self._widget)
+        self._handle = display(self._widget, display_id=True)
+
+    @contextmanager
+    def busy(self, words: str) -> Iterator[None]:
+        """Show it, with the seconds, until it is done."""
+        done, began = threading.Event(), time.monotonic()
+
+        def tick() -> None:
+            while True:
+                self._set(words=f"{words}, {time.monotonic() - began:.0f} s")
+                if done.wait(_TICK_S):
+                    return
+
+        ticking = threading.Thread(target=tick, name="ignite-tf-busy", daemon=True)
+        ticking.start()
+        is_well = False
+        try:
+            yield
+            is_well = True
+        finally:
+            done.set()
+            ticking.join()
+            if not is_well:  # there is no run; what went wrong is said below
+                self._keep(Progress("not started", None, RunState.FAILED), [])
+
+    def keep_watching(self) -> None:
+        """Offer no way to leave before the run has ended."""
+        self._set(can_leave=False)
+
+    def begin(self, run: TrainingRun) -> None:
+        """Show which run it is."""
+        self._run = run
+        self._set(run=f"run {run.id}", note=where_it_runs(run.info()))
+
+    def write(self, output: LiveOutput) -> None:
+        """Send what came since, five times a second; of a flood the last lines."""
+        now = time.monotonic()
+        if now - self._sent_at < _SEND_INTERVAL_S:
+            return
+        self._sent_at = now
+        self._send(output)
+
+    def show(self, progress: Progress, records: Sequence[TrainingRecord]) -> None:
+        """Show where the run stands."""
+        self._set(
+            words=progress.words,
+            share=progress.share,
+            colour=state_colour(progress.state),
+            can_stop=progress.state in _STOPPABLE,
+        )
+        self._sync_tail()
+        if self._with_chart and len(records) != self._num_sent:
+            self._num_sent = len(records)
+            self._widget.series = series_of([("", records)])
+
+    def close(self, output: LiveOutput, progress: Progress, records: Sequence[TrainingRecord]) -> None:
+        """Put a picture in the widget's place."""
+        output.end_lines()
+        self._send(output)
+        self._keep(progress, records)
+
+    def _keep(self, progress: Progress, records: Sequence[TrainingRecord]) -> None:
+        title = f"run {self._run.id}" if self._run else ""
+        whole = f"{NAME} logs {self._run.id}" if self._run else ""
+        png = picture_of_training(records) if self._with_chart else None
+        chart = kept_chart(series_of([("", records)], KEPT_POINTS)) if png else ""
+        picture = RunPicture(title, progress, png, chart, tuple(self._tail), self._num_lines, whole)
+        self._handle.update(picture.bundle(), raw=True)
+        self._widget.close()
+
+    def _send(self, output: LiveOutput) -> None:
+        lines, last = output.take_lines()
+        self._tail.extend(output.named(*line)[:_MOST_LINE_CHARS] for line in lines)
+        self._num_lines += len(lines)
+        shown = _bounded(lines)
+        if len(shown) < len(lines):
+            left_out = len(lines) - len(shown)
+            shown = [(None, f"... {left_out:,} lines left out; {NAME} logs shows all"), *shown]
+        tasks: dict[str, list[str]] = {}
+        for worker, text in shown:
+            if worker is not None:
+                tasks.setdefault(output.tasks[worker], []).append(text)
+        self._widget.send(
+            {
+                "kind": "output",
+                "end": self._num_lines,
+                "all": [output.named(*line) for line in shown],
+                "last": last,
+                "tasks": tasks if len(output.tasks) > 1 else {},
+            }
+        )
+
+    def _sync_tail(self) -> None:
+        """Have who draws the widget anew, or a moment later than the first lines came, know the last ones."""
+        if self._num_synced != self._num_lines:
+            self._num_synced = self._num_lines
+            self._widget.tail = {"end": self._num_lines, "all": list(self._tail)}
+
+    def _set(self, **changes: Any) -> None:
+        with self._lock:
+            self._state = {**self._state, **changes}
+            self._widget.state = self._state
+
+    def _heard(self, _: Any, message: Any, __: Any) -> None:
+        acts: dict[str, Callable[[], None]] = {
+            "stop": self._stop,
+            "detach": self._leave,
+            "tensorboard": self._open_board,
+        }
+        act = acts.get(str(message.get("action"))) if isinstance(message, dict) else None
+        if act is None or self._run is None:
+            return
+        try:
+            act()
+        except _ERRORS as error:
+            self._set(note=str(error))
+
+    def _stop(self) -> None:
+        if self._run is not None:
+            self._set(note="stopping ...")
+            self._run.stop()
+
+    def _leave(self) -> None:
+        self.is_left = True
+
+    def _open_board(self) -> None:
+        if self._run is not None:
+            self._set(note="starting TensorBoard ...")
+            board = open_tensorboard([self._run.id], report=lambda line: self._set(note=line))
+            self._set(note="TensorBoard:", url=board.url)

@@ -1,0 +1,247 @@
+// The panel: runs, the cluster's nodes, caches. `source` is {seen(), onChange(call), act(action, about, note), insert(code)}: a
+// widget's model in a notebook, the server in JupyterLab's sidebar; `insert` is missing where no cell can be written.
+function igniteTfPanel(root, source) {
+  root.classList.add("itm-panel");
+  const make = (tag, attributes = {}, ...children) => {
+    const made = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) {
+      if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+      else if (name in made && name !== "list") made[name] = value;
+      else made.setAttribute(name, value);
+    }
+    made.append(...children);
+    return made;
+  };
+  // A row's button stays the same element when its row is drawn anew: nobody clicks on what has just been taken away.
+  const kept = new Map();
+  let used = new Set();
+  const button = (key, attributes) => {
+    if (!kept.has(key)) kept.set(key, make("button", {type: "button", className: "itm-button"}));
+    used.add(key);
+    const {label, ...others} = attributes;
+    const element = Object.assign(kept.get(key), others);
+    if (label) element.setAttribute("aria-label", label);
+    return element;
+  };
+  const state = {view: "runs", search: "", ended: false, chosen: null, asked: null, seenLive: new Set()};
+
+  const tabs = make("div", {className: "itm-tabs", role: "tablist", "aria-label": "what is shown"});
+  const views = ["runs", "cluster", "caches"];
+  const tabOf = {};
+  for (const name of views) {
+    tabOf[name] = make("button", {type: "button", className: "itm-button", role: "tab", textContent: name,
+      onclick: () => { state.view = name; draw(); }});
+    tabs.append(tabOf[name]);
+  }
+  tabs.addEventListener("keydown", (event) => {
+    const step = {ArrowRight: 1, ArrowLeft: -1}[event.key];
+    if (!step) return;
+    state.view = views[(views.indexOf(state.view) + step + views.length) % views.length];
+    draw();
+    tabOf[state.view].focus();
+  });
+  const search = make("input", {type: "search", placeholder: "search", "aria-label": "search runs and caches",
+    oninput: () => { state.search = search.value.toLowerCase(); draw(); }});
+  const ended = make("input", {type: "checkbox", onchange: () => { state.ended = ended.checked; draw(); }});
+  const bar = make("div", {className: "itm-controls"}, tabs, search, make("label", {}, ended, "ended runs"));
+  const trouble = make("div", {className: "itm-note", role: "alert"});
+  const body = make("div", {className: "itm-body"});
+  const note = make("div", {className: "itm-note", role: "status", "aria-live": "polite"});
+  const detail = make("pre", {className: "itm-detail", tabIndex: 0, hidden: true});
+  root.append(bar, trouble, body, note, detail);
+
+  function spark(values, colour, label) {
+    const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+    svg.setAttribute("viewBox", "0 0 80 20");
+    svg.setAttribute("class", "itm-spark");
+    svg.setAttribute("role", "img");
+    svg.setAttribute("aria-label", label);
+    if (values.length > 1) {
+      const low = Math.min(...values), high = Math.max(...values), span = high - low || 1;
+      const points = values.map((v, i) => `${(80 * i / (values.length - 1)).toFixed(1)},${(18 - 16 * (v - low) / span).toFixed(1)}`);
+      const line = document.createElementNS("http://www.w3.org/2000/svg", "polyline");
+      line.setAttribute("points", points.join(" "));
+      line.setAttribute("style", `fill:none;stroke:${colour};stroke-width:1.5`);
+      svg.append(line);
+    }
+    return svg;
+  }
+
+  // A second click within some seconds means it.
+  function stopButton(run) {
+    const isAsked = state.asked === run.id;
+    return button(`stop ${run.id}`, {textContent: isAsked ? "Really?" : run.stop,
+      disabled: !run.can_stop, label: `${isAsked ? "really stop" : run.stop} run ${run.id}`, onclick: () => {
+        if (state.asked === run.id) { state.asked = null; source.act("stop", run.id); } else {
+          state.asked = run.id;
+          setTimeout(() => { if (state.asked === run.id) { state.asked = null; draw(); } }, 4000);
+        }
+        draw();
+      }});
+  }
+
+  function runRow(run) {
+    const dot = make("span", {textContent: "\u25cf ", style: `color:${run.colour}`, "aria-hidden": "true"});
+    const open = button(`open ${run.id}`, {className: "itm-link", textContent: run.id, onclick: () => {
+        state.chosen = state.chosen === run.id ? null : run.id;
+        if (state.chosen) source.act("describe", run.id); else source.act("close", "");
+        draw();
+      }});
+    open.setAttribute("aria-expanded", String(state.chosen === run.id));
+    const facts = [run.cache, `${run.workers} on ${run.hosts.join(", ")}`, run.duration,
+      run.restarts ? `${run.restarts} restarts` : "", ...run.tags.map((tag) => "#" + tag)].filter(Boolean).join(" \u00b7 ");
+    const words = make("div", {className: "itm-words", textContent: run.live ? run.words : run.state_text});
+    const share = run.live && run.share !== null ? make("div", {className: "itm-bar"}, make("div", {style: `width:${100 * run.share}%`})) : "";
+    const row = make("li", {className: "itm-row", "data-run": run.id},
+      make("div", {className: "itm-main"}, dot, open, make("div", {className: "itm-facts", textContent: facts}), words, share),
+      run.spark.length ? make("div", {className: "itm-told"}, spark(run.spark, run.colour, `${run.metric} over time, last ${run.last}`),
+        make("div", {className: "itm-facts", textContent: `${run.metric} ${run.last}`})) : "",
+      make("div", {className: "itm-buttons"}, stopButton(run)));
+    if (state.chosen === run.id) {
+      const more = make("div", {className: "itm-buttons"});
+      const asking = (textContent, action, title) =>
+        button(`${action} ${run.id}`, {textContent, title, onclick: () => source.act(action, run.id)});
+      more.append(asking("Logs", "logs", "the last lines of its output"), asking("TensorBoard", "tensorboard", "open a TensorBoard of it"));
+      if (run.can_resume) more.append(writing(run.mark, `%ignite_tf resume ${run.mark}`, "Resume"));
+      more.append(writing(run.mark, `%ignite_tf attach ${run.mark}`, "Attach"));
+      row.append(more, measures(run));
+    }
+    return row;
+  }
+
+  // How busy the workers of a run that goes on were, and are.
+  function measures(run) {
+    if (!run.measures.length) return "";
+    const cell = (values, unit, label) => make("td", {}, ...(values.length ? [spark(values, run.colour, label), ` ${values.at(-1)}${unit}`] : []));
+    const hasGpu = run.measures.some((each) => each.gpu.length);
+    const head = ["worker", "cores busy", ...(hasGpu ? ["GPU busy"] : []), "memory"].map((name) => make("th", {textContent: name, scope: "col"}));
+    const rows = run.measures.map((each) => make("tr", {}, make("th", {textContent: each.task, scope: "row"}),
+      cell(each.cpu, "", `cores that ${each.task} kept busy, over time`),
+      ...(hasGpu ? [cell(each.gpu.map((share) => Math.round(100 * share)), " %", `how busy the GPUs of ${each.task} were, over time`)] : []),
+      make("td", {textContent: each.memory})));
+    const table = make("table", {className: "itm-table", "aria-label": `workers of ${run.id}`}, make("tr", {}, ...head), ...rows);
+    const others = run.workers - run.measures.length;
+    if (run.measures.length > 1 && others > 0) table.append(make("caption", {textContent: `and ${others} more`, style: "caption-side:bottom"}));
+    return table;
+  }
+
+  // What only a cell can do: written into one, or copied.
+  // Names of others that IPython would read as more than a name are not put into cells.
+  const isPlain = (name) => /^[A-Za-z0-9][\w.-]*$/.test(name);
+  function writing(name, code, label) {
+    if (!isPlain(name)) return "";
+    return button(`${label} ${name}`, {textContent: label,
+      title: source.insert ? "writes a cell" : "copies: " + code, onclick: async () => {
+        if (source.insert) return source.insert(code);
+        try { await navigator.clipboard.writeText(code); note.textContent = "copied: " + code; }
+        catch { note.textContent = code; }
+      }});
+  }
+
+  function runs(seen) {
+    const fits = (run) => [run.id, run.cache, run.state, ...run.tags, ...run.hosts].join(" ").toLowerCase().includes(state.search);
+    // Those that were seen live stay where they are when they have ended.
+    seen.runs.filter((run) => run.live).forEach((run) => state.seenLive.add(run.id));
+    const live = seen.runs.filter((run) => state.seenLive.has(run.id) && fits(run));
+    const others = seen.runs.filter((run) => !state.seenLive.has(run.id) && fits(run));
+    const list = make("ul", {className: "itm-list", "aria-label": "runs"}, ...live.map(runRow));
+    if (state.ended) list.append(...others.slice(0, 100).map(runRow));
+    const hint = live.length || (state.ended && others.length) ? "" :
+      make("div", {className: "itm-facts"}, "No run is live. A cell starts one: %%ignite_tf start CACHE",
+        others.length ? ` \u00b7 ${others.length} have ended` : "");
+    return [list, hint];
+  }
+
+  function cluster(seen) {
+    if (!seen.cluster) return [make("div", {className: "itm-facts", textContent: "No cluster yet: Ignite nodes are started here when they are needed."})];
+    const rows = seen.nodes.map((node) => make("tr", {},
+      make("td", {textContent: node.name}), make("td", {textContent: node.memory}),
+      make("td", {}, node.share === null ? "" : make("div", {className: "itm-bar"}, make("div", {style: `width:${100 * node.share}%`})))));
+    const head = make("tr", {}, ...["node", "memory for data", ""].map((name) => make("th", {textContent: name, scope: "col"})));
+    const nodes = make("table", {className: "itm-table", "aria-label": "nodes"}, head, ...rows);
+    const most = Math.max(1, ...seen.caches.flatMap((cache) => Object.values(cache.primaries)));
+    const heads = make("tr", {}, make("th", {textContent: "partitions of", scope: "col"}), ...seen.nodes.map((node) => make("th", {textContent: node.name, scope: "col"})));
+    const cells = (cache) => seen.nodes.map((node) => {
+      const count = cache.primaries[node.id] || 0;
+      return make("td", {textContent: count || "", style: `text-align:right;background:rgba(30,136,229,${0.6 * count / most})`});
+    });
+    const heat = make("table", {className: "itm-table", "aria-label": "partitions by node"}, heads,
+      ...seen.caches.filter((cache) => Object.keys(cache.primaries).length).map((cache) => make("tr", {}, make("th", {textContent: cache.name, scope: "row"}), ...cells(cache))));
+    return [nodes, heat];
+  }
+
+  function caches(seen) {
+    const rows = seen.caches.filter((cache) => cache.name.toLowerCase().includes(state.search)).map((cache) => make("li", {className: "itm-row"},
+      make("div", {className: "itm-main"}, make("b", {textContent: cache.name}),
+        make("div", {className: "itm-facts", textContent: `${cache.rows.toLocaleString("en")} rows \u00b7 backups: ${cache.backups}${cache.tables.length ? " \u00b7 SQL: " + cache.tables.join(", ") : ""}`})),
+      make("div", {className: "itm-buttons"}, ...["columns", "sample", "profile"].map((action) => button(
+        `${action} ${cache.name}`, {textContent: action, label: `${action} of ${cache.name}`, onclick: () => source.act(action, cache.name)})),
+        button(`train ${cache.name}`, {textContent: "train on it", label: `train on ${cache.name}`,
+          title: "asks what is learnt, and makes a cell of it", onclick: () => source.act("form", cache.name, `looking at ${cache.name} ...`)})),
+      trainingForm(cache.name)));
+    return [make("ul", {className: "itm-list", "aria-label": "caches"}, ...rows), rows.length ? "" :
+      make("div", {className: "itm-facts", textContent: "No caches. Load one: %ignite_tf load DIGITS digits"})];
+  }
+
+  // What a cell is to learn from a cache; its words come from the cache itself.
+  function trainingForm(cache) {
+    const form = source.told().form;
+    if (!form || form.cache !== cache) return "";
+    if (!form.labels.length) return make("div", {className: "itm-note", textContent: "no column of one number or text in a row, to be learnt"});
+    const key = JSON.stringify(form);
+    if (state.form !== key) Object.assign(state, {form: key, formElement: makeForm(cache, form.labels)});
+    return state.formElement;
+  }
+  function makeForm(cache, labels) {
+    const label = make("select", {}, ...labels.map((name) => new Option(name, name)));
+    const workers = make("input", {type: "number", min: 1, max: 64, value: 1});
+    const said = () => ({cache, label: label.value, workers: Math.max(1, Math.round(Number(workers.value)) || 1)});
+    return make("div", {className: "itm-controls", role: "group", "aria-label": `train on ${cache}`},
+      make("label", {}, "learn ", label), make("label", {}, "workers ", workers),
+      make("button", {type: "button", className: "itm-button", textContent: source.insert ? "write the cell" : "show the cell",
+        onclick: () => source.act("draft", JSON.stringify(said()), `looking at ${label.value} of ${cache} ...`)}));
+  }
+
+  // Nothing moves under a finger, and focus stays where it was.
+  let isHeld = false, isDue = false;
+  root.addEventListener("pointerdown", () => { isHeld = true; });
+  for (const name of ["pointerup", "pointercancel"]) {
+    window.addEventListener(name, () => setTimeout(() => { isHeld = false; if (isDue) draw(); }));
+  }
+  function draw() {
+    isDue = isHeld;
+    if (isHeld) return;
+    const seen = source.seen();
+    if (!seen || !seen.runs) return;
+    for (const name of views) {
+      tabOf[name].setAttribute("aria-selected", String(name === state.view));
+      tabOf[name].tabIndex = name === state.view ? 0 : -1;
+    }
+    trouble.textContent = [seen.trouble ? "the cluster does not answer: " + seen.trouble : "", ...seen.warnings].filter(Boolean).join("\n");
+    const told = source.told();
+    drawBody(seen, told.form);
+    // An answer is an event: it is taken once, however often it is drawn.
+    if (told.cell && told !== state.written) {
+      state.written = told;
+      state.isInserted = Boolean(source.insert) && source.insert(told.cell);
+    }
+    note.textContent = told.cell && !told.note ? (state.isInserted ? "written: a cell below the current one" : "to be copied into a cell:") : told.note || "";
+    if (told.url) note.append(" ", make("a", {href: told.url, target: "_blank", rel: "noopener", textContent: told.url}));
+    const text = told.detail || (state.isInserted ? "" : told.cell) || "";
+    detail.hidden = !text;
+    if (detail.textContent !== text) detail.textContent = text;
+  }
+  // What has not changed stays, and so does a form that somebody fills in: a list that is open would close.
+  function drawBody(seen, form) {
+    const focused = document.activeElement;
+    const drawn = JSON.stringify([seen, form, state.view, state.search, state.ended, state.chosen, state.asked]);
+    if (drawn === state.drawn || (body.contains(focused) && focused.matches("select, input"))) return;
+    state.drawn = drawn;
+    used = new Set();
+    body.replaceChildren(...{runs, cluster, caches}[state.view](seen));
+    for (const key of kept.keys()) if (!used.has(key)) kept.delete(key);
+    if (focused !== document.activeElement && body.contains(focused)) focused.focus({preventScroll: true});
+  }
+  source.onChange(draw);
+  draw();
+}

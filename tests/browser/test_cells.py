@@ -1,0 +1,230 @@
+"""What a person does in cells: attach, interrupt, restart the kernel, complete, read a flood, in the dark."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from playwright.sync_api import BrowserContext, Locator, expect
+from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
+
+from ignite_tf_magic.session import RunRequest, load, open_session
+from tests.browser.lab import Lab, Notebook, browser, jupyter_lab, write_notebook
+from tests.waiting import until
+
+CACHE = "CELLS"
+COUNT = (
+    "import itertools, time\nfor step in itertools.count(): print('step', step, flush=True); time.sleep(0.2)"
+)
+FIT = """
+import keras, numpy as np
+model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
+model.compile("sgd", "mse", metrics=["mae"])
+model.fit(np.arange(64.0), 1e6 * np.arange(64.0), epochs=3, verbose=2)
+"""
+# Text as it is seen: the colour with all opacities, on what lies below it.
+DIM = """(output, least) => {
+    const parse = text => { const [r, g, b, a = 1] = text.match(/[\\d.]+/g).map(Number); return {rgb: [r, g, b], a}; };
+    const over = (top, a, below) => top.map((value, i) => a * value + (1 - a) * below[i]);
+    const contrast = (element) => {
+        const layers = [];
+        let opacity = 1;
+        for (let each = element; each; each = each.parentElement) {
+            const style = getComputedStyle(each), ground = parse(style.backgroundColor);
+            opacity *= Number(style.opacity);
+            layers.push(ground);
+            if (ground.a === 1) break;
+        }
+        const ground = layers.reverse().reduce((below, {rgb, a}) => over(rgb, a, below), [255, 255, 255]);
+        const ink = parse(getComputedStyle(element).color);
+        const light = rgb => rgb.map(v => v / 255).map(v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+            .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+        const [a, b] = [light(over(ink.rgb, ink.a * opacity, ground)), light(ground)];
+        return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    };
+    // What cannot be used may be faint; prompts, and the colours of IPython's errors, are JupyterLab's own.
+    const dim = [];
+    for (const each of output.querySelectorAll("*:not(option, .jp-OutputPrompt, [class^=ansi-])")) {
+        const said = [...each.childNodes].filter(n => n.nodeType === 3).map(n => n.data).join("").trim();
+        if (!said || said === "\u25cf" || each.disabled || !each.checkVisibility()) continue;
+        if (contrast(each) < least) dim.push([said.slice(0, 60), each.className, contrast(each)]);
+    }
+    return dim;
+}"""
+LEGIBLE = 4.5  # of WCAG 2.2, 1.4.3
+
+
+@dataclass(frozen=True)
+class Desk:
+    """A JupyterLab with a browser in front of it.
+
+    Attributes:
+        home: Where the runs of its kernels are.
+    """
+
+    lab: Lab
+    context: BrowserContext
+    directory: Path
+    home: Path
+
+    def open(self, name: str, *cells: str) -> Notebook:
+        """Write a notebook and open it, with the magics loaded by its first cell."""
+        path = self.directory / "notebooks" / f"{name}.ipynb"
+        write_notebook(path, ["%load_ext ignite_tf_magic", *cells])
+        notebook = self.lab.open(self.context, path.name)
+        notebook.run(0)
+        return notebook
+
+    def shot(self, place: Locator, name: str) -> None:
+        """Keep a picture for whoever wants to look: IGNITE_TF_SHOTS names the folder."""
+        if folder := os.environ.get("IGNITE_TF_SHOTS"):
+            place.screenshot(path=Path(folder) / f"{name}.png")
+
+
+@pytest.fixture(scope="module")
+def desk(ignite, tmp_path_factory) -> Iterator[Desk]:
+    directory = tmp_path_factory.mktemp("desk")
+    home = directory / "home"
+    load(CACHE, {"x": np.arange(100)}, options=ignite.connect_options, replace=True, report=str)
+    endpoints = ",".join(map(str, ignite.connect_options.endpoints))
+    env = {"IGNITE_TF_CLUSTER": endpoints, "IGNITE_TF_HOME": str(home)}
+    (directory / "notebooks").mkdir()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        browser(directory) as context,
+        jupyter_lab(directory, env) as lab,
+    ):
+        for name, value in env.items():
+            patch.setenv(name, value)
+        yield Desk(lab, context, directory, home)
+        with open_session(report=str) as session:
+            session.client.destroy_cache(CACHE)
+
+
+def id_in(cell: Locator) -> str:
+    return cell.locator(".itm-id").inner_text().removeprefix("run ")
+
+
+def test_a_run_from_elsewhere_is_attached_by_the_sidebar_interrupted_and_stopped(desk):
+    notebook = desk.open("attach", "")
+    page = notebook.page
+    with open_session(report=str) as session:
+        run = session.start_run(RunRequest(CACHE, COUNT, detach=True))
+        page.get_by_role("tab", name="Ignite").click()
+        sidebar = page.locator("#ignite-tf-magic")
+        row = sidebar.locator(".itm-row", has_text=run.id)
+        row.get_by_role("button", name=run.id, exact=True).click()
+        notebook.cell(1).locator(".cm-content").click()
+        row.get_by_role("button", name="Attach").click()
+        attach = page.locator(".jp-Notebook .jp-Cell", has_text="%ignite_tf attach")
+        expect(attach).to_be_visible()
+        number = int(attach.get_attribute("data-windowed-list-index"))
+        notebook.run(number)
+        expect(notebook.output(number)).to_contain_text("step 9")
+
+        # A person's interrupt ends the watching, not the run.
+        page.get_by_role("button", name="Interrupt the kernel").click()
+        expect(notebook.prompt(number)).not_to_have_text("[*]:")
+        expect(notebook.output(number)).to_contain_text("goes on")
+        assert not run.info().state.has_ended
+        run.stop()
+        expect(row).to_contain_text("stopped")
+
+
+def test_a_kernel_that_is_restarted_takes_its_run_over(desk):
+    notebook = desk.open("restart", f"%%ignite_tf start {CACHE} --workers 1\n{COUNT}", "%ignite_tf attach")
+    page = notebook.page
+    notebook.run(1)
+    expect(notebook.output(1)).to_contain_text("step 3")
+    run_id = id_in(notebook.output(1))
+    page.get_by_role("button", name="Restart the kernel", exact=True).click()
+    page.locator(".jp-Dialog .jp-mod-accept").click()
+    expect(notebook.prompt(1)).not_to_have_text("[*]:")
+    notebook.wait_until_idle()
+    notebook.cell(0).locator(".cm-content").click()
+    page.keyboard.press("Control+Enter")
+    notebook.wait_until_idle()
+    notebook.run(2)
+    attached = notebook.output(2)
+    expect(attached.locator(".itm-id")).to_have_text(f"run {run_id}")
+    attached.get_by_role("button", name="Stop").click()
+    attached.get_by_role("button", name="Really?").click()
+    expect(attached).to_contain_text(f"run {run_id}: stopped")
+
+
+def test_tab_completes_commands_options_and_caches(desk):
+    notebook = desk.open("complete", "")
+    for typed, chosen in (
+        ("%ignite_tf res", "resume"),
+        ("%%ignite_tf start CEL", CACHE),
+        ("%%ignite_tf start CELLS --wor", "--workers"),
+    ):
+        editor = notebook.cell(1).locator(".cm-content")
+        editor.click()
+        notebook.page.keyboard.press("Control+a")
+        notebook.page.keyboard.type(typed)
+        # One proposal is taken at once; of several one is chosen. JupyterLab waits a second for a kernel's.
+        proposed = notebook.page.locator(".jp-Completer-item", has_text=chosen)
+        for _ in range(60):
+            notebook.page.keyboard.press("Tab")
+            with contextlib.suppress(PlaywrightTimeoutError):
+                proposed.or_(editor.filter(has_text=chosen)).first.wait_for(timeout=4_000)
+                break
+        if proposed.count():
+            proposed.first.click()
+        expect(editor).to_contain_text(chosen)
+
+
+def test_a_flood_of_lines_leaves_the_page_usable_and_the_notebook_small(desk):
+    flood = "for n in range(200_000): print('line', n)\nprint('the end of it')"
+    notebook = desk.open("flood", f"%%ignite_tf start {CACHE} --workers 1\n{flood}", "")
+    notebook.run(1)
+    cell = notebook.output(1)
+    expect(cell).to_contain_text("line ")
+    notebook.cell(2).locator(".cm-content").click()
+    notebook.page.keyboard.type("typed meanwhile")
+    expect(notebook.cell(2)).to_contain_text("typed meanwhile")
+    expect(cell).to_contain_text("succeeded after")
+    expect(cell).to_contain_text("the end of it")
+    assert len(cell.inner_text().splitlines()) < 2_500
+    notebook.page.keyboard.press("Control+s")
+    path = desk.directory / "notebooks" / "flood.ipynb"
+    until(lambda: "the end of it" in json.dumps(json.loads(path.read_text())["cells"][1]["outputs"]), 300)
+    assert path.stat().st_size < 200_000
+    assert notebook.output(1).evaluate("element => element.scrollHeight") < 3_000
+
+
+@pytest.mark.parametrize("theme", ["Light", "Dark"])
+def test_all_that_we_write_is_legible(desk, theme):
+    cells = [
+        f"%%ignite_tf start {CACHE} --workers 1{FIT}",
+        "%ignite_tf panel",
+        "%ignite_tf history",
+        "%ignite_tf describe no-such-run",
+    ]
+    notebook = desk.open(f"theme-{theme.lower()}", *cells)
+    page = notebook.page
+    page.evaluate(
+        f"() => window.jupyterapp.commands.execute('apputils:change-theme', {{theme: 'JupyterLab {theme}'}})"
+    )
+    expect(page.locator(f"body[data-jp-theme-name='JupyterLab {theme}']")).to_have_count(1)
+    notebook.run(1)
+    expect(notebook.output(1)).to_contain_text("succeeded after")
+    notebook.run(2)
+    panel = notebook.output(2)
+    panel.get_by_label("ended runs").check()
+    expect(panel.locator(".itm-row").first).to_contain_text("succeeded")
+    notebook.run(3)
+    notebook.run(4)
+    expect(notebook.output(3).locator("canvas").first).to_be_visible()
+    expect(notebook.output(4)).to_contain_text("no-such-run")
+    for number in range(1, 5):
+        desk.shot(notebook.cell(number), f"{theme.lower()}-{number}")
+    dim = [each for number in range(1, 5) for each in notebook.output(number).evaluate(DIM, LEGIBLE)]
+    assert not dim
