@@ -34,8 +34,10 @@ from ignite_tf_magic.protocol.crc32c import tables as crc_tables
 from ignite_tf_magic.protocol.layout import RowLayout
 from ignite_tf_magic.protocol.messages import Page
 from ignite_tf_magic.protocol.objects import BinaryObject
+from ignite_tf_magic.protocol.ops import TypeCode
 from ignite_tf_magic.protocol.page_series import PageSeries, address_of, page_table
 from ignite_tf_magic.protocol.sweep import Expected, Sweep, SweptSeries
+from ignite_tf_magic.protocol.typed_values import TypedArray
 from ignite_tf_magic.protocol.walk_compiled import CompiledWalker
 from tests.protocol.pages import make_pages
 
@@ -221,13 +223,20 @@ def _row(shape: str, row: int, values: dict[str, Any]) -> Any:
     return BinaryObject("Outer", {"n": np.int64(row), "in": BinaryObject("In", values)})
 
 
-_KINDS = ("i1", "i2", "i4", "i8", "f4", "f8", "?", "time", "text", "bytes", "uuid", "ragged", "three", "none")
+_KINDS = (
+    *("i1", "i2", "i4", "i8", "f4", "f8", "?", "time", "text", "bytes", "uuid", "ragged", "three", "none"),
+    "texts",
+)
 
 
 def _value(draw: random.Random, kind: str) -> Any:
     number = draw.randint(-100, 100)
     if kind == "text":
         return "x" * draw.choice((0, 1, 9, 300))
+    if kind == "texts":
+        return TypedArray(
+            ["x" * draw.choice((0, 1, 9)) for _ in range(draw.randint(0, 3))], TypeCode.STRING_ARRAY
+        )
     if kind == "bytes":
         return draw.randbytes(draw.randint(0, 20))
     if kind == "uuid":

@@ -28,9 +28,9 @@ ROOMS: list[dict[str, str]] = [
     {
         "protocol": """
             lazy_numpy ops buffer times decimals typed_values objects read_values write_values affinity messages
-            key_value connection layout seen_rows walk list_items walk_python page_series walk_compiled sql_cells
-            value_texts layout_finder declared_layout layout_json crc32c sweep columns row_blocks encode row_fields sql
-            metrics odbc continuous
+            key_value connection layout seen_rows walk gathered list_items walk_python page_series walk_compiled
+            sql_cells value_texts layout_finder declared_layout layout_json crc32c sweep columns row_blocks encode
+            row_fields sql metrics odbc continuous
         """,
         "tfplugin": "handler codes table registration local_guard",
         "serialization": "terminal_text facts_html sql_text arrow_messages function_source values",

@@ -14,7 +14,7 @@
 #define EXPORT __attribute__((visibility("default")))
 #endif
 
-enum { T_NULL = 101, T_WRAPPED = 27, T_OBJECT = 103 };
+enum { T_NULL = 101, T_WRAPPED = 27, T_OBJECT = 103, T_STRING = 9, T_STRING_ARRAY = 20, T_COLLECTION = 24 };
 enum { F_SCHEMA = 2, F_RAW = 4, F_ONE = 8, F_TWO = 16, F_COMPACT = 32 };
 enum { KIND_FIXED = 0, KIND_TIMESTAMP = 1, KIND_ENUM = 2, KIND_TEXT = 3, KIND_ARRAY = 4, KIND_DECIMAL = 5, KIND_UUID = 6, KIND_SQL_DATE = 7, KIND_NULLNESS = 8, KIND_LIST = 9 };
 enum { SQL_DATE_BYTES = 15, SQL_DATE_TYPE = 1087757882 };
@@ -51,8 +51,8 @@ typedef struct {
 
 typedef struct {
     plan_t *plan;
-    const uint8_t *bytes;
-    int64_t row, first_row, row_start;
+    const uint8_t *bytes, *base;
+    int64_t row, first_row, first_span, row_start;
     void **out;
     fault_t *fault;
     int32_t num_holes, plain; /* plain: the row may become the template */
@@ -106,9 +106,9 @@ static int put_fixed(const leaf_t *leaf, uint8_t *column, int64_t row, const uin
 }
 
 static void put_span(walk_t *w, int32_t index, int64_t offset, int64_t size) {
-    int64_t *spans = (int64_t *)w->out[index];
-    spans[2 * w->row] = offset;
-    spans[2 * w->row + 1] = size;
+    int64_t *span = (int64_t *)w->out[index] + 2 * (w->first_span + w->row);
+    span[0] = offset < 0 ? offset : (int64_t)((uintptr_t)w->bytes - (uintptr_t)w->base) + offset;
+    span[1] = size;
     w->plain = 0;
 }
 
@@ -401,17 +401,17 @@ static int64_t decode_rows(walk_t *w, const page_t *page, int64_t num_rows) {
 }
 
 /* Decodes rows of pages until `room` rows were written or the pages end. `out` has one buffer per leaf: fixed
- * columns are written from `first_row` on; the others get (offset, bytes) pairs from index 0 of each page on,
- * offset -1 for null, so they are for one page at a time. What was decoded leaves the table: the entries of
- * whole pages are emptied, that of a page which was cut names the rest. Gives the number of rows, or -1 with
- * `fault` set and the table as it was. */
-EXPORT int64_t itm_decode(plan_t *plan, page_t *pages, int64_t num_pages, int64_t room, int64_t first_row, void **out, fault_t *fault) {
+ * columns are written from `first_row` on; the others get (offset from `base`, bytes) pairs from index 0 on, offset
+ * -1 for null. What was decoded leaves the table: the entries of whole pages are emptied, that of a page which was
+ * cut names the rest. Gives the number of rows, or -1 with `fault` set and the table as it was. */
+EXPORT int64_t itm_decode(plan_t *plan, page_t *pages, int64_t num_pages, int64_t room, int64_t first_row, const uint8_t *base, void **out, fault_t *fault) {
     walk_t w;
     int64_t i, done = 0, at = 0, rows;
-    w.plan = plan; w.out = out; w.fault = fault;
+    w.plan = plan; w.out = out; w.fault = fault; w.base = base;
     for (i = 0; i < num_pages && done < room; i++) {
         rows = pages[i].num_rows < room - done ? pages[i].num_rows : room - done;
         w.first_row = first_row + done;
+        w.first_span = done;
         if ((at = decode_rows(&w, &pages[i], rows)) < 0) return -1;
         done += rows;
     }
@@ -428,6 +428,44 @@ EXPORT int64_t itm_decode(plan_t *plan, page_t *pages, int64_t num_pages, int64_
         }
     }
     return done;
+}
+
+/* Copies what (address, bytes) pairs name, one piece behind the other; `fill` for those of address -1. */
+EXPORT void itm_join(const int64_t *spans, int64_t num_spans, const uint8_t *fill, int64_t fill_bytes, uint8_t *out) {
+    int64_t i;
+    for (i = 0; i < num_spans; i++) {
+        const int is_null = spans[2 * i] < 0;
+        const int64_t size = is_null ? fill_bytes : spans[2 * i + 1];
+        memcpy(out, is_null ? fill : (const uint8_t *)(uintptr_t)spans[2 * i], (size_t)size);
+        out += size;
+    }
+}
+
+/* Finds the texts of arrays and collections of strings, which (address, bytes) pairs name: such a pair for each text,
+ * and for each list how many it has; 0 for address -1. Gives the number of texts, or -1 where something else is among
+ * them, as a null. `texts` has room for a fifth as many texts as the lists have bytes. */
+EXPORT int64_t itm_texts(const int64_t *lists, int64_t num_lists, int64_t *texts, int64_t *lengths) {
+    int64_t i, j, found = 0;
+    for (i = 0; i < num_lists; i++) {
+        const uint8_t *list = (const uint8_t *)(uintptr_t)lists[2 * i];
+        int64_t size = lists[2 * i + 1], at, text;
+        lengths[i] = 0;
+        if (lists[2 * i] < 0) continue;
+        if (size < 5 || (list[0] != T_STRING_ARRAY && list[0] != T_COLLECTION) || i32(list + 1) < 0) return -1;
+        at = list[0] == T_COLLECTION ? 6 : 5;
+        lengths[i] = i32(list + 1);
+        for (j = 0; j < lengths[i]; j++) {
+            if (size - at < 5 || list[at] != T_STRING) return -1;
+            text = i32(list + at + 1);
+            at += 5;
+            if (text < 0 || text > size - at) return -1;
+            texts[2 * found] = (int64_t)(uintptr_t)(list + at);
+            texts[2 * found++ + 1] = text;
+            at += text;
+        }
+        if (at != size) return -1;
+    }
+    return found;
 }
 
 /* Gives the offset behind any value, whatever its type, or -1. */
@@ -675,7 +713,7 @@ EXPORT uint32_t itm_crc32c(uint32_t crc, const uint8_t *bytes, int64_t num_bytes
     return ~crc_by_table(~crc, bytes, num_bytes, table);
 }
 
-EXPORT int itm_abi(void) { return 11; }
+EXPORT int itm_abi(void) { return 12; }
 
 /* Python's build tools expect an init function; this file is loaded with ctypes instead. */
 EXPORT void *PyInit__rows(void) { return 0; }

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ignite_tf_magic.errors import RemoteProtocolError, SchemaError
 from ignite_tf_magic.protocol.buffer import Reader
 from ignite_tf_magic.protocol.decimals import decimal_from_wire
+from ignite_tf_magic.protocol.gathered import Gather
 from ignite_tf_magic.protocol.layout import Leaf, RowLayout
 from ignite_tf_magic.protocol.list_items import take_items
 from ignite_tf_magic.protocol.objects import skip_value
@@ -140,8 +141,10 @@ class PageDecoder:
         self._copy: Callable[[memoryview], Any] = memoryview if as_views else bytes
         self._leaves, self._num_values = layout.leaves(), layout.num_values
         self._walker = make_walker(layout) if walker is None else walker
-        self._spans: list[NDArray[np.int64] | None] = []
+        self._spans: dict[int, NDArray[np.int64]] = {}  # of the columns that are not fixed
         self._has_spans = not all(leaf.is_fixed for leaf in self._leaves)
+        self._gathers = _gathers(self._walker, self._leaves, as_views=as_views)
+        self._mixed: PageSeries | None = None  # the series that is read page by page, though others are not
         self._room_rows = -1
         self._chunk: ColumnChunk | None = None
 
@@ -154,16 +157,30 @@ class PageDecoder:
             RemoteProtocolError: A page is truncated or corrupted.
         """
         try:
-            if isinstance(self._walker, CompiledWalker) and not self._has_spans:
-                self._prepare(chunk, 0)
-                chunk.num_rows += self._walker.decode_series(series, chunk.free_rows, chunk.num_rows)
-            else:
+            if not self._gather(series, chunk):
                 while series.num_rows and chunk.free_rows:
                     self._decode_page(series, chunk)
         except RowFault as fault:
             if fault.rule in (Rule.BYTES, Rule.SCHEMA):
                 raise _explain(fault, self._leaves, f"row {fault.row} of a page") from None
             raise self._located(fault, series, chunk) from None
+
+    def _gather(self, series: PageSeries, chunk: ColumnChunk) -> bool:
+        """Take rows from many pages at once; False takes none, and leaves the series to the way page by page."""
+        if not isinstance(self._walker, CompiledWalker) or self._gathers is None or series is self._mixed:
+            return False
+        mark = series.mark() if self._has_spans else None
+        self._prepare(chunk, min(series.num_rows, chunk.free_rows) if self._has_spans else 0)
+        num_rows = self._walker.decode_series(series, chunk.free_rows, chunk.num_rows)
+        parts = {number: gather(self._spans[number][:num_rows]) for number, gather in self._gathers.items()}
+        if mark is not None and any(part is None for part in parts.values()):
+            series.return_to(mark)
+            self._mixed = series
+            return False
+        for number, part in parts.items():
+            chunk.parts[number].append(part)
+        chunk.num_rows += num_rows
+        return True
 
     def _located(self, fault: RowFault, series: PageSeries, chunk: ColumnChunk) -> Exception:
         """Name the row by its key; `chunk` is spoilt afterwards."""
@@ -192,28 +209,42 @@ class PageDecoder:
     def _take_spans(self, rows: memoryview, num_rows: int, chunk: ColumnChunk) -> None:
         taken: dict[int, Any] = {}
         lists: dict[int, Any] = {}  # of which several columns are made
-        for number, (leaf, spans) in enumerate(zip(self._leaves, self._spans, strict=True)):
-            if spans is not None:
-                found = spans[:num_rows].tolist()
-                taken[number] = (
-                    take_items(leaf, number, rows, found, lists)
-                    if leaf.is_list
-                    else _texts(leaf, rows, found, 1 + self._num_values)
-                    if leaf.as_text
-                    else _take(leaf, rows, found, self._copy)
-                )
+        for number, spans in self._spans.items():
+            leaf, found = self._leaves[number], spans[:num_rows].tolist()
+            taken[number] = (
+                take_items(leaf, number, rows, found, lists)
+                if leaf.is_list
+                else _texts(leaf, rows, found, 1 + self._num_values)
+                if leaf.as_text
+                else _take(leaf, rows, found, self._copy)
+            )
         for number, part in taken.items():  # all or none: a page of unknown schemas is decoded again
             chunk.parts[number].append(part)
 
     def _bind(self, chunk: ColumnChunk, num_rows: int) -> None:
         if num_rows > self._room_rows:
             self._room_rows = max(num_rows, 2 * self._room_rows)
-            self._spans = [
-                None if leaf.is_fixed else np.empty((self._room_rows, 2), np.int64) for leaf in self._leaves
-            ]
-        pairs = zip(chunk.fixed, self._spans, strict=True)
-        self._walker.bind([buffer if buffer is not None else spans for buffer, spans in pairs])  # type: ignore[misc]
+            self._spans = {
+                number: np.empty((self._room_rows, 2), np.int64)
+                for number, leaf in enumerate(self._leaves)
+                if not leaf.is_fixed
+            }
+        self._walker.bind(
+            [self._spans[number] if buffer is None else buffer for number, buffer in enumerate(chunk.fixed)]
+        )
         self._chunk = chunk
+
+
+def _gathers(walker: Walker, leaves: Sequence[Leaf], *, as_views: bool) -> dict[int, Gather] | None:
+    """Return what gathers each column that is not fixed; None where one of them is read value by value."""
+    found: dict[int, Gather] = {}
+    for number, leaf in enumerate(leaves):
+        if not leaf.is_fixed:
+            gather = walker.gather_of(leaf) if isinstance(walker, CompiledWalker) and not as_views else None
+            if gather is None:
+                return None
+            found[number] = gather
+    return found
 
 
 def _take(

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ignite_tf_magic.protocol.buffer import Reader
+from ignite_tf_magic.protocol.gathered import is_of_texts
 from ignite_tf_magic.protocol.layout import VARIABLE, Leaf, LeafRole
 from ignite_tf_magic.protocol.lazy_numpy import np
 from ignite_tf_magic.protocol.objects import BinaryObject, UnknownObjectSchema
@@ -63,9 +64,9 @@ def take_items(
     """
     taking, types = _Taking(leaf), {each.type_id: each for each in leaf.types}
     known = {} if known is None else known
-    is_of_texts = _is_of_texts(leaf)
+    has_texts = is_of_texts(leaf)
     for row, (start, size) in enumerate(spans):
-        if is_of_texts and taking.put_texts(rows[start : start + size] if start >= 0 else None):
+        if has_texts and taking.put_texts(rows[start : start + size] if start >= 0 else None):
             continue
         try:
             value = None
@@ -204,11 +205,6 @@ class _Taking:
         item = convert(value)
         self._items.append(item)
         return Rule.TIME if item is None else None
-
-
-def _is_of_texts(leaf: Leaf) -> bool:
-    is_plain = leaf.role is LeafRole.VALUE and leaf.length == VARIABLE and not leaf.member
-    return is_plain and leaf.item is not None and leaf.item.item is None and leaf.item.code == TypeCode.STRING
 
 
 def _texts_of(array: memoryview) -> list[bytes] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from ignite_tf_magic.errors import RemoteProtocolError
@@ -160,11 +160,13 @@ def java_hash(text: str) -> int:
     return _signed(value)
 
 
+@lru_cache(4096)  # asked for each field of each object that is written
 def name_id(name: str) -> int:
     """Id of a type or field: the hash of its lower-case name."""
     return java_hash(name.lower())
 
 
+@lru_cache(1024)
 def schema_id(field_ids: tuple[int, ...]) -> int:
     """Id of a schema: FNV-1 over the bytes of its field ids."""
     value = _FNV_OFFSET

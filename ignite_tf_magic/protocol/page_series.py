@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections import deque
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
 from ignite_tf_magic.protocol.lazy_numpy import np
@@ -17,10 +18,18 @@ class PageEntry(ctypes.Structure):
     _fields_ = [("rows", ctypes.c_void_p), ("num_bytes", ctypes.c_int64), ("num_rows", ctypes.c_int64)]
 
 
+@dataclass(frozen=True, slots=True)
+class SeriesMark:
+    """How far a series was taken."""
+
+    entries: bytes
+    num_rows: int
+
+
 class PageSeries:
     """A series of pages, from which a decoder takes rows until none are left.
 
-    Taken either page by page (`first`, `drop`) or by the table (`table`, `took`), never both ways.
+    Taken either page by page (`first`, `drop`) or by the table (`table`, `took`).
 
     Args:
         pages: The pages, in order; or else
@@ -43,13 +52,23 @@ class PageSeries:
     def table(self) -> Any:
         """Return the array of `PageEntry`, at least `num_pages` of them."""
         if self._table is None:
-            self._table = page_table(self._pages)
+            self._table, self.num_pages = page_table(self._pages), len(self._pages)
             self._kept, self._pages = self._pages, deque()
         return self._table
 
     def took(self, num_rows: int) -> None:
         """Note that rows were taken by the table."""
         self.num_rows -= num_rows
+
+    def mark(self) -> SeriesMark:
+        """Return what leads back to here, as long as rows are taken by the table alone."""
+        table = self.table()
+        return SeriesMark(ctypes.string_at(table, self.num_pages * ctypes.sizeof(PageEntry)), self.num_rows)
+
+    def return_to(self, mark: SeriesMark) -> None:
+        """Put back all rows that were taken since."""
+        ctypes.memmove(self._table, mark.entries, len(mark.entries))
+        self.num_rows = mark.num_rows
 
     def first(self) -> Page:
         """Return the page whose turn it is; there is one as long as `num_rows` is not 0."""

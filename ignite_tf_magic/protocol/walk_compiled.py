@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ignite_tf_magic.protocol import walk_python
+from ignite_tf_magic.protocol.gathered import Gather, gather_of
 from ignite_tf_magic.protocol.layout import VARIABLE, Leaf, Node, ObjectNode, RowLayout
 from ignite_tf_magic.protocol.lazy_numpy import np
 from ignite_tf_magic.protocol.messages import Page
@@ -19,7 +20,7 @@ from ignite_tf_magic.protocol.walk import RowFault, Walker, item_bytes, kind_of,
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_ABI = 11
+_ABI = 12
 _TEMPLATE_CAPACITY = 64 * 1024
 _MAX_HOLES = 512
 
@@ -109,7 +110,7 @@ def load(path: Path) -> ctypes.CDLL | None:
     if library.itm_abi() != _ABI:
         return None
     pointer, number = ctypes.c_void_p, ctypes.c_int64
-    library.itm_decode.argtypes = [pointer, pointer, number, number, number, pointer, pointer]
+    library.itm_decode.argtypes = [pointer, pointer, number, number, number, pointer, pointer, pointer]
     library.itm_decode.restype = number
     library.itm_index.argtypes = [pointer, number, number, number, pointer, pointer]
     library.itm_starts.argtypes = [pointer, number, number, pointer]
@@ -117,6 +118,9 @@ def load(path: Path) -> ctypes.CDLL | None:
         [pointer, pointer, number, number, pointer],
         None,
     )
+    library.itm_join.argtypes = [pointer, number, ctypes.c_char_p, number, pointer]
+    library.itm_join.restype = None
+    library.itm_texts.argtypes, library.itm_texts.restype = [pointer, number, pointer, pointer], number
     library.itm_measure.argtypes = [pointer, number, pointer]
     library.itm_hash_rows.argtypes = [pointer, *(number,) * 5]
     library.itm_hash_rows.restype = None
@@ -257,22 +261,33 @@ class CompiledWalker:
     def decode(self, page: Page, num_rows: int, first_row: int) -> int:
         """See `Walker.decode`. The GIL is released meanwhile."""
         table = page_table([page])
-        self._decode(table, 1, num_rows, first_row)
+        self._decode(table, 1, num_rows, first_row, table[0].rows)
         return len(page.rows) - int(table[0].num_bytes)
 
     def decode_series(self, series: PageSeries, most_rows: int, first_row: int) -> int:
-        """Take rows from a series, for a layout of fixed columns only; gives how many.
+        """Take rows from a series; gives how many. Spans have addresses in place of offsets.
 
         Raises:
             RowFault: A row does not fit. The series is as it was.
         """
-        num_rows = self._decode(series.table(), series.num_pages, most_rows, first_row)
+        num_rows = self._decode(series.table(), series.num_pages, most_rows, first_row, None)
         series.took(num_rows)
         return num_rows
 
-    def _decode(self, table: Any, num_pages: int, most_rows: int, first_row: int) -> int:
+    def gather_of(self, leaf: Leaf) -> Gather | None:
+        """Return what makes a part of a column out of the spans of a series; None where that takes Python."""
+        return gather_of(leaf, self._library)
+
+    def _decode(self, table: Any, num_pages: int, most_rows: int, first_row: int, base: int | None) -> int:
         num_rows = self._library.itm_decode(
-            self._plan_address, table, num_pages, most_rows, first_row, self._out_address, self._fault_address
+            self._plan_address,
+            table,
+            num_pages,
+            most_rows,
+            first_row,
+            base,
+            self._out_address,
+            self._fault_address,
         )
         if num_rows < 0:
             fault = self._fault

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ignite_tf_magic.session import mean_data_wait
-from ignite_tf_magic.ui.render import View, message_view, table_view
+from ignite_tf_magic.ui.render import View, message_view, scalar_as_json, table_view
 
 if TYPE_CHECKING:
     from ignite_tf_magic.session import TrainingRecord, TrainingRun
@@ -104,7 +105,7 @@ def _best_epochs(epochs: Sequence[TrainingRecord], names: Sequence[str]) -> list
 
 def best_of(records: Sequence[TrainingRecord], name: str) -> TrainingRecord | None:
     """Return the record with the best value of a metric, epochs before others; None where none has it."""
-    told = [each for each in records if abs(each.values.get(name, float("nan"))) < float("inf")]
+    told = [each for each in records if math.isfinite(each.values.get(name, math.nan))]
     told = [each for each in told if each.is_epoch] or told
     if not told:
         return None
@@ -210,7 +211,7 @@ def _epoch(record: TrainingRecord) -> float:
 
 
 def _drawn(value: float | None) -> float | None:
-    return value if value is not None and abs(value) < float("inf") else None
+    return value if value is not None and math.isfinite(value) else None
 
 
 def as_json(
@@ -228,7 +229,7 @@ def as_json(
                 "epoch": each.epoch,
                 "step": each.step,
                 "is_epoch": each.is_epoch,
-                "values": {name: _finite(value) for name, value in each.values.items()},
+                "values": {name: scalar_as_json(value) for name, value in each.values.items()},
                 "examples_per_s": each.examples_per_s,
                 "data_wait": each.data_wait,
             }
@@ -240,11 +241,6 @@ def as_json(
 def _last(records: Sequence[TrainingRecord]) -> TrainingRecord:
     """Return the last epoch, or the last record where there is none."""
     return next((each for each in reversed(records) if each.is_epoch), records[-1])
-
-
-def _finite(value: float) -> float | str:
-    """JSON has no word for what is no finite number."""
-    return value if abs(value) < float("inf") else str(value)
 
 
 def _number(value: float | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
@@ -141,7 +142,7 @@ def _measured_tasks(run: RunInfo, told: Sequence[Sequence[Any]]) -> list[str]:
 
 
 def _is_number(value: float | None) -> TypeGuard[float]:
-    return value is not None and abs(value) < float("inf")
+    return value is not None and math.isfinite(value)
 
 
 def _memory(used: int | None, most: int | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -130,7 +131,7 @@ def tensorboards_view(boards: Sequence[TensorBoardInfo]) -> View:
 def scalar_as_json(value: object) -> object:
     """Return what JSON has a word for; all else as text."""
     is_plain = value is None or isinstance(value, bool | int | str)
-    is_finite = isinstance(value, float) and abs(value) < float("inf")
+    is_finite = isinstance(value, float) and math.isfinite(value)
     return value if is_plain or is_finite else str(value)
 
 

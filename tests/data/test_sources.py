@@ -278,6 +278,7 @@ def test_keras_sets_need_internet_and_say_so(tmp_path, monkeypatch):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     monkeypatch.setenv("no_proxy", "")
     monkeypatch.setenv("NO_PROXY", "")
+    monkeypatch.setattr("urllib.request._opener", None)  # it keeps the proxies that it finds, for others, too
     with pytest.raises(SourceError, match="internet"):
         read("keras:mnist")
 

@@ -20,6 +20,7 @@ from ignite_tf_magic.launch.jobs import LinkTimeouts
 from ignite_tf_magic.launch.loop import loop_thread
 from ignite_tf_magic.launch.ssh import SshOptions, SshPipe, SshTransport, command_line
 from tests.launch.sshd import Sshd
+from tests.waiting import until
 
 TIMEOUTS = LinkTimeouts(connect_s=10)
 
@@ -194,18 +195,20 @@ def test_a_key_with_a_passphrase_needs_an_agent(box, tmp_path, monkeypatch):
         assert run(options, "true")[1] == 0
 
 
+_NO_AGENT = 2  # what ssh-add ends with
+
+
 @contextlib.contextmanager
 def agent_holding(key: Path, folder: Path, passphrase: str):
     address = folder / "agent"
     process = subprocess.Popen(["ssh-agent", "-D", "-a", address], stdout=subprocess.DEVNULL)
     try:
-        while not address.exists():
-            assert process.poll() is None
         asker = folder / "ask"
         asker.write_text(f"#!/bin/sh\necho {shlex.quote(passphrase)}\n")
         asker.chmod(0o700)
         env = {**os.environ, "SSH_AUTH_SOCK": str(address), "SSH_ASKPASS": str(asker)}
         env |= {"SSH_ASKPASS_REQUIRE": "force", "DISPLAY": "none"}
+        until(lambda: subprocess.run(["ssh-add", "-l"], env=env, capture_output=True).returncode != _NO_AGENT)
         subprocess.run(["ssh-add", key], env=env, check=True, capture_output=True, stdin=subprocess.DEVNULL)
         yield address
     finally:

@@ -8,7 +8,7 @@ import uuid
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ignite_tf_magic.errors import RemoteProtocolError, SchemaError
@@ -34,7 +34,7 @@ from ignite_tf_magic.protocol.walk import RowFault
 from ignite_tf_magic.protocol.walk_compiled import make_walker
 from ignite_tf_magic.protocol.walk_python import PythonWalker
 from ignite_tf_magic.protocol.write_values import write_value
-from tests.protocol.pages import make_pages
+from tests.protocol.pages import Pages, make_pages
 
 ARRAY_LIST, HASH_MAP = 1, 1
 UNIQUE = uuid.UUID(int=7)
@@ -474,5 +474,48 @@ def test_texts_are_read_at_once_as_one_by_one(texts, is_array, damage, end):
         del data[end:]
     at_once = taken(bytes(data))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(list_items, "_is_of_texts", lambda leaf: False)
+        patch.setattr(list_items, "is_of_texts", lambda leaf: False)
         assert at_once == taken(bytes(data))
+
+
+LISTED = st.lists(st.sampled_from(["", "a", "ä", "long" * 2000]), max_size=3)
+
+
+@given(
+    st.lists(st.lists(LISTED | st.none(), min_size=1, max_size=4), min_size=1, max_size=5),
+    st.sampled_from([None, "null", "other", "damaged"]),
+    st.integers(1, 7),
+)
+@settings(deadline=None)
+def test_texts_of_many_pages_are_those_of_each_page(lists, odd, chunk_rows):
+    of_texts = [
+        [None if texts is None else TypedArray(texts, TypeCode.STRING_ARRAY) for texts in page]
+        for page in lists
+    ]
+    pages = [row_page(page, 10 * number) for number, page in enumerate(of_texts)]
+    layout = rows_of("x", TypedArray(["a"], TypeCode.STRING_ARRAY)).layout()
+    last = [TypedArray(["a", {"null": None, "other": Int(3)}.get(odd, "ä")], TypeCode.STRING_ARRAY)]
+    if odd:
+        spoilt = row_page(last, 99)
+        rows = spoilt.rows.replace("ä".encode(), b"\xff\xff") if odd == "damaged" else spoilt.rows
+        pages.insert(len(pages) // 2, Pages(rows, 1, spoilt.types))
+    found = []
+    for walker in (make_walker(layout), PythonWalker(layout)):
+        series = PageSeries([Page(None, page.num_rows, memoryview(page.rows), False) for page in pages])
+        decoder, rows = PageDecoder(layout, walker), []
+        try:
+            while series.num_rows:
+                chunk = ColumnChunk(layout, chunk_rows)
+                decoder.decode(series, chunk)
+                rows += zip(*map(_listed, chunk.columns()), strict=True)
+            found.append(rows)
+        except (RemoteProtocolError, SchemaError) as error:
+            found.append(str(error))
+    assert found[0] == found[1]
+    assert isinstance(found[0], str) == (odd in ("other", "damaged"))
+
+
+def row_page(values, first_key):
+    return make_pages(
+        [(first_key + n, BinaryObject("Row", {"x": value, "n": n})) for n, value in enumerate(values)]
+    )

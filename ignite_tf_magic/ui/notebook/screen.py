@@ -150,25 +150,19 @@ class NotebookScreen:
     @contextmanager
     def copying(self) -> Iterator[CopyProgress | None]:
         """Show a bar below the cell."""
-        from rich.console import Console
-
-        with bytes_bar(Console()) as progress:
+        with bytes_bar(_console()) as progress:
             yield progress
 
     @contextmanager
     def loading(self, cache: str) -> Iterator[LoadProgress | None]:
         """Show a bar below the cell."""
-        from rich.console import Console
-
-        with rows_bar(Console(), cache) as progress:
+        with rows_bar(_console(), cache) as progress:
             yield progress
 
     @contextmanager
     def querying(self) -> Iterator[QueryProgress]:
         """Show a line below the cell."""
-        from rich.console import Console
-
-        with rows_counter(Console()) as progress:
+        with rows_counter(_console()) as progress:
             yield progress
 
     def stream(self) -> NotebookStream:
@@ -190,6 +184,19 @@ def this_kernel() -> Any:
     from IPython.core.getipython import get_ipython
 
     return getattr(get_ipython(), "kernel", None)
+
+
+def _console() -> Any:
+    """Return a console of rich that shows bars in the cell, but where nobody allows questions, and so nobody looks.
+
+    There they would stay as outputs with nothing in them.
+    """
+    from rich.console import Console
+
+    kernel = this_kernel()
+    if kernel is None or getattr(kernel, "_allow_stdin", False):
+        return Console()
+    return Console(force_jupyter=False, force_terminal=False)
 
 
 class NotebookStream:

@@ -91,6 +91,23 @@ def test_progress_bar_is_one_line(kernel, digits):
     assert result.stdout.partition("\n")[2] == "20/20 done\n"
 
 
+def test_bars_are_shown_to_persons_and_leave_nothing_where_nobody_looks(kernel, client):
+    kernel.run(
+        "import numpy, pandas, ignite_tf_magic.ui.screen as screen\nscreen._BAR_AFTER_S = 0\n"
+        "many = pandas.DataFrame({'x': numpy.arange(20_000)})"
+    )
+    load = "%ignite_tf load NB_BARS many --replace"
+    try:
+        kernel.client.allow_stdin = True
+        assert any("widget-view" in kind for data in kernel.run(load).shown for kind in data)
+        kernel.client.allow_stdin = False
+        result = kernel.run(load)
+        assert result.shown == [] and result.stdout.endswith("s\n") and "\x1b" not in result.stdout, result
+    finally:
+        kernel.run("screen._BAR_AFTER_S = 2")
+        client.destroy_cache("NB_BARS")
+
+
 def test_of_a_flood_of_output_no_line_is_lost(kernel, digits):
     result = kernel.run(
         f"%%ignite_tf start {digits}\nfor i in range(100_000): print('a line of output, number', i)\n"
