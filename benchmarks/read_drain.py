@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.process import Stopwatch, serve, task_of_this_process
 from ignite_tf_magic.client.client import Cache, connect
-from ignite_tf_magic.client.owner_scan import MAX_CURSORS
+from ignite_tf_magic.client.owner_scan import SWEPT_PAGES
 from ignite_tf_magic.client.page_sizes import IN_FLIGHT_BYTES, PageSizes
 from ignite_tf_magic.client.router import Node
 from ignite_tf_magic.protocol import messages
@@ -124,7 +124,7 @@ class OwnerDrain:
     def _open_more(self) -> None:
         while self._waiting:
             page_bytes = self._waiting[0].page_bytes
-            full = len(self._asked) >= MAX_CURSORS or self._reserved_bytes + page_bytes > IN_FLIGHT_BYTES
+            full = len(self._asked) >= SWEPT_PAGES or self._reserved_bytes + page_bytes > IN_FLIGHT_BYTES
             if full and self._asked:
                 return
             self._reserved_bytes += page_bytes

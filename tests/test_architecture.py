@@ -68,8 +68,9 @@ ROOMS: list[dict[str, str]] = [
         """,
         "dataset": """
             partition_ranges share_counts options pool kept_client snapshot tfrecord_address tfrecord_encoding
-            kept_secrets generator tf_private counted graph_devices structure reading_process batches page_map deal
-            passes lineage portable row_queries packed_source source reader followed array_batches tfrecord_files paged
+            kept_secrets generator tf_private counted graph_devices structure reading_process batches page_map
+            permuting deal passes lineage portable row_queries packed_source source reader followed array_batches
+            tfrecord_files recipe paged
             tfrecord_pages generated_pages sql_rows ignite
         """,
         "runs": """

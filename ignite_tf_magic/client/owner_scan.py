@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 MAX_CURSORS = 8
 MAX_WAITING_PAGES = 4
+# Asked for at once in a sweep. With more of them each receipt brings several, and threads take fewer turns.
+SWEPT_PAGES = 64
 _MAX_SWEEPS = 8  # a partition that was larger than the others let expect ends one
 
 
@@ -179,7 +181,7 @@ class OwnerScan:
             return
         first_id = self._channel.reserve_ids(len(partitions))
         sweep = Sweep(
-            compiled, self._cache, expected, first_id, MAX_CURSORS, IN_FLIGHT_BYTES, self._channel.buffer
+            compiled, self._cache, expected, first_id, SWEPT_PAGES, IN_FLIGHT_BYTES, self._channel.buffer
         )
         self._channel.flush(sweep.requests())
         is_apt = True

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from ignite_tf_magic.dataset.generator import ArrayDataset
-from ignite_tf_magic.dataset.paged import Pages, ShuffleOrder
 from ignite_tf_magic.dataset.passes import EpochTracker, PassSeed
-from ignite_tf_magic.dataset.reader import ChunkReader, PartitionOrder, random_order
+from ignite_tf_magic.dataset.permuting import permuted
+from ignite_tf_magic.dataset.reader import ChunkReader, random_order
 from ignite_tf_magic.dataset.reading_process import warn_if_connected
+from ignite_tf_magic.dataset.recipe import Pages, ShuffleOrder
 from ignite_tf_magic.dataset.source import Source
 from ignite_tf_magic.dataset.structure import no_pages, page_spec, with_ragged
-from ignite_tf_magic.protocol.columns import Column, ColumnChunk, RaggedColumn
+from ignite_tf_magic.protocol.columns import Column, RaggedColumn
 from ignite_tf_magic.protocol.layout import RowLayout
+
+_OF_ROWS = 1  # the random numbers that permute them are others than those that order partitions
 
 
 def generated(
@@ -23,7 +27,7 @@ def generated(
 ) -> Pages:
     """Return pages that a generator of this process reads; `is_meant` where it was asked for by name."""
     passes = passes or EpochTracker()
-    draw = _partition_order(order, passes)
+    seed = PassSeed(order.seed, passes, "partitions", reshuffle=order.reshuffle) if order else None
     layout = source.layout
     if layout is None:
         return no_pages(spec)
@@ -31,10 +35,17 @@ def generated(
     def read() -> Iterator[Any]:
         if not is_meant:
             warn_if_connected()
-        with ChunkReader(source, draw(), passes.stream()) as reader:
+        drawn = int(seed()) if seed else None
+        partition_order = None if drawn is None else random_order(drawn)
+        with ChunkReader(source, partition_order, passes.stream()) as reader:
             passes.note(reader.stream)
-            for chunk in reader.chunks():
-                yield arranged(chunk, layout)
+            if order is None or order.block_rows is None:
+                for chunk in reader.chunks():
+                    yield arranged(chunk.columns(), layout)
+                return
+            random = np.random.default_rng([drawn or 0, _OF_ROWS])
+            for columns in permuted(reader.chunks(), order.block_rows, random, source.pool):
+                yield arranged(columns, layout)
 
     return ArrayDataset(read, page_spec(spec))
 
@@ -55,18 +66,10 @@ def _options(*, is_share: bool) -> tf.data.Options:
     return options
 
 
-def arranged(chunk: ColumnChunk, layout: RowLayout) -> Any:
-    """Return the arrays of a chunk, in the order of its page."""
-    return tf.nest.flatten(layout.arranged(_arrays(column) for column in chunk.columns()))
+def arranged(columns: Iterable[Column], layout: RowLayout) -> Any:
+    """Return the arrays of columns, in the order of their page."""
+    return tf.nest.flatten(layout.arranged(map(_arrays, columns)))
 
 
 def _arrays(column: Column) -> Any:
     return column.arrays if isinstance(column, RaggedColumn) else column
-
-
-def _partition_order(order: ShuffleOrder | None, passes: EpochTracker) -> Callable[[], PartitionOrder | None]:
-    """Draw the order of partitions for each pass: by its number when shuffled, else as they are."""
-    if order is None:
-        return lambda: None
-    seed = PassSeed(order.seed, passes, "partitions", reshuffle=order.reshuffle)
-    return lambda: random_order(int(seed()))

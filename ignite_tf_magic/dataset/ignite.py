@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -16,9 +15,10 @@ from ignite_tf_magic.dataset.generated_pages import arranged, finished, generate
 from ignite_tf_magic.dataset.generator import ArrayDataset
 from ignite_tf_magic.dataset.kept_secrets import Given, keep
 from ignite_tf_magic.dataset.options import ReadOptions, read_options
-from ignite_tf_magic.dataset.paged import PagedDataset, Pages, Recipe, ShuffleOrder
+from ignite_tf_magic.dataset.paged import PagedDataset
 from ignite_tf_magic.dataset.partition_ranges import parse_partitions
 from ignite_tf_magic.dataset.passes import EpochTracker
+from ignite_tf_magic.dataset.permuting import can_permute
 from ignite_tf_magic.dataset.reading_process import (
     ReadBy,
     check_secrets_stay,
@@ -27,6 +27,7 @@ from ignite_tf_magic.dataset.reading_process import (
     reading_process,
     warn_if_connected,
 )
+from ignite_tf_magic.dataset.recipe import Pages, Recipe, ShuffleOrder
 from ignite_tf_magic.dataset.source import Source, open_source
 from ignite_tf_magic.dataset.sql_rows import cache_of, rows_of
 from ignite_tf_magic.dataset.structure import no_pages, page_spec, row_spec
@@ -210,6 +211,7 @@ class IgniteDataset(PagedDataset):
                 whole=whole if assigned else None,
                 uncounted=uncounted(options.assignment) if where is not None and options.assignment else None,
                 count=count,
+                permutes=can_permute(source.layout),
             )
         else:
             address = RecordAddress(
@@ -363,7 +365,10 @@ def _followed(
         if not is_meant:
             warn_if_connected()
         return FollowReader(
-            source, after, None if is_all else source.partitions, partial(arranged, layout=layout)
+            source,
+            after,
+            None if is_all else source.partitions,
+            lambda chunk: arranged(chunk.columns(), layout),
         )
 
     def pages(order: ShuffleOrder | None, passes: EpochTracker | None) -> Pages:

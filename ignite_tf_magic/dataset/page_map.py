@@ -75,9 +75,7 @@ def map_pages(
         ValueError, TypeError, NotImplementedError, tf.errors.OpError: TensorFlow cannot vectorise it.
     """
     is_tuple = isinstance(row_spec, tuple)
-
-    def on_row(row: Any) -> Any:
-        return function(*row) if is_tuple else function(row)
+    on_row = partial(_call, function, is_tuple)
 
     def on_page(*page: Any) -> Any:
         return tf.vectorized_map(on_row, page if is_tuple else page[0], fallback_to_while_loop=False)
@@ -107,8 +105,24 @@ def _finish(function: Callable[..., Any], is_done: Any, result: Any, page: Any) 
 
 def can_fail(on_row: Callable[..., Any], row_spec: Any) -> bool:
     """Tell whether a value of a row may make a function of it raise an error, as far as its operations tell."""
-    graph = tf.function(on_row).get_concrete_function(row_spec).graph
-    return not all(_is_safe(operation) for operation in graph.get_operations())
+    return not all(map(_is_safe, _operations_of(on_row, row_spec)))
+
+
+def depends_on_row_alone(function: Callable[..., Any], row_spec: Any) -> bool:
+    """Tell whether a function of one row gives the same whenever it is called: no random numbers, counters, Python."""
+    try:
+        operations = _operations_of(partial(_call, function, isinstance(row_spec, tuple)), row_spec)
+    except (ValueError, TypeError, NotImplementedError, tf.errors.OpError):
+        return False
+    return not any(operation.op_def.is_stateful for operation in operations)
+
+
+def _call(function: Callable[..., Any], is_tuple: bool, row: Any) -> Any:
+    return function(*row) if is_tuple else function(row)
+
+
+def _operations_of(on_row: Callable[..., Any], row_spec: Any) -> Any:
+    return tf.function(on_row).get_concrete_function(row_spec).graph.get_operations()
 
 
 def _is_safe(operation: Any) -> bool:

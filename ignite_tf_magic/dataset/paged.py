@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -32,93 +31,11 @@ from ignite_tf_magic.dataset.deal import EqualSteps, GlobalBatchPlan, UncountedS
 from ignite_tf_magic.dataset.graph_devices import moves
 from ignite_tf_magic.dataset.page_map import map_pages
 from ignite_tf_magic.dataset.passes import EpochTracker, PassSeed, RowShard, Stream
+from ignite_tf_magic.dataset.permuting import rows_of_block
+from ignite_tf_magic.dataset.recipe import Pages, Recipe, Repeat, RowMap, ShuffleOrder, Transform
 from ignite_tf_magic.dataset.tf_private import variant_of
 
-Pages = Any
 _parts = itertools.count()
-Transform = Callable[[Pages, EpochTracker | None], Pages]
-
-
-@dataclass(frozen=True, slots=True)
-class ShuffleOrder:
-    """In which order partitions are read: drawn anew for each pass, or the same for all."""
-
-    seed: int | None
-    reshuffle: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Repeat:
-    """The transformation that repeats pages; None repeats them without end."""
-
-    count: Any
-    name: str | None = None
-
-    def __call__(self, pages: Pages, passes: EpochTracker | None = None) -> Pages:
-        """Repeat pages, or batches of them."""
-        del passes
-        return pages.repeat(self.count, name=self.name)
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """How the pages of a dataset come about: a source, then transformations of pages.
-
-    Attributes:
-        open_pages: Makes the dataset of pages, in the partition order asked for, which may depend on the pass.
-        is_elsewhere: Whether another process may read the rows.
-        share: Set when a launcher assigned this worker's share; batches are then made equal.
-        is_kept: Whether pages are kept, once a pass has come to their end.
-        whole: Makes the recipe of the rows of all workers, where these are a share of them.
-        uncounted: Set where nobody knows how many rows there are, and
-        count: asks the cluster how many they are, where it can tell, outside of runs; None where it does not.
-    """
-
-    open_pages: Callable[[ShuffleOrder | None, EpochTracker | None], Pages]
-    transforms: tuple[Transform, ...] = ()
-    order: ShuffleOrder | None = None
-    is_elsewhere: bool = False
-    share: RowShard | None = None
-    equal_steps: EqualSteps = EqualSteps.PAD
-    is_kept: bool = False
-    whole: Callable[[], Recipe] | None = None
-    uncounted: UncountedShare | None = None
-    count: Callable[[], int | None] | None = None
-
-    @property
-    def is_endless(self) -> bool:
-        """Whether rows come without end."""
-        return self.uncounted is not None and self.uncounted.is_endless
-
-    def num_rows(self) -> int:
-        """Return how many rows all passes have; `tf.data.UNKNOWN_CARDINALITY` where nobody knows, as in a run."""
-        repeats = self.of_one_pass()[1]
-        times = [-1 if each.count is None else tf.get_static_value(each.count) for each in repeats]
-        if self.is_endless or any(each is not None and each < 0 for each in times):
-            return int(tf.data.INFINITE_CARDINALITY)
-        rows = self.count and self.count()
-        if rows is None or None in times:
-            return int(tf.data.UNKNOWN_CARDINALITY)
-        return math.prod((rows, *map(int, times)))
-
-    def pages(self) -> tuple[Pages, EpochTracker | None]:
-        """Build the dataset of pages, over a source of its own, whose passes are numbered if this process reads it."""
-        passes = None if self.is_elsewhere else EpochTracker(self.share)
-        pages = self.open_pages(self.order, passes)
-        for transform in self.transforms:
-            pages = transform(pages, passes)
-        return pages, passes
-
-    def then(self, transform: Transform) -> Recipe:
-        """Add a transformation of pages."""
-        return replace(self, transforms=(*self.transforms, transform))
-
-    def of_one_pass(self) -> tuple[Recipe, list[Repeat]]:
-        """Take the repetitions out of it."""
-        repeats = [each for each in self.transforms if isinstance(each, Repeat)]
-        return replace(
-            self, transforms=tuple(e for e in self.transforms if not isinstance(e, Repeat))
-        ), repeats
 
 
 class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
@@ -290,7 +207,7 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
 
         if vectorize:
             try:
-                recipe = self._recipe.then(transform)
+                recipe = self._recipe.then(RowMap(transform, map_func, row_spec))
                 return PagedDataset(recipe, transform(self._pages, self._passes), self._passes)
             except (ValueError, TypeError, NotImplementedError, tf.errors.OpError) as error:
                 _hint_row_by_row(map_func, error)
@@ -314,18 +231,22 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
         reshuffle_each_iteration: bool | None = None,
         name: str | None = None,
     ) -> tf.data.Dataset:
-        """Shuffle: partitions in random order, then rows permuted within blocks of `buffer_size`.
+        """Shuffle: partitions in random order, then rows permuted within blocks of `buffer_size`, or a little more.
 
         A block of at least the dataset's rows gives a uniform permutation. The order of one (seed,
         pass) is always the same for the same data and partitions.
         """
-        reshuffle = reshuffle_each_iteration is not False
-        rows = tf.cast(buffer_size, tf.int64)
+        order = ShuffleOrder(seed, reshuffle_each_iteration is not False)
+        recipe, rows = self._recipe, tf.cast(buffer_size, tf.int64)
+        known = tf.get_static_value(rows)
+        if known is not None and known > 0 and recipe.may_permute_first():
+            return PagedDataset(replace(recipe, order=replace(order, block_rows=rows_of_block(int(known)))))
 
         def transform(pages: Pages, passes: EpochTracker | None) -> Pages:
-            return permute_blocks(pages, rows, ShuffleOrder(seed, reshuffle), passes, name)
+            return permute_blocks(pages, rows, order, passes, name)
 
-        return PagedDataset(replace(self._recipe.then(transform), order=ShuffleOrder(seed, reshuffle)))
+        first = recipe.order.block_rows if recipe.order else None  # who reads goes on permuting
+        return PagedDataset(replace(recipe.then(transform), order=replace(order, block_rows=first)))
 
     def repeat(self, count: Any = None, name: str | None = None) -> tf.data.Dataset:
         """Repeat the rows; batches may then span the end of a pass, as in tf.data, but for several workers' ones."""

@@ -22,9 +22,10 @@ from ignite_tf_magic.dataset.deal import uncounted
 from ignite_tf_magic.dataset.generated_pages import finished, generated
 from ignite_tf_magic.dataset.kept_client import KeptClient
 from ignite_tf_magic.dataset.options import ReadOptions
-from ignite_tf_magic.dataset.paged import PagedDataset, Pages, Recipe, ShuffleOrder
+from ignite_tf_magic.dataset.paged import PagedDataset
 from ignite_tf_magic.dataset.passes import EpochTracker
 from ignite_tf_magic.dataset.pool import BufferPool
+from ignite_tf_magic.dataset.recipe import Pages, Recipe, ShuffleOrder
 from ignite_tf_magic.dataset.row_queries import Picked, bounded
 from ignite_tf_magic.dataset.source import Source, choose_partitions, look_at_rows, opened, whole_baseline
 from ignite_tf_magic.dataset.structure import row_spec

@@ -9,8 +9,8 @@ from typing import Any
 import tensorflow as tf
 
 from ignite_tf_magic.dataset.graph_devices import mark
-from ignite_tf_magic.dataset.paged import Pages, ShuffleOrder
 from ignite_tf_magic.dataset.reading_process import is_graph_mode
+from ignite_tf_magic.dataset.recipe import Pages, ShuffleOrder
 from ignite_tf_magic.dataset.tfrecord_encoding import num_header_items
 from ignite_tf_magic.protocol.layout import Leaf, RowLayout
 

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from ignite_tf_magic.client.client import Cache, Client
 from ignite_tf_magic.dataset.generator import ArrayDataset
-from ignite_tf_magic.dataset.paged import PagedDataset, Recipe
+from ignite_tf_magic.dataset.paged import PagedDataset
+from ignite_tf_magic.dataset.recipe import Recipe
 from ignite_tf_magic.dataset.source import Source
 from ignite_tf_magic.dataset.structure import page_spec, row_spec, with_ragged
 from ignite_tf_magic.errors import IgniteTfError

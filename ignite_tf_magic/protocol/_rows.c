@@ -550,6 +550,14 @@ EXPORT void itm_gather(const uint8_t *bytes, const int64_t *offsets, int64_t num
     else for (i = 0; i < num_offsets; i++) memcpy(out + piece_bytes * i, bytes + offsets[i], (size_t)piece_bytes);
 }
 
+/* Copies rows of so many bytes, each to its place in `out`. */
+EXPORT void itm_scatter(const uint8_t *rows, const int64_t *places, int64_t num_rows, int64_t row_bytes, uint8_t *out) {
+    int64_t i;
+    if (row_bytes == 4) for (i = 0; i < num_rows; i++) memcpy(out + 4 * places[i], rows + 4 * i, 4);
+    else if (row_bytes == 8) for (i = 0; i < num_rows; i++) memcpy(out + 8 * places[i], rows + 8 * i, 8);
+    else for (i = 0; i < num_rows; i++) memcpy(out + row_bytes * places[i], rows + row_bytes * i, (size_t)row_bytes);
+}
+
 /* Finds the size of the largest row of each page, whatever the types. Gives 0, or -1. */
 EXPORT int itm_measure(const page_t *pages, int64_t num_pages, int64_t *largest) {
     int64_t i, at, row, start;

@@ -89,6 +89,22 @@ def hash_rows(table: NDArray[np.uint8], start: int, num_bytes: int, at: int) -> 
         compiled.itm_hash_rows(table.ctypes.data, *table.shape, start, num_bytes, at)
 
 
+def scatter_rows(rows: NDArray[Any], places: NDArray[np.int64], out: NDArray[Any]) -> None:
+    """Copy rows to their places in another array of the same dtype; both contiguous, no objects.
+
+    Args:
+        rows: The rows, by their first dimension.
+        places: Where each one goes, within `out`.
+        out: Gets them.
+    """
+    compiled = library()
+    if compiled is None:
+        out[places] = rows
+    elif len(rows):
+        row_bytes = rows.nbytes // len(rows)
+        compiled.itm_scatter(rows.ctypes.data, places.ctypes.data, len(rows), row_bytes, out.ctypes.data)
+
+
 def is_compiled() -> bool:
     """Whether the compiled library is in use."""
     return library() is not None
@@ -121,6 +137,10 @@ def load(path: Path) -> ctypes.CDLL | None:
     library.itm_join.argtypes = [pointer, number, ctypes.c_char_p, number, pointer]
     library.itm_join.restype = None
     library.itm_texts.argtypes, library.itm_texts.restype = [pointer, number, pointer, pointer], number
+    library.itm_scatter.argtypes, library.itm_scatter.restype = (
+        [pointer, pointer, number, number, pointer],
+        None,
+    )
     library.itm_measure.argtypes = [pointer, number, pointer]
     library.itm_hash_rows.argtypes = [pointer, *(number,) * 5]
     library.itm_hash_rows.restype = None
