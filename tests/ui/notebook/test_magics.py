@@ -130,7 +130,11 @@ def test_a_statement_that_lasts_shows_that_it_goes_on_until_it_is_interrupted(ke
             kernel.manager.interrupt_kernel()
 
     heavy = "SELECT COUNT(*) FROM SYSTEM_RANGE(1, 100000) A, SYSTEM_RANGE(1, 100000) B WHERE A.X * B.X = 7"
-    result = kernel.run(f"%%ignite_sql\n{heavy}", on_shown=on_shown)
+    kernel.client.allow_stdin = True  # a person looks
+    try:
+        result = kernel.run(f"%%ignite_sql\n{heavy}", on_shown=on_shown)
+    finally:
+        kernel.client.allow_stdin = False
     assert result.error["ename"] == "KeyboardInterrupt"
     assert "application/vnd.jupyter.widget-view+json" in shown[0]
     quick = kernel.run("%ignite_sql --json SELECT 7 AS X")
