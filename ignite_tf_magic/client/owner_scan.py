@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -204,11 +204,9 @@ class OwnerScan:
         """Note what a series of a sweep brought."""
         mine = partitions[swept.first : swept.first + swept.series.num_pages]
         if not swept.as_expected:
-            pages = swept.series.pages()
-            for partition, page, row_bytes in zip(mine, pages, measure_pages(pages), strict=True):
-                self._sizes.saw(page.num_rows, row_bytes)
-                self._sizes.finished(partition, PartitionStats(page.num_rows, row_bytes))
-            swept = replace(swept, series=PageSeries(pages))
+            for partition, (num_rows, row_bytes) in zip(mine, measure_pages(swept.series), strict=True):
+                self._sizes.saw(num_rows, row_bytes)
+                self._sizes.finished(partition, PartitionStats(num_rows, row_bytes))
         for _ in mine:
             self._pending.popleft()
         return ScannedSeries(mine, swept.series)
@@ -265,9 +263,13 @@ class OwnerScan:
         taken = self._take_waiting()
         if not taken:
             return None
-        largest = measure_pages([page for _, page in taken])
-        self._sizes.saw(sum(page.num_rows for _, page in taken), max(largest))
-        pages = [self._account(*each, row_bytes) for each, row_bytes in zip(taken, largest, strict=True)]
+        measured = measure_pages(PageSeries([page for _, page in taken]))
+        self._sizes.saw(
+            sum(num_rows for num_rows, _ in measured), max(row_bytes for _, row_bytes in measured)
+        )
+        pages = [
+            self._account(*each, row_bytes) for each, (_, row_bytes) in zip(taken, measured, strict=True)
+        ]
         self._open_more()
         if self._cursors and not self._cursors[0].is_oversized:
             self._ask_on(self._cursors[0])

@@ -11,6 +11,7 @@ import tensorflow as tf
 from ignite_tf_magic.dataset.generator import ArrayDataset
 from ignite_tf_magic.dataset.passes import EpochTracker, PassSeed
 from ignite_tf_magic.dataset.permuting import permuted
+from ignite_tf_magic.dataset.pool import SHARED
 from ignite_tf_magic.dataset.reader import ChunkReader, random_order
 from ignite_tf_magic.dataset.reading_process import warn_if_connected
 from ignite_tf_magic.dataset.recipe import Pages, ShuffleOrder
@@ -44,7 +45,7 @@ def generated(
                     yield arranged(chunk.columns(), layout)
                 return
             random = np.random.default_rng([drawn or 0, _OF_ROWS])
-            for columns in permuted(reader.chunks(), order.block_rows, random, source.pool):
+            for columns in permuted(reader.chunks(), order.block_rows, random, SHARED):
                 yield arranged(columns, layout)
 
     return ArrayDataset(read, page_spec(spec))

@@ -20,31 +20,54 @@ class BufferPool:
     count tells when its memory is free.
 
     Args:
-        max_buffers: How many buffers are kept; more are given, and left to Python.
+        max_bytes: How much is kept; what is given beyond that is left to Python.
+
+    Attributes:
+        kept_bytes: How much is kept now.
     """
 
-    def __init__(self, max_buffers: int = 64) -> None:
-        self._max_buffers = max_buffers
-        self._buffers: list[NDArray[np.uint8]] = []
+    def __init__(self, max_bytes: int = 256 * 1024 * 1024) -> None:
+        self._max_bytes = max_bytes
+        self.kept_bytes = 0
+        self._buffers: dict[int, list[NDArray[np.uint8]]] = {}
         self._lock = threading.Lock()
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return an array with any content, whose data starts at a multiple of 64 bytes."""
         with self._lock:
-            return aligned(self._free(num_bytes(shape, dtype) + ALIGNMENT_BYTES), shape, dtype)
+            return aligned(self._take(num_bytes(shape, dtype) + ALIGNMENT_BYTES), shape, dtype)
 
     def clear(self) -> None:
         """Keep no memory; what tensors refer to goes with them."""
         with self._lock:
             self._buffers.clear()
+            self.kept_bytes = 0
 
-    def _free(self, wanted_bytes: int) -> NDArray[np.uint8]:
-        for number in range(len(self._buffers)):
-            # Two references: the list's, and that of the call itself.
-            is_free = sys.getrefcount(self._buffers[number]) == 2
-            if is_free and self._buffers[number].nbytes == wanted_bytes:
-                return self._buffers[number]
+    def _take(self, wanted_bytes: int) -> NDArray[np.uint8]:
+        buffers = self._buffers.setdefault(wanted_bytes, [])
+        for number in range(len(buffers)):
+            if _is_free(buffers, number):
+                return buffers[number]
         raw = np.empty(wanted_bytes, np.uint8)
-        if len(self._buffers) < self._max_buffers:
-            self._buffers.append(raw)
+        if self.kept_bytes + wanted_bytes > self._max_bytes:
+            self._drop_free()
+        if self.kept_bytes + wanted_bytes <= self._max_bytes:
+            buffers.append(raw)
+            self.kept_bytes += wanted_bytes
         return raw
+
+    def _drop_free(self) -> None:
+        """Make room: what is free has not the size that is asked for."""
+        for buffer_bytes, buffers in self._buffers.items():
+            free = [number for number in range(len(buffers)) if _is_free(buffers, number)]
+            for number in reversed(free):
+                del buffers[number]
+            self.kept_bytes -= buffer_bytes * len(free)
+
+
+def _is_free(buffers: list[NDArray[np.uint8]], number: int) -> bool:
+    return sys.getrefcount(buffers[number]) == 2  # the list's reference, and that of the call itself
+
+
+# One for all datasets of a process: the next one finds the memory of the last, which TensorFlow never lets go of.
+SHARED = BufferPool()

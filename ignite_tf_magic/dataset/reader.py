@@ -24,6 +24,7 @@ from ignite_tf_magic.client.packed_entries import partitions_of_entries
 from ignite_tf_magic.client.packed_rows import PackedDecoder
 from ignite_tf_magic.closing import Closing
 from ignite_tf_magic.dataset.passes import Stream
+from ignite_tf_magic.dataset.pool import SHARED
 from ignite_tf_magic.dataset.source import Source, check_complete
 from ignite_tf_magic.errors import EmptyCache, IgniteTfError
 from ignite_tf_magic.protocol.affinity import PartitionMap
@@ -175,7 +176,6 @@ class _OwnerThread:
         self._scan = scan
         self._layout = layout
         self._chunk_rows = chunk_sizes(chunk_rows)
-        self._pool = source.pool
         self._decoder = row_decoder(source, layout, client)
         self._chunks: queue.Queue[ColumnChunk | BaseException | None] = queue.Queue(QUEUED_CHUNKS)
         self._closing = threading.Event()
@@ -235,7 +235,7 @@ class _OwnerThread:
             self._put(chunk)
 
     def _new_chunk(self) -> ColumnChunk:
-        return ColumnChunk(self._layout, next(self._chunk_rows), self._pool.allocate)
+        return ColumnChunk(self._layout, next(self._chunk_rows), SHARED.allocate)
 
 
 class RenewedDecoder:

@@ -21,7 +21,7 @@ from ignite_tf_magic.dataset.kept_client import KeptClient
 from ignite_tf_magic.dataset.options import AssignedShard, ReadOptions
 from ignite_tf_magic.dataset.packed_source import check_packed, find_packed
 from ignite_tf_magic.dataset.passes import RowShard, Stream
-from ignite_tf_magic.dataset.pool import BufferPool
+from ignite_tf_magic.dataset.pool import SHARED
 from ignite_tf_magic.dataset.row_queries import Picked, check_condition, pick
 from ignite_tf_magic.dataset.share_counts import SharesToCount
 from ignite_tf_magic.dataset.snapshot import Snapshot
@@ -48,8 +48,7 @@ class Source:
         layout: What the rows look like; None when there are none to tell it.
         row_bytes: Mean size of the rows that were looked at, as they are stored; 0 when there were none.
         sizes: Learns with every reading.
-        pool: Memory for chunks, kept from one reading to the next.
-        clients: Connections, kept likewise.
+        clients: Connections, kept from one reading to the next.
         picked: What the cluster sends of the rows; None where it sends whole rows.
         entries: What the cache's entries look like where its rows are packed into them, and
         num_entries: how many there were; None where some may be missing.
@@ -62,7 +61,6 @@ class Source:
     baseline: Baseline
     row_bytes: int
     sizes: PageSizes
-    pool: BufferPool
     clients: KeptClient
     picked: Picked | None = None
     entries: RowLayout | None = None
@@ -159,13 +157,12 @@ def open_source(options: ReadOptions, snapshot: Snapshot | None = None) -> Sourc
     return opened(options, partial(_look_at, options, snapshot))
 
 
-def opened(options: ReadOptions, look: Callable[[Client, KeptClient, BufferPool], Source]) -> Source:
+def opened(options: ReadOptions, look: Callable[[Client, KeptClient], Source]) -> Source:
     """Connect, and return what is seen; the connection is kept for the first reading."""
-    pool = BufferPool()
-    clients = KeptClient(options.connect, on_idle=pool.clear)
+    clients = KeptClient(options.connect, on_idle=SHARED.clear)
     client = clients.take()
     try:
-        source = look(client, clients, pool)
+        source = look(client, clients)
     except BaseException:
         client.close()
         raise
@@ -173,9 +170,7 @@ def opened(options: ReadOptions, look: Callable[[Client, KeptClient, BufferPool]
     return source
 
 
-def _look_at(
-    options: ReadOptions, snapshot: Snapshot | None, client: Client, clients: KeptClient, pool: BufferPool
-) -> Source:
+def _look_at(options: ReadOptions, snapshot: Snapshot | None, client: Client, clients: KeptClient) -> Source:
     check_condition(options.where, options.where_args)
     cache = client.find_cache(options.cache)
     options = replace(options, cache=cache.name)
@@ -204,7 +199,6 @@ def _look_at(
         baseline,
         row_bytes,
         sizes,
-        pool,
         clients,
         picked,
         entries,

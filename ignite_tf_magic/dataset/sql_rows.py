@@ -24,7 +24,6 @@ from ignite_tf_magic.dataset.kept_client import KeptClient
 from ignite_tf_magic.dataset.options import ReadOptions
 from ignite_tf_magic.dataset.paged import PagedDataset
 from ignite_tf_magic.dataset.passes import EpochTracker
-from ignite_tf_magic.dataset.pool import BufferPool
 from ignite_tf_magic.dataset.recipe import Pages, Recipe, ShuffleOrder
 from ignite_tf_magic.dataset.row_queries import Picked, bounded
 from ignite_tf_magic.dataset.source import Source, choose_partitions, look_at_rows, opened, whole_baseline
@@ -125,7 +124,6 @@ def _look_at(
     args: tuple[Any, ...],
     client: Client,
     clients: KeptClient,
-    pool: BufferPool,
 ) -> Source:
     cache = Cache(client, options.cache)
     baseline = whole_baseline(options, cache)
@@ -143,7 +141,7 @@ def _look_at(
         raise next(iter(finder.left_out.values()))
     picked = Picked(bounded(query, layout), layout, has_condition=True, is_ordered=False)
     mean = num_bytes // finder.num_rows
-    return Source(cache.name, partitions, layout, baseline, mean, sizes, pool, clients, picked)
+    return Source(cache.name, partitions, layout, baseline, mean, sizes, clients, picked)
 
 
 def _cells_of(connect: ConnectOptions, statement: str) -> BinaryType:

@@ -153,7 +153,7 @@ class Sweep:
         )
         self._address = ctypes.addressof(self._state)
         under_way_bytes = min(max_bytes, max_asked * int(expected.num_bytes.max(initial=0)))
-        self._use(buffer(max(_MIN_BUFFER_BYTES, 2 * under_way_bytes)))
+        self._use(buffer(max(_MIN_BUFFER_BYTES, under_way_bytes * 5 // 4)))
 
     def _use(self, buffer: bytearray) -> None:
         self._buffer, self._view = buffer, memoryview(buffer)
@@ -206,7 +206,7 @@ class Sweep:
 
     def _grow(self, wanted: int) -> None:
         old, view = self._state.buffer, self._view
-        grown = self._get_buffer(self._state.end + wanted)
+        grown = self._get_buffer(max(self._state.end + wanted, len(view) * 3 // 2))
         grown[: self._state.end] = view[: self._state.end]
         self._use(grown)
         for slot in self._slots:

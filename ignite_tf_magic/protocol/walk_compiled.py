@@ -59,18 +59,21 @@ def index_rows(
     walk_python.index_rows(rows, num_rows, row_starts, key_hashes, num_values)
 
 
-def measure_pages(pages: Sequence[Page]) -> list[int]:
-    """Return the size in bytes of the largest row of each page, for rows of any types.
+def measure_pages(series: PageSeries) -> list[tuple[int, int]]:
+    """Return the rows of each page, and the size in bytes of the largest of them, for rows of any types.
+
+    Args:
+        series: Of which nothing was taken yet.
 
     Raises:
         RemoteProtocolError: A page is truncated or corrupted.
     """
     compiled = library()
     if compiled is not None:
-        largest = (ctypes.c_int64 * len(pages))()
-        if not compiled.itm_measure(page_table(pages), len(pages), largest):
-            return list(largest)
-    return [walk_python.measure_page(page) for page in pages]  # as in `index_rows`
+        table, largest = series.table(), (ctypes.c_int64 * series.num_pages)()
+        if not compiled.itm_measure(table, series.num_pages, largest):
+            return [(page.num_rows, row_bytes) for page, row_bytes in zip(table, largest, strict=False)]
+    return [(page.num_rows, walk_python.measure_page(page)) for page in series.pages()]  # as in `index_rows`
 
 
 def hash_rows(table: NDArray[np.uint8], start: int, num_bytes: int, at: int) -> None:

@@ -211,11 +211,11 @@ def test_measuring_pages_agrees_with_their_index(rows, data):
     starts, hashes = np.zeros(pages.num_rows + 1, np.int64), np.zeros(pages.num_rows, np.uint64)
     index_rows(memoryview(pages.rows), pages.num_rows, starts, hashes)
     page = whole_page(pages)
-    assert measure_pages([page, page]) == 2 * [int(np.diff(starts).max())]
-    assert measure_pages([page]) == [walk_python.measure_page(page)]
+    assert measure_pages(PageSeries([page, page])) == 2 * [(page.num_rows, int(np.diff(starts).max()))]
+    assert measure_pages(PageSeries([page])) == [(page.num_rows, walk_python.measure_page(page))]
     short = page._replace(rows=page.rows[: data.draw(st.integers(0, len(pages.rows) - 1))])
     with pytest.raises(RemoteProtocolError):
-        measure_pages([page, short])
+        measure_pages(PageSeries([page, short]))
 
 
 def test_the_template_path_is_taken_and_left_again():
