@@ -104,6 +104,7 @@ def _results(
                 "scan",
                 [
                     *_scans(home, SMALL, plan.small_rows, plan, report),
+                    *_scans(home, ROOMY, plan.other_sizes, plan, report, scan.SIZED_VARIANTS),
                     *_scans(home, LARGE, plan.large_rows, plan, report),
                 ],
             )
@@ -151,10 +152,15 @@ def _results(
 
 
 def _scans(
-    home: Path, size: EmbeddedOptions, cases: Sequence[Case], plan: Plan, report: Report
+    home: Path,
+    size: EmbeddedOptions,
+    cases: Sequence[Case],
+    plan: Plan,
+    report: Report,
+    variants: Sequence[str] | None = None,
 ) -> list[dict[str, Any]]:
     with nodes(home, size, report) as options:
-        return [row for case in cases for row in scan.run(options, case, plan.effort, report)]
+        return [row for case in cases for row in scan.run(options, case, plan.effort, report, variants)]
 
 
 @contextmanager

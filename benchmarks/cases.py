@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -66,6 +66,11 @@ def numeric(num_rows: int) -> Case:
     sampled = min(num_rows, 3 * 16384)
     fields = ("x", "y", "n")
     return Case("numeric", num_rows, 8 + 8 + 8 + 4, fields, 1024, (1024, 4096, 16384), sampled, 1)
+
+
+def named(case: Case, name: str) -> Case:
+    """Give a case another name, so that it stands beside one of other size."""
+    return replace(case, name=name)
 
 
 def mib(num_rows: int) -> Case:

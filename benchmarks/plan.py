@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from benchmarks.cases import Case, mib, mnist, numeric
+from benchmarks.cases import Case, mib, mnist, named, numeric
 
 Report = Callable[[str], None]
 
@@ -33,6 +33,7 @@ class Plan:
 
     Attributes:
         small_rows: Cases for nodes with a modest heap.
+        other_sizes: Cases of the same rows, many more of them or fewer, for nodes with room for them.
         large_rows: Cases for nodes with 1 GiB of heap.
         memory: Cases of which the reader's memory is watched.
         load_rows: Rows of the loading case.
@@ -51,6 +52,7 @@ class Plan:
 
     effort: Effort
     small_rows: tuple[Case, ...]
+    other_sizes: tuple[Case, ...]
     large_rows: tuple[Case, ...]
     memory: tuple[Case, ...]
     load_rows: int
@@ -70,6 +72,7 @@ class Plan:
 FULL = Plan(
     effort=Effort(seconds=3.0, rounds=3, trial_s=1.0, runs=3),
     small_rows=(mnist(60_000), numeric(1_000_000)),
+    other_sizes=(named(mnist(1_000_000), "mnist_1m"), named(numeric(60_000), "numeric_60k")),
     large_rows=(mib(1_000),),
     memory=(mnist(2_500_000), mib(2_000)),
     load_rows=60_000,
@@ -88,6 +91,7 @@ FULL = Plan(
 QUICK = Plan(
     effort=Effort(seconds=0.1, rounds=2, trial_s=0.01, runs=1),
     small_rows=(mnist(4_000), numeric(10_000)),
+    other_sizes=(named(mnist(8_000), "mnist_1m"),),
     large_rows=(mib(40),),
     memory=(mnist(150_000),),
     load_rows=2_000,

@@ -24,6 +24,8 @@ VARIANTS = (
     "dataset_shuffle_batch",
 )
 BARE_VARIANTS = VARIANTS[:5]
+# What a size can make a difference to, beside the fastest of the others.
+SIZED_VARIANTS = ("drain", "java_3", "dataset_batch", "dataset_first_batch", "dataset_shuffle_batch")
 
 
 def variants_of(case: Case) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ _NAMES = {
     "java_1": "Java thin client, one connection",
     "java_3": "Java thin client, one for each node",
     "dataset_batch": "`IgniteDataset(...).batch(n)`",
+    "dataset_first_batch": "a dataset's first pass",
     "dataset_map_batch": "`.map(f).batch(n)`",
     "dataset_shuffle_batch": "`.shuffle(10_000).batch(n)`",
     "put_rows": "`load`",
@@ -32,6 +33,8 @@ _NAMES = {
 _CASES = {
     "mnist": "images of 784 bytes",
     "numeric": "three numbers",
+    "mnist_1m": "images, a million",
+    "numeric_60k": "three numbers, 60,000",
     "mib": "1 MiB a row",
     "mnist_plain": "images, no SQL table",
     "numbers": "numbers",

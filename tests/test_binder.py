@@ -10,12 +10,24 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from tests.checkout import copy_checkout
+from tests.memory_limit import memory_limit
 
 ROOT = Path(__file__).parents[1]
 USER_ID = 54321
+BINDER_BYTES = 2 * 1024**3
+# JupyterLab as Binder starts it, and beside it what a person does there: to run each cell.
+LAB_AND_QUICK_START = """
+jupyter lab --no-browser --ip 127.0.0.1 --ServerApp.port=0 >lab.log 2>&1 &
+jupyter execute --output=executed.ipynb notebooks/quickstart.ipynb
+status=$?
+kill $!
+wait
+exit $status
+"""
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Binder's images are Linux")
 
 
@@ -43,6 +55,7 @@ def binder(tmp_path_factory):
 class Runner:
     def __init__(self, base):
         self.base = base
+        self.limit = None
         kept = ("PIP_", "SSL_", "LANG", "LC_", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "IGNITE_TF_MAVEN")
         kept += tuple(name for name in os.environ if name.lower().endswith("_proxy"))
         self.env = {name: value for name, value in os.environ.items() if name.startswith(kept)}
@@ -55,17 +68,25 @@ class Runner:
 
     def __call__(self, *command):
         user = {"user": USER_ID, "group": USER_ID, "extra_groups": []} if os.geteuid() == 0 else {}
-        done = subprocess.run(
-            list(map(str, command)),
+        with subprocess.Popen(
+            ["sh", "-c", 'read -r _; exec "$@"', "sh", *map(str, command)],
             cwd=self.base / "checkout",
             env=self.env,
-            capture_output=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=300,
             **user,
-        )
-        assert done.returncode == 0, (command, done.stdout[-3000:], done.stderr[-3000:])
-        return done.stdout
+        ) as process:
+            if self.limit:
+                self.limit.take(process.pid)
+            try:
+                said, errors = process.communicate("\n", timeout=300)
+            except BaseException:
+                process.kill()
+                raise
+        assert process.returncode == 0, (command, said[-3000:], errors[-3000:])
+        return said
 
 
 def interpreter(base):
@@ -96,6 +117,24 @@ def test_binder_brings_a_node_with_the_digits(binder):
         binder("ignite-tf", "local", "down")
     rows = {line.split()[0]: line.split()[1] for line in listed.splitlines()[1:]}
     assert rows == {"DIGITS": "1,438", "DIGITS_TEST": "359"}
+
+
+@pytest.mark.long
+def test_the_quick_start_takes_no_more_memory_than_a_binder_has(binder):
+    """JupyterLab, a kernel, the node and both workers in 2 GB: Binder ends what takes more."""
+    with memory_limit(BINDER_BYTES) as limit:
+        if limit is None:
+            pytest.skip("this machine lets nobody limit the memory of processes")
+        binder("pip", "install", "--no-deps", "-r", "binder/requirements.txt")
+        binder.limit = limit
+        try:
+            binder("binder/start", "bash", "-c", LAB_AND_QUICK_START)
+        finally:
+            binder("ignite-tf", "local", "down")
+            binder.limit = None
+        assert not limit.num_killed
+    executed = nbformat.read(binder.base / "checkout" / "notebooks" / "executed.ipynb", as_version=4)
+    assert "succeeded" in str(executed.cells)
 
 
 def test_start_script_starts_jupyter_also_without_a_node(tmp_path):

@@ -66,6 +66,7 @@ class CacheColumns:
         table: The SQL table as a statement names it; None without one.
         kinds: Types of keys and values, those that most rows have first.
         notes: What a person should know, in words: why a dataset would refuse the cache.
+        row_bytes: Mean size of the rows that were looked at, as they are stored; None of packed ones, and without any.
     """
 
     cache: str
@@ -75,6 +76,7 @@ class CacheColumns:
     kinds: tuple[RowKind, ...]
     columns: tuple[ColumnInfo, ...]
     notes: tuple[str, ...]
+    row_bytes: float | None = None
 
 
 def look_at_columns(client: Client, query: Query, name: str) -> CacheColumns:
@@ -99,6 +101,7 @@ def look_at_columns(client: Client, query: Query, name: str) -> CacheColumns:
         kinds_of(rows),
         tuple(columns),
         tuple(notes),
+        sum(map(len, encoded)) / len(encoded),
     )
 
 

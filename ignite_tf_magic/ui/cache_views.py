@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ignite_tf_magic.ui.render import View, message_view, scalar_as_json, table_view
+from ignite_tf_magic.ui.render import View, message_view, scalar_as_json, size_text, table_view
 
 if TYPE_CHECKING:
     from ignite_tf_magic.session import CacheColumns, CacheSample, ColumnInfo, RowKind
@@ -19,6 +19,7 @@ def columns_view(found: CacheColumns) -> View:
     several = len(found.kinds) > 1
     looked_at = f"types and nulls are those of {found.num_looked_at:,} of its {found.rows:,} rows"
     title = f"cache {found.cache}: {looked_at}" if found.num_looked_at else f"cache {found.cache}"
+    title += f"; about {size_text(round(found.row_bytes * found.rows))}" if found.row_bytes else ""
     title += f"; SQL table {found.table}" if found.table else ""
     head = ["Column", "Of", "Type", "Dataset", "SQL", "Nulls"]
     rows = [
@@ -74,6 +75,7 @@ def columns_as_json(found: CacheColumns) -> dict[str, Any]:
         "cache": found.cache,
         "rows": found.rows,
         "rows_looked_at": found.num_looked_at,
+        "row_bytes": found.row_bytes and round(found.row_bytes, 1),
         "table": found.table,
         "row_types": [
             {"key": kind.key_type, "value": kind.value_type, "rows": kind.num_rows} for kind in found.kinds

@@ -29,6 +29,7 @@ from ignite_tf_magic.ui.cache_views import (
     sample_view,
     short_text,
 )
+from ignite_tf_magic.ui.render import size_text
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +122,8 @@ def test_columns_without_a_table(session, new_cache):
     )
     assert (columns["path"].dtype, columns["path"].shape) == ("float32", (None,))
     assert columns["owner.age"].dtype == "int16"
+    assert found.row_bytes == session.profile("ANIMALS").row_bytes, "all nine were looked at"
+    assert f"; about {size_text(round(9 * found.row_bytes))}" in columns_view(found).text
     assert (columns["owner.nick"].num_nulls, columns["owner.nick"].num_rows) == (3, 9)
     assert "float32[?]" in columns_view(found).text
     assert json.loads(json.dumps(columns_as_json(found)))["columns"][3]["shape"] == [None]
