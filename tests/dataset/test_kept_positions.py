@@ -35,6 +35,17 @@ def test_an_iterator_goes_on_from_its_checkpoint(keys, shuffled, tmp_path):
     assert sorted(key for each in (*before, *rest) for key in each) == list(range(5000))
 
 
+def test_what_this_process_reads_is_refused_in_the_words_that_the_documents_explain(digits, tmp_path):
+    rows = IgniteDataset(digits.name, digits.endpoint.host, digits.endpoint.port)
+    checkpoint = tf.train.Checkpoint(iterator=iter(rows.batch(64)))
+    with pytest.raises(tf.errors.UnimplementedError, match="GeneratorDataset does not support checkpointing"):
+        checkpoint.save(str(tmp_path / "position"))
+    with pytest.raises(
+        tf.errors.UnimplementedError, match="GeneratorDatasetOp::Dataset does not support serialization"
+    ):
+        rows.snapshot(str(tmp_path / "snapshot"))
+
+
 def test_a_snapshot_is_read_in_place_of_the_cache(keys, tmp_path):
     snapshot = keys.snapshot(str(tmp_path / "snapshot"))
     first = list(snapshot.as_numpy_iterator())
