@@ -28,12 +28,6 @@ class MemoryLimit:
         (self.folder / "cgroup.procs").write_text(str(pid))
 
     @property
-    def peak_bytes(self) -> int:
-        """The most that was taken, files that are kept in memory included."""
-        name = "memory.peak" if self.is_second else "memory.max_usage_in_bytes"
-        return int((self.folder / name).read_text())
-
-    @property
     def num_killed(self) -> int:
         """How many processes the kernel has killed for want of memory."""
         name = "memory.events" if self.is_second else "memory.oom_control"

@@ -21,8 +21,8 @@ USER_ID = 54321
 BINDER_BYTES = 2 * 1024**3
 # JupyterLab as Binder starts it, and beside it what a person does there: to run each cell.
 LAB_AND_QUICK_START = """
-jupyter lab --no-browser --ip 127.0.0.1 --ServerApp.port=0 >lab.log 2>&1 &
-jupyter execute --output=executed.ipynb notebooks/quickstart.ipynb
+python -m jupyterlab --no-browser --ip 127.0.0.1 --ServerApp.port=0 >lab.log 2>&1 &
+python -m nbconvert --execute --to notebook --output executed.ipynb notebooks/quickstart.ipynb
 status=$?
 kill $!
 wait
