@@ -57,8 +57,10 @@ def _number(text: str, least: int, most: int, what: str) -> int:
 
 def priority(text: str) -> int:
     """Read a whole number that may be below 0."""
-    sign = -1 if text.startswith("-") else 1
-    return sign * whole(text.removeprefix("-"))
+    digits = text.removeprefix("-")
+    if not digits.isdecimal() or len(digits) >= len(str(_MOST)):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a whole number of up to 9 digits")
+    return int(text)
 
 
 def size(text: str) -> int:
