@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 CONDA_NAMES = {"matplotlib": "matplotlib-base"}
 # Of extras: TensorBoard's own need, and what only they who work on the package have.
 NOT_IN_CONDA = {"setuptools"}
-EXTRAS = ("local", "tensorflow", "notebook", "data", "top", "tensorboard", "mount")
+EXTRAS = ("local", "tensorflow", "notebook", "lab", "data", "top", "tensorboard", "mount")
 
 
 @pytest.fixture(scope="module")
