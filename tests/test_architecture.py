@@ -130,7 +130,7 @@ ROOMS: list[dict[str, str]] = [
     },
     {
         "ui.shell": "top screen completion cli",
-        "ui.server": "extension",
+        "ui.server": "extension tensorboard_plugin",
         "contrib": "old_names",
     },
     {
@@ -164,7 +164,7 @@ ROOMS_OF_LIBRARY: dict[str, set[str]] = {
     "nbclient": {"ui"},
     "nbformat": {"ui"},
     "rich": {"ui", "ui.shell", "ui.notebook"},
-    "tensorboard": {"tensorboard"},
+    "tensorboard": {"tensorboard", "ui.server"},
     "mfusepy": {"igfs"},
     "fsspec": {"igfs", "session", "tensorboard", "training"},
     "platformdirs": {"settings"},
