@@ -165,7 +165,8 @@ def lines_to_type(text):
 
 
 @pytest.mark.parametrize(
-    "name", ["README.md", "docs/tutorial.md", "docs/troubleshooting.md", "docs/index.md"]
+    "name",
+    ["README.md", "docs/tutorial.md", "docs/panel.md", "docs/troubleshooting.md", "docs/index.md"],
 )
 def test_lines_to_type_are_understood(name):
     for line in lines_to_type((ROOT / name).read_text(encoding="utf-8")):
