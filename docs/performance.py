@@ -54,8 +54,9 @@ def page() -> str:
     missing = []
     for name, make in _SECTIONS.items():
         rows = _read(name)
-        if rows:
-            parts.append(make(rows))
+        made = make(rows) if rows else ""
+        if made:
+            parts.append(made)
         else:
             missing.append(name)
     if missing:
@@ -73,7 +74,8 @@ _HEAD = """\
     python -m benchmarks --show      # the tables of the results that are there
 
 Ratios, measured in one run on one machine, whose nodes, readers and trainers shared its cores: {machine}. Times would
-tell of that machine; ratios tell of the code. How each was measured: [Benchmarks](benchmarks.md).
+tell of that machine; ratios tell of the code. What a person waits for has nothing to be compared with, and is told in
+times. How each was measured: [Benchmarks](benchmarks.md).
 """
 
 
@@ -260,6 +262,63 @@ def _memory(rows: list[dict[str, Any]]) -> str:
     )
 
 
+def _panel(rows: list[dict[str, Any]]) -> str:
+    names = {
+        ("look", "first"): "the first look at all of it",
+        ("look", "again"): "each later look",
+        ("look", "again, the slowest"): "the slowest of these",
+        ("draw", "runs"): "drawing the runs",
+        ("draw", "cluster"): "drawing the cluster",
+        ("draw", "caches"): "drawing the caches",
+    }
+    found = [
+        [name, f"{row['ms']:,} ms"]
+        for row in rows
+        if (name := names.get((row["case"], row["variant"]))) and "ms" in row
+    ]
+    found += [
+        [
+            f"a panel that is open while nothing happens, with a look {row['variant']}",
+            f"{row['cpu_percent']:.2g} % of a core",
+        ]
+        for row in rows
+        if row["case"] == "idle"
+    ]
+    return _times_table(
+        "## The panel\n\n50 runs of two workers, of which five go on; three nodes, ten caches of 1,024 partitions. "
+        "Chromium draws them.",
+        found,
+    )
+
+
+def _frontend(rows: list[dict[str, Any]]) -> str:
+    names = {
+        "first word": "a cell that starts a run, until it says anything",
+        "longest silence": "the longest time in which it says nothing new, until the script prints",
+        "typing": "a key, until its letter is seen, while a run prints 10,000 lines a second",
+        "scrolling": "from one picture to the next, when the wheel turns meanwhile",
+        "notebook": "the saved notebook after that",
+        "new user": "a new user, from nothing to a trained model",
+    }
+    known = {row["case"]: row for row in rows}
+    return _times_table(
+        "## Before the screen\n\nJupyterLab and Chromium; of several starts the slowest.",
+        [[name, _waited(known[case])] for case, name in names.items() if case in known],
+    )
+
+
+def _waited(row: Row) -> str:
+    if "s" in row:
+        return f"{row['s']:.2g} s"
+    if "kb" in row:
+        return f"{row['kb']:,} kB"
+    return f"{row['median_ms']:.0f} ms; {row['most_ms']:.0f} at most"
+
+
+def _times_table(told: str, found: list[list[str]]) -> str:
+    return f"{told}\n\n{_table(['what', 'it takes'], found)}" if found else ""
+
+
 def _faults(rows: list[dict[str, Any]]) -> str:
     return (
         "## When something fails\n\nRounds on three hosts, each with a fault at a random moment.\n\n"
@@ -296,6 +355,8 @@ _SECTIONS = {
     "igfs": _igfs,
     "tunnel": _tunnel,
     "memory": _memory,
+    "panel": _panel,
+    "frontend": _frontend,
     "faults": _faults,
 }
 _HALF = 0.5

@@ -40,7 +40,7 @@ def exit_codes_page() -> str:
     return "\n".join(
         [
             "# Exit codes and states\n",
-            '    ignite-tf start MNIST . python train.py || echo "failed with $?"\n',
+            '    ignite-tf start DIGITS . python train.py || echo "failed with $?"\n',
             "## ignite-tf\n",
             "`start`, `attach` and `resume` end with the exit code of the run. All else:\n",
             table(["code", "meaning"], [[str(code), what] for code, what in of_ours]),

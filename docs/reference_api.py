@@ -21,7 +21,7 @@ def package_page() -> str:
     ]
     parts = [
         "# ignite_tf_magic\n",
-        '```python\nimport ignite_tf_magic as itf\n\nrows = itf.IgniteDataset("MNIST")\n```\n',
+        '```python\nimport ignite_tf_magic as itf\n\nrows = itf.IgniteDataset("DIGITS")\n```\n',
         "The names that scripts and notebooks use. A name is loaded on first use. `IgniteDataset` needs TensorFlow; "
         "`batches` does not.\n",
     ]
@@ -58,7 +58,7 @@ def session_page() -> str:
     parts = [
         "# ignite_tf_magic.session\n",
         "```python\nfrom ignite_tf_magic.session import RunRequest, open_session\n\n"
-        'with open_session() as session:\n    run = session.start_run(RunRequest("MNIST", script="print(1)"))\n```\n',
+        'with open_session() as session:\n    run = session.start_run(RunRequest("DIGITS", script="print(1)"))\n```\n',
         "All that a command does, as calls. Nothing here prints, but through `report`.\n",
     ]
     of_classes = [text for _, text in sorted(classes, key=lambda each: each[0])]
@@ -73,7 +73,7 @@ def client_page() -> str:
     parts = [
         "# ignite_tf_magic.client\n",
         "```python\nfrom ignite_tf_magic.client import connect\n\n"
-        'with connect() as client:\n    client.cache("MNIST").get(0)\n```\n',
+        'with connect() as client:\n    client.cache("DIGITS").get(0)\n```\n',
         "Rows by key, scans, transactions; `session.client` is one. `follow` reads rows as they come.\n",
         "## Client\n",
         _auto("ignite_tf_magic.client.client", "connect"),

@@ -22,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 FOUND = ROOT / "tests/ignite_versions.json"
 TABLE = ROOT / "docs/compatibility.md"
-MARKS = ("<!-- made by make versions -->\n", "<!-- end -->\n")
+MARKS = ("<!-- made by make versions-ignite -->\n", "<!-- end -->\n")
 VERSIONS = ("2.14.0", "2.15.0", "2.16.0", "2.17.0")
 # What is tested, by the words of the table, and the tests of it: those whose answers depend on the nodes.
 AREAS: Mapping[str, Sequence[str]] = {

@@ -4,6 +4,7 @@ import argparse
 import ast
 import builtins
 import doctest
+import json
 import re
 import symtable
 import sys
@@ -76,6 +77,38 @@ def test_every_key_of_a_table_is_in_the_reference(made, table, tmp_path):
 
 def test_what_is_missed_is_said(made):
     assert "## What is missed" in made["performance.md"]
+
+
+def test_times_of_the_panel_are_those_of_its_benchmark(made):
+    section = made["performance.md"].partition("\n## The panel\n")[2].partition("\n## ")[0]
+    rows = json.loads((performance.RESULTS / "panel.json").read_text(encoding="utf-8"))
+    [again] = [row["ms"] for row in rows if row["variant"] == "again"]
+    [share] = [row["cpu_percent"] for row in rows if row["case"] == "idle"]
+    assert f"| each later look | {again} ms |" in section
+    assert f"| {share:.2g} % of a core |" in section
+    assert section.count("| drawing ") == sum(row["case"] == "draw" for row in rows)
+
+
+FRONTEND = {
+    "first word": ({"s": 0.03}, "| a cell that starts a run, until it says anything | 0.03 s |"),
+    "new user": ({"s": 91}, "| a new user, from nothing to a trained model | 91 s |"),
+    "typing": ({"median_ms": 40.2, "most_ms": 120}, "10,000 lines a second | 40 ms; 120 at most |"),
+    "notebook": ({"kb": 1800}, "| the saved notebook after that | 1,800 kB |"),
+    "of another time": ({}, None),
+}
+
+
+@pytest.mark.parametrize("cases", [[*FRONTEND], *([case] for case in FRONTEND), []], ids=str)
+def test_what_a_person_waits_for_is_told_as_far_as_it_was_measured(cases, tmp_path, monkeypatch):
+    monkeypatch.setattr(performance, "RESULTS", tmp_path)
+    rows = [{"case": case, **FRONTEND[case][0]} for case in cases]
+    if cases:
+        (tmp_path / "frontend.json").write_text(json.dumps(rows), encoding="utf-8")
+    page = performance.page()
+    told = [FRONTEND[case][1] for case in cases if FRONTEND[case][1]]
+    assert [line for line in told if line not in page] == []
+    assert ("## Before the screen" in page) == bool(told)
+    assert ("frontend" in page.partition("Not measured yet: ")[2].partition("\n")[0]) != bool(told)
 
 
 def slugs(text):
@@ -165,7 +198,8 @@ def lines_to_type(text):
 
 
 @pytest.mark.parametrize(
-    "name", ["README.md", "docs/tutorial.md", "docs/troubleshooting.md", "docs/index.md"]
+    "name",
+    ["README.md", "docs/tutorial.md", "docs/panel.md", "docs/troubleshooting.md", "docs/index.md"],
 )
 def test_lines_to_type_are_understood(name):
     for line in lines_to_type((ROOT / name).read_text(encoding="utf-8")):

@@ -186,6 +186,6 @@ def _described(use: RegionUse, num_bytes: int, free: float) -> str:
         f"the Ignite node at {_where(use.node)} has filled {use.used_bytes / _MIB:,.0f} of the "
         f"{use.max_bytes / _MIB:,.0f} MiB of its data region; {num_bytes / _MIB:,.1f} MiB more were to be written, and "
         f"{free / _MIB:,.1f} may be, as a node whose region is full ends, with all its caches. Remove caches or files "
-        "(ignite-tf sql 'DROP TABLE ...'; ignite-tf fs rm; ignite-tf prune), add nodes, or give them a larger data "
-        "region (maxSize; ignite-tf local up --region)"
+        "(ignite-tf sql 'DROP TABLE ...' of a CREATE TABLE, else session.client.destroy_cache(NAME); ignite-tf fs rm; "
+        "ignite-tf prune), add nodes, or give them a larger data region (maxSize; ignite-tf local up --region)"
     )

@@ -295,7 +295,8 @@ class _Load:
             if isinstance(error, RegionFull):
                 raise RegionFull(
                     f"cache {self._cache!r} stays as it is: the rows that are to replace its own have no room beside "
-                    f"them. To do without the old ones, drop the cache first (DROP TABLE). {error}"
+                    "them. To do without the old ones, remove the cache first: "
+                    f"session.client.destroy_cache({self._cache!r}). {error}"
                 ) from error
             raise
 

@@ -38,13 +38,12 @@ def result(value: Any) -> None:
     Raises:
         ConfigError: The value has no safe form, or is too large.
     """
-    if _is_model(value):
-        leave_model(value)
-        data = encode({"model": value.name})
-    else:
-        data = encode({"result": value})
+    is_model = _is_model(value)
+    data = encode({"model": value.name} if is_model else {"result": value})
     run_id = os.environ.get("IGNITE_TF_RUN_ID")
     if run_id and task().is_chief:
+        if is_model:
+            leave_model(value)  # two workers would write one file
         with Volume(cluster_of) as volume:
             _put(volume, run_id, _RESULT, data)
 

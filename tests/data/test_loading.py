@@ -246,7 +246,7 @@ def test_a_load_that_does_not_fit_halts_no_node(new_cluster):
         assert values(session, "OTHER") == OLD["x"].tolist()
 
         session.load("TEXTS", columns_of_size(30), replace=True, backups=1)
-        with pytest.raises(RegionFull, match="'TEXTS' stays as it is.*DROP TABLE"):
+        with pytest.raises(RegionFull, match="'TEXTS' stays as it is.*destroy_cache.'TEXTS'"):
             session.load("TEXTS", columns_of_size(75), replace=True, backups=1)
         check_complete(session.client, "TEXTS")
         assert session.client.cache("TEXTS").size() == 30 * 256

@@ -316,7 +316,7 @@ COMMANDS = (
         "pack the rows of a cache into another that is read faster",
         _pack,
         _add_pack,
-        example="MNIST MNIST_PACKED",
+        example="DIGITS DIGITS_PACKED",
     ),
     Command("caches", "list the cluster's caches", _caches, _add_caches, example=""),
     Command(
@@ -324,6 +324,6 @@ COMMANDS = (
         "run a SQL statement",
         _sql,
         _add_sql,
-        example="'SELECT label, COUNT(*) FROM MNIST GROUP BY label'",
+        example="'SELECT label, COUNT(*) FROM DIGITS GROUP BY label'",
     ),
 )

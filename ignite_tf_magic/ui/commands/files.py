@@ -253,7 +253,7 @@ COMMANDS = (
         _get,
         _paths("+", None, _RECURSIVE),
         "copy files to this machine (the last PATH; .)",
-        "-r /runs/k3f-mnist-1121-0412 .",
+        "-r /runs/k3f-digits-1121-0412 .",
         has_json=True,
     ),
     _fs(

@@ -110,14 +110,14 @@ def _add_profile(profile: argparse.ArgumentParser) -> None:
 
 
 COMMANDS = (
-    Command("columns", "tell what the rows of a cache are made of", _columns, _add_cache, example="MNIST"),
-    Command("sample", "show some rows of a cache", _sample, _add_sample, example="MNIST -n 5"),
+    Command("columns", "tell what the rows of a cache are made of", _columns, _add_cache, example="DIGITS"),
+    Command("sample", "show some rows of a cache", _sample, _add_sample, example="DIGITS -n 5"),
     Command(
         "draft",
         "write a script that trains on a cache, to go on from",
         _draft,
         _add_draft,
-        example="MNIST --label label",
+        example="DIGITS --label label",
         has_json=False,
     ),
     Command(
@@ -127,6 +127,6 @@ COMMANDS = (
             _profile,
             _add_profile,
         ),
-        example="MNIST label",
+        example="DIGITS label",
     ),
 )

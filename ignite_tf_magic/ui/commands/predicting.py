@@ -79,6 +79,6 @@ COMMANDS = (
         *("predict", "predict a cache's rows into another", _predict, _add_predict),
         "Each worker predicts its own partitions. OUT has a field for each output of the model (`prediction` for one) "
         "under the keys of CACHE. A prediction that was killed is gone on with by --resume; each row is there once.",
-        example="model.keras MNIST PREDICTED --batch-size 256",
+        example="model.keras DIGITS SCORES --batch-size 256",
     ),
 )

@@ -321,6 +321,6 @@ COMMANDS = (
     Command(
         *("doctor", "look at all that runs need, and tell how to mend it", _doctor, add_doctor_options),
         "The exit code is 1 when something is wrong.",
-        example="MNIST",
+        example="DIGITS",
     ),
 )

@@ -104,7 +104,7 @@ def _command(options: argparse.Namespace, screen: Screen) -> dict[str, Any]:
     if len(options.job) < 2:
         raise ConfigError(
             "start needs JOB_DIR and JOB_CMD behind CACHE_NAME, as in: "
-            f"{screen.command_name} start MNIST . python train.py"
+            f"{screen.command_name} start DIGITS . python train.py"
         )
     job_dir = Path(options.job[0])
     if not job_dir.exists():
@@ -120,7 +120,7 @@ def _script(options: argparse.Namespace) -> dict[str, Any]:
     if options.script is None:
         if options.cell is None and not options.explain:
             raise ConfigError(
-                "start needs what to run: JOB_DIR and JOB_CMD behind CACHE_NAME, as in `start MNIST . python "
+                "start needs what to run: JOB_DIR and JOB_CMD behind CACHE_NAME, as in `start DIGITS . python "
                 "train.py`; or --script FILE; in a notebook a cell: %%ignite_tf start CACHE, and the script below it"
             )
         return {"script": f"\n{options.cell}" if options.cell else ""}  # its lines are numbered as the cell's
@@ -192,6 +192,6 @@ COMMANDS = (
         "watching only. In a notebook a script is a cell: %%ignite_tf start CACHE_NAME; words behind -- are its "
         "sys.argv[1:]. -o NAME gives NAME.history, NAME.model() and NAME.result. --push sends numbers, texts, "
         "containers, arrays and tables, up to 256 MiB. The exit code is the run's.",
-        example="MNIST . python train.py --epochs 3\nMNIST --script train.py --workers 2 --tag first",
+        example="DIGITS . python train.py --epochs 3\nDIGITS --script train.py --workers 2 --tag first",
     ),
 )

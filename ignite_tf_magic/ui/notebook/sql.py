@@ -16,7 +16,7 @@ from ignite_tf_magic.ui.notebook.arguments import NotebookParser
 
 USAGE = """\
 %%ignite_sql [-o NAME] [--to KIND] [--limit N] [--engine NAME] [--json] [-c FILE] [--via HOST]
-SELECT label, COUNT(*) FROM MNIST WHERE label < :largest GROUP BY label
+SELECT label, COUNT(*) FROM DIGITS WHERE label < :largest GROUP BY label
 
   :name         the notebook variable of that name, bound as a parameter, never pasted into the text
   -o NAME       put the DataFrame into the variable NAME instead of showing it

@@ -77,7 +77,7 @@ class ShellScreen:
         self.note(f"in a file, train.py: {shlex.join([self.command_name, *words, '--script', 'train.py'])}")
 
     def show_panel(self) -> None:
-        """Fill the terminal with runs, nodes and caches until somebody leaves; elsewhere print the runs once."""
+        """Fill the terminal with the runs until somebody leaves; elsewhere print them once."""
         if sys.stdout.isatty() and sys.stdin.isatty():
             make_app(self.command_name).run()
             return

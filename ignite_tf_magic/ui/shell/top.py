@@ -1,4 +1,4 @@
-"""`ignite-tf top`: runs, nodes and caches in a terminal, as the panel shows them in a notebook."""
+"""`ignite-tf top`: the runs in a terminal, as a notebook's panel lists them, and a line about nodes and caches."""
 
 from __future__ import annotations
 
