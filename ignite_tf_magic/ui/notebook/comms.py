@@ -6,7 +6,6 @@ Front ends are heard at once, where kernel and front end know subshells; and the
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 
 ALIVE = {"kind": "alive"}
@@ -23,13 +22,14 @@ def hear_while_busy(*widgets: Any) -> None:
         widget.comm._reply_subshell_for = _as_sent
 
 
-def beat(widget: Any) -> None:
-    """Let the front end hear, until the widget is closed, that its kernel is there: `connection.js` waits for it."""
+def beat(widget: Any, ended: threading.Event) -> None:
+    """Let the front end hear, until it has ended, that its kernel is there: `connection.js` waits for it."""
 
     def go_on() -> None:
         while (comm := widget.comm) is not None:  # closing a widget takes its comm away
             comm.send({"method": "custom", "content": ALIVE})
-            time.sleep(_BEAT_INTERVAL_S)
+            if ended.wait(_BEAT_INTERVAL_S):
+                return
 
     threading.Thread(target=go_on, name="ignite-tf-beat", daemon=True).start()
 

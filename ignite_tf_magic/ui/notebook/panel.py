@@ -74,7 +74,7 @@ class _Panel:
             lambda _: self._closed.set(), names="comm"
         )  # closing a widget takes its comm away
         hear_while_busy(self.widget)
-        beat(self.widget)
+        beat(self.widget, self._closed)
 
     def keep_fresh(self) -> None:
         """Refresh until the widget is closed."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 _SEND_INTERVAL_S = 0.2
 _TICK_S = 1.0
+_MOST_KEPT_OPEN = 3
 _STOPPABLE = {RunState.QUEUED, RunState.STARTING, RunState.RUNNING, RunState.RESTARTING}
 # Of Jupyter's servers, VS Code, Colab, Kaggle, Databricks.
 _TRACES = (
@@ -83,6 +85,19 @@ def _widget_class() -> type[Any]:
     return RunWidget
 
 
+_ended: deque[Any] = deque()
+
+
+def _keep_open(widget: Any) -> None:
+    """Leave the widget of a run that has ended to a page that was loaded anew, which knows no display to update.
+
+    JupyterLab's gets to know its widgets when the cell has ended. Others are closed: a page asks for all that are open.
+    """
+    _ended.append(widget)
+    while len(_ended) > _MOST_KEPT_OPEN:
+        _ended.popleft().close()
+
+
 class WidgetRunView:
     """The widget of one cell. Its buttons act in the thread in which the kernel hears of a click."""
 
@@ -103,14 +118,14 @@ class WidgetRunView:
             "live": True,
             "can_leave": True,
         }
-        self._lock = threading.Lock()
+        self._lock, self._ended = threading.Lock(), threading.Event()
         self._lines = SentLines()
-        self._num_sent = self._num_synced = self._num_drawn = 0
+        self._num_sent = self._num_synced = 0
         self._sent_at = float("-inf")
         self._widget = _widget_class()(state=self._state, series={}, tail=self._lines.tail())
         self._widget.on_msg(self._heard)
         hear_while_busy(self._widget)
-        beat(self._widget)
+        beat(self._widget, self._ended)
         self._handle = display(self._widget, display_id=True)
 
     @contextmanager
@@ -179,10 +194,9 @@ class WidgetRunView:
         chart = kept_chart(series_of([("", records)], KEPT_POINTS)) if png else ""
         picture = RunPicture(title, progress, png, chart, self._lines.last, self._lines.num_lines, whole)
         self._handle.update(picture.bundle(), raw=True)
-        if self._num_drawn < 2:
-            self._widget.close()
-        else:  # a page that was loaded anew does not know the display, and goes on showing the widget
-            self._show_end(progress)
+        self._show_end(progress)
+        self._ended.set()
+        _keep_open(self._widget)
 
     def _show_end(self, progress: Progress) -> None:
         note = ""
@@ -216,8 +230,6 @@ class WidgetRunView:
         action = str(message.get("action")) if isinstance(message, dict) else ""
         if action == "ping":
             self._widget.send(ALIVE)
-        elif action == "drawn":
-            self._num_drawn += 1
         elif self._run is not None:
             self._act(action)
 

@@ -167,7 +167,6 @@ function render({model, el}) {
   showSeries();
   takeTail();
   const disconnect = igniteTfConnection(model, el, (live) => { isLive = live; showState(); });
-  try { model.send({action: "drawn"}); } catch { /* the kernel is dead */ }
   return () => {
     disconnect();
     model.off("change:state", showState);
