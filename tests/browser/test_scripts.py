@@ -188,6 +188,7 @@ def test_partitions_stand_under_their_nodes_and_those_under_their_hosts(page):
     page.evaluate(DRAW, [joined(*PANEL), {"seen": SEEN, "told": {}}])
     page.get_by_role("tab", name="cluster").click()
     heat = page.get_by_role("table", name="partitions by host and node").locator("tr")
+    expect(heat).to_have_count(3)
     assert [row.locator("th, td").all_inner_texts() for row in heat.all()] == [
         ["partitions of", "a", "b"],
         ["a:1", "a:2", "b:1"],
