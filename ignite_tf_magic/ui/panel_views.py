@@ -23,7 +23,7 @@ _RESUMABLE = {RunState.FAILED, RunState.STOPPED, RunState.LOST}
 
 
 def panel_as_json(seen: PanelSeen, now: datetime) -> dict[str, Any]:
-    """Return what there is to draw: runs, newest first; nodes; caches with their partitions by node."""
+    """Return what there is to draw: runs, newest first; nodes, host by host; caches with their partitions by node."""
     ended = [run for run in seen.runs if not is_live(run, now)][-_MOST_ENDED:]
     kept = {run.id for run in ended} | {run.id for run in seen.runs if is_live(run, now)}
     runs = [run for run in reversed(seen.runs) if run.id in kept]
@@ -42,7 +42,7 @@ def panel_as_json(seen: PanelSeen, now: datetime) -> dict[str, Any]:
                 if node.used_bytes is not None and node.max_bytes
                 else None,
             }
-            for node in seen.nodes
+            for node in sorted(seen.nodes, key=lambda node: (node.host, node.name))
         ],
         "caches": [
             {

@@ -167,7 +167,7 @@ def test_the_sidebar_sees_runs_and_caches_while_every_kernel_is_busy(ignite, cac
         expect(page.locator(".jp-Notebook")).to_contain_text('column(row["val"], "x")[0]')
 
         sidebar.get_by_role("tab", name="cluster").click()
-        expect(sidebar.get_by_role("table", name="partitions by node")).to_contain_text(cache)
+        expect(sidebar.get_by_role("table", name="partitions by host and node")).to_contain_text(cache)
 
         sidebar.get_by_role("tab", name="runs").click()
         stop_in(row)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
-from playwright.sync_api import BrowserContext, Locator, expect
+from playwright.sync_api import BrowserContext, Locator, Page, expect
 from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 
 from ignite_tf_magic.session import RunRequest, load, open_session
@@ -28,6 +28,25 @@ model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
 model.compile("sgd", "mse", metrics=["mae"])
 model.fit(np.arange(64.0), 1e6 * np.arange(64.0), epochs=3, verbose=2)
 """
+# A loss that falls by decades, on each worker; then there is time to look at it.
+TRAIN_AND_WAIT = """
+import json, os, time, keras, numpy as np
+model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
+model.compile(keras.optimizers.SGD(0.3), "mse", metrics=["mae"])
+x = np.linspace(-1, 1, 64)
+model.fit(x, 100 * x + 5, epochs=40, batch_size=64, verbose=0)
+print("worker", json.loads(os.environ["TF_CONFIG"])["task"]["index"], "has trained", flush=True)
+time.sleep(3600)
+"""
+KERNEL_IS_KNOWN = "() => window.jupyterapp?.shell.currentWidget?.context?.sessionContext?.session?.kernel"
+NOTE_DRAWN_TEXTS = """() => {
+    window.drawn = [];
+    const write = CanvasRenderingContext2D.prototype.fillText;
+    CanvasRenderingContext2D.prototype.fillText = function (text, ...where) {
+        window.drawn.push(text);
+        return write.call(this, text, ...where);
+    };
+}"""
 # Text as it is seen: the colour with all opacities, on what lies below it.
 DIM = """(output, least) => {
     const parse = text => { const [r, g, b, a = 1] = text.match(/[\\d.]+/g).map(Number); return {rgb: [r, g, b], a}; };
@@ -138,14 +157,25 @@ def test_a_run_from_elsewhere_is_attached_by_the_sidebar_interrupted_and_stopped
 
 
 def test_a_kernel_that_is_restarted_takes_its_run_over(desk):
-    notebook = desk.open("restart", f"%%ignite_tf start {CACHE} --workers 1\n{COUNT}", "%ignite_tf attach")
+    cells = [f"%%ignite_tf start {CACHE} --workers 1\n{COUNT}", "%ignite_tf attach", "%ignite_tf panel"]
+    notebook = desk.open("restart", *cells)
     page = notebook.page
+    notebook.run(3)
+    panel = notebook.output(3)
+    panel.get_by_role("tab", name="caches").click()
+    expect(panel.get_by_role("button", name=f"profile of {CACHE}")).to_be_enabled()
     notebook.run(1)
     expect(notebook.output(1)).to_contain_text("step 3")
     run_id = id_in(notebook.output(1))
     page.get_by_role("button", name="Restart the kernel", exact=True).click()
     page.locator(".jp-Dialog .jp-mod-accept").click()
     expect(notebook.prompt(1)).not_to_have_text("[*]:")
+    gone = "not connected to a kernel any more: "
+    expect(notebook.output(1)).to_contain_text(f"{gone}%ignite_tf attach {run_id} shows the run again")
+    for name in ("Stop", "Detach", "TensorBoard"):
+        expect(notebook.output(1).get_by_role("button", name=name)).to_be_disabled()
+    expect(panel).to_contain_text(f"{gone}run the cell again")
+    expect(panel.get_by_role("button", name=f"profile of {CACHE}")).to_be_disabled()
     notebook.wait_until_idle()
     notebook.cell(0).locator(".cm-content").click()
     page.keyboard.press("Control+Enter")
@@ -156,6 +186,138 @@ def test_a_kernel_that_is_restarted_takes_its_run_over(desk):
     attached.get_by_role("button", name="Stop").click()
     attached.get_by_role("button", name="Really?").click()
     expect(attached).to_contain_text(f"run {run_id}: stopped")
+
+
+def test_who_detaches_has_the_cell_back_and_attaches_again(desk):
+    cells = [f"%%ignite_tf start {CACHE} --workers 1\n{COUNT}", "%ignite_tf attach"]
+    notebook = desk.open("detach", *cells)
+    notebook.run(1)
+    cell = notebook.output(1)
+    expect(cell).to_contain_text("step 3")
+    run_id = id_in(cell)
+    cell.get_by_role("button", name="Detach").click()
+    expect(notebook.prompt(1)).not_to_have_text("[*]:")
+    expect(cell).to_contain_text(f"not watching any more; run {run_id} goes on")
+    expect(cell).not_to_contain_text("stopped")
+    notebook.run(2)
+    attached = notebook.output(2)
+    expect(attached.locator(".itm-id")).to_have_text(f"run {run_id}")
+    expect(attached).to_contain_text("step 30")
+    stop_in(attached)
+    expect(attached).to_contain_text(f"run {run_id}: stopped")
+
+
+def test_a_page_that_is_loaded_anew_knows_its_panel_and_how_to_see_its_run(desk):
+    """JupyterLab asks for widgets when the kernel has time, and forgets what else the cell shows that was busy."""
+    cells = ["%ignite_tf panel", f"%%ignite_tf start {CACHE} --workers 2\n{COUNT}", "%ignite_tf attach"]
+    notebook = desk.open("reload", *cells)
+    page = notebook.page
+    notebook.run(1)
+    expect(notebook.output(1)).to_contain_text("ended runs")
+    notebook.run(2)
+    expect(notebook.output(2)).to_contain_text("worker 1 | step 3")
+    run_id = id_in(notebook.output(2))
+    page.keyboard.press("Control+s")
+    path = desk.directory / "notebooks" / "reload.ipynb"
+    until(lambda: path.read_text().count("widget-view") == 2, 300)
+    page.reload()
+    page.wait_for_function(KERNEL_IS_KNOWN)
+    page.get_by_role("button", name="Interrupt the kernel").click()
+
+    cell = notebook.output(2)
+    expect(cell.locator(".itm-id")).to_have_text(f"run {run_id}")
+    expect(cell).to_contain_text(f"not watching any more: %ignite_tf attach {run_id} shows the run again")
+    expect(cell.get_by_role("button", name="Stop")).to_have_count(0)
+    cell.get_by_role("tab", name="worker 1").click()
+    expect(cell.get_by_role("log", name="output of worker 1")).to_contain_text("step 3")
+    notebook.wait_until_idle()
+    notebook.run(3)
+    attached = notebook.output(3)
+    expect(attached).to_contain_text("worker 1 | step 30")
+    row = notebook.output(1).locator(".itm-row", has_text=run_id)
+    row.get_by_role("button", name=run_id, exact=True).click()
+    expect(notebook.output(1).locator(".itm-detail")).to_contain_text(run_id)
+    stop_in(attached)
+    expect(attached).to_contain_text(f"run {run_id}: stopped")
+    expect(row).to_contain_text("stopped")
+
+
+def test_the_chart_the_tabs_and_the_tensorboard_of_a_training(desk):
+    start = f"%%ignite_tf start {CACHE} --workers 2{TRAIN_AND_WAIT}"
+    notebook = desk.open("chart", start, "%ignite_tf tensorboard --stop")
+    page = notebook.page
+    page.evaluate(NOTE_DRAWN_TEXTS)
+    notebook.run(1)
+    cell = notebook.output(1)
+    cell.get_by_role("tab", name="worker 1").click()
+    own = cell.get_by_role("log", name="output of worker 1")
+    expect(own).to_contain_text("worker 1 has trained")
+    expect(own).not_to_contain_text("worker 0 has trained")
+    cell.get_by_role("tab", name="all").click()
+    expect(cell.get_by_role("log", name="output of all workers")).to_contain_text("worker 0 has trained")
+    expect(cell.get_by_role("log", name="output of worker 1")).to_be_hidden()
+
+    titles = cell.locator(".u-title")
+    expect(titles).to_have_text(["loss", "mae"])
+    axis = cell.get_by_title("what the metrics are drawn over")
+    for name, label in (("epoch", "epoch"), ("time", "seconds"), ("step", "step")):
+        axis.select_option(name)
+        expect(cell.locator(".u-legend tr:first-child .u-label").first).to_have_text(label)
+    cell.get_by_label("mae", exact=True).uncheck()
+    expect(titles).to_have_text(["loss"])
+    cell.get_by_label("mae", exact=True).check()
+    expect(titles).to_have_text(["loss", "mae"])
+
+    # Powers of ten stand beside an axis of logarithms alone.
+    assert spread(page, cell.get_by_label("log", exact=True).check) > 100_000
+    assert spread(page, cell.get_by_label("log", exact=True).uncheck) < 10_000
+
+    at_the_end = last_loss(cell)
+    cell.get_by_label("smooth", exact=True).fill("0.95")
+    assert last_loss(cell) > 2 * at_the_end
+    cell.get_by_label("smooth", exact=True).fill("0")
+    assert last_loss(cell) == at_the_end
+    desk.shot(notebook.cell(1), "chart")
+
+    cell.get_by_role("button", name="TensorBoard").click()
+    link = cell.locator(".itm-note a")
+    expect(link).to_be_visible()
+    with desk.context.expect_page() as opened:
+        link.click()
+    expect(opened.value).to_have_title("TensorBoard")
+    opened.value.close()
+    stop_in(cell)
+    expect(cell).to_contain_text("stopped after")
+    notebook.run(2)
+    expect(notebook.output(2)).to_contain_text("stopped")
+
+
+def spread(page: Page, change: Callable[[], None]) -> float:
+    """Return the quotient of the largest and smallest number that a chart writes beside its axis for a change."""
+    page.evaluate("window.drawn.length = 0")
+    change()
+    numbers = page.evaluate("window.drawn.map(text => Number(text.replaceAll(',', ''))).filter(n => n > 0)")
+    return float(max(numbers) / min(numbers))
+
+
+def last_loss(cell: Locator) -> float:
+    """Return what the legend says where the mouse is: at the right end of the loss."""
+    over = cell.locator(".u-over").first
+    box = over.bounding_box()
+    assert box
+    for inset in (12, 2):
+        over.hover(position={"x": box["width"] - inset, "y": box["height"] / 2})
+    return float(cell.locator(".u-legend").first.locator("tr:nth-child(2) .u-value").inner_text())
+
+
+def stop_in(cell: Locator) -> None:
+    """Stop a run as a person does: what has lapsed unanswered, on a machine that is busy, is asked again."""
+    really = cell.get_by_role("button", name="Really?")
+    for _ in range(20):
+        cell.get_by_role("button", name="Stop", exact=True).click()
+        with contextlib.suppress(PlaywrightTimeoutError):
+            return really.click(timeout=4_000)
+    return really.click()
 
 
 def test_tab_completes_commands_options_and_caches(desk):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ignite_tf_magic.runs.record import RunInfo
 from ignite_tf_magic.session import PanelSeen, RunState
+from ignite_tf_magic.session.panel_feed import NodeSeen
 from ignite_tf_magic.training.records import RecordReader, TrainingRecord, WorkerMeasures, without_repeats
 from ignite_tf_magic.ui.panel_views import panel_as_json
 
@@ -73,6 +74,12 @@ def test_of_runs_that_have_ended_or_told_nothing_there_is_nothing():
     assert shown(replace(RUN, state=RunState.SUCCEEDED, ended_at=NOW), told)["measures"] == []
     assert shown(RUN)["measures"] == []
     assert shown(RUN, record(1))["measures"] == []
+
+
+def test_nodes_stand_host_by_host():
+    nodes = (NodeSeen("1", "b:2", "b"), NodeSeen("2", "a:1", "a"), NodeSeen("3", "b:1", "b"))
+    found = panel_as_json(PanelSeen(nodes=nodes), NOW)["nodes"]
+    assert [(node["host"], node["name"]) for node in found] == [("a", "a:1"), ("b", "b:1"), ("b", "b:2")]
 
 
 any_text = st.text(st.characters(exclude_categories=[]), max_size=3)

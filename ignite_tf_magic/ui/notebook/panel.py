@@ -11,7 +11,7 @@ from ignite_tf_magic.errors import ConfigError, IgniteTfError
 from ignite_tf_magic.session import PanelFeed
 from ignite_tf_magic.ui.assets import joined
 from ignite_tf_magic.ui.notebook.arguments import NAME
-from ignite_tf_magic.ui.notebook.comms import hear_while_busy
+from ignite_tf_magic.ui.notebook.comms import ALIVE, beat, hear_while_busy
 from ignite_tf_magic.ui.panel_actions import act
 from ignite_tf_magic.ui.panel_views import panel_as_json
 
@@ -48,7 +48,7 @@ def _widget_class() -> type[Any]:
     class PanelWidget(anywidget.AnyWidget):
         """What the front end draws."""
 
-        _esm = joined("panel.js", "panel_widget.js")
+        _esm = joined("connection.js", "panel.js", "panel_widget.js")
         _css = joined("run_view.css", "panel.css")
         seen = traitlets.Dict().tag(sync=True)
         told = traitlets.Dict().tag(sync=True)
@@ -74,6 +74,7 @@ class _Panel:
             lambda _: self._closed.set(), names="comm"
         )  # closing a widget takes its comm away
         hear_while_busy(self.widget)
+        beat(self.widget, self._closed)
 
     def keep_fresh(self) -> None:
         """Refresh until the widget is closed."""
@@ -104,6 +105,9 @@ class _Panel:
         if not isinstance(message, dict):
             return
         action, about = str(message.get("action")), str(message.get("about"))
+        if action == "ping":
+            self.widget.send(ALIVE)
+            return
         if action != "close":
             self.widget.told = {
                 **self.widget.told,

@@ -22,8 +22,9 @@ from ignite_tf_magic.session.tensorboards import open_tensorboard
 from ignite_tf_magic.ui.assets import joined, kept_chart
 from ignite_tf_magic.ui.metrics_views import KEPT_POINTS, series_of
 from ignite_tf_magic.ui.notebook.arguments import NAME
-from ignite_tf_magic.ui.notebook.comms import hear_while_busy
+from ignite_tf_magic.ui.notebook.comms import ALIVE, beat, hear_while_busy
 from ignite_tf_magic.ui.notebook.run_area import picture_of_training
+from ignite_tf_magic.ui.notebook.sent_lines import SentLines
 from ignite_tf_magic.ui.progress import Progress
 from ignite_tf_magic.ui.render import state_colour, where_it_runs
 from ignite_tf_magic.ui.run_html import RunPicture
@@ -34,9 +35,7 @@ if TYPE_CHECKING:
 
 _SEND_INTERVAL_S = 0.2
 _TICK_S = 1.0
-_MOST_LINES = 400  # of each sending; a person reads no more, and a browser draws no more
-_MOST_SENT_CHARS, _MOST_LINE_CHARS = 60_000, 2_000
-_KEPT_LINES = 200  # in the notebook, when it has ended
+_MOST_KEPT_OPEN = 3
 _STOPPABLE = {RunState.QUEUED, RunState.STARTING, RunState.RUNNING, RunState.RESTARTING}
 # Of Jupyter's servers, VS Code, Colab, Kaggle, Databricks.
 _TRACES = (
@@ -77,7 +76,7 @@ def _widget_class() -> type[Any]:
     class RunWidget(anywidget.AnyWidget):
         """What the front end draws."""
 
-        _esm = joined("uPlot.iife.min.js", "chart.js", "run_view.js")
+        _esm = joined("uPlot.iife.min.js", "chart.js", "ansi.js", "connection.js", "run_view.js")
         _css = joined("uPlot.min.css", "run_view.css")
         state = traitlets.Dict().tag(sync=True)
         series = traitlets.Dict().tag(sync=True)
@@ -86,17 +85,17 @@ def _widget_class() -> type[Any]:
     return RunWidget
 
 
-def _bounded(lines: list[tuple[int | None, str]]) -> list[tuple[int | None, str]]:
-    """Return the last of many lines, so much that a person may read and Jupyter's server lets through."""
-    shown: list[tuple[int | None, str]] = []
-    num_chars = 0
-    for worker, text in reversed(lines[-_MOST_LINES:]):
-        text = text[:_MOST_LINE_CHARS]
-        num_chars += len(text)
-        if num_chars > _MOST_SENT_CHARS:
-            break
-        shown.append((worker, text))
-    return shown[::-1]
+_ended: deque[Any] = deque()
+
+
+def _keep_open(widget: Any) -> None:
+    """Leave the widget of a run that has ended to a page that was loaded anew, which knows no display to update.
+
+    JupyterLab's gets to know its widgets when the cell has ended. Others are closed: a page asks for all that are open.
+    """
+    _ended.append(widget)
+    while len(_ended) > _MOST_KEPT_OPEN:
+        _ended.popleft().close()
 
 
 class WidgetRunView:
@@ -117,14 +116,16 @@ class WidgetRunView:
             "words": "",
             "colour": state_colour(RunState.STARTING),
             "live": True,
+            "can_leave": True,
         }
-        self._lock = threading.Lock()
-        self._tail: deque[str] = deque(maxlen=_KEPT_LINES)
-        self._num_lines = self._num_sent = self._num_synced = 0
+        self._lock, self._ended = threading.Lock(), threading.Event()
+        self._lines = SentLines()
+        self._num_sent = self._num_synced = 0
         self._sent_at = float("-inf")
-        self._widget = _widget_class()(state=self._state, series={}, tail={"end": 0, "all": []})
+        self._widget = _widget_class()(state=self._state, series={}, tail=self._lines.tail())
         self._widget.on_msg(self._heard)
         hear_while_busy(self._widget)
+        beat(self._widget, self._ended)
         self._handle = display(self._widget, display_id=True)
 
     @contextmanager
@@ -191,37 +192,34 @@ class WidgetRunView:
         whole = f"{NAME} logs {self._run.id}" if self._run else ""
         png = picture_of_training(records) if self._with_chart else None
         chart = kept_chart(series_of([("", records)], KEPT_POINTS)) if png else ""
-        picture = RunPicture(title, progress, png, chart, tuple(self._tail), self._num_lines, whole)
+        picture = RunPicture(title, progress, png, chart, self._lines.last, self._lines.num_lines, whole)
         self._handle.update(picture.bundle(), raw=True)
-        self._widget.close()
+        self._show_end(progress)
+        self._ended.set()
+        _keep_open(self._widget)
+
+    def _show_end(self, progress: Progress) -> None:
+        note = ""
+        if self._run is not None and not progress.state.has_ended:
+            note = f"not watching any more: {NAME} attach {self._run.id} shows the run again"
+        self._sync_tail()
+        self._set(
+            words=progress.words,
+            share=progress.share,
+            colour=state_colour(progress.state),
+            live=False,
+            note=note,
+        )
 
     def _send(self, output: LiveOutput) -> None:
         lines, last = output.take_lines()
-        self._tail.extend(output.named(*line)[:_MOST_LINE_CHARS] for line in lines)
-        self._num_lines += len(lines)
-        shown = _bounded(lines)
-        if len(shown) < len(lines):
-            left_out = len(lines) - len(shown)
-            shown = [(None, f"... {left_out:,} lines left out; {NAME} logs shows all"), *shown]
-        tasks: dict[str, list[str]] = {}
-        for worker, text in shown:
-            if worker is not None:
-                tasks.setdefault(output.tasks[worker], []).append(text)
-        self._widget.send(
-            {
-                "kind": "output",
-                "end": self._num_lines,
-                "all": [output.named(*line) for line in shown],
-                "last": last,
-                "tasks": tasks if len(output.tasks) > 1 else {},
-            }
-        )
+        self._widget.send({"kind": "output", "last": last, **self._lines.take(lines, output)})
 
     def _sync_tail(self) -> None:
         """Have who draws the widget anew, or a moment later than the first lines came, know the last ones."""
-        if self._num_synced != self._num_lines:
-            self._num_synced = self._num_lines
-            self._widget.tail = {"end": self._num_lines, "all": list(self._tail)}
+        if self._num_synced != self._lines.num_lines:
+            self._num_synced = self._lines.num_lines
+            self._widget.tail = self._lines.tail()
 
     def _set(self, **changes: Any) -> None:
         with self._lock:
@@ -229,16 +227,21 @@ class WidgetRunView:
             self._widget.state = self._state
 
     def _heard(self, _: Any, message: Any, __: Any) -> None:
+        action = str(message.get("action")) if isinstance(message, dict) else ""
+        if action == "ping":
+            self._widget.send(ALIVE)
+        elif self._run is not None:
+            self._act(action)
+
+    def _act(self, action: str) -> None:
         acts: dict[str, Callable[[], None]] = {
             "stop": self._stop,
             "detach": self._leave,
             "tensorboard": self._open_board,
         }
-        act = acts.get(str(message.get("action"))) if isinstance(message, dict) else None
-        if act is None or self._run is None:
-            return
         try:
-            act()
+            if action in acts:
+                acts[action]()
         except _ERRORS as error:
             self._set(note=str(error))
 

@@ -1,5 +1,6 @@
-// The panel: runs, the cluster's nodes, caches. `source` is {seen(), onChange(call), act(action, about, note), insert(code)}: a
-// widget's model in a notebook, the server in JupyterLab's sidebar; `insert` is missing where no cell can be written.
+// The panel: runs, the cluster's nodes, caches. `source` is {seen(), told(), onChange(call), act(action, about, note), lost(),
+// insert(code)}: a widget's model in a notebook, the server in JupyterLab's sidebar. `lost` says why nothing can be done any
+// more; `insert` is missing where no cell can be written.
 function igniteTfPanel(root, source) {
   root.classList.add("itm-panel");
   const make = (tag, attributes = {}, ...children) => {
@@ -48,7 +49,9 @@ function igniteTfPanel(root, source) {
   const body = make("div", {className: "itm-body"});
   const note = make("div", {className: "itm-note", role: "status", "aria-live": "polite"});
   const detail = make("pre", {className: "itm-detail", tabIndex: 0, hidden: true});
-  root.append(bar, trouble, body, note, detail);
+  // Its buttons can be taken out of use all at once.
+  const actions = make("fieldset", {className: "itm-actions"}, body);
+  root.append(bar, trouble, actions, note, detail);
 
   function spark(values, colour, label) {
     const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
@@ -154,18 +157,27 @@ function igniteTfPanel(root, source) {
 
   function cluster(seen) {
     if (!seen.cluster) return [make("div", {className: "itm-facts", textContent: "No cluster yet: Ignite nodes are started here when they are needed."})];
-    const rows = seen.nodes.map((node) => make("tr", {},
+    // The nodes come host by host.
+    const hosts = new Map();
+    for (const node of seen.nodes) hosts.set(node.host, [...(hosts.get(node.host) || []), node]);
+    const heading = (textContent, attributes = {}) => make("th", {textContent, scope: "col", ...attributes});
+    const name = (host) => host || "unknown host";
+    const rows = [...hosts].flatMap(([host, nodes]) => nodes.map((node, i) => make("tr", {},
+      ...(i ? [] : [make("th", {textContent: name(host), scope: "rowgroup", rowSpan: nodes.length})]),
       make("td", {textContent: node.name}), make("td", {textContent: node.memory}),
-      make("td", {}, node.share === null ? "" : make("div", {className: "itm-bar"}, make("div", {style: `width:${100 * node.share}%`})))));
-    const head = make("tr", {}, ...["node", "memory for data", ""].map((name) => make("th", {textContent: name, scope: "col"})));
+      make("td", {}, node.share === null ? "" : make("div", {className: "itm-bar"}, make("div", {style: `width:${100 * node.share}%`}))))));
+    const head = make("tr", {}, ...["host", "node", "memory for data", ""].map((each) => heading(each)));
     const nodes = make("table", {className: "itm-table", "aria-label": "nodes"}, head, ...rows);
     const most = Math.max(1, ...seen.caches.flatMap((cache) => Object.values(cache.primaries)));
-    const heads = make("tr", {}, make("th", {textContent: "partitions of", scope: "col"}), ...seen.nodes.map((node) => make("th", {textContent: node.name, scope: "col"})));
-    const cells = (cache) => seen.nodes.map((node) => {
+    const hostHeads = make("tr", {}, heading("partitions of", {rowSpan: 2}),
+      ...[...hosts].map(([host, own]) => heading(name(host), {scope: "colgroup", colSpan: own.length, className: "itm-host"})));
+    const nodeHeads = make("tr", {}, ...[...hosts.values()].flat().map((node) => heading(node.name)));
+    const cells = (cache) => [...hosts.values()].flatMap((own) => own.map((node, i) => {
       const count = cache.primaries[node.id] || 0;
-      return make("td", {textContent: count || "", style: `text-align:right;background:rgba(30,136,229,${0.6 * count / most})`});
-    });
-    const heat = make("table", {className: "itm-table", "aria-label": "partitions by node"}, heads,
+      return make("td", {textContent: count || "", className: i ? "" : "itm-host",
+        style: `text-align:right;background:rgba(30,136,229,${0.6 * count / most})`});
+    }));
+    const heat = make("table", {className: "itm-table", "aria-label": "partitions by host and node"}, hostHeads, nodeHeads,
       ...seen.caches.filter((cache) => Object.keys(cache.primaries).length).map((cache) => make("tr", {}, make("th", {textContent: cache.name, scope: "row"}), ...cells(cache))));
     return [nodes, heat];
   }
@@ -217,7 +229,9 @@ function igniteTfPanel(root, source) {
       tabOf[name].setAttribute("aria-selected", String(name === state.view));
       tabOf[name].tabIndex = name === state.view ? 0 : -1;
     }
-    trouble.textContent = [seen.trouble ? "the cluster does not answer: " + seen.trouble : "", ...seen.warnings].filter(Boolean).join("\n");
+    const lost = source.lost ? source.lost() : "";
+    actions.disabled = Boolean(lost);
+    trouble.textContent = lost || [seen.trouble ? "the cluster does not answer: " + seen.trouble : "", ...seen.warnings].filter(Boolean).join("\n");
     const told = source.told();
     drawBody(seen, told.form);
     // An answer is an event: it is taken once, however often it is drawn.

@@ -1,12 +1,18 @@
-// The panel as a widget of a notebook. Follows `igniteTfPanel`.
+// The panel as a widget of a notebook. Follows `igniteTfPanel` and `igniteTfConnection`.
 function render({model, el}) {
   const calls = [];
+  let isLive = true;
   igniteTfPanel(el, {
     seen: () => model.get("seen"),
     told: () => model.get("told"),
     onChange: (call) => { calls.push(call); model.on("change:seen", call); model.on("change:told", call); },
+    lost: () => isLive ? "" : "not connected to a kernel any more: run the cell again",
     act: (action, about, note) => model.send({action, about, note}),
   });
-  return () => calls.forEach((call) => { model.off("change:seen", call); model.off("change:told", call); });
+  const disconnect = igniteTfConnection(model, el, (live) => { isLive = live; calls.forEach((call) => call()); });
+  return () => {
+    disconnect();
+    calls.forEach((call) => { model.off("change:seen", call); model.off("change:told", call); });
+  };
 }
 export default {render};

@@ -1,31 +1,6 @@
-// The area of one run in a cell: its state, buttons, chart and output. Follows `uPlot` and `igniteTfChart`.
+// The area of one run in a cell: its state, buttons, chart and output. Follows `uPlot`, `igniteTfChart`,
+// `igniteTfColoured` and `igniteTfConnection`.
 const MAX_LINES = 2000;
-const SGR = {30: "#555", 31: "#e53935", 32: "#43a047", 33: "#fb8c00", 34: "#1e88e5", 35: "#8e24aa", 36: "#00acc1", 37: "#9e9e9e",
-  90: "#808080", 91: "#e53935", 92: "#43a047", 93: "#fb8c00", 94: "#1e88e5", 95: "#8e24aa", 96: "#00acc1", 97: "#9e9e9e"};
-
-function fragment(text) {
-  const made = document.createDocumentFragment();
-  let style = {};
-  for (const [i, part] of text.split(/\x1b\[([0-9;:]*)m/).entries()) {
-    if (i % 2) {
-      for (const code of (part || "0").split(";").map(Number)) {
-        if (code === 0) style = {};
-        else if (code === 1) style.fontWeight = "bold";
-        else if (code === 3) style.fontStyle = "italic";
-        else if (code === 4) style.textDecoration = "underline";
-        else if (code === 39) delete style.color;
-        else if (code in SGR) style.color = SGR[code];
-      }
-    } else if (part) {
-      const span = document.createElement("span");
-      span.textContent = part;
-      Object.assign(span.style, style);
-      made.append(span);
-    }
-  }
-  return made;
-}
-
 // A bounded piece of output: old lines go, and who has scrolled up stays there.
 class Output {
   constructor(parent, label) {
@@ -48,7 +23,7 @@ class Output {
     if (!lines.length) return;
     this.atEnd(() => {
       const piece = document.createElement("span");
-      piece.append(fragment(lines.join("\n") + "\n"));
+      piece.append(igniteTfColoured(lines.join("\n") + "\n"));
       this.lines.append(piece);
       this.counts.push(lines.length);
       let total = this.counts.reduce((sum, count) => sum + count, 0);
@@ -134,21 +109,27 @@ function render({model, el}) {
   };
   outputOf("");
 
+  let isLive = true;
   function showState() {
     const state = model.get("state");
     head.querySelector(".itm-dot").style.color = state.colour;
     head.querySelector(".itm-id").textContent = state.run;
     head.querySelector(".itm-words").textContent = state.words;
-    const known = state.share !== null && state.share !== undefined;
-    bar.firstChild.style.width = known ? 100 * state.share + "%" : "";
+    const isConnected = isLive || !state.live, id = state.run.replace("run ", "");
+    const known = (state.share !== null && state.share !== undefined) || !state.live || !isConnected;
+    bar.firstChild.style.width = known ? 100 * (state.share || 0) + "%" : "";
     bar.classList.toggle("itm-busy", !known);
-    bar.setAttribute("aria-valuenow", known ? Math.round(100 * state.share) : 0);
+    bar.setAttribute("aria-valuenow", known ? Math.round(100 * (state.share || 0)) : 0);
     if (stop.textContent === "Stopping" && state.can_stop && state.note !== "stopping ...") stop.textContent = "Stop";
-    stop.disabled = !state.can_stop || stop.textContent === "Stopping";
-    detach.disabled = !state.run || !state.can_leave;
-    board.disabled = !state.run;
-    buttons.hidden = !state.hears;
+    stop.disabled = !isConnected || !state.can_stop || stop.textContent === "Stopping";
+    detach.disabled = !isConnected || !state.run || !state.can_leave;
+    board.disabled = !isConnected || !state.run;
+    buttons.hidden = !state.hears || !state.live;
     note.textContent = state.note || "";
+    if (!isConnected) {
+      note.textContent = "not connected to a kernel any more: " + (id ? "%ignite_tf attach " + id + " shows the run again" : "run the cell again");
+      return;
+    }
     if (state.url) {
       const link = document.createElement("a");
       Object.assign(link, {href: state.url, target: "_blank", rel: "noopener", textContent: state.url});
@@ -161,20 +142,23 @@ function render({model, el}) {
     chart = chart || igniteTfChart(chartRoot, uPlot);
     chart.update(series);
   }
-  // Lines are numbered: what was sent before this page drew anything is in `tail`.
-  let end = 0;
-  function addNew(lines, upTo) {
-    const fresh = Math.min(lines.length, upTo - end);
-    if (fresh > 0) outputOf("").add(lines.slice(-fresh));
-    end = Math.max(end, upTo);
+  // Lines of each tab are numbered: what was sent before this page drew anything is in `tail`.
+  const ends = new Map();
+  function addNew(name, {lines, end}) {
+    const seen = ends.get(name) || 0, fresh = Math.min(lines.length, end - seen);
+    if (fresh > 0) outputOf(name).add(lines.slice(-fresh));
+    ends.set(name, Math.max(seen, end));
+  }
+  function addAll({all, tasks}) {
+    addNew("", all);
+    for (const [name, lines] of Object.entries(tasks)) addNew(name, lines);
   }
   function take(message) {
     if (message.kind !== "output") return;
-    addNew(message.all, message.end);
+    addAll(message);
     outputOf("").progress(message.last);
-    for (const [name, lines] of Object.entries(message.tasks)) outputOf(name).add(lines);
   }
-  const takeTail = () => addNew(model.get("tail").all, model.get("tail").end);
+  const takeTail = () => addAll(model.get("tail"));
   model.on("change:state", showState);
   model.on("change:series", showSeries);
   model.on("change:tail", takeTail);
@@ -182,7 +166,9 @@ function render({model, el}) {
   showState();
   showSeries();
   takeTail();
+  const disconnect = igniteTfConnection(model, el, (live) => { isLive = live; showState(); });
   return () => {
+    disconnect();
     model.off("change:state", showState);
     model.off("change:series", showSeries);
     model.off("change:tail", takeTail);

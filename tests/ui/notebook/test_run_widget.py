@@ -25,6 +25,7 @@ class FrontEnd:
     def __init__(self, kernel):
         self._client = kernel.client
         self.comm_id, self.states, self.lines, self.tasks, self.shown = None, [], [], {}, []
+        self.tail, self.num_beats = {}, 0
         message = self._client.session.msg("create_subshell_request")
         self._client.control_channel.send(message)
         self._subshell = self._client.get_control_msg(timeout=300)["content"]["subshell_id"]
@@ -50,12 +51,15 @@ class FrontEnd:
             on_change()
 
     def _take(self, data):
-        if data["method"] == "custom":
-            self.lines += data["content"]["all"]
-            for task, lines in data["content"]["tasks"].items():
-                self.tasks.setdefault(task, []).extend(lines)
+        if data["method"] == "custom" and data["content"]["kind"] == "alive":
+            self.num_beats += 1
+        elif data["method"] == "custom":
+            self.lines += data["content"]["all"]["lines"]
+            for task, sent in data["content"]["tasks"].items():
+                self.tasks.setdefault(task, []).extend(sent["lines"])
         elif "state" in data.get("state", {}):
             self.states.append(data["state"]["state"])
+        self.tail = data.get("state", {}).get("tail", self.tail)
 
     def click(self, action):
         content = {"comm_id": self.comm_id, "data": {"method": "custom", "content": {"action": action}}}
@@ -108,6 +112,8 @@ def test_a_run_is_seen_while_it_goes_on_and_stopped_in_its_busy_cell(front_end, 
     assert "stopping ..." in [state.get("note") for state in front_end.states]
     assert {"worker 0 | step 0", "worker 1 | step 0"} <= set(front_end.lines)
     assert front_end.tasks["worker 1"][:2] == ["step 0", "step 1"]
+    assert front_end.num_beats > 0
+    assert [line.split()[0] for line in front_end.tail["tasks"]["worker 1"]["lines"][-2:]] == ["step", "step"]
     first, kept, card = front_end.shown
     assert VIEW in first
     assert VIEW not in kept and "text/html" in kept
@@ -116,10 +122,40 @@ def test_a_run_is_seen_while_it_goes_on_and_stopped_in_its_busy_cell(front_end, 
     assert "stopped after" in card["text/plain"]
 
 
+def test_a_ping_is_answered_while_the_cell_is_busy(front_end, digits):
+    """Far more beats than the kernel gives by itself in that time, each of them an answer."""
+    seen, stop = [], once(lambda: front_end.click("stop"))
+
+    def on_change():
+        if front_end.lines and len(seen) < 50:
+            seen.append(True)
+            front_end.click("ping")
+        stop(len(seen) == 50 and front_end.num_beats >= 50)
+
+    assert front_end.run(f"%%ignite_tf start {digits}\n{TRAIN}", on_change) == "RunFailed"
+
+
+def test_a_worker_that_floods_leaves_the_others_their_tabs(front_end, digits):
+    script = (
+        "import json, os, time\n"
+        "if json.loads(os.environ['TF_CONFIG'])['task']['index']:\n"
+        "    for step in range(300): print('a quiet step', step, flush=True); time.sleep(0.01)\n"
+        "else:\n"
+        "    for line in range(200_000): print('line', line)\n"
+    )
+    assert front_end.run(f"%%ignite_tf start {digits} --workers 2\n{script}", lambda: None) is None
+    quiet = [f"a quiet step {step}" for step in range(300)]
+    assert [line for line in front_end.tasks["worker 1"] if line.startswith("a quiet")] == quiet
+    assert any("lines left out" in line for line in front_end.tasks["worker 0"])
+    assert not any("lines left out" in line for line in front_end.tasks["worker 1"])
+    assert len(front_end.lines) < 50_000
+
+
 def test_who_detaches_has_the_cell_back_and_the_run_goes_on(front_end, digits):
     leave = once(lambda: front_end.click("detach"))
     code = f"%%ignite_tf start {digits} -o run\n{TRAIN}"
     assert front_end.run(code, lambda: leave(len(front_end.lines) > 10)) is None
+    assert front_end.states[0]["can_leave"]
     assert VIEW not in front_end.shown[1]
     text = []
     front_end.run("print(run.info().state.value, flush=True); run.stop()", lambda: text.append(1))
