@@ -302,14 +302,16 @@ def _frontend(rows: list[dict[str, Any]]) -> str:
     }
     known = {row["case"]: row for row in rows}
     return _times_table(
-        "## Before the screen\n\nJupyterLab and Chromium; of several starts the slowest.",
+        "## Before the screen\n\nJupyterLab and Chromium.",
         [[name, _waited(known[case])] for case, name in names.items() if case in known],
     )
 
 
 def _waited(row: Row) -> str:
     if "s" in row:
-        return f"{row['s']:.2g} s"
+        return f"{row['s']:.0f} s"
+    if "median_s" in row:
+        return f"{row['median_s']:.2f} s; {row['most_s']:.2f} at most"
     if "kb" in row:
         return f"{row['kb']:,} kB"
     return f"{row['median_ms']:.0f} ms; {row['most_ms']:.0f} at most"

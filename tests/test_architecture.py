@@ -112,8 +112,8 @@ ROOMS: list[dict[str, str]] = [
     },
     {
         "session": """
-            registration provenance installation run_plans run_index liveness pruning resuming submission resolve
-            listing run_values training_run known_runs cluster_names overviews panel_feed examination
+            registration provenance installation run_plans run_index liveness pruning run_scripts resuming
+            submission resolve listing run_values training_run known_runs cluster_names overviews panel_feed examination
             local_nodes prediction_steps predictions loads facade predicting
             tensorboards files
         """,

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from ignite_tf_magic.errors import ConfigError, IgniteTfError
-from ignite_tf_magic.launch.hosts import Host, call_all
+from ignite_tf_magic.launch.hosts import call_all
 from ignite_tf_magic.launch.parcels import pack_package
-from ignite_tf_magic.runs.directory import RunDirectory, make_private, script_path
+from ignite_tf_magic.runs.directory import RunDirectory, make_private
 from ignite_tf_magic.runs.handles.run import Run
 from ignite_tf_magic.runs.record import RunRecord
 from ignite_tf_magic.runs.registry.registry import Registry
@@ -19,6 +19,7 @@ from ignite_tf_magic.runs.supervision.manager import RunPlan
 from ignite_tf_magic.runs.supervision.planning import Plan
 from ignite_tf_magic.runs.timeouts import Timeouts
 from ignite_tf_magic.session.liveness import why_it_may_live
+from ignite_tf_magic.session.run_scripts import read_script
 from ignite_tf_magic.settings.options import ConnectOptions, timeouts_divisor
 
 _LAST_JOBS_S = 15.0
@@ -54,7 +55,7 @@ def plan_to_resume(
         reason = why_it_may_live(run, registry, is_of_this_home=is_of_this_home)
         if reason is not None:
             raise ConfigError(f"run {run.id} is not resumed: {reason}")
-    script = None if record.spec.command else _script(run)
+    script = None if record.spec.command else read_script(run)
     package = pack_package() if any(host.ssh is not None for host in record.hosts) else None
     _check_job(run)
     return RunPlan(
@@ -116,34 +117,6 @@ def _as_submitted(run: Run) -> RunRecord:
         return record
     submitted = RunRecord.from_json(json.loads(path.read_text(encoding="utf-8")))
     return replace(record, spec=submitted.spec, hosts=submitted.hosts, topology=submitted.topology)
-
-
-def _script(run: Run) -> str:
-    """Read the run's script, here or on one of its hosts."""
-    record = run.record()
-    path = run.directory.script(record.spec.script_name)
-    if path.exists():
-        return path.read_text(encoding="utf-8")
-    with run.reach.visiting(run.hosts()) as opened:
-        answers = call_all(opened, lambda host: _read_whole(host, record))
-    for answer in answers.values():
-        if isinstance(answer, bytes):
-            return answer.decode("utf-8")
-    reasons = [
-        f"{name}: {answer if isinstance(answer, IgniteTfError) else 'it has none'}"
-        for name, answer in answers.items()
-    ]
-    raise ConfigError(
-        f"the script of run {record.run_id} is nowhere to be found ({'; '.join(reasons)}); start it again "
-        f"from its cell, with its checkpoints: igfs:///runs/{record.run_id}/checkpoints"
-    )
-
-
-def _read_whole(host: Host, record: RunRecord) -> bytes | None:
-    data, path = b"", script_path(record.spec.script_name)
-    while piece := host.read(record.run_id, path, len(data)):
-        data += piece
-    return data or None
 
 
 def _check_job(run: Run) -> None:

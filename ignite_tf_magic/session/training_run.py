@@ -16,6 +16,7 @@ from ignite_tf_magic.igfs.reader import FileReader
 from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.runs.handles.run import Run
 from ignite_tf_magic.serialization.facts_html import facts_html
+from ignite_tf_magic.session.run_scripts import read_script
 from ignite_tf_magic.session.run_values import load_model, read_result
 from ignite_tf_magic.settings.options import ConnectOptions
 from ignite_tf_magic.training.parameters import FILE_NAME as PARAMETERS
@@ -114,6 +115,15 @@ class TrainingRun(Run):
                 file.read_into(0, memoryview(data))
             return parse_parameters(bytes(data))
         return {}
+
+    @property
+    def script(self) -> str:
+        """The source that its workers execute, as it was sent: of a cell behind an empty line, for its numbers.
+
+        Raises:
+            ConfigError: It executes a command and has none, or no host has it any more.
+        """
+        return read_script(self)
 
     @property
     def history(self) -> pd.DataFrame:

@@ -59,7 +59,7 @@ def test_the_quick_start_trains_and_so_does_the_cell_that_the_sidebar_writes(ign
         form = sidebar.get_by_role("group", name="train on DIGITS", exact=True)
         form.get_by_label("learn").select_option("label")
         form.get_by_role("button", name="write the cell").click()
-        written = page.locator(".jp-Notebook .jp-Cell", has_text='column(row["val"], "label")')
+        written = page.locator(".jp-Notebook .jp-Cell", has_text='tf.cast(row["val"]["label"], tf.int32)')
         expect(written).to_be_visible()
         number = int(written.get_attribute("data-windowed-list-index") or "")
         notebook.run(number)

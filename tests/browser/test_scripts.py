@@ -26,12 +26,11 @@ STATE = {
 DRAW = """async ([script, values]) => {
     const {default: {render}} = await import(URL.createObjectURL(new Blob([script], {type: "text/javascript"})));
     const calls = [];
-    window.sent = [];
     const model = {
         get: (name) => values[name],
         on: (name, call) => calls.push([name, call]),
         off: () => {},
-        send: (content) => window.sent.push(content.action),
+        send: () => {},
     };
     window.tell = (event, content) => calls.filter(([name]) => name === event).forEach(([, call]) => call(content));
     window.place = document.createElement("div");
@@ -140,16 +139,14 @@ def test_lines_are_shown_once_in_the_tab_of_their_worker(page):
     expect(everything).to_have_text("w0 | 8\nw0 | 9\nw1 | 0\nw1 | 1\n")
 
 
-def test_a_kernel_of_which_nothing_is_heard_is_asked_and_then_given_up(page):
+def test_a_kernel_of_which_nothing_is_heard_is_given_up(page):
     draw_run(page, {"all": lines(), "tasks": {}})
     words = "not connected to a kernel any more: %ignite_tf attach a1b-digits shows the run again"
     detach = page.get_by_role("button", name="Detach")
     for _ in range(10):
         page.clock.run_for(10_000)
         page.evaluate("window.tell('msg:custom', {kind: 'alive'})")
-    assert page.evaluate("window.sent") == []
     page.clock.run_for(25_000)
-    assert page.evaluate("window.sent") == ["ping"]
     expect(detach).to_be_enabled()
     page.clock.run_for(15_000)
     expect(page.locator(".itm-note")).to_have_text(words)

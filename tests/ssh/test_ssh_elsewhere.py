@@ -45,6 +45,7 @@ def test_a_detached_run(session, elsewhere):
     assert [worker["host"] for worker in described["workers"]] == ["bed1", "bed2", "bed3"]
     assert described["owner"]["supervisor"] in ("bed1", "bed2", "bed3")
     assert re.search(r"^worker 1 +bed2 ", elsewhere("describe", run.id).out, re.M)
+    assert elsewhere("describe", run.id, "--script").out == COUNT
     assert check_lines_so_far(elsewhere("logs", run.id, "--worker", "1").out) > 20
 
     with elsewhere.start("attach", run.id[:-1]) as watching:

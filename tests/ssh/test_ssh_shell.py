@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 
 import pytest
@@ -12,7 +13,8 @@ from tests.ssh.ssh_user import COUNT, NUM_ROWS, by_worker, check_lines
 SHOW = "import json, os; print(json.loads(os.environ['TF_CONFIG'])['task']['index'], sorted(os.listdir()), flush=True)"
 # The third wait before it is started again takes four seconds.
 DIES_THRICE = """
-import os, signal
+import os
+import re, signal
 from pathlib import Path
 tries = Path.home() / "tries"
 with tries.open("a") as file:
@@ -45,6 +47,8 @@ def test_the_exit_code_is_the_runs(here, job):
     out, err = here("start", *words, "python3", "-c", script, "--lr", "3", code=7)
     assert out == "words ['--lr', '3']\n"
     assert "exit code 7" in err
+    err = here("describe", "--script", code=1)[1]
+    assert re.search(r"run \S+ executes python3 -c .* in a copy of a directory, and has no script", err)
 
 
 def test_explain(here, job, bed):

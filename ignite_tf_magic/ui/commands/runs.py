@@ -84,6 +84,11 @@ def _resume(options: argparse.Namespace, screen: Screen) -> None:
 
 def _describe(options: argparse.Namespace, screen: Screen) -> None:
     run = _run(options, screen)
+    if options.script:
+        if options.json:
+            raise ConfigError("--script prints the script as it is: leave --json out")
+        screen.write(memoryview(run.script.encode()))
+        return
     info, record, latest, failure = run.info(), run.record(), run.latest(), run.failure()
     given = _parameters(run)
     if options.json:
@@ -228,6 +233,7 @@ def _doctor(options: argparse.Namespace, screen: Screen) -> int:
 
 def _add_described(describe: argparse.ArgumentParser) -> None:
     add_run_or_none(describe, or_newest=True)
+    flags(describe, ("--script", "print the script that its workers execute, instead"))
 
 
 def _add_logs(logs: argparse.ArgumentParser) -> None:
@@ -286,7 +292,9 @@ COMMANDS = (
         "It goes on with its script, arguments and cache; this process owns it.",
         example="k3f",
     ),
-    Command("describe", "tell all that is known of a run", _describe, _add_described, example="k3f"),
+    Command(
+        "describe", "tell all that is known of a run", _describe, _add_described, example="k3f\nk3f --script"
+    ),
     Command("stop", "end a run's processes", _stop, add_run_or_none, example="k3f"),
     Command("logs", "show a run's output", _logs, _add_logs, example="k3f --worker 1 --lines 50"),
     Command(

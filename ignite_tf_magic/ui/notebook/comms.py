@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-ALIVE = {"kind": "alive"}
+_ALIVE = {"kind": "alive"}
 _BEAT_INTERVAL_S = 5.0
 
 
@@ -27,7 +27,7 @@ def beat(widget: Any, ended: threading.Event) -> None:
 
     def go_on() -> None:
         while (comm := widget.comm) is not None:  # closing a widget takes its comm away
-            comm.send({"method": "custom", "content": ALIVE})
+            comm.send({"method": "custom", "content": _ALIVE})
             if ended.wait(_BEAT_INTERVAL_S):
                 return
 

@@ -11,7 +11,7 @@ from ignite_tf_magic.errors import ConfigError, IgniteTfError
 from ignite_tf_magic.session import PanelFeed
 from ignite_tf_magic.ui.assets import joined
 from ignite_tf_magic.ui.notebook.arguments import NAME
-from ignite_tf_magic.ui.notebook.comms import ALIVE, beat, hear_while_busy
+from ignite_tf_magic.ui.notebook.comms import beat, hear_while_busy
 from ignite_tf_magic.ui.panel_actions import act
 from ignite_tf_magic.ui.panel_views import panel_as_json
 
@@ -105,9 +105,6 @@ class _Panel:
         if not isinstance(message, dict):
             return
         action, about = str(message.get("action")), str(message.get("about"))
-        if action == "ping":
-            self.widget.send(ALIVE)
-            return
         if action != "close":
             self.widget.told = {
                 **self.widget.told,

@@ -22,7 +22,7 @@ from ignite_tf_magic.session.tensorboards import open_tensorboard
 from ignite_tf_magic.ui.assets import joined, kept_chart
 from ignite_tf_magic.ui.metrics_views import KEPT_POINTS, series_of
 from ignite_tf_magic.ui.notebook.arguments import NAME
-from ignite_tf_magic.ui.notebook.comms import ALIVE, beat, hear_while_busy
+from ignite_tf_magic.ui.notebook.comms import beat, hear_while_busy
 from ignite_tf_magic.ui.notebook.run_area import picture_of_training
 from ignite_tf_magic.ui.notebook.sent_lines import SentLines
 from ignite_tf_magic.ui.progress import Progress
@@ -113,7 +113,7 @@ class WidgetRunView:
         self._state: dict[str, Any] = {
             "hears": bool(getattr(kernel, "_supports_kernel_subshells", False)),
             "run": "",
-            "words": "",
+            "words": "starting",
             "colour": state_colour(RunState.STARTING),
             "live": True,
             "can_leave": True,
@@ -123,10 +123,10 @@ class WidgetRunView:
         self._num_sent = self._num_synced = 0
         self._sent_at = float("-inf")
         self._widget = _widget_class()(state=self._state, series={}, tail=self._lines.tail())
+        self._handle = display(self._widget, display_id=True)  # first: somebody waits for a word
         self._widget.on_msg(self._heard)
         hear_while_busy(self._widget)
         beat(self._widget, self._ended)
-        self._handle = display(self._widget, display_id=True)
 
     @contextmanager
     def busy(self, words: str) -> Iterator[None]:
@@ -227,11 +227,8 @@ class WidgetRunView:
             self._widget.state = self._state
 
     def _heard(self, _: Any, message: Any, __: Any) -> None:
-        action = str(message.get("action")) if isinstance(message, dict) else ""
-        if action == "ping":
-            self._widget.send(ALIVE)
-        elif self._run is not None:
-            self._act(action)
+        if self._run is not None and isinstance(message, dict):
+            self._act(str(message.get("action")))
 
     def _act(self, action: str) -> None:
         acts: dict[str, Callable[[], None]] = {

@@ -1,11 +1,11 @@
 // Whether the kernel of a widget is still there. Calls `changed(isLive)` when that changes; returns what ends the watching.
 //
 // A front end knows when it restarts a kernel. Of one that has died some never hear: so a live kernel lets something be
-// heard every few seconds, and is asked when nothing was. What is heard late is as good: it may have been busy.
+// heard every few seconds. What is heard late is as good: it may have been busy.
 function igniteTfConnection(model, el, changed) {
-  const LOOK_MS = 2000, SILENCE_MS = 20000, ANSWER_MS = 10000;
+  const LOOK_MS = 2000, SILENCE_MS = 30000;
   const HEARD = "change msg:custom";
-  let isLive = true, heardAt = Date.now(), askedAt = null;
+  let isLive = true, heardAt = Date.now();
   const isCut = () => el.closest(".jupyter-widgets-disconnected") !== null;
   function set(live) {
     if (live === isLive) return;
@@ -13,17 +13,11 @@ function igniteTfConnection(model, el, changed) {
     changed(live);
   }
   function heard() {
-    [heardAt, askedAt] = [Date.now(), null];
+    heardAt = Date.now();
     set(!isCut());
   }
-  function ask() {
-    askedAt = Date.now();
-    try { model.send({action: "ping"}); } catch { set(false); }
-  }
   function look() {
-    const now = Date.now();
-    if (isCut() || (askedAt !== null && now - askedAt > ANSWER_MS)) set(false);
-    else if (askedAt === null && now - heardAt > SILENCE_MS) ask();
+    if (isCut() || Date.now() - heardAt > SILENCE_MS) set(false);
   }
   const soon = () => setTimeout(look);  // when the front end has marked the view, too
   for (const name of HEARD.split(" ")) model.on(name, heard);

@@ -69,6 +69,16 @@ def test_history_shows_one_run_and_compares_several(kernel, trained):
     assert re.search(r"^training +epoch 3/3, step 36: .*loss ", described, re.MULTILINE)
 
 
+def test_the_script_of_a_run_is_shown_as_it_was_sent(kernel, trained):
+    _, run_id = trained
+    shown = kernel.run(f"%ignite_tf describe {run_id} --script").stdout
+    assert shown == kernel.run("print(trained.script, end='')").stdout
+    assert shown.startswith("\n"), "its lines are numbered as the cell's"
+    assert "model.fit(" in shown
+    refused = kernel.run(f"%ignite_tf describe {run_id} --script --json")
+    assert "leave --json out" in str(refused.error)
+
+
 def test_history_draws_a_chart_to_look_into_where_a_person_is(kernel, trained):
     _, run_id = trained
     kernel.run("import os; os.environ['IGNITE_TF_VIEW'] = 'widget'")

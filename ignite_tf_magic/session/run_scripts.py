@@ -1,0 +1,47 @@
+"""The script that a run executes, as it was sent."""
+
+from __future__ import annotations
+
+import shlex
+
+from ignite_tf_magic.errors import ConfigError, IgniteTfError
+from ignite_tf_magic.launch.hosts import Host, call_all
+from ignite_tf_magic.runs.directory import script_path
+from ignite_tf_magic.runs.handles.run import Run
+from ignite_tf_magic.runs.record import RunRecord
+
+
+def read_script(run: Run) -> str:
+    """Read the source of a run's script, here or on one of its hosts.
+
+    Raises:
+        ConfigError: It executes a command and has none, or no host has it any more.
+    """
+    record = run.record()
+    if record.spec.command:
+        raise ConfigError(
+            f"run {run.id} executes {shlex.join(record.spec.command)} in a copy of a directory, and has no script"
+        )
+    path = run.directory.script(record.spec.script_name)
+    if path.exists():
+        return path.read_text(encoding="utf-8")
+    with run.reach.visiting(run.hosts()) as opened:
+        answers = call_all(opened, lambda host: _read_whole(host, record))
+    for answer in answers.values():
+        if isinstance(answer, bytes):
+            return answer.decode("utf-8")
+    reasons = [
+        f"{name}: {answer if isinstance(answer, IgniteTfError) else 'it has none'}"
+        for name, answer in answers.items()
+    ]
+    raise ConfigError(
+        f"the script of run {record.run_id} is nowhere to be found ({'; '.join(reasons)}); start it again "
+        f"from its cell, with its checkpoints: igfs:///runs/{record.run_id}/checkpoints"
+    )
+
+
+def _read_whole(host: Host, record: RunRecord) -> bytes | None:
+    data, path = b"", script_path(record.spec.script_name)
+    while piece := host.read(record.run_id, path, len(data)):
+        data += piece
+    return data or None
