@@ -139,6 +139,19 @@ def test_lines_are_shown_once_in_the_tab_of_their_worker(page):
     expect(everything).to_have_text("w0 | 8\nw0 | 9\nw1 | 0\nw1 | 1\n")
 
 
+def test_tabs_are_in_the_order_of_the_workers_not_of_their_first_words(page):
+    tasks = {f"worker {number}": lines("x") for number in (10, 2, 0)}
+    draw_run(page, {"all": lines(), "tasks": tasks})
+    page.evaluate(
+        "late => window.tell('msg:custom', {kind: 'output', last: '', ...late})",
+        {"all": lines(), "tasks": {"worker 1": lines("x")}},
+    )
+    expect(page.get_by_role("tab")).to_have_text(["all", "worker 0", "worker 1", "worker 2", "worker 10"])
+    page.get_by_role("tab", name="worker 1", exact=True).click()
+    page.keyboard.press("ArrowRight")
+    expect(page.get_by_role("log", name="output of worker 2")).to_be_visible()
+
+
 def test_a_kernel_of_which_nothing_is_heard_is_given_up(page):
     draw_run(page, {"all": lines(), "tasks": {}})
     words = "not connected to a kernel any more: %ignite_tf attach a1b-digits shows the run again"

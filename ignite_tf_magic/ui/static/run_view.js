@@ -96,6 +96,12 @@ function render({model, el}) {
       const tab = button(tabs, name || "all", "output of " + (name || "all workers"), () => show(name));
       tab.setAttribute("role", "tab");
       outputs.set(name, {output: new Output(texts, "output of " + (name || "all workers")), tab});
+      const inOrder = [...outputs].sort(([a], [b]) => a.localeCompare(b, undefined, {numeric: true}));
+      outputs.clear();
+      for (const [each, made] of inOrder) {
+        outputs.set(each, made);
+        tabs.append(made.tab);
+      }
       tabs.hidden = outputs.size < 3;
       show(chosen);
     }
