@@ -401,7 +401,7 @@ def _after_failure(record: RunRecord, reports: Reports, observation: Observation
         again = record.happened(
             RunEvent.WORTH_A_RETRY,
             num_failures=record.num_failures + (not was_late),
-            reason=_cause(record),
+            reason=cause_of_end(record),
             exit_code=None,
         )
         return _with_past(again, observation)
@@ -417,7 +417,12 @@ def _obstacles(record: RunRecord, reports: Reports) -> set[str]:
     return {report.error.kind for report in mine if report.error and report.generation == record.generation}
 
 
-def _cause(record: RunRecord) -> str:
+def cause_of_end(record: RunRecord) -> str:
+    """Say why a generation of workers has ended, or is being ended."""
+    if record.state is RunState.STOPPED:
+        return record.reason or "it was stopped"
+    if not record.state.has_ended and record.state is not RunState.FAILING:
+        return "its owner had ended"
     if record.reason is not None or record.failed_worker is None:
         return record.reason or "its workers were ended from outside"
     worker, name = record.workers[record.failed_worker], record.role(record.failed_worker).name

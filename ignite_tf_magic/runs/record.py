@@ -23,6 +23,7 @@ from ignite_tf_magic.launch import lock
 from ignite_tf_magic.launch.files import stamp_of, write_private
 from ignite_tf_magic.runs.directory import RunDirectory
 from ignite_tf_magic.runs.orders import Order, WorkerEnd, known_fields
+from ignite_tf_magic.runs.phases import TRAINING
 from ignite_tf_magic.runs.roles import Role, Strategy, cluster_spec, roles_of
 from ignite_tf_magic.runs.states import RunEvent, RunState, after
 from ignite_tf_magic.runs.task import is_python_script
@@ -237,6 +238,7 @@ class RunRecord:
         waiting_for: What keeps the run from going on now.
         left_until: Its owner has left it; until then its workers live on for whoever takes it over. Seconds since the
             epoch.
+        first_started_at: Of a run that was resumed, when it was started first.
         version: Counts the changes of this record.
     """
 
@@ -263,6 +265,7 @@ class RunRecord:
     detached: bool = False
     supervisor: str = ""
     left_until: float | None = None
+    first_started_at: float | None = None
     version: int = 1
 
     @property
@@ -459,6 +462,11 @@ class RunInfo:
     left_until: datetime | None = None
     tasks: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
+
+    @property
+    def has_told_training(self) -> bool:
+        """Whether workers have told something of a training since they were started last."""
+        return any(worker.phase == TRAINING for worker in self.workers)
 
     @property
     def counted_workers(self) -> str:

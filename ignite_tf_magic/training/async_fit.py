@@ -175,8 +175,8 @@ class LeadingSteps(LeadingCallback):
         elif self._asked.is_asked or self._progress.wants_to_save():
             self._save(batch + 1, logs)
         if self._reporter.is_time():
-            check_loss(logs or {}, self.epoch, self.step)
             self._reporter.report(self.epoch, batch + 1, self.step, logs or {}, is_epoch=False)
+            check_loss(logs or {}, self.epoch, self.step)
 
     def _save(self, num_batches: int, logs: Any) -> None:
         more = self._handed.settle()
@@ -192,8 +192,8 @@ class LeadingSteps(LeadingCallback):
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Report the epoch, and save if it is time to."""
-        check_loss(logs or {}, epoch, self.step)
         self._reporter.report(epoch, self.last_batch + 1, self.step, logs or {}, is_epoch=True)
+        check_loss(logs or {}, epoch, self.step)
         if self._asked.is_asked or self._progress.wants_to_save():
             self._progress.save(epoch + 1, 0, self.step, more=self._done_by_worker())
         if self._asked.is_asked:

@@ -208,9 +208,9 @@ class Leading(LeadingCallback):
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Report the epoch, and ask whether anybody wants to stop or to save."""
+        self._reporter.report(epoch, self.last_batch + 1, self.step, logs or {}, is_epoch=True)
         check_loss(logs or {}, epoch, self.step)
         self._together.check_weights(f"after epoch {epoch + 1}")
-        self._reporter.report(epoch, self.last_batch + 1, self.step, logs or {}, is_epoch=True)
         wishes = [self.model.stop_training or self._together.wishes_for(STOP), self._wants_to_save()]
         stop, save = self._group.sum_arrays([np.array(wishes, np.float32)])[0]
         if stop:
@@ -223,8 +223,8 @@ class Leading(LeadingCallback):
         if is_agreed or (self._group.place.size == 1 and self._reporter.is_time()):
             self._together.wish(REPORT, wanted=False)
             values = {**logs, **self._together.results()}
-            check_loss(values, self.epoch, self.step)
             self._reporter.report(self.epoch, self.last_batch + 1, self.step, values, is_epoch=False)
+            check_loss(values, self.epoch, self.step)
         elif self._group.place.is_chief and self._reporter.is_time():
             self._together.wish(REPORT)
 

@@ -141,8 +141,8 @@ class Loop:
             self._asked.end_together(self._group)
 
     def _tell(self, num_batches: int, values: dict[str, float], *, is_epoch: bool) -> None:
-        check_loss(values, self.epoch, self.step)
         self._reporter.report(self.epoch, num_batches, self.step, values, is_epoch=is_epoch)
+        check_loss(values, self.epoch, self.step)
 
     def _pause(self) -> int:
         """Return the steps that take about as long as may pass until all ask again."""

@@ -64,6 +64,7 @@ _THINGS: dict[str, Callable[[str], list[str]]] = {
     "FROM": _paths,
 }
 _FILES_TOO = {"FROM"}
+_NO_FILES = {"COLUMN", "METRIC"}  # nor anything else that a notebook knows
 
 
 def candidates(words: Sequence[str], beginning: str) -> Candidates:
@@ -86,8 +87,14 @@ def candidates(words: Sequence[str], beginning: str) -> Candidates:
             parser, num_given, option = below[word], 0, None
         else:
             num_given, option = num_given + 1, None
+    name, equals, begun = beginning.partition("=")
+    given = _options(parser).get(name) if equals else None
     if option is not None and option.nargs != 0:
-        found = Candidates(tuple(_values(option, beginning)))
+        found = Candidates(tuple(_values(option, beginning)), str(option.metavar) not in _NO_FILES)
+    elif given is not None:
+        found = Candidates(
+            tuple(f"{name}={value}" for value in _values(given, begun)), or_files=not given.choices
+        )
     else:
         found = _next(parser, num_given, beginning)
     begins = tuple(word for word in found.words if word.startswith(beginning))
@@ -108,7 +115,7 @@ def _next(parser: argparse.ArgumentParser, num_given: int, beginning: str) -> Ca
     if is_last and place.nargs not in ("*", "+"):
         return Candidates()
     shown = str(place.metavar)
-    known = place.choices is not None or (shown in _THINGS and shown not in _FILES_TOO)
+    known = place.choices is not None or shown in {*_THINGS, *_NO_FILES} - _FILES_TOO
     return Candidates(tuple(_values(place, beginning)), or_files=not known)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from ignite_tf_magic.session import mean_data_wait
@@ -56,12 +57,22 @@ def last_words(records: Sequence[TrainingRecord]) -> list[str]:
     """Sum a training up, for the end of a cell."""
     if not records:
         return []
-    last = _last(records)
-    speeds = [each for each in records if each.training == last.training and each.examples_per_s]
-    found = [place_text(last)]
-    if speeds:
-        found.append(speed_text(speeds[len(speeds) // 2]))
-    return found + [text for text in [advice(records)] if text]
+    return [text for text in [place_text(_last(records)), typical_speed(records), advice(records)] if text]
+
+
+def typical_speed(records: Sequence[TrainingRecord]) -> str:
+    """Say how fast the last training mostly was, by its epochs if it has some; empty when it is not known."""
+    told = [each for each in _of_last(records) if each.examples_per_s is not None]
+    told = [each for each in told if each.is_epoch] or told
+    if not told:
+        return ""
+    waits = [each.data_wait for each in told if each.data_wait is not None]
+    waiting = f", waiting for data {median(waits):.0%} of the time" if waits else ""
+    return f"mostly {median(each.examples_per_s or 0.0 for each in told):,.0f} examples/s{waiting}"
+
+
+def _of_last(records: Sequence[TrainingRecord]) -> list[TrainingRecord]:
+    return [each for each in records if each.training == records[-1].training]
 
 
 def history_view(records: Sequence[TrainingRecord], most: int | None = 10) -> View:
@@ -86,7 +97,10 @@ def history_view(records: Sequence[TrainingRecord], most: int | None = 10) -> Vi
         for each in shown
     ]
     table = table_view(head, rows, right=set(range(int(several), len(head))), upper=False)
-    notes = _best_epochs(epochs, names) if len(epochs) > 1 else []
+    notes = _best_epochs([each for each in _of_last(records) if each.is_epoch], names)
+    trainings = list(dict.fromkeys(each.training for each in records))
+    if len(trainings) > 1:
+        notes.append(f"the chart and the best are of {trainings[-1]}, the last of {len(trainings)} trainings")
     if len(epochs) > len(shown):
         notes.append(f"the last {len(shown)} of {len(epochs)} epochs; --all shows all")
     if not notes:
@@ -96,6 +110,8 @@ def history_view(records: Sequence[TrainingRecord], most: int | None = 10) -> Vi
 
 
 def _best_epochs(epochs: Sequence[TrainingRecord], names: Sequence[str]) -> list[str]:
+    if len(epochs) < 2:
+        return []
     found = []
     for name in names:
         if name not in _NOT_DRAWN and (best := best_of(epochs, name)) is not None:
@@ -141,7 +157,6 @@ def comparison_view(
     rows = []
     for run, records, given in runs:
         info, record = run.info(), kept[run.id]
-        speed = speed_text(records[len(records) // 2]) if records else ""
         told = [_number(record.values.get(name)) if record else "" for name in names]
         place = [str(record.epoch + 1), str(record.step)] if record else ["", ""]
         chosen = [_shown(given.get(name)) for name in differing]
@@ -154,10 +169,11 @@ def comparison_view(
                 *place,
                 *told,
                 *chosen,
-                speed,
+                typical_speed(records),
             ]
         )
-    head = ["run", "state", "tags", "workers", "epoch", "step", *names, *differing, "speed"]
+    chosen_heads = [f"{name} given" if name in names else name for name in differing]
+    head = ["run", "state", "tags", "workers", "epoch", "step", *names, *chosen_heads, "speed"]
     if not any(row[2] for row in rows):
         head, rows = [*head[:2], *head[3:]], [[*row[:2], *row[3:]] for row in rows]
     numbers = {head.index("workers") + place for place in range(3 + len(names))}
@@ -185,7 +201,7 @@ def series_of(
     metrics: dict[str, None] = {}
     found = []
     for name, records in runs:
-        of_last = [each for each in records if each.training == records[-1].training]
+        of_last = _of_last(records)
         shown = of_last[:: -(-len(of_last) // most_points) or 1]
         if of_last and shown[-1] is not of_last[-1]:
             shown.append(of_last[-1])

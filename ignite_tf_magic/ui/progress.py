@@ -49,11 +49,13 @@ def progress_of(info: RunInfo, records: Sequence[TrainingRecord], now: datetime)
     """
     if info.state.has_ended:
         words, share = info.state.value, 1.0 if info.state is RunState.SUCCEEDED else None
-    elif info.state is RunState.RUNNING and records:
+    elif info.state is RunState.RUNNING and records and (info.has_told_training or not info.restarts):
         words, share = _training(records), share_done(records[-1])
     else:
         words, share = f"{info.counted_workers}: {_before_training(info, now)}", None
-    if info.waiting_for and not info.state.has_ended:
+    if info.left_until is not None:
+        words = f"{words}; {info.waiting_for}"
+    elif info.waiting_for and not info.state.has_ended:
         words = f"waits: {info.waiting_for}"
     return Progress(words, share, info.state)
 

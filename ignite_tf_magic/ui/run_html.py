@@ -70,7 +70,7 @@ class RunPicture:
             return ""
         text = escape("\n".join(map(plain, self.tail)))
         shown, more = len(self.tail), self.num_lines > len(self.tail)
-        title = f"{shown:,} lines of output"
+        title = f"{shown:,} line{'s' * (shown != 1)} of output"
         if more:
             title = f"the last {shown:,} of {self.num_lines:,} lines; all: {self.whole}"
         return f'<details open><summary>{escape(title)}</summary><pre style="{_PRE}">{text}</pre></details>'

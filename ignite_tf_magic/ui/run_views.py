@@ -122,7 +122,7 @@ def _facts(run: RunInfo, record: RunRecord, now: datetime) -> list[list[str]]:
     return [
         ["run", run.id],
         ["state", state_text(run)],
-        ["waits for", run.waiting_for or ""],
+        ["waits for" if run.left_until is None else "is left", run.waiting_for or ""],
         ["cache", run.cache],
         ["runs", " ".join(record.spec.command) or record.spec.script_name],
         ["strategy", record.spec.strategy.value],
@@ -130,12 +130,19 @@ def _facts(run: RunInfo, record: RunRecord, now: datetime) -> list[list[str]]:
         ["note", record.spec.note],
         ["made with", ", ".join(f"{name} {value}" for name, value in record.spec.made_with.items())],
         ["owner", owner],
-        ["started", _time(run.started_at)],
+        *_starts(run, record),
         end,
         ["restarts", f"{run.restarts}"],
         ["reason", run.reason or ""],
         ["files", str(run.directory)],
     ]
+
+
+def _starts(run: RunInfo, record: RunRecord) -> list[list[str]]:
+    if record.first_started_at is None:
+        return [["started", _time(run.started_at)]]
+    first = datetime.fromtimestamp(record.first_started_at, timezone.utc)
+    return [["started", _time(first)], ["resumed", _time(run.started_at)]]
 
 
 def _iso(seconds: float | None) -> str | None:

@@ -51,7 +51,7 @@ class StallNotices:
 
 def _cause(info: RunInfo) -> str | None:
     if info.waiting_for:
-        return f"the run waits: {info.waiting_for}"
+        return info.waiting_for if info.left_until is not None else f"the run waits: {info.waiting_for}"
     if info.state not in _UNDER_WAY:
         return None
     return f"the run {_UNDER_WAY[info.state]}" + (f": {info.reason}" if info.reason else "")

@@ -125,6 +125,7 @@ def test_a_run_whose_owner_was_killed_is_told_of_and_resumed(run, session, gate)
     assert "begins at 0 ['--rate', '0.1']" in written(resumed)
     assert resumed.record().generation == 2
     assert "has ended without a word" not in described(resumed)
+    assert re.search(r"^1 .* its owner had ended$", described(resumed), re.M)
     with pytest.raises(ConfigError, match="has succeeded"):
         session.resume_run(run.id)
 
@@ -268,6 +269,11 @@ def test_a_run_that_was_stopped_is_resumed(run, session, gate):
     resumed = session.resume_run(run.id)
     assert resumed.wait(300).state is RunState.SUCCEEDED
     assert sorted(set(steps_of(run))) == list(range(NUM_STEPS))
+    told = described(resumed)
+    assert re.search(r"^1 .* it was stopped$", told, re.M)
+    started, again = (re.search(rf"^{word} +(.+)$", told, re.M)[1] for word in ("started", "resumed"))
+    assert started < again
+    assert resumed.log(0) == resumed.logs(0)[-1] != resumed.logs(0)[0]
 
 
 def test_a_run_that_lives_is_not_resumed(run, session):

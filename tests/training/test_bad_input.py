@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
 
+from ignite_tf_magic.training.records import TrainingRecord
 from tests.training.processes import Workers
 
 SCRIPT = Path(__file__).with_name("bad_on.py")
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("bad")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("bad")
+
+
+@pytest.fixture(scope="module")
+def said(folder):
     Workers(folder, 2, SCRIPT).run(IGNITE_TF_STOP_ON_NAN="1")
     return [json.loads((folder / f"errors-{index}.json").read_text()) for index in range(2)]
+
+
+def test_the_loss_for_which_a_training_ends_is_told(said, folder):
+    *_, last = map(TrainingRecord.from_line, (folder / "igfs" / "metrics.jsonl").read_bytes().splitlines())
+    assert not math.isfinite(last.values["loss"])
 
 
 @pytest.mark.parametrize(

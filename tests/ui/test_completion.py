@@ -71,11 +71,21 @@ def test_every_command_is_there(home):
         (["start", "--on-rebalance"], "", ["restart", "ignore"]),
         (["start", "--workers"], "", []),
         (["stop", "nothing"], "", []),
+        (["start"], "--strategy=as", ["--strategy=async"]),
+        (["start"], "--on-rebalance=", ["--on-rebalance=restart", "--on-rebalance=ignore"]),
+        (["start"], "--workers=", []),
         (["nonsense"], "", []),
     ],
 )
 def test_words_of_the_table(home, words, beginning, expected):
     assert [word for word in candidates(words, beginning) if words != ["nonsense"]] == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "may_be"), [(["profile", "X"], False), (["history", "--best"], False), (["load", "X"], True)]
+)
+def test_a_name_that_no_file_has_is_no_file(home, words, may_be):
+    assert all_candidates(words, "").or_files is may_be
 
 
 def test_caches_and_runs(home, numbers):
@@ -98,19 +108,27 @@ def test_a_cluster_that_is_not_there_is_not_waited_for(home, monkeypatch):
     assert candidates(["doctor"], "") == []
 
 
-def test_bash_completes(home):
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [("ignite-tf fs mk", ["mkdir", "mkfs"]), ("ignite-tf start --strategy = as", ["async"])],
+)
+def test_bash_completes(home, words, expected):
     script = """
     PATH="$1:$PATH"
     eval "$(ignite-tf completion bash)"
-    COMP_WORDS=(ignite-tf fs mk); COMP_CWORD=2
+    COMP_WORDS=($2); COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
     _ignite_tf
     printf '%s\\n' "${COMPREPLY[@]}"
     """
     bin_directory = str(Path(sys.executable).parent)
     done = subprocess.run(
-        ["bash", "-c", script, "bash", bin_directory], capture_output=True, text=True, timeout=300, check=True
+        ["bash", "-c", script, "bash", bin_directory, words],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
     )
-    assert done.stdout.split() == ["mkdir", "mkfs"], done.stderr
+    assert done.stdout.split() == expected, done.stderr
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -81,6 +82,25 @@ def test_while_it_trains():
     found = progress_of(run(RunState.RUNNING, worker(0, "training", 20)), records, at(31))
     assert found.words == "epoch 2/4, step 5/10, loss 0.5123, accuracy 0.9, 2,346 examples/s, 19 s left"
     assert found.share == pytest.approx(0.375)
+
+
+def test_what_was_told_before_a_restart_is_not_where_the_run_stands():
+    told = [record(20, 0, 2, loss=2.0), record(22, 1, 5, loss=0.5)]
+    begins = replace(run(RunState.RUNNING, worker(0, "importing TensorFlow", 25)), restarts=1)
+    assert progress_of(begins, told, at(31)).words == "1 worker: importing TensorFlow, 6 s"
+    assert progress_of(begins, told, at(31)).share is None
+    trains = replace(begins, workers=(worker(0, "training", 32),))
+    assert progress_of(trains, [*told, record(32, 1, 6, loss=0.4)], at(33)).words.startswith(
+        "epoch 2/4, step 6/10"
+    )
+
+
+def test_a_run_that_its_owner_has_left_goes_on():
+    left = run(
+        RunState.RUNNING, worker(0, "training", 20), waiting_for="its owner has ended", left_until=at(99)
+    )
+    words = progress_of(left, [record(20, 0, 2, loss=2.0)], at(21)).words
+    assert words == "epoch 1/4, step 2/10, loss 2, 2,346 examples/s; its owner has ended"
 
 
 def test_the_share_and_what_is_left():

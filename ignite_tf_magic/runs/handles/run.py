@@ -101,7 +101,11 @@ class Run:
 
     def last_lines(self, worker: int, num_lines: int) -> tuple[str, ...]:
         """Return the end of a worker's output, as a terminal would show it; at most 64 KiB."""
-        return tail(self.directory.log(worker, max(self.record().generation, 1)), num_lines)
+        return tail(self.log(worker), num_lines)
+
+    def log(self, worker: int) -> Path:
+        """Return the file with the output of a worker since it was started last."""
+        return self.directory.log(worker, max(self.record().generation, 1))
 
     def logs(self, worker: int) -> list[Path]:
         """List the files with a worker's output that are here, oldest first."""

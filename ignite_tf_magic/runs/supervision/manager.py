@@ -25,7 +25,7 @@ from ignite_tf_magic.launch.parcels import Parcel
 from ignite_tf_magic.launch.watch import Contact, HostView, HostWatch
 from ignite_tf_magic.runs import loopback
 from ignite_tf_magic.runs import spec as specs
-from ignite_tf_magic.runs.decisions import STOP_ASKED
+from ignite_tf_magic.runs.decisions import STOP_ASKED, cause_of_end
 from ignite_tf_magic.runs.directory import CREDENTIALS, RunDirectory, create_directory, script_path
 from ignite_tf_magic.runs.handles.run import Run, local_run
 from ignite_tf_magic.runs.hosts.topology import ClusterSnapshot
@@ -207,7 +207,7 @@ def _reopened(record: RunRecord, plan: RunPlan, now: float) -> RunRecord:
     order = replace(record.order, phase=Phase.END, reason=RESUMED)
     past = record.past
     if record.workers and not (past and past[-1].generation == record.generation):
-        cause = record.reason or RESUMED
+        cause = cause_of_end(record)
         past = (*past, PastGeneration(record.generation, tuple(w.host for w in record.workers), cause, now))
     return replace(
         record,
@@ -216,6 +216,7 @@ def _reopened(record: RunRecord, plan: RunPlan, now: float) -> RunRecord:
         order=order,
         past=past,
         started_at=now,
+        first_started_at=record.first_started_at or record.started_at,
         num_failures=0,
         ended_at=None,
         exit_code=None,

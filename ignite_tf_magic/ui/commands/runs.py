@@ -60,7 +60,8 @@ def _meant(options: argparse.Namespace, screen: Screen, *, or_newest: bool = Fal
 def _only(options: argparse.Namespace, screen: Screen, *, or_newest: bool) -> str:
     """Return the id of the only run that can be meant, and tell which that is."""
     info = only_run(or_newest=or_newest, config=options.config, via=options.via)
-    screen.note(f"run {info.id}, {info.state.value}")
+    # What goes on changes, and a notebook keeps what it is told.
+    screen.note(f"run {info.id}" + (f", {info.state.value}" if info.state.has_ended else ""))
     return info.id
 
 
@@ -78,7 +79,9 @@ def _resume(options: argparse.Namespace, screen: Screen) -> None:
         run = session.resume_run(options.run)
         notes = notes_on(session, screen)
     ends = "" if screen.outlives_commands else "; it belongs to this process, and ends with it"
-    screen.note(f"run {run.id} goes on from its checkpoints{ends}")
+    screen.note(
+        f"run {run.id} is started again; a training goes on where it has last saved a checkpoint{ends}"
+    )
     follow(run, screen, notes=notes, as_json=options.json)
 
 
@@ -130,7 +133,7 @@ def _logs(options: argparse.Namespace, screen: Screen) -> None:
     if options.json:
         print_as_json(run, _written(run, workers), screen)
     else:
-        _show_files(run, workers, options.lines or screen.last_lines, screen)
+        _show_files(run, workers, None if options.all else options.lines or screen.last_lines, screen)
     for each in lost:
         screen.note(str(each))
 
@@ -146,9 +149,7 @@ def _show_files(run: Run, workers: Sequence[int], num_lines: int | None, screen:
     for worker in workers:
         if num_lines is not None:
             lines = run.last_lines(worker, num_lines)
-            stream.write(
-                coloured(f"--- {names[worker]}, the last {len(lines)} lines of {run.directory.log(worker)}\n")
-            )
+            stream.write(coloured(f"--- {names[worker]}, the last {len(lines)} lines of {run.log(worker)}\n"))
             stream.write(coloured("\n".join(lines) + "\n"))
             continue
         for path in run.logs(worker):
@@ -240,7 +241,9 @@ def _add_logs(logs: argparse.ArgumentParser) -> None:
     add_run_or_none(logs, or_newest=True)
     logs.add_argument("--worker", metavar="I", help="of this worker only, counted from 0; or of ps0, chief")
     logs.add_argument("--lines", type=count, metavar="N", help="the last N (a shell: all; a notebook: 200)")
-    flags(logs, ("-f", "--follow", "go on until the run has ended"))
+    flags(
+        logs, ("--all", "all of it, in a notebook, too"), ("-f", "--follow", "go on until the run has ended")
+    )
 
 
 def _add_history(history: argparse.ArgumentParser) -> None:

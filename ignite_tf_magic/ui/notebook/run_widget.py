@@ -82,6 +82,9 @@ def _widget_class() -> type[Any]:
         series = traitlets.Dict().tag(sync=True)
         tail = traitlets.Dict().tag(sync=True)
 
+        def __repr__(self) -> str:  # what a file keeps while the run goes on
+            return f"a run is followed here; {NAME} ps lists runs, {NAME} attach RUN shows one"
+
     return RunWidget
 
 
@@ -189,7 +192,7 @@ class WidgetRunView:
 
     def _keep(self, progress: Progress, records: Sequence[TrainingRecord]) -> None:
         title = f"run {self._run.id}" if self._run else ""
-        whole = f"{NAME} logs {self._run.id}" if self._run else ""
+        whole = f"{NAME} logs {self._run.id} --all" if self._run else ""
         png = picture_of_training(records) if self._with_chart else None
         chart = kept_chart(series_of([("", records)], KEPT_POINTS)) if png else ""
         picture = RunPicture(title, progress, png, chart, self._lines.last, self._lines.num_lines, whole)

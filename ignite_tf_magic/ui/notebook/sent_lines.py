@@ -106,5 +106,5 @@ def _by_worker(lines: Iterable[tuple[int | None, str]]) -> dict[int, list[str]]:
 
 
 def _with_gap(num_left_out: int, lines: Iterable[str]) -> list[str]:
-    gap = [f"... {num_left_out:,} lines left out; {NAME} logs shows all"] if num_left_out else []
+    gap = [f"... {num_left_out:,} lines left out; {NAME} logs --all shows them"] if num_left_out else []
     return list(chain(gap, lines))

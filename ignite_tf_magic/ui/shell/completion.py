@@ -60,7 +60,9 @@ def complete(words: Sequence[str]) -> int:
     """
     if words[:1] == ["words"]:
         *whole, beginning = [_as_meant(word) for word in words[1:]] or [""]
-        found = candidates(whole, beginning)
+        # bash hands `--option=value` over as three words, and wants the third.
+        whole = [word for word in whole if word != "="]
+        found = candidates(whole, "" if beginning == "=" else beginning)
         for word in found.words:
             sys.stdout.write(f"{word}\n")
         return 0 if found.or_files else 1

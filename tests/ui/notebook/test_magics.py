@@ -209,10 +209,12 @@ def test_panel_is_a_widget(kernel):
 
 
 def test_logs_shows_the_last_lines(kernel, digits):
-    started = kernel.run(f"%%ignite_tf start {digits}\nfor i in range(50): print('line', i)\n")
+    started = kernel.run(f"%%ignite_tf start {digits}\nfor i in range(300): print('line', i)\n")
     identity = run_id(started.stdout)
     lines = kernel.run(f"%ignite_tf logs {identity} --lines 3").stdout.splitlines()
-    assert lines[1:] == ["line 47", "line 48", "line 49"]
+    assert lines[1:] == ["line 297", "line 298", "line 299"]
+    everything = kernel.run(f"%ignite_tf logs {identity} --all").stdout.splitlines()
+    assert [line for line in everything if line.startswith("line ")] == [f"line {i}" for i in range(300)]
     assert (
         "no worker 7; it has worker 0" in kernel.run(f"%ignite_tf logs {identity} --worker 7").error["evalue"]
     )

@@ -23,7 +23,7 @@ def test_who_writes_little_has_all_of_it_sent(output):
     sent = SentLines().take([*quiet, *FLOOD], output)
     assert sent["tasks"]["worker 1"] == {"end": 50, "lines": [text for _, text in quiet]}
     gap, *lines = sent["tasks"]["worker 0"]["lines"]
-    assert gap == f"... {100_000 - len(lines):,} lines left out; %ignite_tf logs shows all"
+    assert gap == f"... {100_000 - len(lines):,} lines left out; %ignite_tf logs --all shows them"
     assert lines == [f"line {number}" for number in range(100_000 - len(lines), 100_000)]
     assert 200 < len(lines) < 400
     assert sent["all"]["end"] == 100_050

@@ -46,7 +46,7 @@ def test_the_cell_shows_a_chart_that_is_drawn_again_and_sums_up(trained):
     pictures = [data for data in cell.shown if "image/png" in data]
     assert base64.b64decode(pictures[0]["image/png"]).startswith(b"\x89PNG")
     assert re.search(r"epoch 3/3, step 36: accuracy 0\.\d+, loss \d", cell.text)
-    assert re.search(r"[\d,]+ examples/s, waits for data \d+% of the time", cell.text)
+    assert re.search(r"[\d,]+ examples/s, waiting for data \d+% of the time", cell.text)
     assert f"run {run_id}: succeeded" in cell.text
 
 
