@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from ignite_tf_magic.ui.assets import joined
 from tests.browser.lab import browser
@@ -30,8 +30,10 @@ DRAW = """async ([script, values]) => {
         get: (name) => values[name],
         on: (name, call) => calls.push([name, call]),
         off: () => {},
-        send: () => {},
+        send: (message) => window.sent.push(message),
     };
+    window.sent = [];
+    window.change = (name, value) => { values[name] = value; window.tell("change:" + name); };
     window.tell = (event, content) => calls.filter(([name]) => name === event).forEach(([, call]) => call(content));
     window.place = document.createElement("div");
     document.body.replaceChildren(window.place);
@@ -226,3 +228,171 @@ def test_a_panel_whose_kernel_is_gone_does_nothing_more(page):
     page.clock.run_for(1)
     expect(page.get_by_role("alert")).to_have_text("not connected to a kernel any more: run the cell again")
     expect(profile).to_be_disabled()
+
+
+RUN = {
+    "id": "zd5-digits",
+    "mark": "zd5",
+    "state": "running",
+    "state_text": "running",
+    "colour": "green",
+    "live": True,
+    "stop": "Stop",
+    "words": "running",
+    "share": None,
+    "cache": "DIGITS",
+    "hosts": ["a"],
+    "workers": 2,
+    "restarts": 1,
+    "tags": [],
+    "duration": "3 s",
+    "metric": "",
+    "spark": [],
+    "last": "",
+    "measures": [],
+    "can_stop": True,
+    "can_resume": False,
+}
+
+
+def ended_run(number: int) -> dict[str, Any]:
+    return RUN | {"id": f"e{number}-old", "mark": f"e{number}", "state": "succeeded", "live": False}
+
+
+def draw_panel(page: Page, runs: list[dict[str, Any]], told: dict[str, Any] | None = None) -> Locator:
+    page.evaluate(DRAW, [joined(*PANEL), {"seen": SEEN | {"runs": runs}, "told": told or {}}])
+    return page.locator(".itm-panel")
+
+
+def see_anew(page: Page, runs: list[dict[str, Any]]) -> None:
+    """Have the panel hear what it hears every other second, with something new in it."""
+    page.evaluate("seen => window.change('seen', seen)", SEEN | {"runs": runs, "warnings": ["new"]})
+
+
+def test_a_search_that_leaves_nothing_says_so(page):
+    panel = draw_panel(page, [RUN, ended_run(1), ended_run(2)])
+    search, none = page.get_by_role("searchbox"), "nothing fits the search"
+    expect(panel).not_to_contain_text("restarts")
+    expect(panel).to_contain_text("1 restart")
+    search.fill("xyz")
+    expect(panel).to_contain_text(none)
+    expect(panel).not_to_contain_text("No run is live")
+    search.fill("old")
+    expect(panel).to_contain_text("No live run fits the search. \u00b7 2 have ended")
+    page.get_by_label("ended runs").check()
+    expect(panel.locator(".itm-row")).to_have_count(2)
+    search.fill("xyz")
+    page.get_by_role("tab", name="caches").click()
+    expect(panel).to_contain_text(none)
+    expect(panel).not_to_contain_text("No caches")
+    search.fill("c")
+    expect(panel.locator(".itm-row")).to_have_count(1)
+
+
+def test_where_nothing_is_live_the_search_and_the_box_are_told_apart(page):
+    panel = draw_panel(page, [ended_run(1)])
+    hint = "No run is live. A cell starts one: %%ignite_tf start CACHE \u00b7 1 has ended"
+    expect(panel).to_contain_text(hint)
+    page.get_by_role("searchbox").fill("e1")
+    expect(panel).to_contain_text(hint)
+    draw_panel(page, [])
+    page.get_by_role("searchbox").fill("e1")
+    expect(panel).to_contain_text("No run is live. A cell starts one: %%ignite_tf start CACHE")
+
+
+def test_of_many_runs_that_ended_the_panel_says_where_all_are(page):
+    words = "Of those that have ended, the newest 100. All: %ignite_tf ps --all"
+    panel = draw_panel(page, [ended_run(number) for number in range(99)])
+    page.get_by_label("ended runs").check()
+    expect(panel.locator(".itm-row")).to_have_count(99)
+    expect(panel).not_to_contain_text(words)
+    panel = draw_panel(page, [ended_run(number) for number in range(100)])
+    expect(panel).to_contain_text("100 or more have ended")
+    page.get_by_label("ended runs").check()
+    expect(panel.locator(".itm-row")).to_have_count(100)
+    expect(panel).to_contain_text(words)
+
+
+def test_search_and_ended_runs_stand_where_they_do_something(page):
+    draw_panel(page, [RUN])
+    search, ended = page.get_by_role("searchbox"), page.get_by_label("ended runs")
+    for tab, has_search, has_ended in (
+        ("cluster", False, False),
+        ("caches", True, False),
+        ("runs", True, True),
+    ):
+        page.get_by_role("tab", name=tab).click()
+        expect(search).to_be_visible(visible=has_search)
+        expect(ended).to_be_visible(visible=has_ended)
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_what_was_copied_is_said_until_something_else_is_done(page, is_refused):
+    draw_panel(page, [RUN])
+    page.evaluate(
+        """isRefused => Object.defineProperty(navigator, "clipboard", {value: {
+            writeText: async (text) => { if (isRefused) throw new Error("not allowed"); window.copied = text; }}})""",
+        is_refused,
+    )
+    page.get_by_role("button", name="zd5-digits", exact=True).click()
+    page.get_by_role("button", name="Attach").click()
+    note, code = page.get_by_role("status"), "%ignite_tf attach zd5"
+    expect(note).to_have_text(code if is_refused else f"copied: {code}")
+    assert page.evaluate("window.copied") == (None if is_refused else code)
+    see_anew(page, [RUN])
+    expect(page.get_by_role("alert")).to_have_text("new")
+    expect(note).to_contain_text(code)
+    page.get_by_role("button", name="Logs").click()
+    see_anew(page, [RUN])
+    expect(note).to_have_text("")
+
+
+def test_an_answer_stands_in_the_tab_that_asked_and_can_be_closed(page):
+    draw_panel(page, [RUN])
+    text, close = page.get_by_text("rows: 7"), page.get_by_role("button", name="close the answer")
+    page.get_by_role("tab", name="caches").click()
+    profile = page.get_by_role("button", name="profile of C")
+    profile.click()
+    told = {"detail": "rows: 7", "note": "of all rows"}
+    page.evaluate("told => window.change('told', told)", told)
+    expect(text).to_be_visible()
+    expect(page.get_by_role("status")).to_have_text("of all rows")
+    page.get_by_role("tab", name="runs").click()
+    expect(text).to_be_hidden()
+    expect(page.get_by_role("status")).to_have_text("")
+    page.get_by_role("tab", name="caches").click()
+    expect(text).to_be_visible()
+    close.focus()
+    page.keyboard.press("Enter")
+    expect(text).to_be_hidden()
+    expect(close).to_be_hidden()
+    expect(page.get_by_role("tab", name="caches")).to_be_focused()
+    assert page.evaluate("window.sent.map(({action}) => action)") == ["profile", "close"]
+    profile.click()
+    page.evaluate("told => window.change('told', told)", told)
+    expect(text).to_be_visible()
+    close.click()
+    expect(text).to_be_hidden()
+    expect(profile).to_be_focused()
+
+
+def test_a_cell_that_was_written_is_told_beside_its_cache_alone(page):
+    page.evaluate(
+        """async ([script, seen]) => {
+            const {igniteTfPanel} = await import(URL.createObjectURL(new Blob([script], {type: "text/javascript"})));
+            const root = document.createElement("div");
+            document.body.replaceChildren(root);
+            let told = {}, draw = () => {};
+            window.cells = [];
+            igniteTfPanel(root, {seen: () => seen, told: () => told, onChange: (call) => { draw = call; },
+                act: (action) => { told = {cell: "print(1)", about: action}; draw(); },
+                insert: (code) => Boolean(window.cells.push(code))});
+        }""",
+        [joined("panel.js") + "\nexport {igniteTfPanel};", SEEN],
+    )
+    page.get_by_role("tab", name="caches").click()
+    page.get_by_role("button", name="train on C").click()
+    expect(page.get_by_role("status")).to_have_text("written: a cell below the current one")
+    page.get_by_role("tab", name="runs").click()
+    expect(page.get_by_role("status")).to_have_text("")
+    assert page.evaluate("window.cells") == ["print(1)"]
