@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -396,3 +397,169 @@ def test_a_cell_that_was_written_is_told_beside_its_cache_alone(page):
     page.get_by_role("tab", name="runs").click()
     expect(page.get_by_role("status")).to_have_text("")
     assert page.evaluate("window.cells") == ["print(1)"]
+
+
+BLUE = (30, 136, 229)
+# The places from left to right, as shares of a chart's width, where a line's colour is below so much of its height.
+INKED = """([number, colour, below]) => {
+    const canvas = document.querySelectorAll(".itm-panels canvas")[number];
+    const {width, height} = canvas, {data} = canvas.getContext("2d").getImageData(0, 0, width, height);
+    const isInk = (x, y) => colour.every((part, i) => Math.abs(data[4 * (y * width + x) + i] - part) < 40)
+        && data[4 * (y * width + x) + 3] > 100;
+    const inked = [];
+    for (let x = 0; x < width; x++) {
+        for (let y = Math.round(below * height); y < height; y++) if (isInk(x, y)) { inked.push(x); break; }
+    }
+    const box = canvas.getBoundingClientRect();
+    const over = canvas.closest(".u-wrap").querySelector(".u-over").getBoundingClientRect();
+    return inked.map((x) => (box.left + x * box.width / width - over.left) / over.width);
+}"""
+
+
+def series(*runs: dict[str, list[Any]], epochs: int | None = None) -> dict[str, Any]:
+    """Return what a chart draws of runs' values by metric, one value a step."""
+    made = []
+    for number, values in enumerate(runs):
+        steps = list(range(epochs or max(map(len, values.values()))))
+        bad = {name: sum(isinstance(each, str) for each in told) for name, told in values.items()}
+        name = f"run{number}" if len(runs) > 1 else ""
+        places = {"step": steps, "epoch": [step / 10 for step in steps], "time": steps}
+        made.append({"name": name, **places, "values": values, "not_finite": bad})
+    return {"runs": made, "metrics": list(dict.fromkeys(name for values in runs for name in values))}
+
+
+def draw_chart(page: Page, given: dict[str, Any]) -> None:
+    page.evaluate(
+        DRAW, [joined(*RUN_VIEW), {"state": STATE, "series": given, "tail": {"all": lines(), "tasks": {}}}]
+    )
+    page.add_style_tag(content=joined("uPlot.min.css", "run_view.css"))
+
+
+def inked(page: Page, number: int = 0, below: float = 0.0) -> list[float]:
+    found: list[float] = page.evaluate(INKED, [number, BLUE, below])
+    return found
+
+
+def widest_gap(places: list[float]) -> float:
+    return max((b - a for a, b in pairwise(places)), default=1.0)
+
+
+def test_values_that_are_told_seldom_are_seen(page):
+    once = [None] * 60
+    once[30] = 0.5
+    draw_chart(page, series({"acc": once, "loss": [1.0] * 60}))
+    assert inked(page, 0)
+    # A point alone is drawn where all others are a line without points.
+    many: list[Any] = [1.0] * 60
+    many[40:50] = ["nan"] * 5 + [1.0] + ["nan"] * 4
+    draw_chart(page, series({"loss": many}))
+    assert any(abs(place - 45 / 59) < 0.02 for place in inked(page))
+
+
+def test_a_line_breaks_where_a_value_is_not_finite_and_not_where_none_was_told(page):
+    told: list[Any] = [1.0, 2.0] * 30
+    draw_chart(page, series({"loss": [*told[:20], *[None] * 20, *told[40:]]}))
+    assert widest_gap(inked(page)) < 0.05
+    expect(page.locator(".itm-remark")).to_have_text("")
+    broken = [*told[:20], *["nan"] * 20, *told[40:]]
+    draw_chart(page, series({"loss": broken}))
+    assert 0.3 < widest_gap(inked(page)) < 0.4
+    expect(page.locator(".itm-remark")).to_have_text("20 values are not finite")
+    # Smooth as well, and all that comes behind is drawn.
+    page.get_by_label("smooth").fill("0.5")
+    assert 0.3 < widest_gap(inked(page)) < 0.4
+    assert max(inked(page)) > 0.98
+
+
+def test_a_break_reaches_past_the_places_of_other_lines(page):
+    # The loss is told before 20, at 30 and from 41 on; that of validation between.
+    loss = [*[1.0] * 20, *[None] * 10, "inf", *[None] * 10, *[1.0] * 19]
+    validation = [*[None] * 20, *[3.0] * 21, *[None] * 19]
+    given = series({"loss": loss, "val_loss": validation})
+    draw_chart(page, given)
+    expect(page.locator(".itm-remark")).to_have_text("loss: 1 value is not finite")
+    assert 0.3 < widest_gap(inked(page, below=0.5)) < 0.45
+
+
+def test_a_chart_without_a_line_says_why(page):
+    draw_chart(page, series({"loss": ["nan", "inf"], "r2": [-1.0, -2.0], "acc": [0.0, 0.5, 0.75]}))
+    empty, remarks = page.locator(".itm-empty"), page.locator(".itm-remark")
+    expect(empty).to_have_text(["no finite values", "", ""])
+    expect(empty.first).to_be_visible()
+    expect(remarks).to_have_text(["2 values are not finite", "", ""])
+    page.get_by_label("log").check()
+    expect(empty).to_have_text(["no finite values", "no values above 0", ""])
+    expect(remarks).to_have_text(
+        ["2 values are not finite", "2 values are not above 0", "1 value is not above 0"]
+    )
+    page.get_by_label("log").uncheck()
+    page.evaluate(
+        "series => window.change('series', series)",
+        series({"loss": ["nan", "inf", 1.0], "r2": [-1.0], "acc": [0.0]}),
+    )
+    expect(empty).to_have_text(["", "", ""])
+
+
+def zoom_in(page: Page, number: int) -> None:
+    box = page.locator(".u-over").nth(number).bounding_box()
+    assert box
+    page.mouse.move(box["x"] + 0.4 * box["width"], box["y"] + 60)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.6 * box["width"], box["y"] + 62, steps=3)
+    page.mouse.up()
+
+
+def test_a_zoom_stays_when_other_metrics_go_and_come(page):
+    told = {"loss": [5.0] * 40 + [1.0] * 20, "acc": [1.0, 2.0] * 30}
+    draw_chart(page, series(told))
+    zoom_in(page, 1)
+    drawn = "() => document.querySelectorAll('.itm-panels canvas')[{}].toDataURL()"
+    whole = page.evaluate(drawn.format(0))
+    zoomed = page.evaluate(drawn.format(1))
+    page.get_by_label("loss", exact=True).uncheck()
+    page.get_by_label("loss", exact=True).check()
+    assert page.evaluate(drawn.format(1)) == zoomed
+    assert page.evaluate(drawn.format(0)) == whole
+    late = series(told | {"val_acc": [None] * 60})
+    page.evaluate("series => window.change('series', series)", late)
+    assert page.evaluate(drawn.format(1)) == zoomed
+    page.locator(".u-over").nth(1).dblclick()
+    assert page.evaluate(drawn.format(1)) != zoomed
+
+
+def test_what_was_chosen_holds_for_the_chart_that_is_kept_of_the_same_training(page):
+    given = series({"loss": [3.0, 2.0, 1.0], "acc": [0.1, 0.2, 0.3]})
+    draw_chart(page, given)
+    page.get_by_label("log").check()
+    page.get_by_label("acc", exact=True).uncheck()
+    page.get_by_title("what the metrics are drawn over").select_option("epoch")
+    page.get_by_label("smooth").fill("0.5")
+    draw_chart(page, given)
+    expect(page.get_by_label("log")).to_be_checked()
+    expect(page.get_by_label("smooth")).to_have_value("0.5")
+    expect(page.get_by_title("what the metrics are drawn over")).to_have_value("epoch")
+    expect(page.get_by_label("acc", exact=True)).not_to_be_checked()
+    expect(page.locator(".u-title")).to_have_text(["loss"])
+    # Not for another one.
+    draw_chart(page, series({"loss": [4.0, 2.0, 1.0], "acc": [0.1, 0.2, 0.3]}))
+    expect(page.get_by_label("log")).not_to_be_checked()
+    expect(page.locator(".u-title")).to_have_text(["loss", "acc"])
+
+
+def test_of_many_metrics_the_first_are_drawn_and_all_or_none_at_a_click(page):
+    names = [f"m{number}" for number in range(7)]
+    draw_chart(page, series({name: [1.0, 2.0] for name in [*names, "loss"]}))
+    titles = page.locator(".u-title")
+    expect(titles).to_have_text([*names, "loss"])
+    choices = page.get_by_role("group", name="metrics")
+    expect(choices.get_by_role("button")).to_have_count(0)
+    names += [f"m{number}" for number in range(7, 10)]
+    draw_chart(page, series({name: [1.0, 2.0] for name in [*names, "loss"]}))
+    expect(titles).to_have_text(["loss", *names[:7]])
+    expect(choices.get_by_role("checkbox", checked=True)).to_have_count(8)
+    choices.get_by_role("button", name="draw none of the metrics").click()
+    expect(titles).to_have_count(0)
+    expect(choices.get_by_role("checkbox", checked=True)).to_have_count(0)
+    choices.get_by_role("button", name="draw all of the metrics").click()
+    expect(titles).to_have_text(["loss", *names])
+    expect(choices.get_by_role("checkbox", checked=True)).to_have_count(11)
