@@ -197,7 +197,10 @@ def _shown(value: Any) -> str:
 def series_of(
     runs: Sequence[tuple[str, Sequence[TrainingRecord]]], most_points: int = _MOST_POINTS
 ) -> dict[str, Any]:
-    """Return what an interactive chart draws: the last training of each run, by its name; so many points at most."""
+    """Return what an interactive chart draws: the last training of each run, by its name; so many points at most.
+
+    Values that are not finite are text, those that were not told None; the former are counted in all records.
+    """
     metrics: dict[str, None] = {}
     found = []
     for name, records in runs:
@@ -213,7 +216,10 @@ def series_of(
                 "step": [each.step for each in shown],
                 "epoch": [_epoch(each) for each in shown],
                 "time": [round(each.time - shown[0].time, 3) for each in shown],
-                "values": {metric: [_drawn(each.values.get(metric)) for each in shown] for metric in names},
+                "values": {
+                    metric: [scalar_as_json(each.values.get(metric)) for each in shown] for metric in names
+                },
+                "not_finite": {metric: _num_not_finite(of_last, metric) for metric in names},
             }
         )
     return {"runs": found, "metrics": [name for name in metrics if name not in _NOT_DRAWN]}
@@ -226,8 +232,8 @@ def _epoch(record: TrainingRecord) -> float:
     return record.epoch + (min(record.batch / record.batches, 1.0) if record.batches else 0.0)
 
 
-def _drawn(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
+def _num_not_finite(records: Sequence[TrainingRecord], metric: str) -> int:
+    return sum(not math.isfinite(each.values.get(metric, 0.0)) for each in records)
 
 
 def as_json(

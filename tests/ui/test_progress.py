@@ -154,8 +154,19 @@ def test_points_of_a_chart_are_bounded_and_end_with_the_last():
     assert series["metrics"] == ["loss"]
     assert len(line["step"]) == len(line["values"]["loss"]) <= 1001
     assert line["step"][-1] == records[-1].step
-    assert series_of([("", [record(0, 0, 0, loss=float("inf"))])])["runs"][0]["values"]["loss"] == [None]
+    assert line["not_finite"] == {"loss": 1}  # which is not among the points
     assert series_of([("", [])]) == {
-        "runs": [{"name": "", "step": [], "epoch": [], "time": [], "values": {}}],
+        "runs": [{"name": "", "step": [], "epoch": [], "time": [], "values": {}, "not_finite": {}}],
         "metrics": [],
     }
+
+
+def test_what_is_not_finite_and_what_was_not_told_differ_in_a_chart():
+    records = [
+        record(0, 0, 0, loss=float("inf"), acc=1.0),
+        record(1, 0, 1, loss=float("nan")),
+        record(2, 0, 2),
+    ]
+    (line,) = series_of([("", records)])["runs"]
+    assert line["values"] == {"loss": ["inf", "nan", None], "acc": [1.0, None, None]}
+    assert line["not_finite"] == {"loss": 2, "acc": 0}

@@ -1,11 +1,13 @@
 // The chart of a training: metrics over steps, epochs or time. Zoom by dragging, a double click shows all again.
 //
-// `series` is {runs: [{name, step, epoch, time, values: {metric: [number|null]}}], metrics: [metric]}: one run, or
-// several to compare. Needs `uPlot`. Returns {update(series), resize(), destroy()}.
+// `series` is {runs: [{name, step, epoch, time, values: {metric: [number|text|null]}, not_finite: {metric: number}}],
+// metrics: [metric]}: one run, or several to compare. A value that was not told is null, one that is not finite a text;
+// `not_finite` counts those, also where not all values are given. Needs `uPlot`. Returns {update(series), resize(), destroy()}.
 function igniteTfChart(root, uPlot) {
   const COLOURS = ["#1e88e5", "#fb8c00", "#43a047", "#e53935", "#8e24aa", "#00acc1", "#6d4c41", "#9e9e9e"];
   const GREY = "#808080";
-  const choice = {axis: "step", log: false, smooth: 0, hidden: new Set()};
+  const MOST_AT_FIRST = 8, FEW_POINTS = 30;
+  const choice = {axis: "step", log: false, smooth: 0, hidden: new Set(), known: new Set()};
   let series = null, plots = [], shape = "";
 
   const controls = document.createElement("div");
@@ -23,32 +25,62 @@ function igniteTfChart(root, uPlot) {
   const axis = control("over ", document.createElement("select"));
   for (const name of ["step", "epoch", "time"]) axis.add(new Option(name, name));
   axis.title = "what the metrics are drawn over";
-  axis.onchange = () => { choice.axis = axis.value; rebuild(); };
+  axis.onchange = () => choose(() => { choice.axis = axis.value; rebuild(); });
   const log = control("log ", document.createElement("input"));
   log.type = "checkbox";
   log.title = "logarithmic scale";
-  log.onchange = () => { choice.log = log.checked; rebuild(); };
+  log.onchange = () => choose(() => { choice.log = log.checked; rebuild(); });
   const smooth = control("smooth ", document.createElement("input"));
   Object.assign(smooth, {type: "range", min: 0, max: 0.95, step: 0.05, value: 0, title: "moving average"});
-  smooth.oninput = () => { choice.smooth = Number(smooth.value); redraw(); };
+  smooth.oninput = () => choose(() => { choice.smooth = Number(smooth.value); redraw(); });
   const metrics = document.createElement("span");
+  metrics.setAttribute("role", "group");
+  metrics.setAttribute("aria-label", "metrics");
   controls.append(metrics);
+
+  // What was chosen for a training holds for all its charts in this page: at a run's end another one takes the place of the
+  // first. A training is known by its first values.
+  let isChosen = false;
+  const memory = window.igniteTfChoices = window.igniteTfChoices || new Map();
+  const training = () => JSON.stringify(series.runs.map((run) =>
+    [run.name, run.step[0], Object.entries(run.values).map(([name, values]) => [name, values[0]]).filter(([, value]) => value !== null)]));
+  function remember() {
+    if (isChosen) memory.set(training(), {...choice, hidden: new Set(choice.hidden), known: new Set(choice.known)});
+  }
+  function choose(change) {
+    isChosen = true;
+    change();
+    remember();
+  }
+  function recall() {
+    const found = memory.get(training());
+    if (!found) return;
+    isChosen = true;
+    Object.assign(choice, found, {hidden: new Set(found.hidden), known: new Set(found.known)});
+    Object.assign(axis, {value: choice.axis});
+    Object.assign(log, {checked: choice.log});
+    Object.assign(smooth, {value: choice.smooth});
+  }
 
   function smoothed(values) {
     if (!choice.smooth) return values;
     let mean = null;
     return values.map((value) => {
-      if (value === null) return null;
+      if (typeof value !== "number") return value;
       mean = mean === null ? value : choice.smooth * mean + (1 - choice.smooth) * value;
       return mean;
     });
   }
 
-  function metricsShown() {
+  // Validation is drawn beside its own metric. Of many metrics the loss comes first.
+  function metricNames() {
     const own = series.metrics.filter((name) => !name.startsWith("val_"));
     const alone = series.metrics.filter((name) => name.startsWith("val_") && !own.includes(name.slice(4)));
-    return [...own, ...alone].filter((name) => !choice.hidden.has(name));
+    const names = [...own, ...alone];
+    return isMany(names) ? names.sort((a, b) => (b === "loss") - (a === "loss")) : names;
   }
+  const isMany = (names) => names.length > MOST_AT_FIRST;
+  const metricsShown = () => metricNames().filter((name) => !choice.hidden.has(name));
 
   // The lines of one metric: of each run its own, and that of validation beside it.
   function linesOf(metric) {
@@ -59,23 +91,51 @@ function igniteTfChart(root, uPlot) {
         const kind = name === metric ? "" : "validation";
         found.push({
           label: [series.runs.length > 1 ? run.name : "", kind].filter(Boolean).join(" ") || metric,
-          x: run[choice.axis], y: run.values[name], colour: COLOURS[number % COLOURS.length], dashed: kind !== "",
+          x: run[choice.axis], y: run.values[name], notFinite: run.not_finite[name],
+          colour: COLOURS[number % COLOURS.length], dashed: kind !== "",
         });
       }
     });
     return found;
   }
 
-  function dataOf(lines) {
-    const tables = lines.map((line) => {
-      const kept = [[], []];
-      const values = smoothed(line.y);
-      line.x.forEach((x, i) => {
-        if (values[i] !== null && (!choice.log || values[i] > 0)) { kept[0].push(x); kept[1].push(values[i]); }
-      });
-      return kept;
+  // A line is broken where a value was told that cannot be drawn, and goes on over what was not told.
+  function pointsOf(line) {
+    const found = {table: [[], []], drawn: 0, notAbove: 0};
+    smoothed(line.y).forEach((value, i) => {
+      if (value === null) return;
+      const isFinite = typeof value === "number", isDrawn = isFinite && (!choice.log || value > 0);
+      found.drawn += isDrawn;
+      found.notAbove += isFinite && !isDrawn;
+      found.table[0].push(line.x[i]);
+      found.table[1].push(isDrawn ? value : null);
     });
-    return tables.length === 1 ? tables[0] : uPlot.join(tables);
+    return found;
+  }
+
+  function dataOf(points) {
+    const EXPAND = 2;  // a break reaches to the line's own neighbours, past the places of other lines
+    return points.length === 1 ? points[0].table : uPlot.join(points.map((each) => each.table), points.map(() => [EXPAND, EXPAND]));
+  }
+
+  const counted = (count, what) => count ? `${count.toLocaleString("en")} ${count === 1 ? "value is" : "values are"} ${what}` : "";
+  function leftOut(lines, points) {
+    return lines.map((line, i) => {
+      const words = [counted(line.notFinite, "not finite"), counted(points[i].notAbove, "not above 0")].filter(Boolean).join(", ");
+      return words && lines.length > 1 ? `${line.label}: ${words}` : words;
+    }).filter(Boolean).join("; ");
+  }
+  function whyEmpty(points) {
+    if (points.some((each) => each.drawn)) return "";
+    return points.some((each) => each.notAbove) ? "no values above 0" : "no finite values";
+  }
+
+  // A line of one point is none: such points are always drawn, and all where there are few.
+  const isFew = (values) => values.filter((value) => typeof value === "number").length < FEW_POINTS;
+  function isolated(values) {
+    const told = [...values.keys()].filter((i) => values[i] !== undefined);
+    const isGap = (i) => i === undefined || values[i] === null;
+    return told.filter((i, place) => !isGap(i) && isGap(told[place - 1]) && isGap(told[place + 1]));
   }
 
   // A number that fits beside the axis: 0.001, 12,500, 5e17.
@@ -97,7 +157,8 @@ function igniteTfChart(root, uPlot) {
       axes: [{...axisStyle, label: choice.axis === "time" ? "seconds" : choice.axis, labelSize: 18, size: 34}, {...axisStyle, size: 62, values: (_, ticks) => ticks.map(short)}],
       series: [{label: choice.axis === "time" ? "seconds" : choice.axis}, ...lines.map((line) => ({
         label: line.label, stroke: line.colour, width: line.dashed ? 1 : 1.6, dash: line.dashed ? [5, 4] : undefined,
-        spanGaps: true, points: {show: line.x.length < 30, size: 4},
+        spanGaps: false, points: {size: 4, show: (plot, number) => isFew(plot.data[number]),
+          filter: (plot, number, isShown) => isShown ? null : isolated(plot.data[number])},
         value: (_, value) => value === null || value === undefined ? "" : Number(value).toPrecision(4),
       }))],
     };
@@ -109,51 +170,102 @@ function igniteTfChart(root, uPlot) {
     return Math.max(220, Math.floor((root.clientWidth || 640) / columns) - 12);
   }
 
+  const zoomOf = ({scales: {x, y}}) => ({x: {min: x.min, max: x.max}, y: {min: y.min, max: y.max}});
+  function zoom(plot, {x, y}) {
+    plot.itmZoomed = true;
+    plot.setScale("x", x);
+    plot.setScale("y", y);
+  }
+
+  function element(parent, className) {
+    const made = document.createElement("div");
+    made.className = className;
+    parent.append(made);
+    return made;
+  }
+
   function rebuild() {
     plots.forEach((each) => each.plot.destroy());
     panels.replaceChildren();
     plots = metricsShown().map((metric) => {
-      const lines = linesOf(metric);
-      const box = document.createElement("div");
-      panels.append(box);
-      return {metric, plot: new uPlot(options(metric, lines, widthOfPanel()), dataOf(lines), box)};
+      const lines = linesOf(metric), points = lines.map(pointsOf), box = element(panels, "");
+      const plot = new uPlot(options(metric, lines, widthOfPanel()), dataOf(points), box);
+      const made = {metric, plot, empty: element(plot.over, "itm-empty"), remark: element(box, "itm-remark")};
+      say(made, lines, points);
+      return made;
     });
+  }
+  function rebuildZoomed() {
+    const zooms = new Map(plots.filter(({plot}) => plot.itmZoomed).map(({metric, plot}) => [metric, zoomOf(plot)]));
+    rebuild();
+    for (const {metric, plot} of plots) if (zooms.has(metric)) zoom(plot, zooms.get(metric));
+  }
+
+  function say({empty, remark}, lines, points) {
+    empty.textContent = whyEmpty(points);
+    remark.textContent = leftOut(lines, points);
   }
 
   // Where somebody has zoomed in, the new points come without moving what they look at.
   function redraw() {
-    for (const {metric, plot} of plots) {
-      const data = dataOf(linesOf(metric));
-      if (!plot.itmZoomed) { plot.setData(data); continue; }
-      const {x, y} = plot.scales, seen = {x: {min: x.min, max: x.max}, y: {min: y.min, max: y.max}};
-      plot.setData(data, false);
-      plot.setScale("x", seen.x);
-      plot.setScale("y", seen.y);
+    for (const each of plots) {
+      const {metric, plot} = each, lines = linesOf(metric), points = lines.map(pointsOf);
+      say(each, lines, points);
+      if (!plot.itmZoomed) { plot.setData(dataOf(points)); continue; }
+      const seen = zoomOf(plot);
+      plot.setData(dataOf(points), false);
+      zoom(plot, seen);
     }
   }
 
-  function chooseMetrics() {
-    metrics.replaceChildren();
-    const names = series.metrics.filter((name) => !name.startsWith("val_") || !series.metrics.includes(name.slice(4)));
-    if (names.length < 2) return;
-    for (const name of names) {
-      const box = document.createElement("input");
-      box.type = "checkbox";
-      box.checked = !choice.hidden.has(name);
-      box.onchange = () => { choice.hidden[box.checked ? "delete" : "add"](name); rebuild(); };
-      const label = document.createElement("label");
-      label.append(box, name);
-      metrics.append(label);
+  // New ones are drawn as long as there are few.
+  function meetMetrics() {
+    for (const name of metricNames().filter((each) => !choice.known.has(each))) {
+      choice.known.add(name);
+      if (isMany(metricsShown().filter((each) => choice.known.has(each)))) choice.hidden.add(name);
     }
+  }
+
+  function showMetrics(names, isShown) {
+    choose(() => {
+      for (const name of names) choice.hidden[isShown ? "delete" : "add"](name);
+      rebuildZoomed();
+    });
+  }
+  function metricBox(name) {
+    const box = document.createElement("input"), label = document.createElement("label");
+    Object.assign(box, {type: "checkbox", checked: !choice.hidden.has(name), onchange: () => showMetrics([name], box.checked)});
+    label.append(box, name);
+    return label;
+  }
+  function allOrNone(label, isShown) {
+    const made = document.createElement("button");
+    Object.assign(made, {type: "button", textContent: label, className: "itm-button", onclick: () => {
+      for (const box of metrics.querySelectorAll("input")) box.checked = isShown;
+      showMetrics(metricNames(), isShown);
+    }});
+    made.setAttribute("aria-label", `draw ${label} of the metrics`);
+    return made;
+  }
+  function offerMetrics() {
+    const names = metricNames();
+    const buttons = isMany(names) ? [allOrNone("all", true), allOrNone("none", false)] : [];
+    metrics.replaceChildren(...buttons, ...(names.length < 2 ? [] : names.map(metricBox)));
   }
 
   function update(given) {
+    const isFirst = !series;
     series = given;
+    if (isFirst) recall();
     const newShape = JSON.stringify([series.metrics, series.runs.map((run) => [run.name, Object.keys(run.values)])]);
-    if (newShape === shape) return redraw();
-    shape = newShape;
-    chooseMetrics();
-    rebuild();
+    if (newShape === shape) redraw();
+    else {
+      shape = newShape;
+      meetMetrics();
+      offerMetrics();
+      rebuildZoomed();
+    }
+    remember();
   }
 
   function resize() {

@@ -24,7 +24,18 @@ function igniteTfPanel(root, source) {
     if (label) element.setAttribute("aria-label", label);
     return element;
   };
-  const state = {view: "runs", search: "", ended: false, chosen: null, asked: null, seenLive: new Set()};
+  const state = {view: "runs", search: "", ended: false, chosen: null, asked: null, seenLive: new Set(), said: "", asker: null};
+  const MOST_ENDED = 100;  // so many at most are told of
+
+  // An answer stands in the view in which it was asked for, until something else is done.
+  function act(action, about, words) {
+    Object.assign(state, {said: "", closed: null, asker: state.view, asking: document.activeElement});
+    source.act(action, about, words);
+  }
+  function say(words) {
+    Object.assign(state, {said: words, asker: state.view});
+    draw();
+  }
 
   const tabs = make("div", {className: "itm-tabs", role: "tablist", "aria-label": "what is shown"});
   const views = ["runs", "cluster", "caches"];
@@ -44,14 +55,27 @@ function igniteTfPanel(root, source) {
   const search = make("input", {type: "search", placeholder: "search", "aria-label": "search runs and caches",
     oninput: () => { state.search = search.value.toLowerCase(); draw(); }});
   const ended = make("input", {type: "checkbox", onchange: () => { state.ended = ended.checked; draw(); }});
-  const bar = make("div", {className: "itm-controls"}, tabs, search, make("label", {}, ended, "ended runs"));
+  const withEnded = make("label", {}, ended, "ended runs");
+  const bar = make("div", {className: "itm-controls"}, tabs, search, withEnded);
   const trouble = make("div", {className: "itm-note", role: "alert"});
   const body = make("div", {className: "itm-body"});
   const note = make("div", {className: "itm-note", role: "status", "aria-live": "polite"});
-  const detail = make("pre", {className: "itm-detail", tabIndex: 0, hidden: true});
+  const detail = make("pre", {className: "itm-detail", tabIndex: 0});
+  const close = make("button", {type: "button", className: "itm-button itm-close", textContent: "\u00d7", title: "close",
+    "aria-label": "close the answer", onclick: closeAnswer});
+  const answer = make("div", {className: "itm-answer", hidden: true}, close, detail);
   // Its buttons can be taken out of use all at once.
   const actions = make("fieldset", {className: "itm-actions"}, body);
-  root.append(bar, trouble, actions, note, detail);
+  root.append(bar, trouble, actions, note, answer);
+
+  // Gone at once, however busy who would forget it is. Focus goes back to where it was asked for.
+  function closeAnswer() {
+    const {asking} = state, place = root.contains(asking) ? asking : tabOf[state.view];
+    if (!actions.disabled) act("close", "");
+    state.closed = source.told();
+    draw();
+    place.focus({preventScroll: true});
+  }
 
   function spark(values, colour, label) {
     const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
@@ -75,7 +99,7 @@ function igniteTfPanel(root, source) {
     const isAsked = state.asked === run.id;
     return button(`stop ${run.id}`, {textContent: isAsked ? "Really?" : run.stop,
       disabled: !run.can_stop, label: `${isAsked ? "really stop" : run.stop} run ${run.id}`, onclick: () => {
-        if (state.asked === run.id) { state.asked = null; source.act("stop", run.id); } else {
+        if (state.asked === run.id) { state.asked = null; act("stop", run.id); } else {
           state.asked = run.id;
           setTimeout(() => { if (state.asked === run.id) { state.asked = null; draw(); } }, 4000);
         }
@@ -87,12 +111,12 @@ function igniteTfPanel(root, source) {
     const dot = make("span", {textContent: "\u25cf ", style: `color:${run.colour}`, "aria-hidden": "true"});
     const open = button(`open ${run.id}`, {className: "itm-link", textContent: run.id, onclick: () => {
         state.chosen = state.chosen === run.id ? null : run.id;
-        if (state.chosen) source.act("describe", run.id); else source.act("close", "");
+        if (state.chosen) act("describe", run.id); else act("close", "");
         draw();
       }});
     open.setAttribute("aria-expanded", String(state.chosen === run.id));
     const facts = [run.cache, `${run.workers} on ${run.hosts.join(", ")}`, run.duration,
-      run.restarts ? `${run.restarts} restarts` : "", ...run.tags.map((tag) => "#" + tag)].filter(Boolean).join(" \u00b7 ");
+      run.restarts ? `${run.restarts} restart${run.restarts === 1 ? "" : "s"}` : "", ...run.tags.map((tag) => "#" + tag)].filter(Boolean).join(" \u00b7 ");
     const words = make("div", {className: "itm-words", textContent: run.live ? run.words : run.state_text});
     const share = run.live && run.share !== null ? make("div", {className: "itm-bar"}, make("div", {style: `width:${100 * run.share}%`})) : "";
     const row = make("li", {className: "itm-row", "data-run": run.id},
@@ -103,7 +127,7 @@ function igniteTfPanel(root, source) {
     if (state.chosen === run.id) {
       const more = make("div", {className: "itm-buttons"});
       const asking = (textContent, action, title) =>
-        button(`${action} ${run.id}`, {textContent, title, onclick: () => source.act(action, run.id)});
+        button(`${action} ${run.id}`, {textContent, title, onclick: () => act(action, run.id)});
       more.append(asking("Logs", "logs", "the last lines of its output"), asking("TensorBoard", "tensorboard", "open a TensorBoard of it"));
       if (run.can_resume) more.append(writing(run.mark, `%ignite_tf resume ${run.mark}`, "Resume"));
       more.append(writing(run.mark, `%ignite_tf attach ${run.mark}`, "Attach"));
@@ -136,8 +160,8 @@ function igniteTfPanel(root, source) {
     return button(`${label} ${name}`, {textContent: label,
       title: source.insert ? "writes a cell" : "copies: " + code, onclick: async () => {
         if (source.insert) return source.insert(code);
-        try { await navigator.clipboard.writeText(code); note.textContent = "copied: " + code; }
-        catch { note.textContent = code; }
+        try { await navigator.clipboard.writeText(code); say("copied: " + code); }
+        catch { say(code); }
       }});
   }
 
@@ -148,11 +172,18 @@ function igniteTfPanel(root, source) {
     const live = seen.runs.filter((run) => state.seenLive.has(run.id) && fits(run));
     const others = seen.runs.filter((run) => !state.seenLive.has(run.id) && fits(run));
     const list = make("ul", {className: "itm-list", "aria-label": "runs"}, ...live.map(runRow));
-    if (state.ended) list.append(...others.slice(0, 100).map(runRow));
-    const hint = live.length || (state.ended && others.length) ? "" :
-      make("div", {className: "itm-facts"}, "No run is live. A cell starts one: %%ignite_tf start CACHE",
-        others.length ? ` \u00b7 ${others.length} have ended` : "");
-    return [list, hint];
+    if (state.ended) list.append(...others.map(runRow));
+    const isCut = seen.runs.filter((run) => !run.live).length >= MOST_ENDED;
+    const cut = isCut && state.ended ? make("div", {className: "itm-facts",
+      textContent: `Of those that have ended, the newest ${MOST_ENDED}. All: %ignite_tf ps --all`}) : "";
+    const isShown = live.length || (state.ended && others.length);
+    return [list, isShown ? "" : make("div", {className: "itm-facts"}, whyNoRuns(seen, others.length, isCut)), cut];
+  }
+  function whyNoRuns(seen, numOthers, isCut) {
+    if (state.search && seen.runs.length && !numOthers) return "nothing fits the search";
+    const why = state.search && seen.runs.some((run) => state.seenLive.has(run.id)) ? "No live run fits the search." :
+      "No run is live. A cell starts one: %%ignite_tf start CACHE";
+    return numOthers ? `${why} \u00b7 ${numOthers}${isCut && !state.search ? " or more" : ""} ${numOthers === 1 ? "has" : "have"} ended` : why;
   }
 
   function cluster(seen) {
@@ -187,12 +218,13 @@ function igniteTfPanel(root, source) {
       make("div", {className: "itm-main"}, make("b", {textContent: cache.name}),
         make("div", {className: "itm-facts", textContent: `${cache.rows.toLocaleString("en")} rows \u00b7 backups: ${cache.backups}${cache.tables.length ? " \u00b7 SQL: " + cache.tables.join(", ") : ""}`})),
       make("div", {className: "itm-buttons"}, ...["columns", "sample", "profile"].map((action) => button(
-        `${action} ${cache.name}`, {textContent: action, label: `${action} of ${cache.name}`, onclick: () => source.act(action, cache.name)})),
+        `${action} ${cache.name}`, {textContent: action, label: `${action} of ${cache.name}`, onclick: () => act(action, cache.name)})),
         button(`train ${cache.name}`, {textContent: "train on it", label: `train on ${cache.name}`,
-          title: "asks what is learnt, and makes a cell of it", onclick: () => source.act("form", cache.name, `looking at ${cache.name} ...`)})),
+          title: "asks what is learnt, and makes a cell of it", onclick: () => act("form", cache.name, `looking at ${cache.name} ...`)})),
       trainingForm(cache.name)));
+    const why = seen.caches.length ? "nothing fits the search" : "No caches. Load one: %ignite_tf load DIGITS digits";
     return [make("ul", {className: "itm-list", "aria-label": "caches"}, ...rows), rows.length ? "" :
-      make("div", {className: "itm-facts", textContent: "No caches. Load one: %ignite_tf load DIGITS digits"})];
+      make("div", {className: "itm-facts", textContent: why})];
   }
 
   // What a cell is to learn from a cache; its words come from the cache itself.
@@ -211,7 +243,7 @@ function igniteTfPanel(root, source) {
     return make("div", {className: "itm-controls", role: "group", "aria-label": `train on ${cache}`},
       make("label", {}, "learn ", label), make("label", {}, "workers ", workers),
       make("button", {type: "button", className: "itm-button", textContent: source.insert ? "write the cell" : "show the cell",
-        onclick: () => source.act("draft", JSON.stringify(said()), `looking at ${label.value} of ${cache} ...`)}));
+        onclick: () => act("draft", JSON.stringify(said()), `looking at ${label.value} of ${cache} ...`)}));
   }
 
   // Nothing moves under a finger, and focus stays where it was.
@@ -229,6 +261,8 @@ function igniteTfPanel(root, source) {
       tabOf[name].setAttribute("aria-selected", String(name === state.view));
       tabOf[name].tabIndex = name === state.view ? 0 : -1;
     }
+    search.hidden = state.view === "cluster";
+    withEnded.hidden = state.view !== "runs";
     const lost = source.lost ? source.lost() : "";
     actions.disabled = Boolean(lost);
     trouble.textContent = lost || [seen.trouble ? "the cluster does not answer: " + seen.trouble : "", ...seen.warnings].filter(Boolean).join("\n");
@@ -239,10 +273,15 @@ function igniteTfPanel(root, source) {
       state.written = told;
       state.isInserted = Boolean(source.insert) && source.insert(told.cell);
     }
-    note.textContent = told.cell && !told.note ? (state.isInserted ? "written: a cell below the current one" : "to be copied into a cell:") : told.note || "";
-    if (told.url) note.append(" ", make("a", {href: told.url, target: "_blank", rel: "noopener", textContent: told.url}));
+    drawAnswer(told);
+  }
+  function drawAnswer(told) {
+    const isHere = !state.asker || state.asker === state.view, isTold = isHere && told !== state.closed;
+    const forCell = state.isInserted ? "written: a cell below the current one" : "to be copied into a cell:";
+    note.textContent = isHere && state.said || isTold && (told.note || (told.cell ? forCell : "")) || "";
+    if (isTold && told.url && !state.said) note.append(" ", make("a", {href: told.url, target: "_blank", rel: "noopener", textContent: told.url}));
     const text = told.detail || (state.isInserted ? "" : told.cell) || "";
-    detail.hidden = !text;
+    answer.hidden = !text || !isTold;
     if (detail.textContent !== text) detail.textContent = text;
   }
   // What has not changed stays, and so does a form that somebody fills in: a list that is open would close.
