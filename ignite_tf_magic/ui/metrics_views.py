@@ -205,9 +205,7 @@ def series_of(
     found = []
     for name, records in runs:
         of_last = _of_last(records)
-        shown = of_last[:: -(-len(of_last) // most_points) or 1]
-        if of_last and shown[-1] is not of_last[-1]:
-            shown.append(of_last[-1])
+        shown = _thinned(of_last, most_points)
         names = dict.fromkeys(metric for each in shown for metric in each.values)
         metrics.update(names)
         found.append(
@@ -223,6 +221,20 @@ def series_of(
             }
         )
     return {"runs": found, "metrics": [name for name in metrics if name not in _NOT_DRAWN]}
+
+
+def _thinned(records: Sequence[TrainingRecord], most: int) -> list[TrainingRecord]:
+    """Leave so many at most, epochs before others, which have no values of validation; the last one always."""
+    epochs = [each for each in records if each.is_epoch]
+    others = [each for each in records if not each.is_epoch]
+    kept = _every(epochs, most)
+    kept = [*kept, *_every(others, most - len(kept)), *records[-1:]]
+    ids = {id(each) for each in kept}
+    return [each for each in records if id(each) in ids]
+
+
+def _every(records: Sequence[TrainingRecord], most: int) -> Sequence[TrainingRecord]:
+    return records[:: -(-len(records) // most) or 1] if most > 0 else []
 
 
 def _epoch(record: TrainingRecord) -> float:

@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from ignite_tf_magic.session import RunInfo, RunState, TrainingRecord
-from ignite_tf_magic.ui.metrics_views import comparison_view, history_view, last_words, typical_speed
+from ignite_tf_magic.ui.metrics_views import (
+    comparison_view,
+    history_view,
+    last_words,
+    series_of,
+    typical_speed,
+)
 
 INFO = RunInfo(
     *("k3f-a", RunState.SUCCEEDED, 0, "A", ("db1",), 0, datetime.now(timezone.utc), None, 1, Path("/r")),
@@ -64,6 +70,23 @@ def test_of_several_trainings_the_last_is_told_of_by_name():
     assert "best: loss 2 in epoch 1\n" in shown
     assert shown.endswith("the chart and the best are of fit-1, the last of 2 trainings")
     assert "trainings" not in history_view(FIT).text
+
+
+def test_a_long_training_is_thinned_to_its_epochs_first():
+    """Each tenth record is an epoch, which alone tells of validation; a picture shows 30 of 1,000."""
+    records = [
+        replace(
+            epoch(number // 10, None, loss=1.0, **({"val_loss": 2.0} if number % 10 == 9 else {})),
+            is_epoch=number % 10 == 9,
+            step=number,
+        )
+        for number in range(1000)
+    ]
+    for most in (30, 100, 150, 5000):
+        (run,) = series_of([("a", records)], most)["runs"]
+        assert min(most, 1000) / 2 <= len(run["step"]) <= most + 1
+        assert run["step"] == sorted(run["step"]) and run["step"][-1] == 999
+        assert len([value for value in run["values"]["val_loss"] if value is not None]) >= min(most, 100) / 2
 
 
 def test_runs_side_by_side_tell_what_each_was_given_and_reached():

@@ -159,7 +159,7 @@ function igniteTfPanel(root, source) {
     if (!isPlain(name)) return "";
     return button(`${label} ${name}`, {textContent: label,
       title: source.insert ? "writes a cell" : "copies: " + code, onclick: async () => {
-        if (source.insert) return source.insert(code);
+        if (source.insert && source.insert(code)) return;  // else no notebook is open
         try { await navigator.clipboard.writeText(code); say("copied: " + code); }
         catch { say(code); }
       }});
