@@ -128,7 +128,7 @@ class CacheNotFound(IgniteTfError, LookupError):
         if near:
             hint = "did you mean " + " or ".join(repr(name) for name in near) + "?"
         elif existing:
-            hint = f"none of the {existing} caches has a similar name; %ignite_tf caches lists them"
+            hint = "no cache has a similar name; the command caches lists them"
         else:
             hint = f"this cluster has no caches; create one with: ignite-tf load {cache} SOURCE"
         super().__init__(f"no cache {cache!r}: {hint}")

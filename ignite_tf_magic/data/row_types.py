@@ -132,6 +132,8 @@ def types_of(cache: Cache, rows: CheckedRows) -> RowTypes:
     entity = entities[0]
     fields = [each for each in entity.fields if not each.is_key and each.name != entity.key_field]
     keys = [each for each in entity.fields if each.is_key and each.name != entity.key_field]
+    # First: who does not name the keys has them among the other columns.
+    key_names, key_type = _fitting_key(cache.name, entity, {each.name: each.java_type for each in keys}, rows)
     names = _fitting(cache.name, rows.codes, {each.name: each.java_type for each in fields})
     known = {each.name: each.java_type for each in fields}
     dtypes = {
@@ -139,7 +141,6 @@ def types_of(cache: Cache, rows: CheckedRows) -> RowTypes:
         for name, code in rows.codes.items()
         if (wide := known[names[name]]) != java_type(code)
     }
-    key_names, key_type = _fitting_key(cache.name, entity, {each.name: each.java_type for each in keys}, rows)
     return RowTypes(entity.value_type, key_type, {**names, **key_names}, dtypes)
 
 
@@ -150,7 +151,8 @@ def _fitting_key(
     if keys and not entity.key_type.startswith("java."):
         if not codes:
             raise SourceError(
-                f"cache {cache!r} has keys of {', '.join(keys)}; say which columns they are: --key"
+                f"cache {cache!r} has keys of {', '.join(keys)}; say which columns they are: "
+                + " ".join(f"--key {name}" for name in keys)
             )
         names = _fitting(cache, codes, keys)
         # In the order of the cache's own keys: those of another order would be others.

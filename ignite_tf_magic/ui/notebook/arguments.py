@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 from typing import NoReturn
 
@@ -11,6 +12,7 @@ from ignite_tf_magic.ui.commands.command import CommandParser
 from ignite_tf_magic.ui.commands.table import make_parser, read_command
 
 NAME = "%ignite_tf"
+_QUOTED_OR_COMMENT = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*"|(?<!\S)#""")
 
 
 def parse_line(line: str) -> argparse.Namespace | None:
@@ -22,13 +24,20 @@ def parse_line(line: str) -> argparse.Namespace | None:
         ConfigError: The line cannot be understood; the error shows the usage.
     """
     try:
-        words = shlex.split(line)
+        words = shlex.split(_without_comment(line))
     except ValueError as error:
         raise ConfigError(f"the line cannot be read: {error}") from error
     try:
         return read_command(make_parser(NotebookParser, NAME, words), words)
     except _HelpShown:
         return None
+
+
+def _without_comment(line: str) -> str:
+    """Leave out what stands behind a # that begins a word outside of quotes, as shells do."""
+    found = (each for each in _QUOTED_OR_COMMENT.finditer(line) if each[0] == "#")
+    comment = next(found, None)
+    return line if comment is None else line[: comment.start()]
 
 
 class _HelpShown(Exception):

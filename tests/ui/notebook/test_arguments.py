@@ -42,6 +42,19 @@ def test_what_is_not_given_is_left_to_the_defaults():
 
 
 @pytest.mark.parametrize(
+    ("line", "columns"),
+    [
+        ("profile A x  # the notebook's variable -o NAME", ["x"]),
+        ("profile A x #y", ["x"]),
+        ("profile A x#y '# z' \"#\" \\# w", ["x#y", "# z", "#", "#", "w"]),
+        ("profile A 'it''s # y' x # y", ["its # y", "x"]),
+    ],
+)
+def test_a_comment_is_no_word(line, columns):
+    assert parse_line(line).columns == columns
+
+
+@pytest.mark.parametrize(
     ("line", "args", "job"),
     [
         ("start MNIST -- a b", ("a", "b"), []),
