@@ -61,7 +61,7 @@ def pruned_text(pruned: Sequence[Pruned], keep: int, *, dry_run: bool) -> str:
 def runs_view(runs: Sequence[RunInfo], now: datetime) -> View:
     """List runs, in the order in which they are given."""
     if not runs:
-        return message_view("No runs. A cell starts one: %%ignite_tf start CACHE")
+        return message_view("No runs. The command that starts one: start CACHE")
     with_tags = any(run.tags for run in runs)
     head = ["Run", "State", "Cache", "Workers", "Started", "Duration", *["Tags"] * with_tags, "Hosts"]
     rows = [

@@ -97,6 +97,8 @@ def test_nobody_notes_partitions_of_keys_of_which_a_part_decides(session):
         'WITH "CACHE_NAME=ADDED_SQL,AFFINITY_KEY=b"'
     )
     rows = {"A": np.arange(100), "B": np.full(100, 7), "V": np.arange(100)}
+    with pytest.raises(SourceError, match="has keys of A, B; .*: --key A --key B$"):
+        session.load("ADDED_SQL", rows, append=True)
     session.load("ADDED_SQL", rows, key=("A", "B"), append=True)
     assert sorted(session.query("SELECT v FROM ADDED_SQL").rows) == [(v,) for v in range(100)]
     cache = session.client.cache("ADDED_SQL")
