@@ -62,7 +62,7 @@ def last_words(records: Sequence[TrainingRecord]) -> list[str]:
 
 def typical_speed(records: Sequence[TrainingRecord]) -> str:
     """Say how fast the last training mostly was, by its epochs if it has some; empty when it is not known."""
-    told = [each for each in _of_last(records) if each.examples_per_s is not None]
+    told = [each for each in of_last_training(records) if each.examples_per_s is not None]
     told = [each for each in told if each.is_epoch] or told
     if not told:
         return ""
@@ -71,7 +71,8 @@ def typical_speed(records: Sequence[TrainingRecord]) -> str:
     return f"mostly {median(each.examples_per_s or 0.0 for each in told):,.0f} examples/s{waiting}"
 
 
-def _of_last(records: Sequence[TrainingRecord]) -> list[TrainingRecord]:
+def of_last_training(records: Sequence[TrainingRecord]) -> list[TrainingRecord]:
+    """Return the records of the training that was told of last."""
     return [each for each in records if each.training == records[-1].training]
 
 
@@ -97,7 +98,7 @@ def history_view(records: Sequence[TrainingRecord], most: int | None = 10) -> Vi
         for each in shown
     ]
     table = table_view(head, rows, right=set(range(int(several), len(head))), upper=False)
-    notes = _best_epochs([each for each in _of_last(records) if each.is_epoch], names)
+    notes = _best_epochs([each for each in of_last_training(records) if each.is_epoch], names)
     trainings = list(dict.fromkeys(each.training for each in records))
     if len(trainings) > 1:
         notes.append(f"the chart and the best are of {trainings[-1]}, the last of {len(trainings)} trainings")
@@ -204,7 +205,7 @@ def series_of(
     metrics: dict[str, None] = {}
     found = []
     for name, records in runs:
-        of_last = _of_last(records)
+        of_last = of_last_training(records)
         shown = _thinned(of_last, most_points)
         names = dict.fromkeys(metric for each in shown for metric in each.values)
         metrics.update(names)

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 from ignite_tf_magic.session import RunState, is_live
+from ignite_tf_magic.ui.metrics_views import of_last_training
 from ignite_tf_magic.ui.progress import progress_of
 from ignite_tf_magic.ui.render import duration_text, mark_of, size_text, state_colour, state_text
 
@@ -103,7 +104,7 @@ def spark_of(records: Sequence[TrainingRecord]) -> tuple[str, list[float]]:
     """Return the first metric of the last training, and its values, so many that a small line shows them."""
     if not records:
         return "", []
-    of_last = [each for each in records if each.training == records[-1].training]
+    of_last = of_last_training(records)
     names = dict.fromkeys(name for each in of_last for name in each.values)
     name = "loss" if "loss" in names else next(iter(names), "")
     values = [each.values[name] for each in of_last if _is_number(each.values.get(name))]

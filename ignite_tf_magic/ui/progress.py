@@ -10,6 +10,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from ignite_tf_magic.session import RunState
+from ignite_tf_magic.ui.metrics_views import of_last_training
 
 if TYPE_CHECKING:
     from ignite_tf_magic.session import RunInfo, TrainingRecord
@@ -102,8 +103,7 @@ def share_done(record: TrainingRecord) -> float | None:
 
 def seconds_left(records: Sequence[TrainingRecord]) -> float | None:
     """Reckon how long a training still takes, by how long it took; None while too little is done."""
-    last = records[-1]
-    of_training = _without_pauses([each for each in records if each.training == last.training])
+    of_training = _without_pauses(of_last_training(records))
     shares = [(each.time, share) for each in of_training if (share := share_done(each)) is not None]
     if not shares:
         return None

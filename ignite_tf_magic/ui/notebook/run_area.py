@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ignite_tf_magic.session import RunState
+from ignite_tf_magic.ui.metrics_views import of_last_training
 from ignite_tf_magic.ui.pictures import picture_of
 from ignite_tf_magic.ui.progress import Progress
 from ignite_tf_magic.ui.run_html import RunPicture
@@ -21,7 +22,7 @@ def picture_of_training(records: Sequence[TrainingRecord]) -> bytes | None:
     """Draw the training that was told of last; None where there is nothing to draw, or nothing to draw it with."""
     if len(records) < 2:
         return None
-    return picture_of([("", [each for each in records if each.training == records[-1].training])])
+    return picture_of([("", of_last_training(records))])
 
 
 class CellArea:
