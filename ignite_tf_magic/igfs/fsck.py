@@ -140,11 +140,11 @@ class _Inspection:
         self._num_waiting = sum(not isinstance(record, Lease) for record in records.values())
         self._report("reading directories")
         self._walk(layout.ROOT_ID, ())
-        counted = self._num_files, self._num_directories, self._num_bytes
+        num_directories = self._num_directories
         for record in records.values():
             for directory in record.directories if isinstance(record, Garbage) else ():
                 self._walk(directory, ("(removed)",), is_removed=True)
-        self._num_files, self._num_directories, self._num_bytes = counted
+        self._num_directories = num_directories
         self._find_unreachable()
         self._note_journal(records)
         self._note_journal(self._volume.collector.records())
@@ -186,14 +186,20 @@ class _Inspection:
                     if is_removed and entry_key(directory, name) not in rows:
                         continue  # entries go before names: a sweep was cut off, and goes on later
                     node = self._node(directory, (*path, name), rows)
+                    if isinstance(node, FileNode) and is_removed:
+                        self._in_journal.add(
+                            node.extents
+                        )  # garbage of its own: blocks may be gone before entries
+                    elif isinstance(node, FileNode):
+                        self._check_file(render((*path, name)), node)
                     if isinstance(node, DirectoryNode) and node.id in self._walked:
                         self._found(f"{render((*path, name))}: a second name of a directory")
                     elif isinstance(node, DirectoryNode):
                         self._num_directories += 1
                         waiting.append((node.id, (*path, name)))
 
-    def _node(self, directory: int, path: Path, rows: dict[str, bytes]) -> DirectoryNode | None:
-        """Check one entry; gives it when it is a directory."""
+    def _node(self, directory: int, path: Path, rows: dict[str, bytes]) -> DirectoryNode | FileNode | None:
+        """Check one entry; gives it when it can be read."""
         key, where = entry_key(directory, path[-1]), render(path)
         self._rows.add(key)
         try:
@@ -205,14 +211,10 @@ class _Inspection:
             self._found(f"{where}: a name without an entry", partial(self._remove_name, directory, path[-1]))
             return None
         try:
-            node = layout.decode(rows[key])
+            return layout.decode(rows[key])
         except CorruptRecord as error:
             self._found(f"{where}: {error.strerror}")
             return None
-        if isinstance(node, DirectoryNode):
-            return node
-        self._check_file(where, node)
-        return None
 
     def _remove_entry(self, directory: int, name: str) -> None:
         """Remove a name and its row; what that leads to, if nothing else does, is found by the next check."""

@@ -381,7 +381,7 @@ def test_all_that_we_write_is_legible(desk, theme):
     notebook.run(2)
     panel = notebook.output(2)
     panel.get_by_label("ended runs").check()
-    expect(panel.locator(".itm-row").first).to_contain_text("succeeded")
+    expect(panel.locator(".itm-row", has_text=id_in(notebook.output(1)))).to_contain_text("succeeded")
     notebook.run(3)
     notebook.run(4)
     expect(notebook.output(3).locator("canvas").first).to_be_visible()
