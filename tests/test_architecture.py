@@ -122,8 +122,8 @@ ROOMS: list[dict[str, str]] = [
         "ui": """
             live_output stall_notices render cache_views profile_views metrics_views run_views overview_view assets
             progress
-            panel_views run_html pictures profile_pictures drafts options screen text_run_view following demo
-            commands.command commands.status commands.listing commands.nodes commands.runs commands.starting
+            panel_views coloured_html run_html pictures profile_pictures drafts options screen text_run_view following
+            demo commands.command commands.status commands.listing commands.nodes commands.runs commands.starting
             commands.tensorboards commands.data commands.predicting commands.looking commands.files commands.table
             captured_screen panel_actions sql_completion completion
         """,

@@ -63,6 +63,7 @@ _THINGS: dict[str, Callable[[str], list[str]]] = {
     "TARGET": _paths,
     "FROM": _paths,
 }
+_FILES = {"FILE", "DIR", "PATH", "URI"}  # of options
 _FILES_TOO = {"FROM"}
 _NO_FILES = {"COLUMN", "METRIC"}  # nor anything else that a notebook knows
 
@@ -90,11 +91,10 @@ def candidates(words: Sequence[str], beginning: str) -> Candidates:
     name, equals, begun = beginning.partition("=")
     given = _options(parser).get(name) if equals else None
     if option is not None and option.nargs != 0:
-        found = Candidates(tuple(_values(option, beginning)), str(option.metavar) not in _NO_FILES)
+        found = Candidates(tuple(_values(option, beginning)), _may_be_file(option))
     elif given is not None:
-        found = Candidates(
-            tuple(f"{name}={value}" for value in _values(given, begun)), or_files=not given.choices
-        )
+        values = tuple(f"{name}={value}" for value in _values(given, begun))
+        found = Candidates(values, _may_be_file(given))
     else:
         found = _next(parser, num_given, beginning)
     begins = tuple(word for word in found.words if word.startswith(beginning))
@@ -114,9 +114,14 @@ def _next(parser: argparse.ArgumentParser, num_given: int, beginning: str) -> Ca
     place = places[-1] if is_last else places[num_given]
     if is_last and place.nargs not in ("*", "+"):
         return Candidates()
-    shown = str(place.metavar)
-    known = place.choices is not None or shown in {*_THINGS, *_NO_FILES} - _FILES_TOO
-    return Candidates(tuple(_values(place, beginning)), or_files=not known)
+    return Candidates(tuple(_values(place, beginning)), _may_be_file(place))
+
+
+def _may_be_file(action: argparse.Action) -> bool:
+    if action.option_strings:
+        return action.metavar in _FILES
+    known = action.choices is not None or action.metavar in {*_THINGS, *_NO_FILES}
+    return not known or action.metavar in _FILES_TOO
 
 
 def _values(action: argparse.Action, beginning: str) -> Iterable[str]:

@@ -25,11 +25,12 @@ _RESUMABLE = {RunState.FAILED, RunState.STOPPED, RunState.LOST}
 
 def panel_as_json(seen: PanelSeen, now: datetime) -> dict[str, Any]:
     """Return what there is to draw: runs, newest first; nodes, host by host; caches with their partitions by node."""
-    ended = [run for run in seen.runs if not is_live(run, now)][-_MOST_ENDED:]
-    kept = {run.id for run in ended} | {run.id for run in seen.runs if is_live(run, now)}
-    runs = [run for run in reversed(seen.runs) if run.id in kept]
+    ended = [run.id for run in seen.runs if not is_live(run, now)]
+    left_out = set(ended[:-_MOST_ENDED])
+    runs = [run for run in reversed(seen.runs) if run.id not in left_out]
     seen_now = {
         "runs": [_run(run, seen.records.get(run.id, ()), now) for run in runs],
+        "num_ended": len(ended),
         "cluster": ", ".join(seen.cluster),
         "trouble": seen.trouble,
         "warnings": list(seen.warnings),

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from html import escape
 
 from ignite_tf_magic.serialization.terminal_text import plain
+from ignite_tf_magic.ui.coloured_html import coloured_html
 from ignite_tf_magic.ui.progress import Progress
 from ignite_tf_magic.ui.render import state_colour
 
 _BAR_CHARS = 24
+_MOST_COLOURED_CHARS = 250_000  # a rainbow stays out of saved notebooks
 _FONT = "font-size:var(--jp-ui-font-size1,13px);line-height:1.5"
 _PRE = (
     "margin:4px 0;max-height:24em;overflow:auto;white-space:pre-wrap;overflow-wrap:anywhere;background:none;"
@@ -68,7 +70,9 @@ class RunPicture:
     def _tail_html(self) -> str:
         if not self.tail:
             return ""
-        text = escape("\n".join(map(plain, self.tail)))
+        text = "\n".join(map(coloured_html, self.tail))
+        if len(text) > _MOST_COLOURED_CHARS:
+            text = escape("\n".join(map(plain, self.tail)))
         shown, more = len(self.tail), self.num_lines > len(self.tail)
         title = f"{shown:,} line{'s' * (shown != 1)} of output"
         if more:

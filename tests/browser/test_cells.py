@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,7 +128,10 @@ def desk(ignite, tmp_path_factory) -> Iterator[Desk]:
 
 
 def id_in(cell: Locator) -> str:
-    return cell.locator(".itm-id").inner_text().removeprefix("run ")
+    """Return the id of a run that goes on, as soon as its cell tells it."""
+    told = cell.locator(".itm-id")
+    expect(told).to_have_text(re.compile(r"run \S+"))
+    return told.inner_text().removeprefix("run ")
 
 
 def test_a_run_from_elsewhere_is_attached_by_the_sidebar_interrupted_and_stopped(desk):
@@ -377,11 +381,12 @@ def test_all_that_we_write_is_legible(desk, theme):
     )
     expect(page.locator(f"body[data-jp-theme-name='JupyterLab {theme}']")).to_have_count(1)
     notebook.run(1)
+    run_id = id_in(notebook.output(1))
     expect(notebook.output(1)).to_contain_text("succeeded after")
     notebook.run(2)
     panel = notebook.output(2)
     panel.get_by_label("ended runs").check()
-    expect(panel.locator(".itm-row", has_text=id_in(notebook.output(1)))).to_contain_text("succeeded")
+    expect(panel.locator(".itm-row", has_text=run_id)).to_contain_text("succeeded")
     notebook.run(3)
     notebook.run(4)
     expect(notebook.output(3).locator("canvas").first).to_be_visible()

@@ -183,6 +183,7 @@ def test_a_run_that_has_ended_waits_for_no_kernel(page):
 
 SEEN = {
     "runs": [],
+    "num_ended": 0,
     "cluster": "a:1",
     "trouble": "",
     "warnings": [],
@@ -260,14 +261,21 @@ def ended_run(number: int) -> dict[str, Any]:
     return RUN | {"id": f"e{number}-old", "mark": f"e{number}", "state": "succeeded", "live": False}
 
 
-def draw_panel(page: Page, runs: list[dict[str, Any]], told: dict[str, Any] | None = None) -> Locator:
-    page.evaluate(DRAW, [joined(*PANEL), {"seen": SEEN | {"runs": runs}, "told": told or {}}])
+def draw_panel(
+    page: Page, runs: list[dict[str, Any]], told: dict[str, Any] | None = None, num_ended: int | None = None
+) -> Locator:
+    page.evaluate(DRAW, [joined(*PANEL), {"seen": seen_of(runs, num_ended), "told": told or {}}])
     return page.locator(".itm-panel")
+
+
+def seen_of(runs: list[dict[str, Any]], num_ended: int | None = None) -> dict[str, Any]:
+    told = sum(not run["live"] for run in runs)
+    return SEEN | {"runs": runs, "num_ended": told if num_ended is None else num_ended}
 
 
 def see_anew(page: Page, runs: list[dict[str, Any]]) -> None:
     """Have the panel hear what it hears every other second, with something new in it."""
-    page.evaluate("seen => window.change('seen', seen)", SEEN | {"runs": runs, "warnings": ["new"]})
+    page.evaluate("seen => window.change('seen', seen)", seen_of(runs) | {"warnings": ["new"]})
 
 
 def test_a_search_that_leaves_nothing_says_so(page):
@@ -302,13 +310,18 @@ def test_where_nothing_is_live_the_search_and_the_box_are_told_apart(page):
 
 
 def test_of_many_runs_that_ended_the_panel_says_where_all_are(page):
-    words = "Of those that have ended, the newest 100. All: %ignite_tf ps --all"
-    panel = draw_panel(page, [ended_run(number) for number in range(99)])
+    words = "The newest 100 of 250 that have ended are here. All: %ignite_tf ps --all"
+    runs = [ended_run(number) for number in range(100)]
+    panel = draw_panel(page, runs)
     page.get_by_label("ended runs").check()
-    expect(panel.locator(".itm-row")).to_have_count(99)
+    expect(panel.locator(".itm-row")).to_have_count(100)
+    expect(panel).not_to_contain_text("that have ended are here")
+    panel = draw_panel(page, runs, num_ended=250)
+    expect(panel).to_contain_text("250 have ended")
     expect(panel).not_to_contain_text(words)
-    panel = draw_panel(page, [ended_run(number) for number in range(100)])
-    expect(panel).to_contain_text("100 or more have ended")
+    page.get_by_role("searchbox").fill("no such run")
+    expect(panel).to_contain_text(words)
+    page.get_by_role("searchbox").fill("")
     page.get_by_label("ended runs").check()
     expect(panel.locator(".itm-row")).to_have_count(100)
     expect(panel).to_contain_text(words)

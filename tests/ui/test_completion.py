@@ -82,10 +82,22 @@ def test_words_of_the_table(home, words, beginning, expected):
 
 
 @pytest.mark.parametrize(
-    ("words", "may_be"), [(["profile", "X"], False), (["history", "--best"], False), (["load", "X"], True)]
+    ("words", "beginning", "may_be"),
+    [
+        (["profile", "X"], "", False),
+        (["load", "X"], "", True),
+        (["fs", "put"], "", True),
+        (["history", "--best"], "", False),
+        (["history"], "--best=", False),
+        (["start", "--strategy"], "", False),
+        (["start", "--workers"], "", False),
+        (["start", "--script"], "", True),
+        (["start"], "--script=", True),
+        (["start", "--python"], "", True),
+    ],
 )
-def test_a_name_that_no_file_has_is_no_file(home, words, may_be):
-    assert all_candidates(words, "").or_files is may_be
+def test_a_name_that_no_file_has_is_no_file(home, words, beginning, may_be):
+    assert all_candidates(words, beginning).or_files is may_be
 
 
 def test_caches_and_runs(home, numbers):

@@ -43,6 +43,13 @@ def shown(run: RunInfo, *records: TrainingRecord) -> dict:
     return found
 
 
+def test_of_many_that_ended_the_newest_are_told_and_all_are_counted():
+    ended = [replace(RUN, id=f"r{number}", state=RunState.SUCCEEDED, ended_at=NOW) for number in range(150)]
+    told = panel_as_json(PanelSeen(runs=(RUN, *ended)), NOW)
+    assert [run["id"] for run in told["runs"]] == [f"r{n}" for n in range(149, 49, -1)] + [RUN.id]
+    assert told["num_ended"] == 150
+
+
 def test_workers_of_a_live_run_are_told_apart_over_time():
     records = [
         record(

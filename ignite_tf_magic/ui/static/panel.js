@@ -25,7 +25,6 @@ function igniteTfPanel(root, source) {
     return element;
   };
   const state = {view: "runs", search: "", ended: false, chosen: null, asked: null, seenLive: new Set(), said: "", asker: null};
-  const MOST_ENDED = 100;  // so many at most are told of
 
   // An answer stands in the view in which it was asked for, until something else is done.
   function act(action, about, words) {
@@ -173,17 +172,18 @@ function igniteTfPanel(root, source) {
     const others = seen.runs.filter((run) => !state.seenLive.has(run.id) && fits(run));
     const list = make("ul", {className: "itm-list", "aria-label": "runs"}, ...live.map(runRow));
     if (state.ended) list.append(...others.map(runRow));
-    const isCut = seen.runs.filter((run) => !run.live).length >= MOST_ENDED;
-    const cut = isCut && state.ended ? make("div", {className: "itm-facts",
-      textContent: `Of those that have ended, the newest ${MOST_ENDED}. All: %ignite_tf ps --all`}) : "";
+    const numTold = seen.runs.filter((run) => !run.live).length;
+    const numCut = seen.num_ended - numTold;
+    const cut = numCut && (state.ended || state.search) ? make("div", {className: "itm-facts",
+      textContent: `The newest ${numTold} of ${seen.num_ended} that have ended are here. All: %ignite_tf ps --all`}) : "";
     const isShown = live.length || (state.ended && others.length);
-    return [list, isShown ? "" : make("div", {className: "itm-facts"}, whyNoRuns(seen, others.length, isCut)), cut];
+    return [list, isShown ? "" : make("div", {className: "itm-facts"}, whyNoRuns(seen, others.length, state.search ? 0 : numCut)), cut];
   }
-  function whyNoRuns(seen, numOthers, isCut) {
+  function whyNoRuns(seen, numOthers, numCut) {
     if (state.search && seen.runs.length && !numOthers) return "nothing fits the search";
     const why = state.search && seen.runs.some((run) => state.seenLive.has(run.id)) ? "No live run fits the search." :
       "No run is live. A cell starts one: %%ignite_tf start CACHE";
-    return numOthers ? `${why} \u00b7 ${numOthers}${isCut && !state.search ? " or more" : ""} ${numOthers === 1 ? "has" : "have"} ended` : why;
+    return numOthers ? `${why} \u00b7 ${numOthers + numCut} ${numOthers + numCut === 1 ? "has" : "have"} ended` : why;
   }
 
   function cluster(seen) {
