@@ -64,6 +64,8 @@ def test_what_a_click_shows_is_what_the_command_says(panel_kernel, digits):
 def test_the_cluster_and_its_caches_are_seen(panel_kernel, digits, ignite):
     result = panel_kernel.run(
         "import json\n"
+        f"while not any((each['name'], each['rows']) == ({digits!r}, 359) for each in panel.seen['caches']):\n"
+        "    time.sleep(0.01)\n"
         "print(json.dumps({name: panel.seen[name] for name in ('cluster', 'nodes', 'caches', 'trouble')}))"
     )
     import json
