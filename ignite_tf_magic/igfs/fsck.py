@@ -140,11 +140,9 @@ class _Inspection:
         self._num_waiting = sum(not isinstance(record, Lease) for record in records.values())
         self._report("reading directories")
         self._walk(layout.ROOT_ID, ())
-        num_directories = self._num_directories
         for record in records.values():
             for directory in record.directories if isinstance(record, Garbage) else ():
                 self._walk(directory, ("(removed)",), is_removed=True)
-        self._num_directories = num_directories
         self._find_unreachable()
         self._note_journal(records)
         self._note_journal(self._volume.collector.records())
@@ -186,16 +184,12 @@ class _Inspection:
                     if is_removed and entry_key(directory, name) not in rows:
                         continue  # entries go before names: a sweep was cut off, and goes on later
                     node = self._node(directory, (*path, name), rows)
-                    if isinstance(node, FileNode) and is_removed:
-                        self._in_journal.add(
-                            node.extents
-                        )  # garbage of its own: blocks may be gone before entries
-                    elif isinstance(node, FileNode):
-                        self._check_file(render((*path, name)), node)
-                    if isinstance(node, DirectoryNode) and node.id in self._walked:
+                    if isinstance(node, FileNode):
+                        self._note_file(render((*path, name)), node, is_removed=is_removed)
+                    elif node is not None and node.id in self._walked:
                         self._found(f"{render((*path, name))}: a second name of a directory")
-                    elif isinstance(node, DirectoryNode):
-                        self._num_directories += 1
+                    elif node is not None:
+                        self._num_directories += not is_removed
                         waiting.append((node.id, (*path, name)))
 
     def _node(self, directory: int, path: Path, rows: dict[str, bytes]) -> DirectoryNode | FileNode | None:
@@ -223,6 +217,12 @@ class _Inspection:
 
     def _remove_name(self, directory: int, name: str) -> None:
         self._store.transact(lambda changes: self._volume.tree.remove_name(changes, directory, name))
+
+    def _note_file(self, where: str, node: FileNode, *, is_removed: bool) -> None:
+        if is_removed:  # garbage of its own: blocks may be gone before the entry
+            self._in_journal.add(node.extents)
+        else:
+            self._check_file(where, node)
 
     def _check_file(self, where: str, node: FileNode) -> None:
         self._num_files += 1

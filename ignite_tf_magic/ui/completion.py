@@ -65,7 +65,7 @@ _THINGS: dict[str, Callable[[str], list[str]]] = {
 }
 _FILES = {"FILE", "DIR", "PATH", "URI"}  # of options
 _FILES_TOO = {"FROM"}
-_NO_FILES = {"COLUMN", "METRIC"}  # nor anything else that a notebook knows
+_NO_FILES = {"COLUMN"}  # nor anything else that a notebook knows
 
 
 def candidates(words: Sequence[str], beginning: str) -> Candidates:

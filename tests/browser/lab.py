@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -100,6 +101,13 @@ class Notebook:
         self.page.keyboard.press("Control+Enter")
         # Only then has JupyterLab moved the focus, which it would else take from the next cell.
         expect(self.prompt(index)).not_to_have_text("[ ]:")
+
+
+def id_in(cell: Locator) -> str:
+    """Return the id of a run that goes on, as soon as its cell tells it."""
+    told = cell.locator(".itm-id")
+    expect(told).to_have_text(re.compile(r"run \S+"))
+    return told.inner_text().removeprefix("run ")
 
 
 def write_notebook(path: Path, cells: Sequence[str]) -> None:

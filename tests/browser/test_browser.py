@@ -16,7 +16,7 @@ from playwright.sync_api import expect
 
 from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.session import load
-from tests.browser.lab import browser, jupyter_lab, still_alive, write_notebook
+from tests.browser.lab import browser, id_in, jupyter_lab, still_alive, write_notebook
 
 CACHE = "BROWSER"
 HOSTILE = "<img src=x>{__import__('os')}"
@@ -58,7 +58,7 @@ def test_a_run_streams_into_a_cell_and_is_stopped_from_a_panel_elsewhere(ignite,
         train.run(1)
         cell = train.output(1)
         expect(cell).to_contain_text("step 2")
-        run_id = cell.locator(".itm-id").inner_text().removeprefix("run ")
+        run_id = id_in(cell)
         expect(cell).to_contain_text(f"1 worker on localhost, reading {CACHE}")
 
         # Nobody refreshes the panel, and what is aimed at stays where it is.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from playwright.sync_api import BrowserContext, Locator, Page, expect
 from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 
 from ignite_tf_magic.session import RunRequest, load, open_session
-from tests.browser.lab import Lab, Notebook, browser, jupyter_lab, write_notebook
+from tests.browser.lab import Lab, Notebook, browser, id_in, jupyter_lab, write_notebook
 from tests.waiting import until
 
 CACHE = "CELLS"
@@ -125,13 +124,6 @@ def desk(ignite, tmp_path_factory) -> Iterator[Desk]:
         yield Desk(lab, context, directory, home)
         with open_session(report=str) as session:
             session.client.destroy_cache(CACHE)
-
-
-def id_in(cell: Locator) -> str:
-    """Return the id of a run that goes on, as soon as its cell tells it."""
-    told = cell.locator(".itm-id")
-    expect(told).to_have_text(re.compile(r"run \S+"))
-    return told.inner_text().removeprefix("run ")
 
 
 def test_a_run_from_elsewhere_is_attached_by_the_sidebar_interrupted_and_stopped(desk):

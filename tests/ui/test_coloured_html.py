@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from html.parser import HTMLParser
 
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 
 from ignite_tf_magic.serialization.terminal_text import plain
 from ignite_tf_magic.session import RunState
-from ignite_tf_magic.ui.coloured_html import coloured_html
+from ignite_tf_magic.ui.assets import joined
+from ignite_tf_magic.ui.coloured_html import _COLOURS, coloured_html
 from ignite_tf_magic.ui.progress import Progress
 from ignite_tf_magic.ui.run_html import RunPicture
 
@@ -69,3 +71,7 @@ def test_a_rainbow_of_many_letters_is_kept_without_colours():
     assert "color:#ff0000" in whole
     many = RunPicture("run k3f", DONE, tail=[line] * 200).bundle()["text/html"]
     assert "x" * 200 in many and "color:#ff0000" not in many
+
+
+def test_a_colour_is_the_same_while_a_run_goes_on_and_afterwards():
+    assert f"COLOURS = {json.dumps(list(_COLOURS))};" in joined("ansi.js")

@@ -177,13 +177,13 @@ function igniteTfPanel(root, source) {
     const cut = numCut && (state.ended || state.search) ? make("div", {className: "itm-facts",
       textContent: `The newest ${numTold} of ${seen.num_ended} that have ended are here. All: %ignite_tf ps --all`}) : "";
     const isShown = live.length || (state.ended && others.length);
-    return [list, isShown ? "" : make("div", {className: "itm-facts"}, whyNoRuns(seen, others.length, state.search ? 0 : numCut)), cut];
+    return [list, isShown ? "" : make("div", {className: "itm-facts"}, whyNoRuns(seen, others.length + (state.search ? 0 : numCut))), cut];
   }
-  function whyNoRuns(seen, numOthers, numCut) {
+  function whyNoRuns(seen, numOthers) {
     if (state.search && seen.runs.length && !numOthers) return "nothing fits the search";
     const why = state.search && seen.runs.some((run) => state.seenLive.has(run.id)) ? "No live run fits the search." :
       "No run is live. A cell starts one: %%ignite_tf start CACHE";
-    return numOthers ? `${why} \u00b7 ${numOthers + numCut} ${numOthers + numCut === 1 ? "has" : "have"} ended` : why;
+    return numOthers ? `${why} \u00b7 ${numOthers} ${numOthers === 1 ? "has" : "have"} ended` : why;
   }
 
   function cluster(seen) {
