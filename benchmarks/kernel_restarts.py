@@ -1,11 +1,11 @@
 """Kernels that are restarted in the middle of a fit, each at another moment, and runs that go on in the new kernel.
 
-    python -m benchmarks.kernel_restarts [--rounds 20]
+    python -m benchmarks.kernel_restarts [--rounds 30]
 
 Real kernels, real Ignite nodes. A round is lost when the run did not succeed, when the model does not have the exact
-number of steps, or when `describe` did not say what had happened. Every second kernel is killed, not told to restart:
+number of steps, or when `describe` did not say what had happened. Every third kernel is killed, not told to restart:
 its run is resumed from its checkpoints. That of the others lives on, and is taken over: its workers are never started
-again.
+again. Every third is stuck in a cell that takes no interrupt, so that Jupyter ends it by force.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.ui.notebook.kernels import Kernel
 NAME = "restarts"
 ROOMS = ("launch", "runs", "session", "training", "ui")
 CACHE, EPOCHS, STEPS_PER_EPOCH, BATCH = "RESTARTED", 6, 12, 32
-KILLED, RESTARTED = "killed", "restarted"
+KILLED, RESTARTED, STUCK = KINDS = "killed", "restarted", "stuck"
 NUM_STEPS = EPOCHS * STEPS_PER_EPOCH
 SCRIPT = f"""
 import keras, time
@@ -51,8 +51,15 @@ model.compile("adam", "sparse_categorical_crossentropy")
 model.fit(rows.batch({BATCH}), epochs={EPOCHS}, verbose=0, callbacks=[Slowly()])
 ignite_tf_magic.result(int(model.optimizer.iterations))
 """
-
-
+_STUCK = """
+import time
+while True:
+    try:
+        print("stuck", flush=True)
+        time.sleep(600)
+    except KeyboardInterrupt:
+        pass
+"""
 _ASK = """
 from ignite_tf_magic.session import get_run
 print(get_run({run_id!r}).result, get_run({run_id!r}).record().generation)
@@ -92,7 +99,9 @@ def play(number: int, env: dict[str, str], place: Path, draw: random.Random, kin
     try:
         kernel.run("%load_ext ignite_tf_magic")
         run_id, at_step = _run_until(kernel, until)
-        _end(kernel, kind)
+        if kind == STUCK:
+            _get_stuck(kernel)
+        kernel.manager.shutdown_kernel(now=kind == KILLED)
     finally:
         kernel.close()
     kernel = Kernel(env, place)
@@ -129,8 +138,14 @@ def _run_until(kernel: Kernel, until: int) -> tuple[str, int]:
             return re.search(r"run (\S+): ", seen)[1], steps[-1]  # type: ignore[index]
 
 
-def _end(kernel: Kernel, kind: str) -> None:
-    kernel.manager.shutdown_kernel(now=kind == KILLED)
+def _get_stuck(kernel: Kernel) -> None:
+    """Stop watching the run, and begin a cell that nothing but a signal ends."""
+    kernel.manager.interrupt_kernel()
+    while kernel.client.get_iopub_msg(timeout=60)["content"].get("execution_state") != "idle":
+        pass
+    kernel.client.execute(_STUCK, stop_on_error=False)
+    while kernel.client.get_iopub_msg(timeout=60)["content"].get("text") != "stuck\n":
+        pass
 
 
 def _described(kernel: Kernel, run_id: str) -> str:
@@ -153,7 +168,7 @@ def summary(rounds: Sequence[Round]) -> list[dict[str, Any]]:
             "at_steps": [each.at_step for each in played],
             "code": hash_of_rooms(rooms=ROOMS),
         }
-        for kind in (RESTARTED, KILLED)
+        for kind in KINDS
         if (played := [each for each in rounds if each.kind == kind])
     ]
 
@@ -161,7 +176,7 @@ def summary(rounds: Sequence[Round]) -> list[dict[str, Any]]:
 def main() -> int:
     """Play the rounds; the exit code is 0 when all were good."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--results", type=Path, default=tables.RESULTS, metavar="DIR")
     options = parser.parse_args()
@@ -180,7 +195,7 @@ def main() -> int:
         endpoints = ",".join(map(str, cluster.connect_options.endpoints))
         env = {**os.environ, "IGNITE_TF_HOME": str(place / "home"), "IGNITE_TF_CLUSTER": endpoints}
         for number in range(options.rounds):
-            rounds.append(play(number, env, place, draw, KILLED if number % 2 else RESTARTED))
+            rounds.append(play(number, env, place, draw, KINDS[number % len(KINDS)]))
             print(rounds[-1], "good" if rounds[-1].is_good else "BAD", flush=True)
             tables.write(options.results, NAME, summary(rounds))
     num_good = sum(each.is_good for each in rounds)

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from ignite_tf_magic.runs.record import WorkerRecord as WorkerRecord
     from ignite_tf_magic.runs.roles import Strategy as Strategy
     from ignite_tf_magic.runs.states import RunState as RunState
+    from ignite_tf_magic.runs.supervision.manager import begin_to_let_go_of_runs as begin_to_let_go_of_runs
     from ignite_tf_magic.runs.supervision.planning import Plan as Plan
     from ignite_tf_magic.serialization.function_source import source_of as source_of
     from ignite_tf_magic.session.cluster_names import cache_names as cache_names
@@ -98,6 +99,7 @@ _NAMES_IN = {
     "runs.record": "RunInfo RunRecord WorkerRecord",
     "runs.roles": "Strategy",
     "runs.states": "RunState",
+    "runs.supervision.manager": "begin_to_let_go_of_runs",
     "runs.supervision.planning": "Plan",
     "serialization.function_source": "source_of",
     "session.facade": "CacheInfo Session attach_run load open_session",

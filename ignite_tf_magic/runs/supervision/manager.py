@@ -483,14 +483,23 @@ class _RunOwner:
 _owners: set[_RunOwner] = set()
 
 
-def _let_go_of_all() -> None:
-    """End this process's runs, or leave them to others, all at once: whoever ends a kernel waits for seconds only."""
-    deadline = time.monotonic() + GRACE_S + 2.0
-    mine = [owner for owner in list(_owners) if owner.is_of_this_process]
-    for owner in mine:
+def begin_to_let_go_of_runs() -> None:
+    """End this process's runs, or leave them to others, as it will end. Returns at once; its end waits for that."""
+    for owner in _owners_here():
         owner.begin_to_let_go()
+
+
+def _let_go_of_all() -> None:
+    """Do so and wait, for all at once: whoever ends a kernel waits for seconds only."""
+    deadline = time.monotonic() + GRACE_S + 2.0
+    mine = _owners_here()
+    begin_to_let_go_of_runs()
     for owner in mine:
         owner.await_end(deadline)
+
+
+def _owners_here() -> list[_RunOwner]:
+    return [owner for owner in list(_owners) if owner.is_of_this_process]
 
 
 def _has_read_all(watch: HostWatch, ended_at: float) -> bool:

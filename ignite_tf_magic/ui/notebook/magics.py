@@ -18,8 +18,9 @@ from ignite_tf_magic.ui.commands.data import run_statements
 from ignite_tf_magic.ui.commands.table import commands
 from ignite_tf_magic.ui.notebook.arguments import NAME, parse_line
 from ignite_tf_magic.ui.notebook.completion import register_completion
+from ignite_tf_magic.ui.notebook.kernel_end import let_go_at_shutdown
 from ignite_tf_magic.ui.notebook.run_widget import prepare_widgets
-from ignite_tf_magic.ui.notebook.screen import NotebookScreen, say
+from ignite_tf_magic.ui.notebook.screen import NotebookScreen, say, this_kernel
 from ignite_tf_magic.ui.notebook.sql import USAGE as SQL_USAGE
 from ignite_tf_magic.ui.notebook.sql import bind_names, parse_sql_magic
 
@@ -31,6 +32,7 @@ def load_ipython_extension(ipython: Any) -> None:
     ipython.register_magic_function(magics.ignite_tf, "line_cell", "ignite_tf")
     ipython.register_magic_function(magics.ignite_sql, "line_cell", "ignite_sql")
     register_completion(ipython)
+    let_go_at_shutdown(this_kernel())
     threading.Thread(target=_import_ahead, name="ignite-tf-imports", daemon=True).start()
     for info in left_runs():
         say(f"run {info.id}: {info.waiting_for}")
