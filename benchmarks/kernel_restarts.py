@@ -122,7 +122,8 @@ def play(number: int, env: dict[str, str], place: Path, draw: random.Random, kin
 
 def _run_until(kernel: Kernel, until: int) -> tuple[str, int]:
     """Start the training; gives its run and the step at which the cell was left."""
-    message = kernel.client.execute(f"%%ignite_tf start {CACHE} --no-chart{SCRIPT}")
+    cell = f"%%ignite_tf start {CACHE} --no-chart{SCRIPT}"
+    message = kernel.client.execute(cell, stop_on_error=False)  # the next cell is run whatever comes of it
     seen = ""
     while True:
         reply = kernel.client.get_iopub_msg(timeout=300)
@@ -141,10 +142,8 @@ def _run_until(kernel: Kernel, until: int) -> tuple[str, int]:
 def _get_stuck(kernel: Kernel) -> None:
     """Stop watching the run, and begin a cell that nothing but a signal ends."""
     kernel.manager.interrupt_kernel()
-    while kernel.client.get_iopub_msg(timeout=60)["content"].get("execution_state") != "idle":
-        pass
-    kernel.client.execute(_STUCK, stop_on_error=False)
-    while kernel.client.get_iopub_msg(timeout=60)["content"].get("text") != "stuck\n":
+    kernel.client.execute(_STUCK)
+    while kernel.client.get_iopub_msg(timeout=300)["content"].get("text") != "stuck\n":
         pass
 
 

@@ -134,7 +134,8 @@ ROOMS: list[dict[str, str]] = [
         "contrib": "old_names",
     },
     {
-        "ui.notebook": "arguments completion sql comms panel run_area sent_lines run_widget screen run_function magics",
+        "ui.notebook": "arguments completion sql kernel_end comms panel run_area sent_lines "
+        "run_widget screen run_function magics",
     },
 ]
 FLOOR_OF = {room: number for number, rooms in enumerate(ROOMS) for room in rooms}
