@@ -434,20 +434,25 @@ class _RunOwner:
             time.sleep(_POLL_S)
 
     def _work(self) -> None:
-        with self._lock, self._opened:
-            try:
-                self._supervisor.run()
-                if not self._supervisor.record.state.has_ended:
-                    self._leave_behind()
-                else:
-                    self._stay_warm()
-            except BaseException as error:
-                self._fault = f"{type(error).__name__}: {error}"
-                raise
-            finally:
-                self._pool.close()
-                self._hooks.close()
-                _owners.discard(self)
+        try:
+            with self._lock, self._opened:
+                self._supervise()
+        finally:
+            _owners.discard(self)  # not before all is closed: the end of the process waits for its owners
+
+    def _supervise(self) -> None:
+        try:
+            self._supervisor.run()
+            if not self._supervisor.record.state.has_ended:
+                self._leave_behind()
+            else:
+                self._stay_warm()
+        except BaseException as error:
+            self._fault = f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            self._pool.close()
+            self._hooks.close()
 
     @property
     def is_of_this_process(self) -> bool:
@@ -490,7 +495,7 @@ def begin_to_let_go_of_runs() -> None:
 
 
 def _let_go_of_all() -> None:
-    """Do so and wait, for all at once: whoever ends a kernel waits for seconds only."""
+    """Let go of this process's runs, and wait, for all at once: whoever ends a kernel waits for seconds only."""
     deadline = time.monotonic() + GRACE_S + 2.0
     mine = _owners_here()
     begin_to_let_go_of_runs()
