@@ -38,7 +38,7 @@ from ignite_tf_magic.settings.options import Endpoint
 
 _JOB = "reconciler"
 _NOTHING = "Nothing of it is left"
-_TAKEN_OVER_S = 30.0
+_TAKEN_OVER_S = 60.0  # of a busy host, or one whose Python lies on another machine's disk
 _TAKEN_BACK_S = 5.0
 _POLL_S, _ASK_AGAIN_S = 0.05, 0.5
 
@@ -83,7 +83,12 @@ def submit(
             index.touch_owner(run_id, owner)
             index.create(record.to_json())
             ready = [host for name, host in hosts.items() if name not in failed]
-            failed |= _errors(call_all(ready, partial(_install, plan, record, directory, seal, scale)))
+            answers = call_all(ready, partial(_deliver, plan, record, directory, seal, scale))
+            failed |= _errors(answers)
+            _check_hosts(run_id, record, failed)
+            # All have what they need before one begins, which would take a host that is still given it for a lost one.
+            jobs = {name: job for name, job in answers.items() if isinstance(job, Job)}
+            failed |= _errors(call_all([hosts[name] for name in jobs], partial(_start, jobs)))
             _check_hosts(run_id, record, failed)
         _await_supervisor(index, run_id, owner, plan.timeouts.owner_beat_s, failed)
     return Run(directory, _origin(record, directory, reach, registry), reach)
@@ -166,9 +171,10 @@ def _with_root(record: HostRecord, host: Host) -> HostRecord:
     return replace(record, root=host.facts.root if host.facts else record.root)
 
 
-def _install(
+def _deliver(
     plan: RunPlan, record: RunRecord, directory: RunDirectory, seal: Seal, scale: float, host: Host
-) -> None:
+) -> Job:
+    """Bring a host all that its reconciler needs; gives what starts it."""
     me = record.host(host.name)
     payload = payload_for(plan, me, directory)
     for parcel in payload.parcels:
@@ -186,7 +192,11 @@ def _install(
     }
     for path, text in files.items():
         host.write(record.run_id, path, text.encode())
-    host.start(_job(record, me, python_path))
+    return _job(record, me, python_path)
+
+
+def _start(jobs: Mapping[str, Job], host: Host) -> None:
+    host.start(jobs[host.name])
 
 
 def _endpoints(plan: RunPlan, record: RunRecord, host: HostRecord) -> tuple[str, ...]:

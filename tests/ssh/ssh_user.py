@@ -209,6 +209,19 @@ def another_tensorflow(host: Host) -> Iterator[str]:
         shutil.rmtree(folder)
 
 
+@contextmanager
+def late_reconciler(host: Host, seconds: int) -> Iterator[str]:
+    """Give the path of an interpreter on a host that takes long to begin with what answers for detached runs."""
+    path = host.disk / "late-python"
+    words = f'case "$*" in *supervision.reconciler*) sleep {seconds};; esac'
+    path.write_text(f'#!/bin/sh\n{words}\nexec {sys.executable} "$@"\n')
+    path.chmod(0o755)
+    try:
+        yield "~/late-python"
+    finally:
+        path.unlink()
+
+
 def known_hosts_without(bed: Bed, name: str, directory: Path, *, is_changed: bool = False) -> Path:
     """Copy the file of known hosts, without a host, or with the key of another for it."""
     addresses = {host.name: host.address for host in bed.hosts}

@@ -6,31 +6,68 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from ignite_tf_magic.errors import ConnectionFailed, DeadlineExceeded, IgniteTfError, LaunchError
+from ignite_tf_magic.launch.hosts import Host
 from ignite_tf_magic.runs.registry.registry import Registry
-from ignite_tf_magic.session import RunRequest, RunState, get_run, list_runs, submission
-from tests.ssh.ssh_user import load_numbers
+from ignite_tf_magic.session import RunRequest, RunState, get_run, list_runs, open_session, submission
+from tests.ssh.ssh_user import late_reconciler, load_numbers, settings
+from tests.waiting import until
+
+
+def test_no_host_begins_before_all_have_what_they_need(session, bed, monkeypatch):
+    """Else the first would wait for one that is given much, and take it for lost."""
+    write, start, written, started = Host.write, submission._start, [], []
+
+    def write_slowly(host, *arguments) -> None:
+        if host.name == bed.hosts[2].name:
+            time.sleep(0.3)
+        write(host, *arguments)
+        written.append(time.monotonic())
+
+    def start_and_note(jobs, host) -> None:
+        started.append(time.monotonic())
+        start(jobs, host)
+
+    monkeypatch.setattr(Host, "write", write_slowly)
+    monkeypatch.setattr(submission, "_start", start_and_note)
+    run = session.start_run(RunRequest("NUMBERS", "print('here')", 3, detach=True))
+    assert max(written) < min(started)
+    assert len(started) == 3
+    assert run.wait(60).state is RunState.SUCCEEDED
+
+
+@pytest.mark.long
+def test_a_host_whose_interpreter_begins_late_is_waited_for(home, bed):
+    """As one whose Python lies on another machine's disk: the others do not take it for lost, and say what they do."""
+    host = bed.hosts[2]
+    with late_reconciler(host, seconds=16) as python:
+        Path("ignite-tf.toml").write_text(settings(bed, **{host.name: {"python": python}}))
+        with open_session(report=print) as opened:
+            run = opened.start_run(RunRequest("NUMBERS", "print('here')", 3, max_restarts=0, detach=True))
+            until(lambda: f"{host.name}: out of reach" in (run.info().waiting_for or ""), 30)
+            info = run.wait(120)
+    assert (info.state, info.restarts) == (RunState.SUCCEEDED, 0), info.reason
 
 
 @pytest.mark.parametrize("comes_back", [True, False])
 @pytest.mark.long
 def test_a_host_that_is_lost_while_it_is_given_a_run(session, bed, namespaces, monkeypatch, comes_back):
     """What it has got is removed when it is back within seconds; else it is said, and the run is listed."""
-    victim, install = bed.hosts[1], submission._install
+    victim, start = bed.hosts[1], submission._start
 
-    def install_and_lose(*arguments) -> None:
-        host = arguments[-1]
-        install(*arguments)
+    def start_and_lose(jobs, host) -> None:
+        start(jobs, host)
         if host.name == victim.name:
             victim.kill_sshd()
             if comes_back:
                 threading.Timer(1.5, victim.start_sshd).start()
             host.hello()
 
-    monkeypatch.setattr(submission, "_install", install_and_lose)
+    monkeypatch.setattr(submission, "_start", start_and_lose)
     before = {run.id for run in list_runs(include_ended=True)}
     try:
         with pytest.raises(IgniteTfError, match="was not started") as caught:

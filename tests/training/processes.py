@@ -121,7 +121,7 @@ class Workers:
         """Start them and wait until all have succeeded."""
         processes = self.start(**environment)
         try:
-            codes = [process.wait(500) for process in processes]
+            codes = [process.wait(800) for process in processes]
         finally:
             for process in processes:
                 process.kill()

@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from ignite_tf_magic.runs.orders import HostProblem, HostReport
+from ignite_tf_magic.runs.orders import HostReport
 from ignite_tf_magic.runs.record import RunRecord
 from ignite_tf_magic.runs.registry.registry import FailureDetector
 
-_NEVER_HEARD_S = 15.0
 _READ_EACH_S = 2.0
 
 
@@ -78,12 +77,10 @@ class RegistryHostPool:
         if silent_s is not None and unheard_s is not None:
             reachable = unheard_s < self.lapse_s
             return HostReport.from_json(self._rows[host], reachable=reachable, silent_s=silent_s)
-        if time.monotonic() - self._began < _NEVER_HEARD_S / self._scale or self._record is None:
-            return None
-        reason = "nothing was ever heard of it; it may not have been reached when the run was submitted"
-        obstacle = HostProblem("never_heard", reason, is_retryable=True)
-        silent_s = self._now() - self._began  # who supervised before may have heard of it until then
-        return HostReport(host, self._record.generation, reachable=False, silent_s=silent_s, error=obstacle)
+        # Its reconciler may be about to begin. Who supervised before may have heard of it until now: it is given up
+        # like one that fell silent when this one began to listen.
+        silent_s = self._now() - self._began
+        return None if silent_s < self.lapse_s else HostReport(host, reachable=False, silent_s=silent_s)
 
     @property
     def lapse_s(self) -> float:

@@ -34,12 +34,24 @@ def test_a_row_that_vanishes_is_a_host_that_says_nothing_new(clock):
     assert 0 <= report.silent_s < 1
 
 
-def test_nobody_was_silent_for_longer_than_was_listened(clock):
-    """Who supervised before may have heard of it a moment ago."""
-    pool = RegistryHostPool(1000.0)
+def test_a_host_that_was_never_heard_is_silent_since_somebody_listens(clock):
+    """It may be about to begin, and who supervised before may have heard of it a moment ago."""
+    pool = RegistryHostPool(1.0)
     pool.follow(running_record("a", "b"))
-    clock.now += 0.05
     pool.feed({"a": row(1)})
+    assert "b" not in pool.reports()
+    for counter in range(2, 10):
+        clock.now += 1.0
+        pool.feed({"a": row(counter)})
     report = pool.reports()["b"]
-    assert report.error.kind == "never_heard"
-    assert report.silent_s < 1
+    assert not report.reachable
+    assert report.error is None
+    assert report.silent_s == 8
+
+
+def test_nobody_is_silent_while_the_registry_cannot_be_read(clock):
+    pool = RegistryHostPool(1.0)
+    pool.follow(running_record("a", "b"))
+    clock.now += 60.0
+    pool.feed({"a": row(1)})
+    assert "b" not in pool.reports()
