@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from typing import Any
 import nbformat
 import psutil
 from playwright.sync_api import BrowserContext, Locator, Page, expect, sync_playwright
+from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 
 from tests.waiting import until
 
@@ -108,6 +109,19 @@ def id_in(cell: Locator) -> str:
     told = cell.locator(".itm-id")
     expect(told).to_have_text(re.compile(r"run \S+"))
     return told.inner_text().removeprefix("run ")
+
+
+def stop_in(place: Locator) -> None:
+    """Stop the run of a cell or a row as a person does: what has lapsed, or is not seen to be done, is asked again."""
+    stop = place.get_by_role("button", name=re.compile("^Stop( run .*)?$"))
+    really = place.get_by_role("button", name=re.compile("^really", re.IGNORECASE))
+    for _ in range(30):
+        with suppress(PlaywrightTimeoutError):
+            stop.click(timeout=10_000)
+            really.click(timeout=4_000)
+        if "stopp" in place.inner_text().lower():
+            return
+    raise AssertionError(f"not stopped: {place.inner_text()}")
 
 
 def write_notebook(path: Path, cells: Sequence[str]) -> None:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import re
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import numpy as np
 import psutil
 import pytest
-from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 from playwright.sync_api import expect
 
 from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.session import load
-from tests.browser.lab import browser, id_in, jupyter_lab, still_alive, write_notebook
+from tests.browser.lab import browser, id_in, jupyter_lab, still_alive, stop_in, write_notebook
 
 CACHE = "BROWSER"
 HOSTILE = "<img src=x>{__import__('os')}"
@@ -84,16 +81,6 @@ def test_a_run_streams_into_a_cell_and_is_stopped_from_a_panel_elsewhere(ignite,
     assert still_alive(started) == []
 
 
-def stop_in(row):
-    """Stop a run as a person does: what has lapsed unanswered, on a machine that is busy, is asked again."""
-    really = row.get_by_role("button", name=re.compile("^really stop"))
-    for _ in range(20):
-        row.get_by_role("button", name=re.compile("^Stop run")).click()
-        with contextlib.suppress(PlaywrightTimeoutError):
-            return really.click(timeout=4_000)
-    return really.click()
-
-
 WRITE_EVENTS = """
 import fsspec, time
 from tensorboard.compat.proto.event_pb2 import Event
@@ -120,7 +107,7 @@ def test_tensorboard_opens_inside_the_notebook_and_reads_igfs(ignite, tmp_path):
         for index in range(3):
             notebook.run(index)
         frame = notebook.page.frame_locator("iframe.ignite-tf-tensorboard")
-        expect(frame.locator("body")).to_contain_text("shown_loss", timeout=60_000)
+        expect(frame.locator("body")).to_contain_text("shown_loss")
         expect(frame.locator("body")).to_contain_text("one")
         notebook.run(3)
         expect(notebook.output(3)).to_contain_text("stopped")
