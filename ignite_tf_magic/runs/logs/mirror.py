@@ -278,9 +278,11 @@ class Mirror(Closing):
                 self._judged_at = time.monotonic()
                 self._news_at = self._judged_at if self._judged else None
                 self._judged = stamp
+            # In this order: a host that is met in between is one of those that have no view yet.
+            all_met = self._record.hosts() <= self._met
             views = [watch.view for watch in dict(self._watches).values()]
             open_views = [view for view in views if not self._is_done(view)]
-        all_known = len(views) == len(self._hosts) and self._record.hosts() <= self._met
+        all_known = all_met and len(views) == len(self._hosts)
         is_complete = all_known and all(is_given_up(view, self._news_at) for view in open_views)
         away = [view for view in open_views if not self._is_here.get(view.host)]
         lost = [each for view in away for each in unread(view, partial(self._logs.offset, view.host))]

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
@@ -275,7 +276,18 @@ def test_two_hosts_and_a_second_generation(directory, far):
         assert (directory.path / exit_name(1, 2)).exists()
 
 
-def test_a_host_that_the_run_is_given_later(directory, far):
+@pytest.mark.parametrize("pause_s", [0.0, 0.3])
+def test_a_host_that_the_run_is_given_later(directory, far, monkeypatch, pause_s):
+    """Also where it is met while somebody asks whether all output is here."""
+    hosts = MirroredRecord.hosts
+
+    def hosts_and_pause(mirrored: MirroredRecord) -> frozenset[str]:
+        found = hosts(mirrored)
+        if threading.current_thread() is threading.main_thread():
+            time.sleep(pause_s)
+        return found
+
+    monkeypatch.setattr(MirroredRecord, "hosts", hosts_and_pause)
     one, two = far("one"), far("two")
     one.start("print('first')", 0)
     one.host.write(RUN, "run.json", json.dumps(record(2, "one")).encode())
