@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -82,14 +83,15 @@ def submit(
             record.write(directory)
             index.touch_owner(run_id, owner)
             index.create(record.to_json())
-            ready = [host for name, host in hosts.items() if name not in failed]
-            answers = call_all(ready, partial(_deliver, plan, record, directory, seal, scale))
-            failed |= _errors(answers)
-            _check_hosts(run_id, record, failed)
-            # All have what they need before one begins, which would take a host that is still given it for a lost one.
-            jobs = {name: job for name, job in answers.items() if isinstance(job, Job)}
-            failed |= _errors(call_all([hosts[name] for name in jobs], partial(_start, jobs)))
-            _check_hosts(run_id, record, failed)
+            with _beating(index, run_id, owner, plan.timeouts.owner_beat_s):
+                ready = [host for name, host in hosts.items() if name not in failed]
+                answers = call_all(ready, partial(_deliver, plan, record, directory, seal, scale))
+                failed |= _errors(answers)
+                _check_hosts(run_id, record, failed)
+                # All have what they need before one begins, which would take one that is still given it for lost.
+                jobs = {name: job for name, job in answers.items() if isinstance(job, Job)}
+                failed |= _errors(call_all([hosts[name] for name in jobs], partial(_start, jobs)))
+                _check_hosts(run_id, record, failed)
         _await_supervisor(index, run_id, owner, plan.timeouts.owner_beat_s, failed)
     return Run(directory, _origin(record, directory, reach, registry), reach)
 
@@ -100,6 +102,27 @@ def _check_hosts(run_id: str, record: RunRecord, failed: Mapping[str, IgniteTfEr
     lacking = [str(failed[name]) for name in needed if name in failed]
     if lacking and (record.order.hosts or len(lacking) == len(needed)):
         raise LaunchError(f"run {run_id} was not started: {'; '.join(lacking)}")
+
+
+@contextmanager
+def _beating(index: Registry, run_id: str, owner: Owner, beat_s: float) -> Iterator[None]:
+    """Say that this process answers for a run while its hosts are given what they need: a slow link takes minutes."""
+    over = threading.Event()
+
+    def beat() -> None:
+        while not over.wait(beat_s):
+            with suppress(
+                IgniteTfError
+            ):  # who lists the run meanwhile is told less; whoever starts it hears of it
+                index.touch_owner(run_id, owner)
+
+    thread = threading.Thread(target=beat, name=f"owner-{run_id}", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 @contextmanager

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.errors import ConnectionFailed, DeadlineExceeded, IgniteTfError, LaunchError
 from ignite_tf_magic.launch.hosts import Host
 from ignite_tf_magic.runs.registry.registry import Registry
+from ignite_tf_magic.runs.timeouts import Timeouts
 from ignite_tf_magic.session import RunRequest, RunState, get_run, list_runs, open_session, submission
 from tests.ssh.ssh_user import late_reconciler, load_numbers, settings
 from tests.waiting import until
@@ -37,6 +39,26 @@ def test_no_host_begins_before_all_have_what_they_need(session, bed, monkeypatch
     run = session.start_run(RunRequest("NUMBERS", "print('here')", 3, detach=True))
     assert max(written) < min(started)
     assert len(started) == 3
+    assert run.wait(60).state is RunState.SUCCEEDED
+
+
+@pytest.mark.long
+def test_a_run_that_is_given_to_a_host_over_a_slow_link_is_not_listed_as_lost(
+    session, bed, registry, monkeypatch
+):
+    """Who starts it answers for it until a host does, for longer than one sign of life is good for."""
+    write, owners = Host.write, []
+
+    def write_slowly(host, run, path, *arguments) -> None:
+        if path == "run.json" and host.name == bed.hosts[2].name:
+            time.sleep(Timeouts().owner_lapse_s + 2.0)
+            owners.append(registry.owner(run))
+        write(host, run, path, *arguments)
+
+    monkeypatch.setattr(Host, "write", write_slowly)
+    run = session.start_run(RunRequest("NUMBERS", "print('here')", 3, max_restarts=0, detach=True))
+    assert len(owners) == 1
+    assert owners[0] is not None
     assert run.wait(60).state is RunState.SUCCEEDED
 
 
@@ -109,6 +131,12 @@ def test_the_node_that_answers_for_the_registry_loses_its_power(session, bed, na
             victim.power_on()
             victim.await_node(len(bed.hosts))
         load_numbers(bed)
+
+
+@pytest.fixture
+def registry(bed) -> Iterator[Registry]:
+    with connect(bed.connect_options) as client, Registry(client) as opened:
+        yield opened
 
 
 @pytest.fixture
