@@ -72,18 +72,18 @@ def submit(
         _check_hosts(run_id, record, failed)
         record = replace(record, hosts=tuple(_with_root(host, hosts[host.name]) for host in record.hosts))
         owner = new_owner()
-        with _taken_back(index, run_id, directory, hosts.values()):
-            make_private(directory.path)
-            write_private(directory.seal_key, seal.to_text())
-            write_private(directory.submitted, json.dumps(record.to_json()))
-            if plan.script is not None:
-                script = directory.script(plan.spec.script_name)
-                script.parent.mkdir(mode=0o700, exist_ok=True)
-                write_private(script, plan.script)
-            record.write(directory)
-            index.touch_owner(run_id, owner)
-            index.create(record.to_json())
-            with _beating(index, run_id, owner, plan.timeouts.owner_beat_s):
+        with _beating(index, run_id, owner, plan.timeouts.owner_beat_s):
+            with _taken_back(index, run_id, directory, hosts.values()):
+                make_private(directory.path)
+                write_private(directory.seal_key, seal.to_text())
+                write_private(directory.submitted, json.dumps(record.to_json()))
+                if plan.script is not None:
+                    script = directory.script(plan.spec.script_name)
+                    script.parent.mkdir(mode=0o700, exist_ok=True)
+                    write_private(script, plan.script)
+                record.write(directory)
+                index.touch_owner(run_id, owner)
+                index.create(record.to_json())
                 ready = [host for name, host in hosts.items() if name not in failed]
                 answers = call_all(ready, partial(_deliver, plan, record, directory, seal, scale))
                 failed |= _errors(answers)
@@ -92,7 +92,7 @@ def submit(
                 jobs = {name: job for name, job in answers.items() if isinstance(job, Job)}
                 failed |= _errors(call_all([hosts[name] for name in jobs], partial(_start, jobs)))
                 _check_hosts(run_id, record, failed)
-        _await_supervisor(index, run_id, owner, plan.timeouts.owner_beat_s, failed)
+            _await_supervisor(index, run_id, failed)
     return Run(directory, _origin(record, directory, reach, registry), reach)
 
 
@@ -106,14 +106,13 @@ def _check_hosts(run_id: str, record: RunRecord, failed: Mapping[str, IgniteTfEr
 
 @contextmanager
 def _beating(index: Registry, run_id: str, owner: Owner, beat_s: float) -> Iterator[None]:
-    """Say that this process answers for a run while its hosts are given what they need: a slow link takes minutes."""
+    """Say that this process answers for a run until a host does: to give hosts what they need may take minutes."""
     over = threading.Event()
 
     def beat() -> None:
         while not over.wait(beat_s):
-            with suppress(
-                IgniteTfError
-            ):  # who lists the run meanwhile is told less; whoever starts it hears of it
+            # Whoever starts the run hears of an error by what else is asked of the registry.
+            with suppress(IgniteTfError):
                 index.touch_owner(run_id, owner)
 
     thread = threading.Thread(target=beat, name=f"owner-{run_id}", daemon=True)
@@ -245,21 +244,16 @@ def _job(record: RunRecord, host: HostRecord, python_path: str | None) -> Job:
     )
 
 
-def _await_supervisor(
-    registry: Registry, run_id: str, owner: Owner, beat_s: float, failed: Mapping[str, IgniteTfError]
-) -> None:
-    """Wait for a host to answer for the run; until then this process does.
+def _await_supervisor(registry: Registry, run_id: str, failed: Mapping[str, IgniteTfError]) -> None:
+    """Wait for a host to answer for the run.
 
     From here on the run may go on without this process, so that only an answer of the registry, or none for long,
     ends the waiting: a node that dies now leaves it without one until the others have noticed.
     """
-    deadline, touched = time.monotonic() + _TAKEN_OVER_S, float("-inf")
+    deadline = time.monotonic() + _TAKEN_OVER_S
     unread: IgniteTfError | None = None
     while time.monotonic() < deadline + (_TAKEN_OVER_S if unread else 0.0):
         try:
-            if time.monotonic() - touched > beat_s:
-                registry.touch_owner(run_id, owner)
-                touched = time.monotonic()
             stored, unread = registry.get(run_id), None
             if stored is not None and stored.record.get("supervisor"):
                 return
