@@ -1,4 +1,4 @@
-# make demo | test | test-all | lint | bench | faults; everything lives in .venv and the user's cache directory.
+# make demo | smoke | test | test-all | lint | bench | faults; everything lives in .venv and the user's cache directory.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,17 +6,29 @@ unexport PYTHONDONTWRITEBYTECODE
 INPUTS := setup.cfg setup.py pyproject.toml ignite_tf_magic/protocol/_rows.c ignite_tf_magic/runs/_loopback.c \
 	ignite_tf_magic/tfplugin/_filesystem.c ignite_tf_magic/tfplugin/_filesystem.h
 
-.PHONY: demo test test-all lint bench compare pairs faults faults-short matrix versions versions-tensorflow versions-ignite sanitize golden types docs browser fuse sshd torch pictures clean
+.PHONY: demo smoke test test-all lint bench compare pairs faults faults-short matrix versions versions-tensorflow versions-ignite sanitize golden types docs browser fuse sshd torch needed pictures clean
 
 demo: $(VENV)/.all
 	$(BIN)/ignite-tf demo
 
-test test-all: $(VENV)/.dev
+# As many processes as cores; which tests share one is decided in tests/conftest.py. make test ARGS="-k NAME"
+PYTEST := $(BIN)/python -m pytest -n logical --dist loadgroup --no-loadscope-reorder
+
+smoke: $(VENV)/.dev
+	$(PYTEST) -m "smoke and not nightly" $(ARGS)
+
+test: $(VENV)/.dev needed
+	$(PYTEST) -m "not nightly" $(ARGS)
+
+test-all: $(VENV)/.dev needed
+	$(PYTEST) --stamp $(ARGS)
+
+# What tests need of the system. Where it cannot be installed, they are skipped, or check what is said then.
+needed:
 	-@$(MAKE) --no-print-directory browser
 	-@$(MAKE) --no-print-directory fuse
 	-@$(MAKE) --no-print-directory sshd
 	-@$(MAKE) --no-print-directory torch
-	$(BIN)/python tests/side_by_side.py $(if $(filter test-all,$@),--all)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -119,7 +131,7 @@ sshd:
 	  $$sudo apt-get update -qq && $$sudo apt-get install -y -qq --no-install-recommends \
 	    openssh-server openssh-client iproute2 util-linux procps dash tcsh fish zsh; }
 
-# PyTorch without CUDA, for tests/training/test_other_frameworks.py: of Debian, for its own Python; PyPI's brings 3 GB.
+# PyTorch without CUDA, for tests/notebooks/test_other_frameworks.py: of Debian, for its own Python; PyPI's brings 3 GB.
 torch:
 	@/usr/bin/python3 -c 'import torch' 2>/dev/null || { \
 	  sudo=$$(test "$$(id -u)" = 0 || echo sudo -n); \
@@ -133,18 +145,20 @@ pictures: $(VENV)/.dev browser
 
 $(VENV)/bin/uv:
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv || { $(UNREACHABLE); }
 
 # uv installs in seconds what pip does in minutes; pip knows index settings that uv does not. `import tensorflow` takes
 # three times as long where nobody has compiled it, and tests do it hundreds of times.
+UNREACHABLE = echo "make: packages could not be installed. Is there a way to the package index? (pip config list shows which)" >&2; exit 1
+
 $(VENV)/.all: $(INPUTS) | $(VENV)/bin/uv
 	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --editable '.[all]' \
-	  || $(BIN)/python -m pip install --quiet --editable '.[all]'
+	  || $(BIN)/python -m pip install --quiet --editable '.[all]' || { $(UNREACHABLE); }
 	touch $@
 
 $(VENV)/.dev: $(INPUTS) | $(VENV)/bin/uv
 	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --editable '.[dev]' \
-	  || $(BIN)/python -m pip install --quiet --editable '.[dev]'
+	  || $(BIN)/python -m pip install --quiet --editable '.[dev]' || { $(UNREACHABLE); }
 	touch $@ $(VENV)/.all
 
 $(DOCS)/.ready: $(INPUTS) | $(VENV)/bin/uv
@@ -154,4 +168,4 @@ $(DOCS)/.ready: $(INPUTS) | $(VENV)/bin/uv
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info ignite_tf_magic/protocol/*.so ignite_tf_magic/tfplugin/*.so
+	rm -rf $(VENV) build dist *.egg-info ignite_tf_magic/protocol/*.so ignite_tf_magic/runs/*.so ignite_tf_magic/tfplugin/*.so

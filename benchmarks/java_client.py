@@ -14,6 +14,7 @@ from jgo.parse import Coordinate
 
 from ignite_tf_magic.embedded.jars import resolve_jars
 from ignite_tf_magic.embedded.java import ADD_OPENS, find_java
+from ignite_tf_magic.embedded.lock import locked
 from ignite_tf_magic.embedded.options import EmbeddedOptions
 from ignite_tf_magic.settings.options import cache_dir, environment
 
@@ -36,15 +37,15 @@ def _classes(java: str, jars: Sequence[Path], source: Path, report: Callable[[st
     """The folder of class files, named by what they are made of."""
     made_of = "\n".join([ECJ_VERSION, *(jar.name for jar in jars)]).encode() + source.read_bytes()
     folder = cache_dir() / f"bench-{hashlib.sha256(made_of).hexdigest()[:16]}"
-    if folder.exists():
-        return folder
-    report(f"compiling {source.name}")
-    compiler = _compiler()
-    with tempfile.TemporaryDirectory(prefix=folder.name, dir=folder.parent) as scratch:
-        staging = Path(scratch) / "classes"
-        argv = [java, "-jar", str(compiler), "-11", "-nowarn", "-cp", ":".join(map(str, jars))]
-        subprocess.run([*argv, "-d", str(staging), str(source)], check=True)
-        staging.replace(folder)
+    with locked(folder.with_suffix(".lock"), lambda: report("waiting for another process that compiles it")):
+        if not folder.exists():
+            report(f"compiling {source.name}")
+            compiler = _compiler()
+            with tempfile.TemporaryDirectory(prefix=folder.name, dir=folder.parent) as scratch:
+                staging = Path(scratch) / "classes"
+                argv = [java, "-jar", str(compiler), "-11", "-nowarn", "-cp", ":".join(map(str, jars))]
+                subprocess.run([*argv, "-d", str(staging), str(source)], check=True)
+                staging.replace(folder)
     return folder
 
 

@@ -1,9 +1,25 @@
-"""The cluster that all tests of a session share, and clusters of their own for tests that do harm."""
+"""How the suite runs: its sizes, its processes, the Ignite nodes that they share, and what is said at the end.
+
+Sizes, by marks:
+
+- `smoke`: one test for each promise of the README, in under 90 seconds (`make smoke`).
+- no mark: `make test`, before each commit.
+- `nightly`: long campaigns, and tests that have a shorter relative (`make test-all`). The docstring of a nightly
+  test names its relative, or says why there is none.
+
+`make` runs the tests in as many processes as there are cores (pytest-xdist). Plain `pytest` runs them in one, where
+a debugger works. A test uses caches of its own names on the shared nodes (`ignite`), and leaves the nodes alone.
+"""
 
 from __future__ import annotations
 
+import ast
+import os
+import shutil
 import signal
-from collections.abc import Callable, Iterator
+import tempfile
+import time
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,15 +28,33 @@ import hypothesis
 import pytest
 
 from ignite_tf_magic.embedded import EmbeddedCluster, EmbeddedOptions, Lifetime, down, ensure_up, nodes
+from ignite_tf_magic.embedded.jars import resolve_jars
 from ignite_tf_magic.embedded.java import find_java
 from ignite_tf_magic.embedded.record import read_cluster, take_end
 from ignite_tf_magic.errors import EmbeddedError
 from tests.bed.bed import BedKind
+from tests.leftovers import end_leftovers
+from tests.stamp import describe_stamp, write_stamp
 
 if TYPE_CHECKING:
     from ignite_tf_magic.client.client import Client
 
 HEAP = "256m"
+TESTS = Path(__file__).parent
+# Directories whose tests take longest. They start first, so that no process is left alone with them at the end.
+SLOW_FIRST = {
+    name: rank
+    for rank, name in enumerate(
+        ("ssh", "notebooks", "browser", "session", "ui", "training", "runs", "client", "dataset")
+    )
+}
+# Tests of these directories share one process, and so what they run on: hosts, or nodes on which they see all runs.
+TOGETHER = {"ssh": "bed", **dict.fromkeys(("browser", "notebooks", "session", "ui"), "alone")}
+SHARED = "PYTEST_SHARED_DIRECTORY"
+"""Names the directory of a test session. pytest makes it; all that the session starts inherits the variable."""
+_NEEDED_BYTES = 2 << 30
+_HAS_MADE = pytest.StashKey[bool]()
+_FAULTS = pytest.StashKey[list[str]]()
 
 # Machines are busy: how long an example takes says nothing.
 hypothesis.settings.register_profile(
@@ -33,6 +67,44 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--stamp", action="store_true", help="note a green run of all tests: make test-all")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the session's directory, in which everything temporary lies, also that of the processes it starts."""
+    config.stash[_HAS_MADE] = SHARED not in os.environ
+    if config.stash[_HAS_MADE]:
+        free = shutil.disk_usage(tempfile.gettempdir()).free
+        if free < _NEEDED_BYTES:
+            raise pytest.UsageError(
+                f"the tests need {_NEEDED_BYTES >> 30} GiB in {tempfile.gettempdir()}, where "
+                f"{free / 2**30:.1f} GiB are free; make room there, or set TMPDIR to another directory"
+            )
+        directory = tempfile.mkdtemp(prefix="itf-")
+        Path(directory).chmod(0o711)  # some tests have other accounts look into directories below it
+        os.environ[SHARED] = os.environ["TMPDIR"] = tempfile.tempdir = directory
+        _configure_user(Path(directory, "config"))
+
+
+def _configure_user(config_home: Path) -> None:
+    """Have a user whose configuration is not that of who runs the tests: no processes wait for another run."""
+    os.environ["XDG_CONFIG_HOME"] = str(config_home)
+    (config_home / "ignite_tf_magic").mkdir(mode=0o700, parents=True)
+    (config_home / "ignite_tf_magic" / "ignite-tf.toml").write_text("[launch]\nwarm_s = 0\n")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Look for Java and Ignite before the processes of a whole suite start, each of which would fail without them."""
+    if session.config.stash[_HAS_MADE] and session.config.getoption("numprocesses", None):
+        version = EmbeddedOptions().resolved_version()
+        try:
+            find_java(version)
+            resolve_jars(version, print)
+        except EmbeddedError as error:
+            raise pytest.UsageError(str(error)) from None
+
+
 def pytest_report_header() -> list[str]:
     try:
         java = str(find_java(EmbeddedOptions().resolved_version()))
@@ -40,6 +112,70 @@ def pytest_report_header() -> list[str]:
         java = str(error).splitlines()[0]
     ignite = f"Apache Ignite {EmbeddedOptions().resolved_version()} (embedded), {java}"
     return [ignite, f"test bed: {BedKind.best().value}"]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
+    """Keep the tests of a file in one process (`--dist loadgroup`), those of slow directories first."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            file = item.path.relative_to(TESTS).with_suffix("")
+            item.add_marker(pytest.mark.xdist_group(TOGETHER.get(file.parts[0], file.as_posix())))
+    yield  # pytest-xdist reads the groups, and pytest-randomly shuffles
+    items.sort(key=lambda item: SLOW_FIRST.get(item.path.relative_to(TESTS).parts[0], len(SLOW_FIRST)))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Refuse to go on where pytest-xdist has not seen the groups, as with a pytest that is too new for it."""
+    if session.config.getoption("loadgroup", None) and not all("@" in item.nodeid for item in session.items):
+        raise pytest.UsageError(
+            "pytest-xdist does not see the groups of tests; see setup.cfg for versions that do"
+        )
+
+
+@pytest.hookimpl(trylast=True)  # after pytest-xdist has ended its processes
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """End the shared nodes and whatever else is left, also after Ctrl-C; fail if a test has left something."""
+    if not session.config.stash[_HAS_MADE]:
+        return
+    directory = Path(os.environ[SHARED])
+    faults = [
+        fault for home in sorted(directory.glob("*/cluster.json")) for fault in _end_shared_nodes(home.parent)
+    ]
+    left = end_leftovers(directory)
+    if exitstatus != pytest.ExitCode.INTERRUPTED:
+        faults += [f"left running by a test, and ended now: {each}" for each in left]
+    if faults and exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    session.config.stash[_FAULTS] = faults
+    if exitstatus == pytest.ExitCode.TESTS_FAILED:
+        session.config.stash[_FAULTS] = [*faults, f"files of the failed tests: {directory}"]
+    else:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _end_shared_nodes(home: Path) -> list[str]:
+    """End the nodes; returns what has happened to them before."""
+    cluster = read_cluster(home)
+    deaths = [str(death) for death in cluster.deaths()] if cluster else [f"the nodes ended: {take_end(home)}"]
+    down(home)
+    return [] if home.name.startswith("own-") else deaths
+
+
+def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
+    """Say what is left to say: faults of no test, tests that CI must not skip, the age of the last `make test-all`."""
+    for fault in config.stash.get(_FAULTS, []):
+        terminalreporter.write_line(fault, red=True)
+    if config.getoption("stamp") and exitstatus == pytest.ExitCode.OK:
+        num_passed = len(terminalreporter.stats.get("passed", []))
+        terminalreporter.write_line(write_stamp(num_passed, time.time() - terminalreporter._sessionstarttime))
+    elif config.getoption("numprocesses", None):
+        terminalreporter.write_line(describe_stamp())
+
+
+def shared_directory() -> Path:
+    """The directory of the test session, which its processes share."""
+    return Path(os.environ[SHARED])
 
 
 def _private_tmp(factory: pytest.TempPathFactory, name: str) -> Path:
@@ -62,19 +198,43 @@ def quickly_compiled_nodes() -> Iterator[None]:
         yield
 
 
+def _shared_nodes(name: str) -> EmbeddedCluster:
+    """Start three nodes, or find those that another process of the session has started; the session ends them."""
+    # On a busy machine tests that have nodes of their own take longer than the idle time that users get.
+    options = EmbeddedOptions(heap=HEAP, idle_timeout_s=2 * 3600)
+    return ensure_up(options, Lifetime.UNTIL_IDLE, home=shared_directory() / name).cluster
+
+
 @pytest.fixture(scope="session")
-def ignite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
-    """Three nodes for everybody. A test uses caches of its own names and leaves the nodes alone."""
-    home = _private_tmp(tmp_path_factory, "ignite")
-    try:
-        # On a busy machine tests that have nodes of their own take longer than the idle time that users get.
-        options = EmbeddedOptions(heap=HEAP, idle_timeout_s=2 * 3600)
-        yield ensure_up(options, Lifetime.UNTIL_IDLE, home=home).cluster
-        left = read_cluster(home)
-        assert left is not None, f"the nodes have been ended: {take_end(home)}"
-        assert not left.deaths(), "\n".join(map(str, left.deaths()))
-    finally:
-        down(home)
+def ignite() -> EmbeddedCluster:
+    """The nodes that all processes of the test session share."""
+    return _shared_nodes("ignite")
+
+
+@pytest.fixture(scope="session")
+def alone() -> EmbeddedCluster:
+    """Nodes for tests that look at all runs and caches of a cluster, or remove them: one process has such tests."""
+    return _shared_nodes("alone")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def caches_of_the_file(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Destroy the caches that a file's tests have made: those that are new, and whose names are strings of the file."""
+    if not any("ignite" in item.fixturenames for item in request.session.items if item.path == request.path):
+        yield
+        return
+    from ignite_tf_magic.client.client import connect
+
+    cluster: EmbeddedCluster = request.getfixturevalue("ignite")
+    tree = ast.parse(request.path.read_text(encoding="utf-8"))
+    strings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    with connect(cluster.connect_options) as client:
+        before = set(client.cache_names())
+    yield
+    with connect(cluster.connect_options) as client:
+        for name in set(client.cache_names()) - before:
+            if name.removeprefix("SQL_PUBLIC_") in strings:
+                client.destroy_cache(name)
 
 
 @pytest.fixture
@@ -101,6 +261,30 @@ def new_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
             return ensure_up(asked, Lifetime.UNTIL_IDLE, home=home).cluster
 
         yield start
+
+
+@pytest.fixture
+def own_nodes() -> EmbeddedCluster:
+    """Three nodes of this process, without caches. A test may kill some: the next one starts them again."""
+    return _own_nodes(3)
+
+
+@pytest.fixture
+def own_node() -> EmbeddedCluster:
+    """As `own_nodes`, but one node."""
+    return _own_nodes(1)
+
+
+def _own_nodes(num_nodes: int) -> EmbeddedCluster:
+    from ignite_tf_magic.client.client import connect
+
+    home = shared_directory() / f"own-{num_nodes}-{os.getpid()}"
+    options = EmbeddedOptions(num_nodes=num_nodes, heap=HEAP)
+    cluster = ensure_up(options, Lifetime.UNTIL_IDLE, home=home).cluster
+    with connect(cluster.connect_options) as client:
+        for cache in client.cache_names():
+            client.destroy_cache(cache)
+    return cluster
 
 
 @pytest.fixture

@@ -56,7 +56,7 @@ Found = dict[str, dict[str, dict[str, object]]]
 def run_tests(version: str, areas: Mapping[str, Sequence[str]], only: str) -> dict[str, dict[str, object]]:
     """Run the tests of areas on nodes of one version."""
     paths = [str(ROOT / "tests" / path) for paths in areas.values() for path in paths]
-    chosen = ["-m", "not long and not faults", "-k", only or "not killed"]
+    chosen = ["-m", "not nightly and not faults", "-k", only or "not killed"]
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "report.xml"
         command = [sys.executable, "-m", "pytest", "-q", *chosen, f"--junitxml={report}", *paths]

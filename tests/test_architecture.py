@@ -10,8 +10,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 PACKAGE = Path(__file__).parent.parent / "ignite_tf_magic"
 NAME = PACKAGE.name
 DOCS = PACKAGE.parent / "docs"
@@ -218,26 +216,35 @@ def room(module: str) -> str:
 CHECKED = sorted(m for m in MODULES if m not in ("", "__main__"))
 
 
-@pytest.mark.parametrize("module", CHECKED)
-def test_imports_point_down(module):
-    own = room(module)
-    for other in own_imports(module):
-        below = room(other)
-        assert below == own or FLOOR_OF[below] < FLOOR_OF[own], f"{module} imports {other}: not below it"
-        if own.partition(".")[0] == "ui" != below.partition(".")[0]:
-            assert below in VIEWS_MAY_IMPORT, f"{module} is a view and imports {other}"
+def test_imports_point_down():
+    offenders = []
+    for module in CHECKED:
+        own = room(module)
+        for other in sorted(own_imports(module)):
+            below = room(other)
+            if below != own and FLOOR_OF[below] >= FLOOR_OF[own]:
+                offenders.append(f"{module} imports {other}, which is not below it")
+            is_leaving_the_views = own.partition(".")[0] == "ui" != below.partition(".")[0]
+            if is_leaving_the_views and below not in VIEWS_MAY_IMPORT:
+                offenders.append(f"{module} is a view and imports {other}")
+    assert offenders == []
 
 
-@pytest.mark.parametrize("module", CHECKED)
-def test_inside_a_room_imports_point_back(module):
-    own = room(module)
-    order, name = ORDER[own], module.removeprefix(own).removeprefix(".")
-    if not name or any(each.startswith(f"{name}.") for each in order):
-        return  # the room itself, or a part of it
-    assert name in order, f"{module} has no place in the order of its room; give it one in ROOMS"
-    for other in own_imports(module):
-        if room(other) == own and (other_name := other.removeprefix(f"{own}.")) in order:
-            assert order.index(other_name) < order.index(name), f"{module} imports the later {other}"
+def test_inside_a_room_imports_point_back():
+    offenders = []
+    for module in CHECKED:
+        own = room(module)
+        order, name = ORDER[own], module.removeprefix(own).removeprefix(".")
+        if not name or any(each.startswith(f"{name}.") for each in order):
+            continue  # the room itself, or a part of it
+        if name not in order:
+            offenders.append(f"{module} is missing in the order of its room in ROOMS")
+            continue
+        for other in sorted(own_imports(module)):
+            other_name = other.removeprefix(f"{own}.")
+            if room(other) == own and other_name in order and order.index(other_name) >= order.index(name):
+                offenders.append(f"{module} imports {other}, which comes later in ROOMS")
+    assert offenders == []
 
 
 def test_rooms_have_what_the_list_says():
@@ -255,27 +262,32 @@ def test_little_lies_loose():
     assert loose <= {"errors", "closing", "after_import", "version", "__main__"}
 
 
-@pytest.mark.parametrize("module", CHECKED)
-def test_our_own_modules_are_not_imported_inside_functions(module):
-    for function in ast.walk(MODULES[module]):
-        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            continue
-        for node in ast.walk(function):
-            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
-            names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
-            assert not [n for n in names if n.startswith(NAME)], f"{module} hides an import in a function"
+def test_our_own_modules_are_not_imported_inside_functions():
+    offenders = []
+    for module in CHECKED:
+        for function in ast.walk(MODULES[module]):
+            if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+                continue
+            for node in ast.walk(function):
+                names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+                names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
+                if any(name.startswith(NAME) for name in names):
+                    offenders.append(f"{module}:{node.lineno}")
+    assert offenders == []
 
 
-@pytest.mark.parametrize("module", CHECKED)
-def test_libraries_stay_in_their_rooms(module):
-    for name in imports(MODULES[module]):
-        library = name.partition(".")[0]
-        allowed = ROOMS_OF_LIBRARY.get(library)
-        assert allowed is None or room(module) in allowed, f"{module} imports {library}"
-        for pure, never in NEVER_IN.items():
-            assert library not in never or not f"{module}.".startswith(f"{pure}."), (
-                f"{module} imports {library}"
-            )
+def test_libraries_stay_in_their_rooms():
+    offenders = []
+    for module in CHECKED:
+        for name in sorted(imports(MODULES[module])):
+            library = name.partition(".")[0]
+            allowed = ROOMS_OF_LIBRARY.get(library)
+            if allowed is not None and room(module) not in allowed:
+                offenders.append(f"{module} imports {library}")
+            for pure, never in NEVER_IN.items():
+                if library in never and f"{module}.".startswith(f"{pure}."):
+                    offenders.append(f"{module} is pure and imports {library}")
+    assert offenders == []
 
 
 def test_the_tree_of_the_document_has_every_room():
@@ -285,31 +297,40 @@ def test_the_tree_of_the_document_has_every_room():
     assert {each for each in rooms if not {f"{each}.py", f"{each}/"} & named} == set()
 
 
-@pytest.mark.parametrize("name", ["losses", "metric_updates", "optimizers", "step", "tapes", "trials"])
-def test_what_runs_while_a_step_is_traced_is_understood_by_autograph(name):
-    """That of TensorFlow 2.16 cannot convert a function with `:=`, and says so in the user's output."""
-    tree = ast.parse((PACKAGE / "training" / f"{name}.py").read_text())
-    assert [node.lineno for node in ast.walk(tree) if isinstance(node, ast.NamedExpr)] == []
+TRACED = ("losses", "metric_updates", "optimizers", "step", "tapes", "trials")
+
+
+def test_what_runs_while_a_step_is_traced_is_understood_by_autograph():
+    """AutoGraph of TensorFlow 2.16 cannot convert a function with `:=`, and says so in the user's output."""
+    offenders = [
+        f"training.{name}:{node.lineno}"
+        for name in TRACED
+        for node in ast.walk(MODULES[f"training.{name}"])
+        if isinstance(node, ast.NamedExpr)
+    ]
+    assert offenders == []
 
 
 # They start in a directory that only we fill.
 STARTED_IN_OUR_OWN = {"embedded.starting", "tensorboard.lifecycle", "tensorboard.server", "ui.demo"}
 
 
-@pytest.mark.parametrize("module", sorted(set(MODULES) - STARTED_IN_OUR_OWN))
-def test_pythons_of_ours_import_nothing_from_where_somebody_works(module):
+def test_pythons_of_ours_import_nothing_from_where_somebody_works():
     """`launch.spawner.own_python` starts them; or they are isolated."""
-    for node in ast.walk(MODULES[module]):
-        words = node.elts if isinstance(node, ast.List | ast.Tuple) else []
-        for program, option in itertools.pairwise(words):
-            is_python = isinstance(program, ast.Attribute) and program.attr == "executable"
-            if is_python and isinstance(option, ast.Constant):
-                assert option.value == "-I", f"{module} starts {ast.unparse(node)}"
+    offenders = []
+    for module in sorted(set(MODULES) - STARTED_IN_OUR_OWN):
+        for node in ast.walk(MODULES[module]):
+            words = node.elts if isinstance(node, ast.List | ast.Tuple) else []
+            for program, option in itertools.pairwise(words):
+                is_python = isinstance(program, ast.Attribute) and program.attr == "executable"
+                if is_python and isinstance(option, ast.Constant) and option.value != "-I":
+                    offenders.append(f"{module} starts {ast.unparse(node)}")
+    assert offenders == []
 
 
 def test_sizes():
-    for path in PACKAGE.rglob("*.py"):
-        assert len(path.read_text().splitlines()) <= 600, path
+    lengths = {str(path): len(path.read_text().splitlines()) for path in PACKAGE.rglob("*.py")}
+    assert {path: length for path, length in lengths.items() if length > 600} == {}
 
 
 def test_no_two_classes_share_a_name():
@@ -353,11 +374,10 @@ HEAVY = [
 ]
 
 
-@pytest.mark.parametrize(
-    "module", ["", ".session.facade", ".client.client", ".ui.shell.cli", ".dataset.tfrecord_files"]
-)
-def test_importing_loads_no_heavy_library(module):
-    code = f"import sys, {NAME}{module}; print([m for m in {HEAVY!r} if m in sys.modules])"
+def test_importing_loads_no_heavy_library():
+    light = ["", ".session.facade", ".client.client", ".ui.shell.cli", ".dataset.tfrecord_files"]
+    imported = ", ".join(f"{NAME}{module}" for module in light)
+    code = f"import sys, {imported}; print([m for m in {HEAVY!r} if m in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True
     )

@@ -29,8 +29,9 @@ def scanned(ignite: EmbeddedCluster, case: Case, variants: tuple[str, ...]) -> l
     return scan.run(ignite.connect_options, small, BRIEF, unheard, variants)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_scan_gives_a_row_for_each_variant(ignite, tmp_path, capsys):
+    """Nightly. Shorter: test_load_is_measured_beside_pyignite"""
     variants = ("drain", "pyignite", "java_3", "dataset_batch")
     rows = scanned(ignite, mnist(1500), variants)
     assert [row["variant"] for row in rows] == list(variants)
@@ -47,8 +48,9 @@ def test_scan_gives_a_row_for_each_variant(ignite, tmp_path, capsys):
     assert all(variant in shown for variant in variants)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_rows_of_1_mib_are_bare_byte_arrays(ignite):
+    """Nightly. Shorter: test_a_pass_with_another_number_of_rows_is_refused"""
     rows = scanned(ignite, mib(6), ("drain", "java_1"))
     assert [row["case"] for row in rows] == ["mib"] * 2
 
@@ -62,8 +64,9 @@ def test_load_is_measured_beside_pyignite(ignite):
     assert ours["ratio_to_pyignite"] == pytest.approx(ours["rows_per_s"] / theirs["rows_per_s"], abs=0.01)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_sql_is_measured_beside_pyignite(ignite):
+    """Nightly. Shorter: test_load_is_measured_beside_pyignite"""
     rows = sql.run(ignite.connect_options, 300, replace(BRIEF, rounds=1), unheard)
     assert [row["variant"] for row in rows] == list(sql.VARIANTS)
     assert all(row.keys() >= FIELDS and row["ratio_to_pyignite"] > 0 for row in rows)
@@ -83,8 +86,9 @@ def test_a_pass_with_another_number_of_rows_is_refused(ignite, client: Client):
         client.destroy_cache(case.cache)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_igfs_is_measured_beside_the_raw_calls(ignite, monkeypatch):
+    """Nightly. No shorter one: no other test runs this benchmark."""
     monkeypatch.setenv("IGNITE_TF_CLUSTER", str(ignite.connect_options.endpoints[0]))
     rows = igfs.run(ignite.connect_options, 2, 1, 1, unheard)
     cases = {(row["case"], row["variant"]) for row in rows}
@@ -99,8 +103,9 @@ def test_a_variant_that_dies_tells_why():
             broken.answer()
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_launching_is_measured_on_fake_hosts_and_in_a_cell():
+    """Nightly. No shorter one: no other test runs these benchmarks."""
     rows = [*launch.run((2,), 1, 5, unheard), *cells.run(1, 5, 1, unheard)]
     cases = [
         "fan_out",
@@ -120,14 +125,16 @@ def test_launching_is_measured_on_fake_hosts_and_in_a_cell():
     assert all(row["stop_s"] > 3 for row in rows if "ignore" in row["variant"])
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_worker_without_rows_trains_with_the_other(ignite):
+    """Nightly. Shorter: tests/dataset/test_equal_steps.py::test_global_batches_have_every_row_once"""
     found = skew.run(ignite.connect_options, 1, unheard, ((1, 0),))
     assert found == [{"case": "skew", "rows": "1:0", "runs": 1, "ended": 1, "exact": 1}]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_following_is_measured_attached_and_detached(ignite):
+    """Nightly. No shorter one: no other test runs this benchmark."""
     rows = follow.run(ignite.connect_options, 0.2, unheard)
     assert [(row["case"], row["variant"], row["lines_per_s"]) for row in rows] == [
         (case, *variant) for case in ("attached", "detached") for variant in (("idle", 0), ("lines", 30))
@@ -160,8 +167,9 @@ def test_each_tree_is_asked_by_its_own_package():
     assert set(compare.NAMES) <= compare._benchmarks_of(compare.ROOT)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_trees_take_turns_on_the_same_rows(ignite, client: Client):
+    """Nightly. No shorter one: no other test runs this benchmark."""
     trees = {"old": compare.ROOT, "new": compare.ROOT}
     measuring = pairs.Pairs(trees, 3, 0.01, unheard)
     case = mnist(1500)
@@ -181,8 +189,9 @@ def test_trees_take_turns_on_the_same_rows(ignite, client: Client):
     assert all(0 < row["quarter"] <= row["median"] <= row["three_quarters"] for row in rows)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_readers_side_by_side_share_the_rows(ignite):
+    """Nightly. Shorter: test_a_pass_with_another_number_of_rows_is_refused"""
     rows = parallel.run(ignite.connect_options, mnist(1500), BRIEF, unheard, [2])
     assert [row["variant"] for row in rows] == ["dataset_batch, 2 readers", "drain, 2 readers"]
     assert all(row["at_once_rows_per_s"] > 0 and row["ratio_to_sum"] > 0 for row in rows)

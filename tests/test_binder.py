@@ -101,8 +101,9 @@ def interpreter(base):
     return base / "python" / "bin" / real.name
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_binder_brings_a_node_with_the_digits(binder):
+    """Nightly. No shorter one: no other test installs the package and starts the node as Binder does."""
     binder("pip", "install", "--no-deps", "-r", "binder/requirements.txt")
     # -I: what was installed, not the checkout. The demo's notebook must be in it.
     packaged = (
@@ -119,9 +120,12 @@ def test_binder_brings_a_node_with_the_digits(binder):
     assert rows == {"DIGITS": "1,438", "DIGITS_TEST": "359"}
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_the_quick_start_takes_no_more_memory_than_a_binder_has(binder):
-    """JupyterLab, a kernel, the node and both workers in 2 GB: Binder ends what takes more."""
+    """JupyterLab, a kernel, the node and both workers in 2 GB: Binder ends what takes more.
+
+    Nightly. No shorter one: only the whole quick start needs this much memory.
+    """
     with memory_limit(BINDER_BYTES) as limit:
         if limit is None:
             pytest.skip("this machine lets nobody limit the memory of processes")

@@ -178,8 +178,9 @@ def test_a_step_counts_when_its_line_is_whole():
     assert steps_told("STEP 7\nelse\nSTEP 12\nSTEP 1") == [7, 12]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_later_sitting_goes_on(tmp_path):
+    """Nightly. Shorter: tests/test_fault_results.py::test_a_campaign_goes_on_where_it_stopped"""
     row = {"mode": "async", "workers": 1, "fault": "ps", "restarts": 1, "replacements": 0, "steps_again": 2}
     modes.Rounds(tmp_path).add({**row, "seconds": 12.0, "problems": []})
     again = modes.Rounds(tmp_path)

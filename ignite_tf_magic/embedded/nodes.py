@@ -122,14 +122,16 @@ def configure_node(home: Path, options: EmbeddedOptions, index: int, ports: Sequ
     write_private(directory / "config.xml", node_xml(config))
 
 
-def move_node(cluster: EmbeddedCluster, index: int) -> EmbeddedCluster:
-    """Return a node that does not run other ports, in its configuration and in the values."""
-    (ports,) = choose_ports(1)
-    config = node_directory(cluster.home, index) / "config.xml"
-    write_private(config, with_other_ports(config.read_text(encoding="utf-8"), ports))
+def move_nodes(cluster: EmbeddedCluster, indexes: Collection[int]) -> EmbeddedCluster:
+    """Return nodes that do not run other ports, in their configurations and in the values."""
+    # All at once: a port that was chosen for one is not free for the next, though nothing listens there yet.
+    chosen = choose_ports(len(indexes), is_contended=True)
     nodes, peer_ports = list(cluster.nodes), list(cluster.peer_ports)
-    nodes[index] = replace(nodes[index], port=ports.client)
-    peer_ports[index] = (ports.discovery, ports.communication)
+    for index, ports in zip(indexes, chosen, strict=True):
+        config = node_directory(cluster.home, index) / "config.xml"
+        write_private(config, with_other_ports(config.read_text(encoding="utf-8"), ports))
+        nodes[index] = replace(nodes[index], port=ports.client)
+        peer_ports[index] = (ports.discovery, ports.communication)
     return replace(cluster, nodes=tuple(nodes), peer_ports=tuple(peer_ports))
 
 

@@ -23,7 +23,7 @@ from ignite_tf_magic.embedded.nodes import (
     await_ready,
     choose_ports,
     configure_node,
-    move_node,
+    move_nodes,
     plain_environment,
     spawn_nodes,
 )
@@ -60,7 +60,7 @@ def start_cluster(
     check_data(home, options)
     version = options.resolved_version()
     bare = Installation(find_java(version), resolve_jars(version, report))
-    installation = _quickened(bare, home, report)
+    installation = quickened(bare, home, report)
     report(f"starting {count_nodes(options.num_nodes)}, version {version}, on {installation.java}")
     attempt = 1
     while True:
@@ -80,7 +80,7 @@ def start_cluster(
     return cluster
 
 
-def _quickened(bare: Installation, home: Path, report: Report) -> Installation:
+def quickened(bare: Installation, home: Path, report: Report) -> Installation:
     """The installation with Java's archive of classes, which is made if it can be."""
     archive = archive_for(bare.java, bare.jars)
     if archive is None:
@@ -194,8 +194,7 @@ def restart_nodes(
                 raise
             attempt += 1
             report("a port was taken by another program meanwhile; choosing others")
-            for index in indexes:
-                cluster = move_node(cluster, index)
+            cluster = move_nodes(cluster, indexes)
             write_cluster(cluster)
     if not await_balanced(cluster, timeout_s):
         report(f"copying rows to the nodes that came back takes longer than {timeout_s:g} s; it goes on")

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from xml.sax.saxutils import escape
 
 from ignite_tf_magic.embedded import EmbeddedOptions
-from ignite_tf_magic.embedded.archive import archive_for
 from ignite_tf_magic.embedded.jars import resolve_jars
 from ignite_tf_magic.embedded.java import find_java
 from ignite_tf_magic.embedded.nodes import Installation, java_command
+from ignite_tf_magic.embedded.starting import quickened
 
 DISCOVERY_PORT = 47500
 _HEAP = "256m"
@@ -72,12 +74,14 @@ def node_xml(
 
 
 def installation() -> Installation:
-    """Return Java and Ignite; the embedded cluster's archive of classes, when it has been made, halves the start."""
+    """Return Java and Ignite, with the archive of classes that embedded nodes use: it halves a node's start."""
     version = EmbeddedOptions().resolved_version()
     bare = Installation(find_java(version), resolve_jars(version, print))
-    archive = archive_for(bare.java, bare.jars)
-    options = archive.read_options() if archive else ()
-    return Installation(bare.java, bare.jars, (*options, "-XX:MaxDirectMemorySize=64m"))
+    with tempfile.TemporaryDirectory(prefix="archive-") as home:
+        quick = quickened(bare, Path(home), print)
+    # A node of a bed lives for minutes at most, of which the second compiler would take a third.
+    options = (*quick.java_options, "-XX:TieredStopAtLevel=1", "-XX:MaxDirectMemorySize=64m")
+    return replace(quick, java_options=options)
 
 
 def read_paths(found: Installation) -> tuple[Path, ...]:

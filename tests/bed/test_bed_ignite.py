@@ -50,8 +50,9 @@ def test_each_host_has_a_node_and_a_host_can_be_added(bed):
     await_servers(bed, 0, {"bed1", "bed2", "bed3"})
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_node_that_ends_by_itself_is_started_again(bed):
+    """Nightly. No shorter one: no other test waits until the bed starts a node again."""
     host = bed.hosts[2]
     before = host.service_log("node")
     assert host.run(["kill", "-TERM", str(host.service_pid("node"))]).returncode == 0

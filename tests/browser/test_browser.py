@@ -95,8 +95,11 @@ with fs.open("/browser/one/events.out.tfevents.1", "wb") as file:
 """
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_tensorboard_opens_inside_the_notebook_and_reads_igfs(ignite, tmp_path):
+    """Nightly. Shorter:
+    tests/tensorboard/test_tensorboard_commands.py::test_the_notebook_shows_it_in_a_frame
+    """
     (tmp_path / "notebooks").mkdir()
     cells = ["%load_ext ignite_tf_magic", WRITE_EVENTS, "%ignite_tf tensorboard --logdir igfs:///browser"]
     write_notebook(tmp_path / "notebooks/board.ipynb", [*cells, "%ignite_tf tensorboard --stop"])

@@ -32,9 +32,10 @@ def digits_are_gone(client):
     remove()
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.usefixtures("digits_are_gone", "no_runs_left")
 def test_the_quick_start_trains_and_so_does_the_cell_that_the_sidebar_writes(ignite, tmp_path):
+    """Nightly. Shorter: tests/ui/shell/test_cli.py::test_demo_trains_to_an_accuracy_above_nine_tenths"""
     (tmp_path / "notebooks").mkdir()
     shutil.copy(QUICKSTART, tmp_path / "notebooks")
     cells = nbformat.read(QUICKSTART, as_version=4).cells

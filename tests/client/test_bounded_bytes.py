@@ -74,9 +74,13 @@ def test_one_percent_of_large_rows_clustered_together(small_nodes):
     assert_alive(small_nodes)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_nodes_are_asked_how_full_they_are(small_nodes, monkeypatch):
-    """Small rows alone are read by large pages the first time, and by small ones beside a cache of large rows."""
+    """Small rows alone are read by large pages the first time, and by small ones beside a cache of large rows.
+
+    Nightly. Shorter:
+    tests/client/test_page_sizes.py::test_a_region_with_room_for_larger_rows_is_read_carefully
+    """
     asked = []
     scan, sweep = messages.scan, owner_scan.Sweep
     monkeypatch.setattr(messages, "scan", lambda *args: asked.append(args[2]) or scan(*args))
@@ -101,8 +105,9 @@ def test_nodes_are_asked_how_full_they_are(small_nodes, monkeypatch):
             client.destroy_cache(name)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_thousand_rows_of_one_mib(small_nodes):
+    """Nightly. Shorter: test_one_percent_of_large_rows_clustered_together"""
     with connect(small_nodes.connect_options) as client:
         cache = client.create_cache(CacheConfig("LARGE"))
         for key in range(1000):
@@ -141,10 +146,10 @@ def test_an_oversized_page_closes_the_cursor_and_goes_on_smaller(client):
 def test_a_replicated_cache_is_read_as_a_whole(client):
     from ignite_tf_magic.protocol.ops import CacheMode
 
-    cache = client.create_cache(CacheConfig("EVERYWHERE", mode=CacheMode.REPLICATED))
+    cache = client.create_cache(CacheConfig("LARGE_EVERYWHERE", mode=CacheMode.REPLICATED))
     for key in range(50):
         cache.put(key, key)
     assert set(cache.baseline().owners) == {WHOLE_CACHE}
     assert sorted(keys_of(cache, PageSizes())) == list(range(50))
     assert cache.partition_stats()[WHOLE_CACHE].rows == 50
-    client.destroy_cache("EVERYWHERE")
+    client.destroy_cache("LARGE_EVERYWHERE")

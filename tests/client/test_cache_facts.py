@@ -30,8 +30,8 @@ def numbers(client):
     forget(client, cache.name)
 
 
-def test_reading_creates_nothing(new_cluster):
-    with connect(new_cluster(num_nodes=1).connect_options) as alone:
+def test_reading_creates_nothing(own_nodes):
+    with connect(own_nodes.connect_options) as alone:
         assert read_facts(alone, "NOPE") == {}
         check_complete(alone, "NOPE")
         forget(alone, "NOPE")

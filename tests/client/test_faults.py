@@ -26,14 +26,13 @@ ROWS = 20_000
 
 
 @pytest.fixture
-def loaded(new_cluster):
+def loaded(own_nodes):
     """Three nodes with a cache that keeps a backup and one that does not."""
-    cluster = new_cluster(num_nodes=3)
-    with connect(cluster.connect_options) as client:
+    with connect(own_nodes.connect_options) as client:
         for name, backups in (("SAFE", 1), ("BARE", 0)):
             encoder = RowEncoder(name, {"x": np.arange(ROWS, dtype=np.int32)}, np.arange(ROWS))
             put_rows(client.create_cache(table_config(name, encoder, backups)), encoder)
-        yield cluster, client
+        yield own_nodes, client
 
 
 def kill(cluster, client, node_id):
@@ -58,7 +57,8 @@ def later_reading(cache):
     return PageSizes(known=cache.partition_stats())
 
 
-@pytest.mark.parametrize("sizes_of", [first_reading, pytest.param(later_reading, marks=pytest.mark.long)])
+@pytest.mark.smoke
+@pytest.mark.parametrize("sizes_of", [first_reading, pytest.param(later_reading, marks=pytest.mark.nightly)])
 def test_with_a_backup_every_row_arrives_once(loaded, sizes_of):
     cluster, client = loaded
     cache = client.cache("SAFE")
@@ -77,9 +77,12 @@ def test_with_a_backup_every_row_arrives_once(loaded, sizes_of):
     assert list(dict.fromkeys(partitions)) == order
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_partition_cut_in_the_middle_is_not_doubled(loaded):
-    """The page size is 1, so that the kill hits a partition of which some rows were delivered."""
+    """The page size is 1, so that the kill hits a partition of which some rows were delivered.
+
+    Nightly. Shorter: test_with_a_backup_every_row_arrives_once
+    """
     cluster, client = loaded
     cache = client.cache("SAFE")
     baseline = cache.baseline()
@@ -94,7 +97,7 @@ def test_a_partition_cut_in_the_middle_is_not_doubled(loaded):
     assert len(found) == len(set(found)) == sum(s.rows for s in stats.values())
 
 
-@pytest.mark.parametrize("sizes_of", [first_reading, pytest.param(later_reading, marks=pytest.mark.long)])
+@pytest.mark.parametrize("sizes_of", [first_reading, pytest.param(later_reading, marks=pytest.mark.nightly)])
 def test_without_backups_the_lost_partitions_are_named(loaded, sizes_of):
     cluster, client = loaded
     cache = client.cache("BARE")
@@ -116,8 +119,11 @@ def test_without_backups_the_lost_partitions_are_named(loaded, sizes_of):
     assert "backups" in str(caught.value)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_dataset_refuses_a_second_pass_over_fewer_rows(loaded):
+    """Nightly. Shorter:
+    tests/dataset/test_records.py::test_rows_lost_between_making_and_reading_are_noticed
+    """
     import tensorflow as tf
 
     from ignite_tf_magic import IgniteDataset
@@ -135,8 +141,9 @@ def test_a_dataset_refuses_a_second_pass_over_fewer_rows(loaded):
         sum(int(b["key"].shape[0]) for b in bare)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_node_killed_during_the_load_loses_no_row(loaded):
+    """Nightly. Shorter: test_a_load_waits_for_a_node_that_is_listed_though_it_does_not_answer"""
     cluster, client = loaded
     encoder = RowEncoder("LATE", {"x": np.zeros((60_000, 100), np.uint8)}, np.arange(60_000))
     cache = client.create_cache(table_config("LATE", encoder, 1))
@@ -149,12 +156,14 @@ def test_a_node_killed_during_the_load_loses_no_row(loaded):
     assert cache.size() == 60_000
 
 
-@pytest.mark.long
-def test_a_node_that_is_starting_is_not_there_yet(new_cluster):
-    """It listens before it has joined the others, and refuses who comes then: the next time it may not."""
-    cluster = new_cluster(num_nodes=2)
-    options = cluster.connect_options
-    victim, endpoint = cluster.nodes[1], options.endpoints[1]
+@pytest.mark.nightly
+def test_a_node_that_is_starting_is_not_there_yet(own_nodes):
+    """It listens before it has joined the others, and refuses who comes then: the next time it may not.
+
+    Nightly. No shorter one: only a node that is starting gives this answer.
+    """
+    options = own_nodes.connect_options
+    victim, endpoint = own_nodes.nodes[1], options.endpoints[1]
     os.kill(victim.pid, signal.SIGKILL)
     reasons, is_back = set(), threading.Event()
 
@@ -169,7 +178,7 @@ def test_a_node_that_is_starting_is_not_there_yet(new_cluster):
     with ThreadPoolExecutor() as threads:
         knocking = threads.submit(knock)
         try:
-            ensure_up(None, Lifetime.UNTIL_IDLE, home=cluster.home)
+            ensure_up(None, Lifetime.UNTIL_IDLE, home=own_nodes.home)
         finally:
             is_back.set()
         knocking.result()

@@ -241,18 +241,17 @@ def kill(cluster, client, teller, *, is_it):
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("victim", [pytest.param("tells", marks=pytest.mark.long), "another"])
-def test_no_row_is_missing_when_a_node_is_killed_while_rows_are_put(new_cluster, victim):
-    cluster = new_cluster(num_nodes=3)
-    with connect(cluster.connect_options) as client:
+@pytest.mark.parametrize("victim", [pytest.param("tells", marks=pytest.mark.nightly), "another"])
+def test_no_row_is_missing_when_a_node_is_killed_while_rows_are_put(own_nodes, victim):
+    with connect(own_nodes.connect_options) as client:
         cache = client.create_cache(CacheConfig("FOLLOWED", backups=1))
         found, killed, ends = [], False, set()
-        with follow(cache, pause_s=PAUSE_S) as following, start_writer(cluster, 5000) as writer:
+        with follow(cache, pause_s=PAUSE_S) as following, start_writer(own_nodes, 5000) as writer:
             for followed in following.pages():
                 found += rows_of(followed)
                 ends.add(type(following.last_end))
                 if len(found) >= 1000 and not killed:
-                    kill(cluster, client, following.node_id, is_it=victim == "tells")
+                    kill(own_nodes, client, following.node_id, is_it=victim == "tells")
                     killed = True
                 if killed and len(ends) > 1 and len(dict(found)) == 5000:
                     break
@@ -263,16 +262,16 @@ def test_no_row_is_missing_when_a_node_is_killed_while_rows_are_put(new_cluster,
 
 
 @pytest.mark.faults
-@pytest.mark.long
-def test_rows_that_are_gone_with_their_node_are_told(new_cluster):
-    cluster = new_cluster(num_nodes=2)
-    with connect(cluster.connect_options) as client:
+@pytest.mark.nightly
+def test_rows_that_are_gone_with_their_node_are_told(own_nodes):
+    """Nightly. Shorter: tests/client/test_faults.py::test_without_backups_the_lost_partitions_are_named"""
+    with connect(own_nodes.connect_options) as client:
         cache = client.create_cache(CacheConfig("BARE"))
         cache.put_all({n: n for n in range(100)})
         with follow(cache, pause_s=PAUSE_S) as following:
             pages = following.pages()
             take_all(pages)
-            kill(cluster, client, following.node_id, is_it=False)
+            kill(own_nodes, client, following.node_id, is_it=False)
             with pytest.raises(PartitionsLost, match="backups"):
                 take_until(pages, lambda found: False)
 
@@ -302,7 +301,8 @@ KEYS = {
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(each, marks=() if each == next(iter(KEYS)) else pytest.mark.long) for each in KEYS]
+    "kind",
+    [pytest.param(each, marks=() if each == next(iter(KEYS)) else pytest.mark.nightly) for each in KEYS],
 )
 def test_rows_of_some_partitions_there_or_to_come(partitioned, kind):
     keys = KEYS[kind]

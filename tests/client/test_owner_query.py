@@ -121,11 +121,10 @@ def test_a_node_that_cannot_look_at_some_partitions(cache, monkeypatch):
 
 @pytest.mark.faults
 @pytest.mark.parametrize(
-    "page_rows", [16, pytest.param(1 << 20, marks=pytest.mark.long)], ids=["short pages", "long pages"]
+    "page_rows", [16, pytest.param(1 << 20, marks=pytest.mark.nightly)], ids=["short pages", "long pages"]
 )
-def test_a_node_is_lost_in_the_middle(new_cluster, page_rows):
-    cluster = new_cluster(num_nodes=3)
-    with connect(cluster.connect_options) as client:
+def test_a_node_is_lost_in_the_middle(own_nodes, page_rows):
+    with connect(own_nodes.connect_options) as client:
         cache = filled(client, "QUERIED", backups=1)
         baseline = cache.baseline()
         victim = baseline.owners[0]
@@ -142,6 +141,6 @@ def test_a_node_is_lost_in_the_middle(new_cluster, page_rows):
                     skip_value(reader)
             if len(found) > 500 and not is_killed:
                 is_killed = True
-                kill(cluster, client, victim)
+                kill(own_nodes, client, victim)
         assert is_killed
         assert found == expected

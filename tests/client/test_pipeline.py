@@ -149,12 +149,11 @@ def test_memory_use_is_told_for_each_node(client, cache):
 
 
 @pytest.mark.faults
-def test_a_node_dies_with_rows_under_way(new_cluster):
-    cluster = new_cluster(num_nodes=3)
-    with connect(cluster.connect_options) as client:
+def test_a_node_dies_with_rows_under_way(own_nodes):
+    with connect(own_nodes.connect_options) as client:
         cache = client.create_cache(CacheConfig("PIPES", backups=1, read_from_backup=False))
         written = rows(300)
-        victim = cluster.nodes[1]
+        victim = own_nodes.nodes[1]
         with Pipeline(cache, Routes(cache)) as pipeline:
             tickets = []
             for number, (key, value) in enumerate(written.items()):

@@ -206,9 +206,9 @@ def test_loaded_times(zone, ignite, client):
             client.destroy_cache("LOADED_TIMES")
 
 
-def test_embedded_nodes_take_times_without_a_zone_for_utc(new_cluster, monkeypatch):
+def test_embedded_nodes_take_times_without_a_zone_for_utc(own_nodes, monkeypatch):
     monkeypatch.setenv("TZ", "America/New_York")
-    sql = SqlClient(new_cluster(num_nodes=1).connect_options)
+    sql = SqlClient(own_nodes.connect_options)
     (row,) = sql.query("SELECT TIMESTAMP '2024-07-01 12:00:00', DATE '2024-07-01', TIME '12:00:00'").rows
     assert row == (np.datetime64("2024-07-01T12", "ns"), dt.date(2024, 7, 1), dt.time(12))
     (bound,) = sql.query("SELECT CAST(? AS VARCHAR)", [dt.datetime(2024, 7, 1, 12)]).rows

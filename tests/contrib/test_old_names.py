@@ -67,11 +67,12 @@ def test_one_line_lets_any_process_import_it(ignite, kittens, monkeypatch):
     "imports",
     [
         "import tensorflow as tf; v1 = tf.compat.v1",
-        pytest.param("import tensorflow.compat.v1 as v1", marks=pytest.mark.long),
+        pytest.param("import tensorflow.compat.v1 as v1", marks=pytest.mark.nightly),
     ],
 )
-@pytest.mark.long
+@pytest.mark.nightly
 def test_jobs_may_be_in_capitals_and_summaries_have_their_oldest_names(imports):
+    """Nightly. No shorter one: no other test uses these names."""
     script = (
         "import ignite_tf_magic.contrib as contrib; contrib.install(); contrib.install()\n"
         f"{imports}\n"

@@ -197,8 +197,9 @@ def test_killed_loads_are_gone_on_with(session, ignite):
     assert is_whole(session)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_killed_addition_is_gone_on_with(session, ignite):
+    """Nightly. Shorter: test_killed_loads_are_gone_on_with"""
     session.load(CACHE, {"x": np.arange(-5, 0), "y": np.zeros((5, 64), np.uint8)})
     kill_load(session, ignite, CACHE, ROWS, lambda: has_rows(session, CACHE, 70_000), "append")
     with pytest.raises(LoadIncomplete):
@@ -209,8 +210,9 @@ def test_a_killed_addition_is_gone_on_with(session, ignite):
     check_complete(session.client, CACHE)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_killed_replacement_is_gone_on_with(session, ignite):
+    """Nightly. Shorter: test_killed_loads_are_gone_on_with"""
     session.load(CACHE, {"x": [1]})
     spare = spare_name(CACHE)
     kill_load(session, ignite, CACHE, ROWS, lambda: has_rows(session, spare, 1), "replace")

@@ -197,8 +197,9 @@ def test_a_load_killed_while_it_replaces_leaves_the_old_rows(session, ignite):
     assert spare not in session.client.cache_names()
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_load_killed_after_the_old_rows_went_leaves_the_new_ones_and_says_where(session, ignite):
+    """Nightly. Shorter: test_a_load_killed_while_it_replaces_leaves_the_old_rows"""
     session.load("LOADING_SWAPPED", OLD)
     spare = spare_name("LOADING_SWAPPED")
     kill_load(session, ignite, "LOADING_SWAPPED", 120_000, lambda: has_rows(session, "LOADING_SWAPPED", 501))

@@ -58,7 +58,7 @@ def digits_like(num_rows: int) -> dict[str, np.ndarray]:
 
 @pytest.fixture(scope="session")
 def digits(ignite: EmbeddedCluster) -> LoadedCache:
-    return fill(ignite, "DATASET_DIGITS", digits_like(5000))
+    return fill(ignite, f"DATASET_DIGITS_{os.getpid()}", digits_like(5000))
 
 
 @pytest.fixture

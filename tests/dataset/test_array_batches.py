@@ -26,6 +26,7 @@ def joined(steps) -> list[int]:
     return list(chain.from_iterable(steps))
 
 
+@pytest.mark.smoke
 def test_batches_are_the_caches_rows(digits):
     found = list(batches(digits.name, 128, **digits.where()))
     assert [len(batch["key"]) for batch in found][:-1] == [128] * (len(found) - 1)

@@ -52,8 +52,9 @@ def test_drop_and_repeat_have_full_batches_only(as_worker, digits):
     assert set(np.concatenate(steps).tolist()) == set(digits.keys.tolist())
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_repeated_rows_are_repeated_batches(as_worker, digits):
+    """Nightly. Shorter: tests/dataset/test_counted.py::test_it_is_known_as_it_is_read"""
     num_steps = -(-len(digits.keys) // 100)
     found = []
     for worker in range(2):

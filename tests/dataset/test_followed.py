@@ -205,7 +205,7 @@ def test_a_cache_that_is_destroyed(ignite, fill_cache):
         next(batches)
 
 
-@pytest.mark.parametrize("ahead", [pytest.param("", marks=pytest.mark.long), ".prefetch(2)"])
+@pytest.mark.parametrize("ahead", [pytest.param("", marks=pytest.mark.nightly), ".prefetch(2)"])
 def test_a_process_ends_though_it_follows(cache, ahead):
     script = f"""
 from ignite_tf_magic import IgniteDataset

@@ -361,15 +361,15 @@ def test_no_such_cache_lists_the_near_names(digits):
 
 
 def test_an_empty_cache_needs_a_schema(ignite, client):
-    client.create_cache(CacheConfig("EMPTY"))
+    client.create_cache(CacheConfig("EMPTY_DATASET"))
     where = {"host": "127.0.0.1", "port": ignite.nodes[0].port}
     with pytest.raises(EmptyCache, match="element_spec="):
-        IgniteDataset("EMPTY", **where)
+        IgniteDataset("EMPTY_DATASET", **where)
     spec = {"key": tf.TensorSpec([], tf.int64), "val": {"x": tf.TensorSpec([3], tf.float32)}}
-    dataset = IgniteDataset("EMPTY", **where, element_spec=spec)
+    dataset = IgniteDataset("EMPTY_DATASET", **where, element_spec=spec)
     assert dataset.element_spec == spec
     assert list(dataset.batch(4)) == []
-    client.destroy_cache("EMPTY")
+    client.destroy_cache("EMPTY_DATASET")
 
 
 @pytest.mark.parametrize(

@@ -501,16 +501,15 @@ def test_a_destroyed_cache_is_an_error_at_the_next_read(make_cache, client):
     client.create_cache(CacheConfig(cache.name))
 
 
-def test_rows_lost_between_making_and_reading_are_noticed(new_cluster, fill_cache):
-    cluster = new_cluster(num_nodes=2)
-    cache = fill_cache(cluster, "LOST", {"x": np.arange(1000)}, backups=0)
-    survivor, victim = cluster.nodes
+def test_rows_lost_between_making_and_reading_are_noticed(own_nodes, fill_cache):
+    cache = fill_cache(own_nodes, "LOST", {"x": np.arange(1000)}, backups=0)
+    survivor, victim, _ = own_nodes.nodes
     endpoint = Endpoint(survivor.host, survivor.port)
     source = open_source(read_options(cache.name, host=endpoint.host, port=endpoint.port))
     snapshot = source.snapshot.to_text()
     os.kill(victim.pid, signal.SIGKILL)
     with connect(ConnectOptions((endpoint,))) as client:
-        until(lambda: len(client.cache("LOST").partition_map().owners) == 1, what="the loss to be noticed")
+        until(lambda: len(client.cache("LOST").partition_map().owners) == 2, what="the loss to be noticed")
     # A process that never saw the lost node opens the file now.
     with pytest.raises(PartitionsLost, match="LOST"):
         read_all(RecordAddress("LOST", endpoint=endpoint, snapshot=snapshot).uri())

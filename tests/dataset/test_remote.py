@@ -327,8 +327,11 @@ def assert_each_worker_reads_its_own(servers, found, expected, name):
     np.testing.assert_allclose(np.array(found["gradient"]), expected[1], rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_eager_remote_devices_and_a_coordinator(servers, digits, expected):
+    """Nightly. Shorter:
+    tests/training/test_client_and_servers.py::test_a_coordinator_gives_steps_to_workers_that_read_their_own_rows
+    """
     found = servers.run(CHIEF, digits.name)
     assert_each_worker_reads_its_own(servers, found, expected, digits.name)
     assert [f"/job:worker/replica:0/task:{n}/" in name for n, name in enumerate(found["devices"])] == [
@@ -351,15 +354,17 @@ def test_eager_remote_devices_and_a_coordinator(servers, digits, expected):
     assert "GONE" in found["source_error"]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_in_graph_gradients_in_a_session(servers, digits, expected):
+    """Nightly. Shorter: tests/training/test_graphs.py::test_the_in_graph_program_of_the_articles"""
     found = servers.run(SESSION, digits.name)
     assert_each_worker_reads_its_own(servers, found, expected, digits.name)
     assert "ignite_tf_magic.register()" in found["unregistered"]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_dataset_made_before_the_loop_over_devices_is_read_on_each_or_refused(servers, digits, expected):
+    """Nightly. Shorter: tests/training/test_graphs.py::test_the_in_graph_program_of_the_articles"""
     found = servers.run(IN_GRAPH, digits.name)
     for number, keys in enumerate(found["keys"]):
         assert len(set(keys)) == 40
@@ -369,8 +374,9 @@ def test_a_dataset_made_before_the_loop_over_devices_is_read_on_each_or_refused(
     assert found["own"] == ""  # where the session's task is one's own, all is as it seems
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_rows_of_this_process_asked_for_on_another_device_are_told_of(servers, digits):
+    """Nightly. No shorter one: only a process with another TensorFlow server gets this warning."""
     found = servers.run(CONNECTED_LATE, digits.name)
     assert len(found["None"]) == 1
     assert "these are its rows, not those of the device" in found["None"][0]

@@ -68,13 +68,13 @@ def flat(found) -> list[int]:
     return sorted(key for batches in found for batch in batches for key in batch)
 
 
-@pytest.mark.parametrize("shuffle", [True, pytest.param(False, marks=pytest.mark.long)])
+@pytest.mark.parametrize("shuffle", [True, pytest.param(False, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(
     "others",
     [
-        pytest.param(SWAPPED, marks=pytest.mark.long),
+        pytest.param(SWAPPED, marks=pytest.mark.nightly),
         MOVED,
-        pytest.param(NOTHING_LEFT, marks=pytest.mark.long),
+        pytest.param(NOTHING_LEFT, marks=pytest.mark.nightly),
     ],
 )
 def test_each_worker_reads_on_what_it_would_have_read(as_worker, digits, shuffle, others):
@@ -129,9 +129,12 @@ def keys_by_partition(cluster, name: str) -> dict[int, list[int]]:
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
-@pytest.mark.long
+@pytest.mark.nightly
 def test_one_worker_alone_and_groups_whose_partitions_have_several_owners(as_worker, ignite, digits, shuffle):
-    """As if three nodes had been other ones, with other partitions, and rows had been larger."""
+    """As if three nodes had been other ones, with other partitions, and rows had been larger.
+
+    Nightly. Shorter: test_each_worker_reads_on_what_it_would_have_read
+    """
     before = Workers(as_worker, digits.name, [range(1024)], shuffle=shuffle)
     (passes,) = before.passes
     groups = tuple(tuple(range(number, 1024, 5)) for number in range(5))
@@ -150,8 +153,9 @@ def test_one_worker_alone_and_groups_whose_partitions_have_several_owners(as_wor
 
 
 @pytest.mark.parametrize("policy", ["repeat", "drop"])
-@pytest.mark.long
+@pytest.mark.nightly
 def test_other_ways_to_end_an_epoch(as_worker, digits, policy):
+    """Nightly. Shorter: test_each_worker_reads_on_what_it_would_have_read"""
     before = Workers(as_worker, digits.name, HALVES, batch=300, equal_steps=policy)
     before.begin(1)
     undisturbed = before.read()
@@ -184,30 +188,29 @@ def test_batches_are_the_rows_cut_as_the_deal_says(as_worker, digits, share, pol
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("num_workers", [pytest.param(2, marks=pytest.mark.long), 1])
+@pytest.mark.parametrize("num_workers", [pytest.param(2, marks=pytest.mark.nightly), 1])
 def test_a_node_is_lost_and_its_backups_give_the_same_rows_in_the_same_order(
-    new_cluster, fill_cache, as_worker, num_workers
+    own_nodes, fill_cache, as_worker, num_workers
 ):
     """Keys of one hash, too: their order is that of the keys, on each node."""
-    cluster = new_cluster(num_nodes=3)
     high = np.arange(1, 41) << 32
     keys = np.concatenate([np.arange(4000), *[high | (high >> 32) ^ low for low in range(1000, 1050)]])
     keys = np.random.default_rng(1).permutation(keys)
-    fill_cache(cluster, "LOST", {"x": np.zeros(len(keys), np.int32)}, keys)
-    owners, first = owners_now(cluster)
+    fill_cache(own_nodes, "LOST", {"x": np.zeros(len(keys), np.int32)}, keys)
+    owners, first = owners_now(own_nodes)
     shares = [range(1024)] if num_workers == 1 else [[p for p in owners if owners[p] == first], []]
     if num_workers == 2:
         shares[1] = [p for p in owners if owners[p] != first]
 
     def become(worker, shares):
-        as_worker(worker, shares, "LOST", cluster=cluster)
+        as_worker(worker, shares, "LOST", cluster=own_nodes)
 
     before = Workers(become, "LOST", shares)
     before.begin(5)
     undisturbed = before.read()
     assert flat(undisturbed) == sorted(keys.tolist())
     record = before.record(5)
-    lose_a_node(cluster, first)
+    lose_a_node(own_nodes, first)
     others = [range(1024)] if num_workers == 1 else MOVED
     after = Workers(become, "LOST", others)
     after.begin(5, 9, record)

@@ -201,13 +201,13 @@ def test_what_has_no_condition(wide, client, make_cache):
             IgniteDataset(wide.name, where="label < 3", **given, **wide.where())
     from ignite_tf_magic.protocol.messages import CacheConfig
 
-    client.create_cache(CacheConfig("NO_TABLE"))
+    client.create_cache(CacheConfig("NO_TABLE_HERE"))
     try:
-        client.cache("NO_TABLE").put(1, 2)
+        client.cache("NO_TABLE_HERE").put(1, 2)
         with pytest.raises(ConfigError, match="'NO_TABLE' has no table for it: it has no SQL table"):
-            IgniteDataset("NO_TABLE", where="1 = 1", **wide.where())
+            IgniteDataset("NO_TABLE_HERE", where="1 = 1", **wide.where())
     finally:
-        client.destroy_cache("NO_TABLE")
+        client.destroy_cache("NO_TABLE_HERE")
 
 
 def test_rows_that_the_table_does_not_show_are_an_error_and_no_silence(wide, client, make_cache):

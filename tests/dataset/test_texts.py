@@ -31,7 +31,7 @@ def put_type(client, names):
 def cache(ignite, client):
     """Prices with zeros behind them, states by turns, and times of any year."""
     put_type(client, ["NEW", "SENT"])
-    made = client.create_cache(CacheConfig("TEXTS"))
+    made = client.create_cache(CacheConfig("TEXTS_READ"))
     made.put_all(
         {
             number: BinaryObject(
@@ -47,7 +47,7 @@ def cache(ignite, client):
         }
     )
     yield made
-    client.destroy_cache("TEXTS")
+    client.destroy_cache("TEXTS_READ")
 
 
 def expected(number):
@@ -64,8 +64,8 @@ def test_texts_are_read_in_both_ways(ignite, cache, read_by):
     ignite_tf_magic.register()
     port = ignite.nodes[0].port
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"a time in val.seen.*as_text=\['seen'\]"):
-        IgniteDataset("TEXTS", port=port).arrays()
-    rows = IgniteDataset("TEXTS", port=port, as_text=AS_TEXT, read_by=read_by)
+        IgniteDataset("TEXTS_READ", port=port).arrays()
+    rows = IgniteDataset("TEXTS_READ", port=port, as_text=AS_TEXT, read_by=read_by)
     assert rows.element_spec["val"]["state"] == tf.TensorSpec([], tf.string)
     found = {int(row["key"]): row["val"] for row in rows.as_numpy_iterator()}
     assert found == {number: expected(number) for number in range(100)}
@@ -73,14 +73,14 @@ def test_texts_are_read_in_both_ways(ignite, cache, read_by):
 
 def test_batches_have_them_too(ignite, cache):
     found = {}
-    for batch in batches("TEXTS", 30, port=ignite.nodes[0].port, as_text=AS_TEXT):
+    for batch in batches("TEXTS_READ", 30, port=ignite.nodes[0].port, as_text=AS_TEXT):
         for at, key in enumerate(batch["key"].tolist()):
             found[key] = {name: column[at] for name, column in batch["val"].items()}
     assert found == {number: expected(number) for number in range(100)}
 
 
 def test_a_name_that_came_later_is_learnt(ignite, cache, client):
-    rows = IgniteDataset("TEXTS", port=ignite.nodes[0].port, fields=["state"], as_text=["state"])
+    rows = IgniteDataset("TEXTS_READ", port=ignite.nodes[0].port, fields=["state"], as_text=["state"])
     cache.put(100, BinaryObject("TextRow", {"state": EnumValue.of(2, name_id(ENUM))}))
     with pytest.raises(
         Exception, match=r"field val\.state: the cluster has no name for the value 2 of the enum TextState"
@@ -149,4 +149,4 @@ def test_packed_rows_have_what_they_were_packed_with(ignite):
 
 def test_names_are_a_list(ignite):
     with pytest.raises(ConfigError, match="as_text='price': write a list"):
-        IgniteDataset("TEXTS", port=ignite.nodes[0].port, as_text="price")
+        IgniteDataset("TEXTS_READ", port=ignite.nodes[0].port, as_text="price")

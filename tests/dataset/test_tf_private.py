@@ -70,8 +70,11 @@ def test_those_that_only_name_such_modules_import_none():
             assert not [each for each in modules if PRIVATE.search(f"{each}.")], name
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_modules_that_are_imported_later_are_there():
+    """Nightly. Shorter:
+    tests/runs/test_deferred_imports.py::test_tensorflow_and_keras_are_whole_and_bring_less
+    """
     code = "import importlib.util; print([n for n in {!r} if importlib.util.find_spec(n) is None])"
     done = subprocess.run(
         [sys.executable, "-c", code.format([*DEFERRED, *GUESTS])],

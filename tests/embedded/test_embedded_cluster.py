@@ -187,8 +187,9 @@ def test_a_killed_node_is_noticed_with_its_log_and_started_again_without_loss(ne
 
 
 @pytest.mark.faults
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_dead_node_whose_port_is_taken_comes_back_at_another(new_cluster):
+    """Nightly. Shorter: test_a_killed_node_is_noticed_with_its_log_and_started_again_without_loss"""
     cluster: EmbeddedCluster = new_cluster(num_nodes=2)
     victim = cluster.nodes[0]
     assert victim.pid is not None

@@ -3,7 +3,9 @@ from __future__ import annotations
 import socket
 
 from ignite_tf_magic.embedded import nodes
-from ignite_tf_magic.embedded.nodes import choose_ports
+from ignite_tf_magic.embedded.nodes import choose_ports, configure_node, move_nodes
+from ignite_tf_magic.embedded.options import EmbeddedOptions, Lifetime
+from ignite_tf_magic.embedded.record import EmbeddedCluster, EmbeddedNode
 
 
 def test_ports_are_free_and_all_different():
@@ -27,3 +29,25 @@ def test_a_port_on_which_somebody_listens_is_passed_over(monkeypatch):
         monkeypatch.setattr(nodes, "FIRST_CLIENT_PORT", port)
         monkeypatch.setattr(nodes, "_LAST_CLIENT_PORT", port + 100)
         assert all(port < each.client <= port + 100 for each in choose_ports(2))
+
+
+def test_nodes_that_move_together_get_ports_of_their_own(tmp_path):
+    """Nobody listens on any of them yet, so that each is free for all."""
+    options = EmbeddedOptions(num_nodes=3)
+    ports = choose_ports(3)
+    for index in range(3):
+        configure_node(tmp_path, options, index, ports)
+    nodes_there = tuple(
+        EmbeddedNode(index, "127.0.0.1", each.client, None, tmp_path / "log", alive=False)
+        for index, each in enumerate(ports)
+    )
+    peers = tuple((each.discovery, each.communication) for each in ports)
+    cluster = EmbeddedCluster(
+        tmp_path, "id", nodes_there, Lifetime.UNTIL_IDLE, 60.0, True, {}, "Java", 0.0, peers
+    )
+    moved = move_nodes(cluster, [0, 2])
+    assert moved.nodes[1] == cluster.nodes[1]
+    assert moved.nodes[0].port != moved.nodes[2].port
+    assert len({port for pair in moved.peer_ports for port in pair}) == 6
+    for index in (0, 2):
+        assert f'value="{moved.nodes[index].port}"' in (tmp_path / f"node-{index}" / "config.xml").read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import count
@@ -28,7 +29,7 @@ _NUMBERS = count()
 @pytest.fixture(scope="module")
 def shared_name(ignite: EmbeddedCluster) -> Iterator[str]:
     """A file system for the tests of a module that need not be alone in it."""
-    name = f"fs{next(_NUMBERS)}"
+    name = f"fs{os.getpid()}n{next(_NUMBERS)}"
     yield name
     destroy(ignite, name)
 
@@ -54,7 +55,7 @@ def new_volume(ignite: EmbeddedCluster, shared_name: str) -> Iterator[NewVolume]
 @pytest.fixture
 def own_name(ignite: EmbeddedCluster) -> Iterator[str]:
     """A file system for one test, which can count what is in it."""
-    name = f"own{next(_NUMBERS)}"
+    name = f"own{os.getpid()}n{next(_NUMBERS)}"
     yield name
     destroy(ignite, name)
 

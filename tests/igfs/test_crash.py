@@ -21,8 +21,9 @@ def test_a_killed_writer_leaves_old_or_new(ignite, own_name):
     assert (row["torn"], row["fsck_clean"]) == (0, True), said
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_killed_node_loses_nothing(new_cluster):
+    """Nightly. Shorter: tests/igfs/test_lost_answers.py::test_whole_files"""
     said: list[str] = []
     row = kill_nodes(new_cluster(num_nodes=3), 2, said.append)
     assert row == {

@@ -110,6 +110,7 @@ def test_positions(fs, top):
     assert fs.cat_ranges([f"{top}/f"] * 2, [0, 12], [4, 16]) == [b"line"] * 2
 
 
+@pytest.mark.smoke
 def test_text_is_written_and_appended(fs, top):
     with fs.open(f"{top}/f", "w", newline="") as file:
         file.write("a\r\n")

@@ -69,8 +69,9 @@ def test_names_are_a_set(steps):
         assert sorted(rows.listed()) == sorted(model)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_large_directory_is_divided_and_shrinks_to_nothing():
+    """Nightly. Shorter: test_names_are_a_set"""
     rows = Rows()
     many = [f"events.{number:06d}" for number in range(40_000)]
     for name in many:

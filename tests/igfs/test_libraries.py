@@ -124,8 +124,9 @@ def test_polars(fs, top):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # dask's own
-@pytest.mark.long
+@pytest.mark.nightly
 def test_dask(fs, top):
+    """Nightly. Shorter: test_pandas"""
     import dask.bag
     import dask.bytes
     import dask.dataframe

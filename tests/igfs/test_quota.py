@@ -19,8 +19,9 @@ MIB = 1 << 20
 pytestmark = pytest.mark.faults
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_full_memory(new_cluster, quick_leases, monkeypatch):
+    """Nightly. No shorter one: no other test fills the memory of a node with files."""
     monkeypatch.setattr(quota, "_RECLAIM_S", 5.0)
     cluster = new_cluster(num_nodes=2, region="96m")
     with connect(cluster.connect_options) as client, Volume(lambda: cluster.connect_options) as volume:

@@ -237,9 +237,12 @@ def test_ranges(volume, here):
             assert set(space[num_bytes:]) <= {ord("?")}
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_offsets_beyond_4_gib(volume, here):
-    """A file of 5 GiB that is mostly the same block again and again: only its record is crafted."""
+    """A file of 5 GiB that is mostly the same block again and again: only its record is crafted.
+
+    Nightly. Shorter: tests/igfs/test_igfs_layout.py::test_files_of_many_gigabytes
+    """
     path = (*here, "big")
     volume.write_file(path, b"x" * 65_536 * 2)
     node = volume.stat(path)

@@ -119,8 +119,11 @@ def test_a_failure_on_a_disk_with_room_tells_of_none(home):
         assert relay.until_ended()["full_disk"] is None
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_long_log_gives_way_when_the_disk_gets_full(home, disk):
+    """Nightly. Shorter:
+    tests/launch/test_agent_logs.py::test_the_head_of_a_log_over_its_bound_is_freed_and_the_gap_is_told
+    """
     disk(48)
     code = """
 import os, time

@@ -135,9 +135,12 @@ import time; time.sleep(600)
     assert relay.until_ended()["log_start"] == start
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_no_hole_is_ever_read_while_a_log_is_freed(relay, home):
-    """Bytes are freed while they are read: what is given is either told as a gap or true."""
+    """Bytes are freed while they are read: what is given is either told as a gap or true.
+
+    Nightly. Shorter: test_bytes_freed_between_a_look_and_the_reading_are_told_as_a_gap
+    """
     code = """
 import sys, time
 for number in range(1250000):

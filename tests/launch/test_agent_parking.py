@@ -324,9 +324,10 @@ def test_one_that_was_killed_is_taken_by_nobody(relay, jobs, whom):
     jobs.until_nothing_is_parked()
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize("whom", ["inner", "outer"])
 def test_one_whose_shim_stands_still_is_ended_and_the_job_starts_cold(relay, jobs, whom):
+    """Nightly. Shorter: test_one_that_was_killed_is_taken_by_nobody"""
     jobs.park(relay)
     outer, inner = sorted(jobs.shims())
     os.kill({"inner": inner, "outer": outer}[whom], signal.SIGSTOP)
@@ -364,7 +365,7 @@ def test_several_relays_at_once_start_each_job_once(relay, jobs, home, tmp_path)
     jobs.until_nothing_is_parked()
 
 
-@pytest.mark.parametrize("num_rounds", [4, pytest.param(60, marks=pytest.mark.long)])
+@pytest.mark.parametrize("num_rounds", [4, pytest.param(60, marks=pytest.mark.nightly)])
 def test_whatever_is_killed_while_a_job_is_handed_over_it_runs_once_at_most(
     relay, jobs, tmp_path, num_rounds
 ):

@@ -32,8 +32,9 @@ class FirstOutput:
         raise AssertionError(f"a gap on {host}")
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_hundred_hosts_start_and_stream(tmp_path):
+    """Nightly. Shorter: tests/launch/test_hosts_relay.py::test_one_thing_on_many_hosts"""
     sink = FirstOutput(NUM_HOSTS)
     with FakeHosts(tmp_path / "fake", NUM_HOSTS) as fake, ExitStack() as ends:
         transports = {name: SshTransport(name, fake.options) for name in fake.names}

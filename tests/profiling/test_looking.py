@@ -282,8 +282,8 @@ def test_values_keep_all_their_digits(session):
 
 
 def test_rows_are_shown_short_and_told_whole(session, new_cache):
-    new_cache("PICTURES", {0: BinaryObject("Picture", {"pixels": np.arange(784, dtype=np.uint8)})})
-    sample = session.sample("PICTURES")
+    new_cache("PICTURES_LOOKED_AT", {0: BinaryObject("Picture", {"pixels": np.arange(784, dtype=np.uint8)})})
+    sample = session.sample("PICTURES_LOOKED_AT")
     assert re_lines(sample_view(sample)) == ["key  pixels", "0    uint8[784] 0 1 2 3 4 5 6 7 8 ..."]
     assert sample_as_json(sample)[0]["pixels"] == (np.arange(784) % 256).tolist()
     assert sample.to_pandas()["pixels"][0].tolist() == (np.arange(784) % 256).tolist()

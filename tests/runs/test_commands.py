@@ -74,7 +74,10 @@ def weights_in(text):
 
 @pytest.mark.parametrize(
     ("command", "shell"),
-    [((sys.executable, "train.py"), ""), pytest.param(("bash", "train.sh"), SHELL, marks=pytest.mark.long)],
+    [
+        ((sys.executable, "train.py"), ""),
+        pytest.param(("bash", "train.sh"), SHELL, marks=pytest.mark.nightly),
+    ],
     ids=["interpreter", "shell-console-module"],
 )
 def test_workers_train_together(run_of, command, shell):
@@ -85,9 +88,12 @@ def test_workers_train_together(run_of, command, shell):
     assert "alone" not in "".join(texts)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_one_program_of_a_shell_script_takes_part_at_a_time(run_of):
-    """One after the other; of two at once, one says that it trains alone. And each has a training of its own."""
+    """One after the other; of two at once, one says that it trains alone. And each has a training of its own.
+
+    Nightly. Shorter: tests/training/test_claim.py::test_one_takes_part_while_it_lives_and_they_are_counted
+    """
     texts = run_of(("bash", "train.sh"), f"{IN_TURN}wait\n")
     assert [text.count("does not take part for this worker") for text in texts] == [1, 0]
     first, second = map(weights_in, texts)
@@ -96,8 +102,9 @@ def test_one_program_of_a_shell_script_takes_part_at_a_time(run_of):
     assert second[0] == second[1]  # it began anew, and did not go on with what the one before had saved
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_interpreters_that_hear_nothing_of_the_run_are_told_of(run_of, work_dir):
+    """Nightly. Shorter: tests/runs/test_site_hook.py::test_the_call_follows_the_import_however_python_was_started"""
     texts = run_of(("bash", "train.sh"), DEAF)
     for text in texts:
         assert text.count("its interpreter knows nothing of this run") == 1, text

@@ -158,9 +158,12 @@ def test_a_module_that_fails_leaves_nothing_behind(host: str, tmp_path: Path) ->
     assert importlib.import_module("visitor").value == 7
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_keras_takes_a_frame_as_ever() -> None:
-    """Of a library that it has not imported by itself."""
+    """Of a library that it has not imported by itself.
+
+    Nightly. Shorter: test_tensorflow_and_keras_are_whole_and_bring_less
+    """
     script = """
 import sys
 from ignite_tf_magic.runs.deferred_imports import defer_imports

@@ -64,8 +64,9 @@ def bare_python(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(python)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_worker_reads_and_writes_with_these_alone(ignite, bare_python, tmp_path, monkeypatch):
+    """Nightly. No shorter one: what a worker needs shows only in an interpreter that has nothing else."""
     monkeypatch.setenv("IGNITE_TF_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("PYTHONPATH", raising=False)
     monkeypatch.chdir(tmp_path)

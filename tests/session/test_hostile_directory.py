@@ -86,8 +86,11 @@ def test_the_doctor(hits, rows):
 
 
 @pytest.mark.parametrize("builder", ["uv", "pip"])
-@pytest.mark.long
+@pytest.mark.nightly
 def test_environments_of_workers(hits, home, tmp_path, monkeypatch, builder):
+    """Nightly. Shorter:
+    tests/test_architecture.py::test_pythons_of_ours_import_nothing_from_where_somebody_works
+    """
     if builder == "pip":
         broken = make_folder(tmp_path / "bin") / "uv"
         broken.write_text("#!/bin/sh\nexit 1\n")
@@ -110,8 +113,9 @@ def test_a_detached_start(hits, rows, script, capsys):
     assert names_in(hits) == []
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_wheels_that_are_fetched_here(hits, tmp_path, monkeypatch):
+    """Nightly. Shorter: test_a_module_of_ours_finds_what_this_process_finds"""
     index = make_index(tmp_path / "index", little="")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(index))

@@ -79,8 +79,9 @@ def ended_run(session):
     return run
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_prune_removes_the_runs_that_it_has_chosen_and_no_other(session, make_up):
+    """Nightly. Shorter: test_newer_runs_of_others_push_none_of_ours_out"""
     run = ended_run(session)
     make_up(run.id[:-1])
     make_up("made_up_numbers")

@@ -49,6 +49,7 @@ def session(ignite):
                 forget(opened.client, name)
 
 
+@pytest.mark.smoke
 def test_rows_are_predicted_once_beside_their_keys(session):
     rows = rows_of(ROWS)
     session.load("PREDICT_IN", {**rows, "label": np.arange(ROWS)})
@@ -79,9 +80,12 @@ def test_rows_are_predicted_once_beside_their_keys(session):
         session.predict(model, "PREDICT_IN", "PREDICT_OUT", fields=["x"], resume=True)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_function_makes_the_input_and_several_outputs_have_names(session):
-    """Keys of several columns, from a cache that SQL knows nothing of; outputs of one number, and not a number."""
+    """Keys of several columns, from a cache that SQL knows nothing of; outputs of one number, and not a number.
+
+    Nightly. Shorter: tests/prediction/test_outputs.py::test_several_outputs_have_their_names
+    """
     import keras
 
     cache = session.client.get_or_create_cache(CacheConfig("PREDICT_KEYS", backups=1))
@@ -126,8 +130,9 @@ def test_a_cache_that_is_read_whole_is_predicted_by_one_worker(session):
     assert np.array_equal(np.stack([found[key][0]["prediction"] for key in range(50)]), expected(rows))
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_model_of_tf_keras_and_one_in_igfs(session, ignite, tmp_path, monkeypatch):
+    """Nightly. Shorter: test_rows_are_predicted_once_beside_their_keys"""
     import tf_keras
 
     monkeypatch.setenv("IGNITE_TF_CLUSTER", ",".join(map(str, ignite.connect_options.endpoints)))
@@ -176,8 +181,9 @@ def test_what_cannot_be_predicted_is_refused_in_words(session, tmp_path):
         session.predict(tmp_path / "bad.keras", "PREDICT_WIDE", "PREDICT_NONE")
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_function_of_a_cell_takes_along_what_other_cells_define(session):
+    """Nightly. Shorter: tests/ui/notebook/test_training_cells.py::test_a_function_of_the_notebook"""
     from IPython.core.interactiveshell import InteractiveShell
 
     rows = rows_of(100)
@@ -195,8 +201,11 @@ def test_a_function_of_a_cell_takes_along_what_other_cells_define(session):
     assert np.array_equal(outputs, 4 * expected(rows))
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_kills_leave_each_row_once(session, ignite, tmp_path):
+    """Nightly. Shorter:
+    tests/prediction/test_progress.py::test_who_goes_on_keeps_what_is_done_and_others_are_told_to_stop
+    """
     rows, path = rows_of(20_000), tmp_path / "model.keras"
     session.load("PREDICT_KILLED_IN", rows)
     linear_model(path)

@@ -98,9 +98,13 @@ def shims_and_reconciler(home, run_id) -> tuple[list[psutil.Process], psutil.Pro
     return shims, reconciler
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_run_that_lives_without_anybody_who_answers_for_it_stays(session, volume, home, said, end):
-    """Its reconciler is gone for a moment: nobody holds its lock, and its worker goes on."""
+    """Its reconciler is gone for a moment: nobody holds its lock, and its worker goes on.
+
+    Nightly. Shorter:
+    tests/session/test_made_up_runs.py::test_a_lost_run_of_this_machine_is_judged_by_what_is_here
+    """
     run = session.start_run(RunRequest("PRUNED", SCRIPT, detach=True))
     until(lambda: run.info().state is RunState.RUNNING and "begun" in run.last_lines(0, 5))
     leave_checkpoint(volume, run.id)

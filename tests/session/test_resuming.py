@@ -147,9 +147,12 @@ def test_attach_of_a_lost_run_says_how_long_it_ran_and_how_to_go_on(run, capsys)
     assert f"resume {run.id}" in told
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_run_that_ends_with_its_owner_says_so(run, capsys, gate):
-    """As a kernel does that is told to restart: nobody asked for the run to be stopped."""
+    """As a kernel does that is told to restart: nobody asked for the run to be stopped.
+
+    Nightly. Shorter: tests/runs/handles/test_runs.py::test_an_owner_that_ends_properly_stops_its_runs
+    """
     run, owner = run
     owner.send_signal(signal.SIGINT)  # the interpreter ends in order
     until(lambda: run.info().state is RunState.STOPPED)
@@ -161,8 +164,9 @@ def test_a_run_that_ends_with_its_owner_says_so(run, capsys, gate):
     assert "step 39" in capsys.readouterr().out
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_run_ends_with_its_owner_also_where_nothing_can_be_written(run):
+    """Nightly. Shorter: tests/runs/handles/test_runs.py::test_an_owner_that_ends_properly_stops_its_runs"""
     run, owner = run
     request = run.directory.stop_request
     request.symlink_to(request.name)  # whoever writes it fails, as on a full disk
@@ -206,8 +210,9 @@ def test_a_run_that_its_owner_leaves_is_taken_over_and_its_worker_notices_nothin
 
 
 @pytest.mark.parametrize("survives_s", [1.0])
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_run_that_nobody_takes_over_ends_and_goes_on_from_its_checkpoints_later(run, session, gate):
+    """Nightly. Shorter: test_a_run_that_its_owner_leaves_is_taken_over_and_its_worker_notices_nothing"""
     run, owner = run
     leave(run, owner)
     until(lambda: run.info().state is RunState.LOST and run.is_over())
@@ -222,8 +227,9 @@ def test_a_run_that_nobody_takes_over_ends_and_goes_on_from_its_checkpoints_late
 
 
 @pytest.mark.parametrize("survives_s", [500.0])
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_run_is_not_taken_over_from_a_host_that_cannot_be_asked(run, session, monkeypatch, gate):
+    """Nightly. No shorter one: no other test takes a run over while a host does not answer."""
     run, owner = run
     leave(run, owner)
     with monkeypatch.context() as patched:
@@ -241,8 +247,9 @@ def unreachable(host, run_id):
     raise HostUnreachable(host.name, "no route")
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_all_runs_of_an_owner_are_left(session, gate):
+    """Nightly. Shorter: test_a_run_that_its_owner_leaves_is_taken_over_and_its_worker_notices_nothing"""
     words = [sys.executable, "-c", OWNER, SCRIPT, "500", "2", str(gate)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as owner:
         runs = [get_run(line.split()[1]) for line in islice(owner.stdout, 2)]

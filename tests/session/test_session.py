@@ -95,6 +95,7 @@ def outputs(run):
     return [json.loads(text[worker]) for worker in sorted(text)]
 
 
+@pytest.mark.smoke
 def test_workers_read_every_row_once_between_them(session, numbers, ignite):
     script = READ
     found = outputs(session.start_run(RunRequest("SESSION_NUMBERS", script, num_workers=3)))

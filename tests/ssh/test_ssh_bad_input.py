@@ -135,9 +135,12 @@ def test_a_host_without_ssh_gets_no_worker(bed, configure, said, tmp_path):
     assert sum(seat.local_rows for seat in record.order.seats) == NUM_ROWS * 2 // 3
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_two_owners_at_once(session, bed):
-    """Whoever is older is refused: by the lock, by the registry, by the hosts themselves."""
+    """Whoever is older is refused: by the lock, by the registry, by the hosts themselves.
+
+    Nightly. Shorter: tests/launch/test_hosts_relay.py::test_older_generations_are_refused_with_their_facts
+    """
     run = session.start_run(RunRequest("NUMBERS", COUNT, 3, start_timeout_s=None, detach=True))
     for _ in run.follow(0):
         break

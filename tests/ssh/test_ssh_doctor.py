@@ -136,9 +136,12 @@ def test_an_address_that_others_do_not_reach(doctor, elsewhere, bed):
     assert found_by(diagnosis, "bed2")["network"]["status"] == "ok"
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_ports_that_a_run_holds(doctor, here, elsewhere, bed, namespaces):
-    """The doctor names who holds them; another run is refused, or waits."""
+    """The doctor names who holds them; another run is refused, or waits.
+
+    Nightly. Shorter: tests/doctor/test_diagnosis.py::test_ports
+    """
     elsewhere.configure(bed, launch={"ports": "45200-45200"})
     (elsewhere.directory / "job").mkdir()
     start = ("start", "--workers", "3", "--detach", "--start-timeout", "600")
@@ -199,9 +202,12 @@ def await_nodes(bed, num_nodes):
 
 
 @pytest.mark.faults
-@pytest.mark.long
+@pytest.mark.nightly
 def test_nodes_that_the_cluster_lacks(doctor, here, elsewhere, bed, namespaces):
-    """One is dead, then goes on as a cluster of its own."""
+    """One is dead, then goes on as a cluster of its own.
+
+    Nightly. No shorter one: in no other test does the doctor see a cluster that lacks a node.
+    """
     host = bed.hosts[2]
     config = host.directory / "ignite.xml"
     whole = config.read_text()

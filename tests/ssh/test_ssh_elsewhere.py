@@ -19,8 +19,9 @@ def counting(session, **options):
     return session.start_run(RunRequest("NUMBERS", COUNT, 3, start_timeout_s=None, **options))
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_detached_run(session, elsewhere):
+    """Nightly. Shorter: tests/ssh/test_ssh_shell.py::test_ctrl_c_detaches"""
     run = counting(session, detach=True)
     session.close()
 
@@ -100,9 +101,13 @@ def test_prune_forgets_runs_wherever_something_of_them_is(session, elsewhere, be
     assert session.runs(include_ended=True) == []
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_row_of_the_registry_names_no_program_for_another_machine(session, elsewhere, bed):
-    """Who has no key of the run takes only the hosts' names from its row, which anybody may have written."""
+    """Who has no key of the run takes only the hosts' names from its row, which anybody may have written.
+
+    Nightly. Shorter:
+    tests/runs/supervision/test_hostile_registry.py::test_of_a_record_that_anybody_may_have_written_only_the_hosts_names_are_taken
+    """
     run = session.start_run(RunRequest("NUMBERS", "print('here')", 3, start_timeout_s=None, detach=True))
     run.wait(300)
     for host in bed.hosts:
@@ -130,8 +135,9 @@ def test_a_row_of_the_registry_names_no_program_for_another_machine(session, els
 
 
 @pytest.mark.faults
-@pytest.mark.long
+@pytest.mark.nightly
 def test_while_ignite_is_down(session, elsewhere, bed):
+    """Nightly. Shorter: tests/session/test_run_index.py::test_hosts_of_another_cluster_are_not_asked"""
     run = counting(session, detach=True)
     session.close()
     with elsewhere.start("attach", run.id) as watching:

@@ -79,8 +79,11 @@ def test_hosts_are_sent_what_they_lack_once(session, bed, said, requirements):
     assert built_on(bed) == built
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_what_cannot_be_had_is_refused_and_leaves_nothing(session, bed, requirements, tmp_path):
+    """Nightly. Shorter:
+    tests/runs/environments/test_environments.py::test_the_words_of_uv_tell_what_cannot_be_had
+    """
     requirements.write_text("little\nabsent\n")
     with pytest.raises(LaunchError, match=r"(?s)cannot be fetched here either; pip said:.*absent"):
         session.start_run(RunRequest(CACHE, TELL, 3, requirements=requirements))

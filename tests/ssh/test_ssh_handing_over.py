@@ -42,11 +42,14 @@ def test_no_host_begins_before_all_have_what_they_need(session, bed, monkeypatch
     assert run.wait(60).state is RunState.SUCCEEDED
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_run_that_is_given_to_a_host_over_a_slow_link_is_not_listed_as_lost(
     session, bed, registry, monkeypatch
 ):
-    """Who starts it answers for it until a host does, for longer than one sign of life is good for."""
+    """Who starts it answers for it until a host does, for longer than one sign of life is good for.
+
+    Nightly. No shorter one: it waits for longer than a sign of life counts.
+    """
     write, owners = Host.write, []
 
     def write_slowly(host, run, path, *arguments) -> None:
@@ -62,9 +65,13 @@ def test_a_run_that_is_given_to_a_host_over_a_slow_link_is_not_listed_as_lost(
     assert run.wait(60).state is RunState.SUCCEEDED
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_host_whose_interpreter_begins_late_is_waited_for(home, bed):
-    """As one whose Python lies on another machine's disk: the others do not take it for lost, and say what they do."""
+    """As one whose Python lies on another machine's disk: the others do not take it for lost, and say what they do.
+
+    Nightly. Shorter:
+    tests/runs/registry/test_registry_host_pool.py::test_a_host_that_was_never_heard_is_silent_since_somebody_listens
+    """
     host = bed.hosts[2]
     with late_reconciler(host, seconds=16) as python:
         Path("ignite-tf.toml").write_text(settings(bed, **{host.name: {"python": python}}))
@@ -76,9 +83,12 @@ def test_a_host_whose_interpreter_begins_late_is_waited_for(home, bed):
 
 
 @pytest.mark.parametrize("comes_back", [True, False])
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_host_that_is_lost_while_it_is_given_a_run(session, bed, namespaces, monkeypatch, comes_back):
-    """What it has got is removed when it is back within seconds; else it is said, and the run is listed."""
+    """What it has got is removed when it is back within seconds; else it is said, and the run is listed.
+
+    Nightly. Shorter: tests/ssh/test_ssh_disks.py::test_a_start_on_a_full_host_is_refused_and_leaves_nothing
+    """
     victim, start = bed.hosts[1], submission._start
 
     def start_and_lose(jobs, host) -> None:
@@ -109,9 +119,12 @@ def test_a_host_that_is_lost_while_it_is_given_a_run(session, bed, namespaces, m
             victim.start_sshd()
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_the_node_that_answers_for_the_registry_loses_its_power(session, bed, namespaces, monkeypatch):
-    """The hosts have the run by then: that one node answers no more does not make its start an error."""
+    """The hosts have the run by then: that one node answers no more does not make its start an error.
+
+    Nightly. Shorter: tests/runs/registry/test_registry.py::test_nodes_die_while_it_is_written
+    """
     await_supervisor, lost = submission._await_supervisor, []
 
     def lose_and_await(registry, *arguments) -> None:
@@ -168,15 +181,17 @@ def raise_next(errors: Iterator[Exception]) -> None:
         raise error
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_registry_that_does_not_answer_is_asked_again(session, registry_fails):
+    """Nightly. No shorter one: it waits for longer than a host takes to answer for a run."""
     registry_fails(times=55)  # for longer than a host has to take a run over
     run = session.start_run(RunRequest("NUMBERS", "print('here')", 1, detach=True))
     assert run.wait(60).state is RunState.SUCCEEDED
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_registry_that_never_answers_is_told_of(session, registry_fails):
+    """Nightly. No shorter one: it waits until the start gives up."""
     registry_fails(times=1000)
     with pytest.raises(
         LaunchError, match=r"whether a host has taken run \S+ over .* seen: away. .* ignite-tf stop"

@@ -23,8 +23,9 @@ def kernel(home, tmp_path):
         started.close()
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_cell_that_another_machine_stops(kernel, elsewhere):
+    """Nightly. Shorter: tests/ssh/test_ssh_elsewhere.py::test_a_run_of_a_notebook"""
     seen = {}
 
     def look(text):

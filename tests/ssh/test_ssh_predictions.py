@@ -10,7 +10,7 @@ import pytest
 from tests.prediction.predicted import content, expected, linear_model, num_rows, rows_of
 from tests.waiting import until
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.nightly
 ROWS = 6_000
 
 
@@ -30,6 +30,7 @@ def check(session, name):
 
 
 def test_each_host_predicts_its_own_rows(session, predicted, bed):
+    """Nightly. Shorter: tests/session/test_predictions.py::test_rows_are_predicted_once_beside_their_keys"""
     outcome = session.predict(linear_model(), "SSH_PREDICT_IN", predicted, fields=["x"])
     info = session.run(outcome.run_id).info()
     assert {worker.host for worker in info.workers} == {host.name for host in bed.hosts}
@@ -38,6 +39,7 @@ def test_each_host_predicts_its_own_rows(session, predicted, bed):
 
 
 def test_a_killed_worker_costs_a_restart_and_no_row(session, predicted, bed):
+    """Nightly. Shorter: tests/prediction/test_progress.py::test_notes_add_up_until_the_end"""
     killed = []
 
     def kill():

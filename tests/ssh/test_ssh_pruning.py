@@ -74,8 +74,9 @@ def prune(home):
     return prune
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_of_an_ended_run_nothing_goes_while_something_lives_on_one_host(session, bed, prune):
+    """Nightly. Shorter: test_of_a_lost_run_nothing_goes_before_all_its_hosts_have_told"""
     _, second, third = bed.hosts
     run = session.start_run(RunRequest("NUMBERS", "print('done')", 3, start_timeout_s=None, detach=True))
     until(lambda: run.info().state is RunState.SUCCEEDED)

@@ -46,8 +46,12 @@ def await_lines(run, num_workers: int) -> dict[int, str]:
     raise AssertionError((seen, run.failure()))
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_gpus_are_waited_for(session, elsewhere, gpus, said):
+    """Nightly. Shorter:
+    tests/runs/hosts/test_capacity.py::test_a_queued_run_starts_when_there_is_room_and_can_be_stopped_before
+    """
+
     def start(script, **options):
         return session.start_run(RunRequest(CACHE, script, 2, num_gpus=1, start_timeout_s=None, **options))
 
@@ -82,8 +86,11 @@ def test_gpus_are_waited_for(session, elsewhere, gpus, said):
     assert attached.info().ended_at < detached.info().ended_at  # it was queued first
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_range_of_ports_for_one_run(configure, said):
+    """Nightly. Shorter:
+    tests/runs/hosts/test_capacity.py::test_in_a_range_for_one_run_the_second_is_refused_and_told_by_whom
+    """
     configure(launch={"ports": "41000-41001"})
     request = RunRequest(CACHE, HOLD, 2, hosts=("bed1",), start_timeout_s=None)
     with open_session(report=said.append) as session:

@@ -40,6 +40,7 @@ def outputs(run):
     return [json.loads(text[worker]) for worker in sorted(text)]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("detach", [False, True], ids=["attached", "detached"])
 def test_workers_read_from_the_node_of_their_own_host(session, bed, said, detach):
     run = session.start_run(RunRequest("NUMBERS", READ, 3, start_timeout_s=None, detach=detach))

@@ -66,8 +66,9 @@ def test_explain(here, job, bed):
     assert here("ps", "--json")[0] == []
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_why_nothing_moves_is_told(here, job):
+    """Nightly. Shorter: tests/ui/test_stall_notices.py::test_a_cause_is_told_once_and_the_next_one_too"""
     (job / "dies.py").write_text(DIES_THRICE)
     out, err = here("start", "--workers", "1", "NUMBERS", "job", "python", "dies.py")
     assert out.splitlines()[-1] == "the fourth"

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.slow_links import NUM_WORKERS, is_good, play
 
 
-@pytest.mark.parametrize("detach", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.parametrize("detach", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_a_run_over_slow_links_has_each_line_once_and_no_restart(home, bed, tmp_path, detach):
     folder = tmp_path / "links"
     folder.mkdir()

@@ -49,9 +49,13 @@ def job(elsewhere):
     (elsewhere.directory / "job").mkdir()
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_single_node_that_is_left_is_no_cluster_to_start_on(here, elsewhere, bed, namespaces, job, data):
-    """Two of three nodes have lost the others: each has a part of the rows, and a start says so, on whichever it is."""
+    """Two of three nodes have lost the others: each has a part of the rows, and a start says so, on whichever it is.
+
+    Nightly. Shorter:
+    tests/runs/hosts/test_changing_clusters.py::test_a_session_goes_over_to_the_rest_of_the_cluster
+    """
     first, second, third = bed.hosts
     with nodes_on_their_own(bed, first, third):
         await_nodes(second, 1)

@@ -140,9 +140,12 @@ sys.exit(75)
 """
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_link_that_is_lost_ends_connections_and_the_next_launch_has_new_ones(bed, configure):
-    """In a range of ports of which each host alone would choose the same."""
+    """In a range of ports of which each host alone would choose the same.
+
+    Nightly. Shorter: tests/launch/test_forwards.py::test_a_lost_link_ends_connections_and_is_led_anew
+    """
     configure(launch={"ports": "41000-41009"})
     with open_session(report=print) as session:
         hosts = tuple(host.name for host in bed.hosts[:2])

@@ -29,6 +29,7 @@ def in_ignite(ignite) -> str:
     files.volume.close()
 
 
+@pytest.mark.smoke
 def test_runs_in_ignite_are_compared_while_they_write(show, in_ignite):
     EventFile(f"{in_ignite}/runs/a/events/train").scalar("loss", 1.0, 0)
     board = show({"": f"{in_ignite}/runs/*/events"}, protocols=IGFS)

@@ -239,9 +239,12 @@ def test_what_gfile_does_not_reach(mem):
         assert reader.read(2**63 + 5, 3)[:2] == (b"", 11)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_memory_stays_flat(mem):
-    """Replies, names, messages, files and regions are freed, and once: a double free aborts."""
+    """Replies, names, messages, files and regions are freed, and once: a double free aborts.
+
+    Nightly. No shorter one: a leak shows only after many calls.
+    """
     tf.io.write_file("mem:///f", os.urandom(200_000))
     for i in range(50):
         tf.io.write_file(f"mem:///name-{i}", b"")

@@ -107,9 +107,12 @@ def test_a_stale_build_is_told(mem, monkeypatch):
         register_schemes({"mem": mem})
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_first_registration_from_many_threads_and_use_after_fork():
-    """In a process of its own: the first registration happens once."""
+    """In a process of its own: the first registration happens once.
+
+    Nightly. No shorter one: the first registration needs a new process, which imports TensorFlow.
+    """
     command = [sys.executable, "-m", "tests.tfplugin.threads_and_fork"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -3,10 +3,42 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from ignite_tf_magic.session import RunRequest, Session, TrainingRun
+
+
+def in_turn(scripts: Mapping[str, str]) -> str:
+    """Return a script that runs others one after the other in its process; one that fails ends alone.
+
+    TensorFlow takes seconds to start, so tests share a run. What each script prints is between lines with its name;
+    `by_script` finds it.
+    """
+    return f"""
+import os, pathlib, runpy, traceback
+
+folder = pathlib.Path(os.environ["IGNITE_TF_RUN_DIR"])
+for name, source in {dict(scripts)!r}.items():
+    path = folder / (name + ".py")
+    path.write_text(source)
+    print("BEGIN", name, flush=True)
+    try:
+        runpy.run_path(str(path), run_name="__main__")
+    except Exception:
+        traceback.print_exc()
+    print("END", name, flush=True)
+"""
+
+
+def by_script(texts: Sequence[str]) -> dict[str, list[str]]:
+    """Find what each script of `in_turn` has printed in each worker, in the texts of the workers."""
+    found: dict[str, list[str]] = {}
+    for text in texts:
+        for name, said in re.findall(r"^BEGIN (\w+)\n(.*?)^END \1\n", text, re.DOTALL | re.MULTILINE):
+            found.setdefault(name, []).append(said)
+    return found
 
 
 def succeeded(session: Session, request: RunRequest, timeout_s: float = 600) -> tuple[TrainingRun, str]:

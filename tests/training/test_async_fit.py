@@ -15,7 +15,7 @@ from tests.training.runs import succeeded, succeeded_though_killed
 NUM_ROWS, BATCH, EPOCHS = 600, 16, 3
 TOTAL = NUM_ROWS * (NUM_ROWS - 1) // 2
 CACHE = "ASYNC"
-AGAIN = pytest.param("tf_keras", marks=pytest.mark.long)
+AGAIN = pytest.param("tf_keras", marks=pytest.mark.nightly)
 FRAMEWORKS = pytest.mark.parametrize("module", ["keras", AGAIN])
 
 BEGIN = """
@@ -215,8 +215,9 @@ OF_FRAMEWORKS = pytest.mark.parametrize("cases", ["keras", AGAIN], indirect=True
 
 @OF_FRAMEWORKS
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.long
+@pytest.mark.nightly
 def test_one_worker_comes_to_what_one_process_comes_to(cases, name):
+    """Nightly. Shorter: test_two_workers_train_each_row_once_an_epoch"""
     alone, found = (each[name] for each in cases)
     assert found["iterations"] == alone["iterations"]
     assert found["history"].keys() == alone["history"].keys()
@@ -227,8 +228,9 @@ def test_one_worker_comes_to_what_one_process_comes_to(cases, name):
 
 
 @OF_FRAMEWORKS
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_callback_that_acts_by_batches_sees_weights_and_may_stop(cases):
+    """Nightly. Shorter: test_two_workers_train_each_row_once_an_epoch"""
     _, found = (each["stopped"] for each in cases)
     assert found["num_batches"] == 38 + 5
     assert found["differ"] > 20  # steps are some ahead, so that two looks may see the same
@@ -252,9 +254,12 @@ def test_two_workers_train_each_row_once_an_epoch(session, cache, module):
 
 
 @FRAMEWORKS
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_killed_worker_is_replaced_and_no_row_is_lost_or_counted_twice(session, cache, module):
-    """The step that it had not told of is made again, and what is shown counts it once."""
+    """The step that it had not told of is made again, and what is shown counts it once.
+
+    Nightly. Shorter: tests/runs/test_decisions.py::test_a_process_that_was_started_again_is_noted
+    """
     script = written(module, SUMMED.replace("SLOWNESS", "20"))
     request = RunRequest(cache, script, num_workers=2, num_ps=1)
     run, text = succeeded_though_killed(session, request, 0, lambda _, said: "BEGUN" in said)
@@ -265,8 +270,9 @@ def test_a_killed_worker_is_replaced_and_no_row_is_lost_or_counted_twice(session
 
 
 @FRAMEWORKS
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_killed_parameter_server_restarts_the_fit_from_its_checkpoint(session, cache, module):
+    """Nightly. Shorter: tests/notebooks/test_notebooks.py::test_a_notebook_comes_to_what_it_says"""
     script = written(module, SUMMED.replace("SLOWNESS", "60"))
     request = RunRequest(cache, script, num_workers=2, num_ps=1)
     run, text = succeeded_though_killed(session, request, 2, has_begun_and_saved)

@@ -103,11 +103,11 @@ def cache(session):
 @pytest.mark.parametrize(
     "source",
     [
-        pytest.param(trainer(SUPERVISOR), marks=pytest.mark.long),
+        pytest.param(trainer(SUPERVISOR), marks=pytest.mark.nightly),
         trainer(MONITORED),
         pytest.param(
             trainer(MONITORED, hooks=HOOKS, sync=SYNC).replace(f"repeat({NUM_EPOCHS})", "repeat()"),
-            marks=pytest.mark.long,
+            marks=pytest.mark.nightly,
         ),
     ],
     ids=["supervisor", "monitored", "synchronous"],
@@ -129,9 +129,12 @@ def test_a_trainer_of_the_articles_learns_from_all_rows(session, cache, source, 
     assert Path(tmp_path / "logs").is_dir()
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_trainer_keeps_checkpoints_and_events_in_igfs(session, cache):
-    """Where its hosts have no directory in common, which is why the articles have one."""
+    """Where its hosts have no directory in common, which is why the articles have one.
+
+    Nightly. Shorter: test_a_trainer_of_the_articles_learns_from_all_rows
+    """
     folder = "igfs:///between/logs"
     source = trainer(MONITORED, hooks="[tf.train.StopAtStepHook(last_step=30)]").replace(
         f"repeat({NUM_EPOCHS})", "repeat()"

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ignite_tf_magic.session import RunRequest, RunState, load
-from ignite_tf_magic.ui.notebook.arguments import parse_line
-from ignite_tf_magic.ui.options import given_options
 from tests.training.runs import succeeded, succeeded_though_killed
 
 NUM_ROWS, NUM_STEPS = 60, 400
-DOCUMENT = Path(__file__).parents[2] / "docs" / "strategies.md"
-EXAMPLES = re.findall(
-    r"```python\n%%ignite_tf (start .*?)\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.S
-)
 
 # The in-graph program of the articles: gradients on every worker, of its own rows, added up by the client.
 IN_GRAPH = """
@@ -157,7 +149,7 @@ def found_in(text: str) -> list:
 
 
 @pytest.mark.parametrize(
-    "script", [IN_GRAPH, pytest.param(EAGER, marks=pytest.mark.long)], ids=["in_graph", "eager"]
+    "script", [IN_GRAPH, pytest.param(EAGER, marks=pytest.mark.nightly)], ids=["in_graph", "eager"]
 )
 def test_a_client_has_each_worker_read_its_own_rows(session, cache, script):
     run, text = succeeded(session, RunRequest(cache, script, num_workers=2, strategy="standalone"))
@@ -169,18 +161,20 @@ def test_a_client_has_each_worker_read_its_own_rows(session, cache, script):
 
 
 @pytest.mark.parametrize(
-    "config", ["None", pytest.param("tf.ConfigProto(allow_soft_placement=True)", marks=pytest.mark.long)]
+    "config", ["None", pytest.param("tf.ConfigProto(allow_soft_placement=True)", marks=pytest.mark.nightly)]
 )
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_session_of_the_clients_own_server_reaches_all_workers(session, cache, config):
+    """Nightly. Shorter: tests/training/test_graphs.py::test_the_in_graph_program_of_the_articles"""
     script = OWN_SERVER.replace("CONFIG", config)
     _, text = succeeded(session, RunRequest(cache, script, num_workers=2, strategy="standalone"))
     found = found_in(text)
     assert len(found) == 2 and all(found) and sum(found) == NUM_ROWS * (NUM_ROWS - 1) // 2
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_client_moves_a_variable_of_a_parameter_server_by_gradients_of_all_rows(session, cache):
+    """Nightly. Shorter: tests/notebooks/test_notebooks.py::test_a_notebook_comes_to_what_it_says"""
     _, text = succeeded(session, RunRequest(cache, DESCENT, num_workers=2, num_ps=1, strategy="standalone"))
     level, device = found_in(text)
     assert level == pytest.approx((NUM_ROWS - 1) / 2 * (1 - 0.7**20), abs=1e-6)
@@ -204,9 +198,12 @@ def are_all_at_work(run, said):
     return said.count("serves at") == 3 and "BEGUN" in said
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_killed_worker_is_replaced_while_the_others_go_on(session, cache):
-    """Steps are made at least once: what the killed worker had not finished is done again."""
+    """Steps are made at least once: what the killed worker had not finished is done again.
+
+    Nightly. Shorter: tests/runs/test_decisions.py::test_a_process_that_was_started_again_is_noted
+    """
     request = RunRequest(cache, SLOW_COORDINATOR, num_workers=2, num_ps=1)
     run, text = succeeded_though_killed(session, request, 0, are_all_at_work)
     _, num_steps = found_in(text)
@@ -216,9 +213,12 @@ def test_a_killed_worker_is_replaced_while_the_others_go_on(session, cache):
     assert "ended by signal 9; started again (1)" in run.directory.log(0).read_text()
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_killed_parameter_server_restarts_the_run(session, cache):
-    """Its variables are gone with it, so that all begin again, from a checkpoint where the script keeps one."""
+    """Its variables are gone with it, so that all begin again, from a checkpoint where the script keeps one.
+
+    Nightly. Shorter: tests/notebooks/test_notebooks.py::test_a_notebook_comes_to_what_it_says
+    """
     request = RunRequest(cache, SLOW_COORDINATOR, num_workers=2, num_ps=1)
     run, text = succeeded_though_killed(session, request, 2, lambda _, said: "BEGUN" in said)
     assert run.record().generation == 2
@@ -244,17 +244,19 @@ elif own.is_chief:
 """
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_an_evaluator_reads_all_rows_and_may_finish_after_the_workers(session, cache):
+    """Nightly. Shorter: tests/runs/test_decisions.py::test_an_evaluator_may_finish_for_a_while"""
     run, text = succeeded(session, RunRequest(cache, EVALUATED, num_workers=2, has_evaluator=True))
     told = json.loads(text.partition("EVALUATED")[2].splitlines()[0])
     assert told == ["told", 2, NUM_ROWS * (NUM_ROWS - 1) // 2]
     assert run.info().tasks == ("worker 0", "worker 1", "evaluator")
 
 
-@pytest.mark.parametrize("module", ["keras", pytest.param("tf_keras", marks=pytest.mark.long)])
-@pytest.mark.long
+@pytest.mark.parametrize("module", ["keras", pytest.param("tf_keras", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
 def test_who_lets_the_chief_fit_alone_is_told(session, cache, module):
+    """Nightly. Shorter: tests/notebooks/test_notebooks.py::test_a_notebook_comes_to_what_it_says"""
     script = f"""
 import {module} as keras
 import numpy as np
@@ -264,12 +266,3 @@ model.fit(np.ones([8, 1]), np.ones([8, 1]), verbose=0)
 """
     _, text = succeeded(session, RunRequest(cache, script, num_workers=2, strategy="standalone"))
     assert "this fit trains in the chief alone" in text and "--strategy sync" in text
-
-
-@pytest.mark.parametrize(("line", "script"), EXAMPLES, ids=[line for line, _ in EXAMPLES])
-@pytest.mark.long
-def test_an_example_of_the_document_runs(session, line, script):
-    load("MNIST", "digits", split="test", replace=True, report=str)
-    options = parse_line(line)
-    _, text = succeeded(session, RunRequest(options.cache, script, **given_options(options)))
-    assert any(said.strip().isdigit() for said in text.splitlines()), text

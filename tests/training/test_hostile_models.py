@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.parametrize("keras", ["keras", pytest.param("tf_keras", marks=pytest.mark.long)])
+@pytest.mark.parametrize("keras", ["keras", pytest.param("tf_keras", marks=pytest.mark.nightly)])
 def test_what_runs_code_or_reads_files_is_not_loaded(ignite, client, tmp_path, keras):
     script = Path(__file__).with_name("hostile_models.py")
     env = {

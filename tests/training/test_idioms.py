@@ -57,14 +57,20 @@ def fitted(name, data, size=8, compiled={}, **options):
 ENDING = "print(json.dumps(said))"
 
 
+def pictures_columns(num_rows: int = NUM_ROWS) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(1)
+    return {
+        "image": random.integers(0, 255, (num_rows, 8, 8, 3)).astype(np.uint8),
+        "label": random.integers(0, 3, num_rows).astype(np.int32),
+        "digit": (np.arange(num_rows) % 10).astype(np.int32),
+        "numbers": random.integers(0, 5, (num_rows, 4)).astype(np.float32),
+        "place": np.linspace(-1, 1, num_rows, dtype=np.float32),
+    }
+
+
 @pytest.fixture(scope="module", autouse=True)
 def pictures(session):
-    random = np.random.default_rng(1)
-    columns = {
-        "image": random.integers(0, 255, (NUM_ROWS, 8, 8, 3)).astype(np.uint8),
-        "label": random.integers(0, 3, NUM_ROWS).astype(np.int32),
-    }
-    load("PICTURES", columns, replace=True, report=str)
+    load("PICTURES", pictures_columns(), replace=True, report=str)
 
 
 def said_by(session, script: str, num_workers: int) -> list[dict]:
@@ -77,11 +83,8 @@ def said_by(session, script: str, num_workers: int) -> list[dict]:
     return [json.loads(next(line for line in text.splitlines() if line.startswith("{"))) for text in texts]
 
 
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("num_workers", [pytest.param(1, marks=pytest.mark.long), 2])
-def test_steps_are_those_of_one_process(session, num_workers):
-    """Functions that TensorFlow cannot vectorise, kept rows, rows left out: how many steps, and what is told."""
-    script = """
+# Functions that TensorFlow cannot vectorise, kept rows, rows left out: how many steps, and what is warned of.
+STEPS = """
 fitted("vectorised", rows().map(pair).batch(50))
 fitted("row by row", rows().map(resized).batch(50), 6)
 fitted("asked for row by row", rows().map(pair, vectorize=False).shuffle(250).batch(50))
@@ -97,8 +100,11 @@ fitted("repeated evenly", rows().map(pair).repeat(2).batch(50))
 nested = rows().map(lambda row: tf.data.Dataset.from_tensors(row["val"]["label"]))
 said["nested"] = int(nested.flat_map(lambda labels: labels).reduce(0, lambda count, _: count + 1))
 """
+
+
+def check_steps(by_worker: list[dict]) -> None:
+    """Check what STEPS says of each worker."""
     own_batches, repeated = "each worker has put rows of its own into batches", "behind repeat()"
-    by_worker = said_by(session, script, num_workers)
     assert sum(said["nested"] for said in by_worker) == NUM_ROWS
     for index, said in enumerate(by_worker):
         found = {name: each[0] for name, each in said.items() if isinstance(each, list)}
@@ -110,14 +116,22 @@ said["nested"] = int(nested.flat_map(lambda labels: labels).reduce(0, lambda cou
         }
         assert (found["kept"], found["kept and compiled"], said["evaluated"]) == (4, 4, 2)
         assert found["repeated"] == 8
-        is_told = num_workers > 1 and index == 0
+        is_told = len(by_worker) > 1 and index == 0
         assert [name for name in told if own_batches in told[name]] == ["left out", "padded"] * is_told
         assert repeated not in told["repeated evenly"]
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.long
+@pytest.mark.nightly
+def test_steps_of_one_worker_are_those_of_one_process(session):
+    """Nightly. Shorter: tests/training/test_two_workers.py::test_steps_are_those_of_one_process"""
+    check_steps(said_by(session, STEPS, 1))
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.nightly
 def test_a_pass_that_ends_in_a_batch_is_told_of(session):
+    """Nightly. Shorter: tests/training/test_two_workers.py::test_steps_are_those_of_one_process"""
     script = """
 with warnings.catch_warnings(record=True) as told:
     warnings.simplefilter("always")
@@ -132,9 +146,12 @@ said["uneven"] = [str(each.message) for each in told]
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("num_workers", [1, 2])
-@pytest.mark.long
+@pytest.mark.nightly
 def test_data_of_other_kinds(session, tmp_path, num_workers):
-    """Doubles, validation of rows that nobody has counted or of none, and a model that all workers export."""
+    """Doubles, validation of rows that nobody has counted or of none, and a model that all workers export.
+
+    Nightly. Shorter: tests/training/test_two_workers.py::test_steps_are_those_of_one_process
+    """
     script = """
 class Own(keras.Model):
     def train_step(self, data):
@@ -176,11 +193,14 @@ said["exported"] = np.asarray(exported.serve(tf.zeros([1, 4]))).shape == (1, 1)
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("framework", ["keras", pytest.param("tf_keras", marks=pytest.mark.long)])
-@pytest.mark.parametrize("num_workers", [pytest.param(1, marks=pytest.mark.long), 2])
-@pytest.mark.long
+@pytest.mark.parametrize("framework", ["keras", pytest.param("tf_keras", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("num_workers", [pytest.param(1, marks=pytest.mark.nightly), 2])
+@pytest.mark.nightly
 def test_steps_are_traced_once_for_a_model(session, framework, num_workers):
-    """However often it is fitted and evaluated; and who is done with a model, is rid of it."""
+    """However often it is fitted and evaluated; and who is done with a model, is rid of it.
+
+    Nightly. Shorter: tests/training/test_two_workers.py::test_steps_are_those_of_one_process
+    """
     script = """
 import gc, weakref
 
@@ -229,9 +249,12 @@ said["left"] = known() is not None
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("num_workers", [1, 2])
-@pytest.mark.long
+@pytest.mark.nightly
 def test_steps_that_look_at_values(session, num_workers):
-    """Eager models whose inputs are known only when they are fitted, on rows that nobody has counted."""
+    """Eager models whose inputs are known only when they are fitted, on rows that nobody has counted.
+
+    Nightly. Shorter: tests/training/test_two_workers.py::test_steps_are_those_of_one_process
+    """
     script = """
 class Looking(keras.Sequential):
     seen = 0.0

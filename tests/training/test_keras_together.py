@@ -71,12 +71,14 @@ def test_keras_on_two_workers(done, name):
 
 
 @pytest.mark.parametrize("name", OTHERS)
-@pytest.mark.long
+@pytest.mark.nightly
 def test_other_programs_on_two_workers(done, name):
+    """Nightly. Shorter: test_keras_on_two_workers"""
     check(name, *done("keras", 2, OTHERS), 2)
 
 
 @pytest.mark.parametrize("name", SHORT)
-@pytest.mark.long
+@pytest.mark.nightly
 def test_tf_keras_on_three_workers(done, name):
+    """Nightly. Shorter: test_keras_on_two_workers"""
     check(name, *done("tf_keras", 3, SHORT), 3)

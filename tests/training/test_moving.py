@@ -46,11 +46,12 @@ def rows_by_epoch(folder: Path) -> list[list[int]]:
     # Twice in one epoch: the second time it goes on with what the first workers had.
     [
         ("fit", [(HALVES, STEPS + 11), (MOVED, STEPS + 18)]),
-        pytest.param("loop", [(MOVED, STEPS + 11)], marks=pytest.mark.long),
+        pytest.param("loop", [(MOVED, STEPS + 11)], marks=pytest.mark.nightly),
     ],
 )
-@pytest.mark.long
+@pytest.mark.nightly
 def test_every_row_once_in_each_epoch(ignite, cache, tmp_path, way, interruptions):
+    """Nightly. Shorter: tests/dataset/test_replay.py::test_each_worker_reads_on_what_it_would_have_read"""
     workers = Workers(tmp_path, 2, SCRIPT, arguments=[way])
     for shares, asked_at in interruptions:
         assign(tmp_path, ignite.connect_options.endpoints[0], "MOVING", cache, shares)

@@ -12,7 +12,7 @@ from ignite_tf_magic.runs import loopback
 from ignite_tf_magic.session import RunRequest, RunState, load
 from ignite_tf_magic.training import rendezvous
 from tests.listening import accepts, is_loopback, listeners
-from tests.training.test_other_frameworks import python_with_torch
+from tests.notebooks.test_other_frameworks import python_with_torch
 from tests.waiting import until
 
 __all__ = ["python_with_torch"]
@@ -103,7 +103,6 @@ CASES = {
     "jax": (JAX, {}),
     "torch": (TORCH, {}),
 }
-SHORT = ("sync",)
 
 
 @pytest.fixture(scope="module")
@@ -125,11 +124,29 @@ def listening(run):
     return listeners(each.pid for each in run.info().workers)
 
 
+def check_ports_and_let_go_on(run) -> None:
+    """Check who can reach the servers of a run whose scripts wait in `meet`, and have these go on."""
+    record = run.record()
+    expected = [
+        each
+        for role, each in zip(record.spec.roles, record.order.addresses, strict=True)
+        if role.job != "chief"  # which is a client of the others, where there is one
+    ]
+    ports = {int(each.removeprefix("127.0.0.1:")) for each in expected}
+    # A parameter server may come after the scripts of the workers.
+    until(lambda: ports <= {port for _, port in listening(run)}, what="all servers")
+    found = listening(run)
+    assert [each for each in found if not is_loopback(each[0])] == []
+    for port in {port for _, port in found}:
+        assert not any(accepts(address, port) for address in own_addresses())
+    Path(run.directory.files / "go").touch()
+
+
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=() if case in SHORT else pytest.mark.long) for case in CASES]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("case", [case for case in CASES if case != "sync"])
 def test_servers_of_a_run_on_one_machine_are_reached_from_there_alone(session, cache, case, request):
+    """Nightly. Shorter: tests/training/test_two_workers.py::test_servers_are_reached_from_this_machine_alone"""
     source, options = CASES[case]
     if case == "torch":
         options = {"python": request.getfixturevalue("python_with_torch")}
@@ -138,23 +155,8 @@ def test_servers_of_a_run_on_one_machine_are_reached_from_there_alone(session, c
     for chunk in run.follow():
         text += chunk.text
         if text.count("READY") == num_scripts:
-            expected = run.record().order.addresses
-            if case in ("standalone", "async"):
-                expected = [
-                    each
-                    for role, each in zip(run.record().spec.roles, expected, strict=True)
-                    if role.job != "chief"
-                ]
-            ports = {int(each.removeprefix("127.0.0.1:")) for each in expected}
-            # A parameter server may come after the scripts of the workers.
-            until(lambda ports=ports: ports <= {port for _, port in listening(run)}, what="all servers")
-            found = listening(run)
-            served = {port for _, port in found}
-            assert [each for each in found if not is_loopback(each[0])] == []
-            for port in served:
-                assert not any(accepts(address, port) for address in own_addresses())
-            Path(run.directory.files / "go").touch()
             num_scripts = -1
+            check_ports_and_let_go_on(run)
     run.wait(300)
     assert run.failure() is None, text
     assert run.info().state is RunState.SUCCEEDED

@@ -49,8 +49,9 @@ def test_numbers_of_every_width_are_taken(dtype):
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
-@pytest.mark.long
+@pytest.mark.nightly
 def test_records_say_what_the_history_says_and_what_is_waited_for(tmp_path, num_workers):
+    """Nightly. Shorter: test_several_steps_at_a_time_and_data_that_is_there"""
     found = train(tmp_path, num_workers, 0.25)
     history = json.loads((tmp_path / "history-0.json").read_text())
     epochs = [record for record in found if record.is_epoch]

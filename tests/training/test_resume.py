@@ -57,8 +57,9 @@ def check(found: list[dict[str, np.ndarray]], undisturbed: dict[str, np.ndarray]
             np.testing.assert_allclose(each[name], value, atol=1e-5, err_msg=name)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_asked_to_end_it_saves_first_and_what_is_done_is_given_at_once(tmp_path, undisturbed):
+    """Nightly. Shorter: test_asked_to_end_in_the_last_step"""
     workers = Workers(tmp_path, 2, FIT)
     processes = workers.start(STEP_S="0.05")
     until_step(workers, random.randrange(5, 60), processes)
@@ -75,13 +76,16 @@ def test_asked_to_end_it_saves_first_and_what_is_done_is_given_at_once(tmp_path,
 
 @pytest.mark.parametrize(
     ("num_workers", "asked_at", "steps_per_execution"),
-    [pytest.param(1, 19, 1, marks=pytest.mark.long), (2, 16, 8)],
+    [pytest.param(1, 19, 1, marks=pytest.mark.nightly), (2, 16, 8)],
 )
-@pytest.mark.long
+@pytest.mark.nightly
 def test_asked_to_end_when_an_epoch_ends(
     tmp_path, undisturbed, num_workers, asked_at, steps_per_execution, monkeypatch
 ):
-    """All of it is done, and what Keras does at its end is not."""
+    """All of it is done, and what Keras does at its end is not.
+
+    Nightly. Shorter: test_asked_to_end_in_the_last_step
+    """
     monkeypatch.setenv("STEPS_PER_EXECUTION", str(steps_per_execution))
     workers = Workers(tmp_path, num_workers, FIT)
     processes = workers.start(ASKED_AT=str(asked_at))
@@ -91,9 +95,12 @@ def test_asked_to_end_when_an_epoch_ends(
     check(results(workers), undisturbed)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_workers_are_asked_one_after_the_other(tmp_path, undisturbed):
-    """As over several connections: who is asked first waits until the others have been, and none fails of it."""
+    """As over several connections: who is asked first waits until the others have been, and none fails of it.
+
+    Nightly. Shorter: test_asked_to_end_in_the_last_step
+    """
     workers = Workers(tmp_path, 2, FIT)
     processes = workers.start(STEP_S="0.05")
     until_step(workers, 10, processes)
@@ -114,8 +121,9 @@ def test_asked_to_end_in_the_last_step(tmp_path, undisturbed):
     check(results(workers), undisturbed)
 
 
-@pytest.mark.long  # tests/ssh and benchmarks.resume have it on hosts
+@pytest.mark.nightly  # tests/ssh and benchmarks.resume have it on hosts
 def test_killed_it_goes_on_from_the_last_checkpoint(tmp_path, undisturbed):
+    """Nightly. Shorter: tests/notebooks/test_notebooks.py::test_a_notebook_comes_to_what_it_says"""
     workers = Workers(tmp_path, 1, FIT)
     for step in (40, 80):
         processes = workers.start(STEP_S="0.1")
@@ -127,8 +135,9 @@ def test_killed_it_goes_on_from_the_last_checkpoint(tmp_path, undisturbed):
     check(results(workers), undisturbed)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_loop_of_ones_own(tmp_path):
+    """Nightly. Shorter: test_asked_to_end_in_the_last_step"""
     (tmp_path / "alone").mkdir()
     undisturbed = results(Workers(tmp_path / "alone", 1, LOOP))[0]
     workers = Workers(tmp_path, 2, LOOP)

@@ -28,8 +28,9 @@ def said(session, script: str, num_workers: int) -> tuple[list, str]:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.long
+@pytest.mark.nightly
 def test_batches_that_were_dealt_are_not_cut_again(session):
+    """Nightly. Shorter: tests/notebooks/test_notebooks.py::test_a_notebook_comes_to_what_it_says"""
     script = """
 import json, warnings
 import tensorflow as tf
@@ -69,8 +70,9 @@ print(json.dumps({"dealt": dealt, "mine": mine, "of_all": of_all, "told": told})
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.long
+@pytest.mark.nightly
 def test_deterministic_operations_know_no_time(session):
+    """Nightly. Shorter: tests/training/test_two_workers.py::test_steps_are_those_of_one_process"""
     script = """
 import json
 import keras, tensorflow as tf
@@ -90,30 +92,9 @@ print(json.dumps({"loss": history.history["loss"]}))
 
 
 @pytest.mark.timeout(900)
-def test_tensors_go_round_as_asked(session):
-    script = """
-import json
-import keras
-import tensorflow as tf
-import ignite_tf_magic as itf
-from ignite_tf_magic.training.group import worker_group
-
-strategy, group = itf.strategy(), worker_group()
-total = tf.function(lambda: group.sum([tf.constant(1.5)])[0])
-operations = total.get_concrete_function().graph.get_operations()
-hints = [each.get_attr("communication_hint").decode() for each in operations if each.type == "CollectiveReduceV2"]
-way = strategy.extended._communication_options.implementation.value
-print(json.dumps({"hints": hints, "way": way, "total": float(total())}))
-"""
-    request = RunRequest("DEALT_POINTS", script, num_workers=2, communication="ring")
-    _, text = succeeded(session, request)
-    workers = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
-    assert workers == [{"hints": ["ring"], "way": "RING", "total": 3.0}] * 2
-
-
-@pytest.mark.timeout(900)
-@pytest.mark.long
+@pytest.mark.nightly
 def test_tensors_cannot_go_between_gpus_that_are_not_there(session):
+    """Nightly. Shorter: test_ways_that_there_are_not"""
     script = "import tensorflow as tf\ntf.config.set_visible_devices([], 'GPU')\nimport keras"
     request = RunRequest("DEALT_POINTS", script, num_workers=2, communication="nccl", max_restarts=0)
     run = session.start_run(request)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -15,6 +15,7 @@ import pytest
 from ignite_tf_magic.training import keras_hooks
 from ignite_tf_magic.training.group import WorkerGroup
 from ignite_tf_magic.training.models import as_built
+from ignite_tf_magic.training.records import TrainingRecord
 from ignite_tf_magic.training.task import Place
 from tests.training.processes import Workers
 
@@ -24,8 +25,12 @@ ALONE = "each worker trains a model of its own, on what it is given"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
+    """What two workers leave that run told_on.py and, behind it, bad_on.py."""
     folder = tmp_path_factory.mktemp("told")
-    Workers(folder, 2, SCRIPT).run()
+    arguments = [SCRIPT.name, "bad_on.py"]
+    Workers(folder, 2, SCRIPT.with_name("scripts_in_turn.py"), arguments=arguments).run(
+        IGNITE_TF_STOP_ON_NAN="1"
+    )
     return folder
 
 
@@ -219,6 +224,35 @@ def test_a_dataset_that_ends_beside_one_that_does_not(told):
     assert [each["a_dataset_without_end_on_one"]["result"] for each in told] == [20, 20]
 
 
+@pytest.fixture(scope="module")
+def bad(folder):
+    return [json.loads((folder / f"errors-{index}.json").read_text()) for index in range(2)]
+
+
+def test_the_loss_for_which_a_training_ends_is_told(bad, folder):
+    *_, last = map(TrainingRecord.from_line, (folder / "igfs" / "metrics.jsonl").read_bytes().splitlines())
+    assert not math.isfinite(last.values["loss"])
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "words"),
+    [
+        ("small_batch", "ConfigError", "it needs at least 2 rows"),
+        ("not_compiled", "ConfigError", "compile the model before fit"),
+        (
+            "misfit",
+            "ConfigError",
+            "the model takes inputs of shape (None, 7), and the dataset gives (None, 16)",
+        ),
+        ("diverging", "TrainingDiverged", "A smaller learning rate, clipnorm"),
+    ],
+)
+def test_every_worker_says_what_cannot_go_well(bad, name, kind, words):
+    for of_worker in bad:
+        assert of_worker[name][0] == kind
+        assert words in of_worker[name][1]
+
+
 def test_keras_on_pytorch_is_told_of(monkeypatch):
     """As it is imported, whatever of PyTorch is there."""
     module = ModuleType("keras")
@@ -233,13 +267,9 @@ def test_keras_on_pytorch_is_told_of(monkeypatch):
     assert "Model" not in vars(module)
 
 
-@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not beside TensorFlow here")
-def test_keras_on_pytorch_trains_alone(tmp_path):
-    check_alone(tmp_path, "torch")
-
-
-@pytest.mark.long
+@pytest.mark.nightly
 def test_another_backend_trains_alone(tmp_path):
+    """Nightly. Shorter: test_keras_on_pytorch_is_told_of"""
     check_alone(tmp_path, "jax")
 
 

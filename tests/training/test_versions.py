@@ -20,7 +20,7 @@ OLDEST, OF_ESTIMATORS = "2.16", "2.15"
 CASES = ("dense", "synchronised_batch_normalization", "own_train_step", "unbuilt_sequential")
 PLAIN = Path(__file__).with_name("plain_on.py")
 
-pytestmark = pytest.mark.long  # each version is an environment of its own, of 1 GB
+pytestmark = pytest.mark.nightly  # each version is an environment of its own, of 1 GB
 
 
 def python_with(version: str, *packages: str) -> str:
@@ -42,6 +42,7 @@ def of_estimators():
 
 @pytest.mark.parametrize("framework", ["keras", "tf_keras"])
 def test_two_workers_with_the_oldest_tensorflow(oldest, framework, tmp_path):
+    """Nightly. No shorter one: another TensorFlow is an environment of its own, of 1 GB."""
     for name in ("alone", "together"):
         run_cases(framework, 2, CASES, tmp_path / name, together=name == "together", python=oldest)
     for case in CASES:
@@ -51,6 +52,7 @@ def test_two_workers_with_the_oldest_tensorflow(oldest, framework, tmp_path):
 
 
 def test_estimators_on_two_workers(of_estimators, session):
+    """Nightly. No shorter one: another TensorFlow is an environment of its own, of 1 GB."""
     x = np.random.default_rng(1).normal(size=(1000, 16)).astype(np.float32)
     load("POINTS", {"x": x, "label": (x.sum(axis=1) > 0).astype(np.int32)}, replace=True, report=str)
     source = (FOLDER / "estimator.py").read_text(encoding="utf-8")
@@ -63,6 +65,7 @@ def test_estimators_on_two_workers(of_estimators, session):
 
 
 def test_keras_that_is_too_old_trains_alone_only(of_estimators, tmp_path):
+    """Nightly. No shorter one: another TensorFlow is an environment of its own, of 1 GB."""
     for num_workers in (1, 2):
         Workers(tmp_path, num_workers, PLAIN, python=of_estimators).run()
         said = [json.loads((tmp_path / f"said-{index}.json").read_text()) for index in range(num_workers)]
@@ -74,6 +77,7 @@ def test_keras_that_is_too_old_trains_alone_only(of_estimators, tmp_path):
 
 
 def test_workers_with_different_versions_are_told(oldest, tmp_path):
+    """Nightly. No shorter one: another TensorFlow is an environment of its own, of 1 GB."""
     Workers(tmp_path, 2, PLAIN, python=(sys.executable, oldest)).run()
     for index in range(2):
         raised = json.loads((tmp_path / f"said-{index}.json").read_text())["raised"]

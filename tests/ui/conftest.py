@@ -5,6 +5,12 @@ from __future__ import annotations
 import pytest
 
 
+@pytest.fixture(scope="session")
+def ignite(alone):
+    """These tests see all runs and caches of a cluster."""
+    return alone
+
+
 @pytest.fixture(scope="module")
 def digits(ignite):
     """A cache with the digits' test rows, named DIGITS_NB."""

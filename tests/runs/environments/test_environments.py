@@ -133,8 +133,9 @@ def test_other_words_make_another_environment(prepare, asked, index, reach):
     assert list((reach.root / "runs").iterdir()) == []
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_where_uv_does_not_work_pip_builds(prepare, asked, index, said, tmp_path, monkeypatch):
+    """Nightly. Shorter: test_an_environment_is_built_once_for_the_same_words"""
     broken = tmp_path / "bin/uv"
     broken.parent.mkdir()
     broken.write_text("#!/bin/sh\nexit 1\n")
@@ -194,11 +195,14 @@ def test_an_environment_into_which_another_account_has_written_is_built_again(
     assert not trace.exists()
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_wheels_are_fetched_here_for_a_host_without_an_index(
     prepare, asked, index, said, monkeypatch, tmp_path
 ):
-    """Its uv may use no network; pip on this machine takes a directory for its index."""
+    """Its uv may use no network; pip on this machine takes a directory for its index.
+
+    Nightly. Shorter: test_an_environment_is_built_once_for_the_same_words
+    """
     monkeypatch.setenv("UV_OFFLINE", "1")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(index))

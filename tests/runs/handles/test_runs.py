@@ -87,9 +87,12 @@ def test_a_run_that_succeeds(start, runs_dir):
     assert_nothing_left(run)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_run_whose_processes_run_is_running_though_no_server_of_tensorflow_ever_listens(start, work_dir):
-    """As preprocessing, or a plain loop: it takes longer than starting may, and no limit has passed."""
+    """As preprocessing, or a plain loop: it takes longer than starting may, and no limit has passed.
+
+    Nightly. Shorter: tests/runs/test_decisions.py::test_processes_that_run_are_a_run_that_runs
+    """
     script = (
         "import os, time\nfor step in range(80):\n    print('step', step, flush=True)\n    time.sleep(0.25)\n"
         "while not os.path.exists('go'): time.sleep(0.02)"
@@ -101,6 +104,7 @@ def test_a_run_whose_processes_run_is_running_though_no_server_of_tensorflow_eve
     assert run.wait(300).state is RunState.SUCCEEDED
 
 
+@pytest.mark.smoke
 def test_a_failing_worker_ends_the_others_and_is_named(start):
     script = COME_UP + (
         "try:\n" + indented(MEET) + "    if index == 1: raise RuntimeError('the cause')\n"

@@ -55,16 +55,16 @@ def test_no_partition_is_left_out_while_a_node_leaves(ignite, client):
     client.destroy_cache("CHANGING")
 
 
-def test_a_node_that_was_cut_off_is_passed_over(ignite, new_cluster):
-    alone = new_cluster(num_nodes=1).connect_options
+def test_a_node_that_was_cut_off_is_passed_over(ignite, own_node):
+    alone = own_node.connect_options
     three = ignite.connect_options
     options = replace(three, endpoints=(*alone.endpoints, *three.endpoints))
     with connect(options) as first, connect_to_most(options) as most, connect_to_most(alone) as only:
         assert [len(each.nodes()) for each in (first, most, only)] == [1, 3, 1]
 
 
-def test_a_session_goes_over_to_the_rest_of_the_cluster(ignite, new_cluster, client):
-    alone = new_cluster(num_nodes=1).connect_options
+def test_a_session_goes_over_to_the_rest_of_the_cluster(ignite, own_node, client):
+    alone = own_node.connect_options
     options = replace(ignite.connect_options, endpoints=(*alone.endpoints, *ignite.connect_options.endpoints))
     Session(ignite.connect_options, client, print).load("CHANGING", {"x": np.arange(300)}, replace=True)
     with Session(options, connect(alone), print) as cut_off:

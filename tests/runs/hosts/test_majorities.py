@@ -157,16 +157,15 @@ def test_what_was_dialled_is_not_what_others_look_for(ignite, numbers):
         assert (reached.dialled, reached.listed) == (endpoint, (Endpoint("127.0.0.1", endpoint.port),))
 
 
-def test_a_node_that_was_reached_by_another_name_is_seen_by_the_other_side(new_cluster):
-    cluster = new_cluster(num_nodes=1)
-    (endpoint,) = cluster.connect_options.endpoints
-    named = replace(cluster.connect_options, endpoints=(Endpoint("localhost", endpoint.port),))
+def test_a_node_that_was_reached_by_another_name_is_seen_by_the_other_side(own_node):
+    (endpoint,) = own_node.connect_options.endpoints
+    named = replace(own_node.connect_options, endpoints=(Endpoint("localhost", endpoint.port),))
     with connect(named) as client:
         topology = topology_of(client.nodes())
-    with connect_to_majority(cluster.connect_options, topology) as client:
+    with connect_to_majority(own_node.connect_options, topology) as client:
         assert len(client.nodes()) == 1
     with pytest.raises(ConnectionFailed, match="each with a part"):
-        connect_to_majority(cluster.connect_options, ("127.0.0.1:1", "127.0.0.1:2", str(endpoint)))
+        connect_to_majority(own_node.connect_options, ("127.0.0.1:1", "127.0.0.1:2", str(endpoint)))
 
 
 # The hosts of a record

@@ -95,8 +95,9 @@ def test_what_backups_have_kept_is_trained_on_without_a_word(damaged, session):
     assert session.said == []
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_what_was_allowed_once_is_said_from_then_on(session):
+    """Nightly. Shorter: test_a_start_is_refused_that_would_train_on_what_is_left"""
     request = RunRequest("TOLD", "pass")
     left = session.client.cache("TOLD").size()
     planned = session.plan_run(replace(request, allow_partial=True))
@@ -107,8 +108,9 @@ def test_what_was_allowed_once_is_said_from_then_on(session):
     assert any(f"{left:,} of the 3,000 rows" in line for line in session.said)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_rows_that_somebody_removed_are_warned_of(ignite, client):
+    """Nightly. Shorter: test_another_cache_of_the_same_name_is_not_measured_by_the_last_one"""
     said = []
     session = Session(ignite.connect_options, client, said.append)
     session.load("REMOVED", {"x": np.arange(3000)}, backups=0, replace=True)
@@ -134,12 +136,11 @@ def test_another_cache_of_the_same_name_is_not_measured_by_the_last_one(ignite, 
     client.destroy_cache("AGAIN")
 
 
-def test_a_load_that_lost_rows_on_its_way_says_so(new_cluster):
-    cluster = new_cluster(num_nodes=2)
-    with Session(cluster.connect_options, connect(cluster.connect_options), print) as session:
+def test_a_load_that_lost_rows_on_its_way_says_so(own_nodes):
+    with Session(own_nodes.connect_options, connect(own_nodes.connect_options), print) as session:
         control = session.client.router.control_node_id()
         port = next(n.endpoints[0].port for n in session.client.nodes() if n.node_id != control)
-        victim = next(node.pid for node in cluster.nodes if node.port == port)
+        victim = next(node.pid for node in own_nodes.nodes if node.port == port)
         has_struck = []
 
         def strike(done: int, _: int) -> None:

@@ -359,13 +359,12 @@ def test_a_pulse_counts_on_the_readers_clock():
 
 
 @pytest.mark.faults
-def test_nodes_die_while_it_is_written(new_cluster):
+def test_nodes_die_while_it_is_written(own_nodes):
     """Two writers count in one record; each success is in the record once, none that failed is, whatever dies."""
-    cluster = new_cluster(num_nodes=3)
     won, stop = ([], []), threading.Event()
 
     def count(writer):
-        options = replace(cluster.connect_options, timeout_s=5.0)
+        options = replace(own_nodes.connect_options, timeout_s=5.0)
         with Registry(lambda: connect(options), patience_s=60) as mine:
             number = 0
             while not stop.is_set():
@@ -379,12 +378,12 @@ def test_nodes_die_while_it_is_written(new_cluster):
                 except RecordChanged:
                     continue
 
-    with Registry(lambda: connect(cluster.connect_options), patience_s=60) as registry:
+    with Registry(lambda: connect(own_nodes.connect_options), patience_s=60) as registry:
         registry.create(plain_record("r", won=[]))
         with ThreadPoolExecutor(2) as pool:
             counting = [pool.submit(count, writer) for writer in range(2)]
             try:
-                for victim in cluster.nodes[:2]:
+                for victim in own_nodes.nodes[:2]:
                     goal = len(won[0]) + len(won[1]) + 50
                     until(lambda goal=goal: len(won[0]) + len(won[1]) > goal)
                     os.kill(victim.pid, signal.SIGKILL)

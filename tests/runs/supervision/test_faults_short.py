@@ -41,7 +41,7 @@ def campaign(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Campaign]:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.long if name in LONG else ())
+        pytest.param(name, marks=pytest.mark.nightly if name in LONG else ())
         for name in PLAYED
         if HAS_HOSTS or not FAULTS[name].needs_hosts
     ],

@@ -65,6 +65,7 @@ def shims_of(run) -> list[int]:
 # On this machine
 
 
+@pytest.mark.smoke
 def test_a_killed_worker_is_started_again_and_its_output_is_one(start):
     run = start(TWICE, max_restarts=1)
     await_text(run, "first")
@@ -491,8 +492,9 @@ def test_a_host_that_stays_out_of_reach_is_given_up_and_the_run_goes_on_elsewher
     assert "--- started again (1): host b has not been heard of for" in text_of(run)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_output_that_a_host_has_kept_for_itself_is_announced_and_comes_with_the_host(leaving):
+    """Nightly. Shorter: test_a_host_that_was_lost_is_waited_for_once_more_when_the_run_has_ended"""
     run, b = leaving
     cut_file(b.root).touch()
     for relay in relays(b.root):

@@ -29,6 +29,7 @@ def panel_kernel(kernel):
     kernel.run("panel.close()")
 
 
+@pytest.mark.smoke
 def test_it_follows_runs_while_a_cell_is_busy_and_stops_them(panel_kernel, digits):
     result = panel_kernel.run(
         f"run = start({digits!r}, SLEEP)\n"

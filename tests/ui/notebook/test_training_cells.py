@@ -153,8 +153,11 @@ def test_what_the_script_gave(kernel, trained):
     assert kernel.run("trained.result == {'weights': 10, 'labels': ['a', 'b']}").text.strip() == "True"
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_the_model_is_loaded_with_one_call(kernel, trained):
+    """Nightly. Shorter:
+    tests/training/test_hostile_models.py::test_what_runs_code_or_reads_files_is_not_loaded
+    """
     _, run_id = trained
     loaded = kernel.run(f"%ignite_tf model {run_id} -o net", timeout_s=300)
     assert f"net: the model digits of run {run_id}, 610 parameters" in loaded.stdout

@@ -59,8 +59,11 @@ def trained(kernel, digits: str, script: str = SCRIPT) -> dict[str, object]:
     return json.loads(kernel.run("import json; print(json.dumps(done.result))").stdout)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_the_second_start_is_warm_and_nothing_stays_when_the_kernel_ends(kernel, digits, tmp_path):
+    """Nightly. Shorter:
+    tests/runs/supervision/test_warm_hosts.py::test_the_second_run_is_warm_and_its_scripts_see_nothing_of_it
+    """
     home = tmp_path / "home"
     first = trained(kernel, digits)
     assert first.pop("is_warm") is False
@@ -75,10 +78,13 @@ def test_the_second_start_is_warm_and_nothing_stays_when_the_kernel_ends(kernel,
     until(lambda: not parked(home), what=lambda: parked(home))
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_script_that_sets_variables_starts_cold_and_a_configuration_can_say_so_for_all(
     kernel, digits, tmp_path
 ):
+    """Nightly. Shorter:
+    tests/runs/test_warm.py::test_a_script_starts_warm_when_it_imports_tensorflow_and_nothing_comes_before
+    """
     home = tmp_path / "home"
     trained(kernel, digits)
     until(lambda: len(parked(home)) == 2, what=lambda: parked(home))

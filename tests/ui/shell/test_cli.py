@@ -173,6 +173,7 @@ def test_nothing_there_as_json(home):
     assert "no embedded nodes ran" in ignite_tf("local", "down").stdout
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -244,8 +245,9 @@ def test_load_then_caches_then_sql(configured, tmp_path):
     )
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_load_of_text_and_of_more_rows(configured, tmp_path):
+    """Nightly. Shorter: tests/data/test_values.py::test_csv_as_it_is_said_to_be"""
     (tmp_path / "t.csv").write_bytes("zip\tname\n007\té\n-\tx\n".encode("latin-1"))
     dialect = ("--separator", "tab", "--dtype", "zip=text", "--na", "-", "--encoding", "latin-1")
     ignite_tf("load", "CLI_MORE", str(tmp_path / "t.csv"), *dialect)
@@ -269,8 +271,9 @@ def test_load_of_text_and_of_more_rows(configured, tmp_path):
         assert ignite_tf(*more, *wrong, code=2).stderr
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_predict(configured, tmp_path, client):
+    """Nightly. Shorter: tests/session/test_predictions.py::test_rows_are_predicted_once_beside_their_keys"""
     path = tmp_path / "model.keras"
     linear_model(path)
     np.savez(tmp_path / "rows.npz", **rows_of(200))
@@ -293,6 +296,7 @@ def test_load_of_bad_input(configured):
     assert "CLI_NONE" not in ignite_tf("caches").stdout
 
 
+@pytest.mark.smoke
 def test_runs_from_a_shell(configured, client):
     """A run of this process is listed, shown and stopped by another."""
     from ignite_tf_magic.protocol.messages import CacheConfig
@@ -377,9 +381,12 @@ def test_closed_pipe_is_no_traceback(configured, client):
     assert (done.stdout, done.stderr) == ("a line 0\n", "")
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_local_up_status_down(home):
-    """The names others rely on: host, port, pid and log of each node, alone on standard output."""
+    """The names others rely on: host, port, pid and log of each node, alone on standard output.
+
+    Nightly. Shorter: tests/embedded/test_embedded_cluster.py::test_up_reuse_and_down_leave_nothing
+    """
     try:
         up = ignite_tf("local", "up", "--nodes", "1", "--heap", "256m", "--region", "64m", "--json")
         [node] = json.loads(up.stdout)

@@ -103,7 +103,7 @@ def work(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "shell", [pytest.param(each, marks=() if each == "bash" else pytest.mark.long) for each in COMMANDS]
+    "shell", [pytest.param(each, marks=() if each == "bash" else pytest.mark.nightly) for each in COMMANDS]
 )
 def test_a_name_that_is_completed_is_one_word_and_runs_nothing(hostile_caches, work, shell):
     if shutil.which(shell) is None:

@@ -64,13 +64,11 @@ def check(session, name: str, python: str | None = None) -> None:
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.long
 def test_jax_needs_no_address(session):
     check(session, "jax_digits.py")
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.long
 def test_torch_needs_no_address(session, python_with_torch):
     check(session, "torch_digits.py", python_with_torch)
 

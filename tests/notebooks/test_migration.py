@@ -28,6 +28,7 @@ def caches(session):
     load("MNIST", {"pixels": images, "label": random.integers(0, 10, 1000)}, replace=True, report=str)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("name", NAMES)
 def test_less_than_ten_lines_change(name):
     found = difference(name)
@@ -36,7 +37,6 @@ def test_less_than_ten_lines_change(name):
     assert "```diff\n" + "\n".join(found) + "\n```" in shown
 
 
-@pytest.mark.long
 def test_from_tensorflow_io_as_a_plain_script(caches):
     argv = [sys.executable, str(FOLDER / "tensorflow_io_after.py")]
     done = subprocess.run(argv, env=os.environ, capture_output=True, text=True, timeout=300, check=False)
@@ -44,7 +44,6 @@ def test_from_tensorflow_io_as_a_plain_script(caches):
     assert float(done.stdout.rpartition("accuracy ")[2]) > 0.7
 
 
-@pytest.mark.long
 def test_from_the_tutorial_of_keras(session, caches):
     name = "keras_tutorial"
     request = RunRequest("MNIST", script(name, "after"), num_workers=2, script_name=name)
@@ -53,7 +52,6 @@ def test_from_the_tutorial_of_keras(session, caches):
     assert sum(line.startswith("Epoch 3/3") for line in lines) == 1  # two that know of each other
 
 
-@pytest.mark.long
 def test_from_spark_with_parameter_servers_an_evaluator_and_fed_rows(caches):
     argv = [sys.executable, str(FOLDER / "tensorflowonspark_ps_after.py"), "--data", "DIGITS"]
     argv += ["--model", "igfs:///digits_ps.keras", "--epochs", "3"]
@@ -63,7 +61,6 @@ def test_from_spark_with_parameter_servers_an_evaluator_and_fed_rows(caches):
     assert float(done.stdout.rpartition("accuracy ")[2].split()[0]) > 0.7
 
 
-@pytest.mark.long
 def test_from_spark(caches):
     argv = [sys.executable, str(FOLDER / "tensorflowonspark_after.py"), "--data", "DIGITS"]
     argv += ["--model", "igfs:///models/digits.keras", "--output", "igfs:///predictions"]

@@ -1,0 +1,10 @@
+"""These tests see all runs and caches of a cluster."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def ignite(alone):
+    return alone
