@@ -334,6 +334,7 @@ def test_workers_agree_on_what_may_be_null(ignite, client, as_worker):
 
 
 def test_an_early_end_ends_the_reading_threads(digits):
+    others = set(threading.enumerate())  # of datasets that other tests have not let go of yet
     dataset = IgniteDataset(digits.name, **digits.where()).batch(10)
     for _ in range(5):
         next(iter(dataset))
@@ -342,7 +343,7 @@ def test_an_early_end_ends_the_reading_threads(digits):
 
     gc.collect()
     until(
-        lambda: not [t for t in threading.enumerate() if t.name.startswith("ignite-read")],
+        lambda: not [t for t in set(threading.enumerate()) - others if t.name.startswith("ignite-read")],
         what="the reading threads to end",
     )
 
