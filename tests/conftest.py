@@ -239,12 +239,17 @@ def caches_of_the_file(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def no_runs_left(ignite: EmbeddedCluster) -> Iterator[None]:
-    """Have the shared cluster forget all runs after the test: lost ones are listed for a day."""
+    """Make the shared cluster forget all runs before and after the test: lost ones are listed for a day."""
+    _forget_runs(ignite)
+    yield
+    _forget_runs(ignite)
+
+
+def _forget_runs(cluster: EmbeddedCluster) -> None:
     from ignite_tf_magic.client.client import connect
     from ignite_tf_magic.runs.registry.registry import Registry
 
-    yield
-    with connect(ignite.connect_options) as client, Registry(client) as registry:
+    with connect(cluster.connect_options) as client, Registry(client) as registry:
         for entry in registry.runs():
             registry.remove(str(entry.record["run_id"]))
 

@@ -106,16 +106,17 @@ def test_rows_of_a_condition_are_read_on_too(as_worker, digits, shuffle):
 
 
 def test_nothing_is_recorded_of_rows_without_an_order(as_worker, digits):
-    """A SELECT may use any index: who had other partitions before is told so, and not given other rows."""
+    """A SELECT may use any index, so a worker with other partitions cannot continue where this one stopped."""
+    parts = []
     for worker in (0, 1):
         as_worker(worker, HALVES)
-        batches = IgniteDataset.from_sql("SELECT _KEY AS k FROM DATASET_DIGITS").batch(64)
+        batches = IgniteDataset.from_sql(f"SELECT _KEY AS k FROM {digits.name}").batch(64)
         (passes,) = passes_of(batches)
         passes.begin(0, 3)
         found = [batch["K"].numpy().tolist() for batch in batches]
         assert found[:3] == [[]] * 3 and len(found) > 3
-        part = passes.record_part(0)
-        assert part is not None and read_record(part, passes.rows_by_worker(0)) is None
+        parts.append(passes.record_part(0))
+    assert read_record(parts[0] + parts[1], passes.rows_by_worker(0)) is None
 
 
 def keys_by_partition(cluster, name: str) -> dict[int, list[int]]:
@@ -196,23 +197,23 @@ def test_a_node_is_lost_and_its_backups_give_the_same_rows_in_the_same_order(
     high = np.arange(1, 41) << 32
     keys = np.concatenate([np.arange(4000), *[high | (high >> 32) ^ low for low in range(1000, 1050)]])
     keys = np.random.default_rng(1).permutation(keys)
-    fill_cache(own_nodes, "LOST", {"x": np.zeros(len(keys), np.int32)}, keys)
+    fill_cache(own_nodes, "REPLAY_LOST", {"x": np.zeros(len(keys), np.int32)}, keys)
     owners, first = owners_now(own_nodes)
     shares = [range(1024)] if num_workers == 1 else [[p for p in owners if owners[p] == first], []]
     if num_workers == 2:
         shares[1] = [p for p in owners if owners[p] != first]
 
     def become(worker, shares):
-        as_worker(worker, shares, "LOST", cluster=own_nodes)
+        as_worker(worker, shares, "REPLAY_LOST", cluster=own_nodes)
 
-    before = Workers(become, "LOST", shares)
+    before = Workers(become, "REPLAY_LOST", shares)
     before.begin(5)
     undisturbed = before.read()
     assert flat(undisturbed) == sorted(keys.tolist())
     record = before.record(5)
     lose_a_node(own_nodes, first)
     others = [range(1024)] if num_workers == 1 else MOVED
-    after = Workers(become, "LOST", others)
+    after = Workers(become, "REPLAY_LOST", others)
     after.begin(5, 9, record)
     assert after.read() == [[[]] * 9 + batches[9:] for batches in undisturbed]
     assert flat(after.read()) == sorted(keys.tolist())
@@ -220,7 +221,7 @@ def test_a_node_is_lost_and_its_backups_give_the_same_rows_in_the_same_order(
 
 def owners_now(cluster):
     with connect(cluster.connect_options) as client:
-        return client.cache("LOST").partition_map().primary_of(), client.router.control_node_id()
+        return client.cache("REPLAY_LOST").partition_map().primary_of(), client.router.control_node_id()
 
 
 def lose_a_node(cluster, kept):
@@ -229,5 +230,5 @@ def lose_a_node(cluster, kept):
         lost = next(node for node in client.nodes() if node.node_id != kept)
         port = lost.endpoints[0].port
         os.kill(next(node.pid for node in cluster.nodes if node.port == port), signal.SIGKILL)
-        cache = client.cache("LOST")
+        cache = client.cache("REPLAY_LOST")
         until(lambda: lost.node_id not in cache.partition_map().owners, what="other owners")

@@ -204,7 +204,7 @@ def test_what_has_no_condition(wide, client, make_cache):
     client.create_cache(CacheConfig("NO_TABLE_HERE"))
     try:
         client.cache("NO_TABLE_HERE").put(1, 2)
-        with pytest.raises(ConfigError, match="'NO_TABLE' has no table for it: it has no SQL table"):
+        with pytest.raises(ConfigError, match="'NO_TABLE_HERE' has no table for it: it has no SQL table"):
             IgniteDataset("NO_TABLE_HERE", where="1 = 1", **wide.where())
     finally:
         client.destroy_cache("NO_TABLE_HERE")

@@ -63,11 +63,11 @@ def test_from_spark_with_parameter_servers_an_evaluator_and_fed_rows(caches):
 
 def test_from_spark(caches):
     argv = [sys.executable, str(FOLDER / "tensorflowonspark_after.py"), "--data", "DIGITS"]
-    argv += ["--model", "igfs:///models/digits.keras", "--output", "igfs:///predictions"]
+    argv += ["--model", "igfs:///models/digits.keras", "--output", "igfs:///spark_predictions"]
     done = subprocess.run(argv, env=os.environ, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     files = fsspec.filesystem("igfs")
-    parts = sorted(files.ls("igfs:///predictions", detail=False))
+    parts = sorted(files.ls("igfs:///spark_predictions", detail=False))
     assert len(parts) == 2
     pairs = np.array(
         [list(map(int, line.split())) for part in parts for line in files.cat(part).splitlines()]

@@ -21,7 +21,7 @@ import ignite_tf_magic as itf
 said = {}
 
 def rows():
-    return itf.IgniteDataset("PICTURES")
+    return itf.IgniteDataset("IDIOM_PICTURES")
 
 def pair(row):
     return tf.cast(tf.reshape(row["val"]["image"], [8, 8, 3]), tf.float32) / 255, row["val"]["label"]
@@ -70,12 +70,12 @@ def pictures_columns(num_rows: int = NUM_ROWS) -> dict[str, np.ndarray]:
 
 @pytest.fixture(scope="module", autouse=True)
 def pictures(session):
-    load("PICTURES", pictures_columns(), replace=True, report=str)
+    load("IDIOM_PICTURES", pictures_columns(), replace=True, report=str)
 
 
 def said_by(session, script: str, num_workers: int) -> list[dict]:
     """What each worker has said, the first one first."""
-    request = RunRequest("PICTURES", BEGINNING + script + ENDING, num_workers=num_workers)
+    request = RunRequest("IDIOM_PICTURES", BEGINNING + script + ENDING, num_workers=num_workers)
     run = succeeded(session, request)[0]
     texts = ["" for _ in range(num_workers)]
     for chunk in run.follow():

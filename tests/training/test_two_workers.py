@@ -44,7 +44,9 @@ def net():
 """
 SCRIPTS = {
     "ports": test_private_ports.WAIT + test_private_ports.CASES["sync"][0],
-    "steps": test_idioms.BEGINNING + test_idioms.STEPS + test_idioms.ENDING,
+    "steps": test_idioms.BEGINNING.replace("IDIOM_PICTURES", "PICTURES")
+    + test_idioms.STEPS
+    + test_idioms.ENDING,
     "picked": SUMS
     + """
 def fitted(batches):

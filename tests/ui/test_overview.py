@@ -71,7 +71,7 @@ def test_what_there_is_is_told():
 
 
 @pytest.fixture
-def configured(tmp_path, ignite, client, monkeypatch):
+def configured(tmp_path, ignite, client, no_runs_left, monkeypatch):
     monkeypatch.setenv("IGNITE_TF_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("IGNITE_TF_CLUSTER", ",".join(map(str, ignite.connect_options.endpoints)))
     monkeypatch.chdir(tmp_path)
