@@ -114,6 +114,11 @@ def pytest_report_header() -> list[str]:
     return [ignite, f"test bed: {BedKind.best().value}"]
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Keep bytes out of names: those of an archive hold its time, and all processes need the same names."""
+    return argname if isinstance(val, bytes) else None
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
     """Keep the tests of a file in one process (`--dist loadgroup`), those of slow directories first."""
