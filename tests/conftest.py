@@ -140,7 +140,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(trylast=True)  # after pytest-xdist has ended its processes
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """End the shared nodes and whatever else is left, also after Ctrl-C; fail if a test has left something."""
+    """End the shared nodes and what else still runs, also after Ctrl-C; fail the session for what tests have left."""
     if not session.config.stash[_HAS_MADE]:
         return
     directory = Path(os.environ[SHARED])
@@ -150,6 +150,10 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     left = end_leftovers(directory)
     if exitstatus != pytest.ExitCode.INTERRUPTED:
         faults += [f"left running by a test, and ended now: {each}" for each in left]
+    if os.environ.get("CI"):
+        reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+        skipped = reporter.stats.get("skipped", []) if reporter else []
+        faults += [f"skipped, which CI does not accept: {report.nodeid}" for report in skipped]
     if faults and exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
     session.config.stash[_FAULTS] = faults
@@ -160,7 +164,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 
 def _end_shared_nodes(home: Path) -> list[str]:
-    """End the nodes; returns what has happened to them before."""
+    """End the nodes, and return a sentence for each that had ended before; tests may kill those of `own_nodes`."""
     cluster = read_cluster(home)
     deaths = [str(death) for death in cluster.deaths()] if cluster else [f"the nodes ended: {take_end(home)}"]
     down(home)
@@ -168,7 +172,7 @@ def _end_shared_nodes(home: Path) -> list[str]:
 
 
 def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
-    """Say what is left to say: faults of no test, tests that CI must not skip, the age of the last `make test-all`."""
+    """Print the faults that belong to no test, and the age of the last green `make test-all`."""
     for fault in config.stash.get(_FAULTS, []):
         terminalreporter.write_line(fault, red=True)
     if config.getoption("stamp") and exitstatus == pytest.ExitCode.OK:

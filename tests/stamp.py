@@ -17,7 +17,7 @@ def write_stamp(num_passed: int, seconds: float) -> str:
     Returns:
         A sentence about what was done; nothing is written where files are changed, as no commit has them.
     """
-    # The stamp of an earlier run is no change of the code.
+    # An older stamp that is not committed yet does not make this run another commit's.
     changed = _git("status", "--porcelain", "--", ".", f":!{STAMP.relative_to(ROOT)}")
     if changed is None or changed:
         return "no stamp of this run was written: it was not of a commit as it is in git"
