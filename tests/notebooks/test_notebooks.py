@@ -8,10 +8,13 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
+import nbformat
 import pytest
+from IPython.core.inputtransformer2 import TransformerManager
 
 from ignite_tf_magic.errors import CacheNotFound
 from ignite_tf_magic.session import open_session
+from ignite_tf_magic.ui.notebook.arguments import parse_line
 from tests.notebooks.executing import NOTEBOOKS, execute, placed_rows, rows_of_mine
 
 QUICKSTART = "quickstart.ipynb"
@@ -155,11 +158,42 @@ CHECKS: dict[str, Callable[[dict[str, str]], None]] = {
 }
 
 
-@pytest.mark.parametrize("name", CHECKS)
+# Those that `make test` executes; tests of documents and runs do what the others do.
+QUICK = ["kittens.ipynb", "your_own_data.ipynb"]
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_short_notebook_comes_to_what_it_says(name, ignite, environment, tmp_path):
+    check(name, ignite, environment, tmp_path)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", [name for name in CHECKS if name not in QUICK])
 def test_a_notebook_comes_to_what_it_says(name, ignite, environment, tmp_path):
+    """Nightly. Shorter: tests/notebooks/test_documents.py::test_examples_of_the_documents_run"""
+    check(name, ignite, environment, tmp_path)
+
+
+def check(name: str, ignite, environment, tmp_path) -> None:
     before = names_of_caches(ignite)
     CHECKS[name](execute(name, tmp_path, environment))
     assert names_of_caches(ignite) - before <= set(SHARED)
+
+
+@pytest.mark.parametrize("name", [*CHECKS, QUICKSTART])
+def test_each_cell_of_a_notebook_is_python_and_commands_that_can_be_read(name):
+    notebook = nbformat.read(NOTEBOOKS / name, as_version=4)
+    num_commands = 0
+    for cell in notebook.cells:
+        if cell.cell_type != "code":
+            continue
+        first, _, rest = cell.source.partition("\n")
+        code = rest if first.startswith("%%ignite_tf") else "" if first.startswith("%%") else cell.source
+        compile(TransformerManager().transform_cell(code), f"{name}, {cell.id}", "exec")
+        for line in re.findall(r"^%%?ignite_tf (.*)", cell.source, re.MULTILINE):
+            assert parse_line(line) is not None
+            num_commands += 1
+    assert num_commands > 0
 
 
 def test_each_notebook_is_executed_by_a_test_and_listed():

@@ -272,7 +272,7 @@ def test_a_killed_worker_is_replaced_and_no_row_is_lost_or_counted_twice(session
 @FRAMEWORKS
 @pytest.mark.nightly
 def test_a_killed_parameter_server_restarts_the_fit_from_its_checkpoint(session, cache, module):
-    """Nightly. Shorter: tests/notebooks/test_notebooks.py::test_a_notebook_comes_to_what_it_says"""
+    """Nightly. Shorter: tests/runs/test_decisions.py::test_a_parameter_server_that_ends_fails_the_generation"""
     script = written(module, SUMMED.replace("SLOWNESS", "60"))
     request = RunRequest(cache, script, num_workers=2, num_ps=1)
     run, text = succeeded_though_killed(session, request, 2, has_begun_and_saved)

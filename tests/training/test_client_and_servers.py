@@ -174,7 +174,7 @@ def test_a_session_of_the_clients_own_server_reaches_all_workers(session, cache,
 
 @pytest.mark.nightly
 def test_a_client_moves_a_variable_of_a_parameter_server_by_gradients_of_all_rows(session, cache):
-    """Nightly. Shorter: tests/notebooks/test_notebooks.py::test_a_notebook_comes_to_what_it_says"""
+    """Nightly. Shorter: tests/notebooks/test_documents.py::test_examples_of_the_documents_run"""
     _, text = succeeded(session, RunRequest(cache, DESCENT, num_workers=2, num_ps=1, strategy="standalone"))
     level, device = found_in(text)
     assert level == pytest.approx((NUM_ROWS - 1) / 2 * (1 - 0.7**20), abs=1e-6)
@@ -217,7 +217,7 @@ def test_a_killed_worker_is_replaced_while_the_others_go_on(session, cache):
 def test_a_killed_parameter_server_restarts_the_run(session, cache):
     """Its variables are gone with it, so that all begin again, from a checkpoint where the script keeps one.
 
-    Nightly. Shorter: tests/notebooks/test_notebooks.py::test_a_notebook_comes_to_what_it_says
+    Nightly. Shorter: tests/runs/test_decisions.py::test_a_parameter_server_that_ends_fails_the_generation
     """
     request = RunRequest(cache, SLOW_COORDINATOR, num_workers=2, num_ps=1)
     run, text = succeeded_though_killed(session, request, 2, lambda _, said: "BEGUN" in said)
@@ -256,7 +256,7 @@ def test_an_evaluator_reads_all_rows_and_may_finish_after_the_workers(session, c
 @pytest.mark.parametrize("module", ["keras", pytest.param("tf_keras", marks=pytest.mark.nightly)])
 @pytest.mark.nightly
 def test_who_lets_the_chief_fit_alone_is_told(session, cache, module):
-    """Nightly. Shorter: tests/notebooks/test_notebooks.py::test_a_notebook_comes_to_what_it_says"""
+    """Nightly. No shorter one: a chief, a worker and a parameter server are needed, each with TensorFlow."""
     script = f"""
 import {module} as keras
 import numpy as np

@@ -123,7 +123,7 @@ def test_asked_to_end_in_the_last_step(tmp_path, undisturbed):
 
 @pytest.mark.nightly  # tests/ssh and benchmarks.resume have it on hosts
 def test_killed_it_goes_on_from_the_last_checkpoint(tmp_path, undisturbed):
-    """Nightly. Shorter: tests/notebooks/test_notebooks.py::test_a_notebook_comes_to_what_it_says"""
+    """Nightly. Shorter: test_asked_to_end_in_the_last_step"""
     workers = Workers(tmp_path, 1, FIT)
     for step in (40, 80):
         processes = workers.start(STEP_S="0.1")

@@ -30,7 +30,7 @@ def said(session, script: str, num_workers: int) -> tuple[list, str]:
 @pytest.mark.timeout(900)
 @pytest.mark.nightly
 def test_batches_that_were_dealt_are_not_cut_again(session):
-    """Nightly. Shorter: tests/notebooks/test_notebooks.py::test_a_notebook_comes_to_what_it_says"""
+    """Nightly. Shorter: tests/notebooks/test_documents.py::test_examples_of_the_documents_run"""
     script = """
 import json, warnings
 import tensorflow as tf
