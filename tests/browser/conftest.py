@@ -1,10 +1,43 @@
-"""These tests see all runs and caches of a cluster."""
+"""A JupyterLab and a browser, on nodes where these tests see all runs and caches."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+from playwright.sync_api import BrowserContext
+
+from tests.browser.lab import Desk, browser, jupyter_lab
 
 
 @pytest.fixture(scope="session")
 def ignite(alone):
     return alone
+
+
+@pytest.fixture(scope="package")
+def context(tmp_path_factory) -> Iterator[BrowserContext]:
+    """The browser: Playwright starts one at a time."""
+    with browser(tmp_path_factory.mktemp("browser")) as context:
+        yield context
+
+
+@pytest.fixture(scope="package")
+def shared_desk(ignite, context, tmp_path_factory) -> Iterator[Desk]:
+    directory = tmp_path_factory.mktemp("desk")
+    home = directory / "home"
+    env = {
+        "IGNITE_TF_CLUSTER": ",".join(map(str, ignite.connect_options.endpoints)),
+        "IGNITE_TF_HOME": str(home),
+    }
+    with jupyter_lab(directory, env) as lab:
+        yield Desk(lab, context, directory, home)
+
+
+@pytest.fixture
+def desk(shared_desk, ignite, monkeypatch) -> Iterator[Desk]:
+    """The desk, without pages and kernels of other tests; this process has the same user as its kernels."""
+    monkeypatch.setenv("IGNITE_TF_CLUSTER", ",".join(map(str, ignite.connect_options.endpoints)))
+    monkeypatch.setenv("IGNITE_TF_HOME", str(shared_desk.home))
+    yield shared_desk
+    shared_desk.clear()

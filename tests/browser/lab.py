@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import nbformat
 import psutil
@@ -66,6 +67,7 @@ class Lab:
 
     url: str
     token: str
+    server: psutil.Process
 
     def open(self, context: BrowserContext, name: str) -> Notebook:
         """Open a notebook in a tab and a workspace of its own; returns when its kernel is ready."""
@@ -74,6 +76,13 @@ class Lab:
         notebook = Notebook(page)
         notebook.wait_until_idle()
         return notebook
+
+    def call(self, method: str, address: str) -> Any:
+        """Call Jupyter's REST API; returns what it answers as JSON, None for nothing."""
+        request = Request(f"{self.url}{address}", method=method)
+        request.add_header("Authorization", f"token {self.token}")
+        with urlopen(request, timeout=PATIENCE_S) as response:
+            return json.loads(response.read() or b"null")
 
 
 @dataclass(frozen=True)
@@ -102,6 +111,41 @@ class Notebook:
         self.page.keyboard.press("Control+Enter")
         # Only then has JupyterLab moved the focus, which it would else take from the next cell.
         expect(self.prompt(index)).not_to_have_text("[ ]:")
+
+
+@dataclass(frozen=True)
+class Desk:
+    """A JupyterLab with a browser in front of it.
+
+    Attributes:
+        directory: Notebooks are written to `notebooks` in it.
+        home: Where the runs of its kernels are.
+    """
+
+    lab: Lab
+    context: BrowserContext
+    directory: Path
+    home: Path
+
+    def open(self, name: str, *cells: str) -> Notebook:
+        """Write a notebook and open it, with the magics loaded by its first cell."""
+        path = self.directory / "notebooks" / f"{name}.ipynb"
+        write_notebook(path, ["%load_ext ignite_tf_magic", *cells])
+        notebook = self.lab.open(self.context, path.name)
+        notebook.run(0)
+        return notebook
+
+    def clear(self) -> None:
+        """Close all pages and shut their kernels down."""
+        for page in self.context.pages:
+            page.close()
+        for session in self.lab.call("GET", "api/sessions"):
+            self.lab.call("DELETE", f"api/sessions/{session['id']}")
+
+    def shot(self, place: Locator, name: str) -> None:
+        """Keep a picture for whoever wants to look: IGNITE_TF_SHOTS names the folder."""
+        if folder := os.environ.get("IGNITE_TF_SHOTS"):
+            place.screenshot(path=Path(folder) / f"{name}.png")
 
 
 def id_in(cell: Locator) -> str:
@@ -158,7 +202,7 @@ def jupyter_lab(directory: Path, env: Mapping[str, str]) -> Iterator[Lab]:
             argv, env={**os.environ, **own, **env}, stdin=subprocess.DEVNULL, stdout=log, stderr=log
         )
     try:
-        yield Lab(_wait_for_url(server, directory / "runtime", log_path), token)
+        yield Lab(_wait_for_url(server, directory / "runtime", log_path), token, psutil.Process(server.pid))
     finally:
         _end(server)
 

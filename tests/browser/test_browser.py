@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import numpy as np
-import psutil
 import pytest
 from playwright.sync_api import expect
 
 from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.session import load
-from tests.browser.lab import browser, id_in, jupyter_lab, still_alive, stop_in, write_notebook
+from tests.browser.lab import id_in, jupyter_lab, still_alive, stop_in, write_notebook
 
 CACHE = "BROWSER"
 HOSTILE = "<img src=x>{__import__('os')}"
@@ -35,14 +33,13 @@ def cache(ignite, client):
     client.destroy_cache(CACHE)
 
 
-def test_a_run_streams_into_a_cell_and_is_stopped_from_a_panel_elsewhere(ignite, cache, tmp_path):
+def test_a_run_streams_into_a_cell_and_is_stopped_from_a_panel_elsewhere(ignite, cache, context, tmp_path):
     (tmp_path / "notebooks").mkdir()
     write_notebook(tmp_path / "notebooks/train.ipynb", TRAIN)
     write_notebook(tmp_path / "notebooks/watch.ipynb", WATCH)
     endpoints = ",".join(map(str, ignite.connect_options.endpoints))
     env = {"IGNITE_TF_CLUSTER": endpoints, "IGNITE_TF_HOME": str(tmp_path / "home")}
-    before = set(psutil.Process().children(recursive=True))
-    with browser(tmp_path) as context, jupyter_lab(tmp_path, env) as lab:
+    with jupyter_lab(tmp_path, env) as lab:
         watch = lab.open(context, "watch.ipynb")
         watch.run(0)
         watch.run(1)
@@ -76,8 +73,10 @@ def test_a_run_streams_into_a_cell_and_is_stopped_from_a_panel_elsewhere(ignite,
         expect(row.get_by_role("button", name="Stop run")).to_be_disabled()
         expect(cell).to_contain_text(f"run {run_id}: stopped after")
         expect(cell).to_contain_text(f"run {run_id} did not succeed; above is why")
-        started = set(psutil.Process().children(recursive=True)) - before
-        assert len(started) > 3  # a server, two kernels, a browser
+        started = [lab.server, *lab.server.children(recursive=True)]
+        assert len(started) > 2  # a server, two kernels
+        for notebook in (watch, train):
+            notebook.page.close()
     assert still_alive(started) == []
 
 
@@ -96,24 +95,19 @@ with fs.open("/browser/one/events.out.tfevents.1", "wb") as file:
 
 
 @pytest.mark.nightly
-def test_tensorboard_opens_inside_the_notebook_and_reads_igfs(ignite, tmp_path):
+def test_tensorboard_opens_inside_the_notebook_and_reads_igfs(desk):
     """Nightly. Shorter:
     tests/tensorboard/test_tensorboard_commands.py::test_the_notebook_shows_it_in_a_frame
     """
-    (tmp_path / "notebooks").mkdir()
-    cells = ["%load_ext ignite_tf_magic", WRITE_EVENTS, "%ignite_tf tensorboard --logdir igfs:///browser"]
-    write_notebook(tmp_path / "notebooks/board.ipynb", [*cells, "%ignite_tf tensorboard --stop"])
-    endpoints = ",".join(map(str, ignite.connect_options.endpoints))
-    env = {"IGNITE_TF_CLUSTER": endpoints, "IGNITE_TF_HOME": str(tmp_path / "home")}
-    with browser(tmp_path) as context, jupyter_lab(tmp_path, env) as lab:
-        notebook = lab.open(context, "board.ipynb")
-        for index in range(3):
-            notebook.run(index)
-        frame = notebook.page.frame_locator("iframe.ignite-tf-tensorboard")
-        expect(frame.locator("body")).to_contain_text("shown_loss")
-        expect(frame.locator("body")).to_contain_text("one")
-        notebook.run(3)
-        expect(notebook.output(3)).to_contain_text("stopped")
+    cells = [WRITE_EVENTS, "%ignite_tf tensorboard --logdir igfs:///browser", "%ignite_tf tensorboard --stop"]
+    notebook = desk.open("board", *cells)
+    notebook.run(1)
+    notebook.run(2)
+    frame = notebook.page.frame_locator("iframe.ignite-tf-tensorboard")
+    expect(frame.locator("body")).to_contain_text("shown_loss")
+    expect(frame.locator("body")).to_contain_text("one")
+    notebook.run(3)
+    expect(notebook.output(3)).to_contain_text("stopped")
 
 
 @pytest.fixture
@@ -123,58 +117,48 @@ def hostile(client):
     client.destroy_cache(HOSTILE)
 
 
-def test_the_sidebar_sees_runs_and_caches_while_every_kernel_is_busy(ignite, cache, hostile, tmp_path):
-    (tmp_path / "notebooks").mkdir()
-    write_notebook(tmp_path / "notebooks/busy.ipynb", ["%load_ext ignite_tf_magic", TRAIN[1], ""])
-    endpoints = ",".join(map(str, ignite.connect_options.endpoints))
-    env = {"IGNITE_TF_CLUSTER": endpoints, "IGNITE_TF_HOME": str(tmp_path / "home")}
-    with browser(tmp_path) as context, jupyter_lab(tmp_path, env) as lab:
-        notebook = lab.open(context, "busy.ipynb")
-        notebook.run(0)
-        notebook.run(1)
-        expect(notebook.output(1)).to_contain_text("step 2")
-        page = notebook.page
-        page.get_by_role("tab", name="Ignite").click()
-        sidebar = page.locator("#ignite-tf-magic")
-        row = sidebar.locator(".itm-row", has_text=cache.lower())
-        expect(row).to_contain_text("running the script")
+def test_the_sidebar_sees_runs_and_caches_while_every_kernel_is_busy(cache, hostile, desk):
+    notebook = desk.open("busy", TRAIN[1], "")
+    notebook.run(1)
+    expect(notebook.output(1)).to_contain_text("step 2")
+    page = notebook.page
+    page.get_by_role("tab", name="Ignite").click()
+    sidebar = page.locator("#ignite-tf-magic")
+    row = sidebar.locator(".itm-row", has_text=cache.lower())
+    expect(row).to_contain_text("running the script")
 
-        sidebar.get_by_role("tab", name="caches").click()
-        hostile_row = sidebar.locator(".itm-row", has_text=HOSTILE)
-        expect(hostile_row).to_be_visible()
-        expect(sidebar.locator("img")).to_have_count(0)
-        hostile_row.get_by_role("button", name="train on").click()
-        expect(hostile_row).to_contain_text("no column of one number or text")
-        expect(sidebar.locator(".itm-row", has_text=cache)).to_contain_text("100 rows")
-        sidebar.get_by_role("button", name=f"columns of {cache}").click()
-        expect(sidebar.locator(".itm-detail")).to_contain_text("X")
-        sidebar.get_by_role("button", name=f"train on {cache}").click()
-        form = sidebar.get_by_role("group", name=f"train on {cache}")
-        form.get_by_label("learn").select_option("x")
-        form.get_by_label("workers").fill("2")
-        form.get_by_role("button", name="write the cell").click()
-        expect(page.locator(".jp-Notebook")).to_contain_text(f"%%ignite_tf start {cache} --workers 2")
-        expect(page.locator(".jp-Notebook")).to_contain_text('column(row["val"], "x")[0]')
+    sidebar.get_by_role("tab", name="caches").click()
+    hostile_row = sidebar.locator(".itm-row", has_text=HOSTILE)
+    expect(hostile_row).to_be_visible()
+    expect(sidebar.locator("img")).to_have_count(0)
+    hostile_row.get_by_role("button", name="train on").click()
+    expect(hostile_row).to_contain_text("no column of one number or text")
+    expect(sidebar.locator(".itm-row", has_text=cache)).to_contain_text("100 rows")
+    sidebar.get_by_role("button", name=f"columns of {cache}").click()
+    expect(sidebar.locator(".itm-detail")).to_contain_text("X")
+    sidebar.get_by_role("button", name=f"train on {cache}").click()
+    form = sidebar.get_by_role("group", name=f"train on {cache}")
+    form.get_by_label("learn").select_option("x")
+    form.get_by_label("workers").fill("2")
+    form.get_by_role("button", name="write the cell").click()
+    expect(page.locator(".jp-Notebook")).to_contain_text(f"%%ignite_tf start {cache} --workers 2")
+    expect(page.locator(".jp-Notebook")).to_contain_text('column(row["val"], "x")[0]')
 
-        sidebar.get_by_role("tab", name="cluster").click()
-        expect(sidebar.get_by_role("table", name="partitions by host and node")).to_contain_text(cache)
+    sidebar.get_by_role("tab", name="cluster").click()
+    expect(sidebar.get_by_role("table", name="partitions by host and node")).to_contain_text(cache)
 
-        sidebar.get_by_role("tab", name="runs").click()
-        stop_in(row)
-        expect(notebook.output(1)).to_contain_text("stopped after")
-        expect(row).to_contain_text("stopped")
+    sidebar.get_by_role("tab", name="runs").click()
+    stop_in(row)
+    expect(notebook.output(1)).to_contain_text("stopped after")
+    expect(row).to_contain_text("stopped")
 
 
-def test_who_is_not_logged_in_sees_and_does_nothing(ignite, tmp_path):
-    env = {"IGNITE_TF_CLUSTER": ",".join(map(str, ignite.connect_options.endpoints))}
-    with jupyter_lab(tmp_path, {**env, "IGNITE_TF_HOME": str(tmp_path / "home")}) as lab:
-        for address, data in (("panel", None), ("act", b'{"action": "stop", "about": "x"}')):
-            with pytest.raises(HTTPError) as error:
-                urlopen(Request(f"{lab.url}ignite-tf/{address}", data=data), timeout=300)
-            error.value.close()
-            assert error.value.code == 403, address
-        with urlopen(f"{lab.url}ignite-tf/panel.js", timeout=300) as answer:
-            assert "/login" in answer.url
-        asked = Request(f"{lab.url}ignite-tf/panel", headers={"Authorization": f"token {lab.token}"})
-        with urlopen(asked, timeout=300) as answer:
-            assert "runs" in json.load(answer)
+def test_who_is_not_logged_in_sees_and_does_nothing(desk):
+    for address, data in (("panel", None), ("act", b'{"action": "stop", "about": "x"}')):
+        with pytest.raises(HTTPError) as error:
+            urlopen(Request(f"{desk.lab.url}ignite-tf/{address}", data=data), timeout=300)
+        error.value.close()
+        assert error.value.code == 403, address
+    with urlopen(f"{desk.lab.url}ignite-tf/panel.js", timeout=300) as answer:
+        assert "/login" in answer.url
+    assert "runs" in desk.lab.call("GET", "ignite-tf/panel")

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
-from playwright.sync_api import BrowserContext, Locator, Page, expect
+from playwright.sync_api import Locator, Page, expect
 from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 
+from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.session import RunRequest, load, open_session
-from tests.browser.lab import Lab, Notebook, browser, id_in, jupyter_lab, stop_in, write_notebook
+from tests.browser.lab import id_in, stop_in
 from tests.waiting import until
 
 CACHE = "CELLS"
@@ -79,51 +78,12 @@ DIM = """(output, least) => {
 LEGIBLE = 4.5  # of WCAG 2.2, 1.4.3
 
 
-@dataclass(frozen=True)
-class Desk:
-    """A JupyterLab with a browser in front of it.
-
-    Attributes:
-        home: Where the runs of its kernels are.
-    """
-
-    lab: Lab
-    context: BrowserContext
-    directory: Path
-    home: Path
-
-    def open(self, name: str, *cells: str) -> Notebook:
-        """Write a notebook and open it, with the magics loaded by its first cell."""
-        path = self.directory / "notebooks" / f"{name}.ipynb"
-        write_notebook(path, ["%load_ext ignite_tf_magic", *cells])
-        notebook = self.lab.open(self.context, path.name)
-        notebook.run(0)
-        return notebook
-
-    def shot(self, place: Locator, name: str) -> None:
-        """Keep a picture for whoever wants to look: IGNITE_TF_SHOTS names the folder."""
-        if folder := os.environ.get("IGNITE_TF_SHOTS"):
-            place.screenshot(path=Path(folder) / f"{name}.png")
-
-
-@pytest.fixture(scope="module")
-def desk(ignite, tmp_path_factory) -> Iterator[Desk]:
-    directory = tmp_path_factory.mktemp("desk")
-    home = directory / "home"
+@pytest.fixture(scope="module", autouse=True)
+def cache(ignite) -> Iterator[None]:
     load(CACHE, {"x": np.arange(100)}, options=ignite.connect_options, replace=True, report=str)
-    endpoints = ",".join(map(str, ignite.connect_options.endpoints))
-    env = {"IGNITE_TF_CLUSTER": endpoints, "IGNITE_TF_HOME": str(home)}
-    (directory / "notebooks").mkdir()
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        browser(directory) as context,
-        jupyter_lab(directory, env) as lab,
-    ):
-        for name, value in env.items():
-            patch.setenv(name, value)
-        yield Desk(lab, context, directory, home)
-        with open_session(report=str) as session:
-            session.client.destroy_cache(CACHE)
+    yield
+    with connect(ignite.connect_options) as client:
+        client.destroy_cache(CACHE)
 
 
 def test_a_run_from_elsewhere_is_attached_by_the_sidebar_interrupted_and_stopped(desk):

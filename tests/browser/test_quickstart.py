@@ -11,7 +11,6 @@ import pytest
 from playwright.sync_api import expect
 
 from ignite_tf_magic.errors import CacheNotFound
-from tests.browser.lab import browser, jupyter_lab
 
 QUICKSTART = Path(__file__).parents[2] / "notebooks" / "quickstart.ipynb"
 # All cells are on the page: JupyterLab draws those that are seen.
@@ -34,34 +33,31 @@ def digits_are_gone(client):
 
 @pytest.mark.nightly
 @pytest.mark.usefixtures("digits_are_gone", "no_runs_left")
-def test_the_quick_start_trains_and_so_does_the_cell_that_the_sidebar_writes(ignite, tmp_path):
+def test_the_quick_start_trains_and_so_does_the_cell_that_the_sidebar_writes(desk):
     """Nightly. Shorter: tests/ui/shell/test_cli.py::test_demo_trains_to_an_accuracy_above_nine_tenths"""
-    (tmp_path / "notebooks").mkdir()
-    shutil.copy(QUICKSTART, tmp_path / "notebooks")
+    shutil.copy(QUICKSTART, desk.directory / "notebooks")
     cells = nbformat.read(QUICKSTART, as_version=4).cells
-    endpoints = ",".join(map(str, ignite.connect_options.endpoints))
-    env = {"IGNITE_TF_CLUSTER": endpoints, "IGNITE_TF_HOME": str(tmp_path / "home")}
-    with browser(tmp_path, viewport=WINDOW) as context, jupyter_lab(tmp_path, env) as lab:
-        notebook = lab.open(context, QUICKSTART.name)
-        page = notebook.page
-        for index, cell in enumerate(cells):
-            if cell.cell_type == "code":
-                notebook.run(index)
-                expect(notebook.prompt(index)).not_to_have_text("[*]:")
-        (training,) = (index for index, cell in enumerate(cells) if "%%ignite_tf start" in cell.source)
-        expect(notebook.output(training)).to_contain_text("succeeded after")
-        expect(notebook.output(training)).to_contain_text("epoch 8/8")
-        expect(notebook.output(len(cells) - 1)).to_contain_text("succeeded")
+    notebook = desk.lab.open(desk.context, QUICKSTART.name)
+    page = notebook.page
+    page.set_viewport_size(WINDOW)
+    for index, cell in enumerate(cells):
+        if cell.cell_type == "code":
+            notebook.run(index)
+            expect(notebook.prompt(index)).not_to_have_text("[*]:")
+    (training,) = (index for index, cell in enumerate(cells) if "%%ignite_tf start" in cell.source)
+    expect(notebook.output(training)).to_contain_text("succeeded after")
+    expect(notebook.output(training)).to_contain_text("epoch 8/8")
+    expect(notebook.output(len(cells) - 1)).to_contain_text("succeeded")
 
-        page.get_by_role("tab", name="Ignite").click()
-        sidebar = page.locator("#ignite-tf-magic")
-        sidebar.get_by_role("tab", name="caches").click()
-        sidebar.get_by_role("button", name="train on DIGITS", exact=True).click()
-        form = sidebar.get_by_role("group", name="train on DIGITS", exact=True)
-        form.get_by_label("learn").select_option("label")
-        form.get_by_role("button", name="write the cell").click()
-        written = page.locator(".jp-Notebook .jp-Cell", has_text='tf.cast(row["val"]["label"], tf.int32)')
-        expect(written).to_be_visible()
-        number = int(written.get_attribute("data-windowed-list-index") or "")
-        notebook.run(number)
-        expect(notebook.output(number)).to_contain_text("succeeded after")
+    page.get_by_role("tab", name="Ignite").click()
+    sidebar = page.locator("#ignite-tf-magic")
+    sidebar.get_by_role("tab", name="caches").click()
+    sidebar.get_by_role("button", name="train on DIGITS", exact=True).click()
+    form = sidebar.get_by_role("group", name="train on DIGITS", exact=True)
+    form.get_by_label("learn").select_option("label")
+    form.get_by_role("button", name="write the cell").click()
+    written = page.locator(".jp-Notebook .jp-Cell", has_text='tf.cast(row["val"]["label"], tf.int32)')
+    expect(written).to_be_visible()
+    number = int(written.get_attribute("data-windowed-list-index") or "")
+    notebook.run(number)
+    expect(notebook.output(number)).to_contain_text("succeeded after")

@@ -10,7 +10,6 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from ignite_tf_magic.ui.assets import joined
-from tests.browser.lab import browser
 
 RUN_VIEW = ("uPlot.iife.min.js", "chart.js", "ansi.js", "connection.js", "run_view.js")
 PANEL = ("connection.js", "panel.js", "panel_widget.js")
@@ -40,12 +39,6 @@ DRAW = """async ([script, values]) => {
     document.body.replaceChildren(window.place);
     render({model, el: window.place});
 }"""
-
-
-@pytest.fixture(scope="module")
-def context(tmp_path_factory):
-    with browser(tmp_path_factory.mktemp("scripts")) as context:
-        yield context
 
 
 @pytest.fixture

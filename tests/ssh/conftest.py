@@ -20,7 +20,7 @@ from tests.ssh.ssh_user import CACHE, PASSWORD, USER, Shell, left_on, load_numbe
 from tests.waiting import until
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def bed(tmp_path_factory) -> Iterator[Bed]:
     """One bed for all tests of this directory. A test leaves it as it was.
 
@@ -35,7 +35,7 @@ def bed(tmp_path_factory) -> Iterator[Bed]:
         yield made
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def data(bed) -> str:
     load_numbers(bed)
     return CACHE

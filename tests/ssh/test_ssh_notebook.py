@@ -80,8 +80,12 @@ def test_a_detached_cell_and_the_doctor(kernel, elsewhere):
         check_lines(text)
 
 
+@pytest.mark.nightly
 def test_the_notebook_of_a_cluster_of_ones_own(home, bed, tmp_path):
-    """What its reader has to write beside it is there: the addresses, and how SSH finds the hosts."""
+    """The reader has written two files beside the notebook: the nodes' addresses, and how SSH finds the hosts.
+
+    Nightly. Shorter: test_a_detached_cell_and_the_doctor
+    """
     said = execute("your_own_cluster.ipynb", tmp_path)
     assert "ignite-tf.toml is there" in said["settings"]
     assert all(re.search(rf"^{host.name} +ssh +ok", said["doctor"], re.M) for host in bed.hosts)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ignite_tf_magic.runs.supervision.warm_hosts import WARM_HOSTS
 from ignite_tf_magic.session import RunRequest, RunState
 from tests.waiting import until
@@ -18,7 +20,12 @@ def parked(host) -> list[int]:
     return [process.pid for process in host.processes() if PARKED in process.argv]
 
 
+@pytest.mark.nightly
 def test_the_second_run_of_a_session_starts_warm(session, bed):
+    """Nightly. Shorter:
+    tests/runs/supervision/test_warm_hosts.py::test_the_second_run_is_warm_and_its_scripts_see_nothing_of_it
+    """
+
     def told() -> str:
         run = session.start_run(RunRequest("NUMBERS", SCRIPT, 1, hosts=(host.name,), warm_s=600.0))
         text = "".join(chunk.text for chunk in run.follow())

@@ -148,10 +148,10 @@ def found_in(text: str) -> list:
     return json.loads(text.partition("FOUND")[2].splitlines()[0])
 
 
-@pytest.mark.parametrize(
-    "script", [IN_GRAPH, pytest.param(EAGER, marks=pytest.mark.nightly)], ids=["in_graph", "eager"]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("script", [IN_GRAPH, EAGER], ids=["in_graph", "eager"])
 def test_a_client_has_each_worker_read_its_own_rows(session, cache, script):
+    """Nightly. Shorter: tests/training/test_graphs.py::test_the_in_graph_program_of_the_articles"""
     run, text = succeeded(session, RunRequest(cache, script, num_workers=2, strategy="standalone"))
     record = run.record()
     found = found_in(text)
