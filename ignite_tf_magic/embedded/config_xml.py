@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,15 +87,14 @@ def node_xml(node: NodeConfig) -> str:
     return ET.tostring(root, encoding="unicode")
 
 
-def with_other_ports(xml: str, ports: NodePorts) -> str:
-    """Return a node's configuration other ports. The other nodes are looked for where they were."""
+def with_ports(xml: str, ports: NodePorts, discovery_ports: Sequence[int]) -> str:
+    """Return a node's configuration with its own ports, and the discovery ports of all nodes to look for."""
     ET.register_namespace("", _BEANS)
     root = ET.fromstring(xml)  # noqa: S314 what `node_xml` wrote
     discovery = _property(root, "spi.discovery.tcp.TcpDiscoverySpi", "localPort")
-    own_address = f"{LOOPBACK}:{discovery.get('value')}"
-    for address in root.iter(f"{{{_BEANS}}}value"):
-        if address.text == own_address:
-            address.text = f"{LOOPBACK}:{ports.discovery}"
+    (addresses,) = _property(root, "spi.discovery.tcp.ipfinder.vm.TcpDiscoveryVmIpFinder", "addresses")
+    for address, port in zip(addresses, discovery_ports, strict=True):
+        address.text = f"{LOOPBACK}:{port}"
     discovery.set("value", str(ports.discovery))
     communication = _property(root, "spi.communication.tcp.TcpCommunicationSpi", "localPort")
     communication.set("value", str(ports.communication))

@@ -18,7 +18,7 @@ from ignite_tf_magic.embedded.config_xml import (
     NodeConfig,
     NodePorts,
     node_xml,
-    with_other_ports,
+    with_ports,
 )
 from ignite_tf_magic.embedded.data import node_data
 from ignite_tf_magic.embedded.java import ADD_OPENS, Java
@@ -123,16 +123,23 @@ def configure_node(home: Path, options: EmbeddedOptions, index: int, ports: Sequ
 
 
 def move_nodes(cluster: EmbeddedCluster, indexes: Collection[int]) -> EmbeddedCluster:
-    """Return nodes that do not run other ports, in their configurations and in the values."""
+    """Return the cluster with other ports for nodes that do not run."""
     # All at once: a port that was chosen for one is not free for the next, though nothing listens there yet.
     chosen = choose_ports(len(indexes), is_contended=True)
     nodes, peer_ports = list(cluster.nodes), list(cluster.peer_ports)
     for index, ports in zip(indexes, chosen, strict=True):
-        config = node_directory(cluster.home, index) / "config.xml"
-        write_private(config, with_other_ports(config.read_text(encoding="utf-8"), ports))
         nodes[index] = replace(nodes[index], port=ports.client)
         peer_ports[index] = (ports.discovery, ports.communication)
     return replace(cluster, nodes=tuple(nodes), peer_ports=tuple(peer_ports))
+
+
+def write_ports(cluster: EmbeddedCluster, indexes: Iterable[int]) -> None:
+    """Write into nodes' configurations where they are to listen, and where all nodes of the cluster do."""
+    discovery_ports = [discovery for discovery, _ in cluster.peer_ports]
+    for index in indexes:
+        config = node_directory(cluster.home, index) / "config.xml"
+        ports = NodePorts(cluster.nodes[index].port, *cluster.peer_ports[index])
+        write_private(config, with_ports(config.read_text(encoding="utf-8"), ports, discovery_ports))
 
 
 def spawn_nodes(home: Path, installation: Installation, heap: str, indexes: Iterable[int]) -> None:

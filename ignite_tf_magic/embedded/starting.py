@@ -26,6 +26,7 @@ from ignite_tf_magic.embedded.nodes import (
     move_nodes,
     plain_environment,
     spawn_nodes,
+    write_ports,
 )
 from ignite_tf_magic.embedded.options import EmbeddedOptions, Lifetime, count_nodes
 from ignite_tf_magic.embedded.processes import Spawn, end, read_process, spawn_detached
@@ -208,6 +209,8 @@ def _restart_once(
     timeout_s: float,
     report: Report,
 ) -> EmbeddedCluster:
+    # Other nodes may have moved since these were started: one that looks for them in vain starts a cluster of its own.
+    write_ports(cluster, indexes)
     spawn_nodes(cluster.home, installation, cluster.settings["heap"], indexes)
     try:
         return await_ready(cluster, indexes, timeout_s, report)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ignite_tf_magic.embedded import NodeTls
-from ignite_tf_magic.embedded.config_xml import NodeConfig, NodePorts, node_xml, with_other_ports
+from ignite_tf_magic.embedded.config_xml import NodeConfig, NodePorts, node_xml, with_ports
 from ignite_tf_magic.settings.options import TlsOptions
 
 PLAIN = NodeConfig(
@@ -86,7 +86,12 @@ def test_passwords_are_not_shown_with_the_options():
     assert "hush" not in repr(replace(PLAIN, tls=tls))
 
 
-def test_other_ports_take_the_place_of_a_nodes_own_everywhere_and_of_nothing_else():
-    other = NodePorts(client=10900, discovery=23000, communication=24000)
-    moved = replace(PLAIN, ports=other, discovery_ports=(21000, 23000, 21002))
-    assert ET.canonicalize(with_other_ports(node_xml(PLAIN), other)) == ET.canonicalize(node_xml(moved))
+def test_other_ports_take_the_place_of_the_old_ones_everywhere_and_of_nothing_else():
+    other, discovery_ports = (
+        NodePorts(client=10900, discovery=23000, communication=24000),
+        (22000, 23000, 21002),
+    )
+    moved = replace(PLAIN, ports=other, discovery_ports=discovery_ports)
+    assert ET.canonicalize(with_ports(node_xml(PLAIN), other, discovery_ports)) == ET.canonicalize(
+        node_xml(moved)
+    )

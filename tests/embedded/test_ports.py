@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import re
 import socket
 
 from ignite_tf_magic.embedded import nodes
-from ignite_tf_magic.embedded.nodes import choose_ports, configure_node, move_nodes
+from ignite_tf_magic.embedded.nodes import choose_ports, configure_node, move_nodes, write_ports
 from ignite_tf_magic.embedded.options import EmbeddedOptions, Lifetime
 from ignite_tf_magic.embedded.record import EmbeddedCluster, EmbeddedNode
 
@@ -49,5 +50,11 @@ def test_nodes_that_move_together_get_ports_of_their_own(tmp_path):
     assert moved.nodes[1] == cluster.nodes[1]
     assert moved.nodes[0].port != moved.nodes[2].port
     assert len({port for pair in moved.peer_ports for port in pair}) == 6
-    for index in (0, 2):
-        assert f'value="{moved.nodes[index].port}"' in (tmp_path / f"node-{index}" / "config.xml").read_text()
+    write_ports(moved, [0, 2])
+    again = move_nodes(moved, [1])
+    write_ports(again, [1])
+    for index, now in ((0, moved), (2, moved), (1, again)):
+        config = (tmp_path / f"node-{index}" / "config.xml").read_text()
+        assert f'value="{now.nodes[index].port}"' in config
+        # Those that have moved before are looked for where they are.
+        assert re.findall(r">127.0.0.1:(\d+)<", config) == [str(discovery) for discovery, _ in now.peer_ports]

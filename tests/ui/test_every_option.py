@@ -18,7 +18,7 @@ WORDS = {
     "host_names": ("db1,db2", ("db1", "db2"), None),
     "count": ("7", 7, "0"),
     "whole": ("7", 7, "-1"),
-    "priority": ("-3", -3, "high"),
+    "priority": ("-3", -3, "-1x"),
     "days": ("7", 7, "-1"),
     "port": ("6007", 6007, "65536"),
     "seconds": ("2.5", 2.5, "0"),
