@@ -17,6 +17,7 @@ import ast
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -244,6 +245,14 @@ def caches_of_the_file(request: pytest.FixtureRequest) -> Iterator[None]:
         for name in set(client.cache_names()) - before:
             if name.removeprefix("SQL_PUBLIC_") in strings:
                 client.destroy_cache(name)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def file_systems_of_the_file() -> Iterator[None]:
+    """Forget igfs file systems after each file: fsspec keeps them by their arguments, not by the configured cluster."""
+    yield
+    if module := sys.modules.get("ignite_tf_magic.igfs.filesystem"):
+        module.IgfsFileSystem.clear_instance_cache()
 
 
 @pytest.fixture
