@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -25,7 +25,7 @@ from ignite_tf_magic.closing import Closing
 from ignite_tf_magic.data.loading import LoadOutcome
 from ignite_tf_magic.data.tables import TextFormat
 from ignite_tf_magic.embedded import EmbeddedCluster
-from ignite_tf_magic.errors import ConfigError, IgniteTfError, NoRoom
+from ignite_tf_magic.errors import CacheNotFound, ConfigError, IgniteTfError, NoRoom
 from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.profiling.columns import CacheColumns, look_at_columns
 from ignite_tf_magic.profiling.profile import SAMPLED_ROWS, CacheProfile, make_profile
@@ -161,7 +161,7 @@ class Session(Loading, Predicting, Closing):
         return cluster if cluster and cluster.connect_options == self.options else None
 
     def caches(self, *, include_own: bool = False) -> list[CacheInfo]:
-        """List the caches by name. Asks the cluster about each of them.
+        """List the caches by name. Asks the cluster about each of them; one that is destroyed meanwhile is left out.
 
         Args:
             include_own: Also those of this package: its notes, the registry of runs, file systems.
@@ -172,14 +172,17 @@ class Session(Loading, Predicting, Closing):
         infos = []
         names = self.client.cache_names()
         for name in names if include_own else without_own(names):
-            cache = self.client.cache(name)
-            config = cache.config()
-            mode = config.mode.name.lower()
-            mark = load_mark(read_facts(self.client, name))
-            expected = mark.expected_rows if mark and mark.state is not LoadState.COMPLETE else None
-            found = tuple(tables.get(name, ()))
-            infos.append(CacheInfo(name, num_rows(cache, config), mode, config.backups, found, expected))
+            with suppress(CacheNotFound):
+                infos.append(self._cache_info(name, tuple(tables.get(name, ()))))
         return infos
+
+    def _cache_info(self, name: str, tables: tuple[str, ...]) -> CacheInfo:
+        cache = self.client.cache(name)
+        config = cache.config()
+        mode = config.mode.name.lower()
+        mark = load_mark(read_facts(self.client, name))
+        expected = mark.expected_rows if mark and mark.state is not LoadState.COMPLETE else None
+        return CacheInfo(name, num_rows(cache, config), mode, config.backups, tables, expected)
 
     def query(
         self,

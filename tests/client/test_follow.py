@@ -174,7 +174,8 @@ def test_it_goes_on_after_a_key(partitioned):
         assert sorted(key for key, _ in take_all(pages)) == list(range(61, 101))
         partitioned.put(101, "x")
         assert take_until(pages, lambda found: found) == [(101, "x")]
-        assert following.resume_after == 60
+        # On a busy machine another stream may have begun, before which it has looked through all again.
+        assert following.resume_after == 60 or following.num_streams > 1
         following.look_again()
         take_all(pages)
         assert following.resume_after == 101

@@ -145,6 +145,25 @@ def test_a_cache_that_does_not_exist_starts_nothing(session, numbers):
     assert list(list_runs(include_ended=True)) == []
 
 
+@pytest.mark.parametrize("goes", ["before it is looked at", "while it is looked at"])
+def test_a_cache_that_is_destroyed_while_all_are_listed_is_left_out(
+    session, numbers, client, monkeypatch, goes
+):
+    client.create_cache(CacheConfig("SESSION_GOES"))
+    find = session.client.cache
+
+    def find_then_destroy(name: str):
+        if name != "SESSION_GOES":
+            return find(name)
+        found = find(name) if goes == "while it is looked at" else None
+        client.destroy_cache(name)
+        return found or find(name)
+
+    monkeypatch.setattr(session.client, "cache", find_then_destroy)
+    names = [cache.name for cache in session.caches()]
+    assert numbers.name in names and "SESSION_GOES" not in names
+
+
 def test_a_syntax_error_is_seen_before_the_cache_is_counted(session):
     with pytest.raises(ScriptError):
         session.start_run(RunRequest("no cache is asked for", "for"))
