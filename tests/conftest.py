@@ -57,6 +57,9 @@ _NEEDED_BYTES = 2 << 30
 _HAS_MADE = pytest.StashKey[bool]()
 _FAULTS = pytest.StashKey[list[str]]()
 
+# nbformat imports jsonschema, which builds a grammar of IRIs with this where it is installed: 3 s of each process.
+sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
+
 # Machines are busy: how long an example takes says nothing.
 hypothesis.settings.register_profile(
     "busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
