@@ -25,19 +25,18 @@ def context(tmp_path_factory) -> Iterator[BrowserContext]:
 @pytest.fixture(scope="package")
 def shared_desk(ignite, context, tmp_path_factory) -> Iterator[Desk]:
     directory = tmp_path_factory.mktemp("desk")
-    home = directory / "home"
     env = {
         "IGNITE_TF_CLUSTER": ",".join(map(str, ignite.connect_options.endpoints)),
-        "IGNITE_TF_HOME": str(home),
+        "IGNITE_TF_HOME": str(directory / "home"),
     }
     with jupyter_lab(directory, env) as lab:
-        yield Desk(lab, context, directory, home)
+        yield Desk(lab, context, directory, env)
 
 
 @pytest.fixture
-def desk(shared_desk, ignite, monkeypatch) -> Iterator[Desk]:
+def desk(shared_desk, monkeypatch) -> Iterator[Desk]:
     """The desk, without pages and kernels of other tests; this process has the same user as its kernels."""
-    monkeypatch.setenv("IGNITE_TF_CLUSTER", ",".join(map(str, ignite.connect_options.endpoints)))
-    monkeypatch.setenv("IGNITE_TF_HOME", str(shared_desk.home))
+    for name, value in shared_desk.env.items():
+        monkeypatch.setenv(name, value)
     yield shared_desk
     shared_desk.clear()

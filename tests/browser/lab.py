@@ -119,13 +119,13 @@ class Desk:
 
     Attributes:
         directory: Notebooks are written to `notebooks` in it.
-        home: Where the runs of its kernels are.
+        env: Variables that its kernels see: their cluster, and where their runs are.
     """
 
     lab: Lab
     context: BrowserContext
     directory: Path
-    home: Path
+    env: Mapping[str, str]
 
     def open(self, name: str, *cells: str) -> Notebook:
         """Write a notebook and open it, with the magics loaded by its first cell."""
