@@ -1,4 +1,4 @@
-# make demo | smoke | test | test-all | lint | bench | faults; everything lives in .venv and the user's cache directory.
+# make demo | smoke | test | nightly | test-all (both) | lint | bench | faults; everything lives in .venv and the user's cache directory.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,7 +6,7 @@ unexport PYTHONDONTWRITEBYTECODE
 INPUTS := setup.cfg setup.py pyproject.toml ignite_tf_magic/protocol/_rows.c ignite_tf_magic/runs/_loopback.c \
 	ignite_tf_magic/tfplugin/_filesystem.c ignite_tf_magic/tfplugin/_filesystem.h
 
-.PHONY: demo smoke test test-all lint bench compare pairs faults faults-short matrix versions versions-tensorflow versions-ignite sanitize golden types docs browser fuse sshd torch needed pictures clean
+.PHONY: demo smoke test nightly test-all coverage lint bench compare pairs faults faults-short matrix versions versions-tensorflow versions-ignite sanitize golden types docs browser fuse sshd torch needed pictures clean
 
 demo: $(VENV)/.all
 	$(BIN)/ignite-tf demo
@@ -20,8 +20,16 @@ smoke: $(VENV)/.dev
 test: $(VENV)/.dev needed
 	$(PYTEST) -m "not nightly" $(ARGS)
 
-test-all: $(VENV)/.dev needed
-	$(PYTEST) --stamp $(ARGS)
+# What `make test` leaves out; all of it green is noted in tests/nightly.json, which is committed.
+nightly: $(VENV)/.dev needed
+	$(PYTEST) -m nightly $(if $(ARGS),,--stamp) $(ARGS)
+
+test-all: test nightly
+
+# Lines and branches of the package that tests pass, in every process that they start: make coverage ARGS='-m "not nightly"'
+coverage: $(VENV)/.dev needed
+	$(BIN)/coverage run -m pytest -n logical --dist loadgroup --no-loadscope-reorder $(ARGS); \
+	$(BIN)/coverage combine --quiet && $(BIN)/coverage report --format=total
 
 # What tests need of the system. Where it cannot be installed, they are skipped, or check what is said then.
 needed:

@@ -72,7 +72,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--stamp", action="store_true", help="note a green run of all tests: make test-all")
+    parser.addoption("--stamp", action="store_true", help="note that these tests are green: make nightly")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -176,7 +176,7 @@ def _end_shared_nodes(home: Path) -> list[str]:
 
 
 def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
-    """Print the faults that belong to no test, and the age of the last green `make test-all`."""
+    """Print the faults that belong to no test, and the age of the last green `make nightly`."""
     for fault in config.stash.get(_FAULTS, []):
         terminalreporter.write_line(fault, red=True)
     if config.getoption("stamp") and exitstatus == pytest.ExitCode.OK:

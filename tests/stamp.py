@@ -1,4 +1,4 @@
-"""The last green run of all tests, nightly ones included: `make test-all` writes it, and it is committed."""
+"""The last green run of the tests that `make test` leaves out: `make nightly` writes it, and it is committed."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-STAMP = ROOT / "tests" / "test_all.json"
+STAMP = ROOT / "tests" / "nightly.json"
 
 
 def write_stamp(num_passed: int, seconds: float) -> str:
-    """Note a green run of all tests on the commit that is checked out.
+    """Note a green run of the nightly tests on the commit that is checked out.
 
     Returns:
         A sentence about what was done; nothing is written where files are changed, as no commit has them.
@@ -32,14 +32,14 @@ def write_stamp(num_passed: int, seconds: float) -> str:
 
 
 def describe_stamp() -> str:
-    """Return how old the last green run of all tests is, in days and commits, as a sentence."""
+    """Return how old the last green run of the nightly tests is, in days and commits, as a sentence."""
     if not STAMP.exists():
-        return "make test-all: no green run is noted"
+        return "make nightly: no green run is noted"
     stamp = json.loads(STAMP.read_text(encoding="utf-8"))
     num_days = (datetime.now(timezone.utc).date() - datetime.fromisoformat(stamp["date"]).date()).days
     num_commits = _git("rev-list", "--count", f"{stamp['commit']}..HEAD") or "an unknown number of"
     return (
-        f"make test-all was last green {num_days} days and {num_commits} commits ago "
+        f"make nightly was last green {num_days} days and {num_commits} commits ago "
         f"({stamp['passed']} tests in {stamp['minutes']} minutes, {stamp['commit']})"
     )
 
