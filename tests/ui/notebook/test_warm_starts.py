@@ -32,7 +32,8 @@ ignite_tf_magic.result({"is_warm": is_warm, "argv": sys.argv[1:], "main": __name
 @pytest.fixture
 def kernel(ignite, tmp_path):
     endpoints = ",".join(map(str, ignite.connect_options.endpoints))
-    env = {**os.environ, "IGNITE_TF_HOME": str(tmp_path / "home"), "IGNITE_TF_CLUSTER": endpoints}
+    own = {"IGNITE_TF_HOME": str(tmp_path / "home"), "XDG_CONFIG_HOME": str(tmp_path / "config")}
+    env = {**os.environ, **own, "IGNITE_TF_CLUSTER": endpoints}
     started = Kernel(env, tmp_path)
     try:
         assert started.run("%load_ext ignite_tf_magic") == CellResult()
