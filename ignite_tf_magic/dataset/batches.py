@@ -5,24 +5,38 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 
 def num_rows(element: Any) -> Any:
-    """Count the rows of a batch, by its first part."""
-    first = tf.nest.flatten(element)[0]
-    if isinstance(first, tf.RaggedTensor):
-        return first.nrows(tf.int32)
-    if isinstance(first, tf.SparseTensor):
-        return tf.cast(first.dense_shape[0], tf.int32)
-    return tf.shape(first)[0]
+    """Return the number of rows of a batch: that of its first part that has rows; 1 of a number alone."""
+    for part in tf.nest.flatten(element):
+        if isinstance(part, tf.RaggedTensor):
+            return part.nrows(tf.int32)
+        if isinstance(part, tf.SparseTensor):
+            return tf.cast(part.dense_shape[0], tf.int32)
+        shape = tf.TensorShape(np.shape(part)) if isinstance(part, np.ndarray) else part.shape
+        if shape.rank is None or (shape.rank and shape[0] is None):
+            return tf.shape(part)[0]
+        if shape.rank:
+            return tf.constant(shape[0])
+    return tf.constant(1)
 
 
 def or_one_row(element: Any, rows: Any) -> Any:
     """Return a batch as it is, or in place of one without rows one with a row of zeros."""
+    known = tf.get_static_value(rows)
+    if known is not None and known > 0:
+        return element
 
     def fill(part: Any) -> Any:
-        if not isinstance(part, tf.Tensor) or part.shape.rank is None:
+        if isinstance(part, tf.RaggedTensor):
+            return tf.cond(rows > 0, lambda: part, lambda: _one_empty_row(part))
+        if isinstance(part, tf.SparseTensor):
+            size = tf.where(rows > 0, part.dense_shape[0], 1)
+            return tf.SparseTensor(part.indices, part.values, tf.concat([[size], part.dense_shape[1:]], 0))
+        if not isinstance(part, tf.Tensor) or not part.shape.rank:
             return part
         # Of sizes that nobody knows there is none in a batch without rows; a layer may need one, as LSTM a step.
         shape = tf.concat([[1], tf.maximum(tf.shape(part)[1:], 1)], 0)
@@ -32,22 +46,44 @@ def or_one_row(element: Any, rows: Any) -> Any:
     return tf.nest.map_structure(fill, element)
 
 
+def _one_empty_row(ragged: Any) -> Any:
+    splits = tf.zeros([2], ragged.row_splits.dtype)
+    return tf.RaggedTensor.from_row_splits(ragged.values, splits, validate=False)
+
+
 def part_of(element: Any, worker: int, num_workers: int) -> Any:
-    """Return every n-th row of a batch, beginning with the worker's number."""
-    return tf.nest.map_structure(lambda part: part[worker::num_workers], element)
+    """Return every n-th row of a batch, beginning with the worker's number; numbers beside rows as they are."""
+
+    def cut(part: Any) -> Any:
+        if isinstance(part, tf.SparseTensor):
+            return _sparse_part(part, worker, num_workers)
+        return part if part.shape.rank == 0 else part[worker::num_workers]
+
+    return tf.nest.map_structure(cut, element)
+
+
+def _sparse_part(sparse: Any, worker: int, num_workers: int) -> Any:
+    found = tf.sparse.retain(sparse, sparse.indices[:, 0] % num_workers == worker)
+    rows = (found.indices[:, :1] - worker) // num_workers
+    num_rows = (sparse.dense_shape[:1] - worker + num_workers - 1) // num_workers
+    indices = tf.concat([rows, found.indices[:, 1:]], 1)
+    return tf.SparseTensor(indices, found.values, tf.concat([num_rows, sparse.dense_shape[1:]], 0))
 
 
 def empty_like(spec: Any) -> Any:
-    """Return a batch without rows for an element spec.
+    """Return a batch without rows for an element spec; numbers beside rows are 0.
 
     Raises:
         TypeError: A part has no known rank.
     """
 
     def empty(one: Any) -> Any:
-        if not isinstance(one, (tf.TensorSpec, tf.RaggedTensorSpec)) or one.shape.rank is None:
+        kinds = (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec)
+        if not isinstance(one, kinds) or one.shape.rank is None:
             raise TypeError(f"batches without rows can only be made of tensors of known rank; found {one}")
-        shape = [0, *(0 if size is None else size for size in one.shape[1:])]
+        shape = [0 if at == 0 or size is None else size for at, size in enumerate(one.shape)]
+        if isinstance(one, tf.SparseTensorSpec):
+            return tf.SparseTensor(tf.zeros([0, len(shape)], tf.int64), tf.zeros([0], one.dtype), shape)
         if isinstance(one, tf.RaggedTensorSpec):
             dense = tf.zeros(shape, one.dtype)
             splits = one.row_splits_dtype

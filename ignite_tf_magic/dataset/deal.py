@@ -48,27 +48,23 @@ class GlobalBatchPlan:
     Attributes:
         rows_by_worker: Rows that each worker has.
         batch_rows: Rows of a batch, of all workers together.
-
-    Raises:
-        ConfigError: A batch has fewer rows than there are workers.
     """
 
     rows_by_worker: tuple[int, ...]
     batch_rows: int
     policy: EqualSteps = EqualSteps.PAD
 
-    def __post_init__(self) -> None:
-        if self.batch_rows < len(self.rows_by_worker):
-            raise ConfigError(
-                f"batch({self.batch_rows}) with {len(self.rows_by_worker)} workers: a batch is shared by all workers, "
-                f"so it needs at least {len(self.rows_by_worker)} rows"
-            )
-
     @property
     def num_steps(self) -> int:
         """Steps of an epoch, the same for every worker."""
         rows = sum(self.rows_by_worker)
         return rows // self.batch_rows if self.policy is EqualSteps.DROP else -(-rows // self.batch_rows)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of an epoch, of all workers together."""
+        rows = sum(self.rows_by_worker)
+        return rows if self.policy is EqualSteps.PAD else self.num_steps * self.batch_rows
 
     def sizes(self, worker: int) -> np.ndarray:
         """Return the rows that a worker brings to each step, as int64[num_steps]; a step may have none of it."""
@@ -145,17 +141,8 @@ class UncountedShare:
     is_endless: bool = False
 
     def batch_rows(self, of_all: int) -> int:
-        """Return how many rows of each batch are this worker's.
-
-        Raises:
-            ConfigError: There are fewer than workers.
-        """
-        if of_all < self.num_workers:
-            raise ConfigError(
-                f"batch({of_all}) with {self.num_workers} workers: a batch is shared by all workers, so it needs at "
-                f"least {self.num_workers} rows"
-            )
-        return of_all // self.num_workers + (self.worker < of_all % self.num_workers)
+        """Return how many rows of each batch are this worker's: one at least, or it could never bring its rows."""
+        return max(of_all // self.num_workers + (self.worker < of_all % self.num_workers), 1)
 
 
 def uncounted(given: AssignedShard | None) -> UncountedShare:

@@ -364,6 +364,7 @@ def dealt_batches(pages: Pages, deal: GlobalBatchPlan, worker: int, passes: Epoc
     knows it. Rows that have come since they were counted are left out. Of several workers, rows that have gone are
     missing from the last steps; one alone takes rows from the beginning for them, as it can do nothing with no rows.
     """
+    passes.plan = deal
     empty = tf.data.Dataset.from_tensors(empty_like(pages.element_spec)).repeat()
     is_alone = len(deal.rows_by_worker) < 2
     endless = pages.repeat() if deal.policy is EqualSteps.REPEAT or is_alone else pages

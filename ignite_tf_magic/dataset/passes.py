@@ -14,9 +14,12 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from ignite_tf_magic.dataset.deal import GlobalBatchPlan
 
 # In a record a partition says: 1 + worker * _GROUPS + group.
 _GROUPS = 1 << 20
@@ -151,10 +154,14 @@ class EpochTracker:
 
     Args:
         share: Set where the workers of a run share the source.
+
+    Attributes:
+        plan: The global batches of a pass, where there is one.
     """
 
     def __init__(self, share: RowShard | None = None) -> None:
         self.share = share
+        self.plan: GlobalBatchPlan | None = None
         self._first = self._skipped = self._started = 0
         self._replayed: PassRecord | None = None
         self._begun: Counter[str] = Counter()

@@ -12,12 +12,11 @@ import tensorflow as tf
 from ignite_tf_magic.dataset.lineage import is_read_where_it_lives
 from ignite_tf_magic.dataset.portable import graph_of
 from ignite_tf_magic.errors import ConfigError
-from ignite_tf_magic.training.advice import check_elements
 from ignite_tf_magic.training.callbacks import LeadingCallback, acts_by_batch, listed
 from ignite_tf_magic.training.checkpoints import directory_in_run
 from ignite_tf_magic.training.chief_client import Servers
 from ignite_tf_magic.training.claim import name_in_run
-from ignite_tf_magic.training.fit_data import end_is_well, training_data
+from ignite_tf_magic.training.fit_data import end_is_well, explained, training_data
 from ignite_tf_magic.training.frameworks import Framework, framework_of
 from ignite_tf_magic.training.group import worker_group
 from ignite_tf_magic.training.handed_out_fit import HandedOutFit
@@ -45,11 +44,12 @@ def fit_on_workers(model: Any, original: Callable[..., Any], given: dict[str, An
         ServerGone: A parameter server is lost.
     """
     framework, group, servers = framework_of(model), worker_group(), Servers(task().addresses)
-    _check(model, given)
+    _check(model)
     fit = f"fit-{next(_fits)}"
     name = name_in_run(fit, group)
     progress = FitProgress(model, framework, group, CheckpointPolicy(directory_in_run(name), group))
     progress.find()
+    given_data = given.get("x")
     data, _ = training_data(given, framework, group, order_seed(group, fit))
     source = _source(data, given, framework, len(servers.workers))
     note(name, of_fit(model, given, {"tensorflow": tf.__version__, "keras": framework.module.__version__}))
@@ -67,16 +67,20 @@ def fit_on_workers(model: Any, original: Callable[..., Any], given: dict[str, An
             return progress.result(history)
         given["initial_epoch"] = max(given.get("initial_epoch", 0), progress.epoch)
         progress.begin(data["x"], given["initial_epoch"])
-        with progress.skipping(), asked.listening(), end_is_well(given, "steps_per_epoch"):
+        with (
+            progress.skipping(),
+            asked.listening(),
+            end_is_well(given, "steps_per_epoch"),
+            explained(given_data, group),
+        ):
             found = original(**{**given, **data}, callbacks=[*callbacks, history, leading])
     leave_model(model)
     return found
 
 
-def _check(model: Any, given: Mapping[str, Any]) -> None:
+def _check(model: Any) -> None:
     if getattr(model, "optimizer", None) is None and not getattr(model, "compiled", False):
         raise ConfigError("compile the model before fit: model.compile(optimizer, loss)")
-    check_elements(model, given.get("x"))
     if model.run_eagerly:
         warnings.warn(
             "run_eagerly=True: steps that workers make are graphs all the same; what a step prints or looks at in "

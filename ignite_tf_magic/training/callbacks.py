@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
 
 from ignite_tf_magic.training.consistency import Firsts
-from ignite_tf_magic.training.frameworks import Framework
+from ignite_tf_magic.training.frameworks import Framework, is_of_keras
 from ignite_tf_magic.training.group import WorkerGroup, as_array
+from ignite_tf_magic.training.hooking import seams
+from ignite_tf_magic.training.one_rule import print_line
 from ignite_tf_magic.training.reporting import Reporter, check_loss
 from ignite_tf_magic.training.resume import FitProgress, GracefulShutdown
 from ignite_tf_magic.training.step import REPORT, SAVE, STOP
@@ -21,9 +25,49 @@ _CHIEFS = ("ModelCheckpoint", "TensorBoard", "CSVLogger", "RemoteMonitor")
 
 def for_worker(callbacks: Any, framework: Framework, group: WorkerGroup) -> list[Any]:
     """Return the callbacks of this worker: all of them to the chief, to the others those that write nothing."""
-    module = framework.module.callbacks
-    kinds = tuple(getattr(module, name) for name in _CHIEFS)
+    kinds = _kinds_of_chief(framework)
     return [each for each in listed(callbacks) if group.place.is_chief or not isinstance(each, kinds)]
+
+
+def _kinds_of_chief(framework: Framework) -> tuple[type, ...]:
+    return tuple(getattr(framework.module.callbacks, name) for name in _CHIEFS)
+
+
+@contextmanager
+def only_of_chief(
+    callbacks: Sequence[Any],
+    framework: Framework,
+    group: WorkerGroup,
+    alone: Callable[[], AbstractContextManager[None]],
+) -> Iterator[None]:
+    """Let callbacks of the script's own that only the chief has do what they do, as `evaluate`, without the others.
+
+    Args:
+        callbacks: Of this worker.
+        framework: The model's.
+        group: The workers.
+        alone: Makes what holds while a method of such a callback is called.
+    """
+
+    def by_itself(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def call(*arguments: Any, **options: Any) -> Any:
+            with alone():
+                return method(*arguments, **options)
+
+        return call
+
+    kinds = _kinds_of_chief(framework)
+    with ExitStack() as stack:
+        for each in callbacks if group.place.size > 1 else ():
+            if isinstance(each, kinds) and not is_of_keras(type(each)):
+                names = [
+                    name
+                    for name in dir(each)
+                    if name.startswith("on_") and not is_of_keras(getattr(each, name))
+                ]
+                stack.enter_context(seams(each, {name: by_itself(getattr(each, name)) for name in names}))
+        yield
 
 
 def listed(callbacks: Any) -> list[Any]:
@@ -43,10 +87,11 @@ def leading(
     reporter: Reporter,
     asked: GracefulShutdown,
     firsts: Firsts,
+    planned_rows: int | None,
 ) -> Any:
-    """Make the callback that must be the last one, behind the history."""
+    """Make the callback that must be the last one, behind the history; `planned_rows` are those of an epoch."""
     kind = type("Leading", (Leading, framework.module.callbacks.Callback), {})
-    return kind(together, group, progress, reporter, asked, firsts)
+    return kind(together, group, progress, reporter, asked, firsts, planned_rows)
 
 
 def same_logs(
@@ -159,17 +204,22 @@ class Leading(LeadingCallback):
         reporter: Reporter,
         asked: GracefulShutdown,
         firsts: Firsts,
+        planned_rows: int | None,
     ) -> None:
         super().__init__(progress, reporter, asked)
         self._together = together
         self._group = group
         self._firsts = firsts
+        self._planned_rows = planned_rows
+        self._is_whole_epoch = True
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Put the training back to where it was, if it goes on in this epoch."""
         del logs
-        if self._goes_on_in(epoch):
+        self._is_whole_epoch = not self._goes_on_in(epoch)
+        if not self._is_whole_epoch:
             self._together.keep_metrics()
+        self._together.take_rows_done()
         self._reporter.go()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -213,11 +263,22 @@ class Leading(LeadingCallback):
         self._together.check_weights(f"after epoch {epoch + 1}")
         wishes = [self.model.stop_training or self._together.wishes_for(STOP), self._wants_to_save()]
         stop, save = self._group.sum_arrays([np.array(wishes, np.float32)])[0]
+        self._tell_of_missing_rows(epoch)
         if stop:
             self.model.stop_training = True
         if save:
             self._progress.save(epoch + 1, 0, self.step)
             self._asked.end_together(self._group)
+
+    def _tell_of_missing_rows(self, epoch: int) -> None:
+        """Say, in the chief, how many rows are gone that were in the cache when the run counted them."""
+        rows = self._together.take_rows_done()
+        is_whole = self._is_whole_epoch and not self.model.stop_training
+        if self._planned_rows and is_whole and self._group.place.is_chief and rows < self._planned_rows:
+            print_line(
+                f"epoch {epoch + 1} trained {rows:,} rows: {self._planned_rows - rows:,} of the {self._planned_rows:,} "
+                "that were in the cache when the run began are gone"
+            )
 
     def _report_if_agreed(self, is_agreed: bool, logs: Mapping[str, Any]) -> None:
         if is_agreed or (self._group.place.size == 1 and self._reporter.is_time()):

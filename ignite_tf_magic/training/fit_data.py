@@ -32,6 +32,38 @@ def end_is_well(given: Mapping[str, Any], *numbers: str) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def explained(data: Any, group: WorkerGroup) -> Iterator[None]:
+    """Add to an exception of Keras' what of the data may have caused it: its own text is about layers."""
+    try:
+        yield
+    except Exception as error:
+        advice = _advice(error, data, group) if isinstance(data, tf.data.Dataset) else None
+        if advice and hasattr(error, "add_note"):
+            error.add_note(advice)
+        raise
+
+
+def _advice(error: Exception, data: Any, group: WorkerGroup) -> str | None:
+    spec = data.element_spec
+    if isinstance(spec, dict) and spec.keys() == {"key", "val"}:
+        fields = ", ".join(map(repr, spec["val"])) if isinstance(spec["val"], dict) else "the value itself"
+        return (
+            "The dataset gives rows of the cache, and a model is trained with pairs of input and label. Make them with "
+            f"map, before batch: dataset.map(lambda row: (row['val'][...], row['val'][...])); fields: {fields}"
+        )
+    parts = tf.nest.flatten(spec[0] if isinstance(spec, tuple) else spec)
+    if any(part.shape.rank == 0 for part in parts):
+        return "The dataset gives single numbers, and a model is trained with batches: dataset.batch(64)"
+    if "None" in str(error) and group.place.size > 1 and any(part.shape[:1] == [None] for part in parts):
+        return (
+            "A worker's batches do not all have the same number of rows, so that number is None in a traced step. Use "
+            "tf.shape(x)[0], or let all batches have the same rows: dataset.batch(n, drop_remainder=True), n being "
+            "a multiple of the number of workers"
+        )
+    return None
+
+
 def training_data(
     given: dict[str, Any], framework: Framework, group: WorkerGroup, order: int
 ) -> tuple[dict[str, Any], Firsts]:
@@ -112,7 +144,7 @@ def _share(
         return shares.of_own_arrays(
             tensors, rows_by_worker, batch_rows, order=order, worker=group.place.index
         )
-    return shares.share_of(shares.of_arrays(tensors, batch_rows, order=order, group=group), group, [])
+    return shares.share_of(shares.of_arrays(tensors, batch_rows, order=order), group, [])
 
 
 def _tell_of_own_rows(by_worker: Sequence[int]) -> None:

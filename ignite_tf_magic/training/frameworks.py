@@ -25,7 +25,6 @@ class Framework(ABC):
     module: Any
     apply_name: str  # of the method of optimizers that all others end in
     converts_steps = False  # whether AutoGraph converts a `train_step`
-    aggregate_name = ""  # of the method of models that adds up the losses that a layer adds, where one does
 
     @abstractmethod
     def unpack(self, data: Any) -> tuple[Any, Any, Any]:
@@ -73,6 +72,10 @@ class Framework(ABC):
     def gradients_of(self, arguments: Arguments, options: Options) -> tuple[list[Any], Replace]:
         """Find the gradients in the arguments of `apply_name`; also returns how to put others in their place."""
 
+    @abstractmethod
+    def variables_of(self, optimizer: Any, arguments: Arguments, options: Options) -> list[Any]:
+        """Return the variables that a call of `apply_name` with these arguments changes."""
+
     @property
     @abstractmethod
     def optimizer_classes(self) -> tuple[type, ...]:
@@ -102,6 +105,10 @@ class Framework(ABC):
         """Count a step that the model's own train function has not made, where callbacks ask it for their number."""
         del model
 
+    def compiled_loss(self, model: Any) -> Any:
+        """Return what a step of the script's own may call for all losses of `compile`, beside `compute_loss`."""
+        del model
+
     def is_optimizer(self, thing: Any) -> bool:
         """Whether something is an optimizer."""
         return isinstance(thing, self.optimizer_classes)
@@ -111,7 +118,6 @@ class Keras3(Framework):
     """Keras 3 on TensorFlow."""
 
     apply_name = "apply"
-    aggregate_name = "_aggregate_additional_loss"
 
     def __init__(self, module: Any) -> None:
         self.module = module
@@ -147,6 +153,10 @@ class Keras3(Framework):
     def gradients_of(self, arguments: Arguments, options: Options) -> tuple[list[Any], Replace]:
         gradients, replace = _first_of(arguments, options, "grads")
         return list(gradients), replace
+
+    def variables_of(self, optimizer: Any, arguments: Arguments, options: Options) -> list[Any]:
+        given = arguments[1] if len(arguments) > 1 else options.get("trainable_variables")
+        return list(optimizer._trainable_variables if given is None else given)
 
     @property
     def optimizer_classes(self) -> tuple[type, ...]:
@@ -211,6 +221,11 @@ class TfKeras(Framework):
             list(zip(others, variables, strict=True))
         )
 
+    def variables_of(self, optimizer: Any, arguments: Arguments, options: Options) -> list[Any]:
+        del optimizer
+        pairs, _ = _first_of(arguments, options, "grads_and_vars")
+        return [variable for _, variable in pairs]
+
     @property
     def optimizer_classes(self) -> tuple[type, ...]:
         return (self.module.optimizers.Optimizer, self.module.optimizers.legacy.Optimizer)
@@ -234,6 +249,9 @@ class TfKeras(Framework):
 
     def count_step(self, model: Any) -> None:
         model._train_counter.assign_add(1)
+
+    def compiled_loss(self, model: Any) -> Any:
+        return model.compiled_loss
 
 
 def _variables_in(things: Iterable[Any]) -> Iterator[Any]:
@@ -283,6 +301,12 @@ def framework_of(model: Any) -> Framework:
         if module is not None and isinstance(model, module.Model):
             return framework_named(name)
     raise ConfigError(f"{type(model).__name__} is neither a model of Keras 3 nor of tf_keras")
+
+
+def is_of_keras(thing: Any) -> bool:
+    """Return whether a class, a function or an object's class is Keras' own, not the script's or another package's."""
+    owner = thing if hasattr(thing, "__qualname__") else type(thing)
+    return str(owner.__module__).partition(".")[0] in _KINDS
 
 
 def look_at_step(model: Any, framework: Framework, step: Callable[[Any], Any], element_spec: Any) -> None:

@@ -2,7 +2,11 @@
 
 Values go round by TensorFlow's own collective operations (`tf.raw_ops.CollectiveReduceV2`), over the servers that
 TF_CONFIG names. There is no strategy around it: variables are those of one process, and what is reduced, and when, is
-written down where it happens. Each call of `sum` is an operation that every worker must come by, in the same order.
+written down where it happens. All workers must call `sum` in the same order.
+
+TensorFlow knows an operation by its instance key, and keeps a kilobyte or two for each key until the process ends. The
+key here is made of the dtype and the number of elements, so that there are few; operations with the same key are kept
+apart by their order, as in `MultiWorkerMirroredStrategy`, which an ordering token guarantees within graphs.
 """
 
 from __future__ import annotations
@@ -23,6 +27,8 @@ from ignite_tf_magic.training.task import Place, place_of, task
 
 _NARROW = (tf.float16, tf.bfloat16)
 _GROUP_KEY = 41_001  # strategies count theirs from 1
+_NUM_DTYPES = 64
+_MAX_KEY = 2**31 - 1
 _COMMUNICATION = "IGNITE_TF_COMMUNICATION"
 _TOO_LATE = (
     "TensorFlow was at work before Keras was imported, so this worker cannot join the others any more. Import keras at "
@@ -45,7 +51,7 @@ class WorkerGroup:
         self._is_connected = False
         self._key = _GROUP_KEY
         self._num_channels = 0
-        self._number: Any = None
+        self._token: Any = None
         self._lock = threading.Lock()
 
     def connect(self) -> None:
@@ -149,37 +155,41 @@ class WorkerGroup:
         return tuple(int(each) for each in self.sum_arrays([row])[0])
 
     def _sum_of_one_dtype(self, tensors: list[Any]) -> list[Any]:
-        flat = tensors[0] if len(tensors) == 1 else tf.concat([tf.reshape(each, [-1]) for each in tensors], 0)
-        total = self._reduce(flat)
-        if len(tensors) == 1:
-            return [total]
-        parts = tf.split(total, [tf.size(each) for each in tensors], num=len(tensors))
+        flat = [tf.reshape(each, [-1]) for each in tensors]
+        total = self._reduce(flat[0] if len(flat) == 1 else tf.concat(flat, 0))
+        parts = (
+            [total] if len(flat) == 1 else tf.split(total, [tf.size(each) for each in flat], num=len(flat))
+        )
         return [
             tf.ensure_shape(tf.reshape(part, tf.shape(each)), each.shape)
             for part, each in zip(parts, tensors, strict=True)
         ]
 
-    def _reduce(self, tensor: Any) -> Any:
+    def _reduce(self, flat: Any) -> Any:
         way = communication()
+        if self._token is None:
+            with tf.init_scope(), tf.device("CPU:0"):
+                self._token = tf.Variable(0.0, trainable=False)
         # The same kind of device on every worker, whatever else it has.
         with tf.device("GPU:0" if way == "nccl" else "CPU:0"):
             return tf.raw_ops.CollectiveReduceV2(
-                input=tensor,
+                input=flat,
                 group_size=self.place.size,
                 group_key=self._key,
-                instance_key=self._next_number(),
-                ordering_token=[],
+                instance_key=_instance_key(flat),
+                ordering_token=[self._token.handle],
                 merge_op="Add",
                 final_op="Id",
                 communication_hint=way,
             )
 
-    def _next_number(self) -> Any:
-        """Number the operations, so that each meets its own on the other workers; a variable counts in graphs, too."""
-        if self._number is None:
-            with tf.init_scope(), tf.device("CPU:0"):
-                self._number = tf.Variable(0, trainable=False, dtype=tf.int32)
-        return self._number.assign_add(1)
+
+def _instance_key(flat: Any) -> Any:
+    """Return the key of sums of so many elements of this dtype: TensorFlow refuses another shape for the same key."""
+    kind = flat.dtype.as_datatype_enum
+    if flat.shape[0] is not None:
+        return (flat.shape[0] * _NUM_DTYPES + kind) % _MAX_KEY
+    return tf.cast((tf.size(flat, tf.int64) * _NUM_DTYPES + kind) % _MAX_KEY, tf.int32)
 
 
 def communication() -> str:

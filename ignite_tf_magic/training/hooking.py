@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ignite_tf_magic.training.step import Step, current_step
+from ignite_tf_magic.training.step import Step, current_step, is_in_step
 
 
 def hook(
-    kind: type, name: str, around: Callable[..., Any], outside: Callable[[], None] | None = None
+    kind: type, name: str, around: Callable[..., Any], outside: Callable[..., Any] | None = None
 ) -> None:
     """Put a function around a method, if a class itself defines it; a second time nothing happens.
 
@@ -22,7 +22,7 @@ def hook(
         kind: The class.
         name: The method's.
         around: Called as `around(step, original, thing, *arguments, **options)`, `original` being the bound method.
-        outside: Called before the method where there is no step.
+        outside: Called as `outside(original, thing, *arguments, **options)` where there is no step.
     """
     original = vars(kind).get(name)
     if original is None or hasattr(original, "is_hooked"):
@@ -32,8 +32,8 @@ def hook(
     def method(self: Any, *arguments: Any, **options: Any) -> Any:
         step: Step | None = current_step()
         if step is None:
-            if outside is not None:
-                outside()
+            if outside is not None and not is_in_step():
+                return outside(functools.partial(original, self), self, *arguments, **options)
             return original(self, *arguments, **options)
         return around(step, functools.partial(original, self), self, *arguments, **options)
 
@@ -48,7 +48,7 @@ def leave_alone(function: Callable[..., Any]) -> None:
 
 
 def hook_family(
-    base: type, name: str, around: Callable[..., Any], outside: Callable[[], None] | None = None
+    base: type, name: str, around: Callable[..., Any], outside: Callable[..., Any] | None = None
 ) -> None:
     """Put a function around a method of a class, wherever it has it from, and of all its subclasses, later ones too."""
     for kind in [*base.__mro__, *subclasses(base)]:

@@ -24,13 +24,18 @@ from ignite_tf_magic.dataset.batches import empty_like, or_one_row
 from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.training import shares
 from ignite_tf_magic.training.adapting import hook_adapt
-from ignite_tf_magic.training.advice import check_elements, warn_of_own_statistics
 from ignite_tf_magic.training.async_fit import fit_on_workers
-from ignite_tf_magic.training.callbacks import for_worker, leading, same_logs
+from ignite_tf_magic.training.callbacks import for_worker, leading, only_of_chief, same_logs
 from ignite_tf_magic.training.checkpoints import directory_in_run
 from ignite_tf_magic.training.claim import CLAIM, name_in_run, stay_alone, stay_out
 from ignite_tf_magic.training.consistency import check_models, check_versions
-from ignite_tf_magic.training.fit_data import described, end_is_well, evaluation_data, training_data
+from ignite_tf_magic.training.fit_data import (
+    described,
+    end_is_well,
+    evaluation_data,
+    explained,
+    training_data,
+)
 from ignite_tf_magic.training.frameworks import (
     Framework,
     framework_named,
@@ -39,9 +44,11 @@ from ignite_tf_magic.training.frameworks import (
     too_old,
 )
 from ignite_tf_magic.training.group import WorkerGroup, worker_group
+from ignite_tf_magic.training.loop_steps import average_in_loops, loop_exchange
 from ignite_tf_magic.training.losses import hook_losses
 from ignite_tf_magic.training.metric_updates import hook_metrics
 from ignite_tf_magic.training.models import leave_model
+from ignite_tf_magic.training.one_rule import print_rule
 from ignite_tf_magic.training.optimizers import hook_optimizers, optimizers_of
 from ignite_tf_magic.training.parameters import note, of_fit
 from ignite_tf_magic.training.reporting import reporter_of_fit
@@ -49,17 +56,15 @@ from ignite_tf_magic.training.resume import CheckpointPolicy, FitProgress, Grace
 from ignite_tf_magic.training.saving import hook_saving
 from ignite_tf_magic.training.seeding import own_random_numbers
 from ignite_tf_magic.training.strategies import hook_strategies
-from ignite_tf_magic.training.tapes import hook_tapes
 from ignite_tf_magic.training.task import hands_steps_out, task, why_alone
 from ignite_tf_magic.training.tensorflow_seeds import order_seed, own_numbers, seed_tensorflow
 from ignite_tf_magic.training.together import DataParallelFit
 
 _TOGETHER = "_ignite_tf_together"
 _NO_STRATEGY = type(tf.distribute.get_strategy())  # that of a process in which nobody has asked for one
-_is_at_work: contextvars.ContextVar[bool] = contextvars.ContextVar("at_work", default=False)
+_is_independent: contextvars.ContextVar[bool] = contextvars.ContextVar("independent", default=False)
 _trained_as_ever: weakref.WeakSet[Any] = weakref.WeakSet()
 _installed: set[str] = set()
-_told: set[str] = set()
 _fits = itertools.count()
 
 
@@ -114,16 +119,17 @@ def _install(name: str) -> None:
         hook_strategies()
     if group.place.size > 1 and not is_too_old:  # `fit` says so then; who imports Keras only needs no word
         framework = framework_named(name)
-        hook_optimizers(framework, _tell_of_a_loop)
+        in_loops = average_in_loops(framework, loop_exchange(group), _is_independent.get)
+        hook_optimizers(framework, in_loops)
         hook_losses(framework)
-        hook_tapes(framework)
         hook_metrics(framework)
-        hook_adapt(framework, group, _is_at_work.get)
+        hook_adapt(framework, group, _is_independent.get)
         hook_saving(module, group.place.index)
-    for method, together in (("fit", _fit), ("evaluate", _evaluate)):
+    wrapped = {"fit": _fit, "evaluate": _evaluate}
+    if group.place.size > 1:
+        wrapped |= {"train_on_batch": _on_batch, "test_on_batch": _on_batch}
+    for method, together in wrapped.items():
         setattr(module.Model, method, _wrapped(getattr(module.Model, method), together))
-    for method in ("train_on_batch", "test_on_batch") if group.place.size > 1 else ():
-        setattr(module.Model, method, _told_of(getattr(module.Model, method)))
 
 
 def _is_on_tensorflow(module: Any) -> bool:
@@ -136,12 +142,17 @@ def independent() -> Iterator[None]:
 
     Random numbers of Python, NumPy and TensorFlow are others on each worker here.
     """
-    token = _is_at_work.set(True)
+    with _alone(), own_random_numbers(), own_numbers(worker_group().place.index):
+        yield
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    token = _is_independent.set(True)
     try:
-        with own_random_numbers(), own_numbers(worker_group().place.index):
-            yield
+        yield
     finally:
-        _is_at_work.reset(token)
+        _is_independent.reset(token)
 
 
 def _wrapped(original: Callable[..., Any], together: Callable[..., Any]) -> Callable[..., Any]:
@@ -149,51 +160,16 @@ def _wrapped(original: Callable[..., Any], together: Callable[..., Any]) -> Call
 
     @functools.wraps(original)
     def method(model: Any, *arguments: Any, **options: Any) -> Any:
-        if _is_at_work.get() or _has_strategy(model):
+        # `fit` validates by `evaluate`, with data that has been divided already.
+        is_of_fit = options.get("_use_cached_eval_dataset")
+        if is_of_fit or _is_independent.get() or _has_strategy(model):
             return original(model, *arguments, **options)
         bound = signature.bind(model, *arguments, **options)
         given = {name: value for name, value in bound.arguments.items() if name not in ("self", "kwargs")}
         given |= bound.arguments.get("kwargs", {})
-        token = _is_at_work.set(True)
-        try:
-            return together(model, functools.partial(original, model), given)
-        finally:
-            _is_at_work.reset(token)
+        return together(model, functools.partial(original, model), given)
 
     return method
-
-
-def _told_of(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method that trains this worker alone, with a warning that it does."""
-
-    @functools.wraps(original)
-    def method(model: Any, *arguments: Any, **options: Any) -> Any:
-        name = original.__name__
-        if not _is_at_work.get() and name not in _told and not _has_strategy(model):
-            _told.add(name)
-            warnings.warn(
-                f"{name} is a matter of this worker alone: each worker has a model of its own. `fit` trains one model "
-                "on all of them, with what such a loop does in a `train_step` of the model. Where each is to train "
-                "alone, `with ignite_tf_magic.independent():` says so",
-                stacklevel=2,
-            )
-        return original(model, *arguments, **options)
-
-    return method
-
-
-def _tell_of_a_loop() -> None:
-    """Warn, once, of a loop of the script's own in which this worker takes its own gradients alone."""
-    if _told or _is_at_work.get() or tf.distribute.has_strategy():
-        return
-    _told.add("apply")
-    warnings.warn(
-        "an optimizer takes the gradients of this worker alone: in a loop of the script's own each worker trains a "
-        "model of its own, on what it is given. `ignite_tf_magic.strategy()` is for loops over all workers, and `fit` "
-        "trains one model on all of them by itself. Where each is to train alone, "
-        "`with ignite_tf_magic.independent():` says so",
-        stacklevel=4,
-    )
 
 
 def _has_strategy(model: Any) -> bool:
@@ -226,13 +202,13 @@ def _has_strategy(model: Any) -> bool:
 def _fit(model: Any, original: Callable[..., Any], given: dict[str, Any]) -> Any:
     framework, group = framework_of(model), worker_group()
     together, asked = _together(model, framework, group), GracefulShutdown()
-    check_elements(model, given.get("x"))
     check_versions({"TensorFlow": tf.__version__, "Keras": framework.module.__version__}, group)
     check_models([("the arguments of `fit`", described(given))], group)
     fit = f"fit-{next(_fits)}"
     name = name_in_run(fit, group)
     progress = FitProgress(model, framework, group, CheckpointPolicy(directory_in_run(name), group))
     progress.find()
+    source = given.get("x")
     data, firsts = training_data(given, framework, group, order_seed(group, fit))
     together.note_divided(firsts.is_training_divided, is_training=True)
     together.note_divided(firsts.is_validation_divided, is_training=False)
@@ -241,19 +217,20 @@ def _fit(model: Any, original: Callable[..., Any], given: dict[str, Any]) -> Any
     callbacks = for_worker(given.pop("callbacks", None), framework, group)
     history = framework.module.callbacks.History()
     progress.callbacks = list(callbacks)
-    callbacks = [
+    is_planned = group.place.size > 1 and given.get("steps_per_epoch") is None
+    planned_rows = shares.planned_rows(data["x"]) if is_planned else None
+    led = [
         *same_logs(callbacks, framework, together, group),
         *callbacks,
         history,
-        leading(framework, together, group, progress, reporter, asked, firsts),
+        leading(framework, together, group, progress, reporter, asked, firsts, planned_rows),
     ]
     if not group.place.is_chief:
         given["verbose"] = 0
-    elif group.place.size > 1:
-        warn_of_own_statistics(model)
-    with together.installed():
-        _build(model, data["x"], framework, needs_all=progress.was_found)
-        _hold_back(together, train=data["x"], test=data.get("validation_data"))
+    with together.installed(), explained(source, group):
+        _build(model, data["x"], framework, group, needs_all=progress.was_found)
+        if group.place.size > 1 and group.place.is_chief:
+            print_rule(model, framework)
         progress.restore()
         together.start()
         if progress.is_done:
@@ -268,29 +245,32 @@ def _fit(model: Any, original: Callable[..., Any], given: dict[str, Any]) -> Any
             progress.skipping(),
             asked.listening(),
             end_is_well(given, "steps_per_epoch", "validation_steps"),
+            only_of_chief(callbacks, framework, group, lambda: _on_this_worker_alone(together)),
         ):
-            found = original(**{**given, **data}, callbacks=callbacks)
+            found = original(**{**given, **data}, callbacks=led)
     group.settle()
     if group.place.is_chief:
         leave_model(model)
     return found
 
 
+@contextlib.contextmanager
+def _on_this_worker_alone(together: DataParallelFit) -> Iterator[None]:
+    with together.suspended(), _alone():
+        yield
+
+
 def _evaluate(model: Any, original: Callable[..., Any], given: dict[str, Any]) -> Any:
     framework, group = framework_of(model), worker_group()
     if group.place.size == 1:
-        together = _together(model, framework, group)
-        with together.installed():
-            _hold_back(together, test=given.get("x"))
-            return original(**given)
-    check_elements(model, given.get("x"))
+        return original(**given)
+    source = given.get("x")
     data, firsts = evaluation_data(given, framework, group)
     if not group.place.is_chief:
         given["verbose"] = 0
     together = _together(model, framework, group)
     together.note_divided(firsts.is_validation_divided, is_training=False)
-    with together.installed():
-        _hold_back(together, test=data.get("x"))
+    with together.installed(), explained(source, group):
         found = original(**given, **data)
     for first in firsts.of_validation:
         first.check(group)
@@ -298,11 +278,21 @@ def _evaluate(model: Any, original: Callable[..., Any], given: dict[str, Any]) -
     return found
 
 
-def _hold_back(together: DataParallelFit, **data: Any) -> None:
-    """Let steps wait for their batches where nobody knows how many there are."""
-    for name, each in data.items():
-        if isinstance(each, tf.data.Dataset) and int(each.cardinality()) == tf.data.UNKNOWN_CARDINALITY:
-            together.hold_back(name, each)
+def _on_batch(model: Any, original: Callable[..., Any], given: dict[str, Any]) -> Any:
+    """Make a step of all workers, of the batch that each has."""
+    framework, group = framework_of(model), worker_group()
+    together = _together(model, framework, group)
+    with together.installed(by_batch=True):
+        if not together.has_started:
+            rows = framework.module.utils.pack_x_y_sample_weight(
+                given["x"], given.get("y"), given.get("sample_weight")
+            )
+            batch = tf.data.Dataset.from_tensors(tf.nest.map_structure(framework.as_input, rows))
+            _build(model, batch, framework, group, needs_all=False)
+            if group.place.is_chief:
+                print_rule(model, framework)
+            together.start()
+        return original(**given)
 
 
 def _together(model: Any, framework: Framework, group: WorkerGroup) -> DataParallelFit:
@@ -316,9 +306,10 @@ def _together(model: Any, framework: Framework, group: WorkerGroup) -> DataParal
     return known
 
 
-def _build(model: Any, data: Any, framework: Framework, *, needs_all: bool) -> None:
-    """Make the variables of a model that knows its inputs only now, and of all else; nothing is computed."""
-    if isinstance(data, tf.data.Dataset) and (needs_all or not model.built):
+def _build(model: Any, data: Any, framework: Framework, group: WorkerGroup, *, needs_all: bool) -> None:
+    """Make the variables of a model that learns its inputs from its data, and of all else; nothing is computed."""
+    is_needed = needs_all or (group.place.size > 1 and not model.built)
+    if isinstance(data, tf.data.Dataset) and is_needed:
         if model.run_eagerly:  # a step that looks at values cannot be traced
             zeros = or_one_row(empty_like(data.element_spec), tf.constant(0))
             if needs_all:
@@ -327,6 +318,6 @@ def _build(model: Any, data: Any, framework: Framework, *, needs_all: bool) -> N
                 model(framework.unpack(zeros)[0])
         else:
             look_at_step(model, framework, model.train_step, data.element_spec)
-    if model.built:
+    if model.built and (needs_all or group.place.size > 1):
         for optimizer in optimizers_of(model, framework):
             framework.build_optimizer(optimizer, model.trainable_variables)

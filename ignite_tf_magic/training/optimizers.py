@@ -19,14 +19,14 @@ _ADDING = {"assign_add", "assign_sub"}
 _used: weakref.WeakKeyDictionary[Any, dict[int, Any]] = weakref.WeakKeyDictionary()
 
 
-def hook_optimizers(framework: Framework, outside: Callable[[], None]) -> None:
+def hook_optimizers(framework: Framework, outside: Callable[..., Any]) -> None:
     """Let all optimizers of a framework take the gradients of all workers in a step.
 
     The outermost call counts: one optimizer may pass gradients on to another, as a loss scale's does.
 
     Args:
         framework: The framework.
-        outside: Called where an optimizer is used and there is no step.
+        outside: Called in place of an optimizer's method where there is no step; see `hook`.
     """
 
     def apply(
@@ -34,10 +34,17 @@ def hook_optimizers(framework: Framework, outside: Callable[[], None]) -> None:
     ) -> Any:
         _used.setdefault(step.model, {})[id(optimizer)] = optimizer
         gradients, put = framework.gradients_of(arguments, options)
-        means = step.meet(gradients)
+        arguments, options = put(step.means(gradients))
+
+        def update() -> None:
+            original(*arguments, **options)
+
+        # Where no worker has rows the step changes nothing; not even by an optimizer's momentum.
         with step.alone():
-            arguments, options = put(means)
-            return original(*arguments, **options)
+            if getattr(optimizer, "built", True):
+                tf.cond(step.total_rows() > 0, update, lambda: None)
+            else:  # makes its variables, which a branch cannot
+                update()
 
     for base in framework.optimizer_classes:
         hook_family(base, framework.apply_name, apply, outside)

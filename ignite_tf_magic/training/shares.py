@@ -81,25 +81,20 @@ def is_share(dataset: Any) -> bool:
     return bool(policy == tf.data.experimental.AutoShardPolicy.OFF)
 
 
-def of_arrays(arrays: Any, batch_rows: int | None, *, order: int | None, group: WorkerGroup) -> Any:
+def of_arrays(arrays: Any, batch_rows: int | None, *, order: int | None) -> Any:
     """Return the global batches of tensors as Keras makes them; shuffled the same on all workers.
 
     Args:
         arrays: The tensors.
         batch_rows: Of a global batch.
         order: Seed of the orders of passes, each another one; None leaves the rows as they are.
-        group: The workers.
-
-    Raises:
-        ConfigError: A batch has fewer rows than there are workers.
     """
     batch_rows = batch_rows or _KERAS_BATCH_ROWS
-    check_batch(batch_rows, group)
     total = int(num_rows(arrays))
     sizes = np.full(-(-total // batch_rows), batch_rows, np.int64)
     sizes[-1:] += total - sizes.sum()
     # As Keras' own say: kernels chosen for a known shape round otherwise than those for any.
-    is_known = group.place.size == 1 and total % batch_rows == 0
+    is_known = total % batch_rows == 0
     return _of_sizes(arrays, sizes, order, shape=[batch_rows if is_known else None])
 
 
@@ -109,7 +104,7 @@ def of_own_arrays(
     """Return a worker's parts of global batches, where each worker has arrays of its own.
 
     Raises:
-        ConfigError: A batch has fewer rows than there are workers, or nobody has any rows.
+        ConfigError: Nobody has any rows.
     """
     if not sum(rows_by_worker):
         raise ConfigError("the arrays have no rows on any worker")
@@ -147,15 +142,6 @@ def _of_sizes(
     return batches
 
 
-def check_batch(batch_rows: int, group: WorkerGroup) -> None:
-    """Refuse a batch that cannot be shared."""
-    if batch_rows < group.place.size:
-        raise ConfigError(
-            f"batch_size={batch_rows} with {group.place.size} workers: a batch is shared by all workers, so it needs "
-            f"at least {group.place.size} rows"
-        )
-
-
 def in_step(dataset: Any, group: WorkerGroup) -> Any:
     """Make a dataset end in the same step on all workers, wherever its own rows end.
 
@@ -168,6 +154,15 @@ def in_step(dataset: Any, group: WorkerGroup) -> Any:
     if len(cardinalities) == 1 and cardinalities != {tf.data.UNKNOWN_CARDINALITY}:
         return dataset  # or all are without end
     return _agreed(dataset, group.channel())
+
+
+def planned_rows(dataset: Any) -> int | None:
+    """Return the rows of all workers that an epoch of a dataset is to have; None where no plan says so."""
+    plans = [passes.plan for passes in passes_of(dataset)]
+    num_steps = num_batches(dataset)
+    if len(plans) != 1 or plans[0] is None or not num_steps or num_steps % plans[0].num_steps:
+        return None
+    return plans[0].num_rows * (num_steps // plans[0].num_steps)
 
 
 def read_ahead(dataset: Any, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -229,7 +224,9 @@ def _any_rows(spec: Any) -> Any:
     """Return the spec of batches with any number of rows."""
 
     def relax(one: Any) -> Any:
-        return tf.TensorSpec([None, *one.shape[1:]], one.dtype) if isinstance(one, tf.TensorSpec) else one
+        if not isinstance(one, (tf.TensorSpec, tf.SparseTensorSpec)) or not one.shape.rank:
+            return one
+        return type(one)([None, *one.shape[1:]], one.dtype)
 
     return tf.nest.map_structure(relax, spec)
 

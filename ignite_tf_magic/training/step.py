@@ -1,15 +1,15 @@
-"""One step of all workers, as TensorFlow traces it or runs it eagerly: what each brings, and what all come to.
+"""One step of all workers, as TensorFlow traces it or runs it eagerly: what each worker contributes, and the result.
 
-A step's batch is the rows of all workers together. What a worker computes from its own rows counts by the rows behind
-it: R rows in all, r of them here. So a gradient goes round as r times itself and comes back as the sum divided by R,
-and a loss that is to weigh otherwise is multiplied by R / r where it is made (`Step.share`).
+A step's batch is the rows of all workers together: R rows in all, r of them on this worker. A worker's gradient is
+multiplied by r, added up over all workers and divided by R, so it is an average over workers, weighted by rows. A value
+that is a sum over rows, not a mean, is multiplied by R / r first (`Step.share`).
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,100 +24,72 @@ NUM_FLAGS = 4
 KERAS_MASK = "_keras_mask"
 # Where they leave what an activation was given: losses of probabilities compute from that.
 KERAS_LOGITS = "_keras_logits"
-# Operations that tell of a tensor no more than its shape.
-_OF_SHAPES = ("Shape", "Size", "Rank")
 
 _steps: list[Step] = []
 
 
 def all_rows(*tensors: Any) -> Any:
-    """Return tensors with the rows of all workers, for a `train_step` that looks at a batch as a whole.
+    """Return tensors with the rows of all workers, for code that uses a batch as a whole.
 
-    What is computed from them is what one process computes, on every worker, and its gradient is right: so for losses
-    that compare rows with each other, or have a mean of their own. All workers call. Outside of a `fit` or `evaluate`
-    on several workers tensors are given back as they are.
+    What is computed from them is what one process computes, on every worker, and its gradient is right. Use it for
+    losses that compare rows with each other, or that have a mean of their own. All workers must call it. Outside of a
+    step of several workers the tensors are returned unchanged.
 
     Args:
         tensors: Of one dimension or more, the first being rows; of numbers or booleans.
 
     Returns:
-        One tensor, or a tuple of as many as were given.
+        One tensor, or a tuple of as many as were passed.
     """
     step = current_step()
     if step is None:
         return tensors[0] if len(tensors) == 1 else tensors
-    step.has_all_rows = True
     wholes = step.gather(tensors)
     return wholes[0] if len(wholes) == 1 else tuple(wholes)
 
 
 def current_step() -> Step | None:
-    """Return the step that is being traced or run; None outside of steps, and where a step is alone for a while."""
+    """Return the step that is being traced or run; None outside of steps, and while a step is `alone`."""
     return _steps[-1] if _steps and not _steps[-1].is_alone else None
 
 
-@dataclass(frozen=True)
-class Flags:
-    """What workers want, and what they agreed on in the last step: float32[NUM_FLAGS] variables."""
-
-    wishes: Any
-    agreed: Any
+def is_in_step() -> bool:
+    """Return whether a step is being traced or run, `alone` or not."""
+    return bool(_steps)
 
 
-class Step:
-    """One step.
+class StepState:
+    """What the steps of one model share.
 
-    Args:
-        group: The workers.
-        model: What is trained.
-        rows: Rows of this worker's part of the batch, int32; with none, a row of zeros stands in.
-        flags: Go round with the first gradients.
-        statistics: Variables that are not trained but change in a step, such as those of BatchNormalization.
-        value_of: Returns a variable's value.
-        is_divided: A boolean variable: whether this worker has every n-th row of a batch that all workers have.
+    A function within a step may be traced once and used in many traces of the step, so it refers to variables: a tensor
+    of one trace cannot be used in another.
+
+    Attributes:
+        wishes: What this worker wants of the others, float32[NUM_FLAGS].
+        agreed: The sum of the workers' wishes in the last step, float32[NUM_FLAGS].
+        rows: Rows of this worker's batch in the step under way, float32.
+        rows_done: Rows of all workers in the steps of training since it was last taken, float64.
+        gathered_metrics: Metrics that count the rows of all workers on each worker, by id.
+        shown_metrics: Metrics whose result a step has asked for, by id.
     """
 
-    def __init__(
-        self,
-        group: WorkerGroup,
-        model: Any,
-        rows: Any,
-        flags: Flags,
-        statistics: Sequence[Any],
-        value_of: Callable[[Any], Any],
-        is_divided: Any,
-    ) -> None:
-        self.group = group
-        self.model = model
-        self.rows = tf.cast(rows, tf.float32)
-        self.is_alone = False
-        # Metrics that have counted the rows of all workers, by id.
+    def __init__(self) -> None:
+        self.wishes = tf.Variable(tf.zeros([NUM_FLAGS]), trainable=False, name="wishes")
+        self.agreed = tf.Variable(tf.zeros([NUM_FLAGS]), trainable=False, name="agreed")
+        self.rows = tf.Variable(0.0, trainable=False, name="rows")
+        self.rows_done = tf.Variable(0.0, trainable=False, name="rows_done", dtype=tf.float64)
         self.gathered_metrics: dict[int, Any] = {}
-        # Whether the script itself has taken the rows of all workers.
-        self.has_all_rows = False
-        # Losses that are those of all rows already, however they were reduced, by id.
-        self.reduced: dict[int, Any] = {}
-        # Outputs of the model for this worker's rows, as losses have been given them.
-        self.outputs: list[Any] = []
-        self._flags = flags
-        self._value_of = value_of
-        self._is_divided = is_divided
-        self._statistics = [each for each in statistics if tf.as_dtype(each.dtype).is_floating]
-        self._before = [tf.identity(value_of(each)) for each in self._statistics]
-        self._num_meetings = 0
-        self._graph = tf.compat.v1.get_default_graph()
+        self.shown_metrics: dict[int, Any] = {}
+
+
+class RowExchange(ABC):
+    """What workers exchange in a step, each for the rows of its own batch."""
+
+    def __init__(self, group: WorkerGroup) -> None:
+        self.group = group
+        self.is_alone = False
         # By graph: a tensor of one cannot be used in another, as that of a branch.
         self._totals: dict[int, tuple[Any, Any]] = {}
-
-    @contextmanager
-    def under_way(self) -> Iterator[None]:
-        """Be the current step."""
-        _steps.append(self)
-        try:
-            with _Context(self):
-                yield
-        finally:
-            _steps.pop()
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -128,7 +100,15 @@ class Step:
         finally:
             self.is_alone = before
 
-    # Rows
+    @property
+    @abstractmethod
+    def rows(self) -> Any:
+        """The rows of this worker, float32."""
+
+    @property
+    def is_divided(self) -> Any:
+        """Whether this worker has every n-th row of a batch that all workers have; a boolean or a variable."""
+        return False
 
     def total_rows(self) -> Any:
         """Return the rows of all workers, float32."""
@@ -149,98 +129,42 @@ class Step:
         return tf.math.divide_no_nan(self.total_rows(), self.rows)
 
     def weight(self) -> Any:
-        """Return r / R, the weight of a worker's mean in that over all rows."""
+        """Return r / R, the weight of a worker's mean in that over all rows; 0 where no worker has rows."""
         return tf.math.divide_no_nan(self.rows, self.total_rows())
 
     def or_zero(self, value: Any) -> Any:
         """Return a value, or zeros where this worker has no rows."""
         return tf.where(self.rows > 0, value, tf.zeros_like(value))
 
-    def keeps_order(self) -> bool:
-        """Return whether the rows of all workers come in the order of one process: where all have the same batches."""
-        with tf.init_scope():
-            return bool(self._is_divided.numpy())
+    def average(self, values: Sequence[Any]) -> list[Any]:
+        """Return the averages of values over the workers, weighted by rows; 0 where no worker has rows."""
+        sums = self.totals([self._weighted(each) for each in values])
+        return [tf.math.divide_no_nan(each, tf.cast(self.total_rows(), each.dtype)) for each in sums]
 
-    def note_reduced(self, loss: Any) -> Any:
-        """Return a loss of which nobody needs to look how it was reduced."""
-        self.reduced[id(loss)] = loss
-        return loss
+    def means(self, gradients: Sequence[Any]) -> list[Any]:
+        """Return gradients averaged over the workers by rows.
 
-    @property
-    def statistics(self) -> list[tuple[Any, Any]]:
-        """Variables that are not trained, and the values that they had when the step began."""
-        return list(zip(self._statistics, self._before, strict=True))
-
-    # Gradients
-
-    def meet(self, gradients: Sequence[Any]) -> list[Any]:
-        """Return the means of gradients over the rows of all workers.
-
-        The first time in a step all else goes along: wishes, and what the step has made of statistics. A sparse
-        gradient stays one, of the lookups of all workers: optimizers treat it as that of one process.
+        A sparse gradient stays one, of the lookups of all workers: optimizers treat it as that of one process.
         """
         dense = [at for at, each in enumerate(gradients) if _is_dense(each)]
-        sent = [self._weighted(tf.convert_to_tensor(gradients[at])) for at in dense]
-        # Of a branch nobody knows, while it is traced, whether a step goes there: `finish` does what each step must.
-        is_in_branch = tf.compat.v1.get_default_graph() is not self._graph
-        self._num_meetings += not is_in_branch
-        if is_in_branch:
-            sums = self.totals(sent)
-        else:
-            sums = self._meet_first(sent) if self._num_meetings == 1 else self.group.sum(sent)
-        means = [
+        sums = self._sums([self._weighted(tf.convert_to_tensor(gradients[at])) for at in dense])
+        found = [
             self._sparse_mean(each) if isinstance(each, tf.IndexedSlices) else each for each in gradients
         ]
         for at, value in zip(dense, sums, strict=True):
-            means[at] = value / tf.cast(self.total_rows(), value.dtype)
-        return means
+            found[at] = tf.math.divide_no_nan(value, tf.cast(self.total_rows(), value.dtype))
+        return found
 
-    def finish(self) -> None:
-        """End a training step: who has met nobody yet, meets the others now; statistics are those of all rows."""
-        if not self._num_meetings:
-            self.meet([])
-        elif self._num_meetings > 1:  # as a GAN: what came after the first optimizer has changed some, too
-            self._agree_on_statistics(self.group.sum(self._changes()))
-
-    def _meet_first(self, sent: list[Any]) -> list[Any]:
-        changes = self._changes()
-        flags = tf.tensor_scatter_nd_update(self._flags.wishes, [[ROWS]], [self.rows])
-        sums = self.group.sum([*sent, *changes, flags])
-        self._flags.agreed.assign(sums[-1])
-        graph = tf.compat.v1.get_default_graph()
-        self._totals.setdefault(id(graph), (graph, sums[-1][ROWS]))
-        self._agree_on_statistics(sums[len(sent) : -1])
-        return sums[: len(sent)]
-
-    def _changes(self) -> list[Any]:
-        return [self._weighted(self._value_of(variable) - before) for variable, before in self.statistics]
-
-    def _agree_on_statistics(self, changes: Sequence[Any]) -> None:
-        for variable, before, change in zip(self._statistics, self._before, changes, strict=True):
-            variable.assign(before + change / tf.cast(self.total_rows(), change.dtype))
+    def _sums(self, values: list[Any]) -> list[Any]:
+        return self.totals(values)
 
     def _weighted(self, value: Any) -> Any:
         return self.or_zero(value * tf.cast(self.rows, value.dtype))
 
     def _sparse_mean(self, gradient: Any) -> Any:
         values = gradient.values * tf.cast(self.weight(), gradient.values.dtype)
-        if depends_on_rows(gradient.indices):
-            values, indices = self._gathered([values, gradient.indices], is_divided=False)
-        else:
-            values, indices = self._one_lookup(values, gradient.indices)
+        values, indices = self._gathered([values, gradient.indices], is_divided=False)
         return tf.IndexedSlices(values, indices, gradient.dense_shape)
-
-    def _one_lookup(self, values: Any, indices: Any) -> tuple[Any, Any]:
-        """Add up the gradients of lookups that are the same for all rows, as of positions; the longest one's remain."""
-        place = self.group.place
-        own = tf.shape(indices)[0]
-        (lengths,) = self.group.sum([tf.scatter_nd([[place.index]], [own], [place.size])])
-        missing = tf.reduce_max(lengths) - own
-        padded = tf.pad(values, [[0, missing], *[[0, 0]] * (values.shape.rank - 1)])
-        row = tf.pad(indices, [[0, missing]])
-        table = tf.scatter_nd([[place.index]], [row], tf.stack([place.size, tf.shape(row)[0]]))
-        total, table = self.group.sum([self.or_zero(padded), table])
-        return total, tf.reduce_max(table, axis=0)
 
     # Rows of all workers
 
@@ -254,7 +178,7 @@ class Step:
         Args:
             tensors: Of one dimension or more, the first being rows; of the same dtypes and ranks on all workers.
         """
-        return self._gathered(tensors, self._is_divided)
+        return self._gathered(tensors, self.is_divided)
 
     def _gathered(self, tensors: Sequence[Any], is_divided: Any) -> list[Any]:
         own = [tf.convert_to_tensor(each) for each in tensors]
@@ -309,6 +233,114 @@ class Step:
 
         return link(mine)
 
+
+class Step(RowExchange):
+    """One step of a model's `fit` or `evaluate`.
+
+    Args:
+        group: The workers.
+        model: What is trained.
+        rows: Rows of this worker's part of the batch, int32; with none, a row of zeros stands in.
+        state: What the steps of the model share.
+        statistics: Variables that are not trained but change in a step, such as those of BatchNormalization.
+        value_of: Returns a variable's value.
+        is_divided: A boolean variable: whether this worker has every n-th row of a batch that all workers have.
+    """
+
+    def __init__(
+        self,
+        group: WorkerGroup,
+        model: Any,
+        rows: Any,
+        state: StepState,
+        statistics: Sequence[Any],
+        value_of: Callable[[Any], Any],
+        is_divided: Any,
+    ) -> None:
+        super().__init__(group)
+        self.model = model
+        self.state = state
+        # Losses that `compile` was given are those of all rows; others, of this worker's.
+        self.is_in_compiled_loss = False
+        # What metrics have returned as their results in this step, and the metrics, by the id of what they returned.
+        self.results: dict[int, tuple[Any, Any]] = {}
+        # Where every batch of this worker has the same number of rows.
+        self.num_static_rows = None if tf.executing_eagerly() else tf.get_static_value(rows)
+        self._rows = tf.cast(rows, tf.float32)
+        state.rows.assign(self._rows)
+        self._value_of = value_of
+        self._is_divided = is_divided
+        self._statistics = [each for each in statistics if tf.as_dtype(each.dtype).is_floating]
+        self._before = [tf.identity(value_of(each)) for each in self._statistics]
+        self._num_meetings = 0
+        self._graph = tf.compat.v1.get_default_graph()
+
+    @property
+    def rows(self) -> Any:
+        """The rows of this worker, float32."""
+        is_within = tf.compat.v1.get_default_graph() is not self._graph
+        return self.state.rows.read_value() if is_within else self._rows
+
+    @property
+    def is_divided(self) -> Any:
+        """Whether this worker has every n-th row of a batch that all workers have; a boolean variable."""
+        return self._is_divided
+
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        """Be the current step."""
+        _steps.append(self)
+        try:
+            with _Context(self):
+                yield
+        finally:
+            _steps.pop()
+
+    @contextmanager
+    def in_compiled_loss(self) -> Iterator[None]:
+        """Compute the loss that `compile` was given."""
+        before, self.is_in_compiled_loss = self.is_in_compiled_loss, True
+        try:
+            yield
+        finally:
+            self.is_in_compiled_loss = before
+
+    # Gradients
+
+    def _sums(self, values: list[Any]) -> list[Any]:
+        """Add up gradients. The first time in a step all else goes along: wishes, and changes of statistics."""
+        # Of a branch nobody knows, while it is traced, whether a step goes there: `finish` does what each step must.
+        if tf.compat.v1.get_default_graph() is not self._graph:
+            return self.totals(values)
+        self._num_meetings += 1
+        return self._sums_and_more(values) if self._num_meetings == 1 else self.group.sum(values)
+
+    def finish(self) -> None:
+        """End a training step: who has met nobody yet, meets the others now; statistics are those of all rows."""
+        if not self._num_meetings:
+            self._sums([])
+        elif self._num_meetings > 1:  # as a GAN: what came after the first optimizer has changed some, too
+            self._agree_on_statistics(self.group.sum(self._changes()))
+
+    def _sums_and_more(self, sent: list[Any]) -> list[Any]:
+        changes = self._changes()
+        flags = tf.tensor_scatter_nd_update(self.state.wishes, [[ROWS]], [self.rows])
+        sums = self.group.sum([*sent, *changes, flags])
+        self.state.agreed.assign(sums[-1])
+        self.state.rows_done.assign_add(tf.cast(sums[-1][ROWS], tf.float64))
+        graph = tf.compat.v1.get_default_graph()
+        self._totals.setdefault(id(graph), (graph, sums[-1][ROWS]))
+        self._agree_on_statistics(sums[len(sent) : -1])
+        return sums[: len(sent)]
+
+    def _changes(self) -> list[Any]:
+        pairs = zip(self._statistics, self._before, strict=True)
+        return [self._weighted(self._value_of(variable) - before) for variable, before in pairs]
+
+    def _agree_on_statistics(self, changes: Sequence[Any]) -> None:
+        for variable, before, change in zip(self._statistics, self._before, changes, strict=True):
+            variable.assign(before + tf.math.divide_no_nan(change, tf.cast(self.total_rows(), change.dtype)))
+
     def sum_of_layers(self, values: Sequence[Any]) -> list[Any]:
         """Add up what layers ask to be added up, as synchronised BatchNormalization does; with its gradient."""
 
@@ -327,25 +359,6 @@ class Step:
 
 def _is_dense(gradient: Any) -> bool:
     return gradient is not None and not isinstance(gradient, tf.IndexedSlices)
-
-
-def depends_on_rows(tensor: Any) -> bool:
-    """Return whether a tensor is made of a batch's content, not only of its shape; where nobody can tell it is."""
-    if tf.executing_eagerly():
-        return True
-    waiting, seen = [tensor], set()
-    while waiting:
-        operation = waiting.pop().op
-        if operation.type in _OF_SHAPES or id(operation) in seen:
-            continue
-        seen.add(id(operation))
-        if operation.type == "ReadVariableOp":  # the same on all workers
-            continue
-        is_source = not operation.inputs and operation.type != "Const"
-        if is_source or operation.op_def.is_stateful or "Random" in operation.type:
-            return True
-        waiting += operation.inputs
-    return False
 
 
 def _marks(tensors: Mapping[int, Any], name: str) -> dict[int, Any]:

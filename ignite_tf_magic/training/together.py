@@ -1,11 +1,11 @@
 """One Keras model, trained on all workers as if they were one process.
 
 Every worker runs Keras' own `fit` on its own rows, with variables that are its own. What makes them one is done at
-public seams, for as long as a `with` lasts:
+public seams, while a `with` lasts:
 
-- Keras' classes of optimizers, losses and metrics know of the step that they are called in (`optimizers`, `losses`,
-  `metric_updates`): each comes to what it comes to over the whole batch. Clipping and loss scaling come behind it.
-- `train_step` and `test_step` cope with a batch without rows, which counts for nothing.
+- Keras' classes of optimizers, losses and metrics see the step in which they are called (`optimizers`, `losses`,
+  `metric_updates`).
+- `train_step` and `test_step` also work with a batch without rows, which counts for nothing.
 - `get_metrics_result` adds up over all workers what metrics have counted.
 
 So all workers make the same update from the same weights, and stay equal to the bit.
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 import operator
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -25,17 +24,16 @@ import tensorflow as tf
 
 from ignite_tf_magic.dataset.batches import num_rows, or_one_row
 from ignite_tf_magic.training.consistency import check_models, check_weights
-from ignite_tf_magic.training.frameworks import Framework, layers_of, look_at_step
+from ignite_tf_magic.training.frameworks import Framework, layers_of
 from ignite_tf_magic.training.group import WorkerGroup
 from ignite_tf_magic.training.hooking import seams
-from ignite_tf_magic.training.losses import whole_activities
+from ignite_tf_magic.training.losses import hook_compiled_loss, whole_activities
 from ignite_tf_magic.training.optimizers import optimizers_of
-from ignite_tf_magic.training.reductions import number_of_all, tell_of_changes
-from ignite_tf_magic.training.step import NUM_FLAGS, Flags, Step
+from ignite_tf_magic.training.step import NUM_FLAGS, Step, StepState
 from ignite_tf_magic.training.tensorflow_seeds import other_numbers
 
-_STEPS = ("train", "test")
 _SEAMS = ("train_step", "test_step", "get_metrics_result", "reset_metrics")
+_FUNCTIONS = ("train_function", "test_function")
 
 
 class DataParallelFit:
@@ -43,6 +41,7 @@ class DataParallelFit:
 
     Attributes:
         model: What is trained.
+        has_started: Whether all workers have been given the chief's variables since the model was compiled.
     """
 
     def __init__(self, model: Any, framework: Framework, group: WorkerGroup) -> None:
@@ -53,61 +52,88 @@ class DataParallelFit:
         self._shadows: dict[int, Any] = {}
         self._functions: dict[str, Any] = {}
         self._compiled: list[Any] = []
-        self._waiting: set[str] = set()
-        self._flags = Flags(_no_flags("wishes"), _no_flags("agreed"))
+        self._state = StepState()
+        self._is_installed = self._is_by_batch = self.has_started = False
         # Of the batches of training, and of others.
         self._are_divided = {
             is_training: tf.Variable(False, trainable=False, name="divided") for is_training in (True, False)
         }
 
     @contextmanager
-    def installed(self) -> Iterator[None]:
-        """Take the model's seams, and give them back; those of one worker alone only see to the end of the data."""
+    def installed(self, *, by_batch: bool = False) -> Iterator[None]:
+        """Take the model's seams, and give them back. With one worker, and within itself, it does nothing.
+
+        Args:
+            by_batch: Whether the logs of each step are asked for, and so are those of all workers.
+        """
+        if self._group.place.size == 1 or self._is_installed:
+            yield
+            return
         model = self.model
         if self._is_compiled_anew():
-            self._functions, self._shadows, self._waiting = {}, {}, set()
+            self._functions, self._shadows = {}, {}
+            self._state.gathered_metrics, self._state.shown_metrics = {}, {}
+            self.has_started = False
+        if by_batch != self._is_by_batch:
+            self._functions, self._is_by_batch = {}, by_batch
+        if by_batch:
+            self.keep_metrics()
+        hook_compiled_loss(model, self._framework)
+        jit_compile = model.jit_compile
         try:
-            with self._installed_alone() if self._group.place.size == 1 else self._installed_together():
+            with self._own_seams(), whole_activities(model, self._framework), other_numbers(self._group):
+                model.jit_compile = False  # XLA compiles no operation between processes
                 yield
         finally:
+            model.jit_compile = jit_compile
             self._compiled = [model.optimizer, *model.metrics]  # as they are when all is built
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Let the model do what it does alone, as in a callback that only this worker has."""
+        if not self._is_installed:
+            yield
+            return
+        model = self.model
+        own = {name: vars(model).pop(name) for name in _SEAMS}
+        functions = self._swap_functions(dict.fromkeys(_FUNCTIONS))
+        self._is_installed = False
+        try:
+            yield
+        finally:
+            self._is_installed = True
+            self._swap_functions(functions)
+            for name, method in own.items():
+                setattr(model, name, method)
+
+    @contextmanager
+    def _own_seams(self) -> Iterator[None]:
+        others = {name: getattr(self, f"_{name}")(getattr(self.model, name)) for name in _SEAMS}
+        with seams(self.model, others):
+            before = self._swap_functions(self._functions)
+            self._is_installed = True
+            try:
+                yield
+            finally:
+                self._is_installed = False
+                self._functions = self._swap_functions(before)
+
+    def _swap_functions(self, others: dict[str, Any]) -> dict[str, Any]:
+        """Put other functions in the place of those that Keras has traced, and return these."""
+        before = {name: getattr(self.model, name) for name in _FUNCTIONS}
+        for name in _FUNCTIONS:
+            setattr(self.model, name, others.get(name))
+        return before
 
     def _is_compiled_anew(self) -> bool:
         now = [self.model.optimizer, *self.model.metrics]
         return len(now) != len(self._compiled) or any(map(operator.is_not, now, self._compiled))
 
-    @contextmanager
-    def _installed_alone(self) -> Iterator[None]:
-        model = self.model
-        steps = {
-            f"{name}_step": self._behind_its_data(name, getattr(model, f"{name}_step")) for name in _STEPS
-        }
-        with seams(model, steps):
-            yield
-
-    @contextmanager
-    def _installed_together(self) -> Iterator[None]:
-        model = self.model
-        if model.run_eagerly:
-            _warn_of_eager_steps(self._group)
-        before = {name: getattr(model, name) for name in ("train_function", "test_function", "jit_compile")}
-        others = {name: getattr(self, f"_{name}")(getattr(model, name)) for name in _SEAMS}
-        with seams(model, others):
-            try:
-                model.jit_compile = False  # XLA compiles no operation between processes
-                model.train_function = self._functions.get("train_function")
-                model.test_function = self._functions.get("test_function")
-                with whole_activities(model, self._framework), other_numbers(self._group):
-                    yield
-            finally:
-                self._functions = {name: getattr(model, name) for name in ("train_function", "test_function")}
-                for name, value in before.items():
-                    setattr(model, name, value)
-
     def start(self) -> None:
         """Give every worker the chief's variables; the model and its optimizers are built by then."""
-        self._flags.wishes.assign(tf.zeros([NUM_FLAGS]))
-        self._flags.agreed.assign(tf.zeros([NUM_FLAGS]))
+        self._state.wishes.assign(tf.zeros([NUM_FLAGS]))
+        self._state.agreed.assign(tf.zeros([NUM_FLAGS]))
+        self.has_started = True
         if self._group.place.size == 1:
             return
         optimizers = optimizers_of(self.model, self._framework)
@@ -128,15 +154,21 @@ class DataParallelFit:
 
     def wish(self, what: int, *, wanted: bool = True) -> None:
         """Ask all workers to do something with the next step, or not any more."""
-        self._flags.wishes.scatter_nd_update([[what]], [float(wanted)])
+        self._state.wishes.scatter_nd_update([[what]], [float(wanted)])
 
     def agreed(self) -> np.ndarray:
         """Return what the workers agreed on in the last step; more than 0 where any of them asked for it."""
-        return np.zeros(NUM_FLAGS) if self._group.place.size == 1 else self._flags.agreed.numpy()
+        return np.zeros(NUM_FLAGS) if self._group.place.size == 1 else self._state.agreed.numpy()
+
+    def take_rows_done(self) -> int:
+        """Return the rows of all workers that have been trained since the last call."""
+        rows = int(self._state.rows_done.numpy())
+        self._state.rows_done.assign(0.0)
+        return rows
 
     def wishes_for(self, what: int) -> bool:
         """Whether this worker has asked for that."""
-        return bool(self._flags.wishes[what] > 0)
+        return bool(self._state.wishes[what] > 0)
 
     def results(self) -> dict[str, Any]:
         """Return what metrics have come to over the rows of all workers. All of them call."""
@@ -158,7 +190,7 @@ class DataParallelFit:
                 yield f"{name}/{variable.name}", framework.tensor(variable)
         others = [each for each in framework.other_variables(model) if not is_seed(each)]
         for variable in [*model.trainable_variables, *others]:
-            if (dtype := tf.as_dtype(variable.dtype)).is_floating or dtype.is_integer:
+            if tf.as_dtype(variable.dtype).is_floating:  # a count of rows is each worker's own
                 yield getattr(variable, "path", variable.name), framework.tensor(variable)
 
     def _spread_seeds(self) -> None:
@@ -171,53 +203,23 @@ class DataParallelFit:
                 )
                 variable.assign(tf.cast(value + tf.reshape(index, tf.shape(value)), variable.dtype))
 
-    def hold_back(self, name: str, data: Any) -> None:
-        """Let nothing of a step happen before its batch is there, from now on and until the model is compiled again.
-
-        Keras asks for batches until there is none, where nobody knows how many there are. What does not depend on the
-        batch may then be done once more than there are batches: an optimizer counts a step too many, a metric a zero.
-
-        Args:
-            name: "train" or "test".
-            data: A dataset of the step's batches.
-        """
-        # Eager steps, and XLA's, begin with their batch as they are. (Together there is no XLA.)
-        is_behind = self.model.run_eagerly or (self._group.place.size == 1 and self.model.jit_compile)
-        if is_behind or name in self._waiting:
-            return
-        # A look at the step makes what variables it needs: behind a batch there would be none of them yet.
-        look_at_step(self.model, self._framework, getattr(self.model, f"{name}_step"), data.element_spec)
-        setattr(self.model, f"{name}_function", None)
-        self._waiting.add(name)
-
     # The seams
 
-    def _behind_its_data(self, name: str, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def behind(data: Any) -> Any:
-            if name not in self._waiting:
-                return step(data)
-            parts = tf.nest.flatten(data, expand_composites=True)
-            with tf.control_dependencies([part for part in parts if part is not None]):
-                return step(data)
-
-        return behind
-
     def _train_step(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        return self._behind_its_data("train", lambda data: self._careful(original, data, is_training=True))
+        return lambda data: self._of_workers(original, data, is_training=True)
 
     def _test_step(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        return self._behind_its_data("test", lambda data: self._careful(original, data, is_training=False))
+        return lambda data: self._of_workers(original, data, is_training=False)
 
-    def _careful(self, original: Callable[[Any], Any], data: Any, *, is_training: bool) -> Any:
+    def _of_workers(self, original: Callable[[Any], Any], data: Any, *, is_training: bool) -> Any:
         """Do a step; without rows, do it with one of zeros, and let it count for nothing."""
-        x, _, _ = self._framework.unpack(data)
-        rows = num_rows(x)
+        rows = num_rows(data)
         statistics = self._framework.other_variables(self.model) if is_training else []
         self._step = step = Step(
             self._group,
             self.model,
             rows,
-            self._flags,
+            self._state,
             statistics,
             self._framework.tensor,
             self._are_divided[is_training],
@@ -226,19 +228,18 @@ class DataParallelFit:
             with step.under_way():
                 logs = _flattened(original(or_one_row(data, rows)))
             if is_training:
-                tell_of_changes(step)
                 step.finish()
             self._forget_metrics(step)
         finally:
             self._step = None
-        return self._spread(step, logs) if self._is_own(logs) else logs
+        return self._averaged(step, logs) if self._is_by_batch or self._is_own(logs) else logs
 
     def _forget_metrics(self, step: Step) -> None:
         """Undo what metrics have counted without rows, and but for the first worker what each has counted of all rows.
 
         Their values are kept beside them from step to step: when the first step begins, they may not have been made.
         """
-        gathered = {id(each) for metric in step.gathered_metrics.values() for each in metric.variables}
+        gathered = {id(each) for metric in self._state.gathered_metrics.values() for each in metric.variables}
         for variable in self._framework.metric_variables(self.model):
             counts = self._group.place.is_chief if id(variable) in gathered else step.rows > 0
             shadow = self._shadow(variable)
@@ -285,27 +286,22 @@ class DataParallelFit:
         """Whether a step of the script's own gives other things than metrics; Keras then shows the last."""
         return isinstance(logs, dict) and set(logs) != set(self._own_metrics_result())
 
-    def _spread(self, step: Step, logs: dict[str, Any]) -> dict[str, Any]:
-        """Make the results of a step those of all workers: metrics of all rows, other values weighted by the rows."""
-        exact = self._of_all(self._own_metrics_result)
-        others = [name for name in logs if name not in exact]
-        values = [
-            number_of_all(tf.cast(logs[name], tf.float32), step, f"what a step returns as {name}")
-            for name in others
-        ]
-        *sums, total = self._group.sum([step.or_zero(value * step.rows) for value in values] + [step.rows])
-        means = {name: value / total for name, value in zip(others, sums, strict=True)}
-        return {name: exact[name] if name in exact else means[name] for name in logs}
+    def _averaged(self, step: Step, logs: dict[str, Any]) -> dict[str, Any]:
+        """Return a step's logs: results of metrics over all workers' rows, and other numbers averaged by rows."""
+        found = {name: self._metric_of(name, value, step) for name, value in logs.items()}
+        metrics = {name: metric for name, metric in found.items() if metric is not None}
+        exact = self._of_all(lambda: {name: metric.result() for name, metric in metrics.items()})
+        others = [name for name in logs if name not in metrics]
+        means = step.average([tf.cast(logs[name], tf.float32) for name in others])
+        found_logs: dict[str, Any] = logs | exact | dict(zip(others, means, strict=True))
+        return found_logs
 
-
-def _warn_of_eager_steps(group: WorkerGroup) -> None:
-    if group.place.is_chief:
-        warnings.warn(
-            "steps that run eagerly leave no graph to look at, so nothing is said here of what a step makes of rows "
-            "otherwise than one process does, as by sums and comparisons of them. Fit once without "
-            "run_eagerly=True to be told",
-            stacklevel=2,
-        )
+    def _metric_of(self, name: str, value: Any, step: Step) -> Any:
+        """Return the metric whose result a step has put into its logs; None of a number that is no metric's."""
+        if id(value) in step.results:
+            return step.results[id(value)][1]
+        shown = self._state.shown_metrics.values()
+        return next((metric for metric in shown if metric.name == name), None)
 
 
 def _descriptions(model: Any, optimizers: Sequence[Any], framework: Framework) -> Iterator[tuple[str, str]]:
@@ -340,10 +336,6 @@ def is_seed(variable: Any) -> bool:
     """Return whether a variable is the state of a generator of random numbers, which workers do not share."""
     names = (str(variable.name), str(getattr(variable, "path", "")))
     return any(part in name for name in names for part in ("seed_generator_state", "StateVar"))
-
-
-def _no_flags(name: str) -> Any:
-    return tf.Variable(tf.zeros([NUM_FLAGS]), trainable=False, name=name)
 
 
 def _flattened(logs: Any) -> Any:

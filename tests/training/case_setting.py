@@ -60,25 +60,13 @@ class Setting:
         equal_steps: str = "pad",
     ) -> Any:
         """Data, the images by default, as a dataset: each worker has its own part of each batch, as its shares say."""
-        from ignite_tf_magic.dataset.deal import EqualSteps, GlobalBatchPlan
-
         tf = self.tf
         data = (self.flat if flat else self.images, self.labels) if data is None else data
-        bounds = self.bounds(len(tf.nest.flatten(data)[0]))
-        rows = tuple(int(number) for number in np.diff(bounds))
-        deal = GlobalBatchPlan(rows, batch, EqualSteps(equal_steps))
-        sizes = np.stack([deal.sizes(worker) for worker in range(len(rows))])
-        ends = sizes.cumsum(axis=1)
-        workers = range(len(rows)) if self.place.size == 1 else [self.place.index]
+        chosen = list(self._chosen(len(tf.nest.flatten(data)[0]), batch, equal_steps))
 
         def batches() -> Any:
-            for step in range(deal.num_steps):
-                parts = [
-                    bounds[w] + np.arange(ends[w, step] - sizes[w, step], ends[w, step]) % rows[w]
-                    for w in workers
-                ]
-                chosen = np.concatenate(parts)
-                yield tf.nest.map_structure(itemgetter(chosen), data)
+            for parts in chosen:
+                yield tf.nest.map_structure(itemgetter(self.own(parts)), data)
 
         spec = tf.nest.map_structure(lambda each: tf.TensorSpec([None, *each.shape[1:]], each.dtype), data)
         options = tf.data.Options()
@@ -86,7 +74,33 @@ class Setting:
         dataset = tf.data.Dataset.from_generator(batches, output_signature=spec).with_options(options)
         if more:
             dataset = dataset.map(more)
-        return dataset.apply(tf.data.experimental.assert_cardinality(deal.num_steps))
+        return dataset.apply(tf.data.experimental.assert_cardinality(len(chosen)))
+
+    def parts(self, batch: int = 64, *, data: Any) -> Any:
+        """Yield the parts of each batch that workers have, as a list."""
+        for parts in self._chosen(len(data[0]), batch, "pad"):
+            yield [self.tf.nest.map_structure(itemgetter(part), data) for part in parts]
+
+    def own(self, parts: list[Any]) -> Any:
+        """Of the parts of a batch, this worker's; one process has all of them, one after the other."""
+        if self.place.size > 1:
+            return parts[self.place.index]
+        return self.tf.nest.map_structure(lambda *each: np.concatenate(each), *parts)
+
+    def _chosen(self, total: int, batch: int, equal_steps: str) -> Any:
+        """Yield, for each batch, the numbers of the rows that each worker has of it."""
+        from ignite_tf_magic.dataset.deal import EqualSteps, GlobalBatchPlan
+
+        bounds = self.bounds(total)
+        rows = tuple(int(number) for number in np.diff(bounds))
+        deal = GlobalBatchPlan(rows, batch, EqualSteps(equal_steps))
+        sizes = np.stack([deal.sizes(worker) for worker in range(len(rows))])
+        ends = sizes.cumsum(axis=1)
+        for step in range(deal.num_steps):
+            yield [
+                bounds[w] + np.arange(ends[w, step] - sizes[w, step], ends[w, step]) % rows[w]
+                for w in range(len(rows))
+            ]
 
     def bounds(self, total: int) -> np.ndarray:
         """Where each worker's rows begin and end."""

@@ -18,6 +18,7 @@ from tests.training import (
     cases_inputs,  # noqa: F401
     cases_losses,  # noqa: F401
     cases_rows,  # noqa: F401
+    cases_rule,  # noqa: F401
     cases_steps,  # noqa: F401
 )
 from tests.training.case_setting import CASES, Setting, cases_of  # noqa: F401

@@ -200,7 +200,8 @@ def unknown_cardinality(s: Setting) -> dict[str, Any]:
     model = s.dense(optimizer=s.keras.optimizers.SGD(0.1))
     data = s.dealt(500, flat=True).unbatch().filter(lambda x, y: y != 3).batch(500)
     found = result(model, model.fit(data, epochs=3, verbose=0))
-    other = s.dense()
+    # In one process Keras 3.15 counts a step more in each epoch of data whose end nobody knows; Adam goes by the count.
+    other = s.dense(optimizer=s.keras.optimizers.SGD(0.1))
     all_batches = s.dealt(flat=True).filter(lambda x, y: True)
     history = other.fit(
         all_batches, epochs=4, validation_data=s.tests(flat=True).filter(lambda x, y: True), verbose=0

@@ -73,7 +73,7 @@ def generators_of_own_rows(s: Setting) -> dict[str, Any]:
         while True:
             yield from ((x, y, None) for x, y in own_batches(s)[:2])
 
-    model = s.dense()
+    model = s.dense(optimizer=s.keras.optimizers.SGD(0.1))
     model.fit(batches(), validation_data=batches(), epochs=1, verbose=0)
     history = model.fit(endless(), steps_per_epoch=7, epochs=2, verbose=0)
     whole = model.evaluate(batches(), return_dict=True, verbose=0)

@@ -87,73 +87,9 @@ def unreduced_losses_with_a_mean(s: Setting) -> dict[str, Any]:
 
 
 @case
-def own_masked_mean(s: Setting) -> dict[str, Any]:
-    """A loss and a metric that reduce a batch by themselves, as those of translation do."""
-    keras, tf = s.keras, s.tf
-
-    def masked_loss(y_true: Any, y_pred: Any) -> Any:
-        losses = keras.losses.sparse_categorical_crossentropy(y_true, y_pred, from_logits=True)
-        mask = tf.cast(tf.cast(y_true, tf.int32) != 0, losses.dtype)
-        return tf.reduce_sum(losses * mask) / tf.reduce_sum(mask)
-
-    def masked_accuracy(y_true: Any, y_pred: Any) -> Any:
-        y_true = tf.cast(y_true, tf.int64)
-        mask = tf.cast(y_true != 0, tf.float32)
-        hits = tf.cast(tf.argmax(y_pred, axis=-1) == y_true, tf.float32)
-        return tf.reduce_sum(hits * mask) / tf.reduce_sum(mask)
-
-    model = s.compiled(tagger(s, mask_zero=False), loss=masked_loss, metrics=[masked_accuracy])
-    data = s.dealt(data=tags(s))
-    history = model.fit(data, epochs=2, validation_data=s.dealt(100, data=tags(s)), verbose=0)
-    return result(model, history)
-
-
-@case
-def contrastive(s: Setting) -> dict[str, Any]:
-    """A loss for each row that depends on the other rows of the batch."""
-    keras, tf = s.keras, s.tf
-
-    def contrast(y_true: Any, y_pred: Any) -> Any:
-        near = tf.matmul(tf.math.l2_normalize(y_pred, 1), tf.math.l2_normalize(y_pred, 1), transpose_b=True)
-        y_true = tf.reshape(y_true, [-1])
-        alike = tf.cast(y_true[:, None] == y_true[None, :], near.dtype)
-        return keras.losses.categorical_crossentropy(
-            alike / tf.reduce_sum(alike, 1, keepdims=True), near, from_logits=True
-        )
-
-    model = s.dense(loss=contrast, metrics=())
-    history = model.fit(s.dealt(flat=True), epochs=2, validation_data=s.dealt(100, flat=True), verbose=0)
-    return result(model, history)
-
-
-@case
-def ranked_pairs(s: Setting) -> dict[str, Any]:
-    """Differences of a row's label from those of all others, and of outputs; Keras 3 makes floats of whole labels."""
-    tf = s.tf
-
-    def ranks(y_true: Any, y_pred: Any) -> Any:
-        labels, made = tf.reshape(y_true, [-1]), y_pred[:, 0]
-        if s.framework == "tf_keras":
-            labels = tf.cast(labels, made.dtype)
-        wanted = labels[:, None] - labels[None, :]
-        return tf.reduce_mean(tf.square(wanted - (made[:, None] - made[None, :])), axis=1)
-
-    model = s.dense(loss=ranks, metrics=(), optimizer=s.keras.optimizers.SGD(0.001))
-    history = model.fit(s.dealt(flat=True), epochs=2, validation_data=s.tests(flat=True), verbose=0)
-    return result(model, history)
-
-
-@case
 def losses_with_a_call_of_their_own(s: Setting) -> dict[str, Any]:
-    """Classes that reduce by themselves: one compares rows, one does not, one takes no weights."""
+    """A class that reduces by itself, to the mean over rows, and takes no weights."""
     keras, tf = s.keras, s.tf
-
-    class Pairs(keras.losses.Loss):
-        def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-            made = y_pred[:, 0]
-            wanted = tf.cast(tf.reshape(y_true, [-1]), made.dtype)
-            differences = (wanted[:, None] - wanted[None, :]) - (made[:, None] - made[None, :])
-            return tf.reduce_mean(tf.square(differences))
 
     class Squares(keras.losses.Loss):
         def __call__(self, y_true: Any, y_pred: Any) -> Any:  # type: ignore[override]
@@ -173,59 +109,32 @@ def losses_with_a_call_of_their_own(s: Setting) -> dict[str, Any]:
             self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
             return {"loss": loss}
 
-    s.seeded()
-    model = s.dense(loss=Pairs(), metrics=(), optimizer=keras.optimizers.SGD(0.001))
-    found = result(model, model.fit(s.dealt(flat=True), epochs=2, verbose=0))
     inputs = keras.Input([64])
     net = Net(inputs, keras.layers.Dense(10)(inputs))
     net.compile(keras.optimizers.SGD(0.001))
-    other = result(net, net.fit(s.dealt(flat=True), epochs=1, verbose=0))
-    return found | {f"own {name}": value for name, value in other.items()}
+    return result(net, net.fit(s.dealt(flat=True), epochs=1, verbose=0))
 
 
-def views_in_halves(s: Setting, num_values: int) -> Any:
-    """A loss that takes the halves of a batch for two views of the same rows, and gives so many values for each."""
-    keras, tf = s.keras, s.tf
-
-    def views(_: Any, y_pred: Any) -> Any:
-        one, other = tf.split(tf.math.l2_normalize(y_pred, 1), 2)
-        near = 5.0 * tf.matmul(one, other, transpose_b=True)
-        places = tf.range(tf.shape(one)[0])
-        return tf.repeat(
-            keras.losses.sparse_categorical_crossentropy(places, near, from_logits=True), num_values
+@case
+def losses_of_keras_that_see_all_rows(s: Setting) -> dict[str, Any]:
+    """One compares rows with each other, one returns one number for a batch."""
+    keras, found = s.keras, {}
+    if s.framework == "tf_keras":
+        return found
+    for loss in (keras.losses.Circle(), keras.losses.Dice()):
+        s.seeded()
+        layers = keras.layers
+        out = (
+            layers.UnitNormalization()
+            if isinstance(loss, keras.losses.Circle)
+            else layers.Activation("sigmoid")
         )
-
-    return views
-
-
-@case
-def views_in_halves_of_a_batch(s: Setting) -> dict[str, Any]:
-    """Of arrays that all workers have: the rows of all workers come in the order of one process."""
-    model = s.dense(loss=views_in_halves(s, 2), metrics=())
-    validation = s.flat[:132], s.labels[:132]
-    history = model.fit(
-        s.flat, s.labels, batch_size=50, epochs=2, shuffle=False, validation_data=validation, verbose=0
-    )
-    return result(model, history)
-
-
-@case
-def views_that_are_fewer_than_rows(s: Setting) -> dict[str, Any]:
-    model = s.dense(loss=views_in_halves(s, 1), metrics=())
-    return result(model, model.fit(s.whole(50, flat=True), epochs=2, verbose=0))
-
-
-@case
-def losses_that_cannot_be_tried_out(s: Setting) -> dict[str, Any]:
-    """One that counts on as many rows as a batch has."""
-    tf = s.tf
-
-    def of_fifty(y_true: Any, y_pred: Any) -> Any:
-        made = tf.reshape(y_pred, [50, 10])
-        return tf.reduce_mean(tf.square(made - tf.reduce_mean(made, 0)), 1) + tf.square(made[:, 1] - 1.0)
-
-    model = s.dense(loss=of_fifty, metrics=(), optimizer=s.keras.optimizers.SGD(0.01))
-    return result(model, model.fit(s.dealt(50, flat=True), epochs=2, verbose=0))
+        model = keras.Sequential([keras.Input([64]), layers.Dense(8), out])
+        model.compile(keras.optimizers.SGD(0.01), loss)
+        y = s.labels if isinstance(loss, keras.losses.Circle) else np.eye(8, dtype=np.float32)[s.labels % 8]
+        history = model.fit(s.dealt(data=(s.flat, y)), epochs=2, verbose=0)
+        found |= {f"{loss.name} {name}": value for name, value in result(model, history).items()}
+    return found
 
 
 @case

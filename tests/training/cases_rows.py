@@ -1,37 +1,10 @@
-"""Losses of rows that nobody reduces: the tape or Keras adds them up."""
+"""Layers and steps that do with rows what a `fit` of Keras' own parts does not."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from tests.training.case_setting import Setting, case, result
-
-
-@case
-def rows_given_to_the_tape(s: Setting) -> dict[str, Any]:
-    """A step of the script's own that differentiates a loss for each row, and for each pair of views of a row."""
-    s.seeded()
-    keras, tf = s.keras, s.tf
-    rate = keras.optimizers.SGD(0.001)
-
-    class Net(keras.Model):
-        def train_step(self, data: Any) -> Any:
-            x, y = data
-            with tf.GradientTape(persistent=True) as tape:
-                predicted = self(x, training=True)
-                of_rows = keras.losses.sparse_categorical_crossentropy(y, predicted, from_logits=True)
-                of_views = tf.concat([of_rows, 0.5 * tf.square(predicted[:, 0])], 0)
-                mean = tf.reduce_mean(of_rows)
-                of_parts = tf.stack([mean, tf.reduce_mean(tf.square(predicted))])
-            for loss in (of_rows, of_views, mean, of_parts):
-                gradients = tape.gradient(loss, self.trainable_variables)
-                rate.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
-            return {"loss": mean}
-
-    x = keras.Input([64])
-    model = Net(x, keras.layers.Dense(10)(keras.layers.Dense(16, "relu")(x)))
-    model.compile()
-    return result(model, model.fit(s.dealt(flat=True), epochs=2, verbose=0))
 
 
 @case
@@ -63,29 +36,8 @@ def gradients_of_inputs(s: Setting) -> dict[str, Any]:
 
 
 @case
-def rows_added_by_layers(s: Setting) -> dict[str, Any]:
-    """A layer that adds a loss for each row, beside the loss of the model; tf_keras refuses that."""
-    if s.framework == "tf_keras":
-        return {}
-    s.seeded()
-    keras, tf = s.keras, s.tf
-    layers = keras.layers
-
-    class Coded(layers.Layer):
-        def call(self, x: Any) -> Any:
-            self.add_loss(0.001 * tf.reduce_sum(tf.square(x), axis=1))
-            return x
-
-    x = keras.Input([64])
-    model = keras.Model(x, layers.Dense(10)(Coded()(layers.Dense(8)(x))))
-    model = s.compiled(model, optimizer=keras.optimizers.SGD(0.001), metrics=())
-    history = model.fit(s.dealt(flat=True), epochs=2, validation_data=s.tests(flat=True), verbose=0)
-    return result(model, history)
-
-
-@case
 def lookups_of_positions(s: Setting) -> dict[str, Any]:
-    """An embedding of positions: one lookup for all rows, whose gradients are added up already."""
+    """An embedding of positions: one lookup for all rows. Each worker brings one; Adam would square each by itself."""
     s.seeded()
     keras, tf = s.keras, s.tf
     layers = keras.layers
@@ -102,7 +54,7 @@ def lookups_of_positions(s: Setting) -> dict[str, Any]:
     x = keras.Input([None])
     placed = Positions()(layers.Embedding(20, 8)(x))
     model = keras.Model(x, layers.Dense(10)(layers.GlobalAveragePooling1D()(layers.Dense(8, "tanh")(placed))))
-    model = s.compiled(model, optimizer=keras.optimizers.Adam(0.003))
+    model = s.compiled(model, optimizer=keras.optimizers.SGD(0.1))
     return result(model, model.fit(s.dealt(data=(s.tokens, s.labels)), epochs=2, verbose=0))
 
 
@@ -123,29 +75,12 @@ def rows_looked_up_many_times(s: Setting) -> dict[str, Any]:
 
 
 @case
-def probabilities_taken_for_logits(s: Setting) -> dict[str, Any]:
-    """A slip that Keras forgives, as it looks for the logits behind a softmax; in a loss that reduces by itself."""
-    s.seeded()
-    keras, tf = s.keras, s.tf
-
-    def loss(y: Any, predicted: Any) -> Any:
-        of_rows = keras.losses.sparse_categorical_crossentropy(y, predicted, from_logits=True)
-        mask = tf.cast(tf.reshape(y, [-1]) > 0, tf.float32)
-        return tf.reduce_sum(of_rows * mask) / tf.reduce_sum(mask)
-
-    layers = keras.layers
-    model = keras.Sequential([keras.Input([64]), layers.Dense(16, "relu"), layers.Dense(10, "softmax")])
-    model = s.compiled(model, loss=loss)
-    return result(model, model.fit(s.dealt(flat=True), epochs=2, verbose=0))
-
-
-@case
 def numbers_of_batches(s: Setting) -> dict[str, Any]:
-    """Metrics that are given one number for a batch, or one for each class, and what a step returns beside them."""
+    """Metrics that are given one number for a batch, or one for each class: means are averaged, sums added up."""
     s.seeded()
     keras, tf = s.keras, s.tf
-    sums = {name: keras.metrics.Sum(name) for name in ("of_rows", "of_means", "of_batches", "of_counts")}
-    means = {name: keras.metrics.Mean(name) for name in ("mean", "mean_of_sums", "classes", "weighed")}
+    sums = {name: keras.metrics.Sum(name) for name in ("of_rows", "of_counts")}
+    means = {name: keras.metrics.Mean(name) for name in ("mean", "classes", "weighed")}
 
     class Net(keras.Model):
         @property
@@ -160,18 +95,14 @@ def numbers_of_batches(s: Setting) -> dict[str, Any]:
                 loss = tf.reduce_mean(of_rows)
             gradients = tape.gradient(loss, self.trainable_variables)
             self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
-            right = tf.equal(tf.argmax(predicted, 1, tf.int32), tf.cast(tf.reshape(y, [-1]), tf.int32))
             rows = tf.cast(tf.shape(x)[0], tf.float32)
             sums["of_rows"].update_state(0.01 * tf.reduce_sum(of_rows))
-            sums["of_means"].update_state(loss)
-            sums["of_batches"].update_state(1.0)
             sums["of_counts"].update_state(rows)
             means["mean"].update_state(tf.reduce_sum(of_rows) / rows)
-            means["mean_of_sums"].update_state(tf.math.count_nonzero(right, dtype=tf.float32) + 1e-7)
             means["classes"].update_state(tf.reduce_mean(predicted, axis=0))
-            means["weighed"].update_state(loss, sample_weight=2.0)
+            means["weighed"].update_state(loss, sample_weight=rows)
             found = {each.name: each.result() for each in self.metrics}
-            return found | {"right": tf.reduce_sum(tf.cast(right, tf.int32)), "width": tf.shape(x)[1]}
+            return found | {"width": tf.shape(x)[1]}
 
     x = keras.Input([64])
     model = Net(x, keras.layers.Dense(10)(keras.layers.Dense(16, "relu")(x)))
@@ -215,33 +146,3 @@ def variables_of_tensorflow(s: Setting) -> dict[str, Any]:
     history = model.fit(s.dealt(flat=True), epochs=2, verbose=0)
     own = {"shift": shifted.shift.numpy(), "means": shifted.means[0].numpy()}
     return result(model, history, **own)
-
-
-@case
-def sums_of_rows(s: Setting) -> dict[str, Any]:
-    """Sums over the rows of a batch that a layer adds, and that a step gives to a tape."""
-    s.seeded()
-    keras, tf = s.keras, s.tf
-    rate = keras.optimizers.SGD(0.0003)
-
-    class Added(keras.layers.Layer):
-        def call(self, rows: Any) -> Any:
-            self.add_loss(0.001 * tf.reduce_sum(tf.square(rows)))
-            return rows
-
-    class Net(keras.Model):
-        def train_step(self, data: Any) -> Any:
-            logs = super().train_step(data)
-            x, y = data
-            with tf.GradientTape() as tape:
-                of_rows = keras.losses.sparse_categorical_crossentropy(y, self(x), from_logits=True)
-                total = tf.reduce_sum(of_rows) + 0.1 * tf.reduce_sum(tf.square(self.layers[1](x)))
-            gradients = tape.gradient(total, self.trainable_variables)
-            rate.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
-            return {**logs, "total": 0.01 * total}
-
-    x = keras.Input([64])
-    hidden = Added()(keras.layers.Dense(16, "relu")(x))
-    model = Net(x, keras.layers.Dense(10)(hidden))
-    model = s.compiled(model, keras.optimizers.SGD(0.01))
-    return result(model, model.fit(s.dealt(flat=True), epochs=2, verbose=0))

@@ -7,11 +7,12 @@ import pytest
 from tests.training.cases import CASES
 from tests.training.processes import compare, run_cases
 
+OF_THE_RULE = [name for name, function in CASES.items() if function.__module__.endswith("cases_rule")]
 # Several cases share the processes that run them: TensorFlow takes seconds to start.
 SHORT = (
     *("dense", "convolutional", "synchronised_batch_normalization", "own_train_step", "evaluate"),
-    *("masked_sequences", "own_masked_mean", "unreduced_losses", "metrics_of_many_kinds", "adversarial"),
-    "scaled_loss",
+    *("masked_sequences", "unreduced_losses", "metrics_of_many_kinds", "adversarial", "scaled_loss"),
+    *OF_THE_RULE,
 )
 # What `make matrix` and other cases show as well.
 LONG = {
@@ -29,9 +30,9 @@ LONG = {
 }
 # What gave a wrong number once, or is asked of Keras another way than others here: one of each kind.
 QUICK = [
-    *("synchronised_batch_normalization", "own_train_step", "masked_sequences", "own_masked_mean"),
+    *("synchronised_batch_normalization", "own_train_step", "masked_sequences"),
     *("unreduced_losses", "metrics_of_many_kinds", "unknown_cardinality", "arrays_of_each_worker"),
-    *("adapted_layers", "sum_of_losses", "contrastive"),
+    *("adapted_layers", "sum_of_losses", *OF_THE_RULE),
 ]
 OTHERS = [name for name in CASES if name not in (*QUICK, *LONG)]
 pytestmark = pytest.mark.timeout(3000)  # the first of them runs all cases

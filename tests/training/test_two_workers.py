@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import threading
 
+import numpy as np
 import pytest
 
 from ignite_tf_magic.session import RunRequest, load
@@ -105,6 +106,26 @@ hints = [each.get_attr("communication_hint").decode() for each in operations if 
 way = strategy.extended._communication_options.implementation.value
 print(json.dumps({"hints": hints, "way": way, "total": float(total())}))
 """,
+    # Rows that are removed while they are trained: the chief does it after the first epoch.
+    "vanishing": """
+import json
+import keras
+import numpy as np
+import ignite_tf_magic as itf
+
+class Remove(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == 0 and itf.task().is_chief:
+            with itf.connect() as session:
+                session.query("DELETE FROM PICTURES WHERE digit >= 3")
+
+inputs = keras.Input([1])
+net = keras.Model(inputs, keras.layers.Dense(1, kernel_initializer="ones")(inputs))
+net.compile(keras.optimizers.Adam(0.01), "mse")
+rows = itf.IgniteDataset("PICTURES").map(lambda row: (row["val"]["place"][None], row["val"]["digit"]))
+history = net.fit(rows.batch(10), epochs=4, verbose=0, callbacks=[Remove()]).history
+print(json.dumps({"weights": [float(np.sum(each)) for each in net.get_weights()], **history}))
+""",
     # The last one, as there are more rows then.
     "coming": SUMS
     + """
@@ -185,6 +206,18 @@ def test_each_worker_trains_on_its_own_of_the_rows_that_nodes_pick_out(said):
     keys = [key for key in range(NUM_ROWS) if key % 10 < 3]
     for way in ("where", "sql"):
         assert first[way] == {"seen": [len(keys)] * 2, "keys": [sum(keys)] * 2}
+
+
+def test_an_epoch_goes_on_with_the_rows_that_are_left(said):
+    first, second = answers(said["vanishing"])
+    assert first == second
+    assert np.isfinite([*first["weights"], *first["loss"]]).all()
+    lines = [line for text in said["vanishing"] for line in text.splitlines() if "are gone" in line]
+    left = NUM_ROWS * 3 // 10
+    assert lines[-1] == (
+        f"ignite_tf_magic: epoch 4 trained {left} rows: {NUM_ROWS - left} of the {NUM_ROWS} that were in the cache "
+        "when the run began are gone"
+    )
 
 
 def test_two_workers_share_the_rows_that_come(said):

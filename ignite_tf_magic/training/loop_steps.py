@@ -1,0 +1,101 @@
+"""Training loops of a script's own: an optimizer takes the gradients of all workers, averaged by rows.
+
+Nothing in a loop says what a step is. So the rows of a step are those of the batch that the loop took last from a
+tf.data dataset; without a dataset, workers count equally. All workers start from the chief's weights.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from ignite_tf_magic.dataset.batches import num_rows
+from ignite_tf_magic.training.frameworks import Framework
+from ignite_tf_magic.training.group import WorkerGroup
+from ignite_tf_magic.training.one_rule import print_line
+from ignite_tf_magic.training.step import RowExchange
+
+
+class LoopExchange(RowExchange):
+    """What workers exchange in a loop's steps. One for a process."""
+
+    def __init__(self, group: WorkerGroup) -> None:
+        super().__init__(group)
+        self._variable: Any = None
+        self._begun: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    @property
+    def rows(self) -> Any:
+        """The rows of the batch that this worker took last, float32."""
+        return self._rows.read_value()
+
+    @property
+    def _rows(self) -> Any:
+        # A script may not have made a strategy yet, which must come before the first variable.
+        if self._variable is None:
+            with tf.init_scope():
+                self._variable = tf.Variable(1.0, trainable=False, name="rows")
+        return self._variable
+
+    def note_batch(self, batch: Any) -> None:
+        """Note the batch that the loop has taken."""
+        self._rows.assign(tf.cast(num_rows(batch), tf.float32))
+
+    def begin(self, optimizer: Any, variables: list[Any]) -> None:
+        """Give all workers the chief's variables, before an optimizer's first step."""
+        if optimizer in self._begun:
+            return
+        if not self._begun and self.group.place.is_chief:
+            print_line(
+                "the script's training loop runs on each worker's rows; gradients are averaged by the rows of the "
+                "batch that each worker took last from a tf.data dataset (docs/training.md#one-rule)"
+            )
+        self._begun.add(optimizer)
+        with tf.init_scope():
+            values = self.group.from_chief([tf.convert_to_tensor(each) for each in variables])
+            for variable, value in zip(variables, values, strict=True):
+                variable.assign(value)
+
+
+def average_in_loops(
+    framework: Framework, exchange: LoopExchange, is_independent: Callable[[], bool]
+) -> Callable[..., Any]:
+    """Return what an optimizer does outside of `fit`: an update by the gradients of all workers."""
+
+    def apply(original: Callable[..., Any], optimizer: Any, *arguments: Any, **options: Any) -> Any:
+        if exchange.is_alone or is_independent() or tf.distribute.has_strategy():
+            return original(*arguments, **options)
+        gradients, put = framework.gradients_of(arguments, options)
+        exchange.begin(optimizer, framework.variables_of(optimizer, *put(gradients)))
+        arguments, options = put(exchange.means(gradients))
+        with exchange.alone():
+            return original(*arguments, **options)
+
+    return apply
+
+
+_exchanges: list[LoopExchange] = []
+
+
+def loop_exchange(group: WorkerGroup) -> LoopExchange:
+    """Return the exchange of this process, which notes each batch that Python takes from a tf.data dataset."""
+    if not _exchanges:
+        _exchanges.append(LoopExchange(group))
+        _watch_batches(_exchanges[0])
+    return _exchanges[0]
+
+
+def _watch_batches(exchange: LoopExchange) -> None:
+    kind = type(iter(tf.data.Dataset.range(1)))
+    original = kind.__next__
+
+    def take(iterator: Any) -> Any:
+        batch = original(iterator)
+        if tf.executing_eagerly():
+            exchange.note_batch(batch)
+        return batch
+
+    kind.__next__ = take

@@ -1,0 +1,71 @@
+"""Sums over all workers, of many sizes, in graphs, branches, loops and outside: sums_on.py FOLDER."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import as_worker  # noqa: F401
+import numpy as np
+import tensorflow as tf
+
+from ignite_tf_magic.training.group import worker_group
+
+NUM_CALLS = 2000
+group = worker_group()
+place = group.place
+group.connect()
+own, total = place.index + 1, place.size * (place.size + 1) / 2
+
+
+def memory_kib() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
+
+
+@tf.function(reduce_retracing=True)
+def many(x, is_one_way):
+    first = group.sum([x])[0]
+    if is_one_way:  # noqa: SIM108 - a branch of the graph
+        other = group.sum([2.0 * x, tf.constant([1, 2])])[0]
+    else:
+        other = group.sum([3.0 * x])[0]
+    turns = tf.zeros_like(x)
+    for _ in tf.range(4):
+        turns += group.sum([x])[0]
+    # Neither depends on the other, and both have the same size.
+    one, another = group.sum([5.0 * x])[0], group.sum([7.0 * x])[0]
+    return first, other, turns, one, another
+
+
+random, are_right = np.random.default_rng(0), True
+for number in range(60):
+    x = random.normal(size=int(random.integers(1, 9)))
+    for dtype in (np.float32, np.float64, np.int32, np.int64):
+        sums = group.sum([(x * own).astype(dtype), np.zeros((2, 0), dtype)])
+        are_right &= np.allclose(sums[0], sum((x * (each + 1)).astype(dtype) for each in range(place.size)))
+    found = many(tf.constant(x * own), tf.constant(number % 3 == 0))
+    factors = (1, 2 if number % 3 == 0 else 3, 4, 5, 7)
+    are_right &= all(
+        np.allclose(each, x * total * factor) for each, factor in zip(found, factors, strict=True)
+    )
+
+
+@tf.function
+def once(x):
+    return group.sum([x])[0]
+
+
+tensor = tf.ones([1000])
+grown = {}
+for name, call in {"graph": once, "eager": lambda x: group.sum([x])}.items():
+    for _ in range(200):
+        call(tensor)
+    before = memory_kib()
+    for _ in range(NUM_CALLS):
+        call(tensor)
+    grown[name] = memory_kib() - before
+path = Path(sys.argv[1]) / f"sums-{place.index}.json"
+path.write_text(json.dumps({"are_right": bool(are_right), "grown_kib": grown}))
+group.settle()
