@@ -7,6 +7,7 @@ elsewhere: in `runs.deferred_imports`, which loads no TensorFlow, and `training.
 
 from __future__ import annotations
 
+import gc
 import inspect
 import traceback
 from collections.abc import Callable, Iterator
@@ -96,6 +97,16 @@ def forget_end(error: StopIteration) -> None:
             if isinstance(executor := frame.f_locals.get(_EXECUTOR_OF_NEXT), Executor):
                 executor.clear_error()
         told = told.__context__
+
+
+def end_iterators() -> None:
+    """Destroy all iterators over datasets that Python holds, which can be asked for nothing any more.
+
+    There is no public way to find them, nor to end one that somebody holds.
+    """
+    for each in gc.get_objects():
+        if isinstance(each, OwnedIterator):
+            vars(each).pop("_iterator_resource", None)
 
 
 def global_seed() -> int | None:

@@ -64,6 +64,8 @@ class Job:
         keep: It is started again when it ends with another code than 0, and no generation fences it.
         log_limit_bytes: The older half of a longer log is deleted, visibly; None keeps everything.
         create_cwd: The working directory is made when it is missing.
+        exit_file: File of an `ExitReport`, relative to the run's directory: who has written it and still lives after
+            some seconds is killed, and has ended as it says. Empty for a process that writes none.
         early: A process that was parked with this program, and else as this job's is started, becomes the job's.
     """
 
@@ -84,6 +86,7 @@ class Job:
     keep: bool = False
     log_limit_bytes: int | None = LOG_LIMIT_BYTES
     create_cwd: bool = False
+    exit_file: str = ""
     early: EarlyProgram | None = None
 
     def to_wire(self) -> dict[str, Any]:
@@ -104,6 +107,7 @@ class Job:
             "respawns": self.respawns,
             "keep": self.keep,
             "log_limit_bytes": self.log_limit_bytes,
+            "exit_file": self.exit_file,
             "warm": self.early and self.early.to_wire(),
         }
 

@@ -6,6 +6,7 @@ process runs the user's script within some 100 ms, and under any interpreter tha
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
 import faulthandler
@@ -14,6 +15,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -54,11 +56,27 @@ def main() -> None:
         code, error = _run(task)
     if code and _lacks_room(error):
         code = _EXIT_TEMPORARY
-    if os.getpid() == pid:  # a child that the script forked may come here, too
-        has_room = _report(task, code, error, started_at, leaving.asked)
-        code = code if has_room or not code else _EXIT_TEMPORARY
+    if os.getpid() != pid:  # a child that the script has forked
+        sys.exit(code)
+    _end_as_python_does()
+    has_room = _report(task, code, error, started_at, leaving.asked)
+    code = code if has_room or not code else _EXIT_TEMPORARY
     _flush()
-    sys.exit(code)
+    leaving.sweep()
+    # Destructors of libraries that still run threads may wait for ever while Python finalizes. What libraries of C have
+    # printed is out: Python has them write at once (PYTHONUNBUFFERED).
+    os._exit(code)
+
+
+def _end_as_python_does() -> None:
+    """Wait for the script's threads that are no daemons, and call what it has registered for its end."""
+    for step in (threading._shutdown, atexit._run_exitfuncs):  # type: ignore[attr-defined]
+        try:
+            step()
+        except SystemExit:  # SIGTERM: the waiting is over
+            continue
+        except BaseException as error:  # noqa: BLE001 - as Python: it is said, and changes nothing
+            sys.excepthook(type(error), error, error.__traceback__)
 
 
 def _run(task: WorkerTask) -> tuple[int, BaseException | None]:
@@ -279,7 +297,7 @@ def _flush() -> None:
                 stream.flush()
         except ValueError:
             pass  # closed by the script
-        except OSError:  # a full disk; the interpreter would try again, and end with 120
+        except OSError:  # a full disk
             setattr(sys, name, None)
 
 

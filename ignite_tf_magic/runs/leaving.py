@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import signal
@@ -28,7 +27,6 @@ class Leaving:
         self.asked = False
         self._owner_gone = False
         self._forking = threading.local()
-        atexit.register(self._sweep)  # the first to be registered is the last to be called
         signal.signal(signal.SIGTERM, self._on_sigterm)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(
@@ -91,8 +89,9 @@ class Leaving:
         time.sleep(GRACE_S)
         kill_group(os.getpid())
 
-    def _sweep(self) -> None:
-        if self._owner_gone:  # nobody else is left to do it
+    def sweep(self) -> None:
+        """Kill what the process has started, and itself, if the run's owner has gone: nobody else is left to do it."""
+        if self._owner_gone:
             kill_group(os.getpid())
 
 

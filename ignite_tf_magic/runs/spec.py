@@ -232,6 +232,7 @@ def worker_job(
         memory_bytes=record.spec.memory_bytes if role.has_share else 0,
         respawns=_RESPAWNS if role.respawns else 0,
         log_limit_bytes=record.spec.log_limit_bytes,
+        exit_file=exit_name(seat.worker, generation),
         early=early,
     )
 

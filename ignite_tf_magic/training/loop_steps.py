@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from ignite_tf_magic.dataset.batches import num_rows
+from ignite_tf_magic.dataset.tf_private import OwnedIterator
 from ignite_tf_magic.training.frameworks import Framework
 from ignite_tf_magic.training.group import WorkerGroup
 from ignite_tf_magic.training.one_rule import print_line
@@ -89,8 +90,7 @@ def loop_exchange(group: WorkerGroup) -> LoopExchange:
 
 
 def _watch_batches(exchange: LoopExchange) -> None:
-    kind = type(iter(tf.data.Dataset.range(1)))
-    original = kind.__next__
+    original = OwnedIterator.__next__
 
     def take(iterator: Any) -> Any:
         batch = original(iterator)
@@ -98,4 +98,4 @@ def _watch_batches(exchange: LoopExchange) -> None:
             exchange.note_batch(batch)
         return batch
 
-    kind.__next__ = take
+    OwnedIterator.__next__ = take

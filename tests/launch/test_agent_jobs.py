@@ -296,6 +296,21 @@ def test_a_process_that_ends_by_itself_is_not_started_again(relay):
     assert (job["restarts"], job["code"]) == (0, 3)
 
 
+def test_a_process_that_has_reported_its_end_and_lives_on_is_ended_as_it_reported(relay, home):
+    """As one that hangs in a library's destructor."""
+    code = """
+import pathlib, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+pathlib.Path("exit.json").write_text('{"exit_code": 3}')
+print("reported", flush=True)
+time.sleep(600)
+"""
+    relay.start(code, exit_file="exit.json", cwd=".")
+    job = relay.until_ended()
+    assert (job["code"], job["reason"]) == (3, "exited")
+    assert relay.output() == b"reported\n"
+
+
 def test_a_later_generation_fences_a_job_that_waits_to_be_started_again(relay):
     relay.start("import os; os.kill(os.getpid(), 9)", respawns=100)
     until(lambda: relay.job()["restarts"])

@@ -105,6 +105,41 @@ except TimeoutError:
 """
 
 
+# What Python does at its end, in its order, and what would keep it from ending.
+ENDING = """
+import atexit, ctypes, sys, threading, time
+class Stuck:
+    def __del__(self):
+        while True:
+            time.sleep(1)
+stuck = Stuck()
+def work():
+    time.sleep(0.5)
+    print("the thread is done", flush=True)
+threading.Thread(target=work).start()
+threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+atexit.register(print, "registered first")
+atexit.register(lambda: 1 / 0)
+atexit.register(print, "registered last")
+ctypes.CDLL(None).printf(b"printed by C\\n")
+sys.exit(7)
+"""
+
+
+def test_a_process_ends_as_python_ends_but_for_destructors(start):
+    run = start(ENDING)
+    assert run.wait(300).state is RunState.FAILED
+    assert run.info().workers[0].exit_code == 7
+    lines = text_of(run).splitlines()
+    assert [line for line in lines if line[0] in "tr"] == [
+        "the thread is done",
+        "registered last",
+        "registered first",
+    ]
+    assert "ZeroDivisionError: division by zero" in lines
+    assert "printed by C" in lines
+
+
 def test_lines_of_a_script_stay_whole(start):
     run = start(LINES)
     assert run.wait(300).state is RunState.SUCCEEDED

@@ -68,6 +68,8 @@ _PASSES_PER_LOOK_AT_ALL = 50
 # A disk with less left than that, or than this share of it, makes logs shorter, down to this.
 _LOW_BYTES, _LOW_SHARE, _LEAST_LOG_BYTES = 64 << 20, 8, 4 << 20
 _CLEAN_PASSES = 4  # of those that leave children: shims, or processes of other users
+_MOST_REPORT_BYTES = 1 << 20
+_REPORTED_S = 10.0  # a process that has reported its end may live for so long
 _FIRST_PAUSE_S, _LAST_PAUSE_S, _GOOD_LIFE_S = 0.5, 10.0, 60.0
 
 
@@ -191,6 +193,7 @@ class ProcessShim:
         self._pause_s = _FIRST_PAUSE_S
         self._terminated = False
         self._has_too_much = False
+        self._reported_code: int | None = None
         self._log = -1
         self._launched_at = 0.0
         self._held: list[Any] = []
@@ -286,6 +289,8 @@ class ProcessShim:
             self._see_reasons(now)
         if self._process is not None and self._kill_at is not None and now >= self._kill_at:
             self._killed = True
+        if self._process is not None and not self._killed and self._has_outlived_its_report():
+            self._killed = True
         if self._killed or (had_process and self._process is None):
             end_tree(self._group, self._see_reaped, self._beat_if_due)
         if self._process is None and not self._go_on_without_process(now):
@@ -298,7 +303,24 @@ class ProcessShim:
             code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
             is_oom = code == -signal.SIGKILL and not self._killed and oom_kills() > self._oom_kills
             self._process = None
+            code = code if self._reported_code is None else self._reported_code
             self._status.update(pid=None, code=code, oom=is_oom)
+
+    def _has_outlived_its_report(self) -> bool:
+        """Return whether the process wrote down some seconds ago how it ended; it has then ended so."""
+        name = self._request.get("exit_file")
+        if not name:
+            return False
+        path = os.path.join(self._files.run_path, name)
+        try:
+            reported_at = os.stat(path).st_mtime
+            if time.time() - reported_at < _REPORTED_S or reported_at < self._status["started_at"]:
+                return False
+            with open(path, "rb") as file:
+                self._reported_code = int(json.loads(file.read(_MOST_REPORT_BYTES))["exit_code"]) & 0xFF
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+        return True
 
     def _go_on_without_process(self, now: float) -> bool:
         """Tell whether the job is to have another process; start it when its time has come."""

@@ -73,6 +73,8 @@ class Starter:
             raise Refused("bad_request", "argv and env are made of strings, and argv has one at least")
         run = checked_name(request["run"], "run")
         checked_path(request["log"])
+        if request.get("exit_file"):
+            checked_path(request["exit_file"])
         keep = bool(request.get("keep"))
         lease = request.get("lease")
         return {
@@ -92,6 +94,7 @@ class Starter:
             "respawns": int(request.get("respawns") or 0),
             "keep": keep,
             "log_limit_bytes": request.get("log_limit_bytes"),
+            "exit_file": request.get("exit_file") or "",
             "stdin": _digest_of(stdin) if stdin else None,
             "warm": request.get("warm"),
         }
