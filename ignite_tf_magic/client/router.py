@@ -59,6 +59,11 @@ class Router:
         self._idle: dict[uuid.UUID, Channel] = {}
         self._is_closed = False
 
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """Where to knock first, as the options say."""
+        return self._options.endpoints
+
     def close(self) -> None:
         """Close the control channel and idle ones. Channels given by `open_to` belong to their openers."""
         with self._lock:

@@ -36,6 +36,12 @@ from ignite_tf_magic.dataset.tfrecord_pages import tfrecord_pages
 from ignite_tf_magic.errors import ConfigError, EmptyCache
 from ignite_tf_magic.settings.options import DEFAULT_PORT, Endpoint
 
+_SECRETS = ("username", "password", "certfile", "keyfile", "cert_password")
+
+
+def _dataset_of(given: Mapping[str, Any]) -> IgniteDataset:
+    return IgniteDataset(**given)
+
 
 class IgniteDataset(PagedDataset):
     """Rows of an Ignite cache: {"key": ..., "val": ...}, objects as dicts of their fields.
@@ -153,6 +159,10 @@ class IgniteDataset(PagedDataset):
         after: int | None = None,
         read_by: str | None = None,
     ) -> None:
+        given = {
+            name: value for name, value in locals().items() if name not in ("self", "__class__", *_SECRETS)
+        }
+        object.__setattr__(self, "_given", given)  # past what TensorFlow does with attributes
         options = read_options(
             cache_name,
             host=host,
@@ -234,6 +244,10 @@ class IgniteDataset(PagedDataset):
                 count=count,
             )
         super().__init__(recipe)
+
+    def __reduce__(self) -> Any:
+        """Travel as its arguments, without credentials: a worker has its own, and its own rows."""
+        return _dataset_of, (self._given,)
 
     @classmethod
     def from_sql(

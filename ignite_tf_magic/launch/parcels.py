@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+import cloudpickle
+
 from ignite_tf_magic.errors import ParcelError
 from ignite_tf_magic.launch.archives import read_archive
 from ignite_tf_magic.launch.entries import ArchiveEntry, Entries
@@ -38,6 +40,7 @@ _KEPT_S = 7 * 24 * 3600
 # Above this, zlib takes longer than a network that is worth running workers over.
 _COMPRESS_LEVEL = 1
 _PACKAGE = Path(__file__).resolve().parent.parent
+_CLOUDPICKLE = Path(cloudpickle.__file__).resolve().parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +112,13 @@ def pack_job(
 def pack_package() -> Parcel:
     """Pack this package as it is installed, under its name, so that the unpacked directory goes on sys.path.
 
+    With it goes cloudpickle, by which functions are sent: hosts need not have it, and read what this version writes.
     Compiled parts go along as they are; where they do not fit the host, it does without them. Files are read
     again only when one of them has another size or time than when they were packed.
     """
     entries = Entries("this package", MAX_BYTES)
-    _scan(entries, _PACKAGE, DEFAULT_EXCLUDES, _PACKAGE.name)
+    for package in (_PACKAGE, _CLOUDPICKLE):
+        _scan(entries, package, DEFAULT_EXCLUDES, package.name)
     note = _folder() / f"package-{entries.stamp()}.json"
     try:
         packed = json.loads(note.read_text(encoding="utf-8"))

@@ -62,7 +62,7 @@ def digest_of(
     Args:
         source: The cache that is read.
         model: Digest of what the model is made of.
-        prepare: Source of the function that makes the model's input of a row; empty for none.
+        prepare: Digest of the function that makes the model's input of a row; empty for none.
         fields: Fields that are read.
         fill: What nulls become.
 
@@ -85,7 +85,7 @@ def script_of(job: PredictionJob, definitions: str, prepare: str) -> str:
 
     Args:
         job: The prediction.
-        definitions: Source of the function that makes the model's input of a row, and of what it uses.
+        definitions: What defines the function that makes the model's input of a row.
         prepare: Its name; empty for none.
     """
     # Each worker predicts alone: Keras must not wait for the others when it is imported.

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from ignite_tf_magic.runs.states import RunState as RunState
     from ignite_tf_magic.runs.supervision.manager import begin_to_let_go_of_runs as begin_to_let_go_of_runs
     from ignite_tf_magic.runs.supervision.planning import Plan as Plan
-    from ignite_tf_magic.serialization.function_source import source_of as source_of
+    from ignite_tf_magic.serialization.function_pickle import pickle_function as pickle_function
     from ignite_tf_magic.session.cluster_names import cache_names as cache_names
     from ignite_tf_magic.session.cluster_names import columns_of_tables as columns_of_tables
     from ignite_tf_magic.session.cluster_names import paths_in_directory as paths_in_directory
@@ -101,7 +101,7 @@ _NAMES_IN = {
     "runs.states": "RunState",
     "runs.supervision.manager": "begin_to_let_go_of_runs",
     "runs.supervision.planning": "Plan",
-    "serialization.function_source": "source_of",
+    "serialization.function_pickle": "pickle_function",
     "session.facade": "CacheInfo Session attach_run load open_session",
     "profiling.columns": "CacheColumns ColumnInfo",
     "profiling.profile": "CacheProfile SAMPLED_ROWS",

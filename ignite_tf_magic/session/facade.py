@@ -5,6 +5,7 @@ The notebook and the shell are thin views of this module; they take no decisions
 
 from __future__ import annotations
 
+import copyreg
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -26,6 +27,7 @@ from ignite_tf_magic.data.loading import LoadOutcome
 from ignite_tf_magic.data.tables import TextFormat
 from ignite_tf_magic.embedded import EmbeddedCluster
 from ignite_tf_magic.errors import CacheNotFound, ConfigError, IgniteTfError, NoRoom
+from ignite_tf_magic.igfs.addresses import given_cluster
 from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.profiling.columns import CacheColumns, look_at_columns
 from ignite_tf_magic.profiling.profile import SAMPLED_ROWS, CacheProfile, make_profile
@@ -69,7 +71,7 @@ from ignite_tf_magic.session.run_plans import RunRequest, plan_again, plan_run, 
 from ignite_tf_magic.session.run_values import push
 from ignite_tf_magic.session.submission import submit
 from ignite_tf_magic.session.training_run import TrainingRun
-from ignite_tf_magic.settings.options import Config, ConnectOptions, state_dir, timeouts_divisor
+from ignite_tf_magic.settings.options import Config, ConnectOptions, Endpoint, state_dir, timeouts_divisor
 
 Report = Callable[[str], None]
 _REGISTRY_ANSWER_S = 10.0
@@ -127,6 +129,18 @@ def open_session(
     return Session(options, connect_to_most(options), report, configured)
 
 
+def _session_at(endpoints: tuple[Endpoint, ...]) -> Session:
+    return open_session(given_cluster() or ConnectOptions(endpoints))
+
+
+def _client_at(endpoints: tuple[Endpoint, ...]) -> Client:
+    return connect_to_most(given_cluster() or ConnectOptions(endpoints))
+
+
+# A client in a function that is sent travels as a session does.
+copyreg.pickle(Client, lambda client: (_client_at, (client.router.endpoints,)))
+
+
 class Session(Loading, Predicting, Closing):
     """A connected cluster and the runs of this user. Closing it leaves runs alone."""
 
@@ -141,6 +155,10 @@ class Session(Loading, Predicting, Closing):
 
     def __repr__(self) -> str:
         return f"<session with {self._where}>"
+
+    def __reduce__(self) -> Any:
+        """Travel as the cluster's address, without credentials: a worker has its own."""
+        return _session_at, (self.options.endpoints,)
 
     def _repr_html_(self) -> str:
         return facts_html("session", {"cluster": self._where, "runs that go on": str(len(self.runs()))})

@@ -47,7 +47,7 @@ from ignite_tf_magic.prediction.progress import begin, finish, mark_of, progress
 from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.runs.supervision.planning import Plan
 from ignite_tf_magic.serialization.facts_html import facts_html
-from ignite_tf_magic.serialization.function_source import FunctionSource, source_of
+from ignite_tf_magic.serialization.function_pickle import FunctionPickle, pickle_function
 from ignite_tf_magic.session.run_plans import RunRequest
 from ignite_tf_magic.session.training_run import TrainingRun
 from ignite_tf_magic.settings.options import ConnectOptions
@@ -152,18 +152,16 @@ class Prediction:
     def run(self, model: Any) -> PredictionOutcome:
         """Predict; returns what came of it."""
         options = self._options
-        function = source_of(options.prepare) if options.prepare else None
+        function = pickle_function(options.prepare) if options.prepare else None
         with tempfile.TemporaryDirectory() as folder:
             file = stage_model(self._session.options, model, Path(folder), trust=options.trust)
-            script = function.script("") if function else ""
-            digest = digest_of(self._source, file.content, script, options.fields, options.fill)
+            prepare = function.digest if function else ""
+            digest = digest_of(self._source, file.content, prepare, options.fields, options.fill)
             if self._is_whole(digest):
                 return self._outcome(0, None)
             goes_on = self._goes_on(digest)
             if options.replace:
-                self._placed(
-                    self._session.plan_run, self._request(function)
-                )  # what cannot start leaves the old rows
+                self._placed(self._session.plan_run, self._request())  # what cannot start leaves the old rows
             mark = begin(self._client, self._target, self._rows, digest, goes_on=goes_on)
             self._take_over(goes_on=goes_on)
             return self._predict(file, mark, function)
@@ -256,7 +254,7 @@ class Prediction:
         if not goes_on and self._target in self._client.cache_names():
             self._client.destroy_cache(self._target)
 
-    def _predict(self, file: ModelFile, mark: LoadMark, function: FunctionSource | None) -> PredictionOutcome:
+    def _predict(self, file: ModelFile, mark: LoadMark, function: FunctionPickle | None) -> PredictionOutcome:
         before = self._rows_there() or 0
         token = uuid.uuid4().hex
         options, session = self._options, self._session
@@ -273,10 +271,8 @@ class Prediction:
                 options.fields,
                 options.fill,
             )
-            script = script_of(
-                job, function.script("") if function else "", function.name if function else ""
-            )
-            run = self._start(replace(self._request(function), script=script))
+            script = script_of(job, function.script("") if function else "", "_function" if function else "")
+            run = self._start(replace(self._request(), script=script))
             self._await(run)
         finally:
             with suppress(IgniteTfError, OSError):
@@ -288,14 +284,13 @@ class Prediction:
         finish(self._client, self._target, mark, rows)
         return self._outcome(rows - before, run.id)
 
-    def _request(self, function: FunctionSource | None) -> RunRequest:
+    def _request(self) -> RunRequest:
         options = self._options
         try:
             return RunRequest(
                 self._source,
                 "pass",
                 options.workers or self._session.default_num_workers(),
-                push=function.values if function else {},
                 # Each worker for itself: none waits for the others.
                 **{
                     "strategy": "between",

@@ -6,10 +6,14 @@ Everything is in formats that run no code when they are read: see `values`.
 from __future__ import annotations
 
 import os
+import platform
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+
+import cloudpickle
 
 from ignite_tf_magic.errors import ConfigError, PathNotFound
 from ignite_tf_magic.igfs.addresses import cluster_of
@@ -22,6 +26,8 @@ from ignite_tf_magic.training.task import task
 from ignite_tf_magic.training.untrusted_models import check_model, check_weights, keras_version
 
 _INPUTS, _RESULT = "inputs.zip", "result.zip"
+_MODEL = "ignite_tf_model"  # the name of one, in its place
+_KEPT = "result.pickle"
 _MODELS = "model"
 _PART_BYTES = 4 << 20
 
@@ -32,25 +38,72 @@ _PART_BYTES = 4 << 20
 def result(value: Any) -> None:
     """Return a value to whoever started the run that this process is a worker of: there it is `RUN.result`.
 
-    A model of Keras, or numbers, texts, containers, arrays and tables, up to 256 MiB; the last one given counts, of the
-    first worker alone. Outside of a run it is only checked.
+    Models of Keras, what their `fit` returns, numbers, texts, arrays, tables, and containers of these, up to 256 MiB
+    beside the models. The last one passed counts, of the first worker alone. Outside of a run it is only checked.
 
     Raises:
         ConfigError: The value has no safe form, or is too large.
     """
-    is_model = _is_model(value)
-    data = encode({"model": value.name} if is_model else {"result": value})
+    models: list[Any] = []
+    data = encode({"result": _without_models(value, models)})
     run_id = os.environ.get("IGNITE_TF_RUN_ID")
     if run_id and task().is_chief:
-        if is_model:
-            leave_model(value)  # two workers would write one file
+        for model in models:
+            leave_model(model)  # two workers would write one file
         with Volume(cluster_of) as volume:
             _put(volume, run_id, _RESULT, data)
 
 
-def _is_model(value: Any) -> bool:
+def give(value: Any) -> None:
+    """Return what a function has returned that `ignite_tf_magic.run` has sent; what cannot be is kept in a file.
+
+    Raises:
+        ConfigError: As `result`; it says where the file lies.
+    """
+    try:
+        result(value)
+    except ConfigError as error:
+        path = Path(os.environ.get("IGNITE_TF_RUN_DIR", ".")) / _KEPT
+        try:
+            path.write_bytes(cloudpickle.dumps(value))
+        except Exception as failure:  # noqa: BLE001 - whatever a class raises when it is pickled
+            raise ConfigError(
+                f"what the function returned is lost: {error}; nor can it be pickled: {failure}"
+            ) from error
+        raise ConfigError(
+            f"{error}. What the function returned is kept on {platform.node()}, in {path}, where "
+            "cloudpickle.load(open(path, 'rb')) reads it, beside the run's other files"
+        ) from error
+
+
+def _without_models(value: Any, models: list[Any]) -> Any:
+    """Return a value with the names of models in their places, and the numbers of what `fit` returns."""
+    if _is_of_keras_class(value, "Model"):
+        models.append(value)
+        return SimpleNamespace(**{_MODEL: value.name})
+    if _is_of_keras_class(value, "History"):
+        return SimpleNamespace(history=value.history, epoch=value.epoch, params=value.params)
+    if type(value) in (list, tuple):
+        return type(value)(_without_models(each, models) for each in value)
+    if type(value) is dict:
+        return {key: _without_models(each, models) for key, each in value.items()}
+    return value
+
+
+def _with_models(value: Any, load: Callable[[str], Any]) -> Any:
+    """Return a value with models in the places of their names."""
+    if isinstance(value, SimpleNamespace) and vars(value).keys() == {_MODEL}:
+        return load(getattr(value, _MODEL))
+    if type(value) in (list, tuple):
+        return type(value)(_with_models(each, load) for each in value)
+    if type(value) is dict:
+        return {key: _with_models(each, load) for key, each in value.items()}
+    return value
+
+
+def _is_of_keras_class(value: Any, name: str) -> bool:
     origins = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(value).__mro__}
-    return bool(origins & {("keras", "Model"), ("tf_keras", "Model")})
+    return bool(origins & {("keras", name), ("tf_keras", name)})
 
 
 def pushed() -> dict[str, Any]:
@@ -83,7 +136,7 @@ def read_result(options: ConnectOptions, run_id: str) -> Any:
             raise PathNotFound(
                 f"run {run_id} has given no result; a script gives one with ignite_tf_magic.result(value)"
             ) from None
-    return load_model(options, run_id, found["model"]) if "model" in found else found["result"]
+    return _with_models(found["result"], lambda name: load_model(options, run_id, name))
 
 
 def list_models(volume: Volume, run_id: str) -> dict[str, tuple[int, str]]:

@@ -158,9 +158,9 @@ def in_step(dataset: Any, group: WorkerGroup) -> Any:
 
 def planned_rows(dataset: Any) -> int | None:
     """Return the rows of all workers that an epoch of a dataset is to have; None where no plan says so."""
-    plans = [passes.plan for passes in passes_of(dataset)]
     num_steps = num_batches(dataset)
-    if len(plans) != 1 or plans[0] is None or not num_steps or num_steps % plans[0].num_steps:
+    plans = [passes.plan for passes in passes_of(dataset)] if num_steps else []
+    if not num_steps or len(plans) != 1 or plans[0] is None or num_steps % plans[0].num_steps:
         return None
     return plans[0].num_rows * (num_steps // plans[0].num_steps)
 

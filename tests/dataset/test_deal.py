@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ignite_tf_magic.dataset.deal import EqualSteps, GlobalBatchPlan
-from ignite_tf_magic.errors import ConfigError
 
 spreads = st.lists(st.integers(0, 400), min_size=1, max_size=7).map(tuple)
 
@@ -66,9 +65,10 @@ def test_examples(rows, batch, first):
     assert dealt(GlobalBatchPlan(rows, batch))[0].tolist() == first
 
 
-def test_a_batch_has_a_row_for_each_worker():
-    with pytest.raises(ConfigError, match=r"batch\(3\) with 4 workers: .* at least 4 rows"):
-        GlobalBatchPlan((10, 10, 10, 10), 3)
+def test_a_batch_may_have_fewer_rows_than_there_are_workers():
+    sizes = dealt(GlobalBatchPlan((10, 10, 10, 10), 3))
+    assert sizes.sum(axis=1).tolist() == [3] * 13 + [1]
+    assert sizes.sum(axis=0).tolist() == [10] * 4
 
 
 def test_no_rows_at_all():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -10,14 +11,21 @@ from typing import Any
 
 from ignite_tf_magic.errors import PathNotFound, RunFailed
 from ignite_tf_magic.serialization.terminal_text import echo
-from ignite_tf_magic.session import OnRebalance, RunRequest, RunState, TrainingRun, open_session, source_of
+from ignite_tf_magic.session import (
+    OnRebalance,
+    RunRequest,
+    RunState,
+    TrainingRun,
+    open_session,
+    pickle_function,
+)
 from ignite_tf_magic.ui.commands.starting import WARM_S
 from ignite_tf_magic.ui.following import follow, show_output
 from ignite_tf_magic.ui.notebook.screen import NotebookScreen, this_kernel
 from ignite_tf_magic.ui.render import failure_view
 from ignite_tf_magic.ui.shell.screen import ShellScreen
 
-_LAST_LINE = "from ignite_tf_magic import result as _give; _give({name}(*_arguments, **_options))"
+_LAST_LINE = "from ignite_tf_magic.session.run_values import give; give(_function(*_arguments, **_options))"
 
 
 def run(
@@ -59,8 +67,8 @@ def run(
     Its output is shown until it has ended. An interrupt stops the run.
 
     Args:
-        train_fn: Made with `def`. Its source is sent, and what it uses of this notebook or script: functions and
-            classes as source, modules as imports, numbers, texts, containers, arrays and tables as values.
+        train_fn: A function, or what can be called like one. It is sent by cloudpickle, with what it uses of this
+            notebook or script, and of modules beside it. The hosts need the same minor version of Python.
         cache: The cache that is read.
         workers: How many; all call the function. Keras' `fit` trains one model on all of them.
         args: Its arguments.
@@ -93,21 +101,22 @@ def run(
         report: Called with one line at a time about what takes long.
 
     Returns:
-        What the function has returned in the first worker, or the chief: a model of Keras, or values as above.
+        What the function has returned in the first worker, or the chief: numbers, texts, containers, arrays, tables,
+        models of Keras, what `fit` returns, and containers of these.
 
     Raises:
         ConfigError: The function, or something that it uses, cannot be sent.
         RunFailed: It did not succeed.
         IgniteTfError: As `Session.start_run`.
     """
-    source = source_of(train_fn)
+    function = pickle_function(train_fn)
     is_in_notebook = "ipykernel" in sys.modules and this_kernel() is not None  # a script may import it, too
     request = RunRequest(
         cache,
-        source.script(_LAST_LINE.format(name=source.name)),
+        function.script(_LAST_LINE),
         num_workers=workers,
-        script_name=source.name,
-        push={**source.values, "_arguments": list(args), "_options": dict(kwargs or {})},
+        script_name=re.sub(r"\W+", "", function.name) or "function",
+        push={"_arguments": list(args), "_options": dict(kwargs or {})},
         hosts=tuple(hosts),
         python=python,
         name=name,

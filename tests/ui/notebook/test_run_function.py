@@ -40,6 +40,49 @@ def test_what_it_writes_and_what_it_returns(cache, capsys):
     assert "partitions 0-1023" in capsys.readouterr().out.splitlines()
 
 
+def doubled(function):
+    def wrapper(*arguments):
+        return 2 * function(*arguments)
+
+    return wrapper
+
+
+@doubled
+def counted(session, rows):
+    """A session and a dataset that are captured, and a decorator that leaves no trace."""
+    with session:
+        return session.client.cache("RUN_FUNCTION").size() + sum(1 for _ in rows)
+
+
+def test_what_is_captured_travels_as_settings(cache):
+    from ignite_tf_magic import IgniteDataset, connect
+
+    rows = IgniteDataset("RUN_FUNCTION")
+    with connect(report=str) as session:
+        found = ignite_tf_magic.run(lambda: counted(session, rows), cache, report=str)
+    assert found == 2 * (50 + 50)
+
+
+def fits():
+    import keras
+
+    model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1, name="only")])
+    model.compile("sgd", "mse")
+    history = model.fit(np.ones([8, 1]), np.ones(8), epochs=2, verbose=0)
+    return {"all": (model, history), "kept": object} if os.environ.get("KEPT") else (model, history)
+
+
+def test_a_model_and_its_history_come_back(cache):
+    model, history = ignite_tf_magic.run(fits, cache, report=str)
+    assert model.layers[0].name == "only"
+    assert len(history.history["loss"]) == 2
+
+
+def test_what_cannot_come_back_is_kept(cache, capsys):
+    with pytest.raises(RunFailed, match=r"cannot send result.*is kept on .*, in .*result\.pickle"):
+        ignite_tf_magic.run(fits, cache, env={"KEPT": "1"}, report=str)
+
+
 def test_its_failure_is_an_exception_with_its_traceback(cache):
     with pytest.raises(RunFailed, match="return 1 // 0"):
         ignite_tf_magic.run(broken, cache, report=str)

@@ -1,0 +1,291 @@
+"""A function of a notebook or a script as a script of its own, which workers run: it travels by cloudpickle.
+
+What the function uses travels with it: wrappers, defaults, closures, classes of the notebook, and modules beside the
+notebook, by value. What a library defines is imported where the function runs. A pickle runs code when it is read, so
+it is part of the script, which a run signs and ships; it is never read from the cluster. Bytecode is that of one minor
+version of Python, so workers must have the same one.
+"""
+
+from __future__ import annotations
+
+import base64
+import dis
+import functools
+import hashlib
+import inspect
+import io
+import linecache
+import site
+import socket
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+import cloudpickle
+
+from ignite_tf_magic.errors import ConfigError
+
+MAX_BYTES = 64 << 20
+_PACKAGE = __name__.partition(".")[0]
+_VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
+# Which Python pickles by name, wherever it is defined.
+_CACHED = type(functools.lru_cache(int))
+_FRAMEWORKS = ("tensorflow", "keras")
+_LINE_CHARS = 120
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionPickle:
+    """A function, ready to be sent.
+
+    Attributes:
+        name: What a person calls it.
+        data: The pickle.
+        digest: Of the function's source, where there is one, or of the pickle: the same function has the same one.
+        imports_tensorflow: Whether the function uses TensorFlow or Keras by name.
+    """
+
+    name: str
+    data: bytes
+    digest: str
+    imports_tensorflow: bool
+
+    def script(self, last_line: str) -> str:
+        """Return a script that loads the function as `_function` and ends with a line."""
+        text = base64.b64encode(self.data).decode()
+        lines = "\n".join(text[at : at + _LINE_CHARS] for at in range(0, len(text), _LINE_CHARS))
+        return "\n".join(
+            [
+                f"# Made by {_PACKAGE} from the function {self.name}, which travels as a pickle.",
+                *(["import tensorflow"] if self.imports_tensorflow else []),
+                f"from {__name__} import unpickle_function as _unpickled",
+                f'_function = _unpickled({self.name!r}, {_VERSION!r}, """\n{lines}\n""")',
+                last_line,
+                "",
+            ]
+        )
+
+
+def pickle_function(function: Any) -> FunctionPickle:
+    """Pickle a function with all that it uses.
+
+    Raises:
+        ConfigError: It cannot be called, is asynchronous or a generator, or uses what cannot be sent, as an open file;
+            that is named.
+    """
+    name = getattr(function, "__name__", type(function).__name__)
+    if not callable(function):
+        raise ConfigError(f"{function!r} cannot be sent to workers: pass a function")
+    inner = inspect.unwrap(function)
+    if inspect.iscoroutinefunction(inner) or inspect.isasyncgenfunction(inner):
+        raise ConfigError(
+            f"{name} is an `async def`, which workers do not wait for: pass a function that calls asyncio.run(...)"
+        )
+    if inspect.isgeneratorfunction(inner):
+        raise ConfigError(
+            f"{name} is a generator, which cannot be sent back: pass a function that returns a list"
+        )
+    with _own_modules_by_value():
+        try:
+            data = _pickled(function)
+        except Exception as error:
+            raise ConfigError(f"cannot send {name}: {_culprit(function) or _reason(error)}") from error
+        if len(data) > MAX_BYTES:
+            raise ConfigError(
+                f"cannot send {name}: with what it uses it has {len(data) / 2**20:,.0f} MiB, of {MAX_BYTES >> 20} MiB "
+                f"that can be sent; {_largest(function)}. Load large data into a cache (ignite_tf_magic.load), or "
+                "write it to igfs:// and send its address"
+            )
+    return FunctionPickle(name, data, _digest(inner, data), _uses_frameworks(inner))
+
+
+def unpickle_function(name: str, version: str, text: str) -> Any:
+    """Load a function that was sent, in a worker.
+
+    Raises:
+        ConfigError: This Python has another minor version, or lacks a library that the function uses.
+    """
+    if version != _VERSION:
+        raise ConfigError(
+            f"the function {name} was sent by Python {version}, and this worker runs Python {_VERSION}: a function "
+            "needs the same minor version on all hosts (--python, --requirements). A %%ignite_tf cell or a script does "
+            "not"
+        )
+    function, sources = cloudpickle.loads(base64.b64decode(text))
+    for file, source in sources.items():  # so that tracebacks show lines
+        linecache.cache.setdefault(file, (len(source), None, source.splitlines(keepends=True), file))
+    try:
+        return cloudpickle.loads(function)
+    except ImportError as error:
+        raise ConfigError(f"the function {name} uses what this worker cannot import: {error}") from error
+
+
+class _StaysHere(Exception):
+    """A thing that has no meaning in another process."""
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """cloudpickle's, which keeps the names of source files, and collects them.
+
+    Attributes:
+        files: Of the code that was pickled.
+    """
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, protocol=5)
+        self.files: set[str] = set()
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Refuse open files, which cloudpickle would send as their content, and send cached functions; see there."""
+        for stream in ("stdout", "stderr", "stdin"):
+            if obj is getattr(sys, stream):
+                return getattr, (sys, stream)
+        if isinstance(obj, CodeType):
+            self.files.add(obj.co_filename)
+            make, arguments = self.dispatch_table[CodeType](obj)
+            return _code_of_file, (make, arguments, obj.co_filename)
+        if isinstance(obj, io.IOBase) and not isinstance(obj, (io.BytesIO, io.StringIO)):
+            raise _StaysHere(f"an open file ({getattr(obj, 'name', obj)!r}): open it in the function")
+        if isinstance(obj, socket.socket):
+            raise _StaysHere("an open socket: connect in the function")
+        if (
+            isinstance(obj, _CACHED)
+            and cloudpickle.cloudpickle._should_pickle_by_reference(obj.__wrapped__) is False
+        ):
+            return _cached_again, (obj.__wrapped__, obj.cache_parameters())
+        return super().reducer_override(obj)
+
+
+def _code_of_file(make: Callable[..., CodeType], arguments: tuple[Any, ...], file: str) -> CodeType:
+    return make(*arguments).replace(co_filename=file)
+
+
+def _is_defined_here(function: Any) -> bool:
+    """Return whether workers cannot import a function."""
+    own = ("__main__", *cloudpickle.list_registry_pickle_by_value())
+    return function.__module__ in own or "<locals>" in function.__qualname__
+
+
+def _cached_again(function: Any, parameters: dict[str, Any]) -> Any:
+    return functools.lru_cache(**parameters)(function)
+
+
+def _pickled(thing: Any) -> bytes:
+    """Pickle a thing, with the source of its code."""
+    with io.BytesIO() as file:
+        pickler = _Pickler(file)
+        pickler.dump(thing)
+        data = file.getvalue()
+    sources = {each: "".join(linecache.getlines(each)) for each in sorted(pickler.files)}
+    found: bytes = cloudpickle.dumps((data, sources))
+    return found
+
+
+@contextmanager
+def _own_modules_by_value() -> Iterator[None]:
+    """Have modules that workers cannot import travel as they are: those beside the notebook, not of a library."""
+    own = [module for module in list(sys.modules.values()) if _is_own(module)]
+    registered = cloudpickle.list_registry_pickle_by_value()
+    new = [module for module in own if module.__name__ not in registered]
+    for module in new:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in new:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _is_own(module: Any) -> bool:
+    name, file = getattr(module, "__name__", ""), getattr(module, "__file__", None)
+    if (
+        not isinstance(module, ModuleType)
+        or name == "__main__"
+        or name.partition(".")[0] == _PACKAGE
+        or not file
+    ):
+        return False
+    return sys.modules.get(name) is module and not any(
+        Path(file).is_relative_to(place) for place in _places()
+    )
+
+
+def _places() -> list[str]:
+    """Return where libraries are installed."""
+    paths = sysconfig.get_paths()
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    return [*(paths[name] for name in names), site.getusersitepackages()]
+
+
+def _parts(function: Any) -> dict[str, Any]:
+    """Return what a function uses by name, as far as it is a function of Python."""
+    inner = inspect.unwrap(function)
+    if not isinstance(inner, FunctionType):
+        return dict(getattr(inner, "__dict__", {}))
+    used = {name for code in _codes(inner.__code__) for name in code.co_names}
+    found = {name: inner.__globals__[name] for name in used if name in inner.__globals__}
+    for name, cell in zip(inner.__code__.co_freevars, inner.__closure__ or (), strict=True):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+    defaults = inner.__defaults__ or ()
+    names = inner.__code__.co_varnames[: inner.__code__.co_argcount]
+    return found | dict(zip(names[len(names) - len(defaults) :], defaults, strict=False))
+
+
+def _culprit(function: Any) -> str | None:
+    """Name the first thing that a function uses and that cannot be sent."""
+    for name, thing in _parts(function).items():
+        try:
+            _pickled(thing)
+        except Exception as error:  # noqa: BLE001 - whatever a class raises when it is asked for its parts
+            return f"it uses {name}, {_reason(error)}"
+    return None
+
+
+def _largest(function: Any) -> str:
+    sizes = {name: len(_pickled(thing)) for name, thing in _parts(function).items()}
+    name = max(sizes, key=lambda each: sizes[each], default="the function itself")
+    return f"the largest is {name} with {sizes.get(name, 0) / 2**20:,.0f} MiB"
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, _StaysHere):
+        return str(error)
+    return f"which cannot leave this process: {error}"
+
+
+def _digest(function: Any, data: bytes) -> str:
+    try:
+        source = inspect.getsource(function)
+    except (OSError, TypeError):
+        return hashlib.sha256(data).hexdigest()
+    return hashlib.sha256(source.encode()).hexdigest()
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
+
+
+def _uses_frameworks(function: Any) -> bool:
+    if not isinstance(function, FunctionType):
+        return False
+    for code in _codes(function.__code__):
+        imported = {each.argval for each in dis.get_instructions(code) if each.opname == "IMPORT_NAME"}
+        modules = {
+            getattr(function.__globals__.get(name), "__name__", "")
+            for name in code.co_names
+            if isinstance(function.__globals__.get(name), ModuleType)
+        }
+        if any(str(name).partition(".")[0] in _FRAMEWORKS for name in imported | modules):
+            return True
+    return False
