@@ -13,8 +13,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import cloudpickle
-
 from ignite_tf_magic.errors import ConfigError, PathNotFound
 from ignite_tf_magic.igfs.addresses import cluster_of
 from ignite_tf_magic.igfs.layout import FileNode
@@ -63,6 +61,8 @@ def give(value: Any) -> None:
     try:
         result(value)
     except ConfigError as error:
+        import cloudpickle  # which a script's interpreter need not have
+
         path = Path(os.environ.get("IGNITE_TF_RUN_DIR", ".")) / _KEPT
         try:
             path.write_bytes(cloudpickle.dumps(value))
