@@ -79,14 +79,31 @@ class DataParallelFit:
         if by_batch:
             self.keep_metrics()
         hook_compiled_loss(model, self._framework)
-        jit_compile = model.jit_compile
         try:
-            with self._own_seams(), whole_activities(model, self._framework), other_numbers(self._group):
-                model.jit_compile = False  # XLA compiles no operation between processes
+            with (
+                self._without_xla(),
+                self._own_seams(),
+                whole_activities(model, self._framework),
+                other_numbers(self._group),
+            ):
                 yield
         finally:
-            model.jit_compile = jit_compile
             self._compiled = [model.optimizer, *model.metrics]  # as they are when all is built
+
+    @contextmanager
+    def _without_xla(self) -> Iterator[None]:
+        """Let XLA compile nothing: it cannot compile operations between processes.
+
+        tf_keras forgets what it has traced when that is changed.
+        """
+        model = self.model
+        jit_compile, functions = model.jit_compile, {name: getattr(model, name) for name in _FUNCTIONS}
+        model.jit_compile = False
+        try:
+            yield
+        finally:
+            model.jit_compile = jit_compile
+            self._swap_functions(functions)
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
