@@ -15,6 +15,7 @@ import hashlib
 import inspect
 import io
 import linecache
+import os
 import site
 import socket
 import sys
@@ -22,7 +23,6 @@ import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -189,7 +189,8 @@ def _pickled(thing: Any) -> bytes:
 @contextmanager
 def _own_modules_by_value() -> Iterator[None]:
     """Have modules that workers cannot import travel as they are: those beside the notebook, not of a library."""
-    own = [module for module in list(sys.modules.values()) if _is_own(module)]
+    places = _places()
+    own = [module for module in list(sys.modules.values()) if _is_own(module, places)]
     registered = cloudpickle.list_registry_pickle_by_value()
     new = [module for module in own if module.__name__ not in registered]
     for module in new:
@@ -201,7 +202,7 @@ def _own_modules_by_value() -> Iterator[None]:
             cloudpickle.unregister_pickle_by_value(module)
 
 
-def _is_own(module: Any) -> bool:
+def _is_own(module: Any, places: tuple[str, ...]) -> bool:
     name, file = getattr(module, "__name__", ""), getattr(module, "__file__", None)
     if (
         not isinstance(module, ModuleType)
@@ -210,16 +211,15 @@ def _is_own(module: Any) -> bool:
         or not file
     ):
         return False
-    return sys.modules.get(name) is module and not any(
-        Path(file).is_relative_to(place) for place in _places()
-    )
+    return sys.modules.get(name) is module and not str(file).startswith(places)
 
 
-def _places() -> list[str]:
-    """Return where libraries are installed."""
+def _places() -> tuple[str, ...]:
+    """Return where libraries are installed, as the beginnings of their files' names."""
     paths = sysconfig.get_paths()
     names = ("stdlib", "platstdlib", "purelib", "platlib")
-    return [*(paths[name] for name in names), site.getusersitepackages()]
+    found = [*(paths[name] for name in names), site.getusersitepackages()]
+    return tuple(f"{each}{os.sep}" for each in found)
 
 
 def _parts(function: Any) -> dict[str, Any]:
