@@ -11,9 +11,11 @@ apart by their order, as in `MultiWorkerMirroredStrategy`, which an ordering tok
 
 from __future__ import annotations
 
+import atexit
 import copy
 import os
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -28,6 +30,7 @@ from ignite_tf_magic.training.task import Place, place_of, task
 _NARROW = (tf.float16, tf.bfloat16)
 _GROUP_KEY = 41_001  # strategies count theirs from 1
 _NUM_DTYPES = 64
+_LAST_ANSWER_S = 0.2
 _MAX_KEY = 2**31 - 1
 _COMMUNICATION = "IGNITE_TF_COMMUNICATION"
 _TOO_LATE = (
@@ -66,6 +69,8 @@ class WorkerGroup:
             if communication() == "nccl" and not tf.config.get_visible_devices("GPU"):
                 raise ConfigError(_NO_GPU)
             _enable(self.place)
+            # The answer to the last operation may still be on its way when it is done here; TensorFlow does not say.
+            atexit.register(time.sleep, _LAST_ANSWER_S)
             self._is_connected = True
 
     def channel(self) -> WorkerGroup:
