@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 
@@ -16,7 +15,7 @@ def num_rows(element: Any) -> Any:
             return part.nrows(tf.int32)
         if isinstance(part, tf.SparseTensor):
             return tf.cast(part.dense_shape[0], tf.int32)
-        shape = tf.TensorShape(np.shape(part)) if isinstance(part, np.ndarray) else part.shape
+        shape = tf.TensorShape(getattr(part, "shape", ()))  # a dataset within a dataset has none
         if shape.rank is None or (shape.rank and shape[0] is None):
             return tf.shape(part)[0]
         if shape.rank:

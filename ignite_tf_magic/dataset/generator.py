@@ -76,9 +76,6 @@ class _Passes:
         self._lock = threading.Lock()
         self._iterators: dict[int, Iterator[Arrays]] = {}
         self._has_ended = False
-        if not _passes:
-            atexit.unregister(_end_passes)
-            atexit.register(_end_passes)
         _passes.add(self)
 
     @property
@@ -110,17 +107,17 @@ class _Passes:
         return np.int64(number)
 
 
+@atexit.register
 def _end_passes() -> None:
-    """End the passes that are under way, before Python finalizes."""
-    under_way = [each for each in _passes if each.are_under_way]
-    for each in under_way:
+    """End the passes that are under way, before Python finalizes; none begins any more."""
+    for each in _passes:
         each.let_end()
+    under_way = [each for each in _passes if each.are_under_way]
     if not under_way:
         return
-    # What failed holds the frames that hold the iterators.
-    sys.last_type = sys.last_value = sys.last_traceback = None
-    if hasattr(sys, "last_exc"):
-        sys.last_exc = None
+    # The last exception holds the frames that hold the iterators.
+    for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+        vars(sys).pop(name, None)
     gc.collect()
     if any(each.are_under_way for each in under_way):
         tf_private.end_iterators()

@@ -46,7 +46,7 @@ class FunctionPickle:
     Attributes:
         name: What a person calls it.
         data: The pickle.
-        digest: Of the function's source, where there is one, or of the pickle: the same function has the same one.
+        digest: Of the sources of the function and of all functions and classes that travel with it.
         imports_tensorflow: Whether the function uses TensorFlow or Keras by name.
     """
 
@@ -92,7 +92,7 @@ def pickle_function(function: Any) -> FunctionPickle:
         )
     with _own_modules_by_value():
         try:
-            data = _pickled(function)
+            data, digest = _pickled(function)
         except Exception as error:
             raise ConfigError(f"cannot send {name}: {_culprit(function) or _reason(error)}") from error
         if len(data) > MAX_BYTES:
@@ -101,7 +101,7 @@ def pickle_function(function: Any) -> FunctionPickle:
                 f"that can be sent; {_largest(function)}. Load large data into a cache (ignite_tf_magic.load), or "
                 "write it to igfs:// and send its address"
             )
-    return FunctionPickle(name, data, _digest(inner, data), _uses_frameworks(inner))
+    return FunctionPickle(name, data, digest, _uses_frameworks(inner))
 
 
 def unpickle_function(name: str, version: str, text: str) -> Any:
@@ -134,17 +134,21 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     Attributes:
         files: Of the code that was pickled.
+        sources: Of the functions and classes that were pickled by value, in their order.
     """
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, protocol=5)
         self.files: set[str] = set()
+        self.sources: list[str] = []
 
     def reducer_override(self, obj: Any) -> Any:
         """Refuse open files, which cloudpickle would send as their content, and send cached functions; see there."""
         for stream in ("stdout", "stderr", "stdin"):
             if obj is getattr(sys, stream):
                 return getattr, (sys, stream)
+        if isinstance(obj, (FunctionType, type)) and _is_defined_here(obj):
+            self.sources.append(_source_of(obj))
         if isinstance(obj, CodeType):
             self.files.add(obj.co_filename)
             make, arguments = self.dispatch_table[CodeType](obj)
@@ -165,25 +169,34 @@ def _code_of_file(make: Callable[..., CodeType], arguments: tuple[Any, ...], fil
     return make(*arguments).replace(co_filename=file)
 
 
-def _is_defined_here(function: Any) -> bool:
-    """Return whether workers cannot import a function."""
+def _is_defined_here(thing: Any) -> bool:
+    """Return whether workers cannot import a function or class."""
     own = ("__main__", *cloudpickle.list_registry_pickle_by_value())
-    return function.__module__ in own or "<locals>" in function.__qualname__
+    return thing.__module__ in own or "<locals>" in thing.__qualname__
+
+
+def _source_of(thing: Any) -> str:
+    """Return the source of a function or class; of one that has none, its name and bytecode."""
+    code = getattr(thing, "__code__", None)
+    try:
+        return inspect.getsource(code or thing)
+    except (OSError, TypeError):
+        return f"{thing.__qualname__} {code.co_code!r}" if code else thing.__qualname__
 
 
 def _cached_again(function: Any, parameters: dict[str, Any]) -> Any:
     return functools.lru_cache(**parameters)(function)
 
 
-def _pickled(thing: Any) -> bytes:
-    """Pickle a thing, with the source of its code."""
+def _pickled(thing: Any) -> tuple[bytes, str]:
+    """Pickle a thing, with the source of its code; also return a digest of that source."""
     with io.BytesIO() as file:
         pickler = _Pickler(file)
         pickler.dump(thing)
         data = file.getvalue()
     sources = {each: "".join(linecache.getlines(each)) for each in sorted(pickler.files)}
-    found: bytes = cloudpickle.dumps((data, sources))
-    return found
+    digest = hashlib.sha256("\0".join(pickler.sources).encode()).hexdigest()
+    return cloudpickle.dumps((data, sources)), digest
 
 
 @contextmanager
@@ -250,7 +263,7 @@ def _culprit(function: Any) -> str | None:
 
 
 def _largest(function: Any) -> str:
-    sizes = {name: len(_pickled(thing)) for name, thing in _parts(function).items()}
+    sizes = {name: len(_pickled(thing)[0]) for name, thing in _parts(function).items()}
     name = max(sizes, key=lambda each: sizes[each], default="the function itself")
     return f"the largest is {name} with {sizes.get(name, 0) / 2**20:,.0f} MiB"
 
@@ -259,14 +272,6 @@ def _reason(error: Exception) -> str:
     if isinstance(error, _StaysHere):
         return str(error)
     return f"which cannot leave this process: {error}"
-
-
-def _digest(function: Any, data: bytes) -> str:
-    try:
-        source = inspect.getsource(function)
-    except (OSError, TypeError):
-        return hashlib.sha256(data).hexdigest()
-    return hashlib.sha256(source.encode()).hexdigest()
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:

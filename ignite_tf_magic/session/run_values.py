@@ -136,7 +136,9 @@ def read_result(options: ConnectOptions, run_id: str) -> Any:
             raise PathNotFound(
                 f"run {run_id} has given no result; a script gives one with ignite_tf_magic.result(value)"
             ) from None
-    return _with_models(found["result"], lambda name: load_model(options, run_id, name))
+    # Earlier versions noted a model by itself.
+    value = SimpleNamespace(**{_MODEL: found["model"]}) if "model" in found else found["result"]
+    return _with_models(value, lambda name: load_model(options, run_id, name))
 
 
 def list_models(volume: Volume, run_id: str) -> dict[str, tuple[int, str]]:

@@ -55,7 +55,8 @@ def _advice(error: Exception, data: Any, group: WorkerGroup) -> str | None:
     parts = tf.nest.flatten(spec[0] if isinstance(spec, tuple) else spec)
     if any(part.shape.rank == 0 for part in parts):
         return "The dataset gives single numbers, and a model is trained with batches: dataset.batch(64)"
-    if "None" in str(error) and group.place.size > 1 and any(part.shape[:1] == [None] for part in parts):
+    is_about_none = any(words in str(error) for words in ("NoneType", "None values"))
+    if is_about_none and group.place.size > 1 and any(part.shape[:1] == [None] for part in parts):
         return (
             "A worker's batches do not all have the same number of rows, so that number is None in a traced step. Use "
             "tf.shape(x)[0], or let all batches have the same rows: dataset.batch(n, drop_remainder=True), n being "

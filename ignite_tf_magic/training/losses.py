@@ -34,7 +34,8 @@ def hook_losses(framework: Framework) -> None:
     other losses.
     """
     module = framework.module
-    hook(module.Model, "compute_loss", _in_compiled_loss)
+    owner = next(kind for kind in module.Model.__mro__ if "compute_loss" in vars(kind))
+    hook(owner, "compute_loss", _in_compiled_loss)
     base = module.losses.Loss
     hook(base, "__call__", _reduced)
 
@@ -106,9 +107,10 @@ def _reduced(
     if len(values) != 1 or not isinstance(values[0], tf.Tensor):
         return plain
     (of_rows,) = values
+    if of_rows.shape.rank == 0 and is_of_framework:
+        return _of_everything(step, original, y_true, y_pred, sample_weight)
     if of_rows.shape.rank == 0:
-        everything = _of_everything
-        return everything(step, original, y_true, y_pred, sample_weight) if is_of_framework else plain
+        return plain
     if loss.reduction in (None, "none"):
         # Keras' own step takes the gradient of such a loss as that of its sum.
         return _with_gradient_of_all(step, plain) if is_of_keras(type(step.model).train_step) else plain

@@ -514,3 +514,18 @@ def test_the_same_function_has_the_same_digest():
 
     assert pickle_function(made()).digest == pickle_function(made()).digest
     assert pickle_function(base).digest != pickle_function(default).digest
+
+
+def test_another_helper_makes_another_digest():
+    """A prediction is gone on with by the same function only, with all that it uses."""
+
+    def uses(helper):
+        return lambda value: helper(value)
+
+    def one(value):
+        return value + 1
+
+    def two(value):
+        return value + 2
+
+    assert pickle_function(uses(one)).digest != pickle_function(uses(two)).digest

@@ -31,6 +31,7 @@ LONG = {
 # What gave a wrong number once, or is asked of Keras another way than others here: one of each kind.
 QUICK = [
     *("synchronised_batch_normalization", "own_train_step", "masked_sequences"),
+    "masked_sequences_by_name",
     *("unreduced_losses", "metrics_of_many_kinds", "unknown_cardinality", "arrays_of_each_worker"),
     *("adapted_layers", "sum_of_losses", *OF_THE_RULE),
 ]

@@ -287,9 +287,8 @@ class ProcessShim:
         now = host_clock()
         if self._process is not None or not had_process:
             self._see_reasons(now)
-        if self._process is not None and self._kill_at is not None and now >= self._kill_at:
-            self._killed = True
-        if self._process is not None and not self._killed and self._has_outlived_its_report():
+        is_time = self._kill_at is not None and now >= self._kill_at
+        if self._process is not None and (is_time or self._has_outlived_its_report()):
             self._killed = True
         if self._killed or (had_process and self._process is None):
             end_tree(self._group, self._see_reaped, self._beat_if_due)
