@@ -102,7 +102,7 @@ def forget_end(error: StopIteration) -> None:
 def end_iterators() -> None:
     """Destroy all iterators over datasets that Python holds, which can be asked for nothing any more.
 
-    There is no public way to find them, nor to end one that somebody holds.
+    TensorFlow has no public way to find iterators, or to end one that is still referenced.
     """
     for each in gc.get_objects():
         if isinstance(each, OwnedIterator):

@@ -64,8 +64,8 @@ class Job:
         keep: It is started again when it ends with another code than 0, and no generation fences it.
         log_limit_bytes: The older half of a longer log is deleted, visibly; None keeps everything.
         create_cwd: The working directory is made when it is missing.
-        exit_file: File of an `ExitReport`, relative to the run's directory: who has written it and still lives after
-            some seconds is killed, and has ended as it says. Empty for a process that writes none.
+        exit_file: File of an `ExitReport`, relative to the run's directory. A process that has written it and still
+            runs ten seconds later is killed, and its exit code is the one in the file. Empty for none.
         early: A process that was parked with this program, and else as this job's is started, becomes the job's.
     """
 

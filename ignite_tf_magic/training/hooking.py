@@ -22,7 +22,7 @@ def hook(
         kind: The class.
         name: The method's.
         around: Called as `around(step, original, thing, *arguments, **options)`, `original` being the bound method.
-        outside: Called as `outside(original, thing, *arguments, **options)` where there is no step.
+        outside: Called as `outside(original, thing, *arguments, **options)` outside of steps.
     """
     original = vars(kind).get(name)
     if original is None or hasattr(original, "is_hooked"):
