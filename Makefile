@@ -70,6 +70,7 @@ faults: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.resumed_loads
 	$(BIN)/python -m benchmarks.followed
 	$(BIN)/python -m benchmarks.killed_predictions
+	$(BIN)/python -m benchmarks.endings
 	$(BIN)/python -m benchmarks.node_epochs
 	$(BIN)/python -m benchmarks.kernel_restarts
 	$(BIN)/python -m benchmarks.slow_links

@@ -26,6 +26,7 @@ from benchmarks import (
     scan,
     skew,
     sql,
+    steps,
     tables,
     training,
 )
@@ -47,6 +48,7 @@ NAMES = (
     "skew",
     "parallel",
     "training",
+    "steps",
 )
 SMALL = EmbeddedOptions(heap="512m", region="1g")
 LARGE = EmbeddedOptions(heap="1g", region="1g")
@@ -138,6 +140,9 @@ def _results(
         if "training" in names:
             with nodes(home, SMALL, report) as options:
                 yield "training", training.run(options, plan.train_rows, plan.train_rounds, report)
+        if "steps" in names:
+            with nodes(home, SMALL, report) as options:
+                yield "steps", steps.run(options, plan.effort.rounds, plan.num_steps, report)
         if "follow" in names:
             with nodes(home, SMALL, report) as options:
                 yield "follow", follow.run(options, plan.follow_s, report)

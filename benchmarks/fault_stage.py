@@ -28,7 +28,6 @@ __all__ = ["Bed", "BedError", "BedKind", "Host", "HostProcess", "Stage"]
 
 T = TypeVar("T")
 CACHE, STATES, NUM_ROWS = "FAULTS", "FAULTS_STATES", 3000
-_STATE_DIR = ".local/state/ignite_tf_magic"
 _SETTLED_S, _ROWS_S = 90.0, 10.0
 
 
@@ -121,15 +120,15 @@ class Stage:
 
     def root_on(self, host: Host) -> str:
         """The package's state on a host, as the host sees it."""
-        return f"{host.home}/{_STATE_DIR}"
+        return f"{host.home}/{host.state}"
 
     def directories(self, run_id: str) -> dict[str, Path]:
         """Where a run's directory is on each host."""
-        return {host.name: host.disk / _STATE_DIR / "runs" / run_id for host in self.bed.hosts}
+        return {host.name: host.disk / host.state / "runs" / run_id for host in self.bed.hosts}
 
     def runs_like(self, name: str) -> set[str]:
         """The ids of runs that hosts know, by their name."""
-        folders = [host.disk / _STATE_DIR / "runs" for host in self.bed.hosts]
+        folders = [host.disk / host.state / "runs" for host in self.bed.hosts]
         return {path.name for folder in folders if folder.is_dir() for path in folder.glob(f"*-{name}-*")}
 
     def journals(self, number: int) -> dict[str, Path]:

@@ -48,6 +48,7 @@ class Plan:
         follow_s: How long each run is followed.
         train_rows: Rows of a small net's training.
         train_rounds: Epochs by each way.
+        num_steps: Steps of small models by each way.
     """
 
     effort: Effort
@@ -67,6 +68,7 @@ class Plan:
     follow_s: float
     train_rows: int
     train_rounds: int
+    num_steps: int
 
 
 FULL = Plan(
@@ -87,6 +89,7 @@ FULL = Plan(
     follow_s=15.0,
     train_rows=20_000,
     train_rounds=7,
+    num_steps=300,
 )
 QUICK = Plan(
     effort=Effort(seconds=0.1, rounds=2, trial_s=0.01, runs=1),
@@ -106,4 +109,5 @@ QUICK = Plan(
     follow_s=1.0,
     train_rows=1_000,
     train_rounds=2,
+    num_steps=20,
 )

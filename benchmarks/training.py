@@ -11,13 +11,12 @@ from typing import Any
 
 from benchmarks.cases import fill, mnist
 from benchmarks.plan import Report
-from benchmarks.runs import check_succeeded
+from benchmarks.runs import run_script
 from ignite_tf_magic.client.client import connect
-from ignite_tf_magic.session import RunRequest, Session, TrainingRun, open_session
+from ignite_tf_magic.session import Session, TrainingRun, open_session
 from ignite_tf_magic.settings.options import ConnectOptions
 
 _NUM_EPOCHS = 4
-_TIMEOUT_S = 1800.0
 _SCRIPT = Path(__file__).parent / "scripts" / "train_cnn.py"
 
 
@@ -47,13 +46,8 @@ def _of_ignite(run: TrainingRun) -> list[Any]:
 def _train(
     session: Session, cache: str, num_workers: int, num_rounds: int, ways: tuple[str, ...]
 ) -> TrainingRun:
-    script = _SCRIPT.read_text(encoding="utf-8")
     arguments = (str(num_rounds), str(_NUM_EPOCHS), *ways)
-    request = RunRequest(cache, script, num_workers, script_name=_SCRIPT.stem, args=arguments)
-    started = session.start_run(request)
-    started.wait(_TIMEOUT_S)
-    check_succeeded(started)
-    return started
+    return run_script(session, cache, _SCRIPT, num_workers, arguments)
 
 
 def _rows(

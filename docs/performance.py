@@ -216,6 +216,15 @@ def _training(rows: list[dict[str, Any]]) -> str:
     )
 
 
+def _steps(rows: list[dict[str, Any]]) -> str:
+    found = [[row["case"], _times(row["ratio_to_mirrored"])] for row in rows]
+    return (
+        "## Steps of small models\n\nSteps a second of two workers on two cores, 64 rows a step, where 1 is tf_keras "
+        "under MultiWorkerMirroredStrategy, in turns in the same processes.\n\n"
+        + _table(["model", "ratio"], found)
+    )
+
+
 def _first_step(rows: list[dict[str, Any]]) -> str:
     cold = [row["first_step_s"] for row in rows if "warm" not in row["variant"]]
     warm = [row["first_step_s"] for row in rows if "warm" in row["variant"]]
@@ -351,6 +360,7 @@ _SECTIONS = {
     "load": _load,
     "sql": _sql,
     "training": _training,
+    "steps": _steps,
     "first_step": _first_step,
     "sizes": _sizes,
     "parallel": _parallel,

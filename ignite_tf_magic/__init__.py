@@ -53,6 +53,9 @@ _HOME_OF_NAME = {
     "strategy": "ignite_tf_magic.training.loops",
     "task": "ignite_tf_magic.training.task",
 }
+# TensorFlow imports Keras, after which a worker's hooks import modules in which these are: that goes wrong in the
+# middle of importing one of those. So TensorFlow comes before them.
+_AFTER_TENSORFLOW = frozenset({"IgniteDataset", "Loop", "all_rows", "checkpoint", "independent", "strategy"})
 
 __all__ = [
     "IgniteDataset",
@@ -82,6 +85,11 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, _, other = _HOME_OF_NAME[name].partition(":")
     try:
-        return getattr(import_module(module), other or name)
+        if name in _AFTER_TENSORFLOW:
+            import_module("tensorflow")
+        found = getattr(import_module(module), other or name)
     except ModuleNotFoundError as error:
         raise with_its_extra(error, f"ignite_tf_magic.{name}") or error from None
+    if name in _AFTER_TENSORFLOW:
+        found.__module__ = __name__  # a function that is sent to workers brings it as a name of this module
+    return found

@@ -56,7 +56,11 @@ class _NotifyingFinder(MetaPathFinder):
     def _imported(self) -> None:
         if self in sys.meta_path:
             sys.meta_path.remove(self)
-            self._call()
+            try:
+                self._call()
+            except (ImportError, AttributeError) as error:
+                # TensorFlow, which imports Keras, passes over these two.
+                raise RuntimeError(f"what follows the import of {self._module} failed: {error}") from error
 
 
 class StandInLoader(Loader):

@@ -173,6 +173,14 @@ class LoadNotResumed(IgniteTfError):
     """There is no load to go on with, or it was one of other rows."""
 
 
+class LoadNotUndone(IgniteTfError):
+    """A load cannot be undone or accepted: it has finished, or it was not an append."""
+
+
+class RowsRefused(IgniteTfError):
+    """The cluster refused rows that an append or upsert had begun to write."""
+
+
 class PredictionReplaced(IgniteTfError):
     """A prediction cannot go on, as something else has begun to fill its cache."""
 
@@ -201,17 +209,16 @@ class LoadIncomplete(IgniteTfError, RuntimeError):
     Attributes:
         cache: Its name.
         rows: How many rows it has.
-        expected_rows: How many its source has.
+        expected_rows: How many it is to have.
     """
 
     def __init__(
-        self, cache: str, rows: int, expected_rows: int, started_at: str, by: str, whole_in: str | None = None
+        self, cache: str, rows: int, expected_rows: int, began: str, ways_on: str, whole_in: str | None = None
     ) -> None:
         whole = f"All of them are in cache {whole_in!r}. " if whole_in else ""
         super().__init__(
-            f"cache {cache!r} has {rows:,} of the {expected_rows:,} rows of its load, which {by} began at {started_at} "
-            f"and has not finished. {whole}Wait for it, go on with it (--resume), or load again with --replace; to use "
-            "the rows that are there: "
+            f"cache {cache!r} has {rows:,} of the {expected_rows:,} rows of its load, which {began} and has "
+            f"not finished. {whole}Wait for it, go on with it (--resume), {ways_on}; to use the rows that are there: "
             "--allow-partial, IgniteDataset(..., allow_partial=True)"
         )
         self.cache = cache

@@ -55,6 +55,7 @@ SHARED = "PYTEST_SHARED_DIRECTORY"
 """Names the directory of a test session. pytest makes it; all that the session starts inherits the variable."""
 _NEEDED_BYTES = 2 << 30
 _HAS_MADE = pytest.StashKey[bool]()
+_BEGAN = pytest.StashKey[float]()
 _FAULTS = pytest.StashKey[list[str]]()
 
 # nbformat imports jsonschema, which builds a grammar of IRIs with this where it is installed: 3 s of each process.
@@ -100,6 +101,7 @@ def _configure_user(config_home: Path) -> None:
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Look for Java and Ignite before the processes of a whole suite start, each of which would fail without them."""
+    session.config.stash[_BEGAN] = time.monotonic()
     if session.config.stash[_HAS_MADE] and session.config.getoption("numprocesses", None):
         version = EmbeddedOptions().resolved_version()
         try:
@@ -181,7 +183,7 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
         terminalreporter.write_line(fault, red=True)
     if config.getoption("stamp") and exitstatus == pytest.ExitCode.OK:
         num_passed = len(terminalreporter.stats.get("passed", []))
-        terminalreporter.write_line(write_stamp(num_passed, time.time() - terminalreporter._sessionstarttime))
+        terminalreporter.write_line(write_stamp(num_passed, time.monotonic() - config.stash[_BEGAN]))
     elif config.getoption("numprocesses", None):
         terminalreporter.write_line(describe_stamp())
 

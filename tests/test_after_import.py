@@ -73,3 +73,10 @@ def test_a_function_by_name():
     CALLED.clear()
     call_named(f"{__name__}:note")
     assert CALLED == ["noted"]
+
+
+def test_an_error_that_tensorflow_passes_over_is_another_one(new_module):
+    """TensorFlow imports Keras in a `try` that knows ImportError and AttributeError."""
+    after_import(new_module, lambda: call_named(f"{__name__}:no_such_function"))
+    with pytest.raises(RuntimeError, match=rf"import of {new_module} failed.*no_such_function"):
+        __import__(new_module)

@@ -27,11 +27,11 @@ ROOMS: list[dict[str, str]] = [
         "protocol": """
             lazy_numpy ops buffer times decimals typed_values objects read_values write_values affinity messages
             key_value connection layout seen_rows walk gathered list_items walk_python page_series walk_compiled
-            sql_cells value_texts layout_finder declared_layout layout_json crc32c sweep columns row_blocks encode
-            row_fields sql metrics odbc continuous
+            sql_cells value_texts row_fields field_names layout_finder layout_json crc32c sweep columns row_blocks
+            encode sql metrics odbc continuous
         """,
         "tfplugin": "handler codes table registration local_guard",
-        "serialization": "terminal_text facts_html sql_text arrow_messages function_pickle values",
+        "serialization": "terminal_text facts_html sql_text arrow_messages sent_function function_pickle values",
         "settings": "toml_tables spring_xml own_files options",
     },
     {
@@ -40,7 +40,7 @@ ROOMS: list[dict[str, str]] = [
             owner_query cache_scan client
             cache_facts regions row_counts load pipeline all_rows control local_rows packed_entries packed_columns
             packed_rows remembered_rows news event_stream own_events follow
-            sql_types sql_hints sql_result sql_tables sql
+            sql_types sql_hints sql_result sql_tables sql table_statements
         """,
         "launch": """
             files log_files groups lock spawner lazy_asyncio entries archives parcels jobs loop pipe ssh_settings
@@ -78,7 +78,7 @@ ROOMS: list[dict[str, str]] = [
     },
     {
         "training": """
-            rendezvous task task_server chief_client session_devices seeding group claim tensorflow_seeds
+            rendezvous task task_server chief_client session_devices seeding group roll_call claim tensorflow_seeds
             frameworks step hooking losses metric_updates optimizers one_rule loop_steps consistency
             together shared_variables remote_step step_sources step_queue shares strategies batch_sources
             fit_data adapting checkpoints reading resume waiting measures records parameters reporting untrusted_models
@@ -90,8 +90,8 @@ ROOMS: list[dict[str, str]] = [
     },
     {
         "data": """
-            columns scalars lists values arrow_columns frames records tables checked_rows sources row_types loading
-            packing
+            columns scalars lists values arrow_columns frames arrays array_files text_files records csv_files tables
+            checked_rows sources load_options row_types row_writing table_fit added_keys additions loading packing
         """,
         "runs.registry": "registry_rows registry queue publisher registry_host_pool origins",
     },
@@ -129,7 +129,7 @@ ROOMS: list[dict[str, str]] = [
     {
         "ui.shell": "top screen completion cli",
         "ui.server": "extension tensorboard_plugin",
-        "contrib": "old_names",
+        "contrib": "version_1 old_names tensorflow_io",
     },
     {
         "ui.notebook": "arguments completion sql kernel_end comms panel run_area sent_lines "
@@ -145,7 +145,7 @@ VIEWS_MAY_IMPORT = {"session", "errors", "version", "settings", "serialization"}
 # Third-party packages and the only rooms that may import them.
 ROOMS_OF_LIBRARY: dict[str, set[str]] = {
     "asyncssh": {"launch"},
-    "tensorflow": {"data", "dataset", "prediction", "tfplugin", "training"},
+    "tensorflow": {"contrib", "data", "dataset", "prediction", "tfplugin", "training"},
     "pyignite": {"client"},
     "pandas": {"client", "data", "profiling", "serialization", "session", "ui.notebook"},
     "pyarrow": {"client", "data", "serialization"},

@@ -9,7 +9,21 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks import cells, compare, follow, igfs, launch, load, pairs, parallel, scan, skew, sql, tables
+from benchmarks import (
+    cells,
+    compare,
+    follow,
+    igfs,
+    launch,
+    load,
+    pairs,
+    parallel,
+    scan,
+    skew,
+    sql,
+    steps,
+    tables,
+)
 from benchmarks.cases import Case, fill, mib, mnist
 from benchmarks.plan import Effort
 from benchmarks.process import Variant, VariantFailed, python_variant
@@ -70,6 +84,15 @@ def test_sql_is_measured_beside_pyignite(ignite):
     rows = sql.run(ignite.connect_options, 300, replace(BRIEF, rounds=1), unheard)
     assert [row["variant"] for row in rows] == list(sql.VARIANTS)
     assert all(row.keys() >= FIELDS and row["ratio_to_pyignite"] > 0 for row in rows)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+def test_steps_are_measured_by_each_way(ignite):
+    """Nightly. Shorter: test_load_is_measured_beside_pyignite"""
+    rows = steps.run(ignite.connect_options, 1, 5, unheard)
+    assert [row["case"] for row in rows] == ["64-128-10", "24 layers of 64", "3 layers of 1024"]
+    assert all(row[f"{way}_ms"] > 0 for row in rows for way in ("fit", "mirrored", "alone", "sum"))
 
 
 def test_a_pass_with_another_number_of_rows_is_refused(ignite, client: Client):

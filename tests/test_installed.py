@@ -111,6 +111,7 @@ for name in ignite_tf_magic.__all__:
         "pip install 'ignite_tf_magic[tensorflow]'"
         for name in NEED_TENSORFLOW
     ]
+    assert set(NEED_TENSORFLOW) == ignite_tf_magic._AFTER_TENSORFLOW
     for line, what in (
         ("from ignite_tf_magic.contrib import IgniteDataset", "IgniteDataset"),
         ("import ignite_tf_magic; ignite_tf_magic.register()", "register"),

@@ -37,6 +37,11 @@ from ignite_tf_magic.protocol.ops import AtomicityMode, CacheMode, Status
 NOTES_PREFIX = "ignite-tf-"
 CACHE = f"{NOTES_PREFIX}caches"
 PATIENCE_S = 20.0
+_WAYS_ON = {  # how an unfinished load writes its rows -> what the user can do
+    "new": "or load again with --replace",
+    "append": "remove its rows (ignite-tf load {0} --undo), or keep them (ignite-tf load {0} --accept)",
+    "upsert": "or keep its rows (ignite-tf load {0} --accept); it replaced rows, so it cannot be undone (--undo)",
+}
 _PERMANENT = {Status.SECURITY_VIOLATION, Status.AUTH_FAILED}
 
 Facts = Mapping[str, Any]
@@ -203,7 +208,9 @@ def check_complete(client: Client, cache: str, facts: Facts | None = None) -> No
         spare = spare_name(cache)
         other = load_mark(read_facts(client, spare)) if spare in client.cache_names() else None
         whole_in = spare if other and other.state is LoadState.COMPLETE else None
-        raise LoadIncomplete(cache, rows, mark.expected_rows, _utc(mark.started_at), mark.by, whole_in)
+        began = f"{mark.by} began at {_utc(mark.started_at)}"
+        ways_on = _WAYS_ON.get(mark.way, _WAYS_ON["new"]).format(cache)
+        raise LoadIncomplete(cache, rows, mark.expected_rows, began, ways_on, whole_in)
 
 
 def spare_name(cache: str) -> str:

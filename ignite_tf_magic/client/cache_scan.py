@@ -96,6 +96,9 @@ class CacheLike(Protocol):
     def size(self) -> int:
         """Count its rows."""
 
+    def is_on_disk(self) -> bool:
+        """Return whether nodes keep its rows on disk, and have them again after a restart."""
+
 
 class CacheScan:
     """Reads partitions in one thread, over a connection of its own to each owner in turn.
@@ -259,7 +262,8 @@ class CacheScan:
 
     def _check_lost(self, alive: Iterable[uuid.UUID]) -> None:
         lost = self._baseline.lost(alive, self._pending)
-        if lost:
+        # Of rows on disk the cluster itself knows which are lost, and refuses to read those (_LOST).
+        if lost and not self._cache.is_on_disk():
             departed = len(self._baseline.nodes - frozenset(alive))
             raise PartitionsLost(
                 self._cache.name,

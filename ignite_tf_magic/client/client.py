@@ -25,7 +25,7 @@ from ignite_tf_magic.client.transaction import Transaction, begin
 from ignite_tf_magic.client.type_registry import TypeRegistry
 from ignite_tf_magic.closing import Closing
 from ignite_tf_magic.errors import CacheNotFound, ConnectionFailed, IgniteTfError, ServerError
-from ignite_tf_magic.protocol import key_value, messages
+from ignite_tf_magic.protocol import key_value, messages, metrics
 from ignite_tf_magic.protocol.affinity import PartitionMap, TopologyVersion
 from ignite_tf_magic.protocol.messages import CacheConfig, Request
 from ignite_tf_magic.protocol.ops import CacheMode, Concurrency, Isolation, Status
@@ -227,6 +227,14 @@ class Cache:
     def size(self) -> int:
         """Count the rows of the cache, in the whole cluster, each once."""
         return self._ask(messages.size(self.cache_id), messages.parse_int64)
+
+    def is_on_disk(self) -> bool:
+        """Return whether nodes keep the rows on disk; False where the cluster does not tell, as without SQL."""
+        try:
+            region = self._ask(metrics.region_of(self.name), metrics.parse_region_of)
+            return region in self._ask(metrics.regions_on_disk(), metrics.parse_regions_on_disk)
+        except ServerError:
+            return False
 
     def get(self, key: Any) -> Any:
         """Read a value, None when the key is not there."""

@@ -229,7 +229,7 @@ class Follow(Closing):
         baseline = self._cache.baseline()
         before = self._baseline
         lost = before.lost(baseline.nodes, self._wanted(before)) if before else []
-        if before and lost:
+        if before and lost and not self._cache.is_on_disk():
             departed = len(before.nodes - baseline.nodes)
             raise PartitionsLost(
                 self._cache.name,

@@ -18,11 +18,13 @@ from ignite_tf_magic.client.packed_columns import ColumnForm, arrow
 from ignite_tf_magic.client.packed_entries import NUM_ROWS, PACKED_ROWS
 from ignite_tf_magic.errors import SchemaError
 from ignite_tf_magic.protocol.columns import Column, ColumnChunk
+from ignite_tf_magic.protocol.field_names import FieldNames
 from ignite_tf_magic.protocol.layout import VARIABLE, Leaf, Node, ObjectNode, RowLayout
 from ignite_tf_magic.protocol.layout_finder import is_kept
 from ignite_tf_magic.protocol.layout_json import layout_from_json, layout_to_json
 from ignite_tf_magic.protocol.ops import TypeCode
 from ignite_tf_magic.protocol.page_series import PageSeries
+from ignite_tf_magic.protocol.row_fields import Path
 from ignite_tf_magic.serialization.arrow_messages import check_message, check_stream
 
 _LAYOUT = b"ignite_tf_magic.layout"
@@ -68,16 +70,13 @@ def with_fields(layout: RowLayout, fields: Sequence[str]) -> RowLayout:
     Raises:
         SchemaError: There is no such field.
     """
-    wanted = frozenset(fields)
-    known = {name for leaf in layout.leaves() if leaf.path[0] == "val" for name in _names(leaf)}
-    if unknown := sorted(wanted - known):
-        raise SchemaError(f"no field {unknown[0]!r} in the values; there are: {', '.join(sorted(known))}")
-    return RowLayout(layout.key, _kept(layout.value, wanted))
+    known = FieldNames(path for leaf in layout.leaves() if leaf.path[0] == "val" for path in _paths(leaf))
+    return RowLayout(layout.key, _kept(layout.value, known.full_names(fields, "fields")))
 
 
-def _names(leaf: Leaf) -> list[str]:
-    path = _field_path(leaf)[1:]
-    return [".".join(path[:end]) for end in range(1, len(path) + 1)]
+def _paths(leaf: Leaf) -> list[Path]:
+    path = _field_path(leaf)
+    return [path[:end] for end in range(2, len(path) + 1)]
 
 
 def _field_path(node: Node) -> tuple[str, ...]:

@@ -60,6 +60,11 @@ class Router:
         self._is_closed = False
 
     @property
+    def options(self) -> ConnectOptions:
+        """How to connect, as it was given."""
+        return self._options
+
+    @property
     def endpoints(self) -> tuple[Endpoint, ...]:
         """Where to knock first, as the options say."""
         return self._options.endpoints

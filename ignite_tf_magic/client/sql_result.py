@@ -97,8 +97,8 @@ class QueryResult:
     def to_pandas(self) -> pd.DataFrame:
         """Build a DataFrame whose dtypes are those of the columns, whatever the rows are.
 
-        Integers and booleans that may be NULL are of pandas' nullable dtypes. Timestamps are datetime64[ns] in UTC, or
-        datetime64[us] where one of the column is before 1678 or after 2261.
+        Integers and booleans that may be NULL are of pandas' nullable dtypes. Timestamps are datetime64[ns, UTC], or
+        datetime64[us, UTC] where one of the column is before 1678 or after 2261.
         """
         import pandas as pd
 
@@ -177,11 +177,12 @@ def _pandas_array(column: Column, cells: CellColumn) -> Any:
     if column.kind == "float":
         return np.where(nulls, np.nan, _numbers(cells, np.float64))
     if column.kind == "timestamp":
+        instants = cells.values
         if cells.code == TypeCode.NULL:
-            return np.full(len(nulls), "NaT", "M8[ns]")
-        if cells.values.dtype.kind == "O":
-            return np.array(["NaT" if each is None else each for each in cells.values], "M8[us]")
-        return cells.values
+            instants = np.full(len(nulls), "NaT", "M8[ns]")
+        elif instants.dtype.kind == "O":
+            instants = np.array(["NaT" if each is None else each for each in instants], "M8[us]")
+        return pd.DatetimeIndex(instants).tz_localize("UTC").array
     dtype = {"date": "datetime64[s]", "text": "string"}.get(column.kind, "object")
     return pd.array(cells.to_list(), dtype)  # type: ignore[call-overload]
 
@@ -231,7 +232,8 @@ def _arrow_type(column: Column, cells: CellColumn) -> pa.DataType | None:
             return wide(declared.precision, declared.scale)
         return pa.decimal128(38, 0) if cells.code == TypeCode.NULL else None
     if column.kind == "timestamp":
-        return pa.timestamp("us" if cells.values.dtype.kind == "O" and cells.code != TypeCode.NULL else "ns")
+        is_far = cells.values.dtype.kind == "O" and cells.code != TypeCode.NULL
+        return pa.timestamp("us" if is_far else "ns", "UTC")
     if column.kind == "integer":
         widths: dict[int, pa.DataType] = {
             TypeCode.BYTE: pa.int8(),

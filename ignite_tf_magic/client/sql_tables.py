@@ -6,17 +6,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ignite_tf_magic.client.client import Cache
 from ignite_tf_magic.client.sql_result import QueryResult
 from ignite_tf_magic.errors import QueryError
+from ignite_tf_magic.protocol.field_names import folded_path
 from ignite_tf_magic.protocol.row_fields import Path
 from ignite_tf_magic.serialization.sql_text import in_quotes, quoted_name
 
 Query = Callable[[str, Sequence[Any]], QueryResult]
-_TABLES = "SELECT SCHEMA_NAME, TABLE_NAME, KEY_ALIAS FROM SYS.TABLES WHERE CACHE_NAME = ? ORDER BY TABLE_NAME"
-_COLUMNS = (
-    "SELECT COLUMN_NAME, TYPE, NULLABLE, PK FROM SYS.TABLE_COLUMNS WHERE SCHEMA_NAME = ? AND TABLE_NAME = ?"
+_TABLES = (
+    "SELECT SCHEMA_NAME, TABLE_NAME, KEY_ALIAS, VALUE_ALIAS FROM SYS.TABLES WHERE CACHE_NAME = ? "
+    "ORDER BY TABLE_NAME"
 )
-_WHOLE = {("key",): "_KEY", ("val",): "_VAL"}
+_COLUMNS = (
+    "SELECT COLUMN_NAME, TYPE, NULLABLE, PK, PRECISION, SCALE, DEFAULT_VALUE FROM SYS.TABLE_COLUMNS "
+    "WHERE SCHEMA_NAME = ? AND TABLE_NAME = ?"
+)
+_WHOLE: dict[str, Path | None] = {"_KEY": ("key",), "_VAL": ("val",)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +32,26 @@ class TableColumn:
     Attributes:
         name: As SQL knows it.
         java_type: As "java.lang.Integer".
+        path: The field in rows, as the table declares it; None where Ignite looks for it in each row's key and value.
+        precision: Largest number of characters, bytes or digits; -1 if there is no limit.
+        scale: Largest number of decimal places; -1 if there is no limit.
+        has_default: Whether INSERT writes a default if it omits the column.
     """
 
     name: str
     java_type: str
     is_nullable: bool
     is_key: bool
+    path: Path | None = None
+    precision: int = -1
+    scale: int = -1
+    has_default: bool = False
+
+    @property
+    def has_rules(self) -> bool:
+        """Whether the table refuses some values of the type, or has a default."""
+        is_needed = not self.is_nullable and not self.is_key
+        return is_needed or self.has_default or self.precision >= 0 or self.scale >= 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,33 +67,46 @@ class CacheTable:
     quoted: str
     columns: tuple[TableColumn, ...]
 
+    @property
+    def named(self) -> tuple[TableColumn, ...]:
+        """The columns without _KEY and _VAL, which are the whole key and value."""
+        return tuple(each for each in self.columns if each.name not in _WHOLE)
+
     def column_of(self, path: Path) -> TableColumn | None:
-        """Find the column of a field; fields of fields have none that is known."""
-        if len(path) > 2:
-            return None
-        keys = [each for each in self.columns if each.is_key and each.name not in _WHOLE.values()]
-        if path == ("key",) and len(keys) == 1:
-            return keys[0]
-        name = _WHOLE[path] if len(path) == 1 else path[1]
-        alike = [each for each in self.columns if each.name.upper() == name.upper()]
-        if len(alike) != 1 or (len(path) == 2 and alike[0].is_key != (path[0] == "key")):
-            return None
-        return alike[0]
+        """Return the column of a field; a column of the user's before _KEY and _VAL."""
+        found = [each for each in self.columns if each.path and folded_path(each.path) == folded_path(path)]
+        return min(found, key=lambda each: each.name in _WHOLE, default=None)
 
 
-def table_of(query: Query, cache_name: str) -> tuple[CacheTable | None, str]:
-    """Find the one SQL table of a cache; without one, say why in words."""
+def table_of(query: Query, cache: Cache) -> tuple[CacheTable | None, str]:
+    """Return the one SQL table of a cache; or None, and why in words."""
     try:
-        tables = query(_TABLES, [cache_name]).rows
+        tables = query(_TABLES, [cache.name]).rows
     except QueryError as error:  # a cluster without SQL, or one that lets this user not look
         return None, f"the cluster tells nothing of SQL tables: {str(error).splitlines()[0]}"
-    names = [f"{quoted_name(schema)}.{quoted_name(table)}" for schema, table, _ in tables]
+    names = [f"{quoted_name(schema)}.{quoted_name(table)}" for schema, table, *_ in tables]
     if len(tables) != 1:
         return None, f"it has several SQL tables: {', '.join(names)}" if tables else "it has no SQL table"
-    schema, table, key_alias = tables[0]
-    # The view marks a column that stands for the whole key only where both are spelled alike.
+    schema, table, key_alias, value_alias = tables[0]
+    # The view marks a column that stands for the whole key only where both are spelled alike, and not that one which
+    # stands for the whole value is never NULL.
+    entity = cache.config().only_table
+    if entity is None:
+        return None, "its SQL table was made or dropped at this moment"
+    paths = {**_WHOLE, **{field.column: entity.path_of(field) for field in entity.fields}}
     columns = tuple(
-        TableColumn(name, java_type, is_nullable, is_key or name.upper() == (key_alias or "").upper())
-        for name, java_type, is_nullable, is_key in query(_COLUMNS, [schema, table]).rows
+        TableColumn(
+            name,
+            java_type,
+            is_nullable and name.upper() != (value_alias or "").upper(),
+            is_key or name.upper() == (key_alias or "").upper(),
+            paths.get(name, ("val", name)),  # ALTER TABLE adds fields that the configuration does not name
+            precision,
+            scale,
+            default is not None,
+        )
+        for name, java_type, is_nullable, is_key, precision, scale, default in query(
+            _COLUMNS, [schema, table]
+        ).rows
     )
     return CacheTable(names[0], f"{in_quotes(schema)}.{in_quotes(table)}", columns), ""

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from ignite_tf_magic.after_import import after_import
+from ignite_tf_magic.contrib.version_1 import add_methods_of_version_1
 from ignite_tf_magic.session import registration
 
 _ROOT = "tensorflow.contrib"
@@ -33,7 +34,8 @@ def install() -> None:
     """Let this process import `tensorflow.contrib.ignite`, as scripts for TensorFlow 1 do. A second call does nothing.
 
     A module of that name that TensorFlow has itself comes first. Of `tensorflow.contrib` there is nothing else.
-    `tf.device("/job:WORKER")`, as they write it, is then the job "worker" of a run.
+    `tf.device("/job:WORKER")`, as they write it, is then the job "worker" of a run, and datasets have the methods of
+    TensorFlow 1, as `make_one_shot_iterator`.
     """
     if not any(isinstance(finder, _OldNames) for finder in sys.meta_path):
         sys.meta_path.append(_OldNames())
@@ -45,6 +47,7 @@ def install() -> None:
 def _complete_tensorflow() -> None:
     tf: Any = sys.modules["tensorflow"]
     tf.device = _by_small_letters(tf.device)
+    add_methods_of_version_1()
     _complete(tf.compat.v1)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ignite_tf_magic.data.columns import Batch, SourceColumn, primitive, unique_names
+from ignite_tf_magic.data.lists import NO_MISSING
 from ignite_tf_magic.data.scalars import CODES
 from ignite_tf_magic.data.values import column_of
 from ignite_tf_magic.errors import SourceError
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _MILLI = {"s": 1, "ms": 1, "us": 1000, "ns": 1_000_000}
-_NO_MISSING = "a list with a missing number; fill it"
 
 
 def batch_of(table: pa.Table | pa.RecordBatch) -> Batch:
@@ -172,7 +172,7 @@ def _lists(name: str, array: Any) -> SourceColumn:
         rows[row] = None
     made = column_of(name, rows, "list", items.dtype.str[1:])
     return SourceColumn(
-        made.values, made.nulls, made.code, {**made.rejects, **dict.fromkeys(gaps, _NO_MISSING)}
+        made.values, made.nulls, made.code, {**made.rejects, **dict.fromkeys(gaps, NO_MISSING)}
     )
 
 
@@ -193,7 +193,7 @@ def _other_lists(name: str, array: Any) -> SourceColumn:
     rejects = {}
     for row, value in enumerate(array.to_pylist()):
         if value is not None and any(each is None or None in each for each in value):
-            rejects[row], value = _NO_MISSING, None
+            rejects[row], value = NO_MISSING, None
         rows.append(None if value is None else [np.asarray(each, dtype) for each in value])
     made = column_of(name, rows, "list", "list")
     return SourceColumn(made.values, made.nulls, made.code, {**made.rejects, **rejects})

@@ -23,6 +23,7 @@ _SAMPLED_EACH = 1009
 _KEY_CODES = frozenset(
     {
         TypeCode.LONG,
+        TypeCode.DOUBLE,
         TypeCode.BOOL,
         TypeCode.STRING,
         TypeCode.UUID,
@@ -32,7 +33,11 @@ _KEY_CODES = frozenset(
         TypeCode.BINARY_OBJECT,
     }
 )
-_INTEGERS = frozenset({TypeCode.BYTE, TypeCode.SHORT, TypeCode.INT, TypeCode.LONG})
+# Keys are widened to one type of their kind, so that equal numbers are equal keys.
+_KEY_TYPES = {
+    **dict.fromkeys((TypeCode.BYTE, TypeCode.SHORT, TypeCode.INT), TypeCode.LONG),
+    TypeCode.FLOAT: TypeCode.DOUBLE,
+}
 
 
 class CheckedRows:
@@ -48,6 +53,7 @@ class CheckedRows:
     Attributes:
         codes: Field -> type on the wire.
         key_codes: SourceColumn of the key -> type on the wire.
+        empty: Fields without a value in any row.
         num_rows: Rows that have a form.
         num_rejected: Rows that have none.
         digest: Tells this source from others: by names, types, the number of rows, and some of them.
@@ -62,6 +68,7 @@ class CheckedRows:
         self.name, self._read, self._key = name, read, key
         self.codes: dict[str, int] = {}
         self.key_codes: dict[str, int] = {}
+        self.empty: set[str] = set()
         self.num_rows = self.num_rejected = 0
         self._hash = hashlib.blake2b(digest_size=16)
         self._refused = _RowRefusals(name, rejects)
@@ -141,6 +148,11 @@ class CheckedRows:
 
     def _codes_of(self, chunk: Columns) -> None:
         found = {name: wire_code(name, array, chunk.codes.get(name)) for name, array in chunk.values.items()}
+        self.empty = {
+            name
+            for name, array in chunk.values.items()
+            if (name in self.empty or not self.codes) and not _has_value(array, chunk.nulls.get(name))
+        }
         self.codes, self.key_codes = self.codes or found, self.key_codes or dict(chunk.key_codes)
         if self.codes != found:
             other = next(name for name in found if self.codes.get(name) != found[name])
@@ -198,13 +210,13 @@ def _key_code(name: str, column: SourceColumn) -> int:
     code = (
         wire_code(name, column.values, column.code) if column.values.ndim == 1 else int(TypeCode.OBJECT_ARRAY)
     )
-    code = int(TypeCode.LONG) if code in _INTEGERS else code
+    code = int(_KEY_TYPES.get(TypeCode(code), code))
     if code not in _KEY_CODES:
         what = TypeCode(code).name.lower().replace("_", " ") + (
             f" ({column.values.dtype})" if column.code is None else ""
         )
         raise SourceError(
-            f"column {name!r} cannot be the key: found {what}, not integers, text, UUID, Decimal, bool or times"
+            f"column {name!r} cannot be the key: found {what}, not numbers, text, UUID, Decimal, bool or times"
         )
     return code
 
@@ -213,15 +225,18 @@ def _keys(columns: list[tuple[str, SourceColumn]]) -> NDArray[Any] | None:
     """Return keys of one type, or tuples of them. A date alone is one, too: Ignite makes no cache with such keys."""
     if not columns:
         return None
-    arrays = [
-        array.astype(np.int64) if (array := column.values).dtype.kind == "i" else array
-        for _, column in columns
-    ]
+    arrays = [_key_array(column.values) for _, column in columns]
     if len(arrays) == 1 and columns[0][1].code != TypeCode.BINARY_OBJECT:
         return arrays[0]
     keys = np.empty(len(arrays[0]), object)
     keys[:] = list(zip(*arrays, strict=True))
     return keys
+
+
+def _key_array(array: NDArray[Any]) -> NDArray[Any]:
+    if array.dtype.kind == "f":
+        return array.astype(np.float64) + 0.0  # SQL knows no negative zero
+    return array.astype(np.int64) if array.dtype.kind == "i" else array
 
 
 def _readable(key: Any) -> str:
@@ -305,13 +320,22 @@ class _RowRefusals:
 
 
 def _missing(column: SourceColumn) -> list[int]:
-    if column.nulls is not None:
-        return [int(row) for row in np.flatnonzero(column.nulls)]
-    if column.values.dtype.kind == "M":
-        return [int(row) for row in np.flatnonzero(np.isnat(column.values))]
-    if column.values.dtype.kind == "O":
-        return [row for row, value in enumerate(column.values) if value is None]
-    return []
+    missing = np.zeros(len(column), np.bool_) if column.nulls is None else column.nulls
+    if column.values.dtype.kind == "f" and column.values.ndim == 1:
+        missing = missing | np.isnan(column.values)
+    elif column.nulls is None and column.values.dtype.kind == "M":
+        missing = np.isnat(column.values)
+    elif column.nulls is None and column.values.dtype.kind == "O":
+        missing = np.fromiter((value is None for value in column.values), np.bool_, len(column))
+    return [int(row) for row in np.flatnonzero(missing)]
+
+
+def _has_value(array: NDArray[Any], nulls: NDArray[np.bool_] | None) -> bool:
+    if nulls is not None:
+        return not nulls.all()
+    if array.dtype.kind == "M":
+        return not np.isnat(array).all()
+    return array.dtype.kind != "O" or any(value is not None for value in array)
 
 
 def _shown(column: SourceColumn, row: int) -> Any:

@@ -73,16 +73,6 @@ class Columns:
     def __len__(self) -> int:
         return len(next(iter(self.values.values())))
 
-    def with_names(self, names: Mapping[str, str]) -> Columns:
-        """Return the same with other names for the fields and keys."""
-        return replace(
-            self,
-            values={names[name]: array for name, array in self.values.items()},
-            nulls={names[name]: nulls for name, nulls in self.nulls.items()},
-            codes={names[name]: code for name, code in self.codes.items()},
-            key_codes={names.get(name, name): code for name, code in self.key_codes.items()},
-        )
-
 
 def num_rows(batch: Batch) -> int:
     """Count the rows of a batch."""
@@ -132,10 +122,6 @@ def check_names(source: str, names: Sequence[str]) -> None:
             raise SourceError(
                 f"column {name!r} of {source} has a name that Ignite keeps for itself; rename it"
             )
-        if '"' in name or "." in name:  # SQL would have no table, or nulls: a dot leads into an object
-            raise SourceError(
-                f"column {name!r} of {source} has a dot or a quote, which SQL columns cannot; rename it"
-            )
         other = folded.setdefault(name.upper(), name)  # as SQL folds names
         if other != name:
             raise SourceError(f"columns {other!r} and {name!r} of {source} differ by case only; rename one")
@@ -155,7 +141,10 @@ def unique_names(names: Sequence[object]) -> list[str]:
     seen = [str(name) for name in names]
     twice = sorted({name for name in seen if seen.count(name) > 1})
     if twice:
-        raise SourceError(f"columns must have different names; found twice: {', '.join(twice)}")
+        raise SourceError(
+            f"columns must have different names; found twice: {', '.join(twice)}; rename one (.csv files: --header "
+            "--names A,B,...)"
+        )
     return seen
 
 

@@ -1,10 +1,12 @@
-"""pandas' data frames as columns: whole numbers are never rounded, times are in UTC, what is missing is a null.
+"""pandas' data frames and series as columns: whole numbers are never rounded, times are in UTC, NaN is a null.
 
-NaN in a column of NumPy's floats is a number, as it is everywhere with floats. pandas is imported when it is needed.
+pandas is imported when it is needed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,53 +14,73 @@ import numpy as np
 from ignite_tf_magic.data.arrow_columns import batch_of
 from ignite_tf_magic.data.columns import Batch, SourceColumn, primitive, unique_names
 from ignite_tf_magic.data.values import column_of
+from ignite_tf_magic.errors import SourceError
 
 
-def frame_batch(frame: Any) -> Batch:
-    """Return the columns of a pandas DataFrame by their names.
+def frame_columns(frame: Any, report: Callable[[str], None]) -> dict[str, Any]:
+    """Return the columns of a DataFrame or Series by their names, those of its index first.
+
+    An index of integers without a name is no column: it numbers the rows, as pandas does by itself.
+
+    Args:
+        frame: The DataFrame or Series.
+        report: Called with a line about an index that is dropped, and is not the one that pandas makes by itself.
 
     Raises:
-        SourceError: Two have one name, or one has no form in a cache.
+        SourceError: Two columns have one name.
     """
-    found: dict[str, SourceColumn] = {}
-    for number, name in enumerate(unique_names(frame.columns)):
-        found |= _series(name, frame.iloc[:, number])
-    return found
+    what = type(frame).__name__
+    if frame.ndim == 1:
+        frame = frame.to_frame("value" if frame.name is None else frame.name)
+    index = frame.index
+    if index.nlevels > 1 or index.name is not None or index.dtype.kind not in "iu":
+        try:
+            frame = frame.reset_index()
+        except ValueError as error:
+            raise SourceError(
+                f"the index of the given {what} cannot become a column: {error}; name it with rename_axis, or drop it "
+                "with reset_index(drop=True)"
+            ) from error
+    elif type(index).__name__ != "RangeIndex":
+        report(
+            f"the index of the given {what} is not loaded: it is integers without a name; rename_axis('row') keeps it"
+        )
+    names = unique_names([_flat_name(name) for name in frame.columns])
+    return {name: frame.iloc[:, number] for number, name in enumerate(names)}
 
 
-def _series(name: str, series: Any) -> Batch:
-    kind = series.dtype
-    if type(kind).__name__ == "ArrowDtype":
+def _flat_name(name: Any) -> str:
+    """Return the name of a column; of one with several levels `a_b`, as fields of structs are called."""
+    return "_".join(str(part) for part in name if part != "") if isinstance(name, tuple) else str(name)
+
+
+def series_batch(name: str, series: Any, *, keep_nan: bool) -> Batch:
+    """Return a Series as a column, or as those of a struct's fields.
+
+    Args:
+        name: Name of the column.
+        series: Its values.
+        keep_nan: Keep NaN among floats as a number; it is a null otherwise.
+
+    Raises:
+        SourceError: It has no form in a cache.
+    """
+    dtype, its_type = series.dtype, type(series.dtype).__name__
+    batch: Batch
+    if isinstance(dtype, np.dtype) and dtype.kind in "biufM":
+        batch = {name: primitive(name, series.to_numpy())}
+    elif its_type == "ArrowDtype" or (dtype.kind in "biufM" and its_type != "SparseDtype"):
         import pyarrow as pa
 
-        return batch_of(pa.table({name: pa.chunked_array(series.array.__arrow_array__())}))
-    if getattr(kind, "tz", None) is not None:
-        series = series.dt.tz_convert("UTC").dt.tz_localize(None)
-        kind = series.dtype
-    if isinstance(kind, np.dtype) and kind.kind in "biufM":
-        return {name: primitive(name, series.to_numpy())}
-    if (
-        exact := getattr(kind, "numpy_dtype", None)
-    ) is not None:  # pandas' numbers with missing ones beside them
-        nulls = series.isna().to_numpy()
-        fill = np.nan if exact.kind == "f" else 0
-        return {name: primitive(name, series.to_numpy(exact, na_value=fill), nulls)}
-    if str(kind) in ("str", "string"):
-        series = series.astype(object)
-        return {
-            name: column_of(
-                name,
-                [None if gone else text for text, gone in zip(series, series.isna(), strict=True)],
-                "text",
-            )
-        }
-    return {name: column_of(name, _objects(series))}
+        batch = batch_of(pa.table({name: pa.array(series)}))
+    else:
+        is_text = str(dtype) in ("str", "string")
+        batch = {name: column_of(name, series.astype(object).tolist(), "text" if is_text else None)}
+    return batch if keep_nan else {each: _with_nan_as_null(column) for each, column in batch.items()}
 
 
-def _objects(series: Any) -> list[Any]:
-    """Return Python's values; among others than floats, NaN is pandas' way to say that one is missing."""
-    values = series.astype(object).tolist()
-    is_nan = [isinstance(value, float) and value != value for value in values]
-    if any(is_nan) and any(value is not None and not isinstance(value, int | float) for value in values):
-        return [None if nan else value for value, nan in zip(values, is_nan, strict=True)]
-    return list(values)
+def _with_nan_as_null(column: SourceColumn) -> SourceColumn:
+    if column.values.dtype.kind != "f" or column.values.ndim != 1:
+        return column
+    is_nan = np.isnan(column.values)
+    return replace(column, nulls=is_nan if column.nulls is None else is_nan | column.nulls)

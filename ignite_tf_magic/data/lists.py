@@ -14,6 +14,7 @@ from ignite_tf_magic.data.scalars import (
     NUMBERS,
     count_kinds,
     is_missing,
+    is_nan,
     kind_of,
     listed,
     number_maker,
@@ -24,15 +25,17 @@ from ignite_tf_magic.protocol.objects import ARRAY_CODE_OF_DTYPE
 from ignite_tf_magic.protocol.ops import TypeCode
 from ignite_tf_magic.protocol.typed_values import TypedArray
 
+NO_MISSING = "a list with a missing number; fill it"
+
 
 def item_kinds(values: Iterable[Any]) -> Counter[str]:
     """Count the kinds of the items of lists; of lists in them "list"."""
     found: Counter[str] = Counter()
     for value in values:
-        if isinstance(value, np.ndarray) and value.dtype.kind != "O":
+        if isinstance(value, np.ndarray) and value.dtype.kind not in "OU":
             found[value.dtype.str[1:] if value.ndim == 1 else "list"] += 1
         elif kind_of(value) == "list":
-            found.update(count_kinds(value))
+            found.update("float" if kind == "nan" else kind for kind in count_kinds(value).elements())
             if not found and len(value):
                 found["text"] += 0
     return found
@@ -50,7 +53,7 @@ def list_column(name: str, values: Sequence[Any], items: str | None = None) -> S
         SourceError: Most items have no form in a cache.
     """
     counts = item_kinds(values)
-    kind = items or _item_kind(name, counts)
+    kind = items or item_kind(name, counts)
     make: Callable[[Any], Any]
     if kind == "text":
         make, code = _text_list, int(TypeCode.STRING_ARRAY)
@@ -62,7 +65,7 @@ def list_column(name: str, values: Sequence[Any], items: str | None = None) -> S
     rejects: dict[int, str] = {}
     made = np.empty(len(values), object)
     for row, value in enumerate(values):
-        if is_missing(value):
+        if is_missing(value) or is_nan(value):
             continue
         try:
             if kind_of(value) != "list":
@@ -78,7 +81,7 @@ def list_column(name: str, values: Sequence[Any], items: str | None = None) -> S
 
 
 def _inner_kind(name: str, values: Iterable[Any]) -> str:
-    inner = _item_kind(
+    inner = item_kind(
         name, item_kinds(item for value in values if kind_of(value) == "list" for item in value)
     )
     if inner in ("text", "list"):
@@ -98,7 +101,12 @@ def _dtype(kind: str) -> np.dtype[Any]:
     return found
 
 
-def _item_kind(name: str, counts: Mapping[str, int]) -> str:
+def item_kind(name: str, counts: Mapping[str, int]) -> str:
+    """Return the kind of the items of a column of lists, found among those that they have.
+
+    Raises:
+        SourceError: Most items have no form in a cache.
+    """
     kinds = set(counts)
     if not kinds:
         return "float"
@@ -114,7 +122,7 @@ def _item_kind(name: str, counts: Mapping[str, int]) -> str:
         return most
     raise SourceError(
         f"column {name!r} holds lists of {listed(kinds)}; only lists of numbers, of text, and lists of lists of "
-        "numbers can be loaded"
+        "numbers can be loaded: make columns or text of them (json.dumps)"
     )
 
 
@@ -132,11 +140,14 @@ def _number_list(value: Any, kind: str) -> NDArray[Any]:
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
         if value.ndim != 1:
             raise TypeError
-        return _widened(value.astype(_dtype(kind), casting="same_kind"))
-    if isinstance(value, str | bytes):
+        cast = value.astype(_dtype(kind), casting="same_kind")
+        if value.dtype.kind in "iu" and cast.dtype.kind == "f" and (cast.astype(value.dtype) != value).any():
+            raise ValueError("a whole number that no float holds, in a list of floats; give text or Decimal")
+        return _widened(cast)
+    if isinstance(value, str | bytes) or any(isinstance(item, str) for item in value):
         raise TypeError
     if any(is_missing(item) for item in value):
-        raise ValueError("a list with a missing number; fill it")
+        raise ValueError(NO_MISSING)
     make = number_maker(kind) if kind in NUMBERS else number_maker("int" if kind[0] in "iu" else "float")
     return _widened(np.array([make(item) for item in value], _dtype(kind)))
 

@@ -24,7 +24,8 @@ from ignite_tf_magic.client.packed_rows import RowPacker
 from ignite_tf_magic.closing import Closing
 from ignite_tf_magic.data.checked_rows import CheckedRows
 from ignite_tf_magic.data.columns import Batch, Columns, SourceColumn
-from ignite_tf_magic.data.loading import LoadOptions, LoadOutcome, LoadWay, load_rows
+from ignite_tf_magic.data.load_options import LoadOptions, LoadOutcome, LoadWay
+from ignite_tf_magic.data.loading import load_rows
 from ignite_tf_magic.data.row_types import RowTypes, has_object_keys, value_type_name
 from ignite_tf_magic.errors import ConfigError, SchemaError, SourceError
 from ignite_tf_magic.protocol.columns import Column, ColumnChunk, PageDecoder

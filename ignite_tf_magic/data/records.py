@@ -6,13 +6,14 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from ignite_tf_magic.data.columns import Batch, SourceColumn, unique_names
-from ignite_tf_magic.data.lists import item_kinds
+from ignite_tf_magic.data.lists import item_kind, item_kinds
 from ignite_tf_magic.data.scalars import count_kinds
+from ignite_tf_magic.data.text_files import UNREADABLE, encoding_hint, open_lines
 from ignite_tf_magic.data.values import chosen_kind, column_of
 from ignite_tf_magic.errors import SourceError
 
@@ -61,23 +62,16 @@ class RecordColumns:
         found = {}
         for name, counts in self.counts.items():
             values = [row.get(name) if row else None for row in rows]
-            if not counts and any(other.startswith(f"{name}_") for other in self.counts):
+            if counts.keys() <= {"nan"} and any(other.startswith(f"{name}_") for other in self.counts):
                 continue  # of a struct that is missing in some rows
             kind = self.asked.get(name) or chosen_kind(name, counts)
-            found[name] = column_of(name, values, kind, self._items(name), parse=name in self.asked)
+            items = item_kind(name, self.items[name]) if self.items[name] else None
+            found[name] = column_of(name, values, kind, items, parse=name in self.asked)
         if bad and found:
             first = next(iter(found))
             column = found[first]
             found[first] = SourceColumn(column.values, column.nulls, column.code, {**column.rejects, **bad})
         return found
-
-    def _items(self, name: str) -> str | None:
-        kinds = self.items[name]
-        if not kinds:
-            return None
-        if kinds.keys() <= {"int", "float"}:
-            return "float" if "float" in kinds else "int"
-        return max(kinds, key=lambda each: kinds[each])
 
 
 def _flat(record: Record) -> dict[str, Any] | None:
@@ -116,8 +110,14 @@ def record_batches(
         SourceError: A column that was asked for is in none of them.
     """
     columns = RecordColumns(asked)
+    bad = None
     for part in _parts(records()):
         columns.look(part)
+        bad = bad or next((record for record in part if isinstance(record, BadRecord)), None)
+    if bad and not columns.counts:
+        raise SourceError(
+            f"no row was found: {bad.reason}. A file of JSON is one array of objects, or has one object in each line"
+        )
     if columns.counts and (unknown := [name for name in asked if name not in columns.counts]):
         raise SourceError(f"there is no column {unknown[0]!r}; there are {', '.join(columns.counts)}")
     return lambda: (columns.batch(part) for part in _parts(records()))
@@ -129,19 +129,29 @@ def _parts(records: Iterable[Record]) -> Iterator[list[Record]]:
         yield part
 
 
-def json_lines(path: Path, encoding: str) -> Iterator[Record]:
-    """Read a file with a JSON object in each line; empty lines are left out.
+def json_records(path: Path, encoding: str) -> Iterator[Record]:
+    """Read a file of JSON: an array of objects, or one object in each line; empty lines are left out.
 
     Raises:
         SourceError: The file cannot be read, or is of another encoding.
     """
     try:
-        with path.open(encoding=encoding) as file:
-            for line in file:
-                if line.strip():
-                    yield _json_object(line)
-    except (OSError, UnicodeError, LookupError) as error:
-        raise SourceError(f"cannot read {str(path)!r} as JSON lines: {error}; say --encoding") from error
+        with open_lines(path, encoding) as file:
+            lines = (line for line in file if line.strip())
+            first = next(lines, "")
+            if first.lstrip().startswith("["):
+                yield from _json_array(first + file.read())
+            else:
+                yield from map(_json_object, chain([first] if first else [], lines))
+    except UNREADABLE as error:
+        raise SourceError(
+            f"cannot read {str(path)!r} as JSON: {error}{encoding_hint(path, error)}"
+        ) from error
+
+
+def _json_array(text: str) -> Iterator[Record]:
+    for each in json.loads(text, object_pairs_hook=_pairs, parse_float=_finite):
+        yield each if isinstance(each, dict) else _no_object(repr(each))
 
 
 def _json_object(line: str) -> Record:
@@ -149,7 +159,11 @@ def _json_object(line: str) -> Record:
         found = json.loads(line, object_pairs_hook=_pairs, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         return BadRecord(f"no JSON: {error}: {line.strip()[:_SHOWN]!a}")
-    return found if isinstance(found, dict) else BadRecord(f"no JSON object: {line.strip()[:_SHOWN]!a}")
+    return found if isinstance(found, dict) else _no_object(line)
+
+
+def _no_object(text: str) -> BadRecord:
+    return BadRecord(f"no JSON object: {text.strip()[:_SHOWN]!a}")
 
 
 def _finite(text: str) -> float:

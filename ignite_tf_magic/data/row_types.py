@@ -1,19 +1,20 @@
-"""How rows lie in a cache: the types of their values and keys, for a new cache or as an old one has them."""
+"""How rows lie in a cache that a load makes: the types of their values and keys."""
 
 from __future__ import annotations
 
 import itertools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ignite_tf_magic.client.client import Cache, Client
-from ignite_tf_magic.client.load import java_type
+from ignite_tf_magic.client.load import table_config
 from ignite_tf_magic.client.router import Node
+from ignite_tf_magic.client.sql_tables import CacheTable
 from ignite_tf_magic.data.checked_rows import CheckedRows
 from ignite_tf_magic.data.columns import Columns
 from ignite_tf_magic.errors import ServerError, SourceError
@@ -24,18 +25,6 @@ from ignite_tf_magic.protocol.objects import BinaryObject, BinaryType, binary_ty
 from ignite_tf_magic.protocol.ops import TypeCode
 
 _OF_DAYS = (TypeCode.BINARY_OBJECT, TypeCode.TIME)
-_WIDENED = {
-    "java.lang.Short": ("java.lang.Byte",),
-    "java.lang.Integer": ("java.lang.Byte", "java.lang.Short"),
-    "java.lang.Long": ("java.lang.Byte", "java.lang.Short", "java.lang.Integer"),
-    "java.lang.Double": ("java.lang.Float",),
-}
-_DTYPES = {
-    "java.lang.Short": "i2",
-    "java.lang.Integer": "i4",
-    "java.lang.Long": "i8",
-    "java.lang.Double": "f8",
-}
 
 
 def value_type_name(cache_name: str) -> str:
@@ -51,26 +40,16 @@ class RowTypes:
     Attributes:
         type_name: Of the values.
         key_type: Of the keys, where these are objects; None where they are of a type of Ignite's own.
-        names: Column of the source -> name of the field.
-        dtypes: Field -> dtype to which its numbers are widened.
     """
 
     type_name: str
     key_type: BinaryType | None = None
-    names: Mapping[str, str] = field(default_factory=dict)
-    dtypes: Mapping[str, str] = field(default_factory=dict)
 
     def encoder(self, chunk: Columns, first_key: int = 0) -> RowEncoder:
         """Return what encodes some rows; where they have no keys, they are numbered."""
-        if self.names:
-            chunk = chunk.with_names(self.names)
-        values = {
-            name: array.astype(self.dtypes.get(name, array.dtype), copy=False)
-            for name, array in chunk.values.items()
-        }
         return RowEncoder(
             self.type_name,
-            values,
+            chunk.values,
             self.keys(chunk, first_key),
             nulls=chunk.nulls,
             codes=chunk.codes,
@@ -117,94 +96,33 @@ def _is_free(client: Client, mine: BinaryType) -> bool:
     return known is None or (known.name == mine.name and known.fields == mine.fields)
 
 
-def types_of(cache: Cache, rows: CheckedRows) -> RowTypes:
-    """Return the types that a cache has, if the rows of a source fit them.
+def loaded_types(cache: Cache, table: CacheTable, rows: CheckedRows) -> RowTypes | None:
+    """Return the types of a cache, if a load of these rows would create exactly this cache.
 
-    Raises:
-        SourceError: They do not: a column is missing, too many, or of another type.
+    Return None if anything differs: the name of a type, a column, its type, or a rule of the table.
     """
-    entities = cache.config().query_entities
-    if len(entities) != 1:
-        raise SourceError(
-            f"cache {cache.name!r} has {len(entities) or 'no'} SQL tables, so nobody knows what its rows are; write "
-            "them with the client (Cache.put_all)"
-        )
-    entity = entities[0]
-    fields = [each for each in entity.fields if not each.is_key and each.name != entity.key_field]
-    keys = [each for each in entity.fields if each.is_key and each.name != entity.key_field]
-    # First: who does not name the keys has them among the other columns.
-    key_names, key_type = _fitting_key(cache.name, entity, {each.name: each.java_type for each in keys}, rows)
-    names = _fitting(cache.name, rows.codes, {each.name: each.java_type for each in fields})
-    known = {each.name: each.java_type for each in fields}
-    dtypes = {
-        names[name]: _DTYPES[wide]
-        for name, code in rows.codes.items()
-        if (wide := known[names[name]]) != java_type(code)
-    }
-    return RowTypes(entity.value_type, key_type, {**names, **key_names}, dtypes)
+    config, name = cache.config(), re.escape(value_type_name(cache.name))
+    entity = config.only_table
+    if entity is None or any(each.has_rules for each in table.named):
+        return None
+    if not re.fullmatch(rf"{name}(_\d+)?", entity.value_type):
+        return None
+    key_type = None
+    if has_object_keys(rows):
+        if not re.fullmatch(rf"{name}_key(_\d+)?", entity.key_type):
+            return None
+        key_type = binary_type_of(entity.key_type, rows.key_codes)
+    types = RowTypes(entity.value_type, key_type)
+    encoder = types.encoder(next(rows.chunks()))
+    made = table_config(cache.name, encoder, 0, key_name=key_column(tuple(rows.key_codes)))
+    is_same = (config.sql_schema, _parts(entity)) == (made.sql_schema, _parts(made.query_entities[0]))
+    return types if is_same else None
 
 
-def _fitting_key(
-    cache: str, entity: QueryEntity, keys: Mapping[str, str], rows: CheckedRows
-) -> tuple[Mapping[str, str], BinaryType | None]:
-    codes = rows.key_codes
-    if keys and not entity.key_type.startswith("java."):
-        if not codes:
-            raise SourceError(
-                f"cache {cache!r} has keys of {', '.join(keys)}; say which columns they are: "
-                + " ".join(f"--key {name}" for name in keys)
-            )
-        names = _fitting(cache, codes, keys)
-        # In the order of the cache's own keys: those of another order would be others.
-        if [names[name] for name in codes] != list(keys):
-            raise SourceError(
-                f"the keys of cache {cache!r} are {', '.join(keys)}; name them in this order: --key"
-            )
-        return names, binary_type_of(entity.key_type, {names[name]: code for name, code in codes.items()})
-    mine = java_type(next(iter(codes.values()), TypeCode.LONG))
-    if len(codes) > 1 or TypeCode.BINARY_OBJECT in codes.values() or mine != entity.key_type:
-        what = ", ".join(java_type(code) for code in codes.values()) or mine
-        raise SourceError(
-            f"cache {cache!r} has keys of {entity.key_type}, and those to be loaded are {what}; name "
-            "others: --key"
-        )
-    return {}, None
-
-
-def _fitting(cache: str, codes: Mapping[str, int], known: Mapping[str, str]) -> dict[str, str]:
-    """Return the columns' names as the cache spells them.
-
-    Raises:
-        SourceError: The columns are not those of the cache.
-    """
-    spelled = {name.upper(): name for name in known}
-    names = {name: spelled.get(name.upper(), "") for name in codes}
-    extra = [name for name, found in names.items() if not found]
-    missing = sorted(set(known) - set(names.values()))
-    other = [
-        f"{name} is {java_type(code)} and has to be {known[names[name]]}"
-        for name, code in codes.items()
-        if names[name] and java_type(code) not in (known[names[name]], *_WIDENED.get(known[names[name]], ()))
-    ]
-    if extra or missing or other:
-        told = [
-            *([f"it has no column {', '.join(extra)}"] if extra else []),
-            *(
-                [
-                    f"{', '.join(missing)} is missing"
-                    if len(missing) == 1
-                    else f"{', '.join(missing)} are missing"
-                ]
-                if missing
-                else []
-            ),
-            *other,
-        ]
-        raise SourceError(
-            f"the columns do not fit the table of cache {cache!r}, and nothing was written: {'; '.join(told)}. Rename "
-            "or convert them (files of text: --dtype NAME=TYPE)"
-        )
-    return names
+def _parts(entity: QueryEntity) -> tuple[object, ...]:
+    """Return an entity in comparable parts: the order of key columns matters, that of the others does not."""
+    keys = [each for each in entity.fields if each.is_key]
+    return replace(entity, fields=()), keys, frozenset(entity.fields)
 
 
 def check_zones(client: Client, rows: CheckedRows) -> None:

@@ -23,6 +23,9 @@ HALF_CHARACTER = (
     "text.encode('utf-8', 'replace').decode()"
 )
 _ZULU = re.compile("[zZ]$")  # which Python 3.10 does not read
+_FRACTION = re.compile(r"(?<=:\d\d)[.,](\d+)")
+_WHOLE_AS_REAL = re.compile(r"([+-]?\d+)\.0*")  # what pandas writes where a whole number is missing
+_DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 NUMBERS: dict[str, Any] = {
     "int": np.int64,
     **{f"int{bits}": getattr(np, f"int{bits}") for bits in (8, 16, 32, 64)},
@@ -67,13 +70,22 @@ def is_missing(value: Any) -> bool:
     return isinstance(value, np.datetime64) and bool(np.isnat(value))
 
 
+def is_nan(value: Any) -> bool:
+    """Tell whether a value is NaN, which is a number among floats and missing among other values."""
+    return isinstance(value, (float, np.floating)) and bool(value != value)
+
+
 def kind_of(value: Any) -> str | None:
-    """Return the kind of one value; None for a missing one, and its type's name where it has no form."""
+    """Return the kind of one value: None if it is missing, "nan", or its type's name if it has no form."""
     if is_missing(value):
         return None
     found = _KIND_OF_TYPE.get(type(value))
+    if found == "float":
+        return found if value == value else "nan"
     if found is not None:
         return found
+    if is_nan(value):
+        return "nan"
     if isinstance(value, np.generic):
         kind = {"b": "bool", "i": "int", "u": "int", "f": "float", "U": "text", "S": "bytes"}.get(
             value.dtype.kind
@@ -110,7 +122,8 @@ def scalar_column(name: str, values: Sequence[Any], kind: str, *, parse: bool = 
         except (LocalProtocolError, ValueError) as error:
             rejects[row] = str(error)
         except TypeError:
-            rejects[row] = other_kind(name, kind_of(value), kind)
+            if not is_nan(value):
+                rejects[row] = other_kind(name, kind_of(value), kind)
     return _joined(kind, made, rejects)
 
 
@@ -156,12 +169,13 @@ def number_maker(kind: str) -> Callable[[Any], Any]:
     if dtype.kind == "b":
         return _truth
     if dtype.kind == "f":
-        return _float
+        largest = float(np.finfo(dtype).max)
+        return lambda value: _float(value, largest)
     info = np.iinfo(dtype)
 
     def whole(value: Any) -> int:
         if isinstance(value, str):
-            value = int(value)
+            value = _whole(value)
         if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
             raise TypeError
         if not info.min <= value <= info.max:
@@ -184,13 +198,31 @@ def _truth(value: Any) -> bool:
     return bool(value)
 
 
-def _float(value: Any) -> float:
+def _whole(text: str) -> int:
+    try:
+        return int(_WHOLE_AS_REAL.sub(r"\1", text))
+    except ValueError:
+        raise ValueError(_no_number(text, "whole number")) from None
+
+
+def _no_number(text: str, wanted: str) -> str:
+    hint = "; if its comma is a decimal point: --decimal ','" if _DECIMAL_COMMA.fullmatch(text) else ""
+    return f"{text!r} is not a {wanted}{hint}"
+
+
+def _float(value: Any, largest: float) -> float:
     if isinstance(value, bool | np.bool_) or not isinstance(value, str | int | float | np.number):
         raise TypeError
     try:
         made = float(value)
     except OverflowError:
         raise ValueError(f"the whole number {value} is too large for a float; give text or Decimal") from None
+    except ValueError:
+        raise ValueError(_no_number(str(value), "number")) from None
+    if abs(made) > largest and "inf" not in str(value).lower():
+        raise ValueError(
+            f"{value} is too large for a float up to {largest:.2g}; give text or Decimal (--dtype NAME=decimal)"
+        )
     if isinstance(value, int | np.integer) and abs(int(value)) > FIRST_INEXACT and int(made) != value:
         raise ValueError(
             f"the whole number {value}, which no float holds, in a column of floats; give text or Decimal"
@@ -233,8 +265,24 @@ def _date(value: Any) -> dt.date:
     return made
 
 
+def _without_nanos(text: str) -> tuple[str, int]:
+    """Return the text of a time with six digits behind the seconds, and the nanoseconds that it had more."""
+    found = _FRACTION.search(text)
+    if found is None:
+        return text, 0
+    digits = found[1].rstrip("0").ljust(9, "0")
+    if len(digits) > 9:
+        raise ValueError(f"the time {text} has parts of a nanosecond; leave them out")
+    return f"{text[: found.start()]}.{digits[:6]}{text[found.end() :]}", int(digits[6:])
+
+
 def _time(value: Any) -> dt.time:
-    made = dt.time.fromisoformat(value) if isinstance(value, str) else value
+    made = value
+    if isinstance(value, str):
+        text, nanos = _without_nanos(value)
+        if nanos:
+            raise ValueError(f"the time {value} has parts of a millisecond, which SQL's TIME cannot hold")
+        made = dt.time.fromisoformat(text)
     if not isinstance(made, dt.time):
         raise TypeError
     millis_of_time(made)
@@ -242,10 +290,14 @@ def _time(value: Any) -> dt.time:
 
 
 def _moment(value: Any) -> tuple[int, int] | None:
-    made = dt.datetime.fromisoformat(_ZULU.sub("+00:00", value)) if isinstance(value, str) else value
+    made, nanos = value, 0
+    if isinstance(value, str):
+        text, nanos = _without_nanos(_ZULU.sub("+00:00", value))
+        made = dt.datetime.fromisoformat(text)
     if not isinstance(made, dt.datetime | np.datetime64):
         raise TypeError
-    return instant_of(made)
+    instant = instant_of(made)
+    return instant and (instant[0], instant[1] + nanos)
 
 
 def _uuid(value: Any) -> uuid.UUID:

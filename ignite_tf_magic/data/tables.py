@@ -1,204 +1,23 @@
-"""Files of text and parquet, and Arrow's tables, as batches: read again and again, and never all of it in memory.
-
-Reading is pyarrow's; what a cell of text means is decided here: whole numbers stay whole and are never rounded, and no
-text is taken for a missing value unless that was asked for.
-"""
+"""Parquet and Arrow's tables as batches: read again and again, and files never as a whole in memory."""
 
 from __future__ import annotations
 
-import re
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ignite_tf_magic.data.arrow_columns import batch_of
-from ignite_tf_magic.data.columns import CHUNK_ROWS, Batch, SourceColumn, primitive, unique_names
-from ignite_tf_magic.data.values import column_of
+from ignite_tf_magic.data.columns import CHUNK_ROWS, Batch
 from ignite_tf_magic.errors import SourceError
-
-_BLOCK_BYTES = 4 << 20
-# In columns of numbers and times; a text says "NA" where it means Namibia.
-_MISSING_NUMBERS = ("", "NA", "N/A", "#N/A", "<NA>", "n/a", "NULL", "null", "None", "NaN", "nan")
-_WHOLE = r"^[+-]?[0-9]+$"
-_CODE = r"^[+-]?0[0-9]"  # of a place, a product, a telephone: a number would lose its zeros
-_LONG_WHOLE = r"^[+-]?[0-9]{16,400}$"  # floats leave some of these out
-_TRUTH = r"(?i)^(true|false)$"
-_CASTS = {"int": "int64", "float": "double", "bool": "bool", "float64": "double", "float32": "float"}
-
-
-@dataclass(frozen=True, slots=True)
-class TextFormat:
-    """How a file of text is to be read.
-
-    Attributes:
-        separator: Between the columns of a csv file.
-        kinds: SourceColumn -> its kind, where that is not to be found out.
-        na: Words that stand for a missing value in any column of a csv file.
-        encoding: Of the file.
-    """
-
-    separator: str = ","
-    kinds: Mapping[str, str] = field(default_factory=dict)
-    na: Sequence[str] = ()
-    encoding: str = "utf-8"
-
-
-class CsvFile:
-    """A file of separated values, with the columns' names in its first line.
-
-    Attributes:
-        bad_lines: Line -> why it is no row, as far as the file was read.
-
-    Raises:
-        SourceError: It cannot be read.
-    """
-
-    def __init__(self, path: Path, text_format: TextFormat) -> None:
-        self._path, self._format = path, text_format
-        self.bad_lines: dict[int, str] = {}
-        with self._readable(), self._open({}) as reader:
-            self._names = unique_names(reader.schema.names)
-        if unknown := [name for name in text_format.kinds if name not in self._names]:
-            raise SourceError(f"{str(path)!r} has no column {unknown[0]!r}; it has {', '.join(self._names)}")
-        self._kinds = self._find_kinds()
-
-    def batches(self) -> Iterator[Batch]:
-        """Read it from the first row."""
-        for texts in self._texts():
-            yield {name: _typed(name, texts[name], self._kinds[name]) for name in self._names}
-
-    def _open(self, kinds: Mapping[str, Any]) -> Any:
-        from pyarrow import csv
-
-        return csv.open_csv(
-            self._path,
-            csv.ReadOptions(block_size=_BLOCK_BYTES, encoding=self._format.encoding, use_threads=False),
-            csv.ParseOptions(
-                delimiter=self._format.separator, newlines_in_values=True, invalid_row_handler=self._note
-            ),
-            csv.ConvertOptions(
-                column_types=kinds,
-                null_values=["", *self._format.na],
-                strings_can_be_null=True,
-                quoted_strings_can_be_null=False,
-            ),
-        )
-
-    def _note(self, row: Any) -> str:
-        number = row.number if row.number is not None else -1 - len(self.bad_lines)
-        self.bad_lines[number] = (
-            f"{row.actual_columns} values, where {row.expected_columns} are expected: {row.text[:60]!a}"
-        )
-        return "skip"
-
-    @contextmanager
-    def _readable(self) -> Iterator[None]:
-        import pyarrow as pa
-
-        try:
-            yield
-        except SourceError:
-            raise
-        except (pa.ArrowException, OSError, ValueError, LookupError, TypeError) as error:
-            hint = (
-                "; say its encoding: --encoding latin-1"
-                if "UTF8" in str(error) or "codec" in str(error)
-                else ""
-            )
-            raise SourceError(
-                f"cannot read {str(self._path)!r} as separated values: {error}{hint}"
-            ) from error
-
-    def _texts(self) -> Iterator[Any]:
-        import pyarrow as pa
-
-        with self._readable(), self._open(dict.fromkeys(self._names, pa.string())) as reader:
-            for batch in reader:
-                if batch.num_rows:
-                    yield {name: batch.column(number) for number, name in enumerate(self._names)}
-
-    def _find_kinds(self) -> dict[str, str]:
-        possible = {name: ["int", "float", "bool"] for name in self._names if name not in self._format.kinds}
-        has_values = set()
-        for texts in self._texts():
-            for name, kinds in possible.items():
-                values = _numbers_of(texts[name]).drop_null()
-                if len(values):
-                    has_values.add(name)
-                    possible[name] = [kind for kind in kinds if _may_be(kind, values)]
-        found = {
-            name: next(iter(kinds), "text") if name in has_values else "text"
-            for name, kinds in possible.items()
-        }
-        return {**found, **self._format.kinds}
-
-
-def _numbers_of(texts: Any) -> Any:
-    """Return texts as numbers are written, with nulls where they stand for none."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    trimmed = pc.utf8_trim_whitespace(texts)
-    gone = pc.is_in(trimmed, value_set=pa.array(_MISSING_NUMBERS))
-    return pc.if_else(gone, pa.scalar(None, pa.string()), trimmed)
-
-
-def _may_be(kind: str, values: Any) -> bool:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if kind != "bool" and pc.any(pc.match_substring_regex(values, _CODE)).as_py():
-        return False
-    if kind != "float":
-        matches = pc.match_substring_regex(values, _WHOLE if kind == "int" else _TRUTH)
-        return bool(pc.all(matches).as_py())
-    try:
-        _unsigned(values).cast("double")
-    except pa.ArrowInvalid:
-        return False
-    return True
-
-
-def _unsigned(values: Any) -> Any:
-    import pyarrow.compute as pc
-
-    return pc.replace_substring_regex(values, r"^\+([0-9.])", r"\1")
-
-
-def _typed(name: str, texts: Any, kind: str) -> SourceColumn:
-    """Return a column of texts as one of a kind; what is none of it is rejected."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if kind == "text":
-        return column_of(name, texts.to_pylist(), kind)
-    values = _numbers_of(texts)
-    if (target := _CASTS.get(kind, kind if kind.startswith("int") else None)) is not None:
-        try:
-            numbers = _unsigned(values).cast(target)
-        except pa.ArrowInvalid:
-            return column_of(name, values.to_pylist(), kind, parse=True)
-        if kind.startswith("float") and pc.any(pc.match_substring_regex(values, _LONG_WHOLE)).as_py():
-            return column_of(name, _with_whole_numbers(values.to_pylist()), kind, parse=True)
-        nulls = np.asarray(numbers.is_null().to_numpy(zero_copy_only=False))
-        fill = float("nan") if kind.startswith("float") else False if kind == "bool" else 0
-        return primitive(name, np.asarray(numbers.fill_null(fill).to_numpy(zero_copy_only=False)), nulls)
-    return column_of(name, values.to_pylist(), kind, parse=True)
-
-
-def _with_whole_numbers(texts: Sequence[str | None]) -> list[str | int | None]:
-    """Return texts that are whole numbers as such, so that none is rounded unsaid."""
-    return [int(text) if text is not None and re.match(_LONG_WHOLE, text) else text for text in texts]
 
 
 def parquet_batches(path: Path) -> Callable[[], Iterator[Batch]]:
-    """Return what reads a Parquet file from the first row.
+    """Return what reads a Parquet file, or a folder of them, from the first row.
+
+    Parts of a folder's names such as `year=2020` become columns, after Hive. A column that is missing or all null in
+    one file has the type that it has in others.
 
     Raises:
         SourceError: It cannot be read.
@@ -206,11 +25,12 @@ def parquet_batches(path: Path) -> Callable[[], Iterator[Batch]]:
 
     def read() -> Iterator[Batch]:
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
         try:
-            with pq.ParquetFile(path) as file:
-                for batch in file.iter_batches(CHUNK_ROWS):
+            for batch in _parquet(path).to_batches(
+                batch_size=CHUNK_ROWS, batch_readahead=1, fragment_readahead=1
+            ):
+                if batch.num_rows:
                     yield batch_of(batch)
         except SourceError:
             raise
@@ -218,6 +38,17 @@ def parquet_batches(path: Path) -> Callable[[], Iterator[Batch]]:
             raise SourceError(f"cannot read {str(path)!r} as parquet: {error}") from error
 
     return read
+
+
+def _parquet(path: Path) -> Any:
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+    how: dict[str, Any] = {"format": "parquet", "partitioning": "hive" if path.is_dir() else None}
+    found = ds.dataset(path, **how)
+    schemas = [part.physical_schema for part in found.get_fragments()]
+    common = pa.unify_schemas([*schemas, found.schema], promote_options="permissive")
+    return ds.dataset(path, schema=common, **how)
 
 
 def arrow_batches(source: Any) -> Callable[[], Iterator[Batch]]:

@@ -12,16 +12,17 @@ from ignite_tf_magic.errors import SourceError
 
 
 def chosen_kind(name: str, counts: Mapping[str, int]) -> str:
-    """Return the kind of a column: floats, where whole numbers are among them; text, where all values are missing.
+    """Return the kind of a column: that of most values, float for int and float, text if all are missing.
 
     Raises:
         SourceError: Most values have no form in a cache.
     """
     if not counts:
         return "text"
-    if counts.keys() == {"int", "float"}:
+    kinds = [kind for kind in counts if kind != "nan"]
+    if set(kinds) in (set(), {"int", "float"}):
         return "float"
-    kind = max(counts, key=lambda each: counts[each])
+    kind = max(kinds, key=lambda each: counts[each])
     if kind not in (*CODES, *NUMBERS, "timestamp", "list"):
         raise SourceError(
             f"column {name!r} holds {listed(counts)}; a column is all numbers, all str, all bytes, all of one kind of "

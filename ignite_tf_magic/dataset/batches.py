@@ -16,10 +16,11 @@ def num_rows(element: Any) -> Any:
         if isinstance(part, tf.SparseTensor):
             return tf.cast(part.dense_shape[0], tf.int32)
         shape = tf.TensorShape(getattr(part, "shape", ()))  # a dataset within a dataset has none
-        if shape.rank is None or (shape.rank and shape[0] is None):
+        sizes = [None] if shape.rank is None else shape.as_list()
+        if sizes and sizes[0] is None:
             return tf.shape(part)[0]
-        if shape.rank:
-            return tf.constant(shape[0])
+        if sizes:
+            return tf.constant(sizes[0])
     return tf.constant(1)
 
 
@@ -51,7 +52,13 @@ def _one_empty_row(ragged: Any) -> Any:
 
 
 def part_of(element: Any, worker: int, num_workers: int) -> Any:
-    """Return every n-th row of a batch, beginning with the worker's number; numbers beside rows as they are."""
+    """Return every n-th row of a batch, beginning with the worker's number; numbers beside rows as they are.
+
+    Raises:
+        ValueError: The parts have different numbers of rows, as in a batch of merged graphs. Where the numbers are not
+            known yet, reading the batch raises InvalidArgumentError.
+    """
+    element = _of_equal_rows(element)
 
     def cut(part: Any) -> Any:
         if isinstance(part, tf.SparseTensor):
@@ -59,6 +66,31 @@ def part_of(element: Any, worker: int, num_workers: int) -> Any:
         return part if part.shape.rank == 0 else part[worker::num_workers]
 
     return tf.nest.map_structure(cut, element)
+
+
+def _of_equal_rows(element: Any) -> Any:
+    """Return a batch as it is, once all of its parts with rows have been seen to have equally many."""
+    flat = tf.nest.flatten(element)
+    sizes = [num_rows(part) for part in flat if part.shape.rank != 0]
+    known = {int(size) for size in map(tf.get_static_value, sizes) if size is not None}
+    words = "a batch cannot be divided among workers, because its parts have different numbers of rows"
+    advice = "merge rows in the model, not in the dataset, or use one worker"
+    if len(known) > 1:
+        raise ValueError(f"{words} ({sorted(known)}): {advice}")
+    if len(sizes) < 2 or all(tf.get_static_value(size) is not None for size in sizes):
+        return element
+    checks = [tf.debugging.assert_equal(size, sizes[0], f"{words}: {advice}") for size in sizes[1:]]
+    with tf.control_dependencies([each for each in checks if each is not None]):
+        return tf.nest.pack_sequence_as(element, [_same(part) for part in flat])
+
+
+def _same(part: Any) -> Any:
+    """Return a tensor that waits for the checks around it."""
+    if isinstance(part, tf.RaggedTensor):
+        return part.with_flat_values(tf.identity(part.flat_values))
+    if isinstance(part, tf.SparseTensor):
+        return tf.SparseTensor(part.indices, tf.identity(part.values), part.dense_shape)
+    return tf.identity(part)
 
 
 def _sparse_part(sparse: Any, worker: int, num_workers: int) -> Any:
@@ -80,7 +112,7 @@ def empty_like(spec: Any) -> Any:
         kinds = (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec)
         if not isinstance(one, kinds) or one.shape.rank is None:
             raise TypeError(f"batches without rows can only be made of tensors of known rank; found {one}")
-        shape = [0 if at == 0 or size is None else size for at, size in enumerate(one.shape)]
+        shape = [0 if at == 0 or size is None else size for at, size in enumerate(one.shape.as_list())]
         if isinstance(one, tf.SparseTensorSpec):
             return tf.SparseTensor(tf.zeros([0, len(shape)], tf.int64), tf.zeros([0], one.dtype), shape)
         if isinstance(one, tf.RaggedTensorSpec):

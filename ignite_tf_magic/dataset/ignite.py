@@ -32,6 +32,7 @@ from ignite_tf_magic.dataset.source import Source, open_source
 from ignite_tf_magic.dataset.sql_rows import cache_of, rows_of
 from ignite_tf_magic.dataset.structure import no_pages, page_spec, row_spec
 from ignite_tf_magic.dataset.tfrecord_address import ALL, ASSIGNED, THIS_PROCESS, RecordAddress, part_text
+from ignite_tf_magic.dataset.tfrecord_files import register_records
 from ignite_tf_magic.dataset.tfrecord_pages import tfrecord_pages
 from ignite_tf_magic.errors import ConfigError, EmptyCache
 from ignite_tf_magic.settings.options import DEFAULT_PORT, Endpoint
@@ -39,8 +40,8 @@ from ignite_tf_magic.settings.options import DEFAULT_PORT, Endpoint
 _SECRETS = ("username", "password", "certfile", "keyfile", "cert_password")
 
 
-def _dataset_of(given: Mapping[str, Any]) -> IgniteDataset:
-    return IgniteDataset(**given)
+def _dataset_of(kind: type[IgniteDataset], given: Mapping[str, Any]) -> IgniteDataset:
+    return kind(**given)
 
 
 class IgniteDataset(PagedDataset):
@@ -53,14 +54,15 @@ class IgniteDataset(PagedDataset):
     tf.data's autotuner is off, since it makes the end of a pass wait; what is AUTOTUNE still runs in
     parallel, and `with_options` turns the autotuner on again.
 
-    Types: byte int8, short int16, int int32, long int64, float float32, double and decimal float64,
-    char uint16, boolean bool; String, UUID and byte[] of varying length are strings; byte[] of one
-    length is uint8[n]; other primitive arrays are tensors when all have one length, else ragged;
-    date and time are int64 milliseconds, timestamp int64 nanoseconds since 1970; enum int32 ordinal. String[] and
-    the like, and collections of one of these types, are ragged; a map is two columns, NAME_keys and NAME_values, or
-    keys and values where it is the value itself; a list of objects has a column for each of their fields, NAME_FIELD.
-    Objects of several types have the fields of all, each null where an object's own type lacks it. A field that has
-    no such form is left out with a warning; one that `fields` names is an error.
+    Types: byte int8, short int16, int int32, long int64, float float32, double and decimal float64, char uint16,
+    boolean bool; String, UUID and byte[] of varying length are strings; byte[] of one length is uint8[n]; other
+    primitive arrays are tensors when all have one length, else ragged; SQL's date and time are int64 milliseconds;
+    a timestamp and a java.util.Date are instants, int64 nanoseconds since 1970, and may share a column; enum int32
+    ordinal. String[] and the like, and collections of one of these types, are ragged; a map is two columns,
+    NAME_keys and NAME_values, or keys and values where it is the value itself; a list of objects has a column for
+    each of their fields, NAME_FIELD. A list that is the value itself and holds nulls is two columns, items and
+    null_items. Objects of several types have the fields of all, each null where an object's own type lacks it. A
+    field that has no such form is left out with a warning; one that `fields` names is an error.
     Null is NaN for reals and the empty string for strings; others are 0 where they are null, and a boolean beside them
     tells (`nulls`), unless `fill` says what. A null in a field where the sampled rows have none is an error.
 
@@ -72,10 +74,10 @@ class IgniteDataset(PagedDataset):
     read by the process that the dataset lives in: as anywhere in TensorFlow that of the `tf.device` in which
     the dataset is made, or that of the worker that runs the function making it. In a graph, a dataset made before
     the `tf.device` of its iterator is read there all the same, and what `batch` or tf.data has made of it is refused.
-    The process that reads must have called `ignite_tf_magic.register()`, as workers of a run have. It reads what its
-    own environment assigns to it, with its own credentials: passwords and certificates given here are for this
-    process alone, and an error where another is known to read. Cache, fields and options are those given here, and
-    this process looks at some rows to learn their types.
+    This process can read such a dataset; another one must have called `ignite_tf_magic.register()`, as workers of a
+    run have. The process that reads takes what its own environment assigns to it, with its own credentials: passwords
+    and certificates given here are for this process alone, and an error where another is known to read. Cache, fields
+    and options are those given here, and this process looks at some rows to learn their types.
     `equal_steps` is without effect there: only a worker knows its share.
 
     Args:
@@ -90,7 +92,11 @@ class IgniteDataset(PagedDataset):
         certfile: PEM file for TLS: certificate, and key and authorities if they are in it too.
         keyfile: PEM file of the key, when it is not in `certfile`.
         cert_password: Password of the key.
-        fields: Dotted names of the value's fields to keep; None keeps all. Where they are a small part of a row, and
+        schema_host: A node that this process asks for the types of the rows, if the dataset's operations read them
+            later, perhaps in another process. Default: `host`.
+        schema_port: Its client port. Default: `port`.
+        fields: Names of the value's fields to keep, as rows spell them ("owner.name") or as their SQL columns are
+            called; None keeps all. A name that fits two fields is an error. Where fields are a small part of a row, and
             columns of the cache's table, the nodes send nothing else.
         where: Only rows of which this is true: a condition of SQL over the columns of the cache's table, with `?` for
             values, as `"LABEL < ?"`. The nodes look for them, by indexes where there are such, and send no others. Of
@@ -144,6 +150,8 @@ class IgniteDataset(PagedDataset):
         keyfile: str | None = None,
         cert_password: str | None = None,
         *,
+        schema_host: str | None = None,
+        schema_port: int | None = None,
         fields: Sequence[str] | None = None,
         where: str | None = None,
         where_args: Sequence[Any] = (),
@@ -163,10 +171,12 @@ class IgniteDataset(PagedDataset):
             name: value for name, value in locals().items() if name not in ("self", "__class__", *_SECRETS)
         }
         object.__setattr__(self, "_given", given)  # past what TensorFlow does with attributes
+        policy, reader = EqualSteps.parse(equal_steps), reading_process(read_by)
+        is_read_here = reader is ReadBy.CALLER
         options = read_options(
             cache_name,
-            host=host,
-            port=port,
+            host=host if is_read_here else schema_host or host,
+            port=port if is_read_here else schema_port or port,
             local=local,
             part=part,
             page_size=page_size,
@@ -185,9 +195,8 @@ class IgniteDataset(PagedDataset):
             where=where,
             where_args=where_args,
         )
-        policy, reader = EqualSteps.parse(equal_steps), reading_process(read_by)
         _check_following(follow, after, reader, options)
-        if where is not None and reader is not ReadBy.CALLER:
+        if where is not None and not is_read_here:
             raise ConfigError(
                 "where=: rows that the cluster picks out are read by this process alone, and not in a graph or on "
                 "other TensorFlow servers. Read them where they are used, or filter() all rows"
@@ -208,7 +217,7 @@ class IgniteDataset(PagedDataset):
                 )
             )
 
-        if reader is ReadBy.CALLER:
+        if is_read_here:
             is_share = options.partitions is not None or options.local
             recipe = Recipe(
                 lambda order, passes: finished(
@@ -224,6 +233,7 @@ class IgniteDataset(PagedDataset):
                 permutes=can_permute(source.layout),
             )
         else:
+            register_records()
             address = RecordAddress(
                 source.cache,
                 ASSIGNED if assigned else ALL,
@@ -247,7 +257,7 @@ class IgniteDataset(PagedDataset):
 
     def __reduce__(self) -> Any:
         """Travel as its arguments, without credentials: a worker has its own, and its own rows."""
-        return _dataset_of, (self._given,)
+        return _dataset_of, (type(self), self._given)
 
     @classmethod
     def from_sql(

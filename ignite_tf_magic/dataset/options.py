@@ -18,7 +18,7 @@ from ignite_tf_magic.client.page_sizes import MAX_PAGE_ROWS
 from ignite_tf_magic.dataset.partition_ranges import parse_partitions
 from ignite_tf_magic.dataset.share_counts import SharesToCount
 from ignite_tf_magic.errors import ConfigError
-from ignite_tf_magic.protocol.layout_finder import Nulls
+from ignite_tf_magic.protocol.field_names import Nulls
 from ignite_tf_magic.settings.options import (
     DEFAULT_PORT,
     ConnectOptions,

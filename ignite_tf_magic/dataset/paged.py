@@ -38,6 +38,9 @@ from ignite_tf_magic.dataset.tf_private import variant_of
 _parts = itertools.count()
 
 
+_hinted: set[str] = set()
+
+
 class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
     """Rows in front, pages behind."""
 
@@ -265,6 +268,17 @@ class PagedDataset(tf.data.Dataset):  # type: ignore[misc]
         # Not counted: who takes so many batches never comes to the end, and tf.data keeps nothing before that.
         return self._paged(lambda pages, _: pages.cache(filename, name=name), is_kept=True, count=None)
 
+    def shard(self, num_shards: Any, index: Any, name: str | None = None) -> tf.data.Dataset:
+        """Take every n-th row; in a run of several workers, of this worker's share, which a warning says once."""
+        if self.is_shared and "shard" not in _hinted:
+            _hinted.add("shard")
+            warnings.warn(
+                "shard() takes a part of this worker's rows, because the run has shared the rows of the cache out "
+                "already: the others are read by no worker. Leave shard() out",
+                stacklevel=2,
+            )
+        return self._rows.shard(num_shards, index, name=name)
+
     def with_options(self, options: tf.data.Options, name: str | None = None) -> tf.data.Dataset:
         """Set tf.data options."""
         return self._paged(lambda pages, _: pages.with_options(options, name=name))
@@ -305,9 +319,6 @@ def _tell_of_repeated_rows(batch_rows: int) -> None:
     )
 
 
-_hinted: set[str] = set()
-
-
 def _hint_row_by_row(function: Callable[..., Any], error: Exception) -> None:
     name = getattr(function, "__qualname__", repr(function))
     if name not in _hinted:
@@ -335,13 +346,14 @@ def permute_blocks(
 
 def _seeds(order: ShuffleOrder, passes: EpochTracker | None) -> Any:
     """Return a seed for each block of a pass."""
+
+    def of_pass(seed: Any) -> Any:
+        return tf.data.Dataset.counter().map(lambda block: tf.stack([seed, block]))
+
     if passes is None:
-        random = tf.data.Dataset.random(order.seed, rerandomize_each_iteration=order.reshuffle)
-        return random.batch(2, drop_remainder=True)
+        return order.seed_of_pass().flat_map(of_pass)
     draw = PassSeed(order.seed, passes, f"blocks {next(_parts)}", reshuffle=order.reshuffle)
-    return anew_each_pass(
-        draw, lambda seed: tf.data.Dataset.counter().map(lambda block: tf.stack([seed, block]))
-    )
+    return anew_each_pass(draw, of_pass)
 
 
 def resumable(batches: Pages, passes: EpochTracker) -> Pages:

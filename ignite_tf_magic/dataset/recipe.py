@@ -13,6 +13,10 @@ from ignite_tf_magic.dataset.deal import EqualSteps, UncountedShare
 from ignite_tf_magic.dataset.page_map import depends_on_row_alone
 from ignite_tf_magic.dataset.passes import EpochTracker, RowShard
 
+# 30! permutations are more than there are seeds.
+_DRAWN = 30
+_MAX_SEED = 2**63 - 1
+
 Pages = Any
 Transform = Callable[[Pages, EpochTracker | None], Pages]
 
@@ -28,6 +32,19 @@ class ShuffleOrder:
     seed: int | None
     reshuffle: bool
     block_rows: int | None = None
+
+    def seed_of_pass(self) -> Any:
+        """Return a dataset of one int64 from 0 up, drawn when its iterator starts.
+
+        tf.data's `shuffle` draws it, so it works wherever that does: `random` with `rerandomize_each_iteration` does
+        not, in a one-shot iterator of TensorFlow 1.
+        """
+        drawn = tf.data.Dataset.range(_DRAWN).shuffle(_DRAWN, self.seed, self.reshuffle).batch(_DRAWN)
+        return drawn.map(lambda numbers: tf.strings.to_hash_bucket_fast(_text_of(numbers), _MAX_SEED))
+
+
+def _text_of(numbers: Any) -> Any:
+    return tf.strings.reduce_join(tf.strings.as_string(numbers), separator=" ")
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,8 @@ from ignite_tf_magic.client.sql import SqlClient, as_argument
 from ignite_tf_magic.client.sql_tables import CacheTable, table_of
 from ignite_tf_magic.dataset.options import ReadOptions
 from ignite_tf_magic.errors import ConfigError, QueryError
-from ignite_tf_magic.protocol.declared_layout import CODE_OF_JAVA_TYPE
 from ignite_tf_magic.protocol.layout import Leaf, Node, ObjectNode, RowLayout
-from ignite_tf_magic.protocol.ops import TypeCode
+from ignite_tf_magic.protocol.ops import CODE_OF_JAVA_TYPE, TypeCode
 from ignite_tf_magic.protocol.walk import row_bytes
 from ignite_tf_magic.serialization.sql_text import in_quotes, is_one_condition, num_marks
 
@@ -72,7 +71,7 @@ def pick(options: ReadOptions, cache: Cache, layout: RowLayout, mean_row_bytes: 
     if options.where is None and not is_worth_it:
         return None
     sql = SqlClient(options.connect)
-    table, why_none = table_of(sql.query, cache.name)
+    table, why_none = table_of(sql.query, cache)
     if table is None:
         if options.where is None:
             return None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from ignite_tf_magic.client.cache_facts import check_complete as check_load
@@ -25,11 +25,9 @@ from ignite_tf_magic.dataset.pool import SHARED
 from ignite_tf_magic.dataset.row_queries import Picked, check_condition, pick
 from ignite_tf_magic.dataset.share_counts import SharesToCount
 from ignite_tf_magic.dataset.snapshot import Snapshot
-from ignite_tf_magic.errors import ConfigError, IgniteTfError, PartitionsLost, format_ranges
-from ignite_tf_magic.protocol.declared_layout import declared_layout
+from ignite_tf_magic.errors import ConfigError, IgniteTfError, PartitionsLost, SchemaError, format_ranges
 from ignite_tf_magic.protocol.layout import Leaf, RowLayout
 from ignite_tf_magic.protocol.layout_finder import LayoutFinder
-from ignite_tf_magic.protocol.messages import CacheConfig
 
 CHUNK_BYTES = 4 * 1024 * 1024
 MAX_CHUNK_ROWS = 32 * 1024
@@ -53,6 +51,7 @@ class Source:
         entries: What the cache's entries look like where its rows are packed into them, and
         num_entries: how many there were; None where some may be missing.
         expected_rows: How many rows there are to read, where that is known.
+        left_out: Fields that are not read, as they have no tensor form, and why.
     """
 
     cache: str
@@ -66,6 +65,7 @@ class Source:
     entries: RowLayout | None = None
     num_entries: int | None = None
     expected_rows: int | None = None
+    left_out: Mapping[str, SchemaError] = field(default_factory=dict)
 
     @property
     def chunk_rows(self) -> int:
@@ -131,6 +131,13 @@ class Source:
         finally:
             self.clients.give_back(client)
 
+    def told_left_out(self) -> str:
+        """Return which fields are left out and why, in words; nothing where none is."""
+        if not self.left_out:
+            return ""
+        names, reasons = ", ".join(self.left_out), "; ".join(map(str, self.left_out.values()))
+        return f"of cache {self.cache!r} these fields are left out: {names}; {reasons}"
+
     @property
     def snapshot(self) -> Snapshot | None:
         """What another process needs to read the same rows in the same way; None without a layout."""
@@ -143,8 +150,13 @@ def _row_bytes(leaf: Leaf) -> int:
     return leaf.dtype.itemsize * (leaf.row_shape[0] if leaf.row_shape else 1)
 
 
-def open_source(options: ReadOptions, snapshot: Snapshot | None = None) -> Source:
+def open_source(options: ReadOptions, snapshot: Snapshot | None = None, *, warns: bool = True) -> Source:
     """Connect, find out who owns the partitions, and look at some rows; the last two not with a snapshot.
+
+    Args:
+        options: What to read.
+        snapshot: What another process has found out.
+        warns: Whether fields that are left out are a warning.
 
     Raises:
         ConfigError: There is no such partition, or the snapshot is of another cache.
@@ -154,7 +166,11 @@ def open_source(options: ReadOptions, snapshot: Snapshot | None = None) -> Sourc
         SchemaError: The rows have no common layout.
         ConnectionFailed, AuthenticationError: No way to the cluster.
     """
-    return opened(options, partial(_look_at, options, snapshot))
+    source = opened(options, partial(_look_at, options, snapshot))
+    if warns and (told := source.told_left_out()):
+        told += ". Name the fields to read, and this is not said: fields=[...]"
+        warnings.warn(told, stacklevel=3)  # whoever calls IgniteDataset
+    return source
 
 
 def opened(options: ReadOptions, look: Callable[[Client, KeptClient], Source]) -> Source:
@@ -183,10 +199,11 @@ def _look_at(options: ReadOptions, snapshot: Snapshot | None, client: Client, cl
     partitions = choose_partitions(options, client, baseline)
     sizes = PageSizes(options.page_rows)
     note_regions(client, sizes, baseline, partitions)
+    left_out: dict[str, SchemaError] = {}
     layout, row_bytes, entries = (
         (snapshot.layout, snapshot.row_bytes, snapshot.entries)
         if snapshot
-        else _find_layout(options, client, cache, partitions, baseline, sizes)
+        else _find_layout(options, client, cache, partitions, baseline, sizes, left_out)
     )
     expected = None if entries else _expected_rows(options, partitions, baseline)
     picked = None
@@ -204,6 +221,7 @@ def _look_at(options: ReadOptions, snapshot: Snapshot | None, client: Client, cl
         entries,
         baseline.size if entries and not options.allow_partial else None,
         expected,
+        left_out,
     )
 
 
@@ -255,6 +273,7 @@ def _find_layout(
     partitions: Sequence[int],
     baseline: Baseline,
     sizes: PageSizes,
+    left_out: dict[str, SchemaError],
 ) -> tuple[RowLayout | None, int, RowLayout | None]:
     """Return what rows look like, their mean size, and what the entries do that they are packed into, if they are."""
     config = cache.config()
@@ -268,36 +287,17 @@ def _find_layout(
         options.variable,
         options.nulls,
         as_text=options.as_text,
+        table=config.only_table,
     )
     # The rows of a run's other workers count as much: what differs by chance, as whether there is a null, would be
     # another structure on each of them.
     looked_at = sorted(baseline.owners) if options.assignment else partitions
     num_bytes = _sample(cache, looked_at, baseline, finder, sizes)
     if not finder.num_rows:
-        return _declared(config, client, options), 0, None
+        return finder.declared_layout(), 0, None
     layout = finder.layout()
-    if finder.left_out:
-        names, reasons = ", ".join(finder.left_out), "; ".join(map(str, finder.left_out.values()))
-        warnings.warn(
-            f"of cache {cache.name!r} these fields are left out: {names}; {reasons}. Name the fields to read, and this "
-            "is not said: fields=[...]",
-            stacklevel=6,
-        )
+    left_out |= finder.left_out
     return layout, num_bytes // finder.num_rows, None
-
-
-def _declared(config: CacheConfig, client: Client, options: ReadOptions) -> RowLayout | None:
-    if len(config.query_entities) != 1:
-        return None
-    return declared_layout(
-        config.query_entities[0],
-        client.types.find,
-        fields=options.fields,
-        fill=options.fill,
-        variable=options.variable,
-        nulls=options.nulls,
-        as_text=options.as_text,
-    )
 
 
 def _sample(

@@ -109,6 +109,11 @@ def end_iterators() -> None:
             vars(each).pop("_iterator_resource", None)
 
 
+def abort_collectives(reason: str) -> None:
+    """End all collective operations of this process, also those that wait, by tf.errors.AbortedError with a reason."""
+    eager.context().abort_collective_ops(tf.errors.ABORTED, reason)
+
+
 def global_seed() -> int | None:
     """Return what tf.random.set_seed was given."""
     found: int | None = eager.global_seed()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,12 +29,14 @@ from ignite_tf_magic.dataset.tfrecord_address import (
     ALL,
     ASSIGNED,
     PARTITION_PREFIX,
+    SCHEME,
     THIS_PROCESS,
     RecordAddress,
 )
 from ignite_tf_magic.dataset.tfrecord_encoding import FramedRecord, page_record
-from ignite_tf_magic.errors import AuthenticationError, ConfigError, IgniteTfError
+from ignite_tf_magic.errors import AuthenticationError, ConfigError, IgniteTfError, PluginUnavailable
 from ignite_tf_magic.tfplugin.handler import FileSystem, ReadFile, Stat, WriteFile
+from ignite_tf_magic.tfplugin.registration import is_registered, register_schemes
 
 _KEPT_SOURCES = 16
 _WHERE = (
@@ -45,6 +48,19 @@ _WHERE = (
 def record_file_system() -> FileSystem:
     """Return what serves ignite:// paths in this process, for `registration.register_schemes`."""
     return _RecordFileSystem()
+
+
+def register_records() -> None:
+    """Let TensorFlow in this process read ignite://, unless it does already; warn if it cannot.
+
+    A warning is enough, because another process may be the one that reads.
+    """
+    if is_registered(SCHEME):
+        return
+    try:
+        register_schemes({SCHEME: record_file_system()})
+    except PluginUnavailable as error:
+        warnings.warn(f"TensorFlow cannot read {SCHEME}:// in this process: {error}", stacklevel=2)
 
 
 class RecordFile:

@@ -28,8 +28,9 @@ def tfrecord_pages(uri: str, layout: RowLayout, order: ShuffleOrder | None) -> P
     """
     names: Any = uri
     if order:
-        seeds = tf.data.Dataset.random(order.seed, rerandomize_each_iteration=order.reshuffle).take(1)
-        names = seeds.map(lambda seed: tf.strings.join([uri, "&order=", tf.strings.as_string(seed)]))
+        names = order.seed_of_pass().map(
+            lambda seed: tf.strings.join([uri, "&order=", tf.strings.as_string(seed)])
+        )
     records = tf.data.TFRecordDataset(names, buffer_size=_UNBUFFERED)
     records.reads_ignite = True
     if is_graph_mode():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +21,6 @@ from ignite_tf_magic.launch.jobs import DeviceFacts, HostFacts, ProbeFacts
 MODULES = ("tensorflow", "numpy", "fsspec")
 _MIN_DISK_BYTES = 1 << 30
 _MAX_SKEW_S = 2.0
-_NO_SPACE = os.strerror(errno.ENOSPC)  # which what is free tells better
 _OLDEST_PYTHON = (3, 10)
 
 
@@ -103,11 +100,17 @@ def _split(reason: str) -> tuple[str, str]:
     return reason, ""
 
 
-def judge_arrival(host: str, way: str, facts: HostFacts, skew_s: float) -> list[Check]:
-    """Say what a host that answers is, and whether its clock is right."""
+def judge_arrival(
+    host: str, way: str, facts: HostFacts, skew_s: float, *, has_ssh: bool = True
+) -> list[Check]:
+    """Say what a host that answers is, and whether its clock is right; `has_ssh`: `ssh` is installed here."""
     checks = [good(host, "ssh", f"{way} as {facts.user}: {facts.platform}, {facts.cpus} CPUs")]
     if way.startswith("ssh "):
         checks.append(good(host, "host key", "known"))
+        if not has_ssh:
+            found = "OpenSSH's client is not on this machine, so asyncssh reads the ssh configuration"
+            fix = "install it: some keywords, such as Match final, have no effect without it"
+            checks.append(doubtful(host, "ssh", found, fix))
     if abs(skew_s) <= _MAX_SKEW_S:
         return [*checks, good(host, "clock", f"{abs(skew_s) * 1000:.0f} ms from this machine's")]
     fix = (
@@ -154,11 +157,9 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def _judge_disk(host: str, facts: HostFacts, probe: ProbeFacts) -> Check:
     free = f"{probe.disk_free_bytes / 2**30:.1f} GiB free below {facts.root}"
-    if probe.write_fault is not None and probe.write_fault != _NO_SPACE:
-        fix = f'make it writable for {facts.user}, or set [hosts."{host}"] root = "PATH" to a place that is'
-        return bad(
-            host, "disk", f"nothing can be written below {facts.root}: {probe.write_fault}; {free}", fix
-        )
+    if probe.disk_fault is not None:
+        fix = f'make it writable and usable for {facts.user}, or set [hosts."{host}"] root = "PATH" to another place'
+        return bad(host, "disk", f"workers cannot use {facts.root}: {probe.disk_fault}; {free}", fix)
     if probe.disk_free_bytes >= _MIN_DISK_BYTES:
         return good(host, "disk", free)
     fix = f'output and job directories go there: make room, or set [hosts."{host}"] root = "PATH"'

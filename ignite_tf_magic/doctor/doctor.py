@@ -36,6 +36,7 @@ from ignite_tf_magic.doctor.diagnosis import (
 from ignite_tf_magic.errors import IgniteTfError
 from ignite_tf_magic.launch.hosts import Host, call_all
 from ignite_tf_magic.launch.jobs import HostFacts, ProbeFacts
+from ignite_tf_magic.launch.ssh_settings import find_ssh
 from ignite_tf_magic.runs import loopback
 from ignite_tf_magic.runs.hosts.topology import Answer
 from ignite_tf_magic.runs.reach import Reach
@@ -122,7 +123,7 @@ def _visit(
     size = wanted[1] - wanted[0] + 1 if wanted else 0
     devices = _attempt(lambda: host.devices(with_gpus=False, port_range=wanted, num_ports=size))
     checks = [
-        *judge_arrival(host.name, way, facts, skew_s),
+        *judge_arrival(host.name, way, facts, skew_s, has_ssh=find_ssh() is not None),
         *judge_probe(host.name, interpreter, facts, probe),
         *([] if isinstance(probe, IgniteTfError) or record.ssh is None else judge_logout(host.name, probe)),
         judge_ports(host.name, wanted, devices),

@@ -25,7 +25,7 @@ _PARTITIONS_PER_NODE = 16  # with fewer, a node may rightly own none
 
 
 def probe(cluster: EmbeddedCluster) -> None:
-    """Activate the cluster where needed; see that it consists of our nodes only and that a cache can be made.
+    """Activate the cluster where needed, and check that it has our nodes only; without a disk, that caches can be made.
 
     Raises:
         EmbeddedError: Other nodes are in the topology.
@@ -40,6 +40,8 @@ def probe(cluster: EmbeddedCluster) -> None:
                 f"the nodes on {LOOPBACK} ports {sorted(ours)} formed a cluster with ports {sorted(theirs)}; another "
                 "program started Ignite nodes on the discovery ports chosen. Try again."
             )
+        if cluster.settings.get("persist"):
+            return  # a node that dies now would keep the cache below on its disk, and could not join again
         name = f"ignite-tf-probe-{uuid.uuid4().hex[:8]}"
         client.create_cache(CacheConfig(name=name))
         client.destroy_cache(name)

@@ -7,6 +7,7 @@ import sys
 from types import FrameType
 from typing import Any
 
+from ignite_tf_magic.errors import InvalidPath
 from ignite_tf_magic.igfs.reader import FileReader
 from ignite_tf_magic.igfs.writer import FileWriter
 
@@ -29,11 +30,14 @@ def read_between(reader: FileReader, start: int, stop: int | None) -> bytes:
 
 
 class _RawInput(io.RawIOBase):
-    """A position in a file that is read."""
+    """A position in a file that is read; the file object around it has its name and mode."""
 
-    def __init__(self, reader: FileReader) -> None:
+    mode = "rb"
+
+    def __init__(self, reader: FileReader, path: str) -> None:
         self._reader = reader
         self._position = 0
+        self.name = path
         # Set by fsspec's "blockcache::", which keeps parts of files on this machine.
         self.cache: Any = None
 
@@ -44,12 +48,14 @@ class _RawInput(io.RawIOBase):
         return True
 
     def tell(self) -> int:
+        if self.closed:
+            raise ValueError("I/O operation on closed file")
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._reader.node.size}[whence]
         if base + offset < 0:
-            raise ValueError(f"cannot seek to {base + offset}")
+            raise InvalidPath(f"cannot seek to {base + offset}", self.name)
         self._position = base + offset
         return self._position
 
@@ -88,7 +94,7 @@ class IgfsInput(io.BufferedReader):
     """
 
     def __init__(self, reader: FileReader, path: str, buffer_bytes: int) -> None:
-        raw = _RawInput(reader)
+        raw = _RawInput(reader, path)
         super().__init__(raw, buffer_bytes)
         self._reader = reader
         self._raw_input = raw
@@ -134,12 +140,20 @@ class IgfsOutput(io.RawIOBase):
         self._autocommit = autocommit
         self._is_given_up = False
         self._raised_before = sys.exc_info()[1]
-        self.path = path
+        self.path = self.name = path
         self.mode = mode
 
     def writable(self) -> bool:
         """Whether it can be written to."""
         return True
+
+    def readinto(self, _: Any) -> int:
+        """Refuse.
+
+        Raises:
+            UnsupportedOperation: Always, as of local files that are written.
+        """
+        raise io.UnsupportedOperation("read")
 
     def write(self, data: Any) -> int:
         """Add bytes; all are taken."""
@@ -147,9 +161,33 @@ class IgfsOutput(io.RawIOBase):
             return memoryview(data).nbytes
         return self._writer.write(data)
 
+    def seekable(self) -> bool:
+        """Return True: text around this asks where it begins, to write a byte order mark at the file's beginning."""
+        return True
+
     def tell(self) -> int:
         """Return the size of the file with all that was written."""
         return self._writer.tell()
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go to the end, where it is already.
+
+        Raises:
+            InvalidPath: To anywhere else. Libraries that try, such as zipfile, then write without going back.
+        """
+        if (offset, whence) == (0, io.SEEK_END):
+            return self.tell()
+        raise _not_there(offset, self.path)
+
+    def truncate(self, size: int | None = None) -> int:
+        """Leave the file as long as it is.
+
+        Raises:
+            InvalidPath: It is to have another size; `IgfsFileSystem.truncate` cuts files that are closed.
+        """
+        if size not in (None, self.tell()):
+            raise _not_there(size or 0, self.path)
+        return self.tell()
 
     def flush(self) -> None:
         """Publish what was written so far."""
@@ -202,6 +240,14 @@ class IgfsOutput(io.RawIOBase):
         return False
 
 
+def _not_there(offset: int, path: str) -> InvalidPath:
+    return InvalidPath(
+        f"files in igfs are written from beginning to end, and cannot go to byte {offset}; write to an io.BytesIO or a "
+        "local file, and copy it",
+        path,
+    )
+
+
 def _is_given(error: BaseException, frame: FrameType) -> bool:
     given = frame.f_locals.values()
     return any(
@@ -212,9 +258,21 @@ def _is_given(error: BaseException, frame: FrameType) -> bool:
 class IgfsText(io.TextIOWrapper):
     """A file open for writing text. Leaving a `with` block by an exception gives it up."""
 
-    def __init__(self, output: Any, **options: Any) -> None:
+    def __init__(self, output: Any, path: str, **options: Any) -> None:
         super().__init__(output, **options)
         self._output = output
+        self.path = path
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """Go to the end, where it is already.
+
+        Raises:
+            InvalidPath: To anywhere else.
+        """
+        end = self.tell()
+        if (offset, whence) not in ((end, io.SEEK_SET), (0, io.SEEK_CUR), (0, io.SEEK_END)):
+            raise _not_there(offset, self.path)
+        return end
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if error is not None:
@@ -232,6 +290,14 @@ class CompressedOutput(io.BufferedIOBase):
     def writable(self) -> bool:
         """Whether it can be written to."""
         return True
+
+    def seekable(self) -> bool:
+        """Whether the compression knows where it is."""
+        return bool(self._compressor.seekable())
+
+    def tell(self) -> int:
+        """Return how many bytes were written, before they are compressed."""
+        return int(self._compressor.tell())
 
     def write(self, data: Any) -> int:
         """Add bytes; all are taken."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
@@ -22,7 +23,14 @@ from fsspec.compression import compr
 from fsspec.core import get_compression
 from fsspec.spec import AbstractFileSystem
 
-from ignite_tf_magic.errors import CorruptRecord, IgniteTfError, InvalidPath, PathExists, PathNotFound
+from ignite_tf_magic.errors import (
+    CorruptRecord,
+    IgniteTfError,
+    InvalidPath,
+    PathExists,
+    PathIsDirectory,
+    PathNotFound,
+)
 from ignite_tf_magic.igfs import paths
 from ignite_tf_magic.igfs.addresses import cluster_of, name_of_file_system
 from ignite_tf_magic.igfs.file_objects import CompressedOutput, IgfsInput, IgfsOutput, IgfsText, read_between
@@ -80,8 +88,7 @@ class IgfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def _strip_protocol(cls, path: Any) -> Any:
         if isinstance(path, list):
             return [cls._strip_protocol(item) for item in path]
-        local = _split(os.fspath(path))[1]
-        return "/" + "/".join(name for name in local.split("/") if name)
+        return paths.render(paths.names_of(_split(os.fspath(path))[1]))
 
     @staticmethod
     def _get_kwargs_from_urls(path: str) -> dict[str, Any]:
@@ -192,7 +199,11 @@ class IgfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
     _rm = rm_file
 
     def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
-        """Remove files; with `recursive` directories, each with all its contents as one step."""
+        """Remove files; with `recursive` directories, each with all its contents as one step.
+
+        Raises:
+            PathIsDirectory: It is a directory, empty or not, and not `recursive`.
+        """
         if maxdepth is not None:
             super().rm(path, recursive=recursive, maxdepth=maxdepth)
             return
@@ -201,10 +212,12 @@ class IgfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
             for name in names:
                 if any(name.startswith(f"{other}/") for other in names):
                     continue  # it goes with that directory
-                if isinstance(self.volume.stat(self._parse(name)), DirectoryNode):
-                    self.volume.remove_directory(self._parse(name), with_contents=recursive)
-                else:
+                if not isinstance(self.volume.stat(self._parse(name)), DirectoryNode):
                     self.rm_file(name)
+                elif recursive:
+                    self.volume.remove_directory(self._parse(name), with_contents=True)
+                else:
+                    raise PathIsDirectory("this is a directory: remove it with recursive=True or rmdir", name)
 
     def matches(self, path: str) -> list[str]:
         """Return the paths that a pattern means: * and ? and [a-z] in names, ** for directories at any depth.
@@ -224,13 +237,18 @@ class IgfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def mv(
         self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, **options: Any
     ) -> None:
-        """Move a file, or a directory with all its contents, as one step; into `path2` if that is a directory."""
+        """Move a file, or a directory with all its contents, as one step; into `path2` if that is a directory.
+
+        The directories above the target are created first where they are missing, unless `auto_mkdir` is False.
+        """
         if not isinstance(path1, str | os.PathLike) or not isinstance(path2, str | os.PathLike):
             super().mv(path1, path2, recursive=recursive, maxdepth=maxdepth, **options)
             return
         source, target = self._parse(path1), self._parse(path2)
         into = str(path2).endswith("/") or (source != target and self.isdir(os.fspath(path2)))
-        self.volume.rename(source, (*target, source[-1]) if into and source else target)
+        place = (*target, source[-1]) if into and source else target
+        self.volume.stat(source)  # before directories are created for it
+        self._with_parents(place, lambda: self.volume.rename(source, place))
 
     mv_file = mv
 
@@ -254,11 +272,11 @@ class IgfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return _moment(self.info(path)["mtime_ns"])
 
     def touch(self, path: str, truncate: bool = True, **_: Any) -> None:
-        """Create an empty file, or empty one that is there; without `truncate` leave it as it is."""
+        """Create an empty file, or empty one that is there; without `truncate` only set its modification time."""
         where = self._parse(path)
         if not truncate and self.exists(path):
-            return
-        if self._intrans:
+            self.volume.set_mtime(where, time.time_ns())
+        elif self._intrans:
             self.pipe_file(path, b"")
         else:
             self._with_parents(where, lambda: self.volume.make_file(where))
@@ -301,7 +319,7 @@ class IgfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         if compression is not None:
             chosen = get_compression(self._strip_protocol(path), compression)
             file = CompressedOutput(file, compr[chosen](file, mode=mode[0])) if chosen else file
-        return file if "b" in mode else IgfsText(file, **text)
+        return file if "b" in mode else IgfsText(file, path, **text)
 
     def _open(
         self,
@@ -314,6 +332,7 @@ class IgfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
     ) -> Any:
         del cache_options
         where = self._parse(path)
+        mode = mode.replace("b", "") + "b"
         if mode == "rb":
             return IgfsInput(self.volume.open_read(where), path, block_size or _BUFFER_BYTES)
         try:

@@ -49,14 +49,27 @@ def endpoint_of(authority: str) -> Endpoint:
         ) from None
 
 
+def names_of(local: str) -> Path:
+    """Divide a path without authority into names, as `os.path.normpath` does.
+
+    Empty names and "." are left out; ".." removes the name before it, and at the root does nothing.
+    """
+    names: list[str] = []
+    for name in local.split("/"):
+        if name == "..":
+            del names[-1:]
+        elif name not in ("", "."):
+            names.append(name)
+    return tuple(names)
+
+
 def parse(path: str) -> Path:
-    """Divide a path or URI into names; empty names and "." are left out.
+    """Divide a path or URI into names; see `names_of`.
 
     Raises:
-        InvalidPath: A name is "..", too long, or has characters that no name can have.
+        InvalidPath: A name is too long, or has characters that no name can have.
     """
-    local = split_uri(path)[1]
-    names = tuple(name for name in local.split("/") if name not in ("", "."))
+    names = names_of(split_uri(path)[1])
     for name in names:
         check(name, path)
     if len(names) > 16 and sum(map(len, names)) > MAX_PATH_BYTES:
@@ -101,7 +114,7 @@ def check(name: str, path: str) -> None:
     if "/" in name:
         raise InvalidPath("a name cannot hold a slash", path)
     if name == "..":
-        raise InvalidPath('".." has no meaning in igfs; give the path without it', path)
+        raise InvalidPath("a name cannot be two dots", path)
     if "\0" in name:
         raise InvalidPath("a name cannot hold a NUL character", path)
     try:

@@ -140,7 +140,8 @@ class LocalPlace:
 
     def last_name(self) -> Path:
         """Return its name, as a path."""
-        return parse(self.path.name or self.path.resolve().name)
+        name = self.path.name
+        return parse(self.path.resolve().name if name in ("", "..") else name)
 
     def below(self, names: Path) -> LocalPlace:
         """Return a place below it."""

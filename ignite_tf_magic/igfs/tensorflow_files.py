@@ -65,9 +65,12 @@ class TensorFlowFiles:
         volume.remove_directory(path)
 
     def remove_tree(self, uri: str) -> None:
-        """Remove a directory with its contents, as one step."""
+        """Remove a directory with its contents, as one step, or a file."""
         volume, path = self._resolve(uri)
-        volume.remove_directory(path, with_contents=True)
+        if isinstance(volume.stat(path), FileNode):
+            volume.remove_file(path)
+        else:
+            volume.remove_directory(path, with_contents=True)
 
     def rename(self, source: str, target: str) -> None:
         """Move a file or directory as one step; a file at the target is replaced.

@@ -14,6 +14,9 @@ from pathlib import Path
 from ignite_tf_magic.errors import ParcelError
 
 MAX_ENTRIES = 100_000
+SECRET_NAME = re.compile(r"ignite-tf\.toml|\.env|\.env\..*|\.envrc|\.git|\.ssh|\.netrc|\.pgpass")
+_PEM_KEY = re.compile(rb"\s*-----BEGIN [A-Z ]*PRIVATE KEY")
+_MOST_KEY_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,7 @@ class Entries:
     what: str
     max_bytes: int
     named: dict[str, ArchiveEntry] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
 
     def add(self, name: str, entry: ArchiveEntry) -> None:
         """Take an entry; one of the same name that came before is forgotten.
@@ -46,8 +50,11 @@ class Entries:
         Raises:
             ParcelError: A link that leads out or might, or too many entries.
         """
-        if entry.target is not None:
-            self._check_link(name, entry.target)
+        if entry.target is not None and leads_out(name, entry.target):
+            raise ParcelError(
+                f"{self.what}: the symbolic link {name!r} leads to {entry.target!r}. Only relative links that stay "
+                "inside ('..' in front only) can be shipped: replace it by what it leads to"
+            )
         self.named[name] = entry
         if len(self.named) > MAX_ENTRIES:
             raise ParcelError(f"{self.what} has more than {MAX_ENTRIES:,} entries; leave some out")
@@ -65,16 +72,24 @@ class Entries:
             )
         return "/".join(parts)
 
-    def _check_link(self, name: str, target: str) -> None:
-        """Allow "../" as often as the link is deep, then names: such a path cannot leave, whatever is on it."""
-        parts = [part for part in target.split("/") if part not in ("", ".")]
-        ups = next((i for i, part in enumerate(parts) if part != ".."), len(parts))
-        stays = not target.startswith("/") and ups <= name.count("/") and ".." not in parts[ups:]
-        if not target or not stays or "\\" in target or "\0" in target or re.match(r"[A-Za-z]:", target):
-            raise ParcelError(
-                f"{self.what}: the symbolic link {name!r} leads to {target!r}. Only relative links that stay inside "
-                "('..' in front only) can be shipped: replace it by what it leads to"
-            )
+    def leave_out_secrets(self) -> None:
+        """Leave out ignite-tf.toml, .env files, .git, .ssh, .netrc and files that hold a private key."""
+        for name in list(self.named):
+            parts = name.split("/")
+            depth = next((i for i, part in enumerate(parts, 1) if SECRET_NAME.fullmatch(part)), 0)
+            if depth or _is_private_key(self.named[name]):
+                del self.named[name]
+                top = "/".join(parts[: depth or len(parts)])
+                if top not in self.left_out:
+                    self.left_out.append(top)
+
+    def without_top(self, wanted: str | None) -> None:
+        """Leave out the single directory at the top, when the file that is wanted lies in it and not at the top."""
+        tops = {name.partition("/")[0] for name in self.named} - {"__MACOSX"}
+        top = tops.pop() if len(tops) == 1 else ""
+        if wanted and wanted not in self.named and f"{top}/{wanted}" in self.named:
+            start = f"{top}/"
+            self.named = {n.removeprefix(start): e for n, e in self.named.items() if n.startswith(start)}
 
     def finished(self) -> list[tuple[str, ArchiveEntry]]:
         """Return all entries in order, with every directory before what is in it."""
@@ -106,6 +121,28 @@ class Entries:
             (n, str(e.source), e.num_bytes, e.mtime_ns, e.target, e.is_executable) for n, e in self.finished()
         ]
         return hashlib.sha256(json.dumps(told).encode(errors="surrogateescape")).hexdigest()[:32]
+
+
+def leads_out(name: str, target: str) -> bool:
+    """Tell whether a link may lead out of its tree.
+
+    "../" is allowed as often as the link is deep, then names: such a path cannot leave, whatever is on it.
+    """
+    parts = [part for part in target.split("/") if part not in ("", ".")]
+    ups = next((i for i, part in enumerate(parts) if part != ".."), len(parts))
+    stays = not target.startswith("/") and ups <= name.count("/") and ".." not in parts[ups:]
+    return bool(not target or not stays or "\\" in target or "\0" in target or re.match(r"[A-Za-z]:", target))
+
+
+def _is_private_key(entry: ArchiveEntry) -> bool:
+    if entry.source is None or entry.num_bytes > _MOST_KEY_BYTES:
+        return False
+    try:
+        with entry.source.open("rb") as file:
+            start = file.read(64)
+    except OSError:
+        return False  # whoever packs it reports that
+    return start.startswith(b"PuTTY-User-Key-File") or bool(_PEM_KEY.match(start))
 
 
 def mib(num_bytes: int) -> str:

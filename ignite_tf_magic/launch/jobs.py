@@ -212,7 +212,7 @@ class ProbeFacts:
         modules: Installed version of each that was asked for, None when missing.
         uv: Path of uv, None when the host has none.
         ends_at_logout: Whether the system ends all that a user has started when he logs out.
-        write_fault: Why nothing can be written where our files lie; None when it can.
+        disk_fault: Why workers cannot use the directory of our files; None when they can.
     """
 
     interpreter: str | None
@@ -223,7 +223,7 @@ class ProbeFacts:
     gpus: tuple[Gpu, ...] = ()
     uv: str | None = None
     ends_at_logout: bool = False
-    write_fault: str | None = None
+    disk_fault: str | None = None
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> ProbeFacts:

@@ -240,11 +240,21 @@ async def _find_magic(host: str, python: str, transport: Transport, pipe: Pipe) 
                     f"{python} is Python {version.decode(errors='replace')} there, and 3.8 or newer is needed"
                 )
                 raise NoInterpreter(host, f"{old}; {_name_another(host)}")
+            if word == b"HOST":
+                raise HostUnreachable(host, _of_another_host(version.decode(errors="replace")))
             if word == b"OPEN":
                 raise HostUnreachable(host, _open_to_others(version.decode(errors="replace")))
             return word, rest
     quiet = "make its start-up files print nothing when no terminal is there"
     raise HostUnreachable(host, f"its login shell prints without end: {seen[:200]!r}...; {quiet}")
+
+
+def _of_another_host(said: str) -> str:
+    other, _, directory = said.partition(" ")
+    return (
+        f"{directory!r} belongs to host {other!r}, and two hosts cannot share it; name a directory for each host: "
+        f"[hosts.NAME] root, here IGNITE_TF_HOME. If {other!r} was renamed: rm {shlex.quote(f'{directory}/host')}"
+    )
 
 
 def _open_to_others(path: str) -> str:

@@ -7,9 +7,11 @@ without times and owners. Archives lie in the user's cache directory; those unus
 from __future__ import annotations
 
 import contextlib
+import difflib
 import fnmatch
 import gzip
 import hashlib
+import io
 import json
 import os
 import re
@@ -17,16 +19,14 @@ import stat
 import tarfile
 import tempfile
 import time
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
-import cloudpickle
-
 from ignite_tf_magic.errors import ParcelError
 from ignite_tf_magic.launch.archives import read_archive
-from ignite_tf_magic.launch.entries import ArchiveEntry, Entries
+from ignite_tf_magic.launch.entries import SECRET_NAME, ArchiveEntry, Entries, leads_out
 from ignite_tf_magic.settings.options import cache_dir
 
 MAX_BYTES = 256 << 20
@@ -40,7 +40,6 @@ _KEPT_S = 7 * 24 * 3600
 # Above this, zlib takes longer than a network that is worth running workers over.
 _COMPRESS_LEVEL = 1
 _PACKAGE = Path(__file__).resolve().parent.parent
-_CLOUDPICKLE = Path(cloudpickle.__file__).resolve().parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +50,15 @@ class Parcel:
         digest: SHA-256 of the archive's bytes, in hexadecimal.
         path: The archive, a compressed tar. It stays for a week after its last use; nobody needs to remove it.
         num_bytes: Of the archive.
+        num_files: In it.
+        left_out: What of a job's directory is not in it: secrets, and links that lead out ("NAME -> TARGET").
     """
 
     digest: str
     path: Path
     num_bytes: int
+    num_files: int = field(default=0, compare=False)
+    left_out: tuple[str, ...] = field(default=(), compare=False)
 
 
 def pack_tree(
@@ -68,6 +71,7 @@ def pack_tree(
     """Pack a directory.
 
     Symbolic links are kept when they are relative and stay inside. Of permissions only "executable" is kept.
+    Nothing is looked at for secrets: see `pack_job`.
 
     Args:
         root: The directory.
@@ -80,33 +84,62 @@ def pack_tree(
             none or cannot be read; the message names it.
     """
     entries = Entries(f"the directory {root}", max_bytes)
-    _scan(entries, root, exclude, inside)
+    _scan(entries, root, exclude, inside, None)
     return _pack(entries)
 
 
-def pack_archive(path: Path, *, max_bytes: int = MAX_BYTES) -> Parcel:
-    """Pack what is in a zip, tar, tar.gz, tar.bz2 or tar.xz; its content tells which, not its name.
+def pack_job(
+    path: Path, command: Sequence[str] = (), *, include: Collection[str] = (), max_bytes: int = MAX_BYTES
+) -> Parcel:
+    """Pack a job's directory, or a zip, tar, tar.gz, tar.bz2 or tar.xz (its content tells which, not its name).
+
+    Secrets are left out (`Entries.leave_out_secrets`), and so are links of a directory that lead out of it. An
+    archive's single directory at the top is left out where the command's file is in it. Shell scripts get the line
+    ends of hosts.
+
+    Args:
+        path: The directory or the archive.
+        command: What runs in the directory; the file that it runs is shipped, also if it is a link that leads out.
+        include: Patterns of links that lead out, in place of which what they lead to is shipped.
+        max_bytes: Limit for all files together, before compression.
 
     Raises:
-        ParcelError: Not such a file, broken, too large when unpacked, or with an entry that is unsafe to
-            unpack (an absolute path, "..", a link that leads out, a device); the message names the entry.
+        ParcelError: There is nothing of that name; it is broken, too large, or without the file that the command
+            runs; or an entry is unsafe to unpack (an absolute path, "..", a link in an archive that leads out, a
+            device). The message names the entry.
     """
+    wanted = _file_of(command)
+    if path.is_dir():
+        entries = Entries(f"the directory {path}", max_bytes)
+        followed = _matcher([*include, *([wanted] if wanted else [])])
+        _scan(entries, path, DEFAULT_EXCLUDES, "", followed)
+        return _pack_job(entries, wanted)
     entries = Entries(f"the archive {path}", max_bytes)
     with read_archive(path, entries):
-        return _pack(entries)
+        entries.without_top(wanted)
+        return _pack_job(entries, wanted)
 
 
-def pack_job(
-    path: Path, *, exclude: Collection[str] = DEFAULT_EXCLUDES, max_bytes: int = MAX_BYTES
-) -> Parcel:
-    """Pack what a person names as the directory of a job: a directory or an archive.
+def _pack_job(entries: Entries, wanted: str | None) -> Parcel:
+    entries.leave_out_secrets()
+    files = [name for name, entry in entries.named.items() if not entry.is_directory]
+    if wanted and wanted not in files:
+        near = difflib.get_close_matches(wanted, files, 1, 0.5)
+        asked = (
+            f"; did you mean {near[0]!r}?"
+            if near
+            else f"; it has {', '.join(sorted(files)[:5]) or 'no file'}"
+        )
+        raise ParcelError(f"{entries.what} has no file {wanted!r}{asked}")
+    return replace(_pack(entries), num_files=len(files), left_out=tuple(sorted(entries.left_out)))
 
-    Raises:
-        ParcelError: As `pack_tree` and `pack_archive`, or there is nothing of that name.
-    """
-    if path.is_dir():
-        return pack_tree(path, exclude=exclude, max_bytes=max_bytes)
-    return pack_archive(path, max_bytes=max_bytes)
+
+def _file_of(command: Sequence[str]) -> str | None:
+    """Return the file of a job's directory that a command runs: `python train.py`, `bash run.sh`, `./run.sh`."""
+    program, *rest = [*command, ""]
+    word = rest[0] if program in ("python", "python3", "bash", "sh") else program if "/" in program else ""
+    word = word.removeprefix("./")
+    return None if not word or word.startswith(("-", "/", "~", "..")) else word
 
 
 def pack_package() -> Parcel:
@@ -116,9 +149,11 @@ def pack_package() -> Parcel:
     Compiled parts go along as they are; where they do not fit the host, it does without them. Files are read
     again only when one of them has another size or time than when they were packed.
     """
+    import cloudpickle  # not above: a reconciler in an interpreter without it imports this module
+
     entries = Entries("this package", MAX_BYTES)
-    for package in (_PACKAGE, _CLOUDPICKLE):
-        _scan(entries, package, DEFAULT_EXCLUDES, package.name)
+    for package in (_PACKAGE, Path(cloudpickle.__file__).resolve().parent):
+        _scan(entries, package, DEFAULT_EXCLUDES, package.name, None)
     note = _folder() / f"package-{entries.stamp()}.json"
     try:
         packed = json.loads(note.read_text(encoding="utf-8"))
@@ -136,7 +171,14 @@ def pack_package() -> Parcel:
     return parcel
 
 
-def _scan(entries: Entries, root: Path, exclude: Collection[str], inside: str) -> None:
+def _scan(
+    entries: Entries, root: Path, exclude: Collection[str], inside: str, followed: re.Pattern[str] | None
+) -> None:
+    """Add a directory.
+
+    Of a job's, secrets are left out, and so are links that lead out, unless `followed` matches their names: then what
+    they lead to is added. `followed` is None for a directory of ours, of which all is added.
+    """
     excluded = _matcher(exclude)
     folders = [(root, inside)]
     while folders:
@@ -144,6 +186,9 @@ def _scan(entries: Entries, root: Path, exclude: Collection[str], inside: str) -
         for each in _children(entries, folder):
             name = entries.safe_name(f"{prefix}/{each.name}" if prefix else each.name)
             relative = name.removeprefix(f"{inside}/") if inside else name
+            if followed is not None and SECRET_NAME.fullmatch(each.name):
+                entries.left_out.append(name)
+                continue
             if excluded.match(each.name) or excluded.match(relative):
                 continue
             if each.is_dir(follow_symlinks=False):
@@ -151,7 +196,16 @@ def _scan(entries: Entries, root: Path, exclude: Collection[str], inside: str) -
                     entries.add(name, ArchiveEntry())
                     folders.append((Path(each.path), name))
             else:
-                entries.add(name, _file_entry(entries, each, name))
+                entry = _file_entry(entries, each, name)
+                if entry.target is None or followed is None or not leads_out(name, entry.target):
+                    entries.add(name, entry)
+                elif not followed.match(name):
+                    entries.left_out.append(f"{name} -> {entry.target}")
+                elif Path(each.path).is_dir():
+                    entries.add(name, ArchiveEntry())
+                    folders.append((Path(each.path).resolve(), name))
+                else:
+                    entries.add(name, _file_entry(entries, each, name, follow=True))
     entries.check_size()
 
 
@@ -167,9 +221,10 @@ def _children(entries: Entries, folder: Path) -> Iterator[os.DirEntry[str]]:
         raise ParcelError(f"{entries.what}: cannot list {str(folder)!r}: {error.strerror}") from error
 
 
-def _file_entry(entries: Entries, each: os.DirEntry[str], name: str) -> ArchiveEntry:
+def _file_entry(entries: Entries, each: os.DirEntry[str], name: str, *, follow: bool = False) -> ArchiveEntry:
+    """Return the entry of a file, or of a link; of what the link leads to where it is followed."""
     try:
-        status = each.stat(follow_symlinks=False)
+        status = each.stat(follow_symlinks=follow)
         if stat.S_ISLNK(status.st_mode):
             return ArchiveEntry(target=os.readlink(each.path).replace(os.sep, "/"))  # noqa: PTH115 a text, not a path
     except OSError as error:
@@ -241,10 +296,16 @@ def _write(archive: tarfile.TarFile, entries: Entries, name: str, entry: Archive
         archive.addfile(info)
         return
     try:
-        with entry.source.open("rb") as file:
-            info.size = os.fstat(file.fileno()).st_size
+        with entry.source.open("rb") as opened:
+            file: IO[bytes] = opened
+            info.size = os.fstat(opened.fileno()).st_size
             if info.size > entries.max_bytes:
                 raise ParcelError(f"{entries.what}: {name!r} has grown too large while it was packed")
+            start = opened.read(256)
+            opened.seek(0)
+            if b"\r\n" in start and (start.startswith(b"#!") or name.endswith(".sh")):
+                text = opened.read().replace(b"\r\n", b"\n")  # which no shell of a host understands
+                info.size, file = len(text), io.BytesIO(text)
             archive.addfile(info, file)
     except OSError as error:
         raise ParcelError(f"{entries.what}: cannot read {name!r} to its end: {error}") from error

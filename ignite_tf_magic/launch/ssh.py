@@ -1,7 +1,7 @@
 """Relays over ssh: one connection for each host, kept on the loop's thread and shared by all who name it alike.
 
-Host keys are always checked, and nothing is ever asked on a terminal. ~/.ssh/config, jump hosts, agents, keys
-and certificates are honoured as `ssh` does.
+Host keys are always checked, and nothing is ever asked on a terminal. What `ssh -G` says of the configuration,
+jump hosts, agents, keys and certificates holds.
 """
 
 from __future__ import annotations
@@ -18,10 +18,13 @@ from ignite_tf_magic.launch.lazy_asyncio import asyncio
 from ignite_tf_magic.launch.loop import loop_thread
 from ignite_tf_magic.launch.ssh_errors import OfferedKey, explain, key_watcher
 from ignite_tf_magic.launch.ssh_settings import (
+    NO_KEYS,
     Hop,
     Settings,
     SshOptions,
     connect_arguments,
+    known_keys,
+    load_keys,
     read_known_hosts,
     read_settings,
     stamp,
@@ -150,13 +153,36 @@ async def borrowed_connection(
 async def _log_in(
     hop: Hop, settings: Settings, timeouts: LinkTimeouts, tunnel: asyncssh.SSHClientConnection | None
 ) -> asyncssh.SSHClientConnection:
+    """Connect with the keys of files and of the agent."""
+    import asyncssh
+
+    async with contextlib.AsyncExitStack() as stack:
+        agent = None
+        if settings.agent:
+            with contextlib.suppress(OSError, asyncssh.Error):  # a stale socket: `ssh` goes on without it
+                agent = await stack.enter_async_context(await asyncssh.connect_agent(settings.agent))
+        try:
+            keys = await load_keys(settings, agent)
+        except (asyncssh.KeyImportError, OSError) as error:
+            raise explain(error, hop, settings, OfferedKey(), timeouts.connect_s) from error
+        return await _connect(hop, settings, timeouts, tunnel, keys)
+
+
+async def _connect(
+    hop: Hop,
+    settings: Settings,
+    timeouts: LinkTimeouts,
+    tunnel: asyncssh.SSHClientConnection | None,
+    keys: Sequence[asyncssh.SSHKeyPair] | None,
+) -> asyncssh.SSHClientConnection:
     """Connect, a few at a time to one sshd or through one jump host, and again when it had too many (MaxStartups)."""
     import asyncssh
 
     loop = asyncio.get_running_loop()
     paths = settings.known_hosts
-    known_hosts = loop_thread().shared(("known hosts", stamp(paths)), lambda: read_known_hosts(hop, paths))
-    arguments = connect_arguments(settings, timeouts)
+    known = loop_thread().shared(("known hosts", stamp(paths)), lambda: read_known_hosts(paths))
+    trusted = known_keys(known, settings)
+    arguments = {**connect_arguments(settings, timeouts), "client_keys": keys, "known_hosts": trusted}
     gate = loop_thread().shared(
         ("logins", settings.jump or settings.host), lambda: asyncio.Semaphore(MAX_PARALLEL_LOGINS)
     )
@@ -167,9 +193,8 @@ async def _log_in(
         try:
             async with gate:
                 return await asyncssh.connect(
-                    hop.name,
+                    settings.host,
                     tunnel=tunnel,  # None: not even one that the configuration names
-                    known_hosts=known_hosts,
                     client_factory=key_watcher(offered),
                     **arguments,
                 )
@@ -180,8 +205,8 @@ async def _log_in(
                 pause_s = min(2 * pause_s, 1.0)
             elif not was_dropped or not offered.was_greeted or "server_host_key_algs" in arguments:
                 raise explain(error, hop, settings, offered, timeouts.connect_s) from error
-            else:  # no key of a kind that we know: have it show what it has
-                arguments["server_host_key_algs"] = "default"
+            else:  # it has no key of a kind that is allowed: have it show what it has, and trust nothing
+                arguments |= {"server_host_key_algs": "default", "known_hosts": NO_KEYS}
 
 
 class SshPipe:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ignite_tf_magic.errors import HostError, HostKeyRejected, HostUnreachable, SshAuthFailed
 from ignite_tf_magic.launch.lazy_asyncio import asyncio
-from ignite_tf_magic.launch.ssh_settings import SSH_PORT, Hop, Settings
+from ignite_tf_magic.launch.ssh_settings import Hop, Settings, key_fault, known_hosts_of, known_keys
 
 if TYPE_CHECKING:
     import asyncssh
@@ -18,7 +18,6 @@ class OfferedKey:
     """The key that a host showed and that is not trusted; none when it did not come so far."""
 
     def __init__(self) -> None:
-        self.address = ""
         self.key: asyncssh.SSHKey | None = None
         self.connection: asyncssh.SSHClientConnection | None = None
 
@@ -37,8 +36,8 @@ def key_watcher(offered: OfferedKey) -> Any:
             offered.connection = conn
 
         def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
-            del host, port
-            offered.address, offered.key = addr, key
+            del host, addr, port
+            offered.key = key
             return False
 
         def validate_host_ca_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
@@ -54,14 +53,14 @@ def explain(error: Exception, hop: Hop, settings: Settings, offered: OfferedKey,
     where = f"{settings.host} port {settings.port}"
     if isinstance(error, asyncssh.HostKeyNotVerifiable) or offered.key is not None:
         return HostKeyRejected(hop.name, _about_key(error, hop, settings, offered))
-    if isinstance(error, asyncssh.KeyExchangeFailed) and _lines(settings, offered.address):
+    if isinstance(error, asyncssh.KeyExchangeFailed) and _lines(settings):
         return HostKeyRejected(hop.name, _about_key(error, hop, settings, offered))
     if isinstance(error, asyncssh.PermissionDenied):
         return SshAuthFailed(hop.name, _about_login(hop, settings))
     if isinstance(error, OSError) and error.filename:
-        return SshAuthFailed(hop.name, f"a private key cannot be read: {error}")
+        return SshAuthFailed(hop.name, f"a certificate cannot be read: {error}")
     if isinstance(error, asyncssh.KeyImportError):
-        return SshAuthFailed(hop.name, f"a private key cannot be used: {error}")
+        return SshAuthFailed(hop.name, f"a certificate cannot be used: {error}")
     return HostUnreachable(hop.name, f"{_about_network(error, where, limit_s)}; try: {hop.command()}")
 
 
@@ -84,34 +83,10 @@ def _about_network(error: Exception, where: str, limit_s: float) -> str:
 def _about_login(hop: Hop, settings: Settings) -> str:
     target = hop.command().removeprefix("ssh ")
     said = f"it does not accept any of our keys for user {settings.user!r}"
-    for path in _candidate_keys(settings):
-        fault = _fault(path)
-        if fault.startswith("Passphrase"):
-            unlock = f"ssh-add {path}"
-            return f"{said}; {path} is protected by a passphrase and no agent holds it: {unlock}"
-        if fault:
+    for path in settings.key_files:
+        if fault := key_fault(path):
             return f"{said}; {path} cannot be used: {fault}"
     return f"{said}; install one there: ssh-copy-id {target}"
-
-
-def _candidate_keys(settings: Settings) -> list[Path]:
-    if settings.key_files:
-        return list(settings.key_files)
-    folder = Path("~/.ssh").expanduser()
-    return sorted(path.with_suffix("") for path in folder.glob("id_*.pub") if path.with_suffix("").is_file())
-
-
-def _fault(path: Path) -> str:
-    """Say why a private key cannot be used as it stands; nothing when it can."""
-    import asyncssh
-
-    try:
-        asyncssh.read_private_key(path)
-    except asyncssh.KeyEncryptionError as error:
-        return f"Passphrase: {error}"
-    except (asyncssh.KeyImportError, OSError) as error:
-        return str(error)
-    return ""
 
 
 def _about_key(error: Exception, hop: Hop, settings: Settings, offered: OfferedKey) -> str:
@@ -119,15 +94,19 @@ def _about_key(error: Exception, hop: Hop, settings: Settings, offered: OfferedK
     shown = ""
     if offered.key is not None:
         shown = f" (it shows {offered.key.get_algorithm()} {offered.key.get_fingerprint()})"
-    name = settings.known_name if settings.port == SSH_PORT else f"[{settings.known_name}]:{settings.port}"
-    lines = _lines(settings, offered.address)
+    name = f"[{settings.known_name}]:{settings.known_port}" if settings.known_port else settings.known_name
+    lines = _lines(settings)
     if lines:
-        path, number = lines[0]
+        path, number, is_revoked = lines[0]
+        if is_revoked:
+            return f"{path} line {number} revokes its key{shown}; ask its administrator for the new one"
         forget = f"ssh-keygen -R '{name}' -f {path}; {hop.command()}"
         return (
             f"its key is not the one in {path} line {number}{shown}: it was set up anew, or somebody is in "
             f"between ({error}). Ask its administrator; if the new key is right: {forget}"
         )
+    if not files:
+        return f"its key is not known{shown}, and its ssh configuration names no file of known hosts"
     learn = f"ssh-keyscan -p {settings.port} {settings.host} >> {files[0]}"
     return (
         f"its key is not known{shown}: {', '.join(files)} has no line for {name} ({error}). Log in once and "
@@ -135,15 +114,12 @@ def _about_key(error: Exception, hop: Hop, settings: Settings, offered: OfferedK
     )
 
 
-def _lines(settings: Settings, address: str) -> list[tuple[Path, int]]:
-    """Find the lines with keys of a host in the files of known hosts."""
-    import asyncssh
-
+def _lines(settings: Settings) -> list[tuple[Path, int, bool]]:
+    """Find the lines with keys of a host in the files of known hosts; the first are those that revoke one."""
     found = []
-    port = None if settings.port == SSH_PORT else settings.port
     for path in settings.known_hosts:
         text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
         for number, line in enumerate(text.splitlines(), 1):
-            keys, *_ = asyncssh.import_known_hosts(line).match(settings.known_name, address, port)
-            found += [(path, number)] if keys else []
-    return found
+            keys, _, revoked, *_ = known_keys(known_hosts_of(line), settings)
+            found += [(path, number, bool(revoked))] if keys or revoked else []
+    return sorted(found, key=lambda line: not line[2])

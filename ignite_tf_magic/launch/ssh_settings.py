@@ -1,46 +1,69 @@
-"""Settings by which a host is reached over ssh: our options, and the user's ssh configuration."""
+"""How ssh would reach a host: what `ssh -G` prints, as asyncssh's options.
+
+OpenSSH's own client reads the configuration, so that every keyword means what it means to `ssh`. Where that
+client is not installed, asyncssh reads the files; it does not know `Match final` and some other keywords.
+"""
 
 from __future__ import annotations
 
+import functools
 import os
+import re
 import shlex
-from collections.abc import Sequence
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ignite_tf_magic.errors import ConfigError, HostKeyRejected, HostUnreachable
+from ignite_tf_magic.errors import ConfigError, HostUnreachable
 from ignite_tf_magic.launch.jobs import LinkTimeouts
+from ignite_tf_magic.launch.lazy_asyncio import asyncio
 
 if TYPE_CHECKING:
     import asyncssh
 
 SSH_PORT = 22
-_SYSTEM_CONFIG = "/etc/ssh/ssh_config"
-_KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2", "/etc/ssh/ssh_known_hosts")
+_ASK_TIMEOUT_S = 20.0  # `Match exec` runs programs
 _NOT_IN_NAMES = frozenset(" '`\"$\\;&<>|(){}")  # as OpenSSH has it
+_JUMP = re.compile(r"(?:ssh://)?(?:(.+)@)?(?:\[(.+)\]|(.+?))(?::(\d+))?/?")
+_TOKEN = re.compile(r"%(.)|\$\{(\w+)\}")
 _KEEPALIVE_COUNT = 3
 _FAST_CIPHERS = (
     "^aes128-gcm@openssh.com,aes256-gcm@openssh.com"  # asyncssh's first choice takes 3 times as long
 )
+# What asyncssh reads by itself, where it is not what ssh does without any configuration.
+_PASSED_ON = (
+    *("AddressFamily", "BindAddress", "CASignatureAlgorithms", "Ciphers", "Compression", "HostKeyAlgorithms"),
+    *("HostKeyAlias", "KexAlgorithms", "MACs", "PreferredAuthentications", "RekeyLimit", "SendEnv"),
+)
+_ASYNCSSH_KNOWS = (
+    *("CertificateFile", "GlobalKnownHostsFile", "GSSAPIAuthentication", "GSSAPIDelegateCredentials"),
+    *("GSSAPIKeyExchange", "IdentitiesOnly", "IdentityAgent", "IdentityFile", "ProxyCommand", "ProxyJump"),
+    *("PubkeyAuthentication", "SetEnv", "UserKnownHostsFile", *_PASSED_ON),
+)
+
+Answer = Mapping[str, Sequence[str]]
+"""The values of each keyword, in lower case, as `ssh -G` prints them."""
 
 
 @dataclass(frozen=True, slots=True)
 class SshOptions:
-    """What is asked of ssh; what is not given here comes from the user's configuration.
+    """The options of the `ssh` command line that are set here; the user's configuration decides the rest.
 
     Attributes:
-        config_files: Files like ~/.ssh/config, the first word wins; None is the user's and the system's.
-        known_hosts: Files with the keys of hosts; None is those that the configuration names.
-        identities: Files with private keys; none given are those that the configuration names, and the agent's.
-        user: Whom to log in as.
-        port: Where sshd listens.
-        via: Jump hosts, as for `ssh -J`.
+        config_file: In place of the user's and the system's configuration (-F); "none" for neither.
+        known_hosts: In place of the user's file of known hosts (-o UserKnownHostsFile).
+        user: Account to log in to (-l).
+        port: Port of sshd (-p).
+        via: Jump hosts (-J).
     """
 
-    config_files: tuple[str, ...] | None = None
-    known_hosts: tuple[str, ...] | None = None
-    identities: tuple[str, ...] = ()
+    config_file: str | None = None
+    known_hosts: str | None = None
     user: str | None = None
     port: int | None = None
     via: str | None = None
@@ -53,84 +76,81 @@ class Hop:
     name: str
     options: SshOptions = field(default_factory=SshOptions)
 
+    def arguments(self) -> list[str]:
+        """Return the arguments with which `ssh` goes there."""
+        options = self.options
+        via = options.via if options.via and jump_hop(options, options.via).name != self.name else None
+        words = ["-F", os.path.expanduser(options.config_file)] if options.config_file else []  # noqa: PTH111
+        words += ["-o", f"UserKnownHostsFile={options.known_hosts}"] if options.known_hosts else []
+        words += ["-p", str(options.port)] if options.port else []
+        words += ["-J", via] if via else []
+        words += ["-l", options.user] if options.user else []
+        return [*words, self.name]
+
     def command(self) -> str:
         """Return the command with which a user would go there."""
-        options = self.options
-        words = ["ssh"]
-        words += ["-F", options.config_files[0]] if options.config_files else []
-        words += ["-o", f"UserKnownHostsFile={options.known_hosts[0]}"] if options.known_hosts else []
-        for identity in options.identities:
-            words += ["-i", identity]
-        words += ["-p", str(options.port)] if options.port else []
-        words += ["-J", options.via] if options.via else []
-        words += [f"{options.user}@{self.name}" if options.user else self.name]
-        return shlex.join(words)
+        return shlex.join(["ssh", *self.arguments()])
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the configuration makes of a hop.
+    """What the configuration says of a hop.
 
     Attributes:
         host: Name or address to connect to.
-        port: Where sshd listens there.
-        known_name: The name under which the host's key is looked up.
-        known_hosts: The files in which it is looked up; they need not exist.
-        key_files: Private keys that may be offered, besides those of the agent.
-        jump: The host through which to go.
-        base: asyncssh's own form of all that.
+        port: Port of sshd.
+        user: Account to log in to.
+        known_name: The name of the host's key in known-hosts files.
+        known_port: The port that is part of that name; None for an alias, and at port 22.
+        known_hosts: Known-hosts files; they need not exist.
+        key_files: Private keys, or public ones whose private key the agent has; they exist.
+        certificates: Certificates of keys; they exist.
+        agent: The socket of the agent, or "".
+        only_key_files: Use no key of the agent but those of `key_files` (IdentitiesOnly).
+        jump: The host to go through.
+        base: asyncssh's form of the rest.
     """
 
     host: str
     port: int
     user: str
     known_name: str
+    known_port: int | None
     known_hosts: tuple[Path, ...]
     key_files: tuple[Path, ...]
+    certificates: tuple[Path, ...]
+    agent: str
+    only_key_files: bool
     jump: Hop | None
     base: asyncssh.SSHClientConnectionOptions
 
 
 def read_settings(hop: Hop) -> Settings:
-    """Read the configuration for a hop; reads files.
+    """Read the configuration for a hop. Blocks: reads files, runs `ssh -G` twice at most.
 
     Raises:
-        ConfigError: The configuration cannot be read.
-        HostKeyRejected: It says that host keys need not be checked.
-        HostUnreachable: No host can be called so.
+        ConfigError: The configuration cannot be read, or wants what is not supported.
+        HostUnreachable: No host can have this name.
     """
-    import asyncssh
-
     _check_name(hop.name)
-    asked = {"username": hop.options.user, "port": hop.options.port, "tunnel": hop.options.via}
-    given = {name: value for name, value in asked.items() if value is not None}
-    files = _config_files(hop.options)
+    ssh = find_ssh()
     try:
-        base = asyncssh.SSHClientConnectionOptions(
-            config=files, host=hop.name, client_keys=None, agent_forwarding=False, command=None, **given
-        )
-    except (ValueError, OSError) as error:
-        read = ", ".join(files) or "the options"
-        raise ConfigError(f"cannot use the ssh configuration for {hop.name!r} ({read}): {error}") from error
-    if base.known_hosts is None and hop.options.known_hosts is None:
-        reason = (
-            "its ssh configuration says `UserKnownHostsFile none`, and hosts are never taken unchecked here"
-        )
-        raise HostKeyRejected(hop.name, f"{reason}; remove that line, then: {hop.command()}")
-    return Settings(
-        host=base.host,
-        port=base.port,
-        user=base.username,
-        known_name=base.host_key_alias or base.host,
-        known_hosts=_known_hosts(hop.options, base),
-        key_files=_key_files(hop.options, base),
-        jump=_jump(hop, base.tunnel),
-        base=base,
-    )
+        answer = _ask_ssh(ssh, tuple(hop.arguments())) if ssh else _ask_asyncssh(hop)
+        if _one(answer, "revokedhostkeys", "none") != "none":
+            raise ValueError("RevokedHostKeys is not supported; use `@revoked` lines of known_hosts")
+        return _settings(hop, answer, _defaults(ssh) if ssh else {})
+    except (ValueError, OSError, subprocess.TimeoutExpired) as error:
+        tried = f"ssh -G {shlex.join(hop.arguments())}" if ssh else "read by asyncssh"
+        raise ConfigError(f"cannot use the ssh configuration for {hop.name!r} ({tried}): {error}") from error
+
+
+def find_ssh() -> str | None:
+    """Return the path of OpenSSH's client, if it is installed."""
+    return shutil.which("ssh")
 
 
 def _check_name(name: str) -> None:
-    """Refuse what a shell would read as more than a name: ProxyCommand gets it, and nodes of a cluster tell it."""
+    """Refuse a name that a shell reads as more: ProxyCommand gets it, and nodes of a cluster choose it."""
     if name.startswith("-") or not name.isprintable() or _NOT_IN_NAMES.intersection(name):
         raise HostUnreachable(
             name,
@@ -138,81 +158,323 @@ def _check_name(name: str) -> None:
         )
 
 
-def _config_files(options: SshOptions) -> list[str]:
-    if options.config_files is not None:
-        return [str(Path(path).expanduser()) for path in options.config_files]
-    defaults = (str(Path("~/.ssh/config").expanduser()), _SYSTEM_CONFIG)
-    return [path for path in defaults if os.access(path, os.R_OK)]
+def _ask_ssh(program: str, arguments: tuple[str, ...]) -> Answer:
+    done = subprocess.run(
+        [program, "-G", "-T", *arguments],
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        timeout=_ASK_TIMEOUT_S,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise ValueError(os.fsdecode(done.stderr).strip().replace("\r", "") or f"exit code {done.returncode}")
+    answer: dict[str, list[str]] = {}
+    for line in os.fsdecode(done.stdout).splitlines():
+        keyword, _, value = line.partition(" ")
+        answer.setdefault(keyword.lower(), []).append(value)
+    return answer
 
 
-def _known_hosts(options: SshOptions, base: asyncssh.SSHClientConnectionOptions) -> tuple[Path, ...]:
-    configured: Any = base.known_hosts
-    files: Sequence[str] = options.known_hosts or configured or _KNOWN_HOSTS
-    return tuple(Path(path).expanduser() for path in files)
+@functools.cache
+def _defaults(program: str) -> Answer:
+    """Return what holds without any configuration."""
+    return _ask_ssh(program, ("-F", "none", "localhost"))
 
 
-def _key_files(options: SshOptions, base: asyncssh.SSHClientConnectionOptions) -> tuple[Path, ...]:
-    """Return the key files that exist; as ssh does, those that do not are no error, unless they were given to us."""
-    if options.identities:
-        return tuple(Path(path).expanduser() for path in options.identities)
-    configured: Any = base.config.get("IdentityFile", ())
-    return tuple(path for path in (Path(name).expanduser() for name in configured) if path.is_file())
+def _ask_asyncssh(hop: Hop) -> Answer:
+    import asyncssh
+
+    options = hop.options
+    files = [str(Path("~/.ssh/config").expanduser()), "/etc/ssh/ssh_config"]
+    if options.config_file:
+        files = [] if options.config_file == "none" else [str(Path(options.config_file).expanduser())]
+    asked = {"username": options.user, "port": options.port, "tunnel": options.via}
+    base = asyncssh.SSHClientConnectionOptions(
+        config=[path for path in files if options.config_file or os.access(path, os.R_OK)],
+        host=hop.name.rpartition("@")[2],
+        client_keys=None,
+        **{name: value for name, value in asked.items() if value is not None},
+    )
+    answer = {"hostname": [base.host], "port": [str(base.port)], "user": [base.username]}
+    for keyword in _ASYNCSSH_KNOWS:
+        value: Any = base.config.get(keyword)
+        if isinstance(value, list | tuple):
+            answer[keyword.lower()] = [str(each) for each in value]
+        elif value is not None:
+            answer[keyword.lower()] = [{True: "yes", False: "no"}.get(value, str(value))]
+    if options.known_hosts:
+        answer["userknownhostsfile"] = [options.known_hosts]
+    if options.via:
+        answer["proxyjump"] = [options.via]
+    defaults = {
+        "userknownhostsfile": ["~/.ssh/known_hosts", "~/.ssh/known_hosts2"],
+        "globalknownhostsfile": ["/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2"],
+        "identityfile": [f"~/.ssh/id_{kind}" for kind in ("rsa", "ecdsa", "ed25519")],
+    }
+    return {**defaults, **answer}
 
 
-def _jump(hop: Hop, spec: object) -> Hop | None:
-    """Return the host before the target; None when that is the target itself, as under a wildcard."""
-    if not isinstance(spec, str) or not spec:
-        return None
-    before = jump_hop(hop.options, spec)
-    return None if before.name == hop.name else before
+def _one(answer: Answer, keyword: str, default: str) -> str:
+    """Return the value of a keyword that has one."""
+    values = answer.get(keyword)
+    return values[0] if values else default
+
+
+def _settings(hop: Hop, answer: Answer, defaults: Answer) -> Settings:
+    import asyncssh
+
+    host, port, user = answer["hostname"][0], int(answer["port"][0]), answer["user"][0]
+    alias = _one(answer, "hostkeyalias", "")
+    tokens = _tokens(hop, host, str(port), user, alias)
+    jump = _one(answer, "proxyjump", "none")
+    before = None if jump == "none" else jump_hop(hop.options, jump)
+    proxy = _one(answer, "proxycommand", "none")
+    lines = [
+        f"{keyword} {value}\n"
+        for keyword in _PASSED_ON
+        for value in answer.get(keyword.lower(), ())
+        if answer.get(keyword.lower()) != defaults.get(keyword.lower())
+    ]
+    if answer.get("setenv"):
+        lines.append(f"SetEnv {shlex.join(answer['setenv'])}\n")
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "ssh_config")
+        file.write_text("".join(lines), encoding="utf-8")
+        base = asyncssh.SSHClientConnectionOptions(
+            config=[str(file)],
+            host=host,
+            port=port,
+            username=user,
+            client_keys=None,
+            agent_forwarding=False,
+            command=None,
+            public_key_auth=_one(answer, "pubkeyauthentication", "yes") not in ("no", "false"),
+            gss_auth=_one(answer, "gssapiauthentication", "no") == "yes",
+            gss_delegate_creds=_one(answer, "gssapidelegatecredentials", "no") == "yes",
+            gss_kex=_one(answer, "gssapikeyexchange", "no") == "yes",
+            proxy_command=None if proxy == "none" else _shell(_expanded(proxy, tokens, with_variables=False)),
+        )
+    return Settings(
+        host=host,
+        port=port,
+        user=user,
+        known_name=alias or host,
+        known_port=None if alias or port == SSH_PORT else port,
+        known_hosts=tuple(
+            _path(name, tokens)
+            for keyword in ("userknownhostsfile", "globalknownhostsfile")
+            for text in answer.get(keyword, ())
+            for name in _file_names(text)
+        ),
+        key_files=_existing(answer.get("identityfile", ()), tokens),
+        certificates=_existing(answer.get("certificatefile", ()), tokens),
+        agent=_agent(_one(answer, "identityagent", "SSH_AUTH_SOCK"), tokens),
+        only_key_files=_one(answer, "identitiesonly", "no") == "yes",
+        jump=None
+        if before is None or before.name == hop.name
+        else before,  # `Host *` with the jump host itself
+        base=base,
+    )
+
+
+def _tokens(hop: Hop, host: str, port: str, user: str, alias: str) -> dict[str, str]:
+    """Return the values of `%` tokens (TOKENS in the manual of ssh_config); %C and %j are not supported."""
+    here = socket.gethostname()
+    name, home, number = _account()
+    original = hop.name.rpartition("@")[2]
+    names = {"h": host, "n": original, "k": alias or original, "l": here, "L": here.partition(".")[0]}
+    return {**names, "p": port, "r": user, "u": name, "d": home, "i": number, "%": "%"}
+
+
+def _account() -> tuple[str, str, str]:
+    """Return the name, home and number of this account; OpenSSH's `~` is its home, whatever $HOME says."""
+    try:
+        import pwd
+
+        entry = pwd.getpwuid(os.getuid())
+    except (ImportError, KeyError):  # Windows; an account without a name
+        import getpass
+
+        return getpass.getuser(), str(Path.home()), "0"
+    return entry.pw_name, entry.pw_dir, str(entry.pw_uid)
+
+
+def _expanded(text: str, tokens: Mapping[str, str], with_variables: bool = True) -> str:
+    def value(found: re.Match[str]) -> str:
+        token, variable = found.groups()
+        if variable:
+            return os.environ[variable] if with_variables else found.group()
+        return tokens[token]
+
+    try:
+        return _TOKEN.sub(value, text)
+    except KeyError as error:
+        raise ValueError(f"{text}: {error.args[0]!r} has no value") from None
+
+
+def _path(name: str, tokens: Mapping[str, str]) -> Path:
+    text = _expanded(name, tokens)
+    return Path(tokens["d"] + text[1:] if text == "~" or text.startswith("~/") else text).expanduser()
+
+
+def _existing(names: Sequence[str], tokens: Mapping[str, str]) -> tuple[Path, ...]:
+    """Return the files that exist: `ssh` passes over the others, too."""
+    paths = [_path(name, tokens) for name in names if name != "none"]
+    return tuple(path for path in paths if path.is_file())
+
+
+def _file_names(text: str) -> list[str]:
+    """Split a list of files; `ssh -G` does not quote, so a name with spaces is one that exists with them."""
+    words, names = text.split(" "), []
+    while words:
+        sizes = range(len(words), 1, -1)
+        size = next((size for size in sizes if Path(" ".join(words[:size])).is_file()), 1)
+        names.append(" ".join(words[:size]))
+        words = words[size:]
+    return [name for name in names if name not in ("", "none")]
+
+
+def _agent(value: str, tokens: Mapping[str, str]) -> str:
+    if value == "none":
+        return ""
+    if value == "SSH_AUTH_SOCK" or value.startswith("$"):
+        return os.environ.get(value.strip("${}"), "")
+    return str(_path(value, tokens))
+
+
+def _shell(command: str) -> tuple[str, ...]:
+    """Return the program that runs a ProxyCommand as `ssh` does: by the user's shell."""
+    if os.name == "nt":
+        return ("cmd", "/c", command)
+    return (os.environ.get("SHELL") or "/bin/sh", "-c", f"exec {command}")
 
 
 def jump_hop(options: SshOptions, spec: str) -> Hop:
-    """Read `-J`'s notation: the last host listed is the one before the target, the others lead to it."""
+    """Read the value of `-J`: the last host is the one before the target, the others lead to it."""
     before, _, last = spec.rpartition(",")
-    user, _, address = last.rpartition("@")
-    name, colon, port = address.rpartition(":")
-    if not colon or not port.isdigit():
-        name, port = address, ""
+    found = _JUMP.fullmatch(last)
+    if found is None:
+        raise ConfigError(f"{spec!r} names no jump host; example: USER@HOST:PORT, or several with commas")
+    user, address, name, port = found.groups()
     return Hop(
-        name, replace(options, user=user or None, port=int(port) if port else None, via=before or None)
+        address or name, replace(options, user=user, port=int(port) if port else None, via=before or None)
     )
 
 
 def connect_arguments(settings: Settings, timeouts: LinkTimeouts) -> dict[str, Any]:
     """Return asyncssh's arguments for a connection: never ask, always check, notice a dead link."""
-    keys = {"client_keys": [str(path) for path in settings.key_files]} if settings.key_files else {}
     fast = {} if settings.base.config.get("Ciphers") else {"encryption_algs": _FAST_CIPHERS}
     return {
         "config": None,  # `base` has read it
         "options": settings.base,
-        "client_keys": (),
-        "ignore_encrypted": True,
+        "agent_path": "",
         "password_auth": False,
         "kbdint_auth": False,
         "keepalive_interval": timeouts.keepalive_s,
         "keepalive_count_max": _KEEPALIVE_COUNT,
         "connect_timeout": timeouts.connect_s,
         "login_timeout": timeouts.connect_s,
-        **keys,
         **fast,
     }
 
 
+async def load_keys(
+    settings: Settings, agent: asyncssh.SSHAgentClient | None
+) -> Sequence[asyncssh.SSHKeyPair] | None:
+    """Return the keys to offer, in OpenSSH's order: of the agent those that are configured, its others, files.
+
+    A file without a usable key is passed over. Return None if there is no key at all.
+    """
+    import asyncssh
+
+    loop = asyncio.get_running_loop()
+    listed, pairs, certificates = await loop.run_in_executor(None, _read_keys, settings)
+    held: dict[bytes, Any] = {}
+    if agent is not None:
+        held = {pair.key_public_data: pair for pair in await agent.get_keys()}
+    first = [held[data] for data in listed if data in held]
+    others = [] if settings.only_key_files else [held[data] for data in held if data not in listed]
+    files = [pair for pair in pairs if pair.key_public_data not in held]
+    return asyncssh.load_keypairs([*first, *others, *files], certlist=certificates) or None
+
+
+def _read_keys(settings: Settings) -> tuple[list[bytes], list[Any], list[Any]]:
+    """Read key files: the public parts of keys, private keys, and certificates."""
+    import asyncssh
+
+    listed: list[bytes] = []
+    pairs: list[Any] = []
+    for path in settings.key_files:
+        for name in (path, path.with_name(f"{path.name}.pub")):
+            try:
+                listed.append(asyncssh.read_public_key(name).public_data)
+            except (asyncssh.KeyImportError, OSError):
+                continue
+        if _is_open_to_others(path):
+            continue
+        try:
+            read = asyncssh.load_keypairs(str(path), ignore_encrypted=True)
+        except (asyncssh.KeyImportError, OSError):
+            continue
+        pairs += read
+        listed += [pair.key_public_data for pair in read]
+    certificates = [asyncssh.read_certificate(path) for path in settings.certificates]
+    return list(dict.fromkeys(listed)), pairs, certificates
+
+
+def _is_open_to_others(path: Path) -> bool:
+    """Tell whether other accounts can read a file of this one; `ssh` does not use such a key."""
+    status = path.stat()
+    return hasattr(os, "getuid") and status.st_uid == os.getuid() and bool(status.st_mode & 0o077)
+
+
+def key_fault(path: Path) -> str:
+    """Return the reason why the private key in a file is not used; "" when it is used."""
+    import asyncssh
+
+    try:
+        if _is_open_to_others(path):
+            return f"others can read it; chmod 600 {path}"
+        asyncssh.read_private_key(path)
+    except (asyncssh.KeyImportError, OSError) as error:
+        if str(error).startswith("Passphrase"):
+            return f"it is protected by a passphrase and no agent holds it: ssh-add {path}"
+        return str(error)
+    return ""
+
+
 def stamp(paths: Sequence[Path]) -> tuple[tuple[str, int, int], ...]:
-    """Tell files by their names, sizes and times, so that what was read of them can be kept."""
+    """Return names, sizes and times of files, by which a reading of them can be kept."""
     found = [(path, path.stat()) for path in paths if path.is_file()]
     return tuple((str(path), status.st_size, status.st_mtime_ns) for path, status in found)
 
 
-def read_known_hosts(hop: Hop, paths: Sequence[Path]) -> asyncssh.SSHKnownHosts:
+def read_known_hosts(paths: Sequence[Path]) -> asyncssh.SSHKnownHosts:
     """Read the keys of hosts from those files that exist."""
+    texts = [path.read_text(encoding="utf-8", errors="replace") for path in paths if path.is_file()]
+    return known_hosts_of("\n".join(texts))
+
+
+def known_hosts_of(text: str) -> asyncssh.SSHKnownHosts:
+    """Parse known hosts; lines that are damaged are passed over, as `ssh` does."""
     import asyncssh
 
     known = asyncssh.SSHKnownHosts()
-    for path in paths:
+    for line in text.splitlines():
         try:
-            known.load(path.read_text(encoding="utf-8", errors="replace") if path.is_file() else "")
-        except (OSError, ValueError) as error:
-            raise HostKeyRejected(hop.name, f"cannot read {path}: {error}; mend that line") from error
+            known.load(line)
+        except ValueError:
+            continue
     return known
+
+
+NO_KEYS: tuple[tuple[()], ...] = ((),) * 7
+"""asyncssh's `known_hosts` that trusts no key."""
+
+
+def known_keys(known: asyncssh.SSHKnownHosts, settings: Settings) -> Any:
+    """Return the keys that are trusted for a host, as asyncssh's `known_hosts`.
+
+    By itself asyncssh would also trust the keys of the host's address; `ssh` does not.
+    """
+    return known.match(settings.known_name, "", settings.known_port)

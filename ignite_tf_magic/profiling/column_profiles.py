@@ -20,7 +20,7 @@ from ignite_tf_magic.profiling.column_numbers import (
     numbers_of_items,
 )
 from ignite_tf_magic.profiling.rows import RowSample
-from ignite_tf_magic.profiling.seen_fields import cell_of, name_of, stored_types
+from ignite_tf_magic.profiling.seen_fields import cell_of, stored_types
 from ignite_tf_magic.profiling.server_numbers import (
     ServerColumn,
     aggregated,
@@ -28,6 +28,7 @@ from ignite_tf_magic.profiling.server_numbers import (
     grouped,
     kind_of_java_type,
 )
+from ignite_tf_magic.protocol.field_names import short_name
 from ignite_tf_magic.protocol.objects import ARRAYS
 from ignite_tf_magic.protocol.ops import TypeCode
 from ignite_tf_magic.protocol.row_fields import Path, RowField
@@ -108,7 +109,7 @@ class Looked:
         there = [field for row in mine if (field := row.fields.get(path)) and field.code != TypeCode.NULL]
         kind, num_nulls = _kind_of(there), len(mine) - len(there)
         type_name = stored_types(self._client, there)
-        name = name_of(path)
+        name = short_name(path)
         if kind == "array":
             arrays = [cell for row in mine if (cell := cell_of(row, path)) is not None]
             kept = _as_many_as_fit(arrays)

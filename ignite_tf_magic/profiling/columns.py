@@ -13,12 +13,11 @@ from ignite_tf_magic.profiling.rows import first_rows
 from ignite_tf_magic.profiling.seen_fields import (
     RowKind,
     kinds_of,
-    name_of,
     paths_of,
     stored_types,
     type_finder,
 )
-from ignite_tf_magic.protocol.declared_layout import declared_layout
+from ignite_tf_magic.protocol.field_names import FieldNames, short_name
 from ignite_tf_magic.protocol.layout import Leaf, RowLayout
 from ignite_tf_magic.protocol.layout_finder import LayoutFinder
 from ignite_tf_magic.protocol.objects import FindType
@@ -78,6 +77,15 @@ class CacheColumns:
     notes: tuple[str, ...]
     row_bytes: float | None = None
 
+    def find(self, name: str, asker: str) -> ColumnInfo:
+        """Return the column that a name means; see `FieldNames.find`."""
+        paths: dict[Path, ColumnInfo] = {
+            (each.name,) if each.is_key or each.name == "val" else ("val", each.name): each
+            for each in self.columns
+        }
+        sql = {path: each.sql_column for path, each in paths.items() if each.sql_column}
+        return paths[FieldNames(paths, sql).find(name, asker)]
+
 
 def look_at_columns(client: Client, query: Query, name: str) -> CacheColumns:
     """Tell what the rows of a cache are made of; see `Session.columns`."""
@@ -86,10 +94,10 @@ def look_at_columns(client: Client, query: Query, name: str) -> CacheColumns:
     if packed := packed_rows(cache, baseline):
         return _packed_columns(client, packed, cache.name)
     encoded = first_rows(cache, baseline, LOOKED_AT_ROWS, _LOOKED_AT_BYTES)
-    table, _ = table_of(query, cache.name)
+    table, _ = table_of(query, cache)
     if not encoded:
         return _declared_columns(client, cache, table)
-    find_type = type_finder(client)
+    find_type = type_finder(cache)
     rows = [read_row(memoryview(row), find_type) for row in encoded]
     leaves, notes = _leaves(encoded, find_type)
     columns = [_column(client, path, rows, leaves.get(path), table) for path in paths_of(rows)]
@@ -135,7 +143,7 @@ def _column(
     there = [field for field in mine if field is not None and field.code != TypeCode.NULL]
     column = table.column_of(path) if table else None
     return ColumnInfo(
-        name_of(path),
+        short_name(path),
         path[0] == "key",
         stored_types(client, there),
         _dtype(leaf),
@@ -161,14 +169,13 @@ def _shape(leaf: Leaf | None) -> tuple[int | None, ...]:
 
 def _declared_columns(client: Client, cache: Cache, table: CacheTable | None) -> CacheColumns:
     """Tell of a cache without rows what its SQL table declares, and what is known of its values' type."""
-    entities = cache.config().query_entities
-    layout = declared_layout(entities[0], client.types.find) if len(entities) == 1 else None
+    layout = LayoutFinder(client.types.find, table=cache.config().only_table).declared_layout()
     columns = []
     for leaf in layout.leaves() if layout else ():
         column = table.column_of(leaf.path) if table else None
         columns.append(
             ColumnInfo(
-                name_of(leaf.path),
+                short_name(leaf.path),
                 leaf.path[0] == "key",
                 type_name(leaf.code),
                 _dtype(leaf),

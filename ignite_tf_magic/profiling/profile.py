@@ -7,7 +7,6 @@ than the sample is read whole, and then everything is exact.
 
 from __future__ import annotations
 
-import difflib
 import statistics
 from collections import Counter
 from collections.abc import Sequence
@@ -21,12 +20,13 @@ from ignite_tf_magic.client.client import Cache, Client
 from ignite_tf_magic.client.local_rows import rows_by_node
 from ignite_tf_magic.client.row_counts import check_rows
 from ignite_tf_magic.client.sql_tables import CacheTable, Query, table_of
-from ignite_tf_magic.errors import ConfigError, LoadIncomplete, RowsLost, ServerError
+from ignite_tf_magic.errors import LoadIncomplete, RowsLost, ServerError
 from ignite_tf_magic.profiling.column_numbers import ColumnProfile
 from ignite_tf_magic.profiling.column_profiles import Looked, Report, said_if_it_lasts
 from ignite_tf_magic.profiling.packed import NULLS_NOTE, packed_rows
 from ignite_tf_magic.profiling.rows import RowSample, draw_rows
-from ignite_tf_magic.profiling.seen_fields import RowKind, kinds_of, name_of, paths_of, type_finder
+from ignite_tf_magic.profiling.seen_fields import RowKind, kinds_of, paths_of, type_finder
+from ignite_tf_magic.protocol.field_names import FieldNames
 from ignite_tf_magic.protocol.row_fields import Path, RowFields
 
 SAMPLED_ROWS = 10_000
@@ -111,11 +111,9 @@ def make_profile(
     baseline = cache.baseline()
     packed = packed_rows(cache, baseline)
     total_rows = packed.num_rows if packed else baseline.size
-    table, why_no_table = (None, "") if packed else table_of(query, cache.name)
+    table, why_no_table = (None, "") if packed else table_of(query, cache)
     with said_if_it_lasts(report, f"reading a sample of the rows of cache {cache.name}"):
-        sample = (
-            packed.draw(num_rows) if packed else draw_rows(cache, baseline, num_rows, type_finder(client))
-        )
+        sample = packed.draw(num_rows) if packed else draw_rows(cache, baseline, num_rows, type_finder(cache))
     asked = None if sample.is_whole else table
     looked = Looked(client, query, report, sample, asked, total_rows)
     found = looked.profiles(_chosen(cache.name, _paths(sample.rows, asked), table, columns))
@@ -148,35 +146,23 @@ def _paths(rows: Sequence[RowFields], table: CacheTable | None) -> list[Path]:
     if table is None:
         return paths
     known = {column.name for path in paths if (column := table.column_of(path))}
-    others = [each for each in table.columns if each.name not in (*known, "_KEY", "_VAL") and not each.is_key]
-    return [*paths, *(("val", each.name) for each in others)]
+    others = [each.path for each in table.columns if each.path and each.name not in known]
+    return [*paths, *(path for path in others if path[0] == "val" and len(path) > 1)]
 
 
 def _chosen(
     cache_name: str, paths: Sequence[Path], table: CacheTable | None, wanted: Sequence[str]
 ) -> list[Path]:
-    """Return the columns that were asked for, by the names of fields or of SQL.
+    """Return the columns that were asked for.
 
     Raises:
-        ConfigError: There is none of that name.
+        SchemaError: A name fits none of them, or several.
     """
     if not wanted or not paths:
         return list(paths)
-    names: dict[str, Path] = {}
-    for path in paths:
-        column = table.column_of(path) if table else None
-        for name in (name_of(path), column.name if column else None):
-            if name:
-                names.setdefault(name.upper(), path)
-    for name in wanted:
-        if name.upper() not in names:
-            shown = {name_of(path).upper(): name_of(path) for path in paths}
-            near = [shown.get(each, each) for each in difflib.get_close_matches(name.upper(), names, n=3)]
-            hint = f"did you mean {' or '.join(near)}? There are" if near else "there are"
-            raise ConfigError(
-                f"cache {cache_name!r} has no column {name!r}; {hint}: {', '.join(shown.values())}"
-            )
-    return list(dict.fromkeys(names[name.upper()] for name in wanted))
+    found = {path: column.name for path in paths if table and (column := table.column_of(path))}
+    names = FieldNames(paths, found)
+    return list(dict.fromkeys(names.find(name, f"profile of cache {cache_name!r}") for name in wanted))
 
 
 def _doubts(cache: Cache, baseline: Baseline) -> list[str]:

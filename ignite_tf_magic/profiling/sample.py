@@ -11,7 +11,8 @@ import numpy as np
 from ignite_tf_magic.client.client import Client
 from ignite_tf_magic.profiling.packed import packed_rows
 from ignite_tf_magic.profiling.rows import first_rows
-from ignite_tf_magic.profiling.seen_fields import cell_of, name_of, paths_of, type_finder
+from ignite_tf_magic.profiling.seen_fields import cell_of, paths_of, type_finder
+from ignite_tf_magic.protocol.field_names import short_name
 from ignite_tf_magic.protocol.row_fields import read_row
 
 if TYPE_CHECKING:
@@ -61,11 +62,11 @@ def look_at_rows(client: Client, name: str, num_rows: int) -> CacheSample:
     if packed := packed_rows(cache, baseline):
         rows, total_rows = packed.first(num_rows), packed.num_rows
     else:
-        find_type = type_finder(client)
+        find_type = type_finder(cache)
         rows = [read_row(memoryview(row), find_type) for row in first_rows(cache, baseline, num_rows)]
     paths = paths_of(rows)
     cells = tuple(tuple(cell_of(row, path) for path in paths) for row in rows)
-    return CacheSample(cache.name, tuple(map(name_of, paths)), cells, total_rows)
+    return CacheSample(cache.name, tuple(map(short_name, paths)), cells, total_rows)
 
 
 def _pandas_column(values: Sequence[Any]) -> Any:

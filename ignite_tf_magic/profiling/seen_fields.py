@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from ignite_tf_magic.client.client import Client
+from ignite_tf_magic.client.client import Cache, Client
 from ignite_tf_magic.errors import ServerError
 from ignite_tf_magic.protocol import messages
 from ignite_tf_magic.protocol.objects import BinaryType, FindType
 from ignite_tf_magic.protocol.ops import TypeCode
 from ignite_tf_magic.protocol.row_fields import Path, RowField, RowFields, type_name
+from ignite_tf_magic.protocol.seen_rows import with_declared
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +40,6 @@ def cell_of(row: RowFields, path: Path) -> Any:
     return np.frombuffer(field.value, np.uint8) if field.code == TypeCode.BYTE_ARRAY else field.value
 
 
-def name_of(path: Path) -> str:
-    """Name a field as `IgniteDataset` does: those of the value without "val" in front."""
-    is_plain = path[0] == "val" and len(path) > 1 and path[1] not in ("key", "val")
-    return ".".join(path[1:] if is_plain else path)
-
-
 def paths_of(rows: Iterable[RowFields]) -> list[Path]:
     """List the fields of rows, those of the key first; an object that is null in some is its fields in the others."""
     seen = dict.fromkeys(path for row in rows for path in row.fields)
@@ -62,14 +57,14 @@ def kinds_of(rows: Iterable[RowFields]) -> tuple[RowKind, ...]:
     return tuple(RowKind(*types, count) for types, count in Counter(row.types for row in rows).most_common())
 
 
-def type_finder(client: Client) -> FindType:
-    """Ask for each type once, and anew, as types gain fields."""
+def type_finder(cache: Cache) -> FindType:
+    """Return what asks for each type once, and anew, as types gain fields; with the columns that SQL declares."""
 
     @remembered
     def find(type_id: int) -> BinaryType | None:
-        return client.types.find(type_id, refresh=True)
+        return cache.client.types.find(type_id, refresh=True)
 
-    return find
+    return with_declared(find, cache.config().only_table)
 
 
 def stored_types(client: Client, fields: Iterable[RowField]) -> str:

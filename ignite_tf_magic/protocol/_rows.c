@@ -14,7 +14,7 @@
 #define EXPORT __attribute__((visibility("default")))
 #endif
 
-enum { T_NULL = 101, T_WRAPPED = 27, T_OBJECT = 103, T_STRING = 9, T_STRING_ARRAY = 20, T_COLLECTION = 24 };
+enum { T_NULL = 101, T_DATE = 11, T_TIMESTAMP = 33, T_WRAPPED = 27, T_OBJECT = 103, T_STRING = 9, T_STRING_ARRAY = 20, T_COLLECTION = 24 };
 enum { F_SCHEMA = 2, F_RAW = 4, F_ONE = 8, F_TWO = 16, F_COMPACT = 32 };
 enum { KIND_FIXED = 0, KIND_TIMESTAMP = 1, KIND_ENUM = 2, KIND_TEXT = 3, KIND_ARRAY = 4, KIND_DECIMAL = 5, KIND_UUID = 6, KIND_SQL_DATE = 7, KIND_NULLNESS = 8, KIND_LIST = 9 };
 enum { SQL_DATE_BYTES = 15, SQL_DATE_TYPE = 1087757882 };
@@ -145,7 +145,9 @@ static int64_t skip(const uint8_t *bytes, int64_t at, int64_t end, int depth);
 static int64_t walk_leaf(walk_t *w, int32_t index, int64_t at, int64_t limit) {
     const leaf_t *leaf = &w->plan->leaves[index];
     uint8_t *column = (uint8_t *)w->out[index];
+    uint8_t instant[12] = {0};
     int64_t payload = at + 1, size;
+    int is_date;
     if (at >= limit) return fail(w, BAD_BYTES, index, at);
     if (w->bytes[at] == T_NULL) return put_null(w, index, at) < 0 ? -1 : payload;
     if (leaf->kind == KIND_NULLNESS) { /* the field's own leaf looks at the rest; no hole: its type tells */
@@ -153,7 +155,8 @@ static int64_t walk_leaf(walk_t *w, int32_t index, int64_t at, int64_t limit) {
         if (index < MAX_HOLES) w->leaf_at[index] = (int32_t)(at - w->row_start);
         return payload;
     }
-    if (w->bytes[at] != (uint8_t)leaf->code) return fail(w, BAD_TYPE, index, at);
+    is_date = leaf->code == T_TIMESTAMP && w->bytes[at] == T_DATE; /* java.util.Date: an instant without nanoseconds */
+    if (w->bytes[at] != (uint8_t)leaf->code && !is_date) return fail(w, BAD_TYPE, index, at);
     switch (leaf->kind) {
     case KIND_FIXED:
         size = leaf->row_bytes;
@@ -167,8 +170,14 @@ static int64_t walk_leaf(walk_t *w, int32_t index, int64_t at, int64_t limit) {
         put_fixed(leaf, column, w->first_row + w->row, w->bytes + payload);
         break;
     case KIND_TIMESTAMP:
-        size = 12;
+        size = is_date ? 8 : 12;
         if (payload + size > limit) return fail(w, BAD_BYTES, index, at);
+        if (is_date) {
+            w->plain = 0;
+            memcpy(instant, w->bytes + payload, 8);
+            if (!put_fixed(leaf, column, w->first_row + w->row, instant)) return fail(w, BAD_TIME, index, at);
+            return payload + size;
+        }
         if (!put_fixed(leaf, column, w->first_row + w->row, w->bytes + payload)) return fail(w, BAD_TIME, index, at);
         break;
     case KIND_ENUM: /* type id (0: then the class name), ordinal */
@@ -290,6 +299,7 @@ static int64_t walk_object(walk_t *w, int32_t index, int64_t at, int64_t limit, 
     for (i = 0; i < node->num_types && w->plan->types[node->first_type + i] != type; i++);
     if (i == node->num_types) return fail(w, BAD_TYPE, -1, at);
     hole(w, at + 8, 4); /* the hash differs from row to row */
+    if (!node->num_children) return length; /* nothing is read of it, so its schema need not be known */
     if (!(flags & F_SCHEMA)) return put_nulls(w, index, at) < 0 ? -1 : length;
     width = flags & F_ONE ? 1 : flags & F_TWO ? 2 : 4;
     listed = find_children(w, index, p + footer, footer_end - footer, flags, type, i32(p + 16));

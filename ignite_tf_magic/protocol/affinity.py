@@ -96,6 +96,8 @@ def key_hash(key: Any) -> int:
     if isinstance(key, int | np.integer):
         array = np.asarray([key]) if isinstance(key, np.integer) else np.asarray([key], np.int64)
         return int(hashes_of_integers(array)[0])
+    if type(key) in (float, np.float64):
+        return int(hashes_of_integers(np.asarray([key], np.float64).view(np.int64))[0])
     if isinstance(key, str):
         return java_hash(key)
     if isinstance(key, uuid.UUID):

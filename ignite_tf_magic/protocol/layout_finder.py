@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ignite_tf_magic.errors import SchemaError
+from ignite_tf_magic.protocol.field_names import FieldNames, FieldOptions, Nulls, full_name, sql_columns
 from ignite_tf_magic.protocol.layout import (
     VARIABLE,
     Leaf,
@@ -19,12 +20,12 @@ from ignite_tf_magic.protocol.layout import (
     leaves_of,
 )
 from ignite_tf_magic.protocol.lazy_numpy import np
+from ignite_tf_magic.protocol.messages import QueryEntity
 from ignite_tf_magic.protocol.objects import ARRAYS, BinaryType, FindType
 from ignite_tf_magic.protocol.ops import TypeCode
-from ignite_tf_magic.protocol.seen_rows import ITEMS_OF_LISTS, SERIALISED, SeenField, SeenRows
+from ignite_tf_magic.protocol.row_fields import Path
+from ignite_tf_magic.protocol.seen_rows import ITEMS_OF_LISTS, SERIALISED, SeenField, SeenRows, with_declared
 from ignite_tf_magic.protocol.value_texts import has_text
-
-Nulls = str | frozenset[str] | None
 
 
 class LayoutFinder:
@@ -36,14 +37,16 @@ class LayoutFinder:
 
     Args:
         find_type: Gives the cluster's metadata of a binary type.
-        fields: Dotted paths below the value to keep ("pixels", "owner.name"); None keeps all that have a tensor form.
-        fill: Dotted path -> what a null becomes, for fields where a null is otherwise an error.
-        variable: Dotted paths of arrays whose length varies, where the sampled rows may not show it.
+        fields: Names of the value's fields to keep ("pixels", "owner.name"), as `FieldNames` finds them; None keeps all
+            that have a tensor form.
+        fill: Name -> what a null becomes, for fields where a null is otherwise an error.
+        variable: Names of arrays whose length varies, where the sampled rows may not show it.
         nulls: Which fields have a boolean beside them, NAME_is_null, that tells where they are null: "mask" means all
             whose own type has no null and that have no `fill`; names mean those; None means those of "mask" of which a
             null was seen; "error" means none.
-        as_text: Dotted paths of numbers, truths, decimals, enums and times whose columns have texts of them.
+        as_text: Names of numbers, truths, decimals, enums and times whose columns have texts of them.
         cells: What stands behind each key where it is no value, but cells one behind the other, as fields of a type.
+        table: The cache's SQL table. Columns that no row has set are null in each; names may be those of its columns.
     """
 
     def __init__(
@@ -55,12 +58,18 @@ class LayoutFinder:
         nulls: str | Iterable[str] | None = None,
         cells: BinaryType | None = None,
         as_text: Iterable[str] = (),
+        table: QueryEntity | None = None,
     ) -> None:
-        self._wanted = None if fields is None else frozenset(fields)
-        self._fill = dict(fill or {})
-        self._variable, self._as_text = frozenset(variable), frozenset(as_text)
-        self._nulls: Nulls = nulls if nulls is None or isinstance(nulls, str) else frozenset(nulls)
-        self._find_type = find_type
+        self._options = FieldOptions(
+            None if fields is None else frozenset(fields),
+            dict(fill or {}),
+            frozenset(variable),
+            nulls if nulls is None or isinstance(nulls, str) else frozenset(nulls),
+            frozenset(as_text),
+        )
+        self._table = table
+        self._sql_columns = sql_columns(table)
+        self._find_type = find_type = with_declared(find_type, table)
         self._seen, self._has_cells = SeenRows(find_type, cells), cells is not None
         self.left_out: dict[str, SchemaError] = {}
 
@@ -77,6 +86,16 @@ class LayoutFinder:
         """
         self._seen.add(rows, num_rows)
 
+    def declared_layout(self) -> RowLayout | None:
+        """Return the layout of a cache without rows, as its SQL table declares it; None where it does not tell.
+
+        Values have the table's columns, and the fields that the cluster knows of their type. Arrays count as varying.
+
+        Raises:
+            SchemaError: As `layout`.
+        """
+        return self.layout() if self._table and self._seen.declare(self._table) else None
+
     def layout(self) -> RowLayout:
         """Return the common layout of all rows added.
 
@@ -84,7 +103,7 @@ class LayoutFinder:
             SchemaError: Rows differ in type, or have a type without a tensor form; or a field that was asked for has,
                 or all have. The message names the field and the way out.
         """
-        self._check_names()
+        self._resolve_names()
         self.left_out.clear()
         found = RowLayout(
             self._node(("key",), self._seen.key, None), self._node(("val",), self._seen.value, None)
@@ -98,38 +117,22 @@ class LayoutFinder:
             return replace(found, value=replace(found.value, types=()))
         return found
 
-    def _check_names(self) -> None:
-        """Refuse options for fields that no row has: misspelt ones would do nothing."""
-        known = {name for name, _ in self._names((), self._seen.value)}
-        unknown = sorted((self._wanted or frozenset()) - known)
-        if unknown:
-            raise SchemaError(f"no field {unknown[0]!r} in the values; there are: {', '.join(sorted(known))}")
-        fields = {*self._primitives("val", self._seen.value), *self._primitives("key", self._seen.key)}
-        masked = self._nulls if isinstance(self._nulls, frozenset) else ()
-        options = {"fill": self._fill, "variable": self._variable, "nulls": masked, "as_text": self._as_text}
-        refuse_unknown(options, fields)
-
-    def _primitives(self, root: str, seen: SeenField) -> Iterator[str]:
-        """Name the fields that are no objects, by their whole paths."""
-        if not seen.types:
-            yield root
-        yield from (f"{root}.{name}" for name, child in self._names((), seen) if not child.types)
-
-    def _names(self, path: tuple[str, ...], seen: SeenField) -> Iterator[tuple[str, SeenField]]:
-        for binary_type in seen.types.values():
-            for name, (_, field_id) in binary_type.fields.items():
-                child = seen.fields.get(field_id, SeenField())
-                yield ".".join((*path, name)), child
-                yield from self._names((*path, name), child)
+    def _resolve_names(self) -> None:
+        keys, values = list(_paths(("key",), self._seen.key)), list(_paths(("val",), self._seen.value))
+        leaves = [path for path, seen in (*keys, *values) if not seen.types]
+        below_value = FieldNames((path for path, _ in values if len(path) > 1), self._sql_columns)
+        self._given = self._options.resolved(below_value, FieldNames(leaves, self._sql_columns))
 
     def _node(self, path: tuple[str, ...], seen: SeenField, declared: int | None) -> Node:
         codes = seen.codes or ({declared} if declared is not None else set())
+        if not self._has_cells:  # in a cell it is a SQL DATE
+            codes = set(map(_instant_as_timestamp, codes))
         if len(codes) > 1:
             raise SchemaError(
                 f"rows differ in {'.'.join(path)}: {' and '.join(sorted(map(_name, codes)))} were found; "
                 "a dataset needs one type per field"
             )
-        if seen.types:
+        if seen.types or seen.unregistered:
             return self._object(path, seen)
         code = next(iter(codes), TypeCode.NULL)
         if code == TypeCode.MAP:
@@ -138,22 +141,26 @@ class LayoutFinder:
             start = len(path[-1]) + 1
             return _together(path, [(leaf.path[-1][start:], leaf) for leaf in self._lists(path, seen)])
         if code in ITEMS_OF_LISTS:
-            return self._lists(path, seen)[0]
+            items, *of_nulls = self._lists(path, seen)
+            named = [(leaf.role.suffix[1:], leaf) for leaf in of_nulls]
+            return _together(path, [("items", items), *named]) if of_nulls else items
         leaf = Leaf(path, code, _common_length(code, set() if self._varies(path) else seen.lengths))
         if not seen.codes and not has_tensor_form(code):
             raise SchemaError(f"field {leaf.name} is null in all rows sampled, so its type is not known")
         if not has_tensor_form(code):
             raise SchemaError(f"field {leaf.name} is of type {_name(code)}, which has no tensor form")
-        if is_named(path, self._as_text):
+        if is_named(path, self._given.as_text):
             leaf = text_leaf(leaf, seen.enums, self._find_type)
-        return replace(leaf, fill=fill_bytes(leaf, self._fill))
+        return replace(leaf, fill=fill_bytes(leaf, self._given.fill))
 
     def _object(self, path: tuple[str, ...], seen: SeenField) -> ObjectNode:
+        if seen.unregistered:
+            return self._unregistered(path, seen)
         children: list[tuple[int, Node]] = []
         types = tuple(sorted(seen.types.values(), key=lambda each: each.name))
         for name, (declared, field_id) in _fields_of(types).items():
             child_path = (*path, name)
-            if self._wanted is None or is_kept(self._wanted, child_path):
+            if self._given.fields is None or is_kept(self._given.fields, child_path):
                 found = seen.fields.get(field_id, SeenField())
                 found.has_null |= seen.has_null or not all(name in each.fields for each in types)
                 nodes = self._kept(child_path, found, declared)
@@ -161,22 +168,35 @@ class LayoutFinder:
         _check_apart(path, children)
         return ObjectNode(path, types, tuple(children))
 
+    def _unregistered(self, path: Path, seen: SeenField) -> ObjectNode:
+        """Leave out objects of which nothing names the fields."""
+        error = SchemaError(f"{full_name(path)} has objects of {_nobody_knows(seen.unregistered)}")
+        if seen.types:
+            raise error
+        self.left_out[full_name(path)] = error
+        types = tuple(BinaryType(each, "", {}, {}) for each in sorted(seen.unregistered))
+        return ObjectNode(path, types, ())
+
     def _kept(self, path: tuple[str, ...], seen: SeenField, declared: int | None) -> tuple[Node, ...]:
         """Return the columns of a field; none where it has no form and nobody has asked for it."""
         try:
             first, *others = self._columns(path, seen, declared)
         except SchemaError as error:
-            is_asked_for = self._wanted is not None and path[0] == "val"
-            if is_asked_for or isinstance(error, _OptionRefused) or is_named(path, self._as_text):
+            is_asked_for = self._given.fields is not None and path[0] == "val"
+            if is_asked_for or isinstance(error, _OptionRefused) or is_named(path, self._given.as_text):
                 raise
             self.left_out[".".join(path)] = error
             return ()
-        return *with_nullness(first, path, self._nulls, has_null=seen.has_null), *others
+        return *with_nullness(first, path, self._given.nulls, has_null=seen.has_null), *others
 
     def _columns(self, path: tuple[str, ...], seen: SeenField, declared: int | None) -> tuple[Node, ...]:
         (code,) = seen.codes if len(seen.codes) == 1 else (0,)
-        if code in ITEMS_OF_LISTS and is_named(path, self._as_text):
+        if code in ITEMS_OF_LISTS and is_named(path, self._given.as_text):
             raise _OptionRefused(f"as_text names the field {'.'.join(path)}, a list, which has no text")
+        if code in ITEMS_OF_LISTS and (unregistered := _unregistered_in(seen.items)):
+            raise SchemaError(
+                f"field {full_name(path)} is a list with objects of {_nobody_knows(unregistered)}"
+            )
         if code == TypeCode.MAP:
             keys = self._list(path, code, LeafRole.MAP_KEYS, seen)
             return keys + self._list(path, code, LeafRole.MAP_VALUES, seen)
@@ -226,11 +246,11 @@ class LayoutFinder:
             length = _common(set() if self._varies(path) else seen.lengths)
             leaf = Leaf(own, code, length, item=item)
             if not leaf.is_ragged:
-                return (replace(leaf, fill=fill_bytes(leaf, self._fill)),)
+                return (replace(leaf, fill=fill_bytes(leaf, self._given.fill)),)
         self._refuse_fill(path)
         leaf = Leaf(own, code, VARIABLE, b"", role, item)
         has_null = _innermost(items).has_null
-        if leaf.dtype.kind in "fO" or not _is_wanted(path, self._nulls, has_null=has_null):
+        if leaf.dtype.kind in "fO" or not _is_wanted(path, self._given.nulls, has_null=has_null):
             return (leaf,)
         of_nulls = (*path[:-1], path[-1] + role.of_nulls.suffix)
         return replace(leaf, may_hold_null=True), Leaf(
@@ -240,7 +260,7 @@ class LayoutFinder:
     def _item(self, path: tuple[str, ...], code: int, items: SeenField) -> Leaf:
         """Return what the items of a list are."""
         known = ITEMS_OF_LISTS[TypeCode(code)]
-        found = items.codes if known is None else {int(known)}
+        found = set(map(_instant_as_timestamp, items.codes if known is None else {int(known)}))
         name = ".".join(path)
         if not found:
             raise SchemaError(
@@ -256,41 +276,30 @@ class LayoutFinder:
         return Leaf(path, item, _common_length(item, items.lengths if has_length else set()))
 
     def _refuse_fill(self, path: tuple[str, ...]) -> None:
-        if is_named(path, self._fill.keys()):
+        if is_named(path, self._given.fill.keys()):
             raise _OptionRefused(
                 f"fill names the field {'.'.join(path)}, a list; where it is null the list is empty"
             )
 
     def _varies(self, path: tuple[str, ...]) -> bool:
-        return is_named(path, self._variable)
+        return is_named(path, self._given.variable)
 
 
 class _OptionRefused(SchemaError):
     """What was asked of a field cannot be had: it is not left out for that."""
 
 
-def is_named(path: tuple[str, ...], names: Collection[str]) -> bool:
-    """Whether a field is among names, by its whole path or that below the value."""
-    return ".".join(path) in names or ".".join(path[1:]) in names
+def _paths(path: Path, seen: SeenField) -> Iterator[tuple[Path, SeenField]]:
+    """Yield a field and the fields in it, and what was seen of each."""
+    yield path, seen
+    for binary_type in seen.types.values():
+        for name, (_, field_id) in binary_type.fields.items():
+            yield from _paths((*path, name), seen.fields.get(field_id, SeenField()))
 
 
-def refuse_unknown(options: Mapping[str, Iterable[str]], fields: Set[str]) -> None:
-    """Refuse options for fields that there are not: misspelt ones would do nothing.
-
-    Args:
-        options: The names that each has, by what it is called.
-        fields: Names of fields, by their whole paths.
-
-    Raises:
-        SchemaError: There is no such field.
-    """
-    short = {name.partition(".")[2] for name in fields} - {""}
-    for option, names in options.items():
-        if unknown := sorted(set(names) - fields - short):
-            listed = ", ".join(sorted(name.removeprefix("val.") for name in fields))
-            raise SchemaError(
-                f"{option} names the field {unknown[0]!r}, and there is none; there are: {listed}"
-            )
+def is_named(path: Path, names: Collection[str]) -> bool:
+    """Whether the full name of a field is among names."""
+    return full_name(path) in names
 
 
 def text_leaf(leaf: Leaf, enums: Iterable[int] = (), find_type: FindType | None = None) -> Leaf:
@@ -347,9 +356,22 @@ def _types_in(seen: SeenField) -> Iterator[BinaryType]:
         yield from _types_in(field)
 
 
+def _unregistered_in(seen: Iterable[SeenField]) -> set[int]:
+    return {
+        each
+        for field in seen
+        for each in (*field.unregistered, *_unregistered_in((*field.fields.values(), *field.items)))
+    }
+
+
+def _nobody_knows(type_ids: Iterable[int]) -> str:
+    numbers = ", ".join(f"{each & 0xFFFFFFFF:#010x}" for each in sorted(type_ids))
+    return f"binary type {numbers}, which nobody has registered in the cluster: nothing names its fields"
+
+
 def is_kept(wanted: frozenset[str], path: tuple[str, ...]) -> bool:
     """Whether a field is among those that are wanted, within one of them, or has one within it; all of a key is."""
-    name = ".".join(path[1:])
+    name = full_name(path)
     return path[0] == "key" or any(
         each == name or each.startswith(name + ".") or name.startswith(each + ".") for each in wanted
     )
@@ -413,6 +435,11 @@ _WHAT_HAS = {
 }
 
 
+def _instant_as_timestamp(code: int) -> int:
+    """Return the type of a column: a java.util.Date and a timestamp are both an instant, in nanoseconds."""
+    return int(TypeCode.TIMESTAMP) if code == TypeCode.DATE else code
+
+
 def _common_length(code: int, lengths: set[int]) -> int:
     return _common(lengths) if code in ARRAYS else 1
 
@@ -442,8 +469,7 @@ def _name(code: int) -> str:
 
 def fill_bytes(leaf: Leaf, fill: Mapping[str, Any]) -> bytes | None:
     """Return the bytes a null becomes: the user's, else NaN for reals and nothing for strings."""
-    short = ".".join(leaf.path[1:])
-    given = fill.get(leaf.name, fill.get(short))
+    given = fill.get(full_name(leaf.path))
     if leaf.is_text:
         if not isinstance(given, str | bytes | None):
             raise _OptionRefused(

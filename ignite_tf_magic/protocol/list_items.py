@@ -258,7 +258,7 @@ _OF_CODE: dict[int, tuple[tuple[type, ...], Callable[[Any], Any]]] = {
     TypeCode.UUID: ((uuid.UUID,), lambda value: str(value).encode()),
     TypeCode.DATE: ((UtilDate,), _millis),
     TypeCode.OPTIMIZED: ((SqlDate,), _millis),
-    TypeCode.TIMESTAMP: ((Timestamp,), _nanos),
+    TypeCode.TIMESTAMP: ((Timestamp, UtilDate), _nanos),
     TypeCode.TIME: ((dt.time, JavaTime), _millis_of_time),
     TypeCode.DECIMAL: ((decimal.Decimal,), float),
     TypeCode.ENUM: ((EnumValue,), int),

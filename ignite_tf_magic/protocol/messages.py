@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 import uuid
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from ignite_tf_magic.errors import RemoteProtocolError
@@ -17,6 +17,7 @@ from ignite_tf_magic.protocol.affinity import PartitionMap, TopologyVersion
 from ignite_tf_magic.protocol.buffer import Reader, Writer
 from ignite_tf_magic.protocol.objects import BinaryType, java_hash
 from ignite_tf_magic.protocol.ops import (
+    CODE_OF_JAVA_TYPE,
     AtomicityMode,
     CacheMode,
     Feature,
@@ -57,11 +58,18 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QueryField:
-    """A SQL column of a cache: its name and Java type ("java.lang.Integer", "[B")."""
+    """A field of a cache's SQL table.
+
+    Attributes:
+        name: As the binary type has it; with dots for a field of a field.
+        java_type: As "java.lang.Integer", "[B".
+        column: The SQL column of the field, as the cluster tells it; what a client asks for has none.
+    """
 
     name: str
     java_type: str
     is_key: bool = False
+    column: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +81,16 @@ class QueryEntity:
     value_type: str
     fields: tuple[QueryField, ...] = ()
     key_field: str | None = None
+    value_field: str | None = None
+
+    def path_of(self, field: QueryField) -> tuple[str, ...] | None:
+        """Return the path of a field in rows; None where Ignite looks for it in keys and values, row by row."""
+        if field.name == self.key_field:
+            return ("key",)
+        if field.name == self.value_field:
+            return ("val",)
+        is_sure = self.key_type in CODE_OF_JAVA_TYPE or any(each.is_key for each in self.fields)
+        return ("key" if field.is_key else "val", *field.name.split(".")) if is_sure else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +108,11 @@ class CacheConfig:
     read_from_backup: bool | None = None
     sql_schema: str | None = None
     query_entities: tuple[QueryEntity, ...] = field(default=())
+
+    @property
+    def only_table(self) -> QueryEntity | None:
+        """The SQL table of the cache; None where it has none, or several."""
+        return self.query_entities[0] if len(self.query_entities) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,7 +384,7 @@ def parse_configuration(payload: memoryview) -> CacheConfig:
 
 
 def _entity(reader: Reader) -> QueryEntity:
-    key_type, value_type, table, key_field, _ = (_optional_string(reader) or "" for _ in range(5))
+    key_type, value_type, table, key_field, value_field = (_optional_string(reader) or "" for _ in range(5))
     fields = []
     for _ in range(reader.count()):
         name, java_type, is_key = _string(reader), _string(reader), reader.bool()
@@ -369,11 +392,15 @@ def _entity(reader: Reader) -> QueryEntity:
         read_value(reader)
         reader.take(8)
         fields.append(QueryField(name, java_type, is_key))
-    for _ in range(2 * reader.count(2)):
-        _optional_string(reader)
+    # The cluster has made one for each field; without, the column has the name's last part.
+    aliases = {}
+    for _ in range(reader.count(2)):
+        name = _string(reader)
+        aliases[name] = _string(reader)
     for _ in range(reader.count()):
         _skip_index(reader)
-    return QueryEntity(table, key_type, value_type, tuple(fields), key_field or None)
+    named = [replace(each, column=aliases.get(each.name, each.name.rpartition(".")[2])) for each in fields]
+    return QueryEntity(table, key_type, value_type, tuple(named), key_field or None, value_field or None)
 
 
 def _skip_index(reader: Reader) -> None:

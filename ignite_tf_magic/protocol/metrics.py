@@ -23,6 +23,9 @@ SELECT NAME, "VALUE" FROM SYS.METRICS
 WHERE NAME LIKE ? OR NAME LIKE ? OR NAME LIKE ? OR NAME LIKE ? OR NAME LIKE ?
 """
 _ONE = 'SELECT "VALUE" FROM SYS.METRICS WHERE NAME = ?'
+_REGION = "SELECT DATA_REGION_NAME FROM SYS.CACHES WHERE CACHE_NAME = ?"
+_CONFIGURED = 'SELECT NAME, "VALUE" FROM SYS.CONFIGURATION WHERE NAME LIKE ?'
+_PERSISTENT = "PersistenceEnabled"
 _MAX_ROWS = 1000
 _TIMEOUT_MS = 5000
 # Ignite's own, for its internal caches, metadata and snapshots.
@@ -61,6 +64,34 @@ def parse_primary_rows(payload: memoryview) -> int | None:
     """Read the answer; None where the node has no such metric."""
     rows = sql.parse_result(payload).rows
     return int(rows[0][0]) if rows else None
+
+
+def regions_on_disk() -> Request:
+    """Ask a node which data regions are kept on disk; answer: `parse_regions_on_disk`."""
+    return sql.execute(_CONFIGURED, ["DataStorageConfiguration.%"], _MAX_ROWS, timeout_ms=_TIMEOUT_MS)
+
+
+def parse_regions_on_disk(payload: memoryview) -> set[str | None]:
+    """Read the answer: their names; None is the default region, beside its name."""
+    found = dict(sql.parse_result(payload).rows)
+    on_disk = [
+        name.removesuffix(_PERSISTENT)
+        for name, value in found.items()
+        if name.endswith(_PERSISTENT) and value == "true"
+    ]
+    names = {found.get(f"{prefix}Name") for prefix in on_disk}
+    return names | {None for prefix in on_disk if "Default" in prefix}
+
+
+def region_of(cache_name: str) -> Request:
+    """Ask a node for the data region of a cache; answer: `parse_region_of`."""
+    return sql.execute(_REGION, [cache_name], 1, timeout_ms=_TIMEOUT_MS)
+
+
+def parse_region_of(payload: memoryview) -> str | None:
+    """Read the answer: its name; None is the default region."""
+    rows = sql.parse_result(payload).rows
+    return rows[0][0] if rows else None
 
 
 def used_bytes(region: Mapping[str, int]) -> int:

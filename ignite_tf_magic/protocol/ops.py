@@ -219,3 +219,4 @@ JAVA_TYPES = {
     TypeCode.DOUBLE_ARRAY: "[D",
     TypeCode.BOOL_ARRAY: "[Z",
 }
+CODE_OF_JAVA_TYPE = {name: code for code, name in JAVA_TYPES.items()}

@@ -50,7 +50,8 @@ class RowFields:
 
     Attributes:
         types: What its key and its value are, in words: the name of a binary type, else that of the type.
-        fields: By their paths: ("key",), ("val", "pixels"), ("val", "owner", "name"), ...
+        fields: By their paths: ("key",), ("val", "pixels"), ("val", "owner", "name"), ... A field of the type that the
+            row does not have is null.
     """
 
     types: tuple[str, str]
@@ -95,8 +96,10 @@ def _fields(path: Path, view: memoryview, start: int, find_type: FindType) -> It
     names = _names(binary_type)
     view = view[: start + header.length]
     for field_id, offset in header.field_offsets(view[start:], binary_type):
-        name = names.get(field_id, f"field {field_id & 0xFFFFFFFF:#010x}")
+        name = names.pop(field_id, f"field {field_id & 0xFFFFFFFF:#010x}")
         yield from _fields((*path, name), view, start + offset, find_type)
+    for name in names.values():
+        yield (*path, name), RowField(TypeCode.NULL, None)
 
 
 def _names(binary_type: BinaryType) -> dict[int, str]:

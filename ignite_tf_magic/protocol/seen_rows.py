@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from ignite_tf_magic.errors import RemoteProtocolError
 from ignite_tf_magic.protocol.buffer import Reader
-from ignite_tf_magic.protocol.objects import ARRAYS, BinaryType, FindType, read_header, skip_value
-from ignite_tf_magic.protocol.ops import TypeCode
+from ignite_tf_magic.protocol.messages import QueryEntity
+from ignite_tf_magic.protocol.objects import (
+    ARRAYS,
+    BinaryType,
+    FindType,
+    binary_type_of,
+    name_id,
+    read_header,
+    skip_value,
+)
+from ignite_tf_magic.protocol.ops import CODE_OF_JAVA_TYPE, TypeCode
 from ignite_tf_magic.protocol.times import SQL_DATE_HEAD
 
 SERIALISED = -TypeCode.OPTIMIZED  # by Java, and no java.sql.Date
@@ -30,7 +38,11 @@ _ITEMS_LOOKED_AT = 1000
 
 @dataclass(slots=True)
 class SeenField:
-    """What was seen of one field: type codes, array lengths, nulls, types of enums, its own fields if an object."""
+    """What was seen of one field: type codes, array lengths, nulls, types of enums, its own fields if an object.
+
+    Attributes:
+        unregistered: Ids of the types of objects that the cluster does not know; nothing names their fields.
+    """
 
     has_null: bool = False
 
@@ -40,6 +52,7 @@ class SeenField:
     fields: dict[int, SeenField] = field(default_factory=dict)
     items: list[SeenField] = field(default_factory=list)
     enums: set[int] = field(default_factory=set)
+    unregistered: set[int] = field(default_factory=set)
 
     def items_of(self, number: int) -> SeenField:
         """What was seen of the items of a list; of a map those of the keys are 0, those of the values 1."""
@@ -85,6 +98,20 @@ class SeenRows:
                 self._look(reader, self.value.fields.setdefault(field_id, SeenField()))
         self.num_rows += num_rows
 
+    def declare(self, table: QueryEntity) -> bool:
+        """Note what a SQL table declares of a cache without rows; returns whether that is all of a row."""
+        if any(column.java_type not in CODE_OF_JAVA_TYPE for column in table.fields):
+            return False
+        for seen, type_name in ((self.key, table.key_type), (self.value, table.value_type)):
+            if type_name in CODE_OF_JAVA_TYPE:
+                seen.codes.add(CODE_OF_JAVA_TYPE[type_name])
+            elif (found := self._find_type(name_id(type_name))) and found.fields:
+                seen.codes.add(TypeCode.BINARY_OBJECT)
+                seen.types[found.type_id] = found
+            else:
+                return False
+        return True
+
     def _look(self, reader: Reader, seen: SeenField) -> None:
         start = reader.position
         skip_value(reader)
@@ -114,9 +141,8 @@ class SeenRows:
         header = read_header(Reader(view), start)
         binary_type = self._find_type(header.type_id)
         if binary_type is None:
-            raise RemoteProtocolError(
-                f"the cluster does not know binary type {header.type_id & 0xFFFFFFFF:#010x}"
-            )
+            seen.unregistered.add(header.type_id)
+            return
         seen.types[header.type_id] = binary_type
         body = view[start : start + header.length]
         there = header.field_offsets(body, binary_type)
@@ -139,19 +165,36 @@ class SeenRows:
         kinds = [seen.items_of(number) for number in range(2 if code == TypeCode.MAP else 1)]
         for _ in range(min(size, _ITEMS_LOOKED_AT)):
             for kind in kinds:
-                self._note_item(reader, kind)
+                self._look(reader, kind)
 
-    def _note_item(self, reader: Reader, seen: SeenField) -> None:
-        start, known = reader.position, SeenField()
-        skip_value(reader)
-        try:
-            self._note(reader.view, start, known)
-        except (
-            RemoteProtocolError
-        ):  # within it is an object of a type that nobody knows: such a list is left out
-            seen.codes |= {_code_at(reader.view, start), TypeCode.NULL}
-            return
-        self._note(reader.view, start, seen)
+
+def with_declared(find_type: FindType, table: QueryEntity | None) -> FindType:
+    """Return what finds types with the columns that a SQL table declares: rows may not have set them yet."""
+    if table is None:
+        return find_type
+    declared = {
+        name_id(name): binary_type_of(name, _declared_codes(table, root))
+        for root, name in (("key", table.key_type), ("val", table.value_type))
+    }
+
+    def find(type_id: int) -> BinaryType | None:
+        known, own = find_type(type_id), declared.get(type_id)
+        if known is None or own is None:
+            return known or (own if own and own.fields else None)
+        ids = {field_id for _, field_id in known.fields.values()}
+        missing = {name: each for name, each in own.fields.items() if each[1] not in ids}
+        return replace(known, fields={**known.fields, **missing}) if missing else known
+
+    return find
+
+
+def _declared_codes(table: QueryEntity, root: str) -> dict[str, int]:
+    paths = {table.path_of(column): column.java_type for column in table.fields}
+    return {
+        path[1]: int(CODE_OF_JAVA_TYPE[java_type])
+        for path, java_type in paths.items()
+        if path and path[0] == root and len(path) == 2 and java_type in CODE_OF_JAVA_TYPE
+    }
 
 
 def _code_at(view: memoryview, start: int) -> int:

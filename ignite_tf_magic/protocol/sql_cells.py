@@ -93,6 +93,14 @@ class Cells:
             tuple(read_cell(reader, find_type) for _ in range(self.num_columns)) for _ in range(self.num_rows)
         ]
 
+    def typed_rows(self, find_type: FindType | None = None) -> list[tuple[Any, ...]]:
+        """Return the cells row by row, as values that know their Java type, so that a key can be sent back."""
+        reader = Reader(self._data)
+        return [
+            tuple(read_value(reader, find_type) for _ in range(self.num_columns))
+            for _ in range(self.num_rows)
+        ]
+
     def column(self, index: int, find_type: FindType | None = None) -> CellColumn:
         """Return the cells of one column; the same values as in `rows`."""
         starts = np.ascontiguousarray(self._starts[:, index])

@@ -44,8 +44,8 @@ def has_text(code: int) -> bool:
 def text_of(value: memoryview, types: Mapping[int, BinaryType]) -> str:
     """Return the text of one value with its type code: 12.340, SENT, 0001-01-01T00:00:00.000000000, true.
 
-    Decimals have no exponent. Times are in ISO 8601: a timestamp with nanoseconds and a date with milliseconds, in UTC;
-    a SQL DATE is its day, as it was written; a TIME has milliseconds. Reals have the digits that make them.
+    Decimals have no exponent. Times are in ISO 8601: an instant with nanoseconds, in UTC; a SQL DATE is its day, as it
+    was written; a TIME has milliseconds. Reals have the digits that make them.
 
     Args:
         value: As it is encoded.
@@ -60,8 +60,8 @@ def text_of(value: memoryview, types: Mapping[int, BinaryType]) -> str:
         millis = reader.int64()
         if not MIN_MILLIS <= millis <= MAX_MILLIS:
             raise SchemaError(f"a time of {millis} ms since 1970 is outside of the years 1 to 9999")
-        nanos = f"{reader.int32():0{_NANO_DIGITS}d}" if code == TypeCode.TIMESTAMP else ""
-        return f"{np.datetime64(millis, 'ms')}{nanos}"
+        nanos = reader.int32() if code == TypeCode.TIMESTAMP else 0
+        return f"{np.datetime64(millis, 'ms')}{nanos:0{_NANO_DIGITS}d}"
     cell = read_cell(Reader(value), types.get)
     if isinstance(cell, EnumValue):
         return _enum_name(cell)

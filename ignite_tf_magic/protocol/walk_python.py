@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _INT32 = struct.Struct("<i")
 _TIMESTAMP = struct.Struct("<qi")
+_DATE_BYTES = 8
 _FNV_OFFSET = 0xCBF29CE484222325
 _FNV_PRIME = 0x100000001B3
 
@@ -145,7 +146,7 @@ class PythonWalker:
             elif leaf.is_nullness:
                 column[first_row + row] = False
             elif leaf.code == TypeCode.TIMESTAMP:
-                millis, nanos = _TIMESTAMP.unpack_from(rows, offset)
+                millis, nanos = _instant(rows, offset, width)
                 column[first_row + row] = millis * 1_000_000 + nanos
             else:
                 values = np.frombuffer(rows[offset : offset + width], leaf.dtype)
@@ -199,6 +200,8 @@ class PythonWalker:
         if binary_type is None:
             raise self._fault(Rule.TYPE, -1, at)
         self._hashes.append(at + 8)
+        if not node.fields:  # nothing is read of it, so its schema need not be known
+            return header.length
         if not header.flags & ObjectFlag.HAS_SCHEMA:
             self._null(node, at)
             return header.length
@@ -244,13 +247,14 @@ class PythonWalker:
         if leaf.is_nullness:
             self._spans[number] = (at, 0)
             return at + 1
-        if rows[at] != leaf.code:
+        is_date = leaf.code == TypeCode.TIMESTAMP and rows[at] == TypeCode.DATE
+        if rows[at] != leaf.code and not is_date:
             raise self._fault(Rule.TYPE, number, at)
         payload, size = self._payload(rows, leaf, number, at, limit)
         if payload + size > limit:
             raise self._fault(Rule.BYTES, number, at)
         is_instant = kind_of(leaf) == PayloadKind.TIMESTAMP
-        if is_instant and not _is_in_nanos(*_TIMESTAMP.unpack_from(rows, payload)):
+        if is_instant and not _is_in_nanos(*_instant(rows, payload, size)):
             raise self._fault(Rule.TIME, number, at)
         self._spans[number] = (payload, size)
         return payload + size
@@ -260,7 +264,7 @@ class PythonWalker:
         if kind == PayloadKind.LIST:
             return at, self._value_bytes(rows, number, at, limit)
         if kind == PayloadKind.TIMESTAMP:
-            return payload, 12
+            return payload, _TIMESTAMP.size if rows[at] == TypeCode.TIMESTAMP else _DATE_BYTES
         if kind == PayloadKind.UUID:
             return payload, 16
         if kind == PayloadKind.DECIMAL:
@@ -298,6 +302,12 @@ class PythonWalker:
         return payload + 4
 
 
+def _instant(rows: memoryview, payload: int, size: int) -> tuple[int, int]:
+    """Return milliseconds and nanoseconds; a java.util.Date has the former alone."""
+    millis, nanos = _TIMESTAMP.unpack(bytes(rows[payload : payload + size]).ljust(_TIMESTAMP.size, b"\0"))
+    return millis, nanos
+
+
 def _is_in_nanos(millis: Any, nanos: Any) -> Any:
     return (
         (millis >= MIN_MILLIS_AS_NANOS) & (millis <= MAX_MILLIS_AS_NANOS) & (nanos >= 0) & (nanos < 1_000_000)
@@ -310,7 +320,8 @@ def _strided_values(leaf: Leaf, values: NDArray[np.uint8]) -> NDArray[Any] | Non
         return np.zeros(len(values), bool)
     if leaf.code == TypeCode.TIMESTAMP:
         millis = np.ascontiguousarray(values[:, :8]).view("<i8")[:, 0]
-        nanos = np.ascontiguousarray(values[:, 8:]).view("<i4")[:, 0]
+        has_nanos = values.shape[1] > _DATE_BYTES
+        nanos = np.ascontiguousarray(values[:, 8:]).view("<i4")[:, 0] if has_nanos else np.int32(0)
         return np.asarray(millis * 1_000_000 + nanos) if _is_in_nanos(millis, nanos).all() else None
     typed = values.view(leaf.dtype)
     return typed if leaf.is_array else typed[:, 0]

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+import tokenize
 import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -50,10 +51,12 @@ def main() -> None:
     _prepare(task)
     if port := os.environ.get(loopback.PORTS):
         _keep_port(int(port), preloaded, task)
-    if task.after_import:
-        _hook_imports(task)
+    watch = _hook_imports(task) if task.after_import else None
     with leaving.insisting():
         code, error = _run(task)
+    if code == 0 and watch is not None and (reason := _why_alone(task, watch)):
+        _say(f"ignite_tf_magic: this worker fails, as no process of it took part in the run: {reason}")
+        code = 1
     if code and _lacks_room(error):
         code = _EXIT_TEMPORARY
     if os.getpid() != pid:  # a child that the script has forked
@@ -166,7 +169,7 @@ def _keep_port(port: int, preloaded: str | None, task: WorkerTask) -> None:
         )
 
 
-def _hook_imports(task: WorkerTask) -> None:
+def _hook_imports(task: WorkerTask) -> UnhookedWatch | None:
     """Have modules followed by their calls, in this process and in all that it starts, which may be the worker."""
     defer_imports()
     for module, function in task.after_import.items():
@@ -175,8 +178,19 @@ def _hook_imports(task: WorkerTask) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join([_SITE_HOOK, *known])
     os.environ["IGNITE_TF_AFTER_IMPORT"] = ",".join(map("=".join, task.after_import.items()))
     os.environ["IGNITE_TF_CLAIM_FILE"] = task.claim_file
-    if task.has_peers:
-        UnhookedWatch(_SITE_HOOK, _say).start()
+    if not task.has_peers:
+        return None
+    watch = UnhookedWatch(_SITE_HOOK, _say)
+    watch.start()
+    return watch
+
+
+def _why_alone(task: WorkerTask, watch: UnhookedWatch) -> str:
+    """Return why TensorFlow was used without the other workers, when no process has taken part for this one."""
+    if Path(task.claim_file).exists():
+        return ""
+    unusable = Path(f"{task.claim_file}.alone")  # written by the site hook
+    return "; ".join([*watch.found, *(unusable.read_text().splitlines()[:1] if unusable.exists() else ())])
 
 
 def _say(line: str) -> None:
@@ -236,7 +250,8 @@ def _run_script(script: Path, variables_from: str) -> None:
     sys.modules["__main__"] = module
     if variables_from:
         module.__dict__.update(call_named(variables_from))
-    code = compile(script.read_text(encoding="utf-8"), str(script), "exec", dont_inherit=True)
+    with tokenize.open(script) as file:  # as Python itself: a byte order mark, a coding line
+        code = compile(file.read(), str(script), "exec", dont_inherit=True)
     exec(code, module.__dict__)  # noqa: S102 - what this program is for
 
 

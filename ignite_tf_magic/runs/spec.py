@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 import warnings
@@ -28,6 +29,8 @@ from ignite_tf_magic.runs.timeouts import Timeouts
 from ignite_tf_magic.settings.options import ConnectOptions, Endpoint
 
 _RESPAWNS = 100
+_PYTHONPATH = "PYTHONPATH"
+_MADE_OF_SEVERAL = (_PYTHONPATH, loopback.PRELOAD)  # of ours and the user's, when the process starts
 _SERVER = "ignite_tf_magic.training.task_server:serve"
 _SHARE = ("IGNITE_DATASET_PART", "IGNITE_DATASET_ASSIGNED_CACHE", "IGNITE_DATASET_ASSIGNMENT_FILE")
 _RENDEZVOUS = (
@@ -93,7 +96,7 @@ def worker_environment(
     return {
         **rendezvous(record, seat),
         **_coordination(record, role),
-        **spec.environment,
+        **{name: value for name, value in spec.environment.items() if name not in _MADE_OF_SEVERAL},
         "TF_CONFIG": tf_config(spec.strategy, spec.roles, record.order.addresses, seat.worker),
         # Lets TensorFlow's server share a port with the socket that keeps it free for this run.
         "TF_GRPC_REUSE_PORT": "1",
@@ -208,8 +211,12 @@ def worker_job(
         early: What may have been started on the host already, for a job of this kind; None starts it cold.
     """
     run, generation, home = record.run_id, record.generation, f"{root}/runs/{record.run_id}"
-    path = {"PYTHONPATH": python_path} if python_path else {}
-    first = {loopback.PRELOAD: preload} if preload else {}
+    # From the process's first instruction: ld.so and Python read some at once.
+    own = dict(record.spec.environment)
+    if paths := [each for each in (own.get(_PYTHONPATH), python_path) if each]:
+        own[_PYTHONPATH] = os.pathsep.join(paths)
+    if preloads := loopback.joined(preload, own.get(loopback.PRELOAD)):
+        own[loopback.PRELOAD] = preloads
     role = record.role(seat.worker)
     return Job(
         run=run,
@@ -221,7 +228,7 @@ def worker_job(
             "ignite_tf_magic.runs.bootstrap",
             f"{home}/{task_name(seat.worker, generation)}",
         ),
-        env={"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8", **path, **first},
+        env={"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8", **own},
         log=log_name(seat.worker, generation),
         cwd=f"{home}/start",  # empty, so that no file there hides a module
         create_cwd=True,

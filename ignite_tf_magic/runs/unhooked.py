@@ -1,7 +1,7 @@
-"""Tells of processes of a worker that use TensorFlow, and that the run cannot make part of it. Standard library only.
+"""Finds processes of a worker that use TensorFlow, and that the run cannot make part of it. Standard library only.
 
-Python listens to PYTHONPATH unless it is told not to (-I, -E, -S), and a shell script may have put another in its
-place. Such a process looks like any other from within; from outside, Linux tells. Elsewhere nothing is told.
+Python reads PYTHONPATH unless an option forbids it (-I, -E, -S). A shell script may have replaced it, or put a
+directory with another sitecustomize.py in front. Linux shows such a process from outside; elsewhere none is found.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ _PROC = Path("/proc")
 
 
 class UnhookedWatch:
-    """Looks at the processes of this session now and then, and tells once of each that is not part of the run.
+    """Looks at the processes of this session now and then, and reports each that is not part of the run once.
+
+    Attributes:
+        found: What was reported.
 
     Args:
         directory: What is the first of PYTHONPATH in those that are.
@@ -28,6 +31,7 @@ class UnhookedWatch:
         self._directory = directory
         self._say = say
         self._known = {os.getpid()}
+        self.found: list[str] = []
         self._own = _read(os.getpid(), "cmdline")
 
     def start(self) -> None:
@@ -49,19 +53,27 @@ class UnhookedWatch:
             command = _read(pid, "cmdline")
             # One that was forked has the hooks of the process that it was forked from.
             if command != self._own and not self._is_hooked(pid, command):
-                self._say(self._words(pid, command))
+                self.found.append(self._words(pid, command))
+                self._say(self.found[-1])
 
     def _is_hooked(self, pid: int, command: bytes) -> bool:
         variables = _read(pid, "environ").split(b"\0")
         paths = [each.partition(b"=")[2] for each in variables if each.startswith(b"PYTHONPATH=")]
-        return any(self._directory.encode() in each.split(b":") for each in paths) and not _is_deaf(command)
+        return any(map(self._comes_first, paths)) and not _is_deaf(command)
+
+    def _comes_first(self, paths: bytes) -> bool:
+        """Tell whether the first directory with a sitecustomize is that of the run."""
+        for each in os.fsdecode(paths).split(":"):
+            if each == self._directory or Path(each, "sitecustomize.py").exists():
+                return each == self._directory
+        return False
 
     def _words(self, pid: int, command: bytes) -> str:
         shown = " ".join(each.decode(errors="replace") for each in command.split(b"\0") if each)[:100]
         return (
             f"ignite_tf_magic: process {pid} ({shown}) uses TensorFlow, but its interpreter knows nothing of this run: "
             "what it trains, it trains alone, not with the other workers. Keep the run's PYTHONPATH "
-            '(PYTHONPATH="/my/path:$PYTHONPATH"), and leave python\'s options -I, -E and -S out'
+            '(PYTHONPATH="$PYTHONPATH:/my/path"), and leave python\'s options -I, -E and -S out'
         )
 
 

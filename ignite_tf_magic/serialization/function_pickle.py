@@ -29,10 +29,10 @@ from typing import Any
 import cloudpickle
 
 from ignite_tf_magic.errors import ConfigError
+from ignite_tf_magic.serialization import sent_function
 
 MAX_BYTES = 64 << 20
 _PACKAGE = __name__.partition(".")[0]
-_VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 # Which Python pickles by name, wherever it is defined.
 _CACHED = type(functools.lru_cache(int))
 _FRAMEWORKS = ("tensorflow", "keras")
@@ -63,8 +63,8 @@ class FunctionPickle:
             [
                 f"# Made by {_PACKAGE} from the function {self.name}, which travels as a pickle.",
                 *(["import tensorflow"] if self.imports_tensorflow else []),
-                f"from {__name__} import unpickle_function as _unpickled",
-                f'_function = _unpickled({self.name!r}, {_VERSION!r}, """\n{lines}\n""")',
+                f"from {sent_function.__name__} import unpickle_function as _unpickled",
+                f'_function = _unpickled({self.name!r}, {sent_function.VERSION!r}, """\n{lines}\n""")',
                 last_line,
                 "",
             ]
@@ -102,27 +102,6 @@ def pickle_function(function: Any) -> FunctionPickle:
                 "write it to igfs:// and send its address"
             )
     return FunctionPickle(name, data, digest, _uses_frameworks(inner))
-
-
-def unpickle_function(name: str, version: str, text: str) -> Any:
-    """Load a function that was sent, in a worker.
-
-    Raises:
-        ConfigError: This Python has another minor version, or lacks a library that the function uses.
-    """
-    if version != _VERSION:
-        raise ConfigError(
-            f"the function {name} was sent by Python {version}, and this worker runs Python {_VERSION}: a function "
-            "needs the same minor version on all hosts (--python, --requirements). A %%ignite_tf cell or a script does "
-            "not"
-        )
-    function, sources = cloudpickle.loads(base64.b64decode(text))
-    for file, source in sources.items():  # so that tracebacks show lines
-        linecache.cache.setdefault(file, (len(source), None, source.splitlines(keepends=True), file))
-    try:
-        return cloudpickle.loads(function)
-    except ImportError as error:
-        raise ConfigError(f"the function {name} uses what this worker cannot import: {error}") from error
 
 
 class _StaysHere(Exception):

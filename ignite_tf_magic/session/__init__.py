@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ignite_tf_magic.client.sql import QueryProgress as QueryProgress
     from ignite_tf_magic.client.sql_result import QueryResult as QueryResult
-    from ignite_tf_magic.data.loading import LoadOutcome as LoadOutcome
-    from ignite_tf_magic.data.loading import LoadProgress as LoadProgress
+    from ignite_tf_magic.data.additions import EndedLoad as EndedLoad
+    from ignite_tf_magic.data.load_options import LoadOutcome as LoadOutcome
+    from ignite_tf_magic.data.load_options import LoadProgress as LoadProgress
     from ignite_tf_magic.data.sources import is_source as is_source
-    from ignite_tf_magic.data.tables import TextFormat as TextFormat
+    from ignite_tf_magic.data.text_files import TextFormat as TextFormat
     from ignite_tf_magic.doctor.diagnosis import Check as Check
     from ignite_tf_magic.doctor.diagnosis import Diagnosis as Diagnosis
     from ignite_tf_magic.doctor.diagnosis import Health as Health
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from ignite_tf_magic.session.installation import installed as installed
     from ignite_tf_magic.session.known_runs import get_run as get_run
     from ignite_tf_magic.session.known_runs import stop_run as stop_run
+    from ignite_tf_magic.session.listing import kept_ready as kept_ready
     from ignite_tf_magic.session.listing import left_runs as left_runs
     from ignite_tf_magic.session.listing import list_runs as list_runs
     from ignite_tf_magic.session.listing import only_run as only_run
@@ -72,9 +74,11 @@ if TYPE_CHECKING:
     from ignite_tf_magic.session.prediction_steps import PredictionOutcome as PredictionOutcome
     from ignite_tf_magic.session.pruning import Pruned as Pruned
     from ignite_tf_magic.session.run_index import Listed as Listed
+    from ignite_tf_magic.session.run_index import damaged_words as damaged_words
     from ignite_tf_magic.session.run_index import is_live as is_live
     from ignite_tf_magic.session.run_plans import COMMUNICATION as COMMUNICATION
     from ignite_tf_magic.session.run_plans import RunRequest as RunRequest
+    from ignite_tf_magic.session.run_scripts import read_source as read_source
     from ignite_tf_magic.session.training_run import MetricsTail as MetricsTail
     from ignite_tf_magic.session.training_run import TrainingRun as TrainingRun
     from ignite_tf_magic.settings.options import OnRebalance as OnRebalance
@@ -87,9 +91,10 @@ _NAMES_IN = {
     "client.sql": "QueryProgress",
     "client.sql_result": "QueryResult",
     "settings.options": "OnRebalance",
-    "data.loading": "LoadOutcome LoadProgress",
+    "data.additions": "EndedLoad",
+    "data.load_options": "LoadOutcome LoadProgress",
     "data.sources": "is_source",
-    "data.tables": "TextFormat",
+    "data.text_files": "TextFormat",
     "doctor.diagnosis": "Check Diagnosis Health",
     "embedded": "ClusterStopped EmbeddedCluster EmbeddedNode EmbeddedOptions",
     "runs.handles.failure": "Failure",
@@ -111,14 +116,15 @@ _NAMES_IN = {
     "session.cluster_names": "cache_names columns_of_tables paths_in_directory",
     "session.installation": "InstalledPart installed",
     "session.known_runs": "get_run stop_run",
-    "session.listing": "left_runs list_runs only_run",
+    "session.listing": "kept_ready left_runs list_runs only_run",
     "session.local_nodes": "local_down local_status local_up start_embedded",
     "session.panel_feed": "PanelFeed PanelSeen",
     "session.predicting": "predict",
     "session.prediction_steps": "PredictionOutcome",
     "session.pruning": "Pruned",
-    "session.run_index": "Listed is_live",
+    "session.run_index": "Listed damaged_words is_live",
     "session.run_plans": "COMMUNICATION RunRequest",
+    "session.run_scripts": "read_source",
     "session.overviews": "Overview overview",
     "profiling.seen_fields": "RowKind",
     "session.training_run": "MetricsTail TrainingRun",

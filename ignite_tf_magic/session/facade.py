@@ -23,12 +23,14 @@ from ignite_tf_magic.client.sql import QueryProgress, SqlClient
 from ignite_tf_magic.client.sql_result import QueryResult
 from ignite_tf_magic.client.table_names import list_tables
 from ignite_tf_magic.closing import Closing
-from ignite_tf_magic.data.loading import LoadOutcome
-from ignite_tf_magic.data.tables import TextFormat
+from ignite_tf_magic.data.load_options import LoadOutcome
+from ignite_tf_magic.data.text_files import TextFormat
 from ignite_tf_magic.embedded import EmbeddedCluster
 from ignite_tf_magic.errors import CacheNotFound, ConfigError, IgniteTfError, NoRoom
 from ignite_tf_magic.igfs.addresses import given_cluster
 from ignite_tf_magic.igfs.volume import Volume
+from ignite_tf_magic.launch.entries import mib
+from ignite_tf_magic.launch.parcels import Parcel
 from ignite_tf_magic.profiling.columns import CacheColumns, look_at_columns
 from ignite_tf_magic.profiling.profile import SAMPLED_ROWS, CacheProfile, make_profile
 from ignite_tf_magic.profiling.sample import CacheSample, look_at_rows
@@ -74,8 +76,8 @@ from ignite_tf_magic.session.training_run import TrainingRun
 from ignite_tf_magic.settings.options import Config, ConnectOptions, Endpoint, state_dir, timeouts_divisor
 
 Report = Callable[[str], None]
-_REGISTRY_ANSWER_S = 10.0
-"""Then a node is taken to have lost its power, and another is asked."""
+_MOST_NAMES = 8
+_REGISTRY_ANSWER_S = 10.0  # after it a node is taken to have lost its power, and another is asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,9 +299,24 @@ class Session(Loading, Predicting, Closing):
             self.report(f"warning: {warning}")
         for host, reason in run.plan.unusable.items():
             self.report(f"{host} gets no worker, and its partitions are read over the network: {reason}")
+        for parcel in run.parcels:
+            if parcel.digest == run.spec.job_parcel:
+                self._report_job(str(request.job_dir), parcel)
         if run.plan.is_far:
             self.report("no host with data can be used: all workers run on this machine")
         return run
+
+    def _report_job(self, directory: str, parcel: Parcel) -> None:
+        self.report(
+            f"{directory}: {parcel.num_files:,} files, {mib(parcel.num_bytes)} packed, go to the hosts"
+        )
+        if parcel.left_out:
+            names = ", ".join(parcel.left_out[:_MOST_NAMES])
+            more = len(parcel.left_out) - _MOST_NAMES
+            self.report(
+                f"left out of it (secrets, and links that lead out): {names}{f' and {more} more' if more > 0 else ''}; "
+                "--include NAME ships what a link leads to"
+            )
 
     def _plan_where_most_nodes_are(self, request: RunRequest, reach: Reach) -> RunPlan:
         """Plan again when the node that was asked turns out to be on the smaller side of a cut."""
@@ -530,13 +547,12 @@ def load(
     packed: bool = False,
     rejects: Path | None = None,
     text: TextFormat | None = None,
+    keep_nan: bool = False,
+    drop: Sequence[str] = (),
     options: ConnectOptions | None = None,
     report: Report = echo,
 ) -> LoadOutcome:
-    """Create a cache from data, in the given, the configured or the embedded cluster.
-
-    Arguments and errors are those of `Session.load` and `open_session`.
-    """
+    """Create a cache from data in a cluster; arguments and errors are those of `Session.load` and `open_session`."""
     with open_session(options, report=report) as session:
         outcome = session.load(
             cache,
@@ -551,13 +567,15 @@ def load(
             packed=packed,
             rejects=rejects,
             text=text,
+            keep_nan=keep_nan,
+            drop=drop,
         )
     report(str(outcome))
     return outcome
 
 
 def attach_run(
-    run_id: str, config: Path | None = None, via: str | None = None, *, report: Callable[[str], None]
+    run_id: str, config: Path | None = None, via: str | None = None, *, report: Report
 ) -> TrainingRun:
     """Find a run to watch; one that its owner has left, as a kernel that was restarted, is this process's from now on.
 

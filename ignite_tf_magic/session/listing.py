@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from ignite_tf_magic.errors import RunNotFound
+from ignite_tf_magic.launch.agent.processes import JOB_MARK
 from ignite_tf_magic.runs.handles.run import list_runs as list_local
 from ignite_tf_magic.runs.record import RunInfo
 from ignite_tf_magic.session.resolve import configuration, run_index, runs_dir
 from ignite_tf_magic.session.run_index import Listed
+from ignite_tf_magic.settings.options import state_dir
+
+_MARK = f"{JOB_MARK}=".encode()
 
 
 def list_runs(*, include_ended: bool = False, config: Path | None = None, via: str | None = None) -> Listed:
@@ -25,6 +30,22 @@ def list_runs(*, include_ended: bool = False, config: Path | None = None, via: s
         ConfigError: The configuration cannot be read.
     """
     return run_index(configuration(config, via)).runs(include_ended=include_ended)
+
+
+def kept_ready() -> tuple[int, int]:
+    """Return how many processes wait on this machine for the next run, and their memory in bytes. Linux only."""
+    nonces = {path.suffix[1:].encode() for path in (state_dir() / "parked").glob("*.*")}
+    count = num_bytes = 0
+    for process in Path("/proc").glob("[0-9]*") if nonces else ():
+        try:
+            variables = (process / "environ").read_bytes().split(b"\0")
+            pages = int((process / "statm").read_text().split()[1])
+        except OSError:  # it has ended, or is another account's
+            continue
+        if any(each.partition(b"=")[2] in nonces for each in variables if each.startswith(_MARK)):
+            count += 1
+            num_bytes += pages * os.sysconf("SC_PAGE_SIZE")
+    return count, num_bytes
 
 
 def only_run(*, or_newest: bool = False, config: Path | None = None, via: str | None = None) -> RunInfo:

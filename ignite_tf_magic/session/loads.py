@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from ignite_tf_magic.client.client import Client
 from ignite_tf_magic.client.packed_entries import num_packed_rows
-from ignite_tf_magic.data.loading import LoadOptions, LoadOutcome, LoadProgress, LoadWay, load_rows
+from ignite_tf_magic.data.additions import EndedLoad, accept_load, undo_load
+from ignite_tf_magic.data.load_options import LoadOptions, LoadOutcome, LoadProgress, LoadWay
+from ignite_tf_magic.data.loading import load_rows
 from ignite_tf_magic.data.packing import UnpackedRows, load_packed, unpacked
 from ignite_tf_magic.data.sources import SourceOptions, read_source
-from ignite_tf_magic.data.tables import TextFormat
+from ignite_tf_magic.data.text_files import TextFormat
 from ignite_tf_magic.dataset.options import ReadOptions, parse_nulls
 from ignite_tf_magic.dataset.reader import ChunkReader
 from ignite_tf_magic.dataset.source import Source, open_source
@@ -28,14 +29,10 @@ def _opened_whole(options: ReadOptions) -> Source:
     Raises:
         SchemaError: A field has no tensor form, and nobody has named the fields that are wanted.
     """
-    if options.fields is not None:
-        return open_source(options)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", "of cache .* these fields are left out")
-        try:
-            return open_source(options)
-        except UserWarning as left_out:
-            raise SchemaError(f"nothing was packed: {left_out}") from None
+    source = open_source(options, warns=False)
+    if options.fields is None and (told := source.told_left_out()):
+        raise SchemaError(f"nothing was packed: {told}. Name the fields to pack: fields=[...], --field NAME")
+    return source
 
 
 class ConnectedSession(Protocol):
@@ -43,6 +40,7 @@ class ConnectedSession(Protocol):
 
     options: ConnectOptions
     client: Client
+    report: Callable[[str], None]
 
 
 class Loading:
@@ -63,6 +61,8 @@ class Loading:
         packed: bool = False,
         rejects: Path | None = None,
         text: TextFormat | None = None,
+        keep_nan: bool = False,
+        drop: Sequence[str] = (),
         progress: LoadProgress | None = None,
     ) -> LoadOutcome:
         """Create a cache from data, or give one more rows; blocks until all rows are written.
@@ -79,7 +79,8 @@ class Loading:
             replace: Take the place of a cache of that name. Its rows stay until the new ones are whole beside them,
                 which needs room for both; a load that was ended before leaves nothing to keep.
             append: Write the rows into a cache that is there, where all of their keys have to be new. Without keys
-                they are numbered on from the largest.
+                they are numbered on from the largest. All rows are checked against the cache's table first. If an
+                append dies, `undo_load` removes its rows.
             upsert: Write them into a cache that is there, over rows with the same keys.
             resume: Go on with a load of the same source that was ended before it was whole.
             packed: Pack many rows into each entry, in Arrow's format: a dataset reads them much faster, and no row
@@ -87,6 +88,8 @@ class Loading:
             rejects: File for rows that have no form in a cache, with reasons, as JSON lines; these are left out then,
                 and an error otherwise.
             text: How files of text are read.
+            keep_nan: Keep NaN among the floats of a pandas frame as a number; it is missing (NULL) otherwise.
+            drop: Columns that are left out.
             progress: Told the rows written so far and all rows, from other threads, one at a time.
 
         Raises:
@@ -101,19 +104,47 @@ class Loading:
             LoadNotResumed: There is no load to go on with, or it was one of another source.
             RegionFull: A node has no room for the rows. Those that are written stay, and the cache is marked; one that
                 was to be replaced is whole.
+            RowsRefused: The cluster refused rows of an append or upsert. Those that an append had written are removed.
         """
         asked = {LoadWay.REPLACE: replace, LoadWay.APPEND: append, LoadWay.UPSERT: upsert}
         ways = [way for way, is_asked in asked.items() if is_asked]
         if len(ways) > 1:
             raise ConfigError(f"rows can {' or '.join(way.value for way in ways)}, and not both; choose one")
         names = (key,) if isinstance(key, str) else tuple(key)
-        rows = read_source(source, SourceOptions(names, split, text or TextFormat(), rejects))
+        reading = SourceOptions(names, split, text or TextFormat(), rejects, keep_nan, drop, self.report)
+        rows = read_source(source, reading)
         way = ways[0] if ways else LoadWay.NEW
         options = LoadOptions(backups, way, resume, names, progress)
         if not packed:
             return load_rows(self.client, cache, rows, options)
         outcome = load_packed(self.client, cache, unpacked(cache, rows), options)
         return dataclasses.replace(outcome, rejected=rows.num_rejected)
+
+    def undo_load(self: ConnectedSession, cache: str) -> EndedLoad:
+        """Remove the rows of an append that did not finish, and mark the cache as complete.
+
+        Make sure that the append does not run any more. An upsert cannot be undone: the rows that it replaced are gone.
+
+        Args:
+            cache: Name of the cache, or of its table.
+
+        Raises:
+            CacheNotFound: The cache does not exist.
+            LoadNotUndone: Its last load has finished, or was not an append.
+        """
+        return undo_load(self.client, cache)
+
+    def accept_load(self: ConnectedSession, cache: str) -> EndedLoad:
+        """Keep the rows of a load that did not finish, and mark the cache as complete.
+
+        Args:
+            cache: Name of the cache, or of its table.
+
+        Raises:
+            CacheNotFound: The cache does not exist.
+            LoadNotUndone: Its last load has finished.
+        """
+        return accept_load(self.client, cache)
 
     def pack(
         self: ConnectedSession,

@@ -26,7 +26,8 @@ from ignite_tf_magic.client.cache_facts import (
 )
 from ignite_tf_magic.client.client import Cache, Client
 from ignite_tf_magic.client.packed_entries import holds_packed_rows
-from ignite_tf_magic.data.loading import LoadProgress, check_table
+from ignite_tf_magic.data.load_options import LoadProgress
+from ignite_tf_magic.data.loading import check_table
 from ignite_tf_magic.errors import (
     CacheExists,
     CacheNameError,

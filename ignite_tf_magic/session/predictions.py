@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ignite_tf_magic.data.loading import LoadProgress
+from ignite_tf_magic.data.load_options import LoadProgress
 from ignite_tf_magic.prediction.job import DEFAULT_BATCH_ROWS
 from ignite_tf_magic.session.prediction_steps import (
     Prediction,

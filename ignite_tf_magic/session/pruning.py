@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 
 from ignite_tf_magic.errors import (
     HostRefused,
@@ -23,6 +24,7 @@ from ignite_tf_magic.igfs.layout import DirectoryNode
 from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.launch.hosts import Host, call_all
 from ignite_tf_magic.runs.decisions import mark_stopped
+from ignite_tf_magic.runs.directory import RunDirectory
 from ignite_tf_magic.runs.handles.run import Run
 from ignite_tf_magic.runs.handles.run_files import RUNS
 from ignite_tf_magic.runs.reach import Reach
@@ -91,9 +93,11 @@ class Pruner:
             older_than: Only runs that ended longer ago are removed.
             dry_run: Only tell what would be removed.
         """
-        known = {run.id: run for run in self._index.runs(include_ended=True)}
+        listed = self._index.runs(include_ended=True)
+        known = {run.id: run for run in listed}
         ended = {name: run.ended_at or run.started_at for name, run in known.items() if run.state.has_ended}
-        ended |= self._only_in_igfs(known)
+        ended |= {path.name: _changed_at(path) for path in listed.unreadable}
+        ended |= self._only_in_igfs({*known, *ended})
         chosen = self._but_the_newest(ended, keep)
         if older_than is not None:
             limit = _before_now(older_than)
@@ -141,9 +145,7 @@ class Pruner:
     def _remove(self, run_id: str, info: RunInfo | None, *, dry_run: bool) -> str | None:
         """Remove a run; gives why it had to stay instead."""
         if info is None:
-            if not dry_run:
-                self._remove_from_igfs(run_id)
-            return None
+            return None if dry_run else self._remove_without_record(run_id)
         try:
             run = self._index.find(run_id)
         except RunNotFound:
@@ -165,6 +167,18 @@ class Pruner:
         self._remove_from_igfs(run_id)
         shutil.rmtree(run.directory.path, ignore_errors=True)
         self._registry.remove(run_id)
+        return None
+
+    def _remove_without_record(self, run_id: str) -> str | None:
+        """Remove a run whose record is damaged, or of which only igfs knows; return why it had to stay instead."""
+        if (self._reach.root / "runs" / run_id).is_dir():
+            with self._reach.visiting([HostRecord("this machine")]) as (here,):
+                if living := _living(here, run_id):
+                    return f"{', '.join(living)} of it lives"
+                _remove_when_quiet(here, run_id)
+            shutil.rmtree(self._reach.root / "runs" / run_id, ignore_errors=True)
+            self._registry.remove(run_id)
+        self._remove_from_igfs(run_id)
         return None
 
     def _close(self, run: Run) -> str | None:
@@ -238,6 +252,10 @@ class Pruner:
             return RunRecord.from_others(json.loads(data)).state.has_ended
         except (PathNotFound, ValueError, RecursionError):
             return False
+
+
+def _changed_at(path: Path) -> datetime:
+    return datetime.fromtimestamp(RunDirectory(path).record.stat().st_mtime, timezone.utc)
 
 
 def _living(host: Host, run_id: str) -> list[str]:

@@ -53,8 +53,8 @@ def reach_of(config: Config) -> Reach:
     """Say how hosts are reached."""
     options = config.ssh
     ssh = SshOptions(
-        config_files=None if options.config is None else (str(options.config),),
-        known_hosts=None if options.known_hosts is None else (str(options.known_hosts),),
+        config_file=None if options.config is None else str(options.config),
+        known_hosts=None if options.known_hosts is None else str(options.known_hosts),
         user=options.user,
         via=options.via,
     )

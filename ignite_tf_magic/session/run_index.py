@@ -16,12 +16,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ignite_tf_magic.errors import ConnectionFailed, IgniteTfError, RecordForged, RunNotFound
+from ignite_tf_magic.errors import ConnectionFailed, IgniteTfError, RecordDamaged, RecordForged, RunNotFound
 from ignite_tf_magic.launch.files import write_private
 from ignite_tf_magic.launch.hosts import Host, call_all
 from ignite_tf_magic.runs.directory import SEEN, RunDirectory, is_directory_name, resolve_prefix
-from ignite_tf_magic.runs.handles.run import Run, local_run
-from ignite_tf_magic.runs.handles.run import list_runs as list_local
+from ignite_tf_magic.runs.handles.run import Run, local_run, read_runs
 from ignite_tf_magic.runs.hosts.topology import connect_to_most
 from ignite_tf_magic.runs.logs.mirror import seen_directory
 from ignite_tf_magic.runs.record import HostRecord, RunRecord, info_of
@@ -44,10 +43,16 @@ _LOST_IS_SHOWN = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """Runs, oldest first, and what of the picture is missing, in words. Iterating gives the runs."""
+    """Runs, oldest first. Iterating gives the runs.
+
+    Attributes:
+        warnings: Why runs may be missing.
+        unreadable: Runs of this machine whose record is damaged, by their directories.
+    """
 
     runs: tuple[RunInfo, ...]
     warnings: tuple[str, ...] = ()
+    unreadable: tuple[Path, ...] = ()
 
     def __iter__(self) -> Iterator[RunInfo]:
         return iter(self.runs)
@@ -88,7 +93,8 @@ class RunIndex:
 
     def runs(self, *, include_ended: bool = False) -> Listed:
         """List runs, oldest first."""
-        native = {info.id: info for info in list_local(self._runs_dir, include_ended=True)}
+        readable, unreadable = read_runs(self._runs_dir)
+        native = {info.id: info for info in readable}
         others, warnings = self._others()
         infos = {info.id: info for info in others}
         # Of a detached run this machine is one of several hosts, and others may go on without it.
@@ -99,7 +105,9 @@ class RunIndex:
         }
         now = datetime.now(timezone.utc)
         chosen = [info for info in infos.values() if include_ended or is_live(info, now)]
-        return Listed(tuple(sorted(chosen, key=lambda info: (info.started_at, info.id))), warnings)
+        damaged = tuple(path for path in unreadable if path.name not in infos)
+        runs = sorted(chosen, key=lambda info: (info.started_at, info.id))
+        return Listed(tuple(runs), warnings, damaged)
 
     def find(self, run_id: str) -> Run:
         """Find a run by its id, or by the beginning of it or of its name.
@@ -108,8 +116,10 @@ class RunIndex:
 
         Raises:
             RunNotFound: No id begins so, or several do; the error lists them.
+            RecordDamaged: The run's record cannot be read.
         """
-        own = {info.id: not info.state.has_ended for info in list_local(self._runs_dir, include_ended=True)}
+        readable, unreadable = read_runs(self._runs_dir)
+        own = {info.id: not info.state.has_ended for info in readable}
         if run_id in own:
             return self._native(run_id)
         records, warnings = self._records()
@@ -123,6 +133,9 @@ class RunIndex:
             records, warnings = self._over_ssh()  # the registry may not have been told of it yet
             chosen = resolve_prefix(_going_on(records), run_id)
         if chosen is None:
+            for path in unreadable:
+                if path.name == run_id:
+                    raise RecordDamaged(run_id, "", "", damaged_words(path))
             raise RunNotFound(_nowhere(run_id, [*own, *records], warnings))
         return self._elsewhere(records[chosen][0])
 
@@ -255,6 +268,14 @@ class RunIndex:
     def is_of_this_home(self, run: Run) -> bool:
         """Whether the run's own directory is among those of this user here, not a copy of another machine's."""
         return run.directory.path.parent == self._runs_dir
+
+
+def damaged_words(path: Path) -> str:
+    """Say of a run's directory that its record is damaged, and what to do."""
+    return (
+        f"the record of run {path.name} cannot be read ({RunDirectory(path).record}); its output lies beside it. "
+        "To remove the run when nothing of it lives: ignite-tf prune"
+    )
 
 
 def _going_on(records: Mapping[str, tuple[RunRecord, bool]]) -> dict[str, bool]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -71,6 +71,7 @@ class RunRequest(RunOptions):
         cache: Name of the cache that is read, or of its SQL table.
         script: Source of the script that every worker runs; empty when there is a command.
         job_dir: Directory or archive that the command needs.
+        include: Patterns of links in it that lead out; what they lead to is shipped.
         name: What the run's id says behind its mark; the cache's name by default.
         max_restarts: So many failures in a row lead to a restart; None takes the configured number.
         on_rebalance: What a change of the cache's primary owners leads to; None takes what is configured.
@@ -94,6 +95,7 @@ class RunRequest(RunOptions):
     script: str = ""
     num_workers: int = 1
     job_dir: Path | None = None
+    include: Sequence[str] = ()
     name: str | None = None
     max_restarts: int | None = None
     on_rebalance: OnRebalance | None = None
@@ -143,7 +145,9 @@ def plan_run(
     if request.requirements is None:
         _check_versions(plan, spec, reach)
     package = pack_package() if any(host.ssh is not None for host in plan.hosts) else None
-    job = pack_job(request.job_dir) if request.job_dir is not None else None
+    job = None
+    if request.job_dir is not None:
+        job = pack_job(request.job_dir, request.command, include=request.include)
     return RunPlan(
         spec=replace(
             spec, package=package.digest if package else None, job_parcel=job.digest if job else None

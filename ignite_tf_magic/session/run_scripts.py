@@ -1,14 +1,31 @@
-"""The script that a run executes, as it was sent."""
+"""The script that a run executes: read from a file, and as it was sent."""
 
 from __future__ import annotations
 
+import re
 import shlex
+import tokenize
+from pathlib import Path
 
 from ignite_tf_magic.errors import ConfigError, IgniteTfError
 from ignite_tf_magic.launch.hosts import Host, call_all
 from ignite_tf_magic.runs.directory import script_path
 from ignite_tf_magic.runs.handles.run import Run
 from ignite_tf_magic.runs.record import RunRecord
+
+_CODING = re.compile(r"^([ \t\f]*#.*?coding[:=][ \t]*)[-\w.]+", re.ASCII)  # PEP 263
+
+
+def read_source(path: Path) -> str:
+    """Read Python source as Python does; a coding line then says UTF-8, in which scripts are sent.
+
+    Raises:
+        OSError: The file cannot be read.
+        UnicodeDecodeError, SyntaxError: It is not text in the encoding that it names.
+    """
+    with tokenize.open(path) as file:
+        lines = file.read().split("\n")
+    return "\n".join([*(_CODING.sub(r"\1utf-8", line) for line in lines[:2]), *lines[2:]])
 
 
 def read_script(run: Run) -> str:

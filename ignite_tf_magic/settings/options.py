@@ -10,6 +10,7 @@ import importlib.util
 import json
 import os
 import re
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -217,15 +218,20 @@ def cache_dir(*, make: bool = True) -> Path:
 
 
 def state_dir() -> Path:
-    """Where runs and embedded nodes live. Created on first use, readable by its owner only.
+    """Return the directory of runs and embedded nodes, which is made on first use, for its owner alone.
 
-    IGNITE_TF_HOME, when set, replaces the user's state directory.
+    It is IGNITE_TF_HOME, else a directory in the user's state directory that has the name of this host: several
+    hosts may share a home.
     """
     if home := os.environ.get("IGNITE_TF_HOME"):
         return _private(Path(home))
     import platformdirs
 
-    return _private(Path(platformdirs.user_state_dir("ignite_tf_magic", appauthor=False)))
+    everything = Path(platformdirs.user_state_dir("ignite_tf_magic", appauthor=False))
+    _private(everything)
+    if any((everything / name).is_dir() for name in ("agents", "runs", "embedded")):
+        return everything  # made before hosts had directories of their own
+    return _private(everything / socket.gethostname().partition(".")[0])
 
 
 def timeouts_divisor(env: Mapping[str, str] | None = None) -> float:

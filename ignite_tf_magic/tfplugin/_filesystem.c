@@ -23,6 +23,7 @@
 enum {
   TF_OK = 0,
   TF_INVALID_ARGUMENT = 3,
+  TF_NOT_FOUND = 5,
   TF_FAILED_PRECONDITION = 9,
   TF_RESOURCE_EXHAUSTED = 8,
   TF_OUT_OF_RANGE = 11,
@@ -303,7 +304,8 @@ static int is_probe(const char* path) {
   return rest && !strcmp(rest + 3, "\x01ignite_tf_magic.tfplugin");
 }
 
-static int get_stat(const char* path, TF_FileStatistics* stats, TF_Status* status) {
+/* Describe a path. `is_question`: nothing can be below a file, which is then no error but "not found". */
+static int get_stat(const char* path, int is_question, TF_FileStatistics* stats, TF_Status* status) {
   reply_t reply;
   if (is_probe(path)) {
     stats->length = (int64_t)(intptr_t)&control;
@@ -313,6 +315,7 @@ static int get_stat(const char* path, TF_FileStatistics* stats, TF_Status* statu
     return 1;
   }
   CALL(&reply, TABLE()->stat, path);
+  if (is_question && reply.code == TF_FAILED_PRECONDITION) reply.code = TF_NOT_FOUND;
   if (!settle(&reply, status)) return 0;
   if (reply.number < 0) {
     report(status, TF_INTERNAL, "the file system answered with a negative file length");
@@ -350,7 +353,7 @@ static void fs_open_region(const TF_Filesystem* fs, const char* path, TF_ReadOnl
                            TF_Status* status) {
   TF_FileStatistics stats;
   (void)fs;
-  if (!get_stat(path, &stats, status)) return;
+  if (!get_stat(path, 0, &stats, status)) return;
   if (stats.is_directory || stats.length == 0) {
     report(status, stats.is_directory ? TF_FAILED_PRECONDITION : TF_INVALID_ARGUMENT,
            stats.is_directory ? "a directory has no bytes to map" : "an empty file cannot be mapped");
@@ -417,12 +420,12 @@ static void fs_copy(const TF_Filesystem* fs, const char* source, const char* tar
 
 static void fs_stat(const TF_Filesystem* fs, const char* path, TF_FileStatistics* stats, TF_Status* status) {
   (void)fs;
-  get_stat(path, stats, status);
+  get_stat(path, 0, stats, status);
 }
 static void fs_exists(const TF_Filesystem* fs, const char* path, TF_Status* status) {
   TF_FileStatistics stats;
   (void)fs;
-  get_stat(path, &stats, status);
+  get_stat(path, 1, &stats, status);
 }
 
 /* The whole URI goes on. TensorFlow's own translation would drop the authority. */

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -9,17 +10,29 @@ from typing import Any
 from ignite_tf_magic.errors import InvalidPath
 
 _EVENTS = frozenset({"open", "os.mkdir"})
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+_READING_FAILS = (
+    "this library reads from the local disk by itself and does not know such addresses. Copy the file to a local path "
+    "(tf.io.gfile.copy), or pass its content: io.BytesIO(tf.io.gfile.GFile(path, 'rb').read())"
+)
+_WRITING_FAILS = (
+    "this library writes to the local disk by itself and does not know such addresses. Write to a local path and copy "
+    "it (tf.io.gfile.copy), or use a format that goes through TensorFlow, as .keras, .weights.h5, SavedModel and "
+    "checkpoints do"
+)
 
 
 class LocalGuard:
-    """Refuses to create local files and directories below "SCHEME:". One for each process; it stays.
+    """Refuses to open local files and to create directories below "SCHEME:". One for each process; it stays.
 
     Keras' legacy .h5 writer, for one, makes the directories of "igfs:///a/m.h5" on the local disk and writes there.
     """
 
     def __init__(self) -> None:
         self._schemes: tuple[str, ...] = ()
-        self._events = _EVENTS  # a module's names are gone before its process has ended
+        # A module's names are gone before its process has ended.
+        self._events, self._writing = _EVENTS, _WRITING
+        self._reading_fails, self._writing_fails = _READING_FAILS, _WRITING_FAILS
 
     def add(self, schemes: Iterable[str]) -> None:
         """Guard these schemes, too."""
@@ -32,12 +45,8 @@ class LocalGuard:
             return
         path = arguments[0]
         if isinstance(path, str) and path.startswith(self._schemes):
-            raise InvalidPath(
-                "this library writes to the local disk by itself and does not know such addresses. Write to a local "
-                "path and copy it (tf.io.gfile.copy), or use a format that goes through TensorFlow, as .keras, "
-                ".weights.h5, SavedModel and checkpoints do",
-                path,
-            )
+            reads = event == "open" and not arguments[2] & self._writing
+            raise InvalidPath(self._reading_fails if reads else self._writing_fails, path)
 
 
 def complete_gfile() -> None:

@@ -77,6 +77,11 @@ def register_schemes(handlers: Mapping[str, FileSystem]) -> None:
         _PROCESS.attach(control_at)
 
 
+def is_registered(scheme: str) -> bool:
+    """Return whether `register_schemes` has been called for a scheme in this process."""
+    return scheme in _PROCESS.handlers
+
+
 def _add_to_tensorflow(schemes: list[str]) -> None:
     """Register schemes with TensorFlow; one that another thread was quicker with is fine."""
     import tensorflow as tf

@@ -16,6 +16,7 @@ from ignite_tf_magic.training.hooking import seams
 from ignite_tf_magic.training.one_rule import print_line
 from ignite_tf_magic.training.reporting import Reporter, check_loss
 from ignite_tf_magic.training.resume import FitProgress, GracefulShutdown
+from ignite_tf_magic.training.roll_call import OPERATIONS
 from ignite_tf_magic.training.step import REPORT, SAVE, STOP
 from ignite_tf_magic.training.together import DataParallelFit
 
@@ -77,6 +78,28 @@ def listed(callbacks: Any) -> list[Any]:
     return list(
         callbacks if isinstance(callbacks, (list, tuple)) else getattr(callbacks, "callbacks", [callbacks])
     )
+
+
+def numbered_steps(framework: Framework, group: WorkerGroup) -> list[Any]:
+    """Make the callback that counts the steps that all workers make; none for one worker."""
+    if group.place.size == 1:
+        return []
+    kind = type("NumberedSteps", (_NumberedSteps, framework.module.callbacks.Callback), {})
+    return [kind()]
+
+
+class _NumberedSteps:
+    """Numbers steps, by which workers notice that they have come to different ones."""
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """A step of a training begins."""
+        del batch, logs
+        OPERATIONS.begin("a training step")
+
+    def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """A step of an evaluation begins."""
+        del batch, logs
+        OPERATIONS.begin("an evaluation step")
 
 
 def leading(

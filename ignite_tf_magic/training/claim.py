@@ -6,7 +6,6 @@ Another one may when it has ended, as in a shell script that trains twice.
 from __future__ import annotations
 
 import functools
-import multiprocessing
 import os
 import sys
 import threading
@@ -17,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.launch.lock import HeldLock, holder_pid, is_held
-from ignite_tf_magic.training.seeding import is_spawned
 
 if TYPE_CHECKING:
     from ignite_tf_magic.training.group import WorkerGroup
@@ -80,38 +79,47 @@ def _count(path: Path) -> int:
 
 
 def why_not() -> str:
-    """Say why this process does not take part, and what follows."""
+    """Say why this process does not take part."""
     holder = holder_pid(Path(os.environ[_VARIABLE]))
     command = " ".join(sys.argv)[:100]
     return (
-        f"process {os.getpid()} ({command}) does not take part for this worker, process {holder or '?'} does: what it "
-        "trains, it trains alone, not with the other workers of the run. One process of a worker takes part at a time, "
-        "the first that imports keras; another one may when that has ended"
+        f"process {os.getpid()} ({command}) does not take part for this worker, process {holder or '?'} does. One "
+        "process of a worker takes part at a time, the first that imports keras; another one may when that has ended"
     )
 
 
-def stay_out(model_class: Any) -> None:
-    """Warn that this process does not take part; of multiprocessing's children, which may only read, in `fit`."""
-    text = why_not()
-    if _is_child():
-        stay_alone(model_class, text)
-    else:
-        warnings.warn(text, stacklevel=2)
+def refuse_fit(model_class: Any, reason: str, is_independent: Callable[[], bool]) -> None:
+    """Have `fit` raise ConfigError in a process that cannot train with the other workers, but in `independent()`.
+
+    Otherwise each worker would silently train a model of its own.
+    """
+
+    def check(model: Any) -> None:
+        del model
+        if not is_independent():
+            raise ConfigError(
+                f"{reason}. For a model of this process alone put `with ignite_tf_magic.independent():` around fit"
+            )
+
+    _check_before_fit(model_class, check)
 
 
-def stay_alone(model_class: Any, reason: str, has_strategy: Callable[[Any], bool] = lambda _: False) -> None:
+def stay_alone(model_class: Any, reason: str, has_strategy: Callable[[Any], bool]) -> None:
     """Warn in `fit` that it trains this process's model alone, but of models that have a strategy of their own."""
+
+    def check(model: Any) -> None:
+        if not has_strategy(model):
+            warnings.warn(reason, stacklevel=3)
+
+    _check_before_fit(model_class, check)
+
+
+def _check_before_fit(model_class: Any, check: Callable[[Any], None]) -> None:
     original = model_class.fit
 
     @functools.wraps(original)
     def fit(model: Any, *arguments: Any, **options: Any) -> Any:
-        if not has_strategy(model):
-            warnings.warn(reason, stacklevel=2)
+        check(model)
         return original(model, *arguments, **options)
 
     model_class.fit = fit
-
-
-def _is_child() -> bool:
-    """Return whether this process is one of multiprocessing; one just spawned does not know its parent yet."""
-    return is_spawned() or multiprocessing.parent_process() is not None

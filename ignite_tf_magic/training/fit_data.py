@@ -21,6 +21,7 @@ _ALIKE = {
     *("epochs", "initial_epoch", "batch_size", "validation_split", "validation_batch_size", "shuffle"),
     *("steps_per_epoch", "validation_steps", "validation_freq", "class_weight"),
 }
+_SIZES_DIFFER = ("Dimensions must be equal", "Incompatible shapes", "required broadcastable shapes")
 
 
 @contextmanager
@@ -38,14 +39,24 @@ def explained(data: Any, group: WorkerGroup) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        advice = _advice(error, data, group) if isinstance(data, tf.data.Dataset) else None
+        advice = _advice(error, data, group)
         if advice and hasattr(error, "add_note"):
             error.add_note(advice)
         raise
 
 
 def _advice(error: Exception, data: Any, group: WorkerGroup) -> str | None:
-    spec = data.element_spec
+    if isinstance(data, tf.data.Dataset) and (advice := _about_dataset(error, data.element_spec, group)):
+        return advice
+    if group.place.size > 1 and any(words in str(error) for words in _SIZES_DIFFER):
+        return (
+            "On several workers a step has a part of each batch. If it makes tensors of a batch size of its own, take "
+            "the number of rows from the data: tf.shape(x)[0]"
+        )
+    return None
+
+
+def _about_dataset(error: Exception, spec: Any, group: WorkerGroup) -> str | None:
     if isinstance(spec, dict) and spec.keys() == {"key", "val"}:
         fields = ", ".join(map(repr, spec["val"])) if isinstance(spec["val"], dict) else "the value itself"
         return (

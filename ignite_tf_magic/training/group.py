@@ -16,7 +16,7 @@ import copy
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -31,6 +31,7 @@ _NARROW = (tf.float16, tf.bfloat16)
 _GROUP_KEY = 41_001  # strategies count theirs from 1
 _NUM_DTYPES = 64
 _LAST_ANSWER_S = 0.2
+_LARGE_BYTES = 1 << 20
 _MAX_KEY = 2**31 - 1
 _COMMUNICATION = "IGNITE_TF_COMMUNICATION"
 _TOO_LATE = (
@@ -47,15 +48,21 @@ class WorkerGroup:
     """All workers. One for a process; `connect` comes before TensorFlow does anything else.
 
     Not thread-safe: another thread needs a channel of its own.
+
+    Args:
+        place: The workers, and which of them this process is.
+        key: Number of the group, for TensorFlow; the same for all of its workers.
+        way: How tensors go round; None is as the run was asked to.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, *, key: int = _GROUP_KEY, way: str | None = None) -> None:
         self.place = place
         self._is_connected = False
-        self._key = _GROUP_KEY
+        self._key, self._way = key, way
         self._num_channels = 0
         self._token: Any = None
         self._lock = threading.Lock()
+        self.on_sum: Callable[[], None] | None = None  # called before each operation outside of graphs
 
     def connect(self) -> None:
         """Have TensorFlow start this worker's server, which waits for nobody. A second call does nothing.
@@ -76,9 +83,7 @@ class WorkerGroup:
     def channel(self) -> WorkerGroup:
         """Return a way to add up beside this one, for another thread. All workers make theirs in the same order."""
         self._num_channels += 1
-        beside = WorkerGroup(self.place)
-        beside._key = self._key + self._num_channels
-        return beside
+        return WorkerGroup(self.place, key=self._key + self._num_channels, way=self._way)
 
     def sum(self, tensors: Sequence[Any]) -> list[Any]:
         """Add up tensors over all workers, position by position; to the bit the same on each of them.
@@ -95,14 +100,34 @@ class WorkerGroup:
         tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
         if self.place.size == 1 or not tensors:
             return tensors
-        wide = [tf.cast(each, tf.float32) if each.dtype in _NARROW else each for each in tensors]
-        sums: list[Any] = [None] * len(tensors)
-        for dtype in dict.fromkeys(tensor.dtype for tensor in wide):
-            places = [at for at, tensor in enumerate(wide) if tensor.dtype == dtype]
-            totals = self._sum_of_one_dtype([wide[at] for at in places])
-            for at, total in zip(places, totals, strict=True):
-                sums[at] = tf.cast(total, tensors[at].dtype)
-        return sums
+        packed = _Packed(tensors)
+        return packed.unpacked([self._reduce(flat) for flat in packed.flat])
+
+    def weighted_means(self, tensors: Sequence[Any], along: Any, weight_at: int) -> tuple[list[Any], Any]:
+        """Average tensors over all workers, each worker's by its weight, in few operations.
+
+        Where a worker's weight is 0 its tensors count for nothing, even those that are no numbers; where the weights of
+        all are 0, the averages are 0.
+
+        Args:
+            tensors: Floating ones; of the same shapes on all workers.
+            along: float32[n] of a known n, which is added up on the way.
+            weight_at: The place in `along` of this worker's weight.
+
+        Returns:
+            The averages, and the sums of `along`.
+        """
+        packed, count = _Packed([*tensors, along], _LARGE_BYTES), along.shape[0]
+        sums = []
+        for flat in packed.flat:
+            weighted = tf.math.multiply_no_nan(flat, tf.cast(along[weight_at], flat.dtype))
+            if flat is packed.flat[-1]:
+                ends = tf.range(tf.size(flat) - count, tf.size(flat))[:, tf.newaxis]
+                weighted = tf.tensor_scatter_nd_update(weighted, ends, along)
+            sums.append(self._reduce(weighted))
+        total = tf.ensure_shape(sums[-1][-count:], [count])
+        means = [tf.math.divide_no_nan(each, tf.cast(total[weight_at], each.dtype)) for each in sums]
+        return packed.unpacked(means)[:-1], total
 
     def sum_arrays(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Add up arrays over all workers, outside of graphs."""
@@ -159,19 +184,10 @@ class WorkerGroup:
         row[self.place.index] = number
         return tuple(int(each) for each in self.sum_arrays([row])[0])
 
-    def _sum_of_one_dtype(self, tensors: list[Any]) -> list[Any]:
-        flat = [tf.reshape(each, [-1]) for each in tensors]
-        total = self._reduce(flat[0] if len(flat) == 1 else tf.concat(flat, 0))
-        parts = (
-            [total] if len(flat) == 1 else tf.split(total, [tf.size(each) for each in flat], num=len(flat))
-        )
-        return [
-            tf.ensure_shape(tf.reshape(part, tf.shape(each)), each.shape)
-            for part, each in zip(parts, tensors, strict=True)
-        ]
-
     def _reduce(self, flat: Any) -> Any:
-        way = communication()
+        if self.on_sum is not None and tf.executing_eagerly():
+            self.on_sum()
+        way = self._way or communication()
         if self._token is None:
             with tf.init_scope(), tf.device("CPU:0"):
                 self._token = tf.Variable(0.0, trainable=False)
@@ -187,6 +203,57 @@ class WorkerGroup:
                 final_op="Id",
                 communication_hint=way,
             )
+
+
+class _Packed:
+    """Tensors one behind the other, by dtype; numbers of 16 bits as float32.
+
+    Args:
+        tensors: The tensors.
+        large_bytes: A tensor of so many bytes stays by itself, as packing it takes longer than one operation more.
+
+    Attributes:
+        flat: The vectors to add up, in this order. Large tensors come first, in reverse order, because the gradients of
+            the last layers are there first. The last vector holds the last small tensor.
+    """
+
+    def __init__(self, tensors: Sequence[Any], large_bytes: int | None = None) -> None:
+        self._tensors = tensors
+        large: list[tuple[Any, list[int]]] = []
+        small: dict[Any, list[int]] = {}
+        for at, tensor in enumerate(tensors):
+            dtype = tf.float32 if tensor.dtype in _NARROW else tensor.dtype
+            if large_bytes is not None and (tensor.shape.num_elements() or 0) * dtype.size >= large_bytes:
+                large.insert(0, (dtype, [at]))
+            else:
+                small[dtype] = [*small.pop(dtype, []), at]
+        self._packs = [*large, *small.items()]
+        self.flat = [self._joined(dtype, places) for dtype, places in self._packs]
+
+    def _joined(self, dtype: Any, places: Sequence[int]) -> Any:
+        parts = [tf.reshape(tf.cast(self._tensors[at], dtype), [-1]) for at in places]
+        return parts[0] if len(parts) == 1 else tf.concat(parts, 0)
+
+    def unpacked(self, flat: Sequence[Any]) -> list[Any]:
+        """Return tensors like those that were packed, of the values of such vectors."""
+        found: list[Any] = [None] * len(self._tensors)
+        for (_, places), vector in zip(self._packs, flat, strict=True):
+            sizes = [_size_of(self._tensors[at]) for at in places]
+            parts = [vector] if len(places) == 1 else tf.split(vector, sizes, num=len(sizes))
+            for at, part in zip(places, parts, strict=True):
+                found[at] = _shaped_like(self._tensors[at], part)
+        return found
+
+
+def _size_of(tensor: Any) -> Any:
+    return tensor.shape.num_elements() if tensor.shape.is_fully_defined() else tf.size(tensor)
+
+
+def _shaped_like(tensor: Any, flat: Any) -> Any:
+    values = tf.cast(flat, tensor.dtype)
+    if tensor.shape.is_fully_defined():
+        return tf.reshape(values, tensor.shape)
+    return tf.ensure_shape(tf.reshape(values, tf.shape(tensor)), tensor.shape)
 
 
 def _instance_key(flat: Any) -> Any:

@@ -25,9 +25,16 @@ from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.training import shares
 from ignite_tf_magic.training.adapting import hook_adapt
 from ignite_tf_magic.training.async_fit import fit_on_workers
-from ignite_tf_magic.training.callbacks import for_worker, leading, only_of_chief, same_logs
+from ignite_tf_magic.training.callbacks import (
+    for_worker,
+    leading,
+    listed,
+    numbered_steps,
+    only_of_chief,
+    same_logs,
+)
 from ignite_tf_magic.training.checkpoints import directory_in_run
-from ignite_tf_magic.training.claim import CLAIM, name_in_run, stay_alone, stay_out
+from ignite_tf_magic.training.claim import CLAIM, name_in_run, refuse_fit, stay_alone, why_not
 from ignite_tf_magic.training.consistency import check_models, check_versions
 from ignite_tf_magic.training.fit_data import (
     described,
@@ -53,6 +60,7 @@ from ignite_tf_magic.training.optimizers import hook_optimizers, optimizers_of
 from ignite_tf_magic.training.parameters import note, of_fit
 from ignite_tf_magic.training.reporting import reporter_of_fit
 from ignite_tf_magic.training.resume import CheckpointPolicy, FitProgress, GracefulShutdown
+from ignite_tf_magic.training.roll_call import OPERATIONS, calling_callback, roll_call
 from ignite_tf_magic.training.saving import hook_saving
 from ignite_tf_magic.training.seeding import own_random_numbers
 from ignite_tf_magic.training.strategies import hook_strategies
@@ -85,11 +93,11 @@ def _install(name: str) -> None:
         return
     if not _is_on_tensorflow(module):
         if group.place.size > 1:
-            warnings.warn(
+            backend = (
                 f"Keras computes with {module.backend.backend()} here, and only TensorFlow trains one model on several "
-                "workers: each worker trains a model of its own. Set KERAS_BACKEND=tensorflow, or use one worker",
-                stacklevel=2,
+                "workers: set KERAS_BACKEND=tensorflow, or use one worker"
             )
+            refuse_fit(module.Model, backend, _is_independent.get)
         return
     _installed.add(name)
     own = task()
@@ -103,7 +111,7 @@ def _install(name: str) -> None:
         return
     if not CLAIM.take():
         if group.place.size > 1:
-            stay_out(module.Model)
+            refuse_fit(module.Model, why_not(), _is_independent.get)
         return
     is_too_old = name == "keras" and too_old(module) is not None
     if is_too_old and group.place.size == 1:
@@ -167,16 +175,28 @@ def _wrapped(original: Callable[..., Any], together: Callable[..., Any]) -> Call
         bound = signature.bind(model, *arguments, **options)
         given = {name: value for name, value in bound.arguments.items() if name not in ("self", "kwargs")}
         given |= bound.arguments.get("kwargs", {})
-        return together(model, functools.partial(original, model), given)
+        with _in_step_with_others(original.__name__, model):
+            return together(model, functools.partial(original, model), given)
 
     return method
+
+
+def _in_step_with_others(method: str, model: Any) -> contextlib.AbstractContextManager[None]:
+    """Compare the operations of workers during a call; a single batch takes less time than that."""
+    group = worker_group()
+    if group.place.size == 1:
+        return contextlib.nullcontext()
+    if method.endswith("_on_batch"):
+        return OPERATIONS.within(f"`{method}`")
+    callback = calling_callback(framework_of(model).module.callbacks.Callback)
+    return roll_call(group).during(f"`{method}`{callback}")
 
 
 def _has_strategy(model: Any) -> bool:
     """Return whether the script has made the model for a strategy of its own: then Keras trains it as ever.
 
     Raises:
-        ConfigError: It is one with which Keras 3 cannot train.
+        ConfigError: It is one with which Keras 3 cannot train, or that does not know the other workers.
     """
     strategy = model.distribute_strategy
     if isinstance(strategy, _NO_STRATEGY):
@@ -188,12 +208,17 @@ def _has_strategy(model: Any) -> bool:
             f"the model was made in the scope of a {name}, with which Keras 3 cannot `fit`. Leave the strategy out: "
             "`fit` trains on all workers of the run by itself"
         )
+    if not is_of_all and num_workers > 1:
+        raise ConfigError(
+            f"the model was made in the scope of a {name}, so each worker would train a model of its own. To train one "
+            "model on all workers make it outside of that scope; for a model of each worker put "
+            "`with ignite_tf_magic.independent():` around fit"
+        )
     if not is_of_all and model not in _trained_as_ever:
         _trained_as_ever.add(model)
-        alone = ": each worker trains a model of its own, on what it is given" if num_workers > 1 else ""
         warnings.warn(
-            f"the model was made for {name}, so Keras trains it as ever{alone}. It begins anew after a restart, and "
-            "tells no metrics. To train one model on all workers, make it outside of the strategy's scope",
+            f"the model was made for {name}, so Keras trains it as ever. It begins anew after a restart, and tells no "
+            "metrics",
             stacklevel=4,
         )
     return True
@@ -220,6 +245,7 @@ def _fit(model: Any, original: Callable[..., Any], given: dict[str, Any]) -> Any
     is_planned = group.place.size > 1 and given.get("steps_per_epoch") is None
     planned_rows = shares.planned_rows(data["x"]) if is_planned else None
     led = [
+        *numbered_steps(framework, group),
         *same_logs(callbacks, framework, together, group),
         *callbacks,
         history,
@@ -270,6 +296,7 @@ def _evaluate(model: Any, original: Callable[..., Any], given: dict[str, Any]) -
         given["verbose"] = 0
     together = _together(model, framework, group)
     together.note_divided(firsts.is_validation_divided, is_training=False)
+    given["callbacks"] = [*numbered_steps(framework, group), *listed(given.pop("callbacks", None))]
     with together.installed(), explained(source, group):
         found = original(**given, **data)
     for first in firsts.of_validation:

@@ -47,8 +47,8 @@ class LoopExchange(RowExchange):
 
     def begin(self, optimizer: Any, variables: list[Any]) -> None:
         """Give all workers the chief's variables, before an optimizer's first step."""
-        if optimizer in self._begun:
-            return
+        if optimizer in self._begun or not all(map(_has_value, variables)):
+            return  # without values: a function is traced that makes variables, and then again without making any
         if not self._begun and self.group.place.is_chief:
             print_line(
                 "the script's training loop runs on each worker's rows; gradients are averaged by the rows of the "
@@ -61,6 +61,13 @@ class LoopExchange(RowExchange):
                 variable.assign(value)
 
 
+def _has_value(variable: Any) -> bool:
+    inner = variable if isinstance(variable, tf.Variable) else variable.value
+    with tf.init_scope():
+        handle = getattr(inner, "handle", None)
+        return handle is None or bool(tf.raw_ops.VarIsInitializedOp(resource=handle))
+
+
 def average_in_loops(
     framework: Framework, exchange: LoopExchange, is_independent: Callable[[], bool]
 ) -> Callable[..., Any]:
@@ -70,8 +77,9 @@ def average_in_loops(
         if exchange.is_alone or is_independent() or tf.distribute.has_strategy():
             return original(*arguments, **options)
         gradients, put = framework.gradients_of(arguments, options)
-        exchange.begin(optimizer, framework.variables_of(optimizer, *put(gradients)))
-        arguments, options = put(exchange.means(gradients))
+        variables = framework.variables_of(optimizer, *put(gradients))
+        exchange.begin(optimizer, variables)
+        arguments, options = put(exchange.means(gradients, variables))
         with exchange.alone():
             return original(*arguments, **options)
 

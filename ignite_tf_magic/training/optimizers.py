@@ -34,7 +34,7 @@ def hook_optimizers(framework: Framework, outside: Callable[..., Any]) -> None:
     ) -> Any:
         _used.setdefault(step.model, {})[id(optimizer)] = optimizer
         gradients, put = framework.gradients_of(arguments, options)
-        arguments, options = put(step.means(gradients))
+        arguments, options = put(step.means(gradients, framework.variables_of(optimizer, *put(gradients))))
 
         def update() -> None:
             original(*arguments, **options)

@@ -120,8 +120,7 @@ class RowExchange(ABC):
     def totals(self, values: Sequence[Any]) -> list[Any]:
         """Return values added up over all workers."""
         *sums, rows = self.group.sum([*values, self.rows])
-        graph = tf.compat.v1.get_default_graph()
-        self._totals[id(graph)] = graph, rows
+        self._note_total(rows)
         return sums
 
     def share(self) -> Any:
@@ -138,28 +137,33 @@ class RowExchange(ABC):
 
     def average(self, values: Sequence[Any]) -> list[Any]:
         """Return the averages of values over the workers, weighted by rows; 0 where no worker has rows."""
-        sums = self.totals([self._weighted(each) for each in values])
-        return [tf.math.divide_no_nan(each, tf.cast(self.total_rows(), each.dtype)) for each in sums]
+        means, sums = self.group.weighted_means(values, tf.reshape(self.rows, [1]), 0)
+        self._note_total(sums[0])
+        return means
 
-    def means(self, gradients: Sequence[Any]) -> list[Any]:
-        """Return gradients averaged over the workers by rows.
+    def means(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """Return the gradients of variables, averaged over the workers by rows.
 
-        A sparse gradient stays one, of the lookups of all workers: optimizers treat it as that of one process.
+        A sparse gradient stays sparse, with the lookups of all workers: optimizers treat it as that of one process. A
+        dense gradient has its variable's shape, so that all workers send it in the same way.
         """
+        if len(gradients) != len(variables):
+            return list(gradients)  # the optimizer refuses them, in its own words
         dense = [at for at, each in enumerate(gradients) if _is_dense(each)]
-        sums = self._sums([self._weighted(tf.convert_to_tensor(gradients[at])) for at in dense])
+        means = self._average_of_step([_shaped(gradients[at], variables[at]) for at in dense])
         found = [
             self._sparse_mean(each) if isinstance(each, tf.IndexedSlices) else each for each in gradients
         ]
-        for at, value in zip(dense, sums, strict=True):
-            found[at] = tf.math.divide_no_nan(value, tf.cast(self.total_rows(), value.dtype))
+        for at, value in zip(dense, means, strict=True):
+            found[at] = value
         return found
 
-    def _sums(self, values: list[Any]) -> list[Any]:
-        return self.totals(values)
+    def _average_of_step(self, values: Sequence[Any]) -> list[Any]:
+        return self.average(values)
 
-    def _weighted(self, value: Any) -> Any:
-        return self.or_zero(value * tf.cast(self.rows, value.dtype))
+    def _note_total(self, rows: Any) -> None:
+        graph = tf.compat.v1.get_default_graph()
+        self._totals[id(graph)] = graph, rows
 
     def _sparse_mean(self, gradient: Any) -> Any:
         values = gradient.values * tf.cast(self.weight(), gradient.values.dtype)
@@ -307,39 +311,37 @@ class Step(RowExchange):
 
     # Gradients
 
-    def _sums(self, values: list[Any]) -> list[Any]:
-        """Add up gradients. The first time in a step all else goes along: wishes, and changes of statistics."""
+    def _average_of_step(self, values: Sequence[Any]) -> list[Any]:
+        """Average gradients. The first time in a step all else goes along: wishes, and changes of statistics."""
         # Of a branch nobody knows, while it is traced, whether a step goes there: `finish` does what each step must.
         if tf.compat.v1.get_default_graph() is not self._graph:
-            return self.totals(values)
+            return self.average(values)
         self._num_meetings += 1
-        return self._sums_and_more(values) if self._num_meetings == 1 else self.group.sum(values)
+        return self._average_of_all(values) if self._num_meetings == 1 else self.average(values)
 
     def finish(self) -> None:
         """End a training step: who has met nobody yet, meets the others now; statistics are those of all rows."""
         if not self._num_meetings:
-            self._sums([])
+            self._average_of_step([])
         elif self._num_meetings > 1:  # as a GAN: what came after the first optimizer has changed some, too
-            self._agree_on_statistics(self.group.sum(self._changes()))
+            self._agree_on_statistics(self.average(self._changes()))
 
-    def _sums_and_more(self, sent: list[Any]) -> list[Any]:
-        changes = self._changes()
+    def _average_of_all(self, values: Sequence[Any]) -> list[Any]:
         flags = tf.tensor_scatter_nd_update(self.state.wishes, [[ROWS]], [self.rows])
-        sums = self.group.sum([*sent, *changes, flags])
-        self.state.agreed.assign(sums[-1])
-        self.state.rows_done.assign_add(tf.cast(sums[-1][ROWS], tf.float64))
-        graph = tf.compat.v1.get_default_graph()
-        self._totals.setdefault(id(graph), (graph, sums[-1][ROWS]))
-        self._agree_on_statistics(sums[len(sent) : -1])
-        return sums[: len(sent)]
+        means, agreed = self.group.weighted_means([*values, *self._changes()], flags, ROWS)
+        self.state.agreed.assign(agreed)
+        self.state.rows_done.assign_add(tf.cast(agreed[ROWS], tf.float64))
+        self._note_total(agreed[ROWS])
+        self._agree_on_statistics(means[len(values) :])
+        return means[: len(values)]
 
     def _changes(self) -> list[Any]:
         pairs = zip(self._statistics, self._before, strict=True)
-        return [self._weighted(self._value_of(variable) - before) for variable, before in pairs]
+        return [self._value_of(variable) - before for variable, before in pairs]
 
     def _agree_on_statistics(self, changes: Sequence[Any]) -> None:
         for variable, before, change in zip(self._statistics, self._before, changes, strict=True):
-            variable.assign(before + tf.math.divide_no_nan(change, tf.cast(self.total_rows(), change.dtype)))
+            variable.assign(before + change)
 
     def sum_of_layers(self, values: Sequence[Any]) -> list[Any]:
         """Add up what layers ask to be added up, as synchronised BatchNormalization does; with its gradient."""
@@ -348,7 +350,8 @@ class Step(RowExchange):
         def add_up(*own: Any) -> Any:
             def gradient(*upstream: Any) -> list[Any]:
                 # Later each worker's gradient is weighted by its rows, and so must be what others pass on here.
-                sums = self.group.sum([self._weighted(each) for each in upstream])
+                weighted = [self.or_zero(each * tf.cast(self.rows, each.dtype)) for each in upstream]
+                sums = self.group.sum(weighted)
                 return [tf.math.divide_no_nan(each, tf.cast(self.rows, each.dtype)) for each in sums]
 
             return self.group.sum([self.or_zero(each) for each in own]), gradient
@@ -359,6 +362,11 @@ class Step(RowExchange):
 
 def _is_dense(gradient: Any) -> bool:
     return gradient is not None and not isinstance(gradient, tf.IndexedSlices)
+
+
+def _shaped(gradient: Any, variable: Any) -> Any:
+    tensor = tf.convert_to_tensor(gradient)
+    return tensor if tensor.shape.is_fully_defined() else tf.ensure_shape(tensor, variable.shape)
 
 
 def _marks(tensors: Mapping[int, Any], name: str) -> dict[int, Any]:

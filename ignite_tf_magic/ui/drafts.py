@@ -53,13 +53,17 @@ def chosen_label(columns: CacheColumns, wanted: str | None = None) -> str:
 
     Raises:
         ConfigError: It cannot be learnt, or none can.
+        SchemaError: The name fits no column, or several.
     """
     labels = labels_of(columns)
     if not labels:
         raise ConfigError(f"cache {columns.cache} has no column of one number or text in a row, to be learnt")
-    if wanted is not None and wanted not in labels:
+    if wanted is None:
+        return labels[0]
+    found = columns.find(wanted, "--label").name
+    if found not in labels:
         raise ConfigError(f"--label {wanted}: {columns.cache} has {', '.join(labels)} to be learnt")
-    return wanted or labels[0]
+    return found
 
 
 def _rank(name: str) -> int:

@@ -167,6 +167,12 @@ def add_run_options(start: argparse.ArgumentParser) -> None:
     add = start.add_argument
     _add_place(start, "processes to train with (1; for JOB_CMD one for each node)")
     add("--env", action="append", type=assignment, metavar="K=V", help="a variable of theirs (no secrets)")
+    add(
+        "--include",
+        action="append",
+        metavar="NAME",
+        help="a link of JOB_DIR that leads out: ship what it leads to (a pattern)",
+    )
     add("--requirements", type=Path, metavar="FILE", help="what their Python has, built once on each host")
     add("--wheels", type=Path, metavar="DIR", help="where that comes from, for hosts without a package index")
     add(

@@ -70,6 +70,7 @@ class Bed:
         failure_detection_s: float = 8.0,
         segmentation: str = "STOP",
         disk_mb: int = 96,
+        shared_home: bool = False,
     ) -> Bed:
         """Make a bed in a directory, in place of the one that may be there. Returns when all can be used.
 
@@ -77,6 +78,7 @@ class Bed:
             root_dir: What is in there stays afterwards, for the logs. None: a new one, which is removed.
             kind: None means the best that this user may have.
             restart_node: Nodes that end by themselves start again, as under a service manager.
+            shared_home: All hosts have the home of the first one, as over NFS. Namespaces only.
             failure_detection_s: After this, nodes take one that does not answer for lost.
         """
         directory = Path(root_dir or tempfile.mkdtemp(prefix="ignite-tf-bed-")).resolve()
@@ -97,6 +99,7 @@ class Bed:
             "visible": sorted(visible),
             "uid": os.geteuid(),
             "disk_mb": disk_mb,
+            "shared_home": shared_home,
             "restart_node": restart_node,
             "failure_detection_s": failure_detection_s,
             "segmentation": segmentation,
@@ -157,6 +160,10 @@ class Bed:
         return tuple(
             Host(self, name, host["address"], host["ssh_port"]) for name, host in self._facts["hosts"].items()
         )
+
+    @property
+    def has_shared_home(self) -> bool:
+        return bool(self._facts["shared_home"])
 
     @property
     def ssh_config(self) -> Path:

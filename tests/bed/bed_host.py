@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -71,7 +72,8 @@ class Host:
     @property
     def disk(self) -> Path:
         """The host's home as the test sees it, whether the host has power or not."""
-        home = self.directory / "home"
+        owner = self.bed.hosts[0] if self.bed.has_shared_home else self
+        home = owner.directory / "home"
         if self.bed.kind is BedKind.LOOPBACK:
             return home
         return Path(f"/proc/{self.bed.switch_pid}/root{home}")
@@ -82,6 +84,12 @@ class Host:
         if self.bed.kind is BedKind.LOOPBACK:
             return str(self.directory / "home")
         return f"/home/{self.bed.user}"
+
+    @property
+    def state(self) -> str:
+        """The directory of our files there, relative to its home."""
+        name = socket.gethostname() if self.bed.kind is BedKind.LOOPBACK else self.name
+        return f".local/state/ignite_tf_magic/{name.partition('.')[0]}"
 
     @property
     def python(self) -> str:

@@ -166,7 +166,7 @@ def _furnish(bed: dict, host: Path, name: str) -> None:
     socket.sethostname(name)
     home = f"/home/{pwd.getpwuid(bed['uid']).pw_name}"
     sources = {path: path for path in [*bed["visible"], str(host)]}
-    sources[home] = str(host / "home")
+    sources[home] = str((host.parent / next(iter(bed["hosts"])) if bed["shared_home"] else host) / "home")
     opened = {target: os.open(source, os.O_PATH) for target, source in sources.items()}
     for path, mode in _OWN_DIRECTORIES.items():
         _mount("bed", path, "tmpfs", 0, f"mode={mode}")

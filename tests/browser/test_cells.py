@@ -228,6 +228,8 @@ def test_the_chart_the_tabs_and_the_tensorboard_of_a_training(desk):
     assert spread(page, cell.get_by_label("log", exact=True).check) > 100_000
     assert spread(page, cell.get_by_label("log", exact=True).uncheck) < 10_000
 
+    # Metrics may come after the line that a worker prints.
+    until(lambda: at_right_end(cell, 1) == "40")
     at_the_end = last_loss(cell)
     cell.get_by_label("smooth", exact=True).fill("0.95")
     assert last_loss(cell) > 2 * at_the_end
@@ -257,13 +259,18 @@ def spread(page: Page, change: Callable[[], None]) -> float:
 
 
 def last_loss(cell: Locator) -> float:
-    """Return what the legend says where the mouse is: at the right end of the loss."""
+    """Return the loss that the legend names for the right end of the chart."""
+    return float(at_right_end(cell, 2))
+
+
+def at_right_end(cell: Locator, row: int) -> str:
+    """Hover over the right end of the first chart; return the value in a row of its legend, from 1."""
     over = cell.locator(".u-over").first
     box = over.bounding_box()
     assert box
     for inset in (12, 2):
         over.hover(position={"x": box["width"] - inset, "y": box["height"] / 2})
-    return float(cell.locator(".u-legend").first.locator("tr:nth-child(2) .u-value").inner_text())
+    return cell.locator(".u-legend").first.locator(f"tr:nth-child({row}) .u-value").inner_text()
 
 
 def saved_outputs(path: Path, cell: int) -> str:

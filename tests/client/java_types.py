@@ -229,9 +229,9 @@ _REASONS = {
     "rows differ in": "refused: rows of several types",
     "outside of September 1677": "refused: nanoseconds reach from 1677 to 2262",
     "which has no text": "-",
-    "and there is none; there are": "-",  # an object, which is its fields
+    "and there is none; ": "-",  # an object, which is its fields
     "whose names the cluster does not know": "refused: an enum without names",
-    "does not know binary type": "refused: the cluster does not tell Ignite's own types",
+    "which nobody has registered": "refused: the cluster does not tell Ignite's own types",
     "another type in": "refused: rows of several types",
     "not found": "refused: no such table on the nodes",
     "Value conversion failed": "refused: the node converts no such value",
@@ -471,7 +471,7 @@ def _text_of(told: Any) -> str:
     """What `value_texts.text_of` is to give for a value of Java's."""
     kind, value = told[0], told[-1]
     if kind in ("date", "timestamp"):
-        return str(np.datetime64(told[1], "ms")) + (f"{told[2]:06d}" if kind == "timestamp" else "")
+        return str(np.datetime64(told[1], "ms")) + f"{told[2] if kind == 'timestamp' else 0:06d}"
     if kind in ("float", "double"):
         wide, item = ("<I", "<f4") if kind == "float" else ("<Q", "<f8")
         return str(np.frombuffer(struct.pack(wide, int(value, 16)), item)[0])
@@ -518,8 +518,8 @@ def _as_item(told: Any) -> Any:
     if kind == "decimal":
         real = float(decimal.Decimal(int(told[1])).scaleb(-told[2]))
         return [format(struct.unpack("<Q", struct.pack("<d", real))[0], "x")]
-    if kind == "timestamp":
-        return [told[1] * 1_000_000 + told[2]]
+    if kind in ("date", "timestamp"):
+        return [told[1] * 1_000_000 + (told[2] if kind == "timestamp" else 0)]
     if kind == "array":
         return np.array(told[2], np.int8).tobytes().decode("latin-1") if told[1] == "byte" else told[2]
     return [told[-1]]

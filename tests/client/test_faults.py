@@ -15,11 +15,12 @@ from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.client.load import put_rows, table_config
 from ignite_tf_magic.client.page_sizes import PageSizes
 from ignite_tf_magic.client.router import Router
-from ignite_tf_magic.embedded import Lifetime, ensure_up
-from ignite_tf_magic.errors import ConnectionFailed, PartitionsLost
+from ignite_tf_magic.embedded import Lifetime, ensure_up, status
+from ignite_tf_magic.errors import ConnectionFailed, IgniteTfError, PartitionsLost
 from ignite_tf_magic.protocol.buffer import Reader
 from ignite_tf_magic.protocol.encode import RowEncoder
 from ignite_tf_magic.protocol.read_values import read_value
+from tests.waiting import until
 
 pytestmark = pytest.mark.faults
 ROWS = 20_000
@@ -142,6 +143,51 @@ def test_a_dataset_refuses_a_second_pass_over_fewer_rows(loaded):
 
 
 @pytest.mark.nightly
+def restart(cluster, index):
+    """Kill a node, and start it again under the same ports and with its disk."""
+    os.kill(cluster.nodes[index].pid, signal.SIGKILL)
+    until(lambda: status(cluster.home).deaths(), 60)
+    return ensure_up(home=cluster.home).cluster
+
+
+def read_while_nodes_restart(cluster, client, cache, rounds=1):
+    """Read a cache whose nodes are restarted one after the other; gives the keys that came."""
+    baseline = cache.baseline()
+    scan = cache.scan(sorted(baseline.owners), PageSizes(4), baseline)
+    keys, restarts = [], [index for _ in range(rounds) for index in range(len(cluster.nodes))]
+    for number, page in enumerate(scan.pages(), 1):
+        keys += keys_on(page)
+        if restarts and number % 100 == 0:
+            cluster = restart(cluster, restarts.pop(0))
+    assert not restarts
+    return keys
+
+
+@pytest.mark.parametrize("num_nodes", [2, pytest.param(3, marks=pytest.mark.nightly)])
+def test_nodes_that_restart_one_after_the_other_lose_no_row_on_disk(new_cluster, num_nodes):
+    """Each has another id afterwards, so that more of them have left than there are backups.
+
+    Nightly. Shorter: the same with two nodes
+    """
+    cluster = new_cluster(num_nodes=num_nodes, persist=True)
+    with connect(cluster.connect_options) as client:
+        encoder = RowEncoder("ON_DISK", {"x": np.arange(ROWS, dtype=np.int32)}, np.arange(ROWS))
+        put_rows(client.create_cache(table_config("ON_DISK", encoder, 1)), encoder)
+        cache = client.cache("ON_DISK")
+        assert cache.is_on_disk()
+        assert sorted(read_while_nodes_restart(cluster, client, cache)) == list(range(ROWS))
+        if num_nodes == 2:
+            return
+        baseline = cache.baseline()
+        scan = cache.scan(sorted(baseline.owners), PageSizes(4), baseline)
+        pages = scan.pages()
+        next(pages)
+        for node in status(cluster.home).nodes[:2]:
+            os.kill(node.pid, signal.SIGKILL)
+        with pytest.raises(IgniteTfError, match="no reachable owner of partitions|the cluster says so"):
+            list(pages)
+
+
 def test_a_node_killed_during_the_load_loses_no_row(loaded):
     """Nightly. Shorter: test_a_load_waits_for_a_node_that_is_listed_though_it_does_not_answer"""
     cluster, client = loaded

@@ -82,6 +82,15 @@ def test_each_row_is_read_once(cluster, client, name):
     assert [cache.get(key).fields["half"] for key in (0, 1_001, ROWS - 1)] == [0.0, 500.5, (ROWS - 1) / 2]
 
 
+@pytest.mark.parametrize("node", [0, 1])
+def test_rows_that_a_condition_picks_are_read_through_any_node(cluster, node):
+    """Only the second node has the cache."""
+    rows = IgniteDataset(
+        "FILTERED", port=cluster.options.endpoints[node].port, where="_KEY < ?", where_args=[100]
+    )
+    assert sorted(rows.arrays()["key"].tolist()) == list(range(100))
+
+
 def test_a_partition_holds_what_the_function_says(cluster):
     for partition in range(3):
         keys = IgniteDataset("FUNCTION", port=cluster.port, part=partition).arrays()["key"]

@@ -156,11 +156,11 @@ def test_frames_are_coarser_where_nanoseconds_do_not_reach(zone, sql):
         "INSERT INTO MOMENT_TABLE(ID, TS) VALUES(1, ?)", [np.datetime64("2024-07-01T12:00:00.000000001")]
     )
     sql.query("INSERT INTO MOMENT_TABLE(ID, TS) VALUES(2, NULL)")
-    assert sql.query("SELECT TS FROM MOMENT_TABLE").to_pandas()["TS"].dtype == "M8[ns]"
+    assert sql.query("SELECT TS FROM MOMENT_TABLE").to_pandas()["TS"].dtype == "datetime64[ns, UTC]"
     sql.query("INSERT INTO MOMENT_TABLE(ID, TS) VALUES(3, ?)", [dt.datetime(9999, 12, 31, 23, 59, 59)])
     frame = sql.query("SELECT TS FROM MOMENT_TABLE ORDER BY ID").to_pandas()
-    assert frame["TS"].dtype == "M8[us]"
-    assert frame["TS"].to_numpy().tolist() == [
+    assert frame["TS"].dtype == "datetime64[us, UTC]"
+    assert frame["TS"].dt.tz_localize(None).to_numpy().tolist() == [
         dt.datetime(2024, 7, 1, 12),
         None,
         dt.datetime(9999, 12, 31, 23, 59, 59),

@@ -57,7 +57,8 @@ def test_one_line_lets_any_process_import_it(ignite, kittens, monkeypatch):
     same = (
         "from ignite_tf_magic.contrib import IgniteDataset as new, install; install()\n"
         "from tensorflow.contrib.ignite.python.ops.ignite_dataset_ops import IgniteDataset as old\n"
-        "assert new is old\nimport tensorflow.contrib.learn"
+        "assert new is old\nimport tensorflow as tf\nassert tf.data.Dataset.range(1).make_one_shot_iterator()\n"
+        "import tensorflow.contrib.learn"
     )
     other = subprocess.run([sys.executable, "-c", same], capture_output=True, text=True, check=False)
     assert "No module named 'tensorflow.contrib.learn'" in other.stderr

@@ -74,7 +74,7 @@ def test_keys_that_are_there_are_refused_or_written_over(session):
     assert rows_of(session) == [(1, 10), (2, 21), (3, 30)]
     session.load(CACHE, {"k": [4], "x": [40]}, key="k", append=True)
     assert rows_of(session)[-1] == (4, 40)
-    with pytest.raises(SourceError, match="need keys"):
+    with pytest.raises(SourceError, match="needs keys"):
         session.load(CACHE, {"x": [1]}, upsert=True)
     with pytest.raises(ConfigError, match="replace or append"):
         session.load(CACHE, {"x": [1]}, replace=True, append=True)
@@ -85,8 +85,9 @@ def test_keys_of_several_columns_are_told_apart(session):
     session.load(CACHE, first, key=("a", "b"))
     with pytest.raises(KeysExist, match=r"\(1, 'y'\)"):
         session.load(CACHE, [{"a": 1, "b": "y", "v": 2}], key=("a", "b"), append=True)
-    with pytest.raises(SourceError, match="a, b; name them in this order"):
-        session.load(CACHE, first, key=("b", "a"), append=True)
+    with pytest.raises(KeysExist, match=r"\('y', 1\)"):
+        session.load(CACHE, first[1:], key=("b", "a"), append=True)
+    session.load(CACHE, [{"a": 1, "b": "y", "v": 1}], key=("b", "a"), upsert=True)
     session.load(CACHE, [{"a": 2, "b": "y", "v": 2}], key=("a", "b"), append=True)
     assert session.query(f"SELECT v FROM {CACHE} ORDER BY v").rows == ((0,), (1,), (2,))
 
@@ -97,7 +98,7 @@ def test_nobody_notes_partitions_of_keys_of_which_a_part_decides(session):
         'WITH "CACHE_NAME=ADDED_SQL,AFFINITY_KEY=b"'
     )
     rows = {"A": np.arange(100), "B": np.full(100, 7), "V": np.arange(100)}
-    with pytest.raises(SourceError, match="has keys of A, B; .*: --key A --key B$"):
+    with pytest.raises(SourceError, match="the key of table PUBLIC.ADDED_SQL is .*: --key [AB] --key [AB]$"):
         session.load("ADDED_SQL", rows, append=True)
     session.load("ADDED_SQL", rows, key=("A", "B"), append=True)
     assert sorted(session.query("SELECT v FROM ADDED_SQL").rows) == [(v,) for v in range(100)]
@@ -110,9 +111,9 @@ def test_nobody_notes_partitions_of_keys_of_which_a_part_decides(session):
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
-        ({"x": [1], "z": [1]}, ["no column z", "y is missing"]),
-        ({"x": [1.5], "y": ["a"]}, ["x is java.lang.Double and has to be java.lang.Long"]),
-        ({"x": [1]}, ["y is missing"]),
+        ({"x": [1], "z": [1]}, ["no column z", "Y is missing"]),
+        ({"x": [1.5], "y": ["a"]}, ["x is DOUBLE and has to be BIGINT"]),
+        ({"x": [1]}, ["Y is missing"]),
         ({"x'; DROP TABLE ADDED; --": [1], "y": ["a"]}, ["no column x'; DROP TABLE ADDED; --"]),
     ],
 )
@@ -128,9 +129,9 @@ def test_columns_that_do_not_fit_leave_the_cache(session, columns, words):
 
 def test_names_are_no_statements(session):
     evil = 'x) VALUES (1); DROP TABLE "ADDED'
-    with pytest.raises(SourceError, match="quote"):
-        session.load(CACHE, {evil: [1]})
-    session.load(CACHE, {"a; DROP TABLE ADDED; --": ["'; DROP TABLE ADDED; --"]})
+    session.load(CACHE, {evil: [1]})
+    assert session.query(f'SELECT "X) VALUES (1); DROP TABLE _ADDED" FROM {CACHE}').rows == ((1,),)
+    session.load(CACHE, {"a; DROP TABLE ADDED; --": ["'; DROP TABLE ADDED; --"]}, replace=True)
     session.load(CACHE, {"a; DROP TABLE ADDED; --": ["it's"]}, append=True)
     values = session.query(f'SELECT "A; DROP TABLE ADDED; --" FROM {CACHE} ORDER BY _KEY').rows
     assert values == (("'; DROP TABLE ADDED; --",), ("it's",))

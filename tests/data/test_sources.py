@@ -16,7 +16,7 @@ import pytest
 from ignite_tf_magic.data.columns import Columns
 from ignite_tf_magic.data.row_types import value_type_name
 from ignite_tf_magic.data.sources import SourceOptions, read_source
-from ignite_tf_magic.data.tables import TextFormat
+from ignite_tf_magic.data.text_files import TextFormat
 from ignite_tf_magic.errors import SourceError
 
 IMAGES = np.arange(5 * 28 * 28, dtype=np.uint32).reshape(5, 28, 28).astype(np.uint8)
@@ -230,7 +230,7 @@ def test_arrays_frames_and_mappings():
         ({"\u212a": [1], "k": [2]}, {}, ["same to Ignite"]),
         ({"a": [1], "A": [2]}, {}, ["'a'", "'A'", "rename"]),
         ({"a": [1, 1], "b": [1, 2]}, {"key": "a"}, ["1 of its 2", "repeated"]),
-        ({"a": [1.5], "b": [1]}, {"key": "a"}, ["'a'", "float64"]),
+        ({"a": [[1.5]], "b": [1]}, {"key": "a"}, ["'a'", "cannot be the key"]),
         ({"a": [1]}, {"key": "z"}, ["'z'", "it has a"]),
         ({"a": [1]}, {"key": "a"}, ["beside the key"]),
         (pd.DataFrame([[1, 2]], columns=["d", "d"]), {}, ["found twice: d"]),
@@ -327,3 +327,141 @@ def test_value_type_names_are_identifiers():
         "My_digits_v2",
         "T7up",
     ]
+
+
+LOST_BY_NUMPY = {
+    "bytes": [b"\1\0\0", b"\0", b""],
+    "text": ["a\0", "\0", "b"],
+    "large": [2**63 - 1, -(2**63), 0],
+    "lists of text": [["a\0", "b"], ["c", "d\0"], ["", "e"]],
+}
+
+
+@pytest.mark.parametrize("values", LOST_BY_NUMPY.values(), ids=LOST_BY_NUMPY)
+def test_values_are_the_same_in_every_container(values):
+    for columns in (
+        read(values),
+        read((values, [0, 1, 2])),
+        read({"features": values}),
+        read(pd.Series(values)),
+    ):
+        found = columns.values[next(iter(columns.values))].tolist()
+        assert [list(each) if isinstance(each, list) else each for each in found] == values
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ([2**53 + 1, 0.5], "row 0.*the whole number 9007199254740993, which no float holds"),
+        ([[2**53 + 1, 0.5]], "row 0.*the whole number 9007199254740993, which no float holds"),
+        ([np.array([2**53 + 1]), np.array([0.5])], "row 0.*that no float holds"),
+        ([2**63, -1], "row 0.*does not fit into 64 bits"),
+        ([1, "a"], "row 1.*int, str, and can be of one kind only"),
+        ([True, 2], "bool, int, and can be of one kind only"),
+        ([[True, 2], [3, 4]], "row 0"),
+        ([(1, "2", 2.5), (2, "b", 3.5)], "row 0.*no list of"),
+    ],
+)
+def test_mixed_kinds_are_refused_in_every_container(values, words):
+    for source in (values, (values, [0] * len(values)), {"x": values}, tuple(values * 3)):
+        with pytest.raises(SourceError, match=words):
+            read(source)
+
+
+def test_masked_values_are_missing(tmp_path):
+    masked = np.ma.masked_array([7, 8, 9], [False, True, False])
+    columns = read(
+        {
+            "n": masked.astype(np.int32),
+            "word": np.ma.masked_array(["a", "b", "c"], masked.mask),
+            "at": np.ma.masked_array(np.array(["2024", "2025", "2026"], "M8[s]"), masked.mask),
+            "row": np.ma.masked_array(np.ones((3, 2)), np.repeat(masked.mask, 2).reshape(3, 2)),
+        }
+    )
+    assert columns.values["n"].dtype == np.int32
+    assert columns.nulls["n"].tolist() == columns.nulls["row"].tolist() == [False, True, False]
+    assert columns.values["word"].tolist() == ["a", None, "c"]
+    assert np.isnat(columns.values["at"]).tolist() == [False, True, False]
+    with pytest.raises(SourceError, match="row 0, column 'value': a list with a missing number"):
+        read(np.ma.masked_array([[1, 2], [3, 4]], [[True, False], [False, False]]))
+
+
+def test_arrow_and_polars_columns_in_a_mapping_keep_their_digits():
+    import polars as pl
+
+    for values in (
+        pa.array([2**53 + 1, None]),
+        pa.chunked_array([[2**53 + 1, None]]),
+        pl.Series([2**53 + 1, None]),
+    ):
+        for source in ({"x": values}, ([0, 1], values), (values, [0, 1]), values):
+            columns = read(source)
+            (name,) = columns.nulls
+            assert columns.values[name].tolist()[0] == 2**53 + 1
+            assert columns.nulls[name].tolist() == [False, True]
+
+
+def test_tables_in_other_containers_keep_their_digits():
+    import polars as pl
+
+    columns = {"n": [2**53 + 1, 2], "x": [0.5, 1.5]}
+    for table in (pa.table(columns), pl.DataFrame(columns), pd.DataFrame(columns)):
+        pair = read((table, [0, 1]))
+        assert {name: array.tolist() for name, array in pair.values.items()} == {**columns, "label": [0, 1]}
+        with pytest.raises(SourceError, match="'both'.*several types"):
+            read({"both": table})
+    assert read({"both": pd.DataFrame({"a": [1, 2], "b": [3, 4]})}).values["both"].tolist() == [
+        [1, 3],
+        [2, 4],
+    ]
+
+
+def test_nan_among_other_values_than_floats_is_missing():
+    rows = [{"n": 2**53 + 1, "vip": True}, {"n": float("nan"), "vip": float("nan")}]
+    for source in (rows, {name: [row[name] for row in rows] for name in rows[0]}):
+        columns = read(source)
+        assert (columns.values["n"].dtype, columns.values["vip"].dtype) == (np.int64, np.bool_)
+        assert columns.values["n"].tolist()[0] == 2**53 + 1
+        assert columns.nulls["n"].tolist() == columns.nulls["vip"].tolist() == [False, True]
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.jsonl"])
+def test_times_keep_their_nanoseconds(tmp_path, name):
+    text = "2020-01-01T10:00:00.123456789Z"
+    (tmp_path / name).write_text(f"t\n{text}\n" if name == "t.csv" else f'{{"t": "{text}"}}\n')
+    times = read(tmp_path / name, text=TextFormat(kinds={"t": "timestamp"})).values["t"]
+    assert times.tolist() == [np.datetime64(text[:-1], "ns").item()]
+    (tmp_path / name).write_text((tmp_path / name).read_text().replace("789Z", "7891"))
+    with pytest.raises(SourceError, match="parts of a nanosecond"):
+        read(tmp_path / name, text=TextFormat(kinds={"t": "timestamp"}))
+    with pytest.raises(SourceError, match="row 0"):
+        read(tmp_path / name, text=TextFormat(kinds={"t": "time"}))
+
+
+def test_times_of_day_with_parts_of_a_millisecond_are_refused(tmp_path):
+    (tmp_path / "t.csv").write_text("t\n10:00:00.1230001\n")
+    with pytest.raises(SourceError, match="parts of a millisecond"):
+        read(tmp_path / "t.csv", text=TextFormat(kinds={"t": "time"}))
+
+
+@pytest.mark.parametrize(("number", "kind"), [("1e400", "float"), ("-1e400", "float64"), ("1e39", "float32")])
+def test_numbers_beyond_a_float_are_refused(tmp_path, number, kind):
+    (tmp_path / "x.csv").write_text(f"x\n{number}\n1\ninf\n")
+    with pytest.raises(SourceError, match=f"^1 rows .*{number} is too large for a float"):
+        read(tmp_path / "x.csv", text=TextFormat(kinds={"x": kind}))
+
+
+def test_whole_numbers_written_as_real_ones_are_whole_when_asked(tmp_path):
+    (tmp_path / "x.csv").write_text("age,o\n22.0,x\n,x\n-38.00,x\n")
+    columns = read(tmp_path / "x.csv", text=TextFormat(kinds={"age": "int"}))
+    assert columns.values["age"].tolist() == [22, 0, -38]
+    assert columns.nulls["age"].tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    "value", [[{"q": 1}], [dt.date(2020, 1, 1)], [[{"q": 1}]]], ids=["objects", "dates", "nested"]
+)
+def test_lists_of_what_has_no_form_are_refused_by_name(value):
+    for source in ([{"x": value}], {"x": [value]}, [value]):
+        with pytest.raises(SourceError, match=r"holds lists of"):
+            read(source)

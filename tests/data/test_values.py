@@ -17,7 +17,7 @@ import pytest
 from ignite_tf_magic import IgniteDataset
 from ignite_tf_magic.client.cache_facts import forget
 from ignite_tf_magic.client.cache_scan import WHOLE_CACHE
-from ignite_tf_magic.data.tables import TextFormat
+from ignite_tf_magic.data.text_files import TextFormat
 from ignite_tf_magic.embedded import nodes
 from ignite_tf_magic.errors import SourceError
 from ignite_tf_magic.protocol.affinity import partition_of_key
@@ -134,6 +134,39 @@ def test_pandas_has_categories_zones_and_its_own_missing_values(session):
     )
 
 
+def test_a_frame_loses_nothing(session):
+    """Its index is a column or the key, NaN is NULL, zeros at the end of text and bytes stay."""
+    index = pd.Index(["a\0", "b"], name="shop")
+    frame = pd.DataFrame(
+        {
+            "real": [np.nan, 1.5],
+            "vip": pd.Series([True, np.nan], dtype=object, index=index),
+            "raw": pd.Series([b"\1\0\0", b""], dtype=object, index=index),
+        },
+        index=index,
+    )
+    session.load(CACHE, frame, key="shop")
+    rows = session.query(f"SELECT shop, real, vip, raw FROM {CACHE} ORDER BY shop").rows
+    assert rows == (("a\0", None, True, b"\1\0\0"), ("b", 1.5, None, b""))
+    assert session.query(f"SELECT AVG(real), COUNT(real) FROM {CACHE}").rows == ((1.5, 1),)
+    session.load(CACHE, frame, key="shop", keep_nan=True, replace=True)
+    assert np.isnan(session.client.cache(CACHE).get("a\0").fields["real"])
+
+
+def test_the_index_that_is_dropped_is_said(session):
+    said = []
+    session.report = said.append
+    frame = pd.DataFrame({"x": range(5)})
+    session.load(CACHE, frame)
+    assert said == []
+    filtered = frame.query("x in [0, 1, 4]")
+    session.load(CACHE, filtered, replace=True)
+    (line,) = said
+    assert "index" in line and "rename_axis('row')" in line
+    session.load(CACHE, filtered.rename_axis("at"), replace=True)
+    assert session.query(f"SELECT at, x FROM {CACHE} ORDER BY x").rows == ((0, 0), (1, 1), (4, 4))
+
+
 def test_hugging_face_and_tensorflow(session):
     import datasets
     import tensorflow as tf
@@ -241,6 +274,7 @@ KEYS = {
     "id_of": (ID, uuid.UUID(int=2**127 + 5)),
     "seen": (MOMENT, dt.datetime(1969, 12, 31, 23, 59, 59, 999000)),
     "price": (Decimal("1.50"), Decimal("-123456789012345678901234567890.1")),
+    "share": (0.1, -1e300),
     "truth": (True, False),
     "wakes": (NOON, dt.time(0)),
     "born": (DAY, dt.date(1969, 12, 31)),
@@ -261,6 +295,15 @@ def test_keys_of_any_scalar_type(session, kind):
     check_partitions(cache, written)
     with pytest.raises(SourceError, match=rf"'{kind}' cannot be the key: 1 of its 2 values are repeated"):
         session.load(CACHE, [{kind: keys[0], "x": 0}] * 2, key=kind, replace=True)
+
+
+def test_keys_that_are_floats_have_one_zero_and_no_nan(session):
+    with pytest.raises(SourceError, match="cannot be the key: 1 of its 2 values are repeated"):
+        session.load(CACHE, {"k": np.array([0.0, -0.0]), "x": [1, 2]}, key="k")
+    with pytest.raises(SourceError, match="row 1, column 'k': no value, and it is the key"):
+        session.load(CACHE, {"k": np.array([0.5, np.nan]), "x": [1, 2]}, key="k")
+    session.load(CACHE, {"k": np.array([-0.0, 0.5], np.float32), "x": [1, 2]}, key="k")
+    assert session.client.cache(CACHE).get_all([0.0, 0.5]).keys() == {0.0, 0.5}
 
 
 def check_partitions(cache, keys):

@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pyignite import Client
 
 from ignite_tf_magic.client.client import connect
 from ignite_tf_magic.client.load import put_rows, table_config
 from ignite_tf_magic.embedded import EmbeddedCluster
 from ignite_tf_magic.protocol.encode import RowEncoder
+from ignite_tf_magic.session import open_session
 from ignite_tf_magic.settings.options import Endpoint
 from tests.training.assignments import assignment, rows_of_shares
 
@@ -98,3 +100,14 @@ def as_worker(digits, ignite, tmp_path, monkeypatch):
         return rows_of_shares(stats, shares, more_rows)
 
     return become
+
+
+@pytest.fixture(scope="module")
+def clients(ignite):
+    """Yield a session, pyignite's client of the same cluster, and the node that both ask."""
+    endpoint = ignite.connect_options.endpoints[0]
+    pyignite = Client()
+    pyignite.connect(endpoint.host, endpoint.port)
+    with open_session(ignite.connect_options) as session:
+        yield session, pyignite, {"host": endpoint.host, "port": endpoint.port}
+    pyignite.close()

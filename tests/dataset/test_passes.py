@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 
 import numpy as np
 import pytest
 
 from ignite_tf_magic import IgniteDataset
 from ignite_tf_magic.client.client import connect
+from ignite_tf_magic.dataset import paged
 from ignite_tf_magic.dataset.lineage import passes_of
 from ignite_tf_magic.dataset.passes import EpochTracker, PassSeed
 
@@ -105,3 +107,17 @@ def test_seeds():
     assert len(set(draw(5, 0, 3, reshuffle=False))) == 1
     assert draw(None, 0, 1) != draw(None, 0, 1)
     assert all(0 <= seed <= np.iinfo(np.int64).max for seed in draw(-7, 0, 50))
+
+
+def test_shard_in_a_run_of_several_workers_is_hinted_at_once(in_a_run, digits, monkeypatch, recwarn):
+    monkeypatch.setattr(paged, "_hinted", set())
+    rows = IgniteDataset(digits.name).map(lambda row: row["key"])
+    for _ in range(2):
+        part = [int(key) for key in rows.shard(2, 1).as_numpy_iterator()]
+    assert len(part) == len([*rows.as_numpy_iterator()]) // 2
+    told = [
+        str(each.message)
+        for each in recwarn
+        if "shard() takes a part of this worker's rows" in str(each.message)
+    ]
+    assert len(told) == (1 if os.environ["IGNITE_DATASET_PART"] == "0-511" else 0)

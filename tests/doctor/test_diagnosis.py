@@ -59,6 +59,11 @@ def test_this_machine_has_no_host_key():
     assert {check.what for check in judge_arrival("db1", "this machine", FACTS, 0.0)} == {"ssh", "clock"}
 
 
+def test_without_the_client_of_openssh_the_reading_of_its_configuration_is_doubtful():
+    checks = judge_arrival("db1", "ssh db1", FACTS, 0.0, has_ssh=False)
+    assert [check.health for check in checks if check.what == "ssh"] == [Health.GOOD, Health.DOUBTFUL]
+
+
 @pytest.mark.parametrize(
     ("error", "what", "fix"),
     [
@@ -98,6 +103,7 @@ def test_what_keeps_us_from_a_host_and_what_to_do(error, what, fix):
         ({"modules": {**MODULES, "fsspec": None}}, "fsspec", Health.BAD),
         ({"disk_free_bytes": 100 << 20}, "disk", Health.DOUBTFUL),
         ({"disk_free_bytes": 1 << 20}, "disk", Health.BAD),
+        ({"disk_fault": "it is mounted noexec"}, "disk", Health.BAD),
         ({"gpus": (Gpu(0, name="H100"), Gpu(1, name="H100"))}, "gpus", Health.GOOD),
     ],
 )

@@ -29,8 +29,9 @@ class FakeHosts:
         for name in ("host_key", "user_key"):
             key = asyncssh.generate_private_key("ssh-ed25519")
             key.write_private_key(folder / name)
+            (folder / name).chmod(0o600)  # `ssh` uses no key that others can read
             key.write_public_key(folder / f"{name}.pub")
-        self.options = SshOptions(config_files=(str(folder / "ssh_config"),))
+        self.options = SshOptions(config_file=str(folder / "ssh_config"))
 
     def home(self, name: str) -> Path:
         return self.folder / name

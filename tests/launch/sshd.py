@@ -48,7 +48,7 @@ class Sshd:
             f"  IdentityFile {self.user_key}\n  IdentitiesOnly yes\n  UserKnownHostsFile {self.known_hosts}\n"
             "  IdentityAgent none\n"
         )
-        self.options = SshOptions(config_files=(str(self.ssh_config),))
+        self.options = SshOptions(config_file=str(self.ssh_config))
         variables = "".join(f"SetEnv {name}={value}\n" for name, value in (env or {}).items())
         self.sshd_config = folder / "sshd_config"
         self.sshd_config.write_text(

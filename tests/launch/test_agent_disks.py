@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
@@ -143,10 +144,20 @@ def test_a_probe_tells_why_nothing_can_be_written(home, disk):
     disk(8, "ro")
     with relay_at(home) as relay:
         facts = relay.call("probe", interpreter=sys.executable, modules=[])
-        assert "Read-only file system" in facts["write_fault"]
+        assert "Read-only file system" in facts["disk_fault"]
+
+
+@pytest.mark.parametrize(
+    "options, found", [("noexec", "mounted noexec"), ("nr_inodes=48", "room for .* more files \\(inodes\\)")]
+)
+def test_a_probe_tells_what_workers_need_of_a_disk(home, disk, options, found):
+    disk(8, options)
+    with relay_at(home) as relay:
+        facts = relay.call("probe", interpreter=sys.executable, modules=[])
+        assert re.search(found, facts["disk_fault"])
 
 
 def test_a_probe_leaves_nothing_where_it_wrote(home):
     with relay_at(home) as relay:
-        assert relay.call("probe", interpreter=sys.executable, modules=[])["write_fault"] is None
-    assert {path.name for path in home.iterdir()} == {"agents"}
+        assert relay.call("probe", interpreter=sys.executable, modules=[])["disk_fault"] is None
+    assert {path.name for path in home.iterdir()} == {"agents", "host"}

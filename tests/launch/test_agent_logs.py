@@ -312,11 +312,26 @@ def test_an_old_interpreter_says_so(home, tmp_path):
         assert relay.process.wait(300) == 3
 
 
+HOST = os.uname().nodename.partition(".")[0]
+
+
+def test_a_directory_belongs_to_one_host(home):
+    with relay_at(home) as relay:
+        relay.call("hello")
+    assert (home / "host").read_text() == HOST
+    (home / "host").write_text("db7")
+    with relay_at(home) as relay:
+        assert relay.word == str(home)
+        assert relay.process.wait(300) == 7
+
+
 def test_where_the_files_are(tmp_path):
     variables = {"HOME": str(tmp_path), "XDG_STATE_HOME": "", "IGNITE_TF_HOME": ""}
+    (tmp_path / "old/ignite_tf_magic/runs").mkdir(parents=True)  # of a version before hosts had their own
     for changed, expected in (
-        ({}, ".local/state/ignite_tf_magic"),
-        ({"XDG_STATE_HOME": str(tmp_path / "state")}, "state/ignite_tf_magic"),
+        ({}, f".local/state/ignite_tf_magic/{HOST}"),
+        ({"XDG_STATE_HOME": str(tmp_path / "state")}, f"state/ignite_tf_magic/{HOST}"),
+        ({"XDG_STATE_HOME": str(tmp_path / "old")}, "old/ignite_tf_magic"),
         ({"IGNITE_TF_HOME": str(tmp_path / "mine")}, "mine"),
     ):
         with relay_at("", env={**variables, **changed}, cwd=tmp_path) as relay:

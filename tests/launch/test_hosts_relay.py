@@ -353,7 +353,7 @@ from ignite_tf_magic.launch.hosts import Host
 from ignite_tf_magic.launch.pipe import PipeTransport
 from ignite_tf_magic.launch.ssh import SshOptions, SshTransport
 from ignite_tf_magic.launch.watch import HostWatch
-transport = SshTransport("box", SshOptions(config_files=(sys.argv[1],))) if sys.argv[1] else PipeTransport()
+transport = SshTransport("box", SshOptions(config_file=sys.argv[1])) if sys.argv[1] else PipeTransport()
 host = Host("h1", transport, python=sys.executable)
 watch = HostWatch(host, "r1", logs={}, sink=None)
 print(host.hello().pid, flush=True)

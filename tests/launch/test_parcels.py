@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from ignite_tf_magic.errors import ParcelError
 from ignite_tf_magic.launch import entries, parcels
-from ignite_tf_magic.launch.parcels import pack_archive, pack_job, pack_package, pack_tree
+from ignite_tf_magic.launch.parcels import pack_job, pack_package, pack_tree
 
 posix = pytest.mark.skipif(os.name != "posix", reason="links, pipes and modes of POSIX")
 
@@ -151,6 +151,105 @@ def test_other_links_are_refused(job, target):
     with pytest.raises(ParcelError, match="symbolic link 'leak' leads to .* replace it"):
         pack_tree(job)
     assert "leak" not in contents(pack_tree(job, exclude=["leak"]))
+
+
+@posix
+def test_links_of_a_job_that_lead_out_are_left_out_and_named(job, tmp_path):
+    (tmp_path / "outside" / "sub").mkdir(parents=True)
+    (tmp_path / "outside" / "sub" / "rows.csv").write_text("1,2")
+    (tmp_path / "helpers.py").write_text("x = 1")
+    (tmp_path / "main.py").write_text("print(1)")
+    (job / "data").symlink_to(tmp_path / "outside")
+    (job / "lib" / "helpers.py").symlink_to("../../helpers.py")
+    (job / "main.py").symlink_to("../main.py")
+    links = [f"data -> {tmp_path}/outside", "lib/helpers.py -> ../../helpers.py", "main.py -> ../main.py"]
+    parcel = pack_job(job)
+    assert list(parcel.left_out) == links
+    assert not {"data", "lib/helpers.py", "main.py"} & {*contents(parcel)}
+    parcel = pack_job(
+        job, ["python", "main.py"], include=["lib/*"]
+    )  # what the command runs is always shipped
+    assert list(parcel.left_out) == links[:1]
+    found = contents(pack_job(job, ["python", "main.py"], include=["*"]))
+    assert (found["main.py"], found["lib/helpers.py"], found["data/sub/rows.csv"]) == (
+        b"print(1)",
+        b"x = 1",
+        b"1,2",
+    )
+
+
+@posix
+def test_a_link_that_leads_out_to_nothing_or_to_a_pipe_cannot_be_included(job, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for target, words in (
+        ("nowhere", "cannot read 'leak': No such file"),
+        ("pipe", "'leak' is a socket, a pipe"),
+    ):
+        (job / "leak").unlink(missing_ok=True)
+        (job / "leak").symlink_to(tmp_path / target)
+        with pytest.raises(ParcelError, match=words):
+            pack_job(job, include=["leak"])
+
+
+SECRETS = {
+    "ignite-tf.toml": "[cluster]",
+    "sub/ignite-tf.toml": "[cluster]",
+    ".env": "PASSWORD=x",
+    "sub/.env.local": "PASSWORD=x",
+    ".git/config": "url = https://user:token@example.org",
+    ".netrc": "password x",
+    "sub/.ssh/config": "Host x",
+    "key": "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA",
+    "sub/server.pem": "\n-----BEGIN PRIVATE KEY-----\nAAAA",
+    "putty.ppk": "PuTTY-User-Key-File-3: ssh-ed25519",
+}
+
+
+@pytest.mark.parametrize("kind", ["directory", "zip"])
+def test_secrets_are_not_shipped(job, tmp_path, kind):
+    before = contents(pack_job(job))
+    for name, text in SECRETS.items():
+        (job / name).parent.mkdir(exist_ok=True)
+        (job / name).write_text(text)
+    (job / "sub" / "cert.pem").write_text("-----BEGIN CERTIFICATE-----")
+    (job / "sub" / "environment").write_text("")
+    parcel = pack_job(job if kind == "directory" else zip_of(tmp_path, job), include=["*"])
+    assert contents(parcel).keys() - before.keys() == {"sub", "sub/cert.pem", "sub/environment"}
+    named = {name.replace(".git/config", ".git").replace(".ssh/config", ".ssh") for name in SECRETS}
+    assert set(parcel.left_out) == named
+
+
+def zip_of(tmp_path: Path, root: Path, top: str = "") -> Path:
+    path = tmp_path / "packed.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for each in sorted(root.rglob("*")):
+            archive.write(each, f"{top}{each.relative_to(root)}")
+    return path
+
+
+def test_a_single_top_folder_is_left_out_where_the_script_is_in_it(job, tmp_path):
+    archive = zip_of(tmp_path, job, "repository-main/")
+    assert pack_job(archive, ["python", "train.py"]) == pack_job(job)
+    assert "repository-main/train.py" in contents(pack_job(archive, ["python", "repository-main/train.py"]))
+    assert "repository-main/train.py" in contents(pack_job(archive, ["python", "-m", "package"]))
+
+
+@pytest.mark.parametrize("command", [["python", "trian.py"], ["bash", "train.sh"], ["./trian.py", "x"]])
+def test_the_name_of_a_script_that_is_not_there(job, command):
+    with pytest.raises(ParcelError, match="has no file '.*'; did you mean '(train.py|run.sh)'"):
+        pack_job(job, command)
+
+
+def test_shell_scripts_get_the_line_ends_of_hosts(job):
+    (job / "run.sh").write_bytes(b"#!/bin/sh\r\necho hi\r\n")
+    (job / "setup.sh").write_bytes(b"echo hi\r\n")
+    (job / "tool").write_bytes(b"#!/usr/bin/env python3\r\nprint()\r\n")
+    (job / "data.csv").write_bytes(b"a\r\nb\r\n")
+    found = contents(pack_job(job))
+    assert found["run.sh"] == b"#!/bin/sh\necho hi\n"
+    assert found["setup.sh"] == b"echo hi\n"
+    assert found["tool"] == b"#!/usr/bin/env python3\nprint()\n"
+    assert found["data.csv"] == b"a\r\nb\r\n"
 
 
 @posix
@@ -300,7 +399,7 @@ def file_of(tmp_path, data: bytes) -> Path:
 @pytest.mark.parametrize("compress", [lambda data: data, gzip.compress, bz2.compress, lzma.compress])
 def test_an_archive_is_the_same_as_its_directory(job, tmp_path, compress):
     (job / "link").symlink_to("lib/deep/data.bin")
-    assert pack_archive(file_of(tmp_path, tar_bytes(of_tree(job), compress))) == pack_tree(job)
+    assert pack_job(file_of(tmp_path, tar_bytes(of_tree(job), compress))) == pack_tree(job)
 
 
 def test_a_zip_is_the_same_as_its_directory(job, tmp_path):
@@ -308,7 +407,7 @@ def test_a_zip_is_the_same_as_its_directory(job, tmp_path):
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for each in sorted(job.rglob("*")):
             archive.write(each, each.relative_to(job))
-    assert pack_archive(path) == pack_tree(job)
+    assert pack_job(path) == pack_tree(job)
 
 
 @posix
@@ -321,9 +420,9 @@ def test_a_zip_with_a_link(tmp_path):
             archive.writestr(info, target)
         return path
 
-    assert contents(pack_archive(path_with("../b"))) == {"a": None, "a/link": "../b"}
+    assert contents(pack_job(path_with("../b"))) == {"a": None, "a/link": "../b"}
     with pytest.raises(ParcelError, match="symbolic link 'a/link' leads to '../../b'"):
-        pack_archive(path_with("../../b"))
+        pack_job(path_with("../../b"))
 
 
 def test_hard_links_inside_become_files(tmp_path):
@@ -331,7 +430,7 @@ def test_hard_links_inside_become_files(tmp_path):
         entry("a/one", data=b"content")(archive)
         entry("./b", tarfile.LNKTYPE, "./a/one")(archive)
 
-    assert contents(pack_archive(file_of(tmp_path, tar_bytes(add)))) == {
+    assert contents(pack_job(file_of(tmp_path, tar_bytes(add)))) == {
         "a": None,
         "a/one": b"content",
         "b": b"content",
@@ -343,7 +442,7 @@ def test_of_entries_with_one_name_the_last_counts(tmp_path):
         entry("a", data=b"old")(archive)
         entry("./a", data=b"new")(archive)
 
-    assert contents(pack_archive(file_of(tmp_path, tar_bytes(add)))) == {"a": b"new"}
+    assert contents(pack_job(file_of(tmp_path, tar_bytes(add)))) == {"a": b"new"}
 
 
 @pytest.mark.parametrize(
@@ -375,7 +474,7 @@ def test_of_entries_with_one_name_the_last_counts(tmp_path):
 def test_hostile_entries_are_named(tmp_path, cache, adds, message):
     data = tar_bytes(lambda archive: [add(archive) for add in adds])
     with pytest.raises(ParcelError, match=message):
-        pack_archive(file_of(tmp_path, data))
+        pack_job(file_of(tmp_path, data))
     assert not list(cache.glob("*"))
 
 
@@ -388,7 +487,7 @@ def test_hostile_names_in_a_zip(tmp_path, name, message):
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(name, "x")
     with pytest.raises(ParcelError, match=message):
-        pack_archive(path)
+        pack_job(path)
 
 
 def test_an_encrypted_zip(tmp_path):
@@ -399,7 +498,7 @@ def test_an_encrypted_zip(tmp_path):
     data[data.index(b"PK\x01\x02") + 8] |= 1
     path.write_bytes(data)
     with pytest.raises(ParcelError, match="'secret' is encrypted; pack it without"):
-        pack_archive(path)
+        pack_job(path)
 
 
 def zip_bomb(size: int) -> bytes:
@@ -433,18 +532,18 @@ def linked_bomb(size: int) -> bytes:
 def test_bombs_by_size(tmp_path, make):
     path = file_of(tmp_path, make((4 << 20) + 1))
     with pytest.raises(ParcelError, match=r"unpacks to more than 4.0 MiB.*at its entry"):
-        pack_archive(path, max_bytes=4 << 20)
+        pack_job(path, max_bytes=4 << 20)
 
 
 def test_a_zip_that_lies_about_a_size(tmp_path):
     with pytest.raises(ParcelError, match="given cannot be read.*'bomb'"):
-        pack_archive(file_of(tmp_path, lying_zip(1 << 20)))
+        pack_job(file_of(tmp_path, lying_zip(1 << 20)))
 
 
 def test_a_header_that_would_fill_the_memory(tmp_path):
     data = bytearray(tar_bytes(entry("x" * 90, tarfile.XHDTYPE, data=bytes(2 << 20))))
     with pytest.raises(ParcelError, match="headers are too large"):
-        pack_archive(file_of(tmp_path, gzip.compress(bytes(data))))
+        pack_job(file_of(tmp_path, gzip.compress(bytes(data))))
 
 
 @pytest.mark.parametrize("make", [lambda data: data, gzip.compress])
@@ -452,7 +551,7 @@ def test_bombs_by_count(tmp_path, monkeypatch, make):
     monkeypatch.setattr("ignite_tf_magic.launch.archives.MAX_ENTRIES", 50)
     data = tar_bytes(lambda archive: [entry("same")(archive) for _ in range(51)], make)
     with pytest.raises(ParcelError, match="more than 50 entries"):
-        pack_archive(file_of(tmp_path, data))
+        pack_job(file_of(tmp_path, data))
 
 
 @pytest.mark.parametrize(
@@ -460,7 +559,7 @@ def test_bombs_by_count(tmp_path, monkeypatch, make):
 )
 def test_what_is_no_archive(tmp_path, data):
     with pytest.raises(ParcelError, match="cannot be read|none of zip, tar"):
-        pack_archive(file_of(tmp_path, data))
+        pack_job(file_of(tmp_path, data))
 
 
 def small(compress=lambda data: data) -> bytes:
@@ -477,7 +576,7 @@ def test_an_archive_that_is_cut_off_is_never_taken_for_a_smaller_one(tmp_path, c
     end = len(data) if compress(b"") else 3 * 1536 + 512  # a plain tar ends with zeros that say nothing
     for length in range(0, end, max(1, len(data) // 60)):
         with pytest.raises(ParcelError):
-            pack_archive(file_of(tmp_path, data[:length]))
+            pack_job(file_of(tmp_path, data[:length]))
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -489,7 +588,7 @@ def test_damaged_archives_are_refused_or_safe(tmp_path, kind, changes):
     for place, value in changes:
         data[place % len(data)] = value
     try:
-        found = pack_archive(file_of(tmp_path, bytes(data)))
+        found = pack_job(file_of(tmp_path, bytes(data)))
     except ParcelError:
         return
     with tarfile.open(found.path) as archive:
@@ -501,10 +600,10 @@ def test_damaged_archives_are_refused_or_safe(tmp_path, kind, changes):
 MEASURED = """
 import os, resource, sys
 from pathlib import Path
-from ignite_tf_magic.launch.parcels import pack_archive, pack_tree
+from ignite_tf_magic.launch.parcels import pack_job, pack_tree
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 parcel = pack_tree(Path(sys.argv[1]))
-assert pack_archive(parcel.path) == parcel
+assert pack_job(parcel.path) == parcel
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 """
 

@@ -31,7 +31,7 @@ def look():
     if watch.view.jobs and watch.view.jobs["w0"].has_ended:
         ended.set()
 ended = threading.Event()
-with Host("h1", SshTransport("box", SshOptions(config_files=(sys.argv[1],))), python=sys.argv[2]) as host:
+with Host("h1", SshTransport("box", SshOptions(config_file=sys.argv[1])), python=sys.argv[2]) as host:
     watch = HostWatch(host, "r1", logs={"w0.log": 0}, sink=Sink(), on_change=look)
     argv = ("/bin/sh", "-c", "cat; exit 4")
     host.start(Job("r1", "w0", 1, argv, {}, "w0.log", stdin_text="from far away\\n", lease_s=30))

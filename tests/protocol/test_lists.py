@@ -81,7 +81,7 @@ def rows_of(name, *values):
         (
             TypedArray([UtilDate(1970, 1, 2)], TypeCode.DATE_ARRAY),
             TypedArray([UtilDate(1969, 12, 31)], TypeCode.DATE_ARRAY),
-            [[86_400_000], [-86_400_000], []],
+            [[86_400_000_000_000], [-86_400_000_000_000], []],
         ),
         (
             TypedArray([Timestamp(1970, 1, 1, 0, 0, 1, 5)], TypeCode.TIMESTAMP_ARRAY),

@@ -15,6 +15,7 @@ import pytest
 
 from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.runs.task import ExitReport
+from ignite_tf_magic.session.run_scripts import read_source
 from ignite_tf_magic.settings.options import ConnectOptions, TlsOptions
 from tests.runs.light_runs import text_of
 
@@ -364,3 +365,62 @@ def test_output_is_utf8_whatever_the_locale(start, monkeypatch):
     monkeypatch.setenv("PYTHONCOERCECLOCALE", "0")
     monkeypatch.setenv("PYTHONUTF8", "0")
     assert text_of(start("print('é 模')")) == "é 模\n"
+
+
+def test_variables_hold_from_the_first_instruction_of_the_process(start, tmp_path):
+    """What ld.so, libc and Python read when they start is read once; a module is found by the user's PYTHONPATH."""
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "of_mine.py").write_text("word = 'found'")
+    given = {
+        "LD_LIBRARY_PATH": "/somewhere",
+        "PYTHONHASHSEED": "5",
+        "TZ": "Asia/Tokyo",
+        "MALLOC_ARENA_MAX": "1",
+        "OMP_NUM_THREADS": "3",
+        "PYTHONPATH": str(tmp_path / "lib"),
+    }
+    run = start(
+        "import of_mine, subprocess, sys, time\n"
+        "first = dict(each.split('=', 1) for each in open('/proc/self/environ').read().split('\\0') if each)\n"
+        f"print({{name: first.get(name) for name in {list(given)}}})\n"
+        "print(of_mine.word, hash('a'), time.tzname[0])\n"
+        "child = 'import of_mine, ignite_tf_magic; print(of_mine.word)'\n"
+        "print(subprocess.check_output([sys.executable, '-c', child]))",
+        environment=given,
+    )
+    seen, words, child = text_of(run).splitlines()
+    found = ast.literal_eval(seen)
+    assert found.pop("PYTHONPATH").split(":")[0] == given.pop("PYTHONPATH")
+    assert found == given
+    seeded = {**os.environ, "PYTHONHASHSEED": "5"}
+    known = subprocess.check_output([sys.executable, "-c", "print(hash('a'))"], env=seeded, text=True).strip()
+    assert words == f"found {known} JST"
+    assert child == "b'found\\n'"
+
+
+@pytest.mark.parametrize("as_command", [False, True], ids=["script", "command"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xef\xbb\xbfprint('caf\xc3\xa9')\n",
+        b"# -*- coding: latin-1 -*-\nprint('caf\xe9')\n",
+        b"#!/usr/bin/python\r\n# vim: set fileencoding=cp1252 :\r\nprint('caf\xe9')\r\n",
+        b"print('caf\xc3\xa9')",
+    ],
+    ids=["byte-order-mark", "latin-1", "windows", "utf-8"],
+)
+def test_scripts_as_editors_write_them(start, work_dir, content, as_command):
+    script = work_dir / "train.py"
+    script.write_bytes(content)
+    options = {"command": ("python", "train.py")} if as_command else {}
+    run = start(None if as_command else read_source(script), **options)
+    assert text_of(run) == "café\n"
+
+
+def test_a_script_that_names_an_unknown_encoding(start, work_dir):
+    script = work_dir / "train.py"
+    script.write_bytes(b"# coding: no-such\n")
+    run = start(None, command=("python", "train.py"))
+    assert "SyntaxError: unknown encoding" in text_of(run)
+    with pytest.raises(SyntaxError, match="unknown encoding"):
+        read_source(script)

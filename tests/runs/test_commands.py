@@ -39,6 +39,13 @@ IN_TURN = f"{sys.executable} train.py\n{sys.executable} train.py &\n" + BY_WORKE
     f"{sys.executable} train.py &", ""
 )
 DEAF = BY_WORKER.format(f"PYTHONPATH=. {sys.executable} train.py", f"{sys.executable} -I train.py")
+IN_FRONT = (
+    f"mkdir front\ntouch front/sitecustomize.py\nPYTHONPATH=$PWD/front:$PYTHONPATH {sys.executable} train.py"
+)
+BEHIND = (
+    "mkdir behind\necho 'print(\"of the user\")' > behind/sitecustomize.py\n"
+    f"PYTHONPATH=$PYTHONPATH:$PWD/behind {sys.executable} train.py"
+)
 
 
 @pytest.fixture
@@ -49,7 +56,7 @@ def run_of(start, work_dir, tmp_path):
     console.write_text(CONSOLE)
     console.chmod(0o700)
 
-    def run_of(command, shell=""):
+    def run_of(command, shell="", state=RunState.SUCCEEDED):
         (work_dir / "train.sh").write_text(shell)
         store = tmp_path / "store"
         store.mkdir()
@@ -62,7 +69,7 @@ def run_of(start, work_dir, tmp_path):
         )
         info = run.wait(300)
         texts = [text_of(run, worker) for worker in range(2)]
-        assert info.state is RunState.SUCCEEDED, texts
+        assert info.state is state, texts
         return texts
 
     return run_of
@@ -90,22 +97,31 @@ def test_workers_train_together(run_of, command, shell):
 
 @pytest.mark.nightly
 def test_one_program_of_a_shell_script_takes_part_at_a_time(run_of):
-    """One after the other; of two at once, one says that it trains alone. And each has a training of its own.
+    """One after the other; of two at once, `fit` of one is refused. And each has a training of its own.
 
     Nightly. Shorter: tests/training/test_claim.py::test_one_takes_part_while_it_lives_and_they_are_counted
     """
     texts = run_of(("bash", "train.sh"), f"{IN_TURN}wait\n")
     assert [text.count("does not take part for this worker") for text in texts] == [1, 0]
     first, second = map(weights_in, texts)
-    assert (len(first), len(second)) == (3, 2)
-    assert set(second) <= set(first)
+    assert (len(first), len(second)) == (2, 2)
+    assert first == second
     assert second[0] == second[1]  # it began anew, and did not go on with what the one before had saved
 
 
 @pytest.mark.nightly
-def test_interpreters_that_hear_nothing_of_the_run_are_told_of(run_of, work_dir):
+@pytest.mark.parametrize("shell", [DEAF, IN_FRONT], ids=["deaf", "another-sitecustomize-in-front"])
+def test_workers_that_train_alone_unasked_fail(run_of, shell):
     """Nightly. Shorter: tests/runs/test_site_hook.py::test_the_call_follows_the_import_however_python_was_started"""
-    texts = run_of(("bash", "train.sh"), DEAF)
+    texts = run_of(("bash", "train.sh"), shell, RunState.FAILED)
+    assert any("this worker fails, as no process of it took part in the run" in text for text in texts), texts
     for text in texts:
-        assert text.count("its interpreter knows nothing of this run") == 1, text
-    assert weights_in(texts[0]) != weights_in(texts[1])
+        assert "its interpreter knows nothing of this run" in text or "terminated" in text, text
+
+
+@pytest.mark.nightly
+def test_a_sitecustomize_of_the_users_is_run_as_well(run_of):
+    """Nightly. Shorter: tests/runs/test_site_hook.py::test_the_sitecustomize_that_it_hides_is_run"""
+    first, second = run_of(("bash", "train.sh"), BEHIND)
+    assert weights_in(first) == weights_in(second)
+    assert "of the user" in first

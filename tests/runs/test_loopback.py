@@ -177,15 +177,19 @@ def test_workers_on_one_host_are_reached_from_there_alone(start):
 
 
 def test_what_the_user_has_loaded_is_loaded_behind_it(start, monkeypatch):
-    """That of the host, that of the run; for the worker, and for what it starts."""
+    """That of the run, that of the host; from the worker's first instruction, and for what it starts."""
     compiled = next(Path(walk_compiled.__file__).parent.glob("_rows*.so"))
     monkeypatch.setenv(loopback.PRELOAD, str(compiled))
     script = "import os, subprocess\nprint(os.environ['LD_PRELOAD'], flush=True)\nsubprocess.run(['env'])"
     run = start(script, environment={loopback.PRELOAD: "/lib/none.so"})
     run.wait(300)
     lines = text_of(run).splitlines()
-    assert lines[0] == f"{loopback.library()}:{compiled}:/lib/none.so"
-    assert f"LD_PRELOAD={lines[0]}" in lines
+    expected = f"{loopback.library()}:/lib/none.so:{compiled}"
+    assert (
+        "object '/lib/none.so' from LD_PRELOAD cannot be preloaded" in lines[0]
+    )  # as ld.so told at the start
+    assert expected in lines
+    assert f"LD_PRELOAD={expected}" in lines
 
 
 def test_a_run_whose_ports_are_open_says_so_once(start, monkeypatch):

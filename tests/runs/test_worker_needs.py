@@ -64,6 +64,15 @@ def bare_python(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(python)
 
 
+def test_workers_and_reconcilers_begin_with_these_alone(bare_python):
+    """What runs on a host imports nothing else, also where a run's interpreter is not the one of the user."""
+    modules = ("supervision.reconciler", "bootstrap", "parked")
+    code = "; ".join(f"import ignite_tf_magic.runs.{name}" for name in modules)
+    sent = "import ignite_tf_magic.serialization.sent_function, sys; assert 'cloudpickle' not in sys.modules"
+    for each in (code, sent):
+        subprocess.run([bare_python, "-c", each], check=True, timeout=300)
+
+
 @pytest.mark.nightly
 def test_a_worker_reads_and_writes_with_these_alone(ignite, bare_python, tmp_path, monkeypatch):
     """Nightly. No shorter one: what a worker needs shows only in an interpreter that has nothing else."""

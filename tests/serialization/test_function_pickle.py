@@ -28,8 +28,9 @@ import numpy as np
 import pytest
 
 from ignite_tf_magic.errors import ConfigError
-from ignite_tf_magic.serialization import function_pickle
-from ignite_tf_magic.serialization.function_pickle import pickle_function, unpickle_function
+from ignite_tf_magic.serialization import function_pickle, sent_function
+from ignite_tf_magic.serialization.function_pickle import pickle_function
+from ignite_tf_magic.serialization.sent_function import unpickle_function
 
 SCALE = 3
 TABLE = np.arange(4)
@@ -411,10 +412,10 @@ def elsewhere():
         texts[name] = base64.b64encode(pickle_function(function).data).decode()
     code = (
         "import json, sys\n"
-        "from ignite_tf_magic.serialization.function_pickle import unpickle_function\n"
+        "from ignite_tf_magic.serialization.sent_function import unpickle_function\n"
         "for name, text in json.load(sys.stdin).items():\n"
         "    try:\n"
-        f"        found = unpickle_function(name, {function_pickle._VERSION!r}, text)()\n"
+        f"        found = unpickle_function(name, {sent_function.VERSION!r}, text)()\n"
         "    except BaseException as error:\n"
         "        found = repr(error)\n"
         "    print(json.dumps([name, found]))\n"

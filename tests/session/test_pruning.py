@@ -13,11 +13,12 @@ import psutil
 import pytest
 
 from ignite_tf_magic.client.client import Cache
-from ignite_tf_magic.errors import PathNotFound
+from ignite_tf_magic.errors import PathNotFound, RecordDamaged
 from ignite_tf_magic.igfs.volume import Volume
 from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.runs.registry.registry import CACHE, Registry
-from ignite_tf_magic.session import RunRequest, RunState, list_runs, open_session
+from ignite_tf_magic.session import RunRequest, RunState, get_run, list_runs, open_session
+from ignite_tf_magic.ui.shell.cli import main
 from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("no_runs_left")
@@ -209,3 +210,19 @@ def test_prune_bounds_what_runs_of_long_ago_have_left_here(session, home, said):
         path.name for part in ("parcels", "venvs", "seen", "runs") for path in (home / part).iterdir()
     ] == []
     assert said == []
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"run_id": "caf\xe9"}', b"[" * 100_000])
+def test_a_run_whose_record_is_damaged_is_listed_and_removed(session, home, content, capsys):
+    directory = home / "runs" / "abc-numbers-0101-1200"
+    directory.mkdir(parents=True)
+    (directory / "run.json").write_bytes(content)
+    assert main(["ps", "--all"]) == 0
+    assert (
+        f"the record of run {directory.name} cannot be read ({directory}/run.json)" in capsys.readouterr().err
+    )
+    with pytest.raises(RecordDamaged, match="To remove the run .*: ignite-tf prune"):
+        get_run(directory.name)
+    assert directory.name in [each.run_id for each in session.prune(keep=0)]
+    assert not directory.exists()
+    assert not list_runs(include_ended=True).unreadable

@@ -85,7 +85,7 @@ def test_data_frame_is_typed_and_keeps_nulls(sql, typed_table):
         "V": "string",
         "DA": "datetime64[s]",
         "TI": "object",
-        "TS": "datetime64[ns]",
+        "TS": "datetime64[ns, UTC]",
         "U": "object",
         "X": "object",
     }
@@ -118,7 +118,7 @@ def test_arrow_and_polars_hold_what_rows_do(sql, typed_table):
     table, frame = result.to_arrow(), result.to_polars()
     expected = [1, *(str(value) if name == "U" else value for name, value in ROW.items())]
     moment = list(ROW).index("TS") + 1
-    expected[moment] = pd.Timestamp(expected[moment])
+    expected[moment] = pd.Timestamp(expected[moment], tz="UTC")
     assert list(table.to_pylist()[0].values()) == expected
     assert set(table.to_pylist()[1].values()) == {2, None}
     expected[moment] = expected[moment].to_pydatetime()

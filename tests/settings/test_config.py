@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -289,7 +290,12 @@ print(state_dir())
     assert home.stat().st_mode & 0o777 == 0o700
 
 
+HOST = socket.gethostname().partition(".")[0]
+
+
 def test_the_state_directory_is_the_one_of_the_agents(tmp_path, monkeypatch):
     monkeypatch.delenv("IGNITE_TF_HOME", raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert sys.platform == "win32" or state_dir() == tmp_path / "ignite_tf_magic" / HOST
+    (tmp_path / "ignite_tf_magic" / "runs").mkdir()  # of a version before this one
     assert sys.platform == "win32" or state_dir() == tmp_path / "ignite_tf_magic"

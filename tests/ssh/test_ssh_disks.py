@@ -37,7 +37,7 @@ def test_a_start_on_a_full_host_is_refused_and_leaves_nothing(session, bed, name
 @contextmanager
 def read_only_state(host) -> Iterator[str]:
     """Have what lies where our files are on a host be a disk that nobody can write; gives the directory."""
-    state = f"{host.home}/.local/state/ignite_tf_magic"
+    state = f"{host.home}/{host.state}"
     host.run(["mkdir", "-p", state])
     host.run(["mount", "-t", "tmpfs", "-o", "ro,mode=700", "tmpfs", state], check=True)
     try:
@@ -96,6 +96,6 @@ def test_the_doctor_tries_to_write(here, bed, namespaces):
         (shown, _) = here("doctor", "--json", code=1)
     (disk,) = [each for each in shown["checks"] if (each["host"], each["check"]) == (host.name, "disk")]
     assert disk["status"] == "failed"
-    assert "nothing can be written below" in disk["found"]
+    assert "workers cannot use" in disk["found"]
     assert "Read-only file system" in disk["found"]
     assert "make it writable" in disk["fix"]

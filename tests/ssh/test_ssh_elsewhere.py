@@ -89,7 +89,7 @@ def test_prune_forgets_runs_wherever_something_of_them_is(session, elsewhere, be
     run = session.start_run(RunRequest("NUMBERS", "print('here')", 3, start_timeout_s=None))
     run.wait(300)
     session.wait_for_copies(30)
-    homes = [host.disk / ".local/state/ignite_tf_magic/runs" / run.id for host in bed.hosts]
+    homes = [host.disk / host.state / "runs" / run.id for host in bed.hosts]
     assert all(home.is_dir() for home in homes)
     assert run.id in [each["id"] for each in elsewhere.json("ps", "--all")]
     pruned = elsewhere.json("prune", "--keep", "0")

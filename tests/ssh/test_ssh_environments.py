@@ -29,9 +29,8 @@ def clean_hosts(bed, namespaces) -> Iterator[None]:
 
 
 def clean(bed) -> None:
-    state = ".local/state/ignite_tf_magic"
     for host in bed.hosts:
-        for folder in (".cache", f"{state}/venvs", f"{state}/parcels"):
+        for folder in (".cache", f"{host.state}/venvs", f"{host.state}/parcels"):
             shutil.rmtree(host.disk / folder, ignore_errors=True)
 
 
@@ -50,7 +49,7 @@ def built_on(bed) -> dict[str, list[str]]:
     """The names of the environments of each host, and of what builds have left."""
     found = {}
     for host in bed.hosts:
-        state = host.disk / ".local/state/ignite_tf_magic"
+        state = host.disk / host.state
         folders = [*(state / "venvs").glob("*"), *(state / "runs").glob("env-*")]
         found[host.name] = sorted(path.name for path in folders if path.name != ".lock")
     return found

@@ -106,7 +106,7 @@ def test_a_host_that_is_lost_while_it_is_given_a_run(session, bed, namespaces, m
             session.start_run(RunRequest("NUMBERS", "print('here')", 3, max_restarts=0, detach=True))
         told, listed = str(caught.value), {run.id for run in list_runs(include_ended=True)} - before
         run_id = told.split()[1]
-        folder = f"{victim.home}/.local/state/ignite_tf_magic/runs/{run_id}"
+        folder = f"{victim.home}/{victim.state}/runs/{run_id}"
         if comes_back:
             assert "Nothing of it is left" in told
             assert not listed

@@ -97,7 +97,7 @@ def test_no_other_host_reaches_the_servers_of_a_training(start, bed, said):
     # On the hosts there are the task's own, and what leads to the other.
     for place in places:
         assert knock(bed, place, *inside) == ["taken"] * 2
-        place.run(["touch", f"{place.home}/.local/state/ignite_tf_magic/runs/{run.id}/files/go"])
+        place.run(["touch", f"{place.home}/{place.state}/runs/{run.id}/files/go"])
     found = weights(run)
     for place in places:
         assert knock(bed, place, *inside) == ["refused"] * 2

@@ -33,6 +33,40 @@ def synchronised_batch_normalization(s: Setting) -> dict[str, Any]:
 
 
 @case
+def large_layer(s: Setting) -> dict[str, Any]:
+    """Has a gradient of more than 1 MiB, which is added up by itself, beside small ones."""
+    layers = s.keras.layers
+    sgd = s.keras.optimizers.SGD(0.01)  # Adam makes much of last bits
+    model = s.conv(layers.Flatten(), layers.Dense(1024, "relu"), optimizer=sgd)
+    return result(model, model.fit(s.dealt(), epochs=2, verbose=0))
+
+
+@case
+def gradient_of_unknown_shape(s: Setting) -> dict[str, Any]:
+    """The chief's trace alone does not know the shape of a gradient of more than 1 MiB."""
+    s.seeded()
+    keras, tf = s.keras, s.tf
+
+    class Net(keras.Model):
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(self(x, training=True) - tf.cast(y, tf.float32)[:, None]))
+            gradients = tape.gradient(loss, self.trainable_variables)
+            if s.place.index == 0:
+                gradients = [tf.numpy_function(lambda each: each, [each], tf.float32) for each in gradients]
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            return {"loss": loss}
+
+    x = keras.Input([64])
+    wide = keras.layers.Dense(4200, "relu")(x)
+    model = s.compiled(
+        Net(x, keras.layers.Dense(1)(wide)), keras.optimizers.SGD(1e-4), metrics=(), jit_compile=False
+    )
+    return result(model, model.fit(s.dealt(flat=True), epochs=2, verbose=0))
+
+
+@case
 def last_batch_dropped(s: Setting) -> dict[str, Any]:
     model = s.dense()
     return result(model, model.fit(s.dealt(flat=True, equal_steps="drop"), epochs=2, verbose=0))

@@ -297,11 +297,9 @@ def trained_batch_by_batch(s: Setting) -> dict[str, Any]:
     return found | {"history of a test": np.array(model.test_on_batch(*first))}
 
 
-@case
-def a_loop_with_a_tape(s: Setting) -> dict[str, Any]:
-    """As in the guides: a traced step over a dataset, no `fit` and no strategy; batches are of different sizes."""
+def looped(s: Setting, model: Any, optimizer: Any) -> dict[str, Any]:
+    """Train as in the guides: a traced step over a dataset, no `fit`, no strategy; batches have different sizes."""
     of_rows, tf = crossentropy(s), s.tf
-    model, optimizer = net(s), s.keras.optimizers.Adam(0.003)
 
     @tf.function
     def step(x: Any, y: Any) -> Any:
@@ -315,6 +313,18 @@ def a_loop_with_a_tape(s: Setting) -> dict[str, Any]:
         for x, y in s.dealt(flat=True):
             step(x, y)
     return result(model)
+
+
+@case
+def a_loop_with_a_tape(s: Setting) -> dict[str, Any]:
+    return looped(s, net(s), s.keras.optimizers.Adam(0.003))
+
+
+@case
+def a_loop_whose_first_trace_makes_the_variables(s: Setting) -> dict[str, Any]:
+    """A `Sequential` without an input shape: the chief's weights go round when they have values."""
+    s.keras.utils.set_random_seed(1 + s.place.index)
+    return looped(s, s.keras.Sequential([s.keras.layers.Dense(10)]), s.keras.optimizers.SGD(0.01))
 
 
 @case

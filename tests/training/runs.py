@@ -17,9 +17,9 @@ def in_turn(scripts: Mapping[str, str]) -> str:
     `by_script` finds it.
     """
     return f"""
-import os, pathlib, runpy, traceback
+import pathlib, runpy, tempfile, traceback
 
-folder = pathlib.Path(os.environ["IGNITE_TF_RUN_DIR"])
+folder = pathlib.Path(tempfile.mkdtemp())  # of this worker: another one may be reading where this one writes
 for name, source in {dict(scripts)!r}.items():
     path = folder / (name + ".py")
     path.write_text(source)

@@ -53,6 +53,31 @@ for number in range(60):
 
 
 @tf.function
+def averaged(weight, values):
+    tensors = [
+        tf.fill([300_000], values),
+        tf.fill([2, 3], values),
+        tf.cast(values, tf.float64),
+        tf.zeros([0]),
+    ]
+    tensors.append(tf.cast(tf.fill([4], values), tf.bfloat16))
+    return group.weighted_means(tensors, tf.stack([1.0, weight]), 1)
+
+
+# Of a worker without rows, values that are no numbers, and of no worker with rows.
+for weights, values, expected in (
+    ((1, 3), (2.0, 4.0), 3.5),
+    ((2, 0), (5.0, np.nan), 5.0),
+    ((0, 0), (np.nan, np.inf), 0.0),
+):
+    index = place.index
+    means, along = averaged(tf.constant(float(weights[index])), tf.constant(values[index]))
+    are_right &= [each.shape.as_list() for each in means] == [[300_000], [2, 3], [], [0], [4]]
+    are_right &= all(np.all(np.asarray(each, np.float64) == expected) for each in means)
+    are_right &= float(along[1]) == sum(weights)
+
+
+@tf.function
 def once(x):
     return group.sum([x])[0]
 

@@ -10,18 +10,22 @@ import pytest
 from ignite_tf_magic.launch.lock import HeldLock
 
 ASK = """
-import multiprocessing, os, warnings
-from ignite_tf_magic.training.claim import CLAIM, stay_out
+import multiprocessing, os
+from ignite_tf_magic.errors import ConfigError
+from ignite_tf_magic.training.claim import CLAIM, refuse_fit, why_not
 
 class Model:
+    is_independent = False
     def fit(self): return "fitted"
 
 def ask():
     if not CLAIM.take():
-        with warnings.catch_warnings(record=True) as early:
-            warnings.simplefilter("always")
-            stay_out(Model)
-        print("out", *(str(each.message) for each in early), flush=True)
+        refuse_fit(Model, why_not(), lambda: Model.is_independent)
+        try:
+            Model().fit()
+        except ConfigError as error:
+            print("out", error, flush=True)
+        Model.is_independent = True
         print(Model().fit(), flush=True)
     else:
         print("in", CLAIM.number, flush=True)
@@ -52,19 +56,19 @@ def test_one_takes_part_while_it_lives_and_they_are_counted(ask, tmp_path):
     assert [ask()[0] for _ in range(3)] == [["in 0"], ["in 1"], ["in 2"]]
     with HeldLock(tmp_path / "claim"):
         (out, fitted), warned = ask()
+        assert out.startswith("out process ")
         assert "does not take part for this worker" in out
-        assert "it trains alone" in out
+        assert "put `with ignite_tf_magic.independent():` around fit" in out
         assert (fitted, warned) == ("fitted", "")
     assert ask()[0] == ["in 3"]
 
 
-def test_a_child_of_multiprocessing_is_warned_of_when_it_trains(ask, tmp_path, monkeypatch):
-    """It may be there to read data, which is no reason for words."""
+def test_a_child_of_multiprocessing_is_refused_when_it_trains(ask, tmp_path, monkeypatch):
+    """It may be there to read data, which needs no words."""
     monkeypatch.setenv("IN_CHILD", "1")
     with HeldLock(tmp_path / "claim"):
-        said, warned = ask()
-    assert said == ["out", "fitted"]
-    assert warned.count("does not take part for this worker") == 1
+        (out, fitted), warned = ask()
+    assert ("does not take part for this worker" in out, fitted, warned) == (True, "fitted", "")
 
 
 def test_outside_of_a_run_every_process_takes_part(ask, monkeypatch):

@@ -25,7 +25,7 @@ if index:
         time.sleep(0.1)
     print("registered", flush=True)
 else:
-    rows = IgniteDataset("GRAPHS")
+    rows = IgniteDataset("GRAPHS").shuffle(60)
     nexts = []
     for task in range(2):
         with tf.device("/job:worker/task:%d" % task):

@@ -148,7 +148,7 @@ class Own(keras.Model):
         x, y = data
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(tf.square(self(x, training=True) - y[:, None]))
-        self.optimizer.apply(tape.gradient(loss, self.trainable_variables))
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
         return {"loss": loss}
 
 inputs = keras.Input([4])

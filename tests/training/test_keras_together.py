@@ -33,7 +33,7 @@ QUICK = [
     *("synchronised_batch_normalization", "own_train_step", "masked_sequences"),
     "masked_sequences_by_name",
     *("unreduced_losses", "metrics_of_many_kinds", "unknown_cardinality", "arrays_of_each_worker"),
-    *("adapted_layers", "sum_of_losses", *OF_THE_RULE),
+    *("adapted_layers", "sum_of_losses", "large_layer", "gradient_of_unknown_shape", *OF_THE_RULE),
 ]
 OTHERS = [name for name in CASES if name not in (*QUICK, *LONG)]
 pytestmark = pytest.mark.timeout(3000)  # the first of them runs all cases

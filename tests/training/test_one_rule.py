@@ -7,9 +7,11 @@ import re
 import warnings
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
+from ignite_tf_magic.dataset.batches import part_of
 from ignite_tf_magic.training.fit_data import explained
 from ignite_tf_magic.training.frameworks import framework_named
 from ignite_tf_magic.training.group import WorkerGroup
@@ -18,6 +20,7 @@ from ignite_tf_magic.training.task import Place
 
 layers = keras.layers
 TWO = WorkerGroup(Place(addresses=("a:1", "b:1")))
+ONE = WorkerGroup(Place())
 
 
 def model_of(*between, kind=keras.Model, loss="mse", optimizer="sgd", **options):
@@ -161,3 +164,47 @@ def test_nothing_is_a_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         print_rule(model_of(layers.BatchNormalization()), framework_named("keras"))
+
+
+def test_a_step_with_a_batch_size_of_its_own_is_explained():
+    error = ValueError("Dimensions must be equal, but are 20 and 10 for '{{node mul}}'")
+    with pytest.raises(ValueError) as caught, explained(np.zeros((4, 2)), TWO):
+        raise error
+    notes = getattr(caught.value, "__notes__", [])  # from Python 3.11 on
+    assert (
+        not hasattr(error, "add_note") or "take the number of rows from the data: tf.shape(x)[0]" in notes[0]
+    )
+    with pytest.raises(ValueError) as caught, explained(np.zeros((4, 2)), ONE):
+        raise ValueError(str(error))
+    assert not hasattr(caught.value, "__notes__")
+
+
+@pytest.mark.parametrize("are_known", [True, False])
+def test_a_batch_whose_parts_have_different_numbers_of_rows_is_not_divided(are_known):
+    """As of graphs that were merged: every n-th row of each part belongs to nothing."""
+    parts = [tf.zeros([8, 3]), tf.zeros([8], tf.int32), tf.zeros([2])]
+    data = tf.data.Dataset.from_tensors(tuple(parts))
+    if not are_known:
+        data = data.map(lambda *each: tuple(map(of_unknown_rows, each)))
+    errors, words = (
+        (ValueError, tf.errors.InvalidArgumentError),
+        "different numbers of rows.*merge rows in the model",
+    )
+    with pytest.raises(errors, match=words):
+        list(data.map(lambda *each: part_of(each, 0, 2)))
+
+
+def of_unknown_rows(tensor: tf.Tensor) -> tf.Tensor:
+    every = tf.ones(tf.shape(tensor)[:1], tf.bool)
+    return tf.ensure_shape(tf.boolean_mask(tensor, every), [None, *tensor.shape[1:]])
+
+
+def test_a_batch_is_divided_whatever_kinds_of_parts_it_has():
+    ragged = tf.ragged.constant([[1], [2, 2], [3], []])
+    sparse = tf.sparse.from_dense([[0, 1], [2, 0], [0, 3], [4, 4]])
+    data = tf.data.Dataset.from_tensors((ragged, sparse, tf.range(4), tf.constant(7))).map(
+        lambda r, s, d, n: (r, s, of_unknown_rows(d), n)
+    )
+    ((ragged, sparse, dense, number),) = list(data.map(lambda *each: part_of(each, 1, 2)))
+    assert (ragged.to_list(), dense.numpy().tolist(), int(number)) == ([[2, 2], []], [1, 3], 7)
+    assert tf.sparse.to_dense(sparse).numpy().tolist() == [[2, 0], [4, 4]]

@@ -73,7 +73,10 @@ def test_records_say_what_the_history_says_and_what_is_waited_for(tmp_path, num_
         )
         assert all(each.memory_bytes > 50e6 for each in record.workers)
         assert all(0 < each.cpu_cores < os.cpu_count() + 0.5 for each in record.workers)
-    assert 0.5 < found[-1].data_wait < 1
+    assert 0 < found[-1].data_wait < 1
+    # A share of the time is less on a busy machine; the time that a batch of 20 rows is waited for is not.
+    waited_s = [each.data_wait * 20 / each.examples_per_s for each in found if each.examples_per_s]
+    assert max(waited_s) > 0.2
     assert list((tmp_path / "igfs" / "events" / "training").glob("events.out.tfevents.*"))
 
 

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import pytest
 
+from ignite_tf_magic.errors import ConfigError
 from ignite_tf_magic.training import keras_hooks
 from ignite_tf_magic.training.group import WorkerGroup
 from ignite_tf_magic.training.models import as_built
@@ -21,7 +22,6 @@ from tests.training.processes import Workers
 
 SCRIPT = Path(__file__).with_name("told_on.py")
 NUM_CALLS = 2000  # of sums_on.py
-ALONE = "each worker trains a model of its own, on what it is given"
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +51,6 @@ def test_sums_are_right_in_any_order_and_leave_nothing_behind(folder):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("mirrored", f"made for MirroredStrategy, so Keras trains it as ever: {ALONE}"),
-        ("mirrored_by_tf_keras", f"made for MirroredStrategy, so Keras trains it as ever: {ALONE}"),
         ("shuffled_differently", "rows may be trained twice or left out"),
         ("adapted_to_own_rows_of_a_dataset", "string_lookup: adapt was given other rows on each worker"),
         ("own_rows_of_one_label", "rows may be trained twice or left out"),
@@ -66,6 +64,16 @@ def test_sums_are_right_in_any_order_and_leave_nothing_behind(folder):
 def test_a_warning(told, name, words):
     assert told[0][name]["error"] is None
     assert any(words in each for each in told[0][name]["warnings"]), told[0][name]["warnings"]
+
+
+@pytest.mark.parametrize("name", ["mirrored", "mirrored_by_tf_keras"])
+def test_a_strategy_that_does_not_know_the_other_workers_is_refused(told, name):
+    for of_worker in told:
+        kind, words = of_worker[name]["error"]
+        assert kind == "ConfigError"
+        assert (
+            "made in the scope of a MirroredStrategy, so each worker would train a model of its own" in words
+        )
 
 
 def test_a_metric_of_several_values(told):
@@ -225,31 +233,26 @@ def test_every_worker_says_what_cannot_go_well(bad, name, kind, words):
         assert words in of_worker[name][1]
 
 
-def test_keras_on_pytorch_is_told_of(monkeypatch):
-    """As it is imported, whatever of PyTorch is there."""
+def test_fit_of_keras_on_pytorch_is_refused(monkeypatch):
+    """Whatever of PyTorch is there."""
     module = ModuleType("keras")
     module.backend = SimpleNamespace(backend=lambda: "torch")
     monkeypatch.setitem(sys.modules, "keras", module)
     monkeypatch.setattr(keras_hooks, "_installed", set())
     group = WorkerGroup(Place(addresses=("a:1", "b:1")))
     monkeypatch.setattr(keras_hooks, "worker_group", lambda: group)
-    with pytest.warns(UserWarning, match="Keras computes with torch here, .*Set KERAS_BACKEND=tensorflow"):
-        keras_hooks.install_keras()
-    assert vars(module).keys() >= {"backend"}
-    assert "Model" not in vars(module)
+    module.Model = type("Model", (), {"fit": lambda self: "fitted"})
+    keras_hooks.install_keras()
+    with pytest.raises(ConfigError, match="Keras computes with torch here, .*set KERAS_BACKEND=tensorflow"):
+        module.Model().fit()
+    with keras_hooks._alone():
+        assert module.Model().fit() == "fitted"
 
 
 @pytest.mark.nightly
-def test_another_backend_trains_alone(tmp_path):
-    """Nightly. Shorter: test_keras_on_pytorch_is_told_of"""
-    check_alone(tmp_path, "jax")
-
-
-def check_alone(tmp_path, backend):
-    Workers(tmp_path, 2, SCRIPT.with_name("plain_on.py")).run(KERAS_BACKEND=backend)
+def test_another_backend_is_refused(tmp_path):
+    """Nightly. Shorter: test_fit_of_keras_on_pytorch_is_refused"""
+    Workers(tmp_path, 2, SCRIPT.with_name("plain_on.py")).run(KERAS_BACKEND="jax")
     for index in range(2):
         said = json.loads((tmp_path / f"said-{index}.json").read_text())
-        assert said["raised"] is None
-        assert any(
-            "each worker trains a model of its own. Set KERAS_BACKEND" in each for each in said["warned"]
-        )
+        assert "ConfigError: Keras computes with jax here" in said["raised"]

@@ -162,6 +162,7 @@ def said(session) -> dict[str, list[str]]:
                 putting.end()
     finally:
         putting.end()
+        print(*texts, sep="\n")  # a run that hangs shows where
     assert run.failure() is None, texts
     return by_script(texts)
 

@@ -11,7 +11,7 @@ from contextlib import redirect_stdout
 import numpy as np
 import pytest
 
-from ignite_tf_magic.errors import ConfigError
+from ignite_tf_magic.errors import ConfigError, SchemaError
 from ignite_tf_magic.session import load, open_session
 from ignite_tf_magic.ui.drafts import chosen_label, draft_of, labels_of, magic_cell, start_words
 from ignite_tf_magic.ui.notebook.arguments import parse_line
@@ -81,8 +81,13 @@ def test_what_is_no_number_is_left_out_and_said(cache):
     )  # width, pe'tal {x}, four pixels, price, age; and which of them are missing
     assert labels_of(found)[:2] == ("label", "age") and "day" not in labels_of(found)
     assert chosen_label(found) == "label"
+    assert chosen_label(found, "LABEL") == "label"
     with pytest.raises(ConfigError, match="--label pixels: DRAFTED has label, "):
         chosen_label(found, "pixels")
+    with pytest.raises(
+        SchemaError, match="--label names the field 'lable', and there is none; did you mean label"
+    ):
+        chosen_label(found, "lable")
 
 
 def test_texts_without_end_are_no_classes(cache):

@@ -25,7 +25,7 @@ OF_BOTH = {
     "requirements": "a file here; in the record what it says",
 }
 # How `start` shows the run, and whether it starts one.
-OF_THE_COMMAND = {"explain", "detach"}
+OF_THE_COMMAND = {"explain", "detach", "include"}
 # Not said by a person, or by `start` itself.
 WITHOUT_AN_OPTION = {"script_name", "command", "args", "survives_s", "finish_timeout_s"}
 

@@ -260,8 +260,23 @@ def sync_disk(path: str) -> None:
         os.close(descriptor)
 
 
-def write_fault(directory: str) -> str | None:
-    """Try to write a file below a directory, which is made; tells why that cannot be done."""
+def disk_fault(directory: str) -> str | None:
+    """Return why workers cannot use a directory, which is made and written to; None when they can.
+
+    Bytes that are left are not looked at.
+    """
+    fault = _write_fault(directory)
+    if fault == os.strerror(errno.ENOSPC) and disk_of(directory)[0] < _FULL_BYTES:
+        fault = None
+    if fault is None and (files := _free_inodes(directory)) is not None and files < _MIN_FREE_INODES:
+        fault = f"room for {files} more files (inodes), and a job needs {_MIN_FREE_INODES}"
+    if fault is None and os.statvfs(directory).f_flag & getattr(os, "ST_NOEXEC", 0):
+        fault = "it is mounted noexec: no program or library there can be used"
+    return fault
+
+
+def _write_fault(directory: str) -> str | None:
+    """Try to write a file below a directory, which is made."""
     path = f"{directory}/.written.{os.urandom(4).hex()}"
     try:
         os.makedirs(directory, 0o700, exist_ok=True)

@@ -8,7 +8,7 @@ import sys
 import time
 
 from ignite_tf_magic.launch.agent.devices import host_memory_bytes, list_gpus
-from ignite_tf_magic.launch.agent.disk import Refused, disk_of, find_foreign, names_in, write_fault
+from ignite_tf_magic.launch.agent.disk import Refused, disk_fault, disk_of, find_foreign, names_in
 from ignite_tf_magic.launch.agent.runs import Runs
 
 TYPE_CHECKING = False
@@ -70,7 +70,7 @@ def probe(runs: Runs, interpreter: str | None, modules: list[str]) -> dict[str, 
     return {
         **_interpreter_facts(runs.root, interpreter or sys.executable, modules),
         "disk_free_bytes": disk_of(runs.root)[0],
-        "write_fault": write_fault(runs.root),
+        "disk_fault": disk_fault(runs.root),
         "memory_bytes": host_memory_bytes(),
         "gpus": list_gpus(),
         "ends_at_logout": ends_at_logout(_user()),

@@ -32,8 +32,21 @@ if v<(3,8):
  say("OLD %d.%d"%v)
  sys.exit(3)
 k,n,e=sys.argv[1],int(sys.argv[2]),os.environ.get
-r=sys.argv[3:]or[e("IGNITE_TF_HOME")or(e("XDG_STATE_HOME")or"~/.local/state")+"/ignite_tf_magic"]
-r=os.path.abspath(os.path.expanduser(r[0]))
+w=os.uname()[1].partition(".")[0]
+full=lambda x:os.path.abspath(os.path.expanduser(x))
+r=(sys.argv[3:]or[e("IGNITE_TF_HOME")])[0]
+if not r:
+ r=full((e("XDG_STATE_HOME")or"~/.local/state")+"/ignite_tf_magic")
+ if not any(os.path.isdir(r+"/"+x)for x in("agents","runs","embedded")):
+  r+="/"+w
+r=full(r)
+try:
+ o=open(r+"/host").read().strip()
+except OSError:
+ o=""
+if o not in("",w):
+ say("HOST "+o+" "+r)
+ sys.exit(7)
 u=os.umask(63)
 d=r+"/agents"
 p=d+"/"+k+".py"
@@ -71,6 +84,8 @@ if c:
  t=p+"."+str(os.getpid())
  try:
   os.makedirs(d,448,True)
+  with open(r+"/host","w") as f:
+   f.write(w)
   with open(t,"wb") as f:
    f.write(c)
    f.flush()
@@ -92,9 +107,10 @@ def loader_arguments(
 ) -> list[str]:
     """Return the command that starts a relay; only its fifth argument, LOADER, needs quotes in a shell.
 
-    It prints a line with MAGIC and one more word: HAVE; NEED (send the `num_bytes` of the agent now); OLD and
-    the version of the interpreter (and ends); OPEN and what of ours others own or may write into (and ends); BAD
-    (what was sent has another hash; and ends). After HAVE, or after the bytes were sent, frames go both ways.
+    It prints a line with MAGIC and one more word. After HAVE it has the agent; after NEED it reads the `num_bytes` of
+    the agent. Then frames go both ways. It ends after any other word: OLD and the version of the interpreter; HOST,
+    another host and the directory that belongs to it; OPEN and a path that others own or may write to; BAD if the
+    agent that was sent has another hash.
     """
     return [python, "-I", "-S", "-c", LOADER, digest, str(num_bytes), *([root] if root else [])]
 

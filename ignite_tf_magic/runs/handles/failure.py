@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 
 from ignite_tf_magic.launch.log_files import tail
@@ -77,10 +78,6 @@ def _lines_without(lines: tuple[str, ...], trace: str | None) -> tuple[str, ...]
 
 _HINTS: tuple[tuple[re.Pattern[str], str], ...] = (
     (
-        re.compile(r"No module named '([\w.]+)'"),
-        "the workers' interpreter has no {0}; install it there: {python} -m pip install {0}",
-    ),
-    (
         re.compile(r"Could not start gRPC server|Failed to add port to server"),
         "another program took a port of this run; start it again",
     ),
@@ -110,6 +107,22 @@ _HINTS: tuple[tuple[re.Pattern[str], str], ...] = (
 )
 
 
+_MISSING_MODULE = re.compile(r"No module named '([\w.]+)'")
+
+
+def _about_module(name: str, python: str) -> str:
+    """Advise pip for what this machine has installed; another module may be a file of the user's."""
+    from importlib.metadata import packages_distributions
+
+    install = f"{shlex.quote(python)} -m pip install {name}"
+    if name in packages_distributions():
+        return f"the workers' interpreter has no {name}; install it there: {install}"
+    return (
+        f"{name} is neither installed there nor here. If it is a module of yours, ship its directory: "
+        f"ignite-tf start CACHE JOB_DIR python SCRIPT.py; if it is a package: {install}"
+    )
+
+
 def _hint(worker: WorkerRecord, record: RunRecord, end: WorkerEnd | None) -> str | None:
     if end and end.full_disk:
         place = f"the disk of {end.full_disk.rpartition(' (')[0]} on {worker.host}"
@@ -118,7 +131,9 @@ def _hint(worker: WorkerRecord, record: RunRecord, end: WorkerEnd | None) -> str
             if is_read_only(end)
             else f"free some of {place}"
         )
-    python = record.spec.python or record.host(worker.host).python
+    python = record.spec.python or record.host(worker.host).python or "python"
+    if end and (match := _MISSING_MODULE.search(end.words)):
+        return _about_module(match.group(1).partition(".")[0], python)
     for pattern, hint in _HINTS:
         if end and (match := pattern.search(end.words)):
             return hint.format(*match.groups(), python=python, host=worker.host)

@@ -238,14 +238,22 @@ def local_run(directory: RunDirectory, reach: Reach) -> Run:
     return Run(directory, LocalRun(directory, reach), reach)
 
 
-def list_runs(runs_dir: Path, *, include_ended: bool = False) -> list[RunInfo]:
-    """List runs, oldest first. A directory without a readable record is no run."""
-    found = []
+def read_runs(runs_dir: Path) -> tuple[list[RunInfo], list[Path]]:
+    """Read all runs, oldest first, and the directories of those whose record is damaged.
+
+    A directory without a record is not a run.
+    """
+    found, damaged = [], []
     for path in runs_dir.iterdir() if runs_dir.is_dir() else ():
         try:
-            info = read_info(RunDirectory(path))[0]
-        except (OSError, ValueError):
+            found.append(read_info(RunDirectory(path))[0])
+        except OSError:
             continue
-        if include_ended or not info.state.has_ended:
-            found.append(info)
-    return sorted(found, key=lambda info: (info.started_at, info.id))
+        except ValueError:
+            damaged.append(path)
+    return sorted(found, key=lambda info: (info.started_at, info.id)), sorted(damaged)
+
+
+def list_runs(runs_dir: Path, *, include_ended: bool = False) -> list[RunInfo]:
+    """List runs with a readable record, oldest first."""
+    return [info for info in read_runs(runs_dir)[0] if include_ended or not info.state.has_ended]

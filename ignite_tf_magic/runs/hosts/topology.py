@@ -170,17 +170,17 @@ def connect_to_most(options: ConnectOptions) -> Client:
     Raises:
         ConnectionFailed: No node answers.
     """
-    best = thin_client.connect(options)
-    num_seen = len(best.nodes())
-    for endpoint in options.endpoints if 2 * num_seen <= len(options.endpoints) else ():
-        if (other := _connect_to(endpoint, options)) is None:
-            continue
-        with ExitStack() as closing:
-            closing.callback(other.close)
-            if (num_nodes := len(other.nodes())) > num_seen:
-                closing.pop_all()
-                best.close()
-                best, num_seen = other, num_nodes
+    with ExitStack() as opened:
+        first = opened.enter_context(thin_client.connect(options))
+        num_seen = {first: len(first.nodes())}
+        for endpoint in options.endpoints if 2 * num_seen[first] <= len(options.endpoints) else ():
+            if (other := _connect_to(endpoint, options)) is not None:
+                opened.enter_context(other)
+                num_seen[other] = len(other.nodes())
+        best = max(num_seen, key=lambda client: num_seen[client])
+        opened.pop_all()
+    for client in num_seen.keys() - {best}:
+        client.close()
     return best
 
 

@@ -90,11 +90,18 @@ def _call(name: str) -> None:
 def _warn(error: Exception) -> None:
     import warnings
 
-    warnings.warn(
+    words = (
         f"{sys.executable} cannot run ignite_tf_magic ({type(error).__name__}: {error}): what it trains, it trains "
-        "alone, not with the other workers of this run. Install what is missing there, or choose another interpreter",
-        stacklevel=2,
+        "alone, not with the other workers of this run. Install what is missing there, or choose another interpreter"
     )
+    warnings.warn(words, stacklevel=2)
+    claim = os.environ.get("IGNITE_TF_CLAIM_FILE")
+    if claim:  # the worker fails by this, unless another process of it takes part
+        try:
+            with open(f"{claim}.alone", "a", encoding="utf-8", errors="replace") as file:
+                file.write(f"{words}\n")
+        except OSError:  # a full disk: the script's import goes on
+            pass
 
 
 def _run_hidden() -> None:

@@ -21,12 +21,25 @@ _SEPARATORS = {"tab": "\t", "\\t": "\t"}
 
 
 def _load(options: argparse.Namespace, screen: Screen) -> None:
+    ends = [name for name in ("undo", "accept") if getattr(options, name)]
+    if len(ends) + (options.source is not None) != 1:
+        raise ConfigError(
+            "load takes exactly one of SOURCE, --undo and --accept; example: load DIGITS digits, load DIGITS --undo"
+        )
+    if ends:
+        with open_session(report=screen.note, config=options.config, via=options.via) as session:
+            end = session.undo_load if options.undo else session.accept_load
+            say_outcome(screen, end(options.cache), as_json=options.json)
+        return
     source = _source(options.source, screen)
     text = TextFormat(
-        _SEPARATORS.get(options.separator, options.separator),
+        options.separator and _SEPARATORS.get(options.separator, options.separator),
         dict(options.dtype),
         options.na,
         options.encoding,
+        False if options.no_header else options.header or None,
+        options.names.split(",") if options.names else (),
+        options.decimal,
     )
     try:
         with (
@@ -46,6 +59,8 @@ def _load(options: argparse.Namespace, screen: Screen) -> None:
                 packed=options.packed,
                 rejects=options.rejects,
                 text=text,
+                keep_nan=options.keep_nan,
+                drop=options.drop,
                 progress=progress,
             )
     except CacheExists as found:
@@ -191,7 +206,9 @@ def _add_load(load: argparse.ArgumentParser) -> None:
     load.add_argument(
         "source",
         metavar="SOURCE",
-        help="an .npz, .csv, .tsv, .parquet or .jsonl file, an MNIST IDX file (images or labels; .gz too), "
+        nargs="?",
+        help="an .npz, .npy, .csv, .tsv, .json, .jsonl or .parquet file, a folder of .parquet, an MNIST IDX file "
+        "(images or labels; text and IDX .gz too), "
         "keras:mnist (needs internet), digits, or in a notebook a variable: a frame, a table, arrays",
     )
     load.add_argument(
@@ -215,7 +232,10 @@ def _add_load(load: argparse.ArgumentParser) -> None:
         ),
         ("--upsert", "give a cache more rows, over those with the same keys"),
         ("--resume", "go on with a load of the same source that was ended before it was whole"),
+        ("--undo", "remove the rows of an append that did not finish (without SOURCE)"),
+        ("--accept", "keep the rows of a load that did not finish (without SOURCE)"),
         ("--packed", "pack many rows into each entry: read faster, and not to be changed any more"),
+        ("--keep-nan", "keep NaN of a data frame as a number; it is missing (NULL) otherwise"),
     )
     load.add_argument(
         "--rejects", type=Path, metavar="FILE", help="leave out rows without a form, and tell why"
@@ -223,9 +243,28 @@ def _add_load(load: argparse.ArgumentParser) -> None:
     load.add_argument(
         "--separator",
         type=_separator,
-        default=",",
         metavar="C",
-        help="between columns of a .csv file (or tab)",
+        help="between columns of a .csv file, or tab (by default as in its first line)",
+    )
+    flags(
+        load,
+        ("--no-header", "the first line of a .csv file is a row (its columns: f0, f1, ...)"),
+        ("--header", "the first line holds the names, though one is a number"),
+    )
+    load.add_argument(
+        "--names",
+        metavar="NAME,NAME",
+        help="names of the columns of a .csv file without a header (with --header in place of its own)",
+    )
+    load.add_argument(
+        "--decimal", choices=[".", ","], default=".", help="decimal point of numbers in a .csv file (.)"
+    )
+    load.add_argument(
+        "--drop",
+        action="append",
+        default=[],
+        metavar="COLUMN",
+        help="column that is left out, or one of several",
     )
     load.add_argument(
         "--dtype",

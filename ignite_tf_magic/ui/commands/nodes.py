@@ -16,6 +16,7 @@ from ignite_tf_magic.session import (
     local_up,
 )
 from ignite_tf_magic.ui.commands.command import Command, Group, flags
+from ignite_tf_magic.ui.commands.listing import note_kept
 from ignite_tf_magic.ui.demo import run_demo
 from ignite_tf_magic.ui.options import add_node_options
 from ignite_tf_magic.ui.render import message_view, nodes_view
@@ -45,6 +46,7 @@ def _up(options: argparse.Namespace, screen: Screen) -> None:
 
 def _status(options: argparse.Namespace, screen: Screen) -> None:
     cluster = local_status()
+    note_kept(screen)
     _show_nodes(cluster.nodes if cluster else (), options, screen)
 
 

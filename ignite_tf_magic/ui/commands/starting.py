@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ignite_tf_magic.errors import ConfigError
-from ignite_tf_magic.session import RunRequest, Session, TrainingRun, open_session
+from ignite_tf_magic.session import RunRequest, Session, TrainingRun, open_session, read_source
 from ignite_tf_magic.ui.commands.command import Command, add_common_options, flags
 from ignite_tf_magic.ui.commands.nodes import notes_on
 from ignite_tf_magic.ui.following import follow
@@ -127,8 +127,8 @@ def _script(options: argparse.Namespace) -> dict[str, Any]:
     if options.cell and options.cell.strip():
         raise ConfigError("the cell and --script FILE are both a script; leave one out")
     try:
-        return {"script": options.script.read_text(encoding="utf-8"), "script_name": options.script.name}
-    except (OSError, UnicodeDecodeError) as error:
+        return {"script": read_source(options.script), "script_name": options.script.name}
+    except (OSError, UnicodeDecodeError, SyntaxError) as error:
         raise ConfigError(f"--script {options.script} cannot be read: {error}") from error
 
 

@@ -11,6 +11,7 @@ import org.apache.ignite.Ignition;
 import org.apache.ignite.cache.affinity.AffinityFunction;
 import org.apache.ignite.cache.affinity.AffinityFunctionContext;
 import org.apache.ignite.cache.affinity.AffinityKeyMapper;
+import org.apache.ignite.cache.QueryEntity;
 import org.apache.ignite.cluster.ClusterNode;
 import org.apache.ignite.configuration.CacheConfiguration;
 import org.apache.ignite.configuration.ClientConnectorConfiguration;
@@ -89,7 +90,12 @@ public final class OwnAffinity {
             nodes.add(Ignition.start(configuration(index, arguments)));
         fill(nodes.get(0), new CacheConfiguration<Long, Row>("FUNCTION").setAffinity(new ByThousands()));
         fill(nodes.get(0), new CacheConfiguration<Long, Row>("MAPPER").setAffinityMapper(new ByLastDigit()));
-        fill(nodes.get(0), new CacheConfiguration<Long, Row>("FILTERED").setNodeFilter(new OnSecond()));
+        QueryEntity table = new QueryEntity(Long.class.getName(), Row.class.getName())
+            .setTableName("FILTERED")
+            .addQueryField("half", Double.class.getName(), null);
+        fill(nodes.get(0), new CacheConfiguration<Long, Row>("FILTERED")
+            .setNodeFilter(new OnSecond())
+            .setQueryEntities(List.of(table)));
         out.println("filled");
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
         for (String line = in.readLine(); line != null; line = in.readLine()) {

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
 
 import numpy as np
 import pytest
 
-from ignite_tf_magic.client.client import connect
+from ignite_tf_magic.client.client import Client, connect
+from ignite_tf_magic.errors import ConnectionLost
 from ignite_tf_magic.runs.directory import RunDirectory
 from ignite_tf_magic.runs.hosts.counting import count_cache
 from ignite_tf_magic.runs.hosts.topology import connect_to_most
@@ -112,3 +114,23 @@ def test_hosts_that_succeed_each_other_are_given_time(ignite, client, tmp_path, 
         until(lambda: index.owner("r") is None)
     assert has_owner_now(origin, record) is detached
     assert not has_owner_now(RemoteRun(directory, reach_of(tmp_path), registry), record)
+
+
+def test_a_client_is_closed_if_its_node_dies_while_it_is_asked(ignite, monkeypatch):
+    """No real node dies just between two questions; the client's connections were never closed."""
+    ask, close, asked, closed = Client.nodes, Client.close, count(), []
+
+    def nodes(client):
+        if next(asked):
+            raise ConnectionLost("127.0.0.1:10800", "connection reset")
+        return ask(client)
+
+    def close_and_note(client):
+        closed.append(client)
+        close(client)
+
+    monkeypatch.setattr(Client, "nodes", nodes)
+    monkeypatch.setattr(Client, "close", close_and_note)
+    with pytest.raises(ConnectionLost):
+        connect_to_most(ignite.connect_options)
+    assert len(closed) == 1

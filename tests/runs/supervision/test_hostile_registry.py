@@ -252,7 +252,7 @@ def test_a_name_for_ssh_is_no_program(name, tmp_path):
     config = tmp_path / "ssh_config"
     config.write_text("Host *\n  ProxyCommand echo %h\n")
     with pytest.raises(HostUnreachable, match="cannot be the name of a host"):
-        Reach(tmp_path, SshOptions(config_files=(str(config),))).open(HostRecord("db1", ssh=name)).hello()
+        Reach(tmp_path, SshOptions(config_file=str(config))).open(HostRecord("db1", ssh=name)).hello()
 
 
 def test_a_row_as_deep_as_python_goes_has_no_seal_that_fits():

@@ -18,6 +18,7 @@ from ignite_tf_magic.runs.record import HostRecord
 from ignite_tf_magic.runs.states import RunState
 from ignite_tf_magic.runs.supervision import manager
 from ignite_tf_magic.runs.supervision.warm_hosts import WARM_HOSTS, WarmHosts
+from ignite_tf_magic.session.listing import kept_ready
 from tests.runs.light_runs import make_plan, reach_of, text_of
 from tests.waiting import until
 
@@ -65,10 +66,14 @@ def told_by(runs_dir: Path, work_dir: Path, num_workers: int = 2, **changes) -> 
     return [json.loads(text_of(run, worker)) for worker in range(num_workers)]
 
 
-def test_the_second_run_is_warm_and_its_scripts_see_nothing_of_it(runs_dir, work_dir, tmp_path):
+def test_the_second_run_is_warm_and_its_scripts_see_nothing_of_it(runs_dir, work_dir, tmp_path, monkeypatch):
+    monkeypatch.setenv("IGNITE_TF_HOME", str(tmp_path))
     cold = told_by(runs_dir, work_dir)
     assert [each.pop("is_warm") for each in cold] == [False, False]
     until(lambda: len(parked(tmp_path)) == 2, what=lambda: parked(tmp_path))
+    count, num_bytes = kept_ready()
+    sizes = [psutil.Process(pid).memory_info().rss for pid in parked(tmp_path)]
+    assert (count, num_bytes) == (2, pytest.approx(sum(sizes), rel=0.2))
     warm_ones = told_by(runs_dir, work_dir)
     assert [each.pop("is_warm") for each in warm_ones] == [True, True]
     for before, after in zip(cold, warm_ones, strict=True):
@@ -76,6 +81,7 @@ def test_the_second_run_is_warm_and_its_scripts_see_nothing_of_it(runs_dir, work
     until(lambda: len(parked(tmp_path)) == 2, what=lambda: parked(tmp_path))
     WARM_HOSTS.close()
     until(lambda: not parked(tmp_path), what=lambda: parked(tmp_path))
+    assert kept_ready() == (0, 0)
 
 
 def test_a_run_that_asks_for_none_leaves_none_and_one_of_another_kind_takes_none(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import signal
@@ -86,12 +87,18 @@ def test_help_and_version_everywhere(words, capsys):
 
 @pytest.mark.parametrize(
     "arguments",
-    [["frob"], ["load", "X"], ["resume"], ["local"], ["load", "X", "digits", "--backups", "-1"]],
+    [["frob"], ["load"], ["resume"], ["local"], ["load", "X", "digits", "--backups", "-1"]],
 )
 def test_usage_errors_have_code_2(arguments):
     done = ignite_tf(*arguments, code=2)
     assert "usage: ignite-tf" in done.stderr
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize("rest", [[], ["digits", "--undo"], ["--undo", "--accept"]])
+def test_load_takes_a_source_or_an_end(rest, home, capsys):
+    assert main(["load", "X", *rest]) == 1
+    assert "load takes exactly one of SOURCE, --undo and --accept" in capsys.readouterr().err
 
 
 def test_ps_and_local_status_import_nothing_heavy(home):
@@ -243,6 +250,23 @@ def test_load_then_caches_then_sql(configured, tmp_path):
         0,
         "128 of 129 entries",
     )
+
+
+def test_options_of_a_load_reach_the_file(configured, tmp_path, capsys):
+    """In one process: how a file is read has its tests in tests/data/test_files.py."""
+    (tmp_path / "t.csv.gz").write_bytes(gzip.compress(b"1,5;x;7\n2;;8\n"))
+    words = ["--no-header", "--names", "price,word,n", "--decimal", ",", "--drop", "word"]
+    assert main(["load", "CLI_MORE", str(tmp_path / "t.csv.gz"), "--replace", "--key", "n", *words]) == 0
+    assert "separated by ';'" in capsys.readouterr().err
+    assert main(["sql", "SELECT * FROM CLI_MORE ORDER BY n", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [{"N": 7, "PRICE": 1.5}, {"N": 8, "PRICE": 2.0}]
+    (tmp_path / "t.csv").write_text("1,x\n")
+    assert main(["load", "CLI_MORE", str(tmp_path / "t.csv"), "--replace"]) == 1
+    assert "--no-header" in capsys.readouterr().err
+    assert main(["load", "CLI_MORE", str(tmp_path / "t.csv"), "--replace", "--header"]) == 1
+    assert "holds no rows" in capsys.readouterr().err
+    assert main(["load", "CLI_MORE", "digits", "--replace", "--keep-nan"]) == 1
+    assert "--keep-nan" in capsys.readouterr().err
 
 
 @pytest.mark.nightly
