@@ -19,6 +19,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
@@ -306,6 +307,9 @@ def own_node() -> EmbeddedCluster:
 def _own_nodes(num_nodes: int) -> EmbeddedCluster:
     from ignite_tf_magic.client.client import connect
 
+    for thread in threading.enumerate():
+        if thread.name.startswith("registry-"):
+            thread.join()  # of a run of the test before, which would say its last word to these nodes
     home = shared_directory() / f"own-{num_nodes}-{os.getpid()}"
     options = EmbeddedOptions(num_nodes=num_nodes, heap=HEAP)
     cluster = ensure_up(options, Lifetime.UNTIL_IDLE, home=home).cluster

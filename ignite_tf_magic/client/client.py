@@ -176,6 +176,9 @@ class Client(Closing):
                 cache = client.cache("ACCOUNTS").within(transaction)
                 cache.put("a", cache.get("a") - 1)
 
+        Whoever holds locks must not wait for a request outside of the transaction: when somebody makes a cache or a
+        node comes, the cluster waits for the locks, and the request for the cluster, until `timeout_s` is over.
+
         Args:
             concurrency: Lock rows when they are touched, or check them when it commits.
             isolation: What it sees of others meanwhile.

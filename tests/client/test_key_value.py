@@ -171,18 +171,21 @@ def test_only_one_of_many_creates(cache, ignite):
         assert sorted(pool.map(create, range(4))) == [False, False, False, True]
 
 
-def test_a_transaction_is_seen_whole_or_not_at_all(cache, client):
-    cache.put_all({"a": 10, "b": 0})
-    with client.transaction() as transaction:
-        mine = cache.within(transaction)
-        mine.put("a", mine.get("a") - 1)
-        mine.put_all({"b": mine.get("b") + 1, "c": 5})
-        mine.remove("c")
-        assert mine.get_all(["a", "b", "c"]) == {"a": 9, "b": 1}
-        assert cache.get_all(["a", "b"]) == {"a": 10, "b": 0}
-    assert cache.get_all(["a", "b", "c"]) == {"a": 9, "b": 1}
-    with pytest.raises(LocalProtocolError, match="has ended"):
-        mine.get("a")
+def test_a_transaction_is_seen_whole_or_not_at_all(own_node):
+    """On a node of its own: it reads outside of a transaction that holds locks, see `Client.transaction`."""
+    with connect(own_node.connect_options) as client:
+        cache = client.create_cache(CacheConfig("SEEN", atomicity=AtomicityMode.TRANSACTIONAL))
+        cache.put_all({"a": 10, "b": 0})
+        with client.transaction() as transaction:
+            mine = cache.within(transaction)
+            mine.put("a", mine.get("a") - 1)
+            mine.put_all({"b": mine.get("b") + 1, "c": 5})
+            mine.remove("c")
+            assert mine.get_all(["a", "b", "c"]) == {"a": 9, "b": 1}
+            assert cache.get_all(["a", "b"]) == {"a": 10, "b": 0}
+        assert cache.get_all(["a", "b", "c"]) == {"a": 9, "b": 1}
+        with pytest.raises(LocalProtocolError, match="has ended"):
+            mine.get("a")
 
 
 def test_a_block_that_raises_writes_nothing(cache, client):

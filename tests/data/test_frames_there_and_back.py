@@ -86,7 +86,7 @@ def session(ignite):
 
 @pytest.mark.nightly
 def test_frames_come_back_as_they_were(session, ignite):
-    """Nightly. Shorter: the tests of test_frames.py and test_values.py"""
+    """Nightly. Shorter: tests/data/test_values.py::test_a_frame_loses_nothing"""
     assert len(FRAMES) + len(REFUSED) > 50
     node = ignite.connect_options.endpoints[0]
     found, told = {}, {}

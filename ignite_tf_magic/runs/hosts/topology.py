@@ -277,10 +277,13 @@ class TopologyWatch(Closing):
         self._thread.start()
 
     def _watch(self) -> None:
-        while not self._closing.wait(_POLL_S):
-            self.snapshot = self._look()
-            if not self.snapshot.has_majority_of(self._topology):
-                self._forget()  # another node may see more
+        try:
+            while not self._closing.wait(_POLL_S):
+                self.snapshot = self._look()
+                if not self.snapshot.has_majority_of(self._topology):
+                    self._forget()  # another node may see more
+        finally:
+            self._forget()
 
     def _look(self) -> ClusterSnapshot:
         asked_at = time.monotonic()
@@ -306,5 +309,3 @@ class TopologyWatch(Closing):
         self._closing.set()
         if self._thread is not threading.current_thread():
             self._thread.join(1.0)
-        if not self._thread.is_alive():
-            self._forget()

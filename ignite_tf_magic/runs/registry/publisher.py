@@ -66,20 +66,19 @@ class Publisher(Closing):
         self._wake.set()
         if self._thread is not threading.current_thread():
             self._thread.join(_LAST_WORD_S)
-        self._registry.close()
 
     def _work(self) -> None:
-        while True:
-            self._wake.wait(_REQUEST_S)
-            self._wake.clear()
-            is_last = self._is_closing
-            try:
-                self._tell()
-                self.trouble = None
-            except IgniteTfError as error:
-                self.trouble = str(error)
-            if is_last:
-                return
+        with self._registry:  # closed here: the last word may take longer than `close` waits
+            is_last = False
+            while not is_last:
+                self._wake.wait(_REQUEST_S)
+                self._wake.clear()
+                is_last = self._is_closing
+                try:
+                    self._tell()
+                    self.trouble = None
+                except IgniteTfError as error:
+                    self.trouble = str(error)
 
     def _tell(self) -> None:
         record = self._newest

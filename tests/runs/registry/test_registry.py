@@ -24,7 +24,7 @@ from ignite_tf_magic.errors import (
 )
 from ignite_tf_magic.protocol.messages import CacheConfig
 from ignite_tf_magic.protocol.ops import AtomicityMode, CacheMode, Status
-from ignite_tf_magic.runs.hosts.topology import topology_of
+from ignite_tf_magic.runs.hosts.topology import TopologyWatch, topology_of
 from ignite_tf_magic.runs.record import RunRecord, RunSpec
 from ignite_tf_magic.runs.registry.publisher import Publisher
 from ignite_tf_magic.runs.registry.registry import CACHE, FailureDetector, Owner, Registry
@@ -416,3 +416,36 @@ def test_an_owner_that_takes_over_and_ends_at_once_publishes_the_end(registry, c
     with Publisher(Registry(lambda: connect(ignite.connect_options)), "r", Timeouts()) as publisher:
         publisher.publish(ended)
     assert registry.get("r").record["state"] == "succeeded"
+
+
+def _publish(connect_late, _):
+    publisher = Publisher(Registry(connect_late), "late", Timeouts())
+    publisher.publish(RunRecord("late", RunSpec(CACHE), RunState.RUNNING, time.time()))
+    return publisher
+
+
+def _watch(connect_late, client):
+    return TopologyWatch(connect_late, CACHE, [*topology_of(client.nodes())])
+
+
+@pytest.mark.parametrize("begin", [_publish, _watch])
+def test_a_connection_that_comes_after_the_end_is_closed(begin, registry, client, ignite, monkeypatch):
+    """A cluster may answer later than anybody waits for who ends: nobody else would close what it answers on."""
+    monkeypatch.setattr("ignite_tf_magic.runs.registry.publisher._LAST_WORD_S", 0.1)
+    is_asked, may_answer, made = threading.Event(), threading.Event(), []
+
+    def connect_late():
+        is_asked.set()
+        may_answer.wait()
+        made.append(connect(ignite.connect_options))
+        return made[-1]
+
+    registry.create(plain_record("r"))
+    before = set(threading.enumerate())
+    with begin(connect_late, client):
+        is_asked.wait()
+        (thread,) = set(threading.enumerate()) - before
+    may_answer.set()
+    thread.join()
+    with pytest.raises(ConnectionFailed, match="has been closed"):
+        made[0].nodes()
