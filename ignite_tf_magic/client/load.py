@@ -24,6 +24,7 @@ from ignite_tf_magic.protocol.encode import RowEncoder
 from ignite_tf_magic.protocol.messages import CacheConfig, QueryEntity, QueryField, Request
 from ignite_tf_magic.protocol.objects import BinaryType
 from ignite_tf_magic.protocol.ops import JAVA_TYPES, TypeCode
+from ignite_tf_magic.serialization.sql_text import folded_name
 
 REQUEST_BYTES = 1024 * 1024
 MAX_REQUEST_ROWS = 4096
@@ -56,17 +57,22 @@ def table_config(name: str, encoder: RowEncoder, backups: int, *, key_name: str 
         key_java = java_type(encoder.key_code)
         key_field = None if any(field.name.upper() == key_name.upper() for field in fields) else key_name
         if key_field:
-            fields.insert(0, QueryField(key_field, key_java, is_key=True))
-    entity = QueryEntity(name, key_java, encoder.binary_type.name, tuple(fields), key_field)
+            fields.insert(0, table_field(key_field, key_java, is_key=True))
+    entity = QueryEntity(folded_name(name), key_java, encoder.binary_type.name, tuple(fields), key_field)
     return CacheConfig(name, backups=backups, sql_schema="PUBLIC", query_entities=(entity,))
 
 
 def _columns(binary_type: BinaryType, *, is_key: bool = False) -> list[QueryField]:
     return [
-        QueryField(field, java_type(code), is_key)
+        table_field(field, java_type(code), is_key=is_key)
         for field, (code, _) in binary_type.fields.items()
         if code in _JAVA_TYPES
     ]
+
+
+def table_field(name: str, java: str, *, is_key: bool = False) -> QueryField:
+    """Describe a field of a new table, whose column statements find under the field's name as it is written there."""
+    return QueryField(name, java, is_key, folded_name(name))
 
 
 def java_type(code: int) -> str:

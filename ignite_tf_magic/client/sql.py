@@ -17,7 +17,7 @@ import numpy as np
 from ignite_tf_magic.client.channel import Channel, open_any_channel
 from ignite_tf_magic.client.sql_hints import near_names
 from ignite_tf_magic.client.sql_result import Column, QueryResult, kind_of
-from ignite_tf_magic.client.sql_types import declared_columns
+from ignite_tf_magic.client.sql_types import declared_columns, spelled
 from ignite_tf_magic.errors import (
     ConnectionFailed,
     ConnectionLost,
@@ -81,6 +81,8 @@ class SqlClient:
                 raise
             asked = gives_rows(statement)
             declared = declared_columns(channel.endpoint, self._options, statement) if asked else None
+            if declared and len(declared) == len(names):
+                names = tuple(spelled(channel.call, declared))
         return _result(names, cells, declared, limit)
 
 

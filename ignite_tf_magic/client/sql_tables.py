@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ignite_tf_magic.client.client import Cache
 from ignite_tf_magic.client.sql_result import QueryResult
-from ignite_tf_magic.errors import QueryError
+from ignite_tf_magic.errors import QueryError, ServerError
+from ignite_tf_magic.protocol import sql
 from ignite_tf_magic.protocol.field_names import folded_path
+from ignite_tf_magic.protocol.messages import CacheConfig, QueryEntity, QueryField
 from ignite_tf_magic.protocol.row_fields import Path
 from ignite_tf_magic.serialization.sql_text import in_quotes, quoted_name
 
@@ -22,6 +24,11 @@ _COLUMNS = (
     "SELECT COLUMN_NAME, TYPE, NULLABLE, PK, PRECISION, SCALE, DEFAULT_VALUE FROM SYS.TABLE_COLUMNS "
     "WHERE SCHEMA_NAME = ? AND TABLE_NAME = ?"
 )
+_COLUMNS_NOW = (
+    "SELECT C.COLUMN_NAME, C.TYPE FROM SYS.TABLE_COLUMNS C JOIN SYS.TABLES T "
+    "ON C.SCHEMA_NAME = T.SCHEMA_NAME AND C.TABLE_NAME = T.TABLE_NAME WHERE T.CACHE_NAME = ?"
+)
+_MOST_COLUMNS = 100_000
 _WHOLE: dict[str, Path | None] = {"_KEY": ("key",), "_VAL": ("val",)}
 
 
@@ -76,6 +83,29 @@ class CacheTable:
         """Return the column of a field; a column of the user's before _KEY and _VAL."""
         found = [each for each in self.columns if each.path and folded_path(each.path) == folded_path(path)]
         return min(found, key=lambda each: each.name in _WHOLE, default=None)
+
+
+def table_as_it_is(cache: Cache, config: CacheConfig) -> QueryEntity | None:
+    """Return the one SQL table of a cache with its columns of now; None where it has none, or several.
+
+    ALTER TABLE changes no configuration.
+    """
+    entity = config.only_table
+    if entity is None:
+        return None
+    try:
+        rows = cache.client.router.call(
+            sql.execute(_COLUMNS_NOW, [cache.name], _MOST_COLUMNS), sql.parse_result
+        ).rows
+    except ServerError:  # a cluster without SQL, or one that lets this user not look
+        return entity
+    if not rows:  # it is being dropped
+        return entity
+    now = {column: java_type for column, java_type in rows if column not in _WHOLE}
+    kept = [field for field in entity.fields if field.column in now]
+    known = {field.column for field in kept}
+    added = [QueryField(column, java, column=column) for column, java in now.items() if column not in known]
+    return replace(entity, fields=(*kept, *added))
 
 
 def table_of(query: Query, cache: Cache) -> tuple[CacheTable | None, str]:

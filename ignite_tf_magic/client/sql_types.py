@@ -1,20 +1,29 @@
-"""The declared types of a statement's columns, asked of a node in ODBC's words on a connection of its own."""
+"""What a node tells of a statement's columns: their types, in ODBC's words, and how rows spell their names."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
 
 from ignite_tf_magic.client.channel import HANDSHAKE_TIMEOUT_S
 from ignite_tf_magic.client.transport import ByteStream, open_transport, tls_context
-from ignite_tf_magic.errors import ConnectionFailed, ConnectionLost, RemoteProtocolError
-from ignite_tf_magic.protocol import odbc
+from ignite_tf_magic.errors import ConnectionFailed, ConnectionLost, RemoteProtocolError, ServerError
+from ignite_tf_magic.protocol import messages, odbc, sql
 from ignite_tf_magic.settings.options import ConnectOptions, Endpoint
 
 T = TypeVar("T")
 _LENGTH = struct.Struct("<i")
 _MAX_ANSWER_BYTES = 16 * 1024 * 1024
+_VIEWS = "SYS"
+_CACHE_OF = "SELECT CACHE_NAME FROM SYS.TABLES WHERE SCHEMA_NAME = ? AND TABLE_NAME = ?"
+
+
+class Ask(Protocol):
+    """Sends a request to a node, and reads the answer."""
+
+    def __call__(self, request: messages.Request, parse: Callable[[memoryview], T], /) -> T:
+        """Return what `parse` reads."""
 
 
 def declared_columns(
@@ -36,6 +45,41 @@ def declared_columns(
             stream.close()
     except (ConnectionFailed, ConnectionLost, RemoteProtocolError):
         return None
+
+
+def spelled(ask: Ask, declared: Sequence[odbc.DeclaredColumn]) -> list[str]:
+    """Return the names of a result's columns: those of a table's columns as its fields are spelled.
+
+    Args:
+        ask: Sends a request to a node, and reads the answer.
+        declared: The columns, as SQL names them.
+    """
+    spellings: dict[tuple[str, str], dict[str, str]] = {}
+    for each in declared:
+        if each.table and each.schema != _VIEWS and (each.schema, each.table) not in spellings:
+            spellings[each.schema, each.table] = _spellings(ask, each.schema, each.table)
+    return [spellings.get((each.schema, each.table), {}).get(each.name, each.name) for each in declared]
+
+
+def _spellings(ask: Ask, schema: str, table: str) -> dict[str, str]:
+    """Return the fields of a table that differ from their columns in case only, by these."""
+    bare = schema[1:-1] if schema.startswith('"') else schema
+    try:
+        found = ask(sql.execute(_CACHE_OF, [bare, table], 1), sql.parse_result).rows
+        if not found:
+            return {}
+        config = ask(
+            messages.cache_configuration(messages.cache_id(found[0][0])), messages.parse_configuration
+        )
+    except ServerError:  # a user who may not look, or a table that was dropped meanwhile
+        return {}
+    names = {
+        field.column: field.name.rpartition(".")[2]
+        for entity in config.query_entities
+        if entity.table == table
+        for field in entity.fields
+    }
+    return {column: name for column, name in names.items() if name.upper() == column.upper()}
 
 
 def _ask(stream: ByteStream, question: bytes, parse: Callable[[memoryview], T]) -> T:

@@ -45,6 +45,7 @@ from ignite_tf_magic.errors import (
     ServerError,
 )
 from ignite_tf_magic.protocol.encode import RowEncoder
+from ignite_tf_magic.serialization.sql_text import folded_name
 
 _FREEING_S = 10.0
 
@@ -260,7 +261,7 @@ def _used_bytes(client: Client) -> dict[uuid.UUID, int]:
 
 
 def check_table(client: Client, cache: str) -> None:
-    """Refuse a name that would make a table which another cache has: SQL folds names to upper case.
+    """Refuse a name that would make a table which another cache has: SQL reads most names in capitals.
 
     Raises:
         CacheNameError: It would, or no table can be called so.
@@ -268,7 +269,7 @@ def check_table(client: Client, cache: str) -> None:
     if not cache or '"' in cache:
         raise CacheNameError(f"{cache!r} is no name for a cache with an SQL table; give one without quotes")
     for table in list_tables(client.router):
-        if table.is_public and table.table == cache.upper() and table.cache != cache:
+        if table.is_public and table.table == folded_name(cache) and table.cache != cache:
             raise CacheNameError(
                 f"cache {cache!r} would have the SQL table {table.in_full}, which cache {table.cache!r} has; load into "
                 "a cache of another name, or give that one more rows: --append or --upsert"

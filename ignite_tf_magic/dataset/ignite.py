@@ -278,7 +278,7 @@ class IgniteDataset(PagedDataset):
         assigned: bool = True,
         allow_partial: bool = False,
     ) -> PagedDataset:
-        """Return the rows that a SELECT makes of those of one table: {"COLUMN": ...}, by the columns' names.
+        """Return the rows that a SELECT makes of those of one table: by the names that `SqlClient.query` gives them.
 
         Columns may be expressions; rows come from the nodes in pages, in no order that is promised, and each pass asks
         anew. In a run each worker has the rows of its own partitions, if the table's is the cache that the run was

@@ -17,6 +17,7 @@ from ignite_tf_magic.client.page_sizes import PageSizes, PartitionStats
 from ignite_tf_magic.client.regions import note_regions
 from ignite_tf_magic.client.router import wait_for
 from ignite_tf_magic.client.row_counts import check_rows
+from ignite_tf_magic.client.sql_tables import table_as_it_is
 from ignite_tf_magic.dataset.kept_client import KeptClient
 from ignite_tf_magic.dataset.options import AssignedShard, ReadOptions
 from ignite_tf_magic.dataset.packed_source import check_packed, find_packed
@@ -287,7 +288,7 @@ def _find_layout(
         options.variable,
         options.nulls,
         as_text=options.as_text,
-        table=config.only_table,
+        table=table_as_it_is(cache, config),
     )
     # The rows of a run's other workers count as much: what differs by chance, as whether there is a null, would be
     # another structure on each of them.

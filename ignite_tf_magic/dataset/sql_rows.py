@@ -17,7 +17,7 @@ from ignite_tf_magic.client.owner_query import RowQuery
 from ignite_tf_magic.client.page_sizes import PageSizes
 from ignite_tf_magic.client.regions import note_regions
 from ignite_tf_magic.client.sql import SqlClient, as_argument
-from ignite_tf_magic.client.sql_types import declared_columns
+from ignite_tf_magic.client.sql_types import declared_columns, spelled
 from ignite_tf_magic.dataset.deal import uncounted
 from ignite_tf_magic.dataset.generated_pages import finished, generated
 from ignite_tf_magic.dataset.kept_client import KeptClient
@@ -74,7 +74,7 @@ def cache_of(connect: ConnectOptions, statement: str, args: Sequence[Any]) -> st
 
 
 def rows_of(options: ReadOptions, statement: str, args: Sequence[Any], *, assigned: bool) -> PagedDataset:
-    """Return the rows of a statement over the table of a cache: {"COLUMN": ...}.
+    """Return the rows of a statement over the table of a cache, by the names of its columns.
 
     Raises:
         EmptyCache: There is no row.
@@ -130,7 +130,7 @@ def _look_at(
     partitions = choose_partitions(options, client, baseline)
     sizes = PageSizes(options.page_rows)
     note_regions(client, sizes, baseline, partitions)
-    cells = _cells_of(options.connect, statement)
+    cells = _cells_of(options.connect, client, statement)
     query = RowQuery(with_first_column(statement, "_KEY"), args, 1 + len(cells.fields))
     finder = LayoutFinder(client.types.find, None, options.fill, options.variable, options.nulls, cells)
     num_bytes = look_at_rows(cache.scan(sorted(baseline.owners), sizes, baseline, query), finder)
@@ -144,21 +144,21 @@ def _look_at(
     return Source(cache.name, partitions, layout, baseline, mean, sizes, clients, picked)
 
 
-def _cells_of(connect: ConnectOptions, statement: str) -> BinaryType:
+def _cells_of(connect: ConnectOptions, client: Client, statement: str) -> BinaryType:
     """Describe the cells of a row as the fields of a type."""
     found = next(filter(None, (declared_columns(each, connect, statement) for each in connect.endpoints)), ())
     if not found:
         raise ConfigError(
             f"the nodes do not tell the columns of {statement!r}: they let no ODBC in, or it gives no rows"
         )
-    names = [column.name for column in found]
+    names = spelled(client.router.call, found)
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(
                 f"two columns of {statement!r} are called {name!r}: give one another name, AS ..."
             )
     fields = {
-        column.name: (TypeCode.NULL if column.code in _UNKNOWN else column.code, number)
-        for number, column in enumerate(found)
+        name: (TypeCode.NULL if column.code in _UNKNOWN else column.code, number)
+        for number, (name, column) in enumerate(zip(names, found, strict=True))
     }
     return BinaryType(name_id("a row"), "a row", fields, {})

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ignite_tf_magic.client.client import Cache, Client
-from ignite_tf_magic.client.load import java_type
+from ignite_tf_magic.client.load import java_type, table_field
 from ignite_tf_magic.data.row_types import free_type, value_type_name
 from ignite_tf_magic.errors import PredictionMismatch, ServerError
 from ignite_tf_magic.prediction.outputs import Columns
@@ -13,6 +13,7 @@ from ignite_tf_magic.protocol.encode import wire_code
 from ignite_tf_magic.protocol.layout import Leaf, RowLayout
 from ignite_tf_magic.protocol.messages import CacheConfig, QueryEntity, QueryField
 from ignite_tf_magic.protocol.objects import BinaryType
+from ignite_tf_magic.serialization.sql_text import folded_name
 
 _ONLY_KEY = "ID"
 
@@ -43,9 +44,11 @@ def make_target(client: Client, source: Cache, layout: RowLayout, name: str, col
     binary_type = _value_type(client, name, columns)
     like = source.config()
     keys = _key_columns(like, layout)
-    fields = [QueryField(field, java_type(code)) for field, (code, _) in binary_type.fields.items()]
+    fields = [table_field(field, java_type(code)) for field, (code, _) in binary_type.fields.items()]
     _check_names(name, keys, fields)
-    entity = QueryEntity(name, keys.type_name, binary_type.name, (*keys.fields, *fields), keys.only)
+    entity = QueryEntity(
+        folded_name(name), keys.type_name, binary_type.name, (*keys.fields, *fields), keys.only
+    )
     config = CacheConfig(
         name, backups=like.backups, mode=like.mode, sql_schema="PUBLIC", query_entities=(entity,)
     )
@@ -69,21 +72,21 @@ def _key_columns(like: CacheConfig, layout: RowLayout) -> KeyColumns:
     if len(like.query_entities) == 1:
         entity = like.query_entities[0]
         columns = tuple(
-            QueryField(each.name, each.java_type, is_key=True)
+            replace(each, is_key=True)
             for each in entity.fields
             if each.is_key or each.name == entity.key_field
         )
         return KeyColumns(entity.key_type, columns, entity.key_field)
     if isinstance(layout.key, Leaf):
         java = java_type(layout.key.code)
-        return KeyColumns(java, (QueryField(_ONLY_KEY, java, is_key=True),), _ONLY_KEY)
+        return KeyColumns(java, (table_field(_ONLY_KEY, java, is_key=True),), _ONLY_KEY)
     first, *others = layout.key.types
     if others:
         names = ", ".join(each.name for each in layout.key.types)
         raise PredictionMismatch(f"the keys are of several types, and those of a table are of one: {names}")
     fields = first.fields.items()
     return KeyColumns(
-        first.name, tuple(QueryField(name, java_type(code), is_key=True) for name, (code, _) in fields)
+        first.name, tuple(table_field(name, java_type(code), is_key=True) for name, (code, _) in fields)
     )
 
 

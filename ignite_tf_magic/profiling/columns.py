@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ignite_tf_magic.client.client import Cache, Client
-from ignite_tf_magic.client.sql_tables import CacheTable, Query, table_of
+from ignite_tf_magic.client.sql_tables import CacheTable, Query, table_as_it_is, table_of
 from ignite_tf_magic.errors import IgniteTfError
 from ignite_tf_magic.profiling.packed import NULLS_NOTE, PackedRows, packed_rows
 from ignite_tf_magic.profiling.rows import first_rows
@@ -169,7 +169,7 @@ def _shape(leaf: Leaf | None) -> tuple[int | None, ...]:
 
 def _declared_columns(client: Client, cache: Cache, table: CacheTable | None) -> CacheColumns:
     """Tell of a cache without rows what its SQL table declares, and what is known of its values' type."""
-    layout = LayoutFinder(client.types.find, table=cache.config().only_table).declared_layout()
+    layout = LayoutFinder(client.types.find, table=table_as_it_is(cache, cache.config())).declared_layout()
     columns = []
     for leaf in layout.leaves() if layout else ():
         column = table.column_of(leaf.path) if table else None

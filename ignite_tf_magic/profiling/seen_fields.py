@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ignite_tf_magic.client.client import Cache, Client
+from ignite_tf_magic.client.sql_tables import table_as_it_is
 from ignite_tf_magic.errors import ServerError
 from ignite_tf_magic.protocol import messages
 from ignite_tf_magic.protocol.objects import BinaryType, FindType
@@ -64,7 +65,7 @@ def type_finder(cache: Cache) -> FindType:
     def find(type_id: int) -> BinaryType | None:
         return cache.client.types.find(type_id, refresh=True)
 
-    return with_declared(find, cache.config().only_table)
+    return with_declared(find, table_as_it_is(cache, cache.config()))
 
 
 def stored_types(client: Client, fields: Iterable[RowField]) -> str:

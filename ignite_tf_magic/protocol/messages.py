@@ -63,7 +63,8 @@ class QueryField:
     Attributes:
         name: As the binary type has it; with dots for a field of a field.
         java_type: As "java.lang.Integer", "[B".
-        column: The SQL column of the field, as the cluster tells it; what a client asks for has none.
+        column: The SQL column of the field. The cluster tells it of each; without it, a cache that is created has one
+            of the name in capitals.
     """
 
     name: str
@@ -193,6 +194,8 @@ def create_cache(config: CacheConfig, *, exist_ok: bool) -> Request:
         properties.append(_property(203).raw(_text(config.sql_schema)))
     if config.query_entities:
         properties.append(_query_entities(config.query_entities))
+        keeps_names = any(field.column for entity in config.query_entities for field in entity.fields)
+        properties.append(_property(205).bool(keeps_names))
     body = Writer().int16(len(properties))
     for item in properties:
         body.raw(item.data)
@@ -224,7 +227,12 @@ def _query_entities(entities: Sequence[QueryEntity]) -> Writer:
             write_text(writer, column.name)
             write_text(writer, column.java_type)
             writer.bool(column.is_key).bool(False).int8(TypeCode.NULL).int32(-1).int32(-1)
-        writer.int32(0).int32(0)
+        named = [each for each in entity.fields if each.column]
+        writer.int32(len(named))
+        for each in named:
+            write_text(writer, each.name)
+            write_text(writer, each.column)
+        writer.int32(0)
     return writer
 
 

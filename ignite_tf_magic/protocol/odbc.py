@@ -28,12 +28,15 @@ class DeclaredColumn:
     """A column of a statement's result, as the node that parsed it knows it.
 
     Attributes:
+        schema: Of its table, as it is written in a statement; empty where it is a column of no table.
         code: Type code; NULL or OBJECT where it is not known.
         precision: Of a decimal: its digits.
         scale: Of a decimal: those behind the point.
         is_nullable: False where there is no NULL.
     """
 
+    schema: str
+    table: str
     name: str
     code: int
     precision: int
@@ -80,10 +83,9 @@ def parse_columns(answer: memoryview) -> tuple[DeclaredColumn, ...] | None:
 
 
 def _column(reader: Reader) -> DeclaredColumn:
-    for _ in ("schema", "table"):
-        read_value(reader)
-    name = read_value(reader)
+    schema, table, name = (read_value(reader) for _ in ("schema", "table", "name"))
     if not isinstance(name, str):
         raise RemoteProtocolError("corrupted answer: a column without a name")
     code, precision, scale = reader.int8() & 0xFF, reader.int32(), reader.int32()
-    return DeclaredColumn(name, code, precision, scale, reader.int8() != _NEVER_NULL)
+    is_nullable = reader.int8() != _NEVER_NULL
+    return DeclaredColumn(str(schema or ""), str(table or ""), name, code, precision, scale, is_nullable)

@@ -67,6 +67,17 @@ def quoted_name(name: str) -> str:
     return name if _PLAIN_NAME.fullmatch(name) and name not in WORDS else in_quotes(name)
 
 
+def folded_name(name: str) -> str:
+    """Return the table or column to make for a name: a statement then finds it as the name is written there.
+
+    Without quotes SQL reads a name in capitals, so it is in capitals; a name that needs quotes is spelled as it is.
+    """
+    folded = "".join(
+        each.upper() if len(each.upper()) == 1 else each for each in name
+    )  # as H2 does: ß is no capital
+    return folded if name.isidentifier() and folded not in WORDS else name
+
+
 def with_engine(statement: str, engine: str) -> str:
     """Return a statement for one of Ignite's SQL engines, which a hint behind its first SELECT names.
 

@@ -130,10 +130,10 @@ def test_columns_that_do_not_fit_leave_the_cache(session, columns, words):
 def test_names_are_no_statements(session):
     evil = 'x) VALUES (1); DROP TABLE "ADDED'
     session.load(CACHE, {evil: [1]})
-    assert session.query(f'SELECT "X) VALUES (1); DROP TABLE _ADDED" FROM {CACHE}').rows == ((1,),)
+    assert session.query(f'SELECT "x) VALUES (1); DROP TABLE _ADDED" FROM {CACHE}').rows == ((1,),)
     session.load(CACHE, {"a; DROP TABLE ADDED; --": ["'; DROP TABLE ADDED; --"]}, replace=True)
     session.load(CACHE, {"a; DROP TABLE ADDED; --": ["it's"]}, append=True)
-    values = session.query(f'SELECT "A; DROP TABLE ADDED; --" FROM {CACHE} ORDER BY _KEY').rows
+    values = session.query(f'SELECT "a; DROP TABLE ADDED; --" FROM {CACHE} ORDER BY _KEY').rows
     assert values == (("'; DROP TABLE ADDED; --",), ("it's",))
 
 

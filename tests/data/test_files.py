@@ -250,12 +250,16 @@ def test_the_index_that_to_csv_writes_is_named_and_dropped_only_when_asked(tmp_p
 def test_columns_of_any_name_are_found(session, tmp_path):
     said = []
     session.report = said.append
-    (tmp_path / "t.csv").write_text('sepal.length,my "x",select,two words,id\n1.5,a,3,b,7\n')
+    (tmp_path / "t.csv").write_text('sepal.length,my "x",select,Two Words,größe,Mixed,id\n1.5,a,3,b,4,5,7\n')
     session.load(CACHE, tmp_path / "t.csv", key="id", replace=True)
     (line,) = said
     assert "sepal.length is sepal_length" in line
-    names = 'sepal_length, "MY _X_", "SELECT", "TWO WORDS", id'
-    assert session.query(f"SELECT {names} FROM {CACHE}").rows == ((1.5, "a", 3, "b", 7),)
+    result = session.query(
+        f'SELECT sepal_length, "my _x_", "select", "Two Words", größe, MIXED, id, mixed + 1 AS more FROM {CACHE}'
+    )
+    assert result.rows == ((1.5, "a", 3, "b", 4, 5, 7, 6),)
+    names = ["sepal_length", "my _x_", "select", "Two Words", "größe", "Mixed", "id", "MORE"]
+    assert [column.name for column in result.columns] == names
     with pytest.raises(SourceError, match="found twice: a_b"):
         read({"a.b": [1], "a_b": [2]})
     assert read({"a.b": [1], "x": [2]}, key=["a.b"])[0] == {"x": [2]}

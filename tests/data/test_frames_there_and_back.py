@@ -94,7 +94,7 @@ def test_frames_come_back_as_they_were(session, ignite):
         session.load(CACHE, frame, replace=True)
         result = session.query(f"SELECT * FROM {CACHE} ORDER BY _KEY")
         found[kind] = (
-            [column.name.upper() for column in result.columns][1:],
+            [column.name for column in result.columns][1:],
             [plain(row[1:]) for row in result.rows],
         )
         told[kind] = expected(frame)
@@ -115,7 +115,7 @@ def expected(frame: pd.DataFrame) -> tuple[list[str], list[Any]]:
     is_plain = frame.index.name is None and pd.api.types.is_integer_dtype(frame.index.dtype)
     whole = frame.reset_index(drop=is_plain) if frame.index.nlevels == 1 else frame.reset_index()
     names = ["_".join(filter(None, name)) if isinstance(name, tuple) else str(name) for name in whole.columns]
-    return [name.upper() for name in names], [plain(row) for row in whole.itertuples(index=False, name=None)]
+    return names, [plain(row) for row in whole.itertuples(index=False, name=None)]
 
 
 def told_by_dataset(frame: pd.DataFrame) -> dict[str, list[Any]]:

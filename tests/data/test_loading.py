@@ -32,6 +32,7 @@ from ignite_tf_magic.errors import (
     ServerError,
     SourceError,
 )
+from ignite_tf_magic.serialization.sql_text import folded_name, quoted_name
 from ignite_tf_magic.session import RunRequest, open_session
 from ignite_tf_magic.ui.render import caches_view
 from tests.waiting import until
@@ -58,7 +59,7 @@ def session(ignite):
 
 
 def values(session, cache):
-    rows = session.query(f'SELECT X FROM "{cache.upper()}" ORDER BY X').rows
+    rows = session.query(f"SELECT X FROM {quoted_name(folded_name(cache))} ORDER BY X").rows
     return [row[0] for row in rows]
 
 

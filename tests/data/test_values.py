@@ -344,7 +344,7 @@ def test_csv_as_it_is_said_to_be(session, tmp_path):
     text = TextFormat(";", {"zip": "text", "day": "date", "at": "timestamp"}, ["-"], "latin-1")
     session.load(CACHE, tmp_path / "c.csv", text=text)
     noon = np.datetime64("2024-07-01T12:00", "ns")
-    rows = session.query(f'SELECT "GRÖSSE", zip, day, at, n, cc FROM {CACHE} ORDER BY _KEY').rows
+    rows = session.query(f"SELECT größe, zip, day, at, n, cc FROM {CACHE} ORDER BY _KEY").rows
     assert rows == (
         (1.5, "007", DAY, noon, 1, "NA"),
         (None, None, None, None, None, ""),

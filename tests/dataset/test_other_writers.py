@@ -65,15 +65,26 @@ def test_columns_that_no_row_has_set_are_there_and_null(clients):
     assert set(session.sample("UNSET", 1).columns) == names
 
 
-def test_a_column_that_was_added_is_the_field_of_its_name(clients):
+def test_columns_that_were_added_and_dropped(clients):
     """The configuration of a cache does not change with ALTER TABLE."""
     session, _, node = clients
     session.query("DROP TABLE IF EXISTS ALTERED")
-    session.query("CREATE TABLE ALTERED (ID INT PRIMARY KEY, A INT)")
-    session.query("ALTER TABLE ALTERED ADD COLUMN B DOUBLE")
-    session.query("INSERT INTO ALTERED VALUES (1, 2, 3.5)")
+    session.query("CREATE TABLE ALTERED (ID INT PRIMARY KEY, A INT, GONE INT)")
+    session.query("ALTER TABLE ALTERED ADD COLUMN (B DOUBLE, C INT)")
+    session.query("ALTER TABLE ALTERED DROP COLUMN GONE")
+    names = {"key", "A", "B", "C"}
+    assert {column.name for column in session.columns("ALTERED").columns} == names
+    session.query("INSERT INTO ALTERED (ID, A, B) VALUES (1, 2, 3.5)")
+    assert set(session.sample("ALTERED", 1).columns) == names
+    assert {column.name for column in session.profile("ALTERED").columns} == names
+    assert {name: column.tolist() for name, column in read(node, "ALTERED")["val"].items()} == {
+        "A": [2],
+        "B": [3.5],
+        "C": [0],
+        "C_is_null": [True],
+    }
     columns = {column.name: column.sql_column for column in session.columns("ALTERED").columns}
-    assert columns == {"key": "ID", "A": "A", "B": "B"}
+    assert columns == {"key": "ID", "A": "A", "B": "B", "C": "C"}
     assert read(node, "ALTERED", fields=["b"])["val"]["B"].tolist() == [3.5]
 
 

@@ -45,12 +45,12 @@ def test_expressions_and_conditions_are_those_of_sql(sales, query):
     assert {name: spec.dtype for name, spec in dataset.element_spec.items()} == {
         "TOTAL": tf.float64,
         "SHOP": tf.string,
-        "AMOUNT": tf.int32,
+        "amount": tf.int32,
     }
     expected = sorted(query(statement, [50]).rows)
     found = [tuple(row.values()) for row in dataset.as_numpy_iterator()]
     assert sorted((total, shop.decode(), amount) for total, shop, amount in found) == expected
-    batched = [batch["AMOUNT"].numpy().tolist() for batch in dataset.shuffle(100, seed=1).batch(64)]
+    batched = [batch["amount"].numpy().tolist() for batch in dataset.shuffle(100, seed=1).batch(64)]
     assert sorted(chain.from_iterable(batched)) == sorted(row[2] for row in expected)
     assert all(len(batch) == 64 for batch in batched[:-1])
     total = dataset.map(lambda row: row["TOTAL"] + 1).reduce(np.float64(0), lambda found, one: found + one)
@@ -60,7 +60,7 @@ def test_expressions_and_conditions_are_those_of_sql(sales, query):
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")  # as of any dataset that nobody has counted
 def test_all_columns_and_a_fit(sales):
     dataset = IgniteDataset.from_sql("SELECT * FROM SALES_ROWS", **sales.where())
-    assert set(dataset.element_spec) >= {"PRICE", "AMOUNT", "SHOP"}
+    assert set(dataset.element_spec) >= {"price", "amount", "shop"}
     assert sum(1 for _ in dataset) == ROWS
     model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
@@ -155,7 +155,7 @@ def test_what_is_made_of_all_rows_is_refused(sales, statement):
         ("SELECT price FROM NO_SUCH_TABLE", (), QueryError, "not found"),
         ("SELECT price FROM SALES_ROWS WHERE price > ?", (), QueryError, "parameters"),
         ("SELECT price FROM SALES_ROWS WHERE _KEY = 1 AND _KEY = 2", (), EmptyCache, "can give no row"),
-        ("SELECT price, price FROM SALES_ROWS", (), ConfigError, "two columns .* are called 'PRICE'"),
+        ("SELECT price, price FROM SALES_ROWS", (), ConfigError, "two columns .* are called 'price'"),
         ("SELECT price FROM SALES_ROWS; DROP TABLE SALES_ROWS", (), (ConfigError, QueryError), "."),
         ("DELETE FROM SALES_ROWS", (), (ConfigError, QueryError), "."),
         ("", (), (ConfigError, QueryError), "."),

@@ -313,8 +313,8 @@ def test_sql_gives_a_frame(kernel, digits):
         "FROM DIGITS_NB WHERE label >= :smallest AND 'a:b' <> :name GROUP BY label ORDER BY label;\n"
     )
     assert result.error is None, result.error
-    assert result.stdout == "counts: 2 rows of LABEL, IMAGES\n"
-    assert kernel.run("counts.LABEL.tolist(), str(counts.IMAGES.dtype)").text.strip() == "([8, 9], 'Int64')"
+    assert result.stdout == "counts: 2 rows of label, IMAGES\n"
+    assert kernel.run("counts.label.tolist(), str(counts.IMAGES.dtype)").text.strip() == "([8, 9], 'Int64')"
 
 
 def test_sql_statements_of_one_cell(kernel):

@@ -281,7 +281,7 @@ def test_load_of_text_and_of_more_rows(configured, tmp_path):
     added = json.loads(ignite_tf(*more, "--rejects", str(tmp_path / "bad"), "--json").stdout)
     assert (added["rows"], added["rejected"]) == (2, 1)
     rows = json.loads(ignite_tf("sql", "SELECT * FROM CLI_MORE ORDER BY id", "--json").stdout)
-    assert [(row["ID"], row["ZIP"], row["NAME"]) for row in rows] == [
+    assert [(row["ID"], row["zip"], row["name"]) for row in rows] == [
         (0, "007", "é"),
         (1, None, "x"),
         (2, "1", None),
