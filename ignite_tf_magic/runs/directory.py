@@ -64,7 +64,7 @@ class RunDirectory:
 
     @property
     def is_verified(self) -> bool:
-        """Whether only this user's processes can have written the record, so it is not from an unsigned registry row."""
+        """Whether only this user's processes can have written the record; it is not from an unsigned registry row."""
         return self.path.parent.name != SEEN or self.seal_key.exists()
 
     @property
