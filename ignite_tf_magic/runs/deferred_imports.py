@@ -2,8 +2,7 @@
 
 `import tensorflow` imports tf.lite, which imports JAX where it is installed. Keras imports its scikit-learn wrappers
 and its matplotlib visualizations. With everything that these import in turn, they take a third of a worker's start
-time.
-Only modules are listed here that are imported by the rest and whose attributes are not used at import time.
+time. Only modules are listed here that are imported by the rest and whose attributes are not used at import time.
 
 Both also import third-party libraries where they are installed: pandas, to check the types of fit's arguments; JAX, to
 patch old versions for Orbax; requests and IPython, for rarely called functions. This takes another third. The importing

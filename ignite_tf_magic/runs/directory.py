@@ -165,17 +165,19 @@ def is_directory_name(run_id: str) -> bool:
 
 
 def resolve_prefix(runs: Mapping[str, bool], beginning: str) -> str | None:
-    """Return the run with this id, else the only run whose id, with or without its random first part, begins so.
+    """Return the run with exactly this id, else the only run that matches it.
+
+    A run matches if its id begins with the text, or if the part after the random first part does.
 
     Args:
         runs: Whether each run is still active, by id. A single active match takes precedence over ended runs.
         beginning: The beginning of an id, as the user typed it.
 
     Returns:
-        The id, or None if no id begins so.
+        The id, or None if no run matches.
 
     Raises:
-        RunNotFound: Several ids begin so; the message lists them.
+        RunNotFound: Several runs match; the message lists them.
     """
     if beginning in runs or not beginning:
         return beginning or None

@@ -180,7 +180,7 @@ class HostReport:
     Attributes:
         generation: Generation of the order that it answers.
         reachable: Whether the host has answered lately.
-        silent_s: Upper bound of the time since its workers' leases were last renewed, on the reader's clock.
+        silent_s: For how many seconds no lease of its workers can have been renewed, on the reader's own clock.
         ports: Port of each worker that has a task slot there, from PREPARE on.
         address: Address at which other hosts reach it.
         up: Workers whose servers listen.

@@ -69,7 +69,7 @@ def _has_imported(environment: Mapping[str, str | None], modules: Sequence[str])
 
 
 def _stamps() -> Stamps:
-    """Return a state of the import paths that changes if an import could find something else."""
+    """Return the state of the import paths. It changes if an import might find other modules or settings."""
     keras_home = os.environ.get("KERAS_HOME") or os.path.expanduser("~/.keras")  # noqa: PTH111 - no RuntimeError
     # Exclude bundles: their names identify their content, and hosts record the last use in the directory's times.
     others = [path for path in sys.path[1:] if Path(path).parent.name != "parcels"]

@@ -300,7 +300,7 @@ class RunRecord:
 
     @property
     def has_private_ports(self) -> bool:
-        """Whether only the tasks' own host needs to reach their ports, so that all others are shut out."""
+        """Whether the tasks' ports are private to their host, because no other machine needs to reach them."""
         return self.spec.tunnel or len(self.order.hosts) == 1
 
     @property

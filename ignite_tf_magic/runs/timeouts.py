@@ -14,7 +14,7 @@ class Timeouts:
     """Timeouts of a run, in seconds.
 
     Attributes:
-        lease_s: How long workers live without contact to the process that owns their run.
+        lease_s: How long workers live without a renewal by the run's owner; for a detached run, by the reconciler.
         grace_s: Time between SIGTERM, which lets a script save, and SIGKILL.
         margin_s: Added to lease and grace before silent workers count as dead.
         settle_s: How long the primary owners of a cache must be stable before a change of owners counts.

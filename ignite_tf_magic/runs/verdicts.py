@@ -11,7 +11,7 @@ from ignite_tf_magic.runs.record import WorkerRecord
 EXIT_TEMPORARY = 75  # EX_TEMPFAIL of sysexits.h: the script itself asks for another attempt
 EXIT_HOST_LOST = 113  # errno EHOSTUNREACH
 TOO_MUCH_MEMORY = "memory"  # the shim's reason for ending a worker that exceeded its memory limit
-# Linux signal numbers, because workers run there, whatever the system of the reader.
+# Signals of Linux, where workers run, whatever the system of this process.
 _SIGNAL_NAMES = [
     *("SIGHUP", "SIGINT", "SIGQUIT", "SIGILL", "SIGTRAP", "SIGABRT", "SIGBUS", "SIGFPE"),
     *("SIGKILL", "SIGUSR1", "SIGSEGV", "SIGUSR2", "SIGPIPE", "SIGALRM", "SIGTERM", "SIGSTKFLT"),

@@ -192,7 +192,7 @@ class HostController:
                 self._host.fence(record.run_id, order.generation)
             if seats and not self._ports:
                 self._prepare(record, seats)
-            # From here on, the watch's silence shows how long the leases can last.
+            # Start only once the watch has seen the new fence: then its silence shows how long leases can last.
             is_allowed = self._proof is None or self._proof() is not None
             if order.phase is Phase.RUN and is_allowed and self._watch.view.fence >= order.generation:
                 if self._tunnels is not None:  # before workers start, and again after a lost link
@@ -494,7 +494,7 @@ class HostController:
 
 
 def _silence_s(view: HostView) -> float:
-    """Return the time since a lease on the host can last have been renewed, in seconds."""
+    """Return for how many seconds no lease on the host can have been renewed."""
     return 0.0 if view.token_heard_at is None else time.monotonic() - view.token_heard_at
 
 

@@ -470,7 +470,7 @@ class _RunOwner:
         self._thread.join(max(deadline - time.monotonic(), 0.0))
 
     def _leave_behind(self) -> None:
-        """Extend the workers' leases for a process that takes the run over. Jupyter allows 2.5 s for this."""
+        """Leave the run to another process: record this and extend the leases. Jupyter allows 2.5 s for this."""
         record, survives_s = self._supervisor.record, self._plan.spec.survives_s
         until = time.time() + survives_s
         leave(self._directory.owner_lock, until)

@@ -130,7 +130,7 @@ class Reconciler:
             self._tell()
 
     def _is_given_up(self) -> bool:
-        """Whether the run was stopped while the cluster was out of reach, and no process of it is left here."""
+        """Return whether the run was stopped while the cluster was out of reach, and no process of it is left here."""
         if self._lost_at is None or not self._watch.view.stop_asked or self._report is None:
             return False
         return not self._report.living and time.monotonic() - self._lost_at > self._timeouts.dead_after_s
@@ -154,7 +154,7 @@ class Reconciler:
                 return
 
     def _has_news(self) -> bool:
-        """Whether the report has changed except for times; for a supervisor, also whether the cluster has changed."""
+        """Return whether the report has changed, apart from times; for a supervisor, also whether the cluster has."""
         if self._supervisor and self._topology and not self._topology.snapshot.shows_what(self._acted_on):
             return True
         if self._report is None or self._told is None:
@@ -177,7 +177,7 @@ class Reconciler:
                 return
             self._reconcile()
             self._tell()
-            # Renew leases only after the report was written, if this is still the same node with a majority.
+            # Renew leases only if, after the report was written, the same node still sees a majority.
             if node is None or self._registry.standing(self._record.topology) != node:
                 self._lose_standing()
                 return
