@@ -1,7 +1,7 @@
 """A process that is started before its worker's task exists: it imports TensorFlow, then waits for the task.
 
 Started as `python -m ignite_tf_magic.runs.parked SOCKET`, where SOCKET is the number of a descriptor. Standard input
-tells which modules to import. One message at the socket names the program that the process becomes. Its arguments,
+lists the modules to import. One message at the socket names the program that the process becomes. Its arguments,
 environment, directories, standard streams and main module are then the same as if it had been newly started as that
 program. Modules imported early are hidden until the program imports them, so that calls that follow an import work as
 usual. If the process cannot guarantee this, it starts the program anew in its place. Standard library only.

@@ -1,6 +1,6 @@
 """Runs as any process sees them: another notebook or a shell lists, follows and stops them.
 
-Everything works from the runs' directories alone, even while Ignite is down and whoever owns the run.
+Everything works from the runs' directories alone, even while Ignite is down, and for any owner.
 """
 
 from __future__ import annotations

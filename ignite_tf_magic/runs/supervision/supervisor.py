@@ -152,7 +152,7 @@ class Supervisor:
             self._since = time.monotonic()
         record = replace(record, version=self.record.version + 1)
         self._store.save(record)
-        self.record = record  # last: whoever sees this record also finds it stored
+        self.record = record  # set last, so that a record seen here is already stored
         self._pool.follow(record)
 
     def _observe(self) -> Observation:
